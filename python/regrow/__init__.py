@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from ._remove import RemoveReport, remove
     from ._report import LoadReport, SaveReport, StageReport
     from ._save import save
+    from ._seal import SealReport, seal
     from ._sharded import ShardedArray
     from ._single_replica import SingleReplica
 
@@ -144,6 +145,7 @@ __all__ = [
     "ReportPage",
     "SaveOptions",
     "SaveReport",
+    "SealReport",
     "ShardedArray",
     "SingleReplica",
     "SourceChangedError",
@@ -173,6 +175,7 @@ __all__ = [
     "save_async",
     "save_items",
     "save_items_async",
+    "seal",
     "verify",
 ]
 
@@ -206,6 +209,7 @@ _HOMES = {
     "_remove": ("RemoveReport", "remove"),
     "_report": ("LoadReport", "SaveReport", "StageReport"),
     "_save": ("save",),
+    "_seal": ("SealReport", "seal"),
     "_sharded": ("ShardedArray",),
     "_single_replica": ("SingleReplica",),
 }

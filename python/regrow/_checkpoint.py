@@ -397,6 +397,8 @@ class VerifyReport(NamedTuple):
     """Whether every data byte is under a checksum; if not, silent damage to array data can go unseen."""
     notes: Sequence[str] = ()
     """What may well be as it should, and may not: a sound checkpoint can have notes."""
+    unprotected_bytes: int = 0
+    """Bytes of array data, decoded, that no checksum is over; `regrow.seal` puts them under one."""
 
     @property
     def ok(self) -> bool:
@@ -418,11 +420,11 @@ class VerifyReport(NamedTuple):
         return _html.of_verify(self)
 
     @classmethod
-    def from_native(cls, report: tuple[list[Any], int, int, bool, list[str]]) -> VerifyReport:
+    def from_native(cls, report: tuple[list[Any], int, int, bool, list[str], int]) -> VerifyReport:
         """From the native half's columns."""
-        findings, checked_bytes, leaf_count, has_data_checksums, notes = report
+        findings, checked_bytes, leaf_count, has_data_checksums, notes, unprotected_bytes = report
         found = [Finding(*finding) for finding in findings]
-        return cls(found, checked_bytes, leaf_count, has_data_checksums, notes)
+        return cls(found, checked_bytes, leaf_count, has_data_checksums, notes, unprotected_bytes)
 
 
 def _from_json(text: str | None) -> Any:

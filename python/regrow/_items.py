@@ -18,6 +18,7 @@ from ._keywords import LOAD, SAVE, LoadOptions, SaveOptions
 from ._leaves import to_native
 from ._location import StrPath, place, places, shown
 from ._open import load
+from ._opening import Opening
 from ._progress import Progress, Watch
 from ._report import SaveReport
 from ._tree import flatten
@@ -330,7 +331,7 @@ def load_items(
     LOAD.chosen("load_items", options, ["items", "step", "strict", "storage_options", "cache"])
     at = through(cache, place("path", path, storage_options))
     strict = _arguments.flag("strict", strict)
-    opened = _native.open(at, _arguments.count("step", step), None, strict, False, False)
+    opened = _native.open(at, Opening(_arguments.count("step", step), strict=strict))
     kinds = dict(opened.items)
     likes = _likes(items, kinds)
     missing = [name for name in likes if name not in kinds]

@@ -129,6 +129,7 @@ class WriteOptions(LayoutOptions, total=False):
         base: An earlier checkpoint, mostly the last one: data files in which nothing changed since are hard-linked
             instead of written. What changed is found by comparing bytes or digests. Only for ``layout="regrow"``
             without compression. The base may be removed afterwards.
+        seal: Put a seal beside the checkpoint, as `regrow.seal` does. The layout regrow has its checksums without one.
         orbax: Options of ``layout="orbax"``; each can be given as a keyword of its own instead.
         storage_options: How to reach the storage of URLs, by the names of fsspec or of the cloud:
             ``{"endpoint_url": ..., "key": ..., "secret": ...}``. A `Location` has its own. What is left out comes from
@@ -142,6 +143,7 @@ class WriteOptions(LayoutOptions, total=False):
     compression: Any
     metadata: Any
     base: StrPath | None
+    seal: bool
     orbax: OrbaxOptions | None
     storage_options: Mapping[str, Any] | None
 
@@ -269,6 +271,7 @@ _WRITE_DEFAULTS: WriteOptions = {
     "compression": None,
     "metadata": None,
     "base": None,
+    "seal": False,
     "orbax": None,
     "storage_options": None,
 }

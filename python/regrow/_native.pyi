@@ -69,6 +69,8 @@ class Cache:
     def report(self) -> tuple[int, int, int]:
         """Bytes read from the folder, bytes fetched since it did not have them, blocks that were damaged."""
 
+_Opening = tuple[int | None, str | None, bool, bool, bool, bool]
+"""How to open: `regrow._opening.Opening`."""
 _Place = str | Location
 
 @final
@@ -456,6 +458,9 @@ def copy_share(
     """Brings a share of a copy, by its ticket and files; gives of each file the name, by what it is found, its digest,
     and whether it was read back; and bytes that were there already."""
 
+def seal(path: _Place, step: int | None, remove: bool, watch: _Watch) -> tuple[str, int, int, bool]:
+    """Path, files, bytes, whether anything has changed."""
+
 def remove(path: _Place, unfinished: bool, force: bool) -> tuple[str, int, int]:
     """Removes a checkpoint, or what a save has left; gives path, files, bytes."""
 
@@ -559,17 +564,15 @@ def steps_to_delete(steps: Sequence[_StepFacts], keep: str) -> list[int]:
 def best_step(steps: Sequence[_StepFacts], metric: str, is_max: bool) -> int | None:
     """The best step by a metric; the newest of equals."""
 
-def open(path: _Place, step: int | None, item: str | None, strict: bool, bare: bool, mapped: bool) -> Checkpoint:
+def open(path: _Place, opening: _Opening) -> Checkpoint:
     """Opens a checkpoint of any layout."""
 
-def verify(
-    path: _Place, step: int | None, item: str | None, bare: bool, watch: _Watch
-) -> tuple[list[_Finding], int, int, bool, list[str]]:
+def verify(path: _Place, opening: _Opening, watch: _Watch) -> tuple[list[_Finding], int, int, bool, list[str], int]:
     """Reads and checks everything: what `Checkpoint.verify` gives."""
 
 def verify_share(
-    path: _Place, step: int | None, item: str | None, bare: bool, share: tuple[int, int], watch: _Watch
-) -> tuple[tuple[list[_Finding], int, int, bool, list[str]], list[tuple[int, str]]]:
+    path: _Place, opening: _Opening, share: tuple[int, int], watch: _Watch
+) -> tuple[tuple[list[_Finding], int, int, bool, list[str], int], list[tuple[int, str]]]:
     """Checks a share: its number, of how many. Gives what `verify` gives; of each finding, its place among those of all
     shares and what it says in one line."""
 
@@ -818,7 +821,7 @@ class Checkpoint:
 
     def map_private(self, leaves: Sequence[int], unverified: bool, watch: _Watch) -> _Maps:
         """Private maps of the files of these leaves; for each leaf the number of its map, first byte and length."""
-    def verify(self, watch: _Watch) -> tuple[list[_Finding], int, int, bool, list[str]]:
+    def verify(self, watch: _Watch) -> tuple[list[_Finding], int, int, bool, list[str], int]:
         """Findings, checked bytes, number of leaves, whether every data byte is under a checksum, notes."""
 
     def overview(self) -> str:

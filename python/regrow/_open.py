@@ -15,6 +15,7 @@ from ._errors import IncompleteCheckpointWarning, RegrowError, ReplacedError
 from ._executors import Executor
 from ._keywords import LOAD, LoadOptions
 from ._location import Place, StrPath, local_path, place, portables, shown
+from ._opening import Opening
 from ._progress import Progress, Watch
 from ._report import Stages
 from ._together import Together
@@ -31,6 +32,7 @@ def load(
     item: str | None = None,
     strict: bool = False,
     bare: bool = False,
+    ignore_seal: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     cache: StrPath | Cache | None = None,
     **options: Unpack[LoadOptions],
@@ -52,6 +54,8 @@ def load(
         strict: As for `open`.
         bare: The arrays alone, without what is kept beside them: of an archive or a folder of npy files the arrays by
             their names, of an Equinox file the records in their order. For those whose pytree is damaged.
+        ignore_seal: Read what is sealed as if it were not: for a checkpoint that was changed on purpose after it was
+            sealed (`regrow.seal`).
         storage_options: How to reach the storage of a URL, as for `save`.
         cache: A folder of a local disk, or a `Cache` with a bound of its own, that keeps what is read from a bucket or
             a web server: the next load fetches what has changed. Not used for local paths.
@@ -63,14 +67,16 @@ def load(
         NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to load.
         NotFoundError: also for globs that match no leaf, all of them named.
     """
-    given = LOAD.chosen("load", options, ["like", "step", "item", "strict", "bare", "storage_options", "cache"])
+    given = LOAD.chosen(
+        "load", options, ["like", "step", "item", "strict", "bare", "ignore_seal", "storage_options", "cache"]
+    )
     at = through(cache, place("path", path, storage_options))
     report = _arguments.function("report", given["report"])
     stages = Stages(report is not None)
     warned: list[str] = []
 
     def read() -> Any:
-        opened = _open(at, step, item, strict=strict, bare=bare)
+        opened = _open(at, step, item, strict=strict, bare=bare, ignore_seal=ignore_seal)
         warned[:] = opened.warnings
         return _load.load(opened, like, _load.Wishes.of(given, together, stages))
 
@@ -127,6 +133,7 @@ def open(
     strict: bool = False,
     bare: bool = False,
     mmap: bool = False,
+    ignore_seal: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     cache: StrPath | Cache | None = None,
 ) -> Checkpoint:
@@ -140,6 +147,7 @@ def open(
             otherwise that is an `IncompleteCheckpointWarning`.
         bare: As for `load`.
         mmap: Give views of the file for all that is stored raw, whenever leaves are read, as for `load`.
+        ignore_seal: As for `load`.
         storage_options: As for `load`.
         cache: As for `load`; also for leaves that are read later.
 
@@ -148,7 +156,7 @@ def open(
         CorruptError, UnsupportedError: if what is there cannot be read.
     """
     at = through(cache, place("path", path, storage_options))
-    opened = _open(at, step, item, strict=strict, bare=bare, mmap=mmap)
+    opened = _open(at, step, item, strict=strict, bare=bare, mmap=mmap, ignore_seal=ignore_seal)
     _warn(path, opened.warnings)
     return Checkpoint(opened)
 
@@ -159,6 +167,7 @@ def verify(
     step: int | None = None,
     item: str | None = None,
     bare: bool = False,
+    ignore_seal: bool = False,
     progress: Progress = None,
     storage_options: Mapping[str, Any] | None = None,
     executor: Executor | None = None,
@@ -171,6 +180,7 @@ def verify(
         step: The step of a folder of steps; the newest if `None`.
         item: The item of a checkpoint of several; all of them if `None`.
         bare: As for `load`. Without it, damage to what is kept beside the arrays is a finding.
+        ignore_seal: As for `load`. Without it, whatever is not as it was sealed is a finding.
         progress: As for `save`.
         storage_options: As for `load`.
         executor: Who does the work, as for `convert`: each call reads some of the leaves. The findings are the same.
@@ -180,12 +190,17 @@ def verify(
         RegrowError: only if the checkpoint cannot be opened at all, or workers died three times over one share.
     """
     at = place("path", path, storage_options)
-    opening = _arguments.count("step", step), _arguments.text("item", item), _arguments.flag("bare", bare)
+    opening = Opening(
+        _arguments.count("step", step),
+        _arguments.text("item", item),
+        bare=_arguments.flag("bare", bare),
+        ignore_seal=_arguments.flag("ignore_seal", ignore_seal),
+    )
     shared = _executors.chosen(executor, workers)
     if shared is not None:
-        return _shares.verify(shared, portables(storage_options, path=path)["path"], *opening, progress)
+        return _shares.verify(shared, portables(storage_options, path=path)["path"], opening, progress)
     with Watch(progress, "verifying") as watch:
-        return VerifyReport.from_native(_native.verify(at, *opening, watch))
+        return VerifyReport.from_native(_native.verify(at, opening, watch))
 
 
 def overview(
@@ -220,16 +235,18 @@ def _open(
     strict: bool = False,
     bare: bool = False,
     mmap: bool = False,
+    ignore_seal: bool = False,
 ) -> _native.Checkpoint:
     """Opens without a word: who calls it passes the warnings on."""
-    return _native.open(
-        at,
+    opening = Opening(
         _arguments.count("step", step),
         _arguments.text("item", item),
         _arguments.flag("strict", strict),
         _arguments.flag("bare", bare),
         _arguments.flag("mmap", mmap),
+        _arguments.flag("ignore_seal", ignore_seal),
     )
+    return _native.open(at, opening)
 
 
 def _warn(path: StrPath, told: Iterable[str]) -> None:

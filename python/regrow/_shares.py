@@ -10,6 +10,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +20,7 @@ from ._checkpoint import Finding, VerifyReport
 from ._errors import CorruptError, IoError, RegrowError, ReplacedError, UnsupportedError
 from ._executors import Executor
 from ._location import Portable, arrived
+from ._opening import Opening
 from ._progress import Progress, Watch, unwatched
 from ._text import counted
 
@@ -159,12 +161,15 @@ def copy_share(
 
 
 def verify(
-    shared: tuple[Executor, int], at: Portable, step: int | None, item: str | None, bare: bool, progress: Progress
+    shared: tuple[Executor, int],
+    at: Portable,
+    opening: Opening,
+    progress: Progress,
 ) -> VerifyReport:
     """Verifies, each share by a call of the executor. Begins anew if the checkpoint is replaced meanwhile."""
     for is_last in attempts():
         try:
-            return _verify(shared, at, step, item, bare, progress)
+            return _verify(shared, at, opening, progress)
         except ReplacedError:
             if is_last:
                 raise
@@ -172,13 +177,16 @@ def verify(
 
 
 def _verify(
-    shared: tuple[Executor, int], at: Portable, step: int | None, item: str | None, bare: bool, progress: Progress
+    shared: tuple[Executor, int],
+    at: Portable,
+    opening: Opening,
+    progress: Progress,
 ) -> VerifyReport:
     executor, count = shared
     with Watch(progress, "verifying") as (_, callback):
-        opened = _opened(at, step, item, bare)
-        pinned = opened.step if opened.steps else step
-        calls = [(at, pinned, item, bare, (share, count)) for share in range(count)]
+        opened = _opened(at, opening)
+        pinned = opening._replace(step=opened.step) if opened.steps else opening
+        calls = [(at, pinned, (share, count)) for share in range(count)]
         ends = [opened.data_bytes * share // count for share in range(count + 1)]
         share_bytes = [end - start for start, end in pairwise(ends)]
         found = run(executor, "a verification", verify_share, calls, _told(callback, share_bytes))
@@ -190,7 +198,7 @@ def _verify(
         for finding, (place, said) in zip(findings, places, strict=True)
     ]
     placed.sort(key=lambda each: each[0])
-    (_, _, leaf_count, has_data_checksums, notes), _ = found[0]
+    (_, _, leaf_count, has_data_checksums, notes, _), _ = found[0]
     said = {said for _, _, said in placed}
     return VerifyReport(
         [finding for _, finding, _ in placed],
@@ -198,27 +206,30 @@ def _verify(
         leaf_count,
         has_data_checksums,
         [note for note in notes if note not in said],
+        sum(unprotected_bytes for (*_, unprotected_bytes), _ in found),
     )
 
 
-def _opened(at: Portable, step: int | None, item: str | None, bare: bool) -> _native.Checkpoint:
-    """The checkpoint, or its arrays alone where what is beside them is damaged: then that is a finding."""
+def _opened(at: Portable, opening: Opening) -> _native.Checkpoint:
+    """The checkpoint; without its seal, or its arrays alone, where what is beside them is damaged: a finding."""
     try:
-        return _native.open(arrived(at), step, item, False, bare, False)
+        return _native.open(arrived(at), opening)
     except (CorruptError, UnsupportedError):
-        try:
-            return _native.open(arrived(at), step, item, False, True, False)
-        except RegrowError:
-            pass
+        for other in (opening._replace(ignore_seal=True), opening._replace(bare=True)):
+            with suppress(RegrowError):
+                return _native.open(arrived(at), other)
         raise
 
 
 def verify_share(
-    at: Portable, step: int | None, item: str | None, bare: bool, share: tuple[int, int], _call: tuple[Any, ...]
+    at: Portable,
+    opening: Opening,
+    share: tuple[int, int],
+    _call: tuple[Any, ...],
 ) -> _Outcome:
     """Verifies a share, in a process of an executor."""
     try:
-        return _native.verify_share(arrived(at), step, item, bare, share, unwatched()), None
+        return _native.verify_share(arrived(at), opening, share, unwatched()), None
     except RegrowError as error:
         return None, error
 

@@ -9,6 +9,7 @@ from . import _native
 from ._checkpoint import Checkpoint
 from ._leaves import to_native
 from ._location import Location, Place, StrPath, place
+from ._opening import Opening
 from ._tree import flatten
 
 
@@ -30,4 +31,4 @@ def taken(name: str, side: Any, storage_options: Any) -> Place | _native.Checkpo
 
 def opened(side: Place | _native.Checkpoint, step: int | None, item: str | None) -> _native.Checkpoint:
     """Opened, if it is not."""
-    return side if isinstance(side, _native.Checkpoint) else _native.open(side, step, item, False, False, False)
+    return side if isinstance(side, _native.Checkpoint) else _native.open(side, Opening(step, item))

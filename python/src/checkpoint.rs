@@ -69,34 +69,23 @@ pub fn save_report(report: SaveReport) -> SaveOut {
     )
 }
 
+/// How to open, as `regrow/_opening.py` has it: step, item, strict, bare, mapped, whether a seal is ignored.
+type OpeningIn = (Option<u64>, Option<String>, bool, bool, bool, bool);
+
+fn open_options((step, item, strict, bare, mapped, ignore_seal): OpeningIn) -> OpenOptions {
+    OpenOptions { step, item, strict, bare, mapped, ignore_seal }
+}
+
 /// Opens a checkpoint of any layout: metadata only.
 #[pyfunction]
-#[pyo3(signature = (path, step, item, strict, bare, mapped))]
-pub fn open(
-    py: Python<'_>,
-    path: LocationIn,
-    step: Option<u64>,
-    item: Option<String>,
-    strict: bool,
-    bare: bool,
-    mapped: bool,
-) -> PyResult<Checkpoint> {
-    released(py, || regrow::open_with(path, &OpenOptions { step, item, strict, bare, mapped }))
-        .map(Checkpoint)
+pub fn open(py: Python<'_>, path: LocationIn, opening: OpeningIn) -> PyResult<Checkpoint> {
+    released(py, || regrow::open_with(path, &open_options(opening))).map(Checkpoint)
 }
 
 /// Reads and checks the whole checkpoint at a path.
 #[pyfunction]
-#[pyo3(signature = (path, step, item, bare, watch))]
-pub fn verify(
-    py: Python<'_>,
-    path: LocationIn,
-    step: Option<u64>,
-    item: Option<String>,
-    bare: bool,
-    watch: WatchIn,
-) -> PyResult<VerifyOut> {
-    let open = OpenOptions { step, item, bare, ..OpenOptions::default() };
+pub fn verify(py: Python<'_>, path: LocationIn, opening: OpeningIn, watch: WatchIn) -> PyResult<VerifyOut> {
+    let open = open_options(opening);
     // How much there is to check shows only when it is open: it may be long.
     let report =
         watched(py, watch, u64::MAX, |monitor| regrow::verify_with(path, &VerifyOptions { open, monitor }))?;
@@ -106,17 +95,14 @@ pub fn verify(
 /// Reads and checks one share of the leaves; also, of each finding, its place among those of all shares and what it says
 /// in one line.
 #[pyfunction]
-#[pyo3(signature = (path, step, item, bare, share, watch))]
 pub fn verify_share(
     py: Python<'_>,
     path: LocationIn,
-    step: Option<u64>,
-    item: Option<String>,
-    bare: bool,
+    opening: OpeningIn,
     share: (u32, u32),
     watch: WatchIn,
 ) -> PyResult<(VerifyOut, Vec<(usize, String)>)> {
-    let open = OpenOptions { step, item, bare, ..OpenOptions::default() };
+    let open = open_options(opening);
     let verified = watched(py, watch, u64::MAX, |monitor| {
         regrow::engine::verify_share(path, &VerifyOptions { open, monitor }, share.0, share.1)
     })?;
@@ -127,7 +113,14 @@ pub fn verify_share(
 
 fn verify_out(report: VerifyReport) -> VerifyOut {
     let findings = report.findings.iter().map(|finding| finding_out(&finding.error)).collect();
-    (findings, report.checked_bytes, report.leaf_count, report.has_data_checksums, report.notes)
+    (
+        findings,
+        report.checked_bytes,
+        report.leaf_count,
+        report.has_data_checksums,
+        report.notes,
+        report.unprotected_bytes,
+    )
 }
 
 /// An error as something that was found.
@@ -169,8 +162,8 @@ type InfoOut<'py> = (Option<Bound<'py, PyTuple>>, Option<Bound<'py, PyTuple>>, O
 /// Positions of leaves, kinds, dtypes, shapes.
 type SelectedOut<'py> = (Bound<'py, PyList>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>);
 
-/// Findings, bytes read, leaves, whether there are checksums, notes.
-type VerifyOut = (Vec<FindingOut>, u64, usize, bool, Vec<String>);
+/// Findings, bytes read, leaves, whether there are checksums, notes, bytes that nothing protects.
+type VerifyOut = (Vec<FindingOut>, u64, usize, bool, Vec<String>, u64);
 
 /// Kind, message, file, leaf, offset.
 pub type FindingOut = (&'static str, String, Option<String>, Option<String>, Option<u64>);

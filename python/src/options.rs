@@ -26,7 +26,7 @@ pub enum OverwriteIn {
     Name(String),
 }
 
-/// Overwrite, durable, casts, compression, metadata as JSON, strict, budget, layout and its options as JSON, base,
+/// Overwrite, durable, casts, compression, metadata as JSON, seal, strict, budget, layout and its options as JSON, base,
 /// job.
 pub type SaveIn = (
     OverwriteIn,
@@ -34,6 +34,7 @@ pub type SaveIn = (
     CastsIn,
     Option<CompressionIn>,
     Option<String>,
+    bool,
     bool,
     Option<u64>,
     (String, String),
@@ -59,6 +60,7 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
         casts,
         compression,
         metadata,
+        seal,
         strict_orbax,
         budget_bytes,
         (layout, layout_options),
@@ -89,6 +91,7 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
         cast: to_casts(casts)?,
         compression,
         custom_metadata,
+        seal,
         strict_orbax,
         base: base.as_ref().map(ToLocation::to_location).transpose()?,
         budget_bytes,

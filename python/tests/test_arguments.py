@@ -30,6 +30,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "report": regrow.report,
     "copy": regrow.copy,
     "remove": regrow.remove,
+    "seal": regrow.seal,
     "list_checkpoints": regrow.list_checkpoints,
     "coordinator": regrow.coordinator,
     "ray_executor": regrow.ray_executor,

@@ -29,7 +29,7 @@ mod values;
 use bar::Bar;
 use cmd::{
     cat::Cat, completions::Completions, convert::Convert, cp::Cp, demo::Demo, diff::Diff, doctor::Doctor,
-    ls::Ls, man::Man, overview::Overview, report::Report, rm::Rm, steps::Steps, verify::Verify,
+    ls::Ls, man::Man, overview::Overview, report::Report, rm::Rm, seal::Seal, steps::Steps, verify::Verify,
 };
 use exit::{Exit, Failure};
 use regrow::engine::ByteSize;
@@ -78,6 +78,9 @@ struct Globals {
     /// Open npy, npz and Equinox files as their arrays alone, without the pytree that is kept beside them.
     #[arg(long, global = true)]
     bare: bool,
+    /// Read what is sealed as if it were not: after it was changed on purpose.
+    #[arg(long, global = true)]
+    ignore_seal: bool,
     /// No progress bar, even on a terminal.
     #[arg(long, global = true)]
     no_progress: bool,
@@ -131,6 +134,7 @@ impl Globals {
             item: self.item.clone(),
             strict: self.strict,
             bare: self.bare,
+            ignore_seal: self.ignore_seal,
             ..OpenOptions::default()
         }
     }
@@ -150,6 +154,17 @@ impl Globals {
             _ => Err(Failure::Usage(
                 Error::invalid("this is for whole checkpoints: --step and --item have no meaning here")
                     .help("give the path of the step itself"),
+            )),
+        }
+    }
+
+    /// Errs if an item is asked for where all of a checkpoint is meant, or a step of it.
+    fn refuse_item(&self) -> Result<(), Failure> {
+        match &self.item {
+            None => Ok(()),
+            Some(_) => Err(Failure::Usage(
+                Error::invalid("this is for whole checkpoints: --item has no meaning here")
+                    .help("leave it out: all items are meant"),
             )),
         }
     }
@@ -196,6 +211,7 @@ enum Command {
     Convert(Box<Convert>),
     Cp(Cp),
     Rm(Rm),
+    Seal(Seal),
     Steps(Steps),
     Demo(Demo),
     Doctor(Doctor),
@@ -216,6 +232,7 @@ impl Command {
             Self::Convert(convert) => convert.paths(),
             Self::Cp(cp) => cp.paths(),
             Self::Rm(rm) => vec![rm.path()],
+            Self::Seal(seal) => vec![seal.path()],
             Self::Steps(steps) => vec![steps.path()],
             Self::Demo(demo) => demo.paths(),
             Self::Doctor(doctor) => vec![doctor.path()],
@@ -275,6 +292,7 @@ fn run(cli: &Cli, packages: Option<Packages<'_>>) -> Result<Exit, Failure> {
         Command::Convert(convert) => convert.run(&cli.globals, &mut out),
         Command::Cp(cp) => cp.run(&cli.globals, &mut out),
         Command::Rm(rm) => rm.run(&cli.globals, &mut out),
+        Command::Seal(seal) => seal.run(&cli.globals, &mut out),
         Command::Steps(steps) => steps.run(&cli.globals, &mut out),
         Command::Demo(demo) => demo.run(&cli.globals, &mut out),
         Command::Doctor(doctor) => doctor.run(&cli.globals, packages, &mut out),

@@ -70,6 +70,7 @@ pub mod monitor;
 pub mod options;
 pub mod reads;
 pub mod report;
+pub(crate) mod seal;
 pub mod sharding;
 pub mod storage;
 pub mod store;
@@ -82,9 +83,10 @@ pub mod zarr;
 pub use engine::value::{load, load_into, load_into_with, load_with};
 pub use engine::{
     Checkpoint, ConvertOptions, CopyOptions, CopyReport, DiffOptions, DiffReport, LeafRegion, LoadOptions,
-    OpenOptions, RegionOptions, RemoveOptions, RemoveReport, SaveOptions, SaveReport, StatisticsOptions,
-    StatisticsReport, VerifyOptions, VerifyReport, convert, copy, diff, diff_with, list, open, open_with,
-    remove, save, save_async, save_with, statistics, statistics_with, verify, verify_with,
+    OpenOptions, RegionOptions, RemoveOptions, RemoveReport, SaveOptions, SaveReport, SealOptions,
+    SealReport, StatisticsOptions, StatisticsReport, VerifyOptions, VerifyReport, convert, copy, diff,
+    diff_with, list, open, open_with, remove, save, save_async, save_with, seal, statistics,
+    statistics_with, verify, verify_with,
 };
 pub use error::{Error, ErrorKind, Place, Result};
 pub use monitor::Monitor;

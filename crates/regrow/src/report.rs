@@ -28,6 +28,8 @@ pub struct VerifyReport {
     pub notes: Vec<String>,
     /// Whether every data byte is under a checksum; if not, silent damage to array data can go unseen.
     pub has_data_checksums: bool,
+    /// Bytes of array data, decoded, that no checksum is over. A [seal](crate::seal()) puts them under one.
+    pub unprotected_bytes: u64,
 }
 
 impl VerifyReport {

@@ -71,6 +71,9 @@ pub struct Convert {
     /// Do not wait until the disk has it: faster, but a power cut may cost the new checkpoint.
     #[arg(long)]
     no_sync: bool,
+    /// Put a seal beside the new checkpoint, as `regrow seal` does.
+    #[arg(long)]
+    seal: bool,
     /// Say on stderr how long each part of the work took.
     #[arg(short, long)]
     verbose: bool,
@@ -205,6 +208,7 @@ impl Convert {
         options.open = globals.open_options();
         options.save.overwrite = self.overwrite;
         options.save.not_durable = self.no_sync;
+        options.save.seal = self.seal;
         options.save.base = self.base.as_deref().map(|base| globals.locate(base)).transpose()?;
         Ok(options)
     }

@@ -18,6 +18,7 @@ pub mod man;
 pub mod overview;
 pub mod report;
 pub mod rm;
+pub mod seal;
 pub mod steps;
 pub mod verify;
 

@@ -82,8 +82,10 @@ fn print(out: &mut impl Write, path: &Path, report: &VerifyReport) -> std::io::R
     report.notes.iter().for_each(|note| out::warn(&format!("note: {note}")));
     if !report.has_data_checksums {
         out::warn(&format!(
-            "note: {} stores no checksum for some of its array data; a flipped bit in that data would go unseen",
-            printable(&path.to_string_lossy())
+            "note: {} stores no checksum for some of its array data ({}); a flipped bit in that data would go unseen: \
+             `regrow seal` puts checksums beside it",
+            printable(&path.to_string_lossy()),
+            out::size(report.unprotected_bytes),
         ));
     }
     Ok(())
@@ -104,6 +106,7 @@ fn as_json(path: &Path, report: &VerifyReport) -> Value {
         "leaf_count": report.leaf_count,
         "checked_bytes": report.checked_bytes,
         "has_data_checksums": report.has_data_checksums,
+        "unprotected_bytes": report.unprotected_bytes,
         "findings": findings,
         "notes": report.notes,
     })

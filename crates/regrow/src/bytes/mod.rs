@@ -5,6 +5,7 @@ pub(crate) mod available;
 pub mod checksum;
 pub mod cursor;
 pub(crate) mod glance;
+pub(crate) mod hex;
 pub mod limits;
 pub(crate) mod pages;
 pub mod python_literal;

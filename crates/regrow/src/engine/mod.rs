@@ -20,6 +20,8 @@
 //! | `convert` | from any layout to any other, a leaf at a time; by several processes, each a share of the leaves |
 //! | `shares` | which leaves are whose, where processes work without talking to each other |
 //! | `copy` | a checkpoint to another place, byte for byte |
+//! | `seal`, `sealed` | checksums beside checkpoints of layouts that have none; opening what has them |
+//! | `names` | the files of a checkpoint's folder |
 //! | `remove` | one checkpoint, or what a save has left |
 //! | `list` | the checkpoints in a folder |
 //! | `verify` | reads everything once and reports all that is wrong |
@@ -46,6 +48,7 @@ mod leaves;
 mod list;
 mod load;
 mod mapped;
+mod names;
 mod open;
 mod overview;
 mod patterns;
@@ -55,6 +58,8 @@ mod remove;
 mod replace;
 mod retry;
 mod save;
+mod seal;
+mod sealed;
 mod search;
 mod shares;
 mod small;
@@ -95,6 +100,7 @@ pub use regions::LeafRegion;
 pub use remove::{RemoveOptions, RemoveReport, remove};
 pub(crate) use retry::Retries;
 pub use save::{save, save_with};
+pub use seal::{SealOptions, SealReport, seal};
 pub use statistics::{
     LeafReading, LeafStatistics, StatisticsOptions, StatisticsReport, statistics, statistics_with,
 };

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use super::OpenOptions;
 use super::keys;
 use super::retry::Retries;
+use super::sealed::read_under_seal;
 use super::search;
 use crate::commit::reappears;
 use crate::error::{Error, ErrorKind, Result};
@@ -68,7 +69,7 @@ pub fn open(path: impl ToLocation) -> Result<Checkpoint> {
 /// # Errors
 /// As [`open`]; `NotFound` also for a step or an item that is not there.
 pub fn open_with(path: impl ToLocation, options: &OpenOptions) -> Result<Checkpoint> {
-    Checkpoint::open_as(path.to_location()?, options.mapped, |at| open_any(at, options))
+    Checkpoint::open_as(path.to_location()?, options, |at| open_any(at, options))
 }
 
 fn identity(at: &Location) -> Option<Identity> {
@@ -132,12 +133,12 @@ impl Checkpoint {
         path: impl ToLocation,
         read: impl Fn(&Location) -> Result<Box<dyn Reader>>,
     ) -> Result<Self> {
-        Self::open_as(path.to_location()?, true, read)
+        Self::open_as(path.to_location()?, &OpenOptions { mapped: true, ..OpenOptions::default() }, read)
     }
 
     fn open_as(
         at: Location,
-        is_mapped: bool,
+        options: &OpenOptions,
         read: impl Fn(&Location) -> Result<Box<dyn Reader>>,
     ) -> Result<Self> {
         let at = archive::find(&at)?.unwrap_or(at);
@@ -146,8 +147,9 @@ impl Checkpoint {
             let opening = at.for_reading()?;
             let before = opening.identity.or_else(|| identity(&opening.location));
             let place = place(&opening.location);
-            let opened = read(&opening.location);
-            let opened = opened.map(|reader| Self::of(&at, before, is_mapped, opening.is_pinned(), reader));
+            let opened = read_under_seal(&opening.location, options.ignore_seal, &read);
+            let opened =
+                opened.map(|reader| Self::of(&at, before, options.mapped, opening.is_pinned(), reader));
             // Opened while somebody replaced it: parts of two checkpoints, or neither.
             let is_replaced = match &opened {
                 Ok(checkpoint) if checkpoint.reader().standing().reads_open_files => false,

@@ -17,6 +17,7 @@ use crate::formats::flax::steps::ARRAYS_SUFFIX;
 use crate::formats::pytree_data::{Files, PytreeData};
 use crate::formats::{Format, builtin_formats};
 use crate::location::{Location, ToLocation};
+use crate::seal::Place;
 use crate::storage::{Found, Removal, archive};
 
 /// How to remove.
@@ -110,7 +111,7 @@ fn check(at: &Location) -> Result<Removal> {
             let files = Files::of(at).located();
             let mut found = vec![files.manifest];
             found.extend(Some(files.data).filter(Location::is_file));
-            Ok(Removal::Files(found))
+            Ok(Removal::Files(with_seal(found, at)))
         }
         Some(Found::File { .. }) => {
             let is_index = at.name_text().ends_with(".safetensors.index.json");
@@ -119,8 +120,14 @@ fn check(at: &Location) -> Result<Removal> {
                     .in_file(at)
                     .help("remove them together, yourself"));
             }
-            Ok(Removal::Files(vec![at.clone()]))
+            Ok(Removal::Files(with_seal(vec![at.clone()], at)))
         }
         _ => Err(Error::new(ErrorKind::NotACheckpoint, "there is no checkpoint here").in_file(at)),
     }
+}
+
+/// The files of a checkpoint, and the seal beside them.
+fn with_seal(mut files: Vec<Location>, at: &Location) -> Vec<Location> {
+    files.extend(Some(Place::of(at).file).filter(Location::is_file));
+    files
 }

@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::bands::{band_elements, for_each_band};
 use super::load::short_blocks;
 use super::retry::Retries;
+use super::sealed::misfits;
 use super::shares::shares_of;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, OpenOptions, VerifyOptions};
 use crate::bytes::limits::allocate;
@@ -93,19 +94,41 @@ fn verify_once(at: &Location, options: &VerifyOptions, share: Share) -> Result<V
         }
         Err(error) => error,
     };
+    if let Some(verified) = verify_without_seal(&error, at, options, share)? {
+        return Ok(verified);
+    }
     // Where only the pytree beside the arrays is damaged, they are checked all the same.
-    let is_damage = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported);
     let bare = OpenOptions { bare: true, ..options.open.clone() };
-    let Some(checkpoint) = is_damage.then(|| super::open_with(at, &bare).ok()).flatten() else {
+    let Some(checkpoint) = is_damage(&error).then(|| super::open_with(at, &bare).ok()).flatten() else {
         return Err(error);
     };
-    let mut report = checkpoint.verify_part(&options.monitor, share)?;
-    let mut places = checkpoint.places_of(&report);
-    if share.has_rest() {
-        report.findings.insert(0, Finding { error });
-        places.insert(0, 0);
+    let report = checkpoint.verify_part(&options.monitor, share)?;
+    Ok(checkpoint.found_first(report, if share.has_rest() { vec![error] } else { Vec::new() }))
+}
+
+fn is_damage(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported)
+}
+
+/// What is to be said of a checkpoint that cannot be opened under its seal, and can without: all files that do not fit, or
+/// the one error, and what its own layout says. `None` for others.
+fn verify_without_seal(
+    error: &Error,
+    at: &Location,
+    options: &VerifyOptions,
+    share: Share,
+) -> Result<Option<VerifiedShare>> {
+    let open = OpenOptions { ignore_seal: true, ..options.open.clone() };
+    let opened = || super::open_with(at, &open).ok();
+    let is_sealed = is_damage(error) && !options.open.ignore_seal;
+    let Some(checkpoint) = is_sealed.then(opened).flatten() else { return Ok(None) };
+    let step = checkpoint.reader().standing().step_folder.map(|step| step.location().clone());
+    let mut errors = misfits(step.as_ref().unwrap_or(checkpoint.location())).unwrap_or_default();
+    if errors.is_empty() {
+        errors.push(error.duplicate());
     }
-    Ok(VerifiedShare { report, places })
+    let report = checkpoint.verify_part(&options.monitor, share)?;
+    Ok(Some(checkpoint.found_first(report, if share.has_rest() { errors } else { Vec::new() })))
 }
 
 impl Checkpoint {
@@ -145,6 +168,14 @@ impl Checkpoint {
             Ok(report) => self.unless_missing(!report.is_ok()).map(|()| report),
             error => self.unless_replaced(error),
         }
+    }
+
+    /// A report with errors of the opening before all else.
+    fn found_first(&self, mut report: VerifyReport, errors: Vec<Error>) -> VerifiedShare {
+        let mut places = vec![0; errors.len()];
+        places.extend(self.places_of(&report));
+        report.findings.splice(0..0, errors.into_iter().map(|error| Finding { error }));
+        VerifiedShare { report, places }
     }
 
     /// The findings' places: before all leaves, or behind those whose paths come first.
@@ -215,7 +246,26 @@ impl Checkpoint {
             checked_bytes: checked.into_inner(),
             notes,
             has_data_checksums: reader.standing().has_data_checksums,
+            unprotected_bytes: self.unprotected_bytes(own),
         })
+    }
+
+    /// Bytes of these leaves' array data that no checksum is over, as far as the layout can tell: of a leaf that only it
+    /// decodes it says that of all leaves together.
+    fn unprotected_bytes(&self, own: &dyn Fn(usize) -> bool) -> u64 {
+        let reader = self.reader();
+        if reader.standing().has_data_checksums {
+            return 0;
+        }
+        let is_unprotected = |leaf: usize| match reader.source(leaf) {
+            Ok(Source::Raw(extent)) => extent.checks.is_none(),
+            Ok(Source::Coded(coded)) => coded.seal.is_none(),
+            Ok(Source::Memory(_)) => true,
+            _ => false,
+        };
+        let arrays = self.tree().leaves().iter().enumerate().filter(|(_, info)| info.kind.is_array());
+        let unprotected = arrays.filter(|(leaf, _)| own(*leaf) && is_unprotected(*leaf));
+        unprotected.map(|(_, info)| info.len_bytes()).fold(0, u64::saturating_add)
     }
 }
 

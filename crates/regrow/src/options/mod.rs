@@ -46,6 +46,9 @@ pub struct OpenOptions {
     /// Leaves are read as views of a map, also of files that other programs write into in place: then the numbers
     /// change with the file, and a file that is cut short ends the program by a signal.
     pub mapped: bool,
+    /// Read what is sealed as if it were not: for a checkpoint that was changed on purpose after it was
+    /// [sealed](crate::seal()).
+    pub ignore_seal: bool,
 }
 
 /// How to verify.
@@ -113,6 +116,8 @@ pub struct SaveOptions {
     /// With `overwrite`, also replace a file that is no checkpoint, or that is part of one: what functions do that
     /// stand in for others. It says so of files only, never of folders.
     pub replace_any_file: bool,
+    /// Put a [seal](crate::seal()) on the checkpoint. The default layout has the same checksums without one.
+    pub seal: bool,
     /// Skip syncing to disk: faster, and a power cut may cost the checkpoint.
     pub not_durable: bool,
     /// Casts: the first pattern that matches a leaf decides. Lossy ones happen, since they were asked for. A pattern

@@ -18,6 +18,7 @@ use std::time::Instant;
 
 use super::convert::refuse_target_inside;
 use super::retry::Retries;
+use super::seal::take_from_files;
 use super::{SaveOptions, format_bytes, replace};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::{Location, ToLocation};
@@ -124,6 +125,7 @@ fn copy_once(source: &Location, target: &Location, options: &CopyOptions) -> Res
     copying.all(&plan, &|_| true).map_err(|error| stays(error, options))?;
     let reused_bytes = copying.reused_bytes.load(Ordering::Relaxed);
     options.monitor.finish()?;
+    take_from_files(target)?;
     transfer.commit()?;
     Ok(CopyReport {
         path: target.describe(),

@@ -1,19 +1,18 @@
 //! What is copied: the files of a checkpoint, each in the version that was found.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::read::read_piece;
 use crate::engine::Checkpoint;
+use crate::engine::names::{is_left_out, names_in, not_text};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::COMMIT_MARKERS;
 use crate::formats::flax::steps::ARRAYS_SUFFIX;
 use crate::formats::orbax::{self, steps::step_number};
 use crate::formats::pytree_data::{self, DATA_SUFFIX, Files, MANIFEST_SUFFIX};
-use crate::formats::{COMMIT_MARKERS, UNCOMMITTED_MARK};
 use crate::location::Location;
-use crate::storage::{EntryKind, Marker, Target, TransferFile, is_bookkeeping};
-use crate::store::local::folders::LOCK_SUFFIX;
+use crate::storage::{EntryKind, Marker, Target, TransferFile};
 use crate::store::{Blob, Store};
 
 /// Orbax' marker of a committed checkpoint.
@@ -21,12 +20,6 @@ const MARKER: &str = COMMIT_MARKERS[0];
 
 /// Longest marker that is taken over.
 const MARKER_LEN_MAX_BYTES: u64 = 1 << 20;
-
-/// Folders in folders: what lies deeper is likely a link that leads back.
-const DEPTH_MAX: usize = 64;
-
-/// How a network file system names what was removed while it was open.
-const REMOVED_PREFIX: &str = ".nfs";
 
 /// What is copied.
 #[derive(Debug)]
@@ -264,62 +257,15 @@ fn files_of_steps(root: &Location, target: &Location) -> Result<Vec<SourceFile>>
     Ok(files)
 }
 
-/// Names of what is no part of a checkpoint: the unfinished, locks, the removed, bookkeeping.
-fn is_left_out(name: &str) -> bool {
-    name.contains(UNCOMMITTED_MARK)
-        || name.ends_with(LOCK_SUFFIX)
-        || name.starts_with(REMOVED_PREFIX)
-        || is_bookkeeping(name)
-}
-
 /// All files below a folder, their names behind `prefix`.
 fn files_in(at: &Location, prefix: &str) -> Result<Vec<SourceFile>> {
     let store = at.opened()?;
-    let keys = match at.local_path() {
-        Ok(_) => {
-            let mut keys = BTreeSet::new();
-            walk(at, "", 0, &mut keys)?;
-            keys
-        }
-        Err(_) => {
-            let text = |key: Vec<u8>| String::from_utf8(key).map_err(|_| not_text(&at.describe()));
-            store.list(b"")?.into_iter().map(text).collect::<Result<_>>()?
-        }
-    };
-    let kept = keys.into_iter().filter(|key| !key.split('/').any(is_left_out));
-    kept.map(|key| {
-        let name = format!("{prefix}{key}");
-        stored(Arc::clone(&store), key.into_bytes(), name)
-    })
-    .collect()
-}
-
-/// The files below a folder of a disk, through links, as they are read.
-fn walk(at: &Location, below: &str, depth: usize, keys: &mut BTreeSet<String>) -> Result<()> {
-    if depth > DEPTH_MAX {
-        return Err(Error::new(ErrorKind::Limit, "folders lie too deep in each other, or a link leads back")
-            .in_file(at)
-            .expected(format_args!("at most {DEPTH_MAX} folders"), "more"));
-    }
-    for entry in at.entries()? {
-        let name = entry.name.to_str().ok_or_else(|| not_text(&at.join(&entry.name).describe()))?;
-        if is_left_out(name) {
-            continue;
-        }
-        let key = format!("{below}{name}");
-        match entry.found {
-            EntryKind::Folder => walk(&at.join(name), &format!("{key}/"), depth + 1, keys)?,
-            EntryKind::File => drop(keys.insert(key)),
-            EntryKind::Other => {
-                return Err(Error::unsupported("there is something that is no file and cannot be copied")
-                    .in_file(at.join(name))
-                    .help("remove it, or what is left of it: a pipe, a device, a link that leads nowhere"));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn not_text(file: &std::path::Path) -> Error {
-    Error::unsupported("a file whose name is no UTF-8 text cannot be copied").in_file(file)
+    let names = names_in(at, &*store)?;
+    names
+        .into_iter()
+        .map(|key| {
+            let name = format!("{prefix}{key}");
+            stored(Arc::clone(&store), key.into_bytes(), name)
+        })
+        .collect()
 }

@@ -19,6 +19,7 @@ use blake3::Hash;
 use super::plan::{Plan, SourceFile};
 use super::work::Copying;
 use super::{CopyOptions, CopyReport, begin, passes, stays, transfer_options};
+use crate::engine::seal::take_from_files;
 use crate::engine::shares::shares_of;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::{Location, ToLocation};
@@ -188,6 +189,7 @@ impl SharedCopy {
         copying.all(&plan, &|at| !is_taken(at)).map_err(|error| stays(error, &options))?;
         let reused_bytes = copying.reused_bytes.load(Ordering::Relaxed).saturating_add(taken.reused_bytes);
         monitor.finish()?;
+        take_from_files(&target)?;
         transfer.commit()?;
         Ok(CopyReport {
             path: target.describe(),

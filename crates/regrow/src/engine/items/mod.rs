@@ -41,6 +41,7 @@ use serde_json::{Map, Value};
 use self::ending::now_nsecs;
 use self::names::{Taken, check_file, check_item, path_in};
 use super::checks::{check_place, publish};
+use super::seal::SealOfSave;
 use super::together::publish_together;
 use super::{SaveOptions, SaveReport};
 use crate::coordination::{Job, Session};
@@ -122,6 +123,8 @@ struct State {
     files: Option<Vec<String>>,
     /// What the layout of a checkpoint that is itself a pytree has left to write.
     rest: Rest,
+    /// If an item asks for one.
+    seal: Option<SealOfSave>,
     /// Items that have a marker of their own already.
     marked: Vec<String>,
     custom_metadata: Map<String, Value>,

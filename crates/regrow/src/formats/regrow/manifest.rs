@@ -32,9 +32,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::hex;
 use crate::array::Shape;
 use crate::bytes::checksum::{Crc32c, crc32c};
+use crate::bytes::hex;
 use crate::error::{Error, Result};
 use crate::formats::structure::Structure;
 

@@ -18,7 +18,6 @@
 //! | module | holds |
 //! |---|---|
 //! | [`manifest`] | `regrow.json` |
-//! | `hex` | its checksums as digits |
 //! | `part_columns` | what whoever merges parts reads of one |
 //! | `save` | a save, in four stages: plan, reuse, place, write |
 //! | `reader` | the way back |
@@ -37,7 +36,6 @@ use crate::storage::{Entry, Found};
 use crate::tree::{Leaf, LeafInfo, Tree};
 
 mod checked;
-mod hex;
 pub mod manifest;
 mod part_columns;
 mod reader;

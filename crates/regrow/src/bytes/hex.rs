@@ -1,7 +1,7 @@
 //! Checksums as hex digits, for serde.
 
 /// One number of 32 bits.
-pub(super) mod number {
+pub(crate) mod number {
     use serde::{Deserialize, Deserializer, Serializer, de::Error as _};
 
     pub fn serialize<S: Serializer>(value: &u32, to: S) -> Result<S::Ok, S::Error> {
@@ -15,7 +15,7 @@ pub(super) mod number {
 }
 
 /// Many of them, eight digits each.
-pub(super) mod list {
+pub(crate) mod list {
     use serde::{Deserialize, Deserializer, Serializer, de::Error as _};
 
     const DIGITS: &[u8; 16] = b"0123456789abcdef";

@@ -1,0 +1,60 @@
+//! `regrow seal`: checksums beside a checkpoint of a layout that has none.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use regrow::SealOptions;
+use regrow::text::{counted, printable};
+use serde_json::json;
+
+use crate::Globals;
+use crate::exit::{Exit, Failure};
+use crate::out;
+
+/// Put checksums beside a checkpoint of another tool, so that no damage to it goes unseen.
+///
+/// The checkpoint is verified first, and not touched: the seal is a file of its own, `regrow.seal.json` in the folder, or
+/// `regrow.seal.NAME.json` beside a file. From then on every command checks what it reads.
+#[derive(Debug, clap::Args)]
+pub struct Seal {
+    /// The checkpoint.
+    path: PathBuf,
+    /// Take the seal away instead.
+    #[arg(long)]
+    remove: bool,
+}
+
+impl Seal {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
+        globals.refuse_item()?;
+        let at = globals.locate(&self.path)?;
+        let (bar, monitor) = globals.bar("sealing");
+        let sealed = regrow::seal(at, &SealOptions { step: globals.step, remove: self.remove, monitor });
+        drop(bar);
+        let report = sealed?;
+        let path = report.path.to_string_lossy();
+        if globals.json {
+            let (files, bytes, changed) = (report.file_count, report.bytes, report.has_changed);
+            out::json(
+                out,
+                &json!({ "path": path, "file_count": files, "bytes": bytes, "has_changed": changed }),
+            )?;
+            return Ok(Exit::Fine);
+        }
+        let path = printable(&path);
+        let files = counted(report.file_count, "file", "files");
+        match (report.has_changed, self.remove) {
+            (true, false) => writeln!(out, "{path}: sealed {files}, {}", out::size(report.bytes))?,
+            (true, true) => writeln!(out, "{path}: taken away")?,
+            (false, true) => writeln!(out, "{path}: there is no seal")?,
+            (false, false) => {
+                writeln!(out, "{path}: this layout has these checksums already; nothing to do")?
+            }
+        }
+        Ok(Exit::Fine)
+    }
+}

@@ -1,0 +1,77 @@
+//! The names of the files of a checkpoint's folder.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::UNCOMMITTED_MARK;
+use crate::location::Location;
+use crate::storage::{EntryKind, is_bookkeeping};
+use crate::store::Store;
+use crate::store::local::folders::LOCK_SUFFIX;
+
+/// Folders in folders: what lies deeper is likely a link that leads back.
+const DEPTH_MAX: usize = 64;
+
+/// How a network file system names what was removed while it was open.
+const REMOVED_PREFIX: &str = ".nfs";
+
+/// Names of what is no part of a checkpoint: the unfinished, locks, the removed, bookkeeping.
+pub(super) fn is_left_out(name: &str) -> bool {
+    name.contains(UNCOMMITTED_MARK)
+        || name.ends_with(LOCK_SUFFIX)
+        || name.starts_with(REMOVED_PREFIX)
+        || is_bookkeeping(name)
+}
+
+/// All files below the folder `at`, whose keys are in `store`: their paths below it, sorted.
+///
+/// # Errors
+/// `Unsupported` for what is no file, and for names that are no text; `Limit`; what the storage says.
+pub(super) fn names_in(at: &Location, store: &dyn Store) -> Result<Vec<String>> {
+    let names = match at.local_path() {
+        Ok(_) => {
+            let mut names = BTreeSet::new();
+            walk(at, "", 0, &mut names)?;
+            names
+        }
+        Err(_) => {
+            let text = |key: Vec<u8>| String::from_utf8(key).map_err(|_| not_text(&at.describe()));
+            store.list(b"")?.into_iter().map(text).collect::<Result<_>>()?
+        }
+    };
+    Ok(names.into_iter().filter(|name| !name.split('/').any(is_left_out)).collect())
+}
+
+/// The files below a folder of a disk, through links, as they are read.
+fn walk(at: &Location, below: &str, depth: usize, names: &mut BTreeSet<String>) -> Result<()> {
+    if depth > DEPTH_MAX {
+        return Err(Error::new(ErrorKind::Limit, "folders lie too deep in each other, or a link leads back")
+            .in_file(at)
+            .expected(format_args!("at most {DEPTH_MAX} folders"), "more"));
+    }
+    for entry in at.entries()? {
+        let name = entry.name.to_str().ok_or_else(|| not_text(&at.join(&entry.name).describe()))?;
+        if is_left_out(name) {
+            continue;
+        }
+        let path = format!("{below}{name}");
+        match entry.found {
+            EntryKind::Folder => walk(&at.join(name), &format!("{path}/"), depth + 1, names)?,
+            EntryKind::File => drop(names.insert(path)),
+            EntryKind::Other => {
+                return Err(Error::unsupported(
+                    "there is something that is no file, and no part of a checkpoint",
+                )
+                .in_file(at.join(name))
+                .help("remove it, or what is left of it: a pipe, a device, a link that leads nowhere"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The error for a name that cannot be said.
+pub(super) fn not_text(file: &Path) -> Error {
+    Error::unsupported("a file of the checkpoint has a name that is no UTF-8 text").in_file(file)
+}

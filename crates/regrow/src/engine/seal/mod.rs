@@ -1,0 +1,233 @@
+//! Sealing: checksums beside checkpoints of layouts that have none. [`mod@crate::seal`] has what a seal is.
+
+mod sums;
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::names::names_in;
+use super::{Checkpoint, Layout, OpenOptions, Retries, SaveOptions, open_with};
+use crate::error::{Error, Result};
+use crate::formats::flax::steps::ARRAYS_SUFFIX;
+use crate::formats::pytree_data::{self, Files};
+use crate::location::{Location, ToLocation};
+use crate::monitor::Monitor;
+use crate::seal::{FILE_NAME, Place, SealDocument, is_name_of_seal};
+use crate::storage::{Publication, archive};
+use crate::text::{counted, format_bytes, printable};
+
+/// The layout whose checkpoints have all that a seal could add.
+const DEFAULT_LAYOUT: &str = "regrow";
+
+/// How to seal.
+#[derive(Debug, Clone, Default)]
+pub struct SealOptions {
+    /// The step to seal in a folder of steps; the newest committed one if `None`.
+    pub step: Option<u64>,
+    /// Take the seal away instead.
+    pub remove: bool,
+    /// Watches the work, and stops it.
+    pub monitor: Monitor,
+}
+
+/// What a seal covers.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct SealReport {
+    /// The seal; of a checkpoint in the default layout, which needs none, the checkpoint.
+    pub path: PathBuf,
+    /// Files under it; 0 if it was taken away or is not needed.
+    pub file_count: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Whether a seal was made or taken away: not where there is nothing to do.
+    pub has_changed: bool,
+}
+
+impl fmt::Display for SealReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.to_string_lossy();
+        let path = printable(&path);
+        match (self.has_changed, self.file_count) {
+            (true, 0) => write!(f, "{path}: taken away"),
+            (true, count) => {
+                write!(f, "{path}: {}, {}", counted(count, "file", "files"), format_bytes(self.bytes))
+            }
+            (false, _) => write!(f, "{path}: nothing to do"),
+        }
+    }
+}
+
+/// Puts a seal beside the checkpoint at a path or URL: a checksum of each 32 KiB of its files. From then on `open`, `load`,
+/// `verify` and `diff` check every byte that they read. The checkpoint itself is verified first, and not touched.
+///
+/// A checkpoint in the default layout has such checksums: nothing is done.
+///
+/// # Errors
+/// What opening says; `Corrupt` if the checkpoint is found to be damaged; `InvalidArgument` for a file that is one of
+/// several; `Replaced` if somebody writes to it meanwhile; `Unsupported` in an archive and on a web server;
+/// `PermissionDenied` and what else the storage says. Whatever the error, an earlier seal is as it was.
+pub fn seal(path: impl ToLocation, options: &SealOptions) -> Result<SealReport> {
+    let at = path.to_location()?;
+    if archive::find(&at)?.is_some() {
+        return Err(Error::unsupported("nothing can be written into an archive")
+            .in_file(&at)
+            .help("seal the checkpoint before it goes into the archive"));
+    }
+    let monitor = &options.monitor;
+    let report = monitor.begin().and_then(|_running| {
+        let report = match options.remove {
+            true => unseal(&at, options),
+            false => Retries::until_unreplaced(|| make(&at, options)),
+        };
+        monitor.finish().and(report)
+    });
+    monitor.conclude(report)
+}
+
+/// The checkpoint, as if it had no seal.
+fn open(at: &Location, options: &SealOptions) -> Result<Checkpoint> {
+    open_with(at, &OpenOptions { step: options.step, ignore_seal: true, ..OpenOptions::default() })
+}
+
+/// Where a checkpoint that was opened at a location is: of a folder of steps, the step.
+fn part_of(at: &Location, checkpoint: &Checkpoint) -> Location {
+    let step = checkpoint.reader().standing().step_folder;
+    step.map_or_else(|| at.clone(), |step| at.join(step.location().below(at)))
+}
+
+fn unseal(at: &Location, options: &SealOptions) -> Result<SealReport> {
+    match open(at, options) {
+        Ok(checkpoint) => remove(&part_of(at, &checkpoint)),
+        // A seal that is all that is left goes, too.
+        Err(_) if options.step.is_none() && Place::of(at).file.is_file() => remove(at),
+        Err(error) => Err(error),
+    }
+}
+
+fn make(at: &Location, options: &SealOptions) -> Result<SealReport> {
+    let checkpoint = open(at, options)?;
+    let layout = checkpoint.description().layout.clone();
+    if layout == DEFAULT_LAYOUT {
+        let path = checkpoint.path().to_owned();
+        return Ok(SealReport { path, file_count: 0, bytes: 0, has_changed: false });
+    }
+    let report = checkpoint.verify()?;
+    if let Some(first) = report.findings.into_iter().next() {
+        return Err(first
+            .error
+            .help("a damaged checkpoint is not sealed: `regrow verify` shows all that is wrong"));
+    }
+    let part = part_of(at, &checkpoint);
+    let (document, bytes) = document_of(&part, &layout, &options.monitor)?;
+    if checkpoint.is_replaced() {
+        return Err(checkpoint.was_replaced());
+    }
+    let path = write(&part, &document)?;
+    Ok(SealReport { path, file_count: document.names.len(), bytes, has_changed: true })
+}
+
+/// Puts a seal where it belongs, in one step.
+fn write(at: &Location, document: &SealDocument) -> Result<PathBuf> {
+    let file = Place::of(at).file;
+    file.parent().store().put(file.name().as_encoded_bytes(), document.to_bytes()?.into())?;
+    Ok(file.describe())
+}
+
+/// The seal of a checkpoint, and the bytes of the files under it.
+fn document_of(at: &Location, layout: &str, monitor: &Monitor) -> Result<(SealDocument, u64)> {
+    let place = Place::of(at);
+    let mut document = SealDocument::new(layout, place.covers_folder);
+    let store = if place.covers_folder { at.opened()? } else { place.folder.store() };
+    let names = match place.covers_folder {
+        true => {
+            let mut names = names_in(at, &*store)?;
+            names.retain(|name| !is_name_of_seal(name));
+            names
+        }
+        false => names_beside(at, layout)?,
+    };
+    let bytes = sums::add_files(&mut document, &*store, names, monitor)?;
+    Ok((document, bytes))
+}
+
+/// The names of the files of a checkpoint that has no folder.
+fn names_beside(at: &Location, layout: &str) -> Result<Vec<String>> {
+    if layout == "pytree_data" {
+        let files = Files::of(at).located();
+        let data = pytree_data::other_data_file(&files)?.unwrap_or_else(|| files.data.name_text());
+        return Ok(vec![data, files.manifest.name_text()]);
+    }
+    let is_index = at.name_text().ends_with(".safetensors.index.json");
+    if is_index || at.with_suffix(ARRAYS_SUFFIX).is_folder() {
+        return Err(Error::invalid("the file is one of several that are the checkpoint")
+            .in_file(at)
+            .help("seal the folder that holds them"));
+    }
+    Ok(vec![at.name_text()])
+}
+
+fn remove(at: &Location) -> Result<SealReport> {
+    let file = Place::of(at).file;
+    let has_changed = file.is_file();
+    if has_changed {
+        file.parent().store().delete(file.name().as_encoded_bytes())?;
+    }
+    Ok(SealReport { path: file.describe(), file_count: 0, bytes: 0, has_changed })
+}
+
+/// Takes away the seal of files that are about to be replaced; that of a folder goes with the folder.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn take_from_files(at: &Location) -> Result<()> {
+    if at.is_folder() { Ok(()) } else { remove(at).map(drop) }
+}
+
+/// The seal of a save: with the checkpoint where that can be read before it is committed, else right behind it.
+#[derive(Debug)]
+pub(super) struct SealOfSave {
+    layout: &'static str,
+    is_wanted: bool,
+}
+
+impl SealOfSave {
+    /// That which the options ask for. The default layout needs none.
+    pub fn of(options: &SaveOptions) -> Self {
+        let is_wanted = options.seal && !matches!(options.layout, Layout::Regrow(_));
+        Self { layout: options.layout.name(), is_wanted }
+    }
+
+    /// The same; `None` where none is wanted.
+    pub fn wanted(options: &SaveOptions) -> Option<Self> {
+        Some(Self::of(options)).filter(|seal| seal.is_wanted)
+    }
+
+    /// Before the commit: a folder on a disk is sealed as it is written. The seal of files that are about to be replaced goes:
+    /// better none than one that does not fit.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub fn before(&mut self, publication: &dyn Publication) -> Result<()> {
+        if let Some(folder) = publication.local_folder().filter(|_| self.is_wanted) {
+            let (document, _) = document_of(&Location::local(folder), self.layout, &Monitor::new())?;
+            publication.write(FILE_NAME, &document.to_bytes()?)?;
+            self.is_wanted = false;
+        }
+        take_from_files(publication.target())
+    }
+
+    /// After the commit: everything else.
+    ///
+    /// # Errors
+    /// What the storage says, and that the checkpoint is there without its seal.
+    pub fn after(self, at: &Location) -> Result<()> {
+        if !self.is_wanted {
+            return Ok(());
+        }
+        let seal = || write(at, &document_of(at, self.layout, &Monitor::new())?.0);
+        seal().map(drop).map_err(|error| {
+            error.help("the checkpoint was saved, and could not be sealed: `regrow seal` tries again")
+        })
+    }
+}

@@ -1,0 +1,98 @@
+//! The blocks of sealed files, looked at for their own sake.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::reads::{CheckFor, Checked, Checks, check_ahead};
+use crate::seal::SealedFile;
+
+/// Most findings of one file.
+const FINDINGS_OF_FILE_MAX: usize = 8;
+
+/// Of each file which blocks somebody else checks.
+#[derive(Debug)]
+pub(super) struct Touched {
+    blocks: Vec<Vec<bool>>,
+    /// Which file a table is of.
+    tables: std::collections::HashMap<*const (), usize>,
+}
+
+impl Touched {
+    pub fn none(files: &[Arc<SealedFile>]) -> Self {
+        let count = |file: &Arc<SealedFile>| file.table.blocks(0, file.len_bytes).count();
+        let blocks = files.iter().map(|file| vec![false; count(file)]).collect();
+        let key = |file: &Arc<SealedFile>| std::ptr::from_ref(&file.table).cast();
+        Self { blocks, tables: files.iter().enumerate().map(|(at, file)| (key(file), at)).collect() }
+    }
+
+    /// Takes the blocks of these checks for looked at.
+    pub fn add(&mut self, checks: Checks<'_>) {
+        let key = std::ptr::from_ref(checks.table).cast();
+        let Some(blocks) = self.tables.get(&key).and_then(|&at| self.blocks.get_mut(at)) else { return };
+        for block in checks.table.blocks(checks.start_bytes, checks.end_bytes) {
+            if let Some(slot) = blocks.get_mut(block.number) {
+                *slot = true;
+            }
+        }
+    }
+
+    /// The byte ranges of a file's other blocks.
+    fn left(&self, at: usize, checked: Checked<'_>) -> Vec<Range<u64>> {
+        let touched = self.blocks.get(at).map_or(&[][..], Vec::as_slice);
+        let mut left: Vec<Range<u64>> = Vec::new();
+        let range = checked.table.range();
+        for block in checked.table.blocks(range.start, range.end) {
+            if touched.get(block.number) == Some(&true) {
+                continue;
+            }
+            match left.last_mut() {
+                Some(last) if last.end == block.start => last.end = block.end,
+                _ => left.push(block.start..block.end),
+            }
+        }
+        left
+    }
+}
+
+/// Checks all blocks that nobody else does, and says what is wrong with them.
+///
+/// # Errors
+/// What opening the files says.
+pub(super) fn untouched_findings<'r>(
+    touched: &Touched,
+    checked: impl Fn(usize) -> Result<Option<Checked<'r>>>,
+) -> Result<Vec<Error>> {
+    let (mut found, mut ranges) = (Vec::new(), Vec::new());
+    for at in 0..touched.blocks.len() {
+        match checked(at) {
+            Ok(Some(file)) => {
+                ranges.extend(touched.left(at, file).into_iter().map(|range| (file, range, 0..0)));
+            }
+            Ok(None) => {}
+            Err(error) => found.push(error),
+        }
+    }
+    // All at the speed of the disk; what fails is found again, and named.
+    check_ahead(ranges.iter().cloned(), CheckFor::Verify, None)?;
+    for (file, range, _) in &ranges {
+        let blocks = file.table.blocks(range.start, range.end).filter(|&block| !file.table.has_passed(block));
+        for block in blocks.take(FINDINGS_OF_FILE_MAX) {
+            found.extend(file.check(block.start, block.end, CheckFor::Verify).err());
+        }
+    }
+    Ok(found)
+}
+
+/// Checks a whole file.
+///
+/// # Errors
+/// `Corrupt` with file and offset of the first block that fails; what the storage says.
+pub(super) fn first_bad(file: Checked<'_>) -> Result<()> {
+    let range = file.table.range();
+    check_ahead([(file, range.clone(), 0..0)], CheckFor::Verify, None)?;
+    file.check(range.start, range.end, CheckFor::Verify).map_err(|error| match error.kind() {
+        ErrorKind::Corrupt => error,
+        _ => error.in_file(file.blob.describe()),
+    })
+}

@@ -1,0 +1,165 @@
+//! A checkpoint under its seal: what its own layout says, and the seal's checksums where that has none.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use super::check::{Touched, first_bad, untouched_findings};
+use crate::array::Region;
+use crate::engine::names::names_in;
+use crate::error::{Error, Result};
+use crate::formats::{Description, Reader, Rest, Standing};
+use crate::reads::{BlobRef, Checked, Checks, Coded, Extent, KeyedBlob, Source};
+use crate::seal::{HELP, Seal, SealedFile, is_name_of_seal};
+use crate::store::{Blob, Store};
+use crate::tree::{LeafInfo, Tree};
+
+/// So many files are kept open for reads past the page cache; those of a checkpoint of more are opened by their store.
+const OPEN_FILES_MAX: usize = 64;
+
+/// Most files that are named which the seal does not know.
+const ADDED_SHOWN_MAX: usize = 20;
+
+/// The layout whose files are not read through stores.
+const READ_BY_PATH: &str = "trak";
+
+/// The reader of a sealed checkpoint.
+#[derive(Debug)]
+pub(super) struct SealedReader {
+    reader: Box<dyn Reader>,
+    description: Description,
+    seal: Arc<Seal>,
+    store: Arc<dyn Store>,
+    /// The files by what they are called in errors, which is how a blob is known again.
+    by_name: HashMap<PathBuf, usize>,
+    blobs: Vec<OnceLock<Arc<dyn Blob>>>,
+}
+
+impl SealedReader {
+    /// `reader` has read its metadata under the seal.
+    ///
+    /// # Errors
+    /// What the storage says; `Corrupt` for a layout that reads files by their paths, if any block of them fails.
+    pub fn new(reader: Box<dyn Reader>, seal: Arc<Seal>) -> Result<Self> {
+        let folder = &seal.place.folder;
+        let store = if seal.place.covers_folder { folder.opened()? } else { folder.store() };
+        let names =
+            seal.files.iter().enumerate().map(|(at, file)| (store.describe(file.name.as_bytes()), at));
+        let (by_name, blobs) = (names.collect(), seal.files.iter().map(|_| OnceLock::new()).collect());
+        let mut description = reader.description().clone();
+        description
+            .notes
+            .push(format!("sealed: {}", crate::text::counted(seal.files.len(), "file", "files")));
+        let sealed = Self { reader, description, seal: Arc::clone(&seal), store, by_name, blobs };
+        if sealed.description.layout == READ_BY_PATH {
+            for at in 0..seal.files.len() {
+                sealed.checked(at)?.map_or(Ok(()), first_bad)?;
+            }
+        }
+        Ok(sealed)
+    }
+
+    /// A file as it lies there, unchecked.
+    fn blob(&self, at: usize) -> Result<Option<(&Arc<dyn Blob>, &SealedFile)>> {
+        let Some((slot, file)) = self.blobs.get(at).zip(self.seal.files.get(at)) else { return Ok(None) };
+        if let Some(blob) = slot.get() {
+            return Ok(Some((blob, file)));
+        }
+        let changed = || Error::corrupt("a sealed file changed while it was read").help(HELP);
+        let key = file.name.as_bytes();
+        let blob: Arc<dyn Blob> = if self.seal.files.len() > OPEN_FILES_MAX {
+            Arc::new(KeyedBlob::new(Arc::clone(&self.store), key, file.len_bytes, changed))
+        } else {
+            let opened = self.store.open(key)?.filter(|blob| blob.len_bytes() == file.len_bytes);
+            opened.ok_or_else(|| changed().in_file(self.store.describe(key)))?
+        };
+        Ok(Some((slot.get_or_init(|| blob), file)))
+    }
+
+    /// A file with the checksums of its blocks.
+    fn checked(&self, at: usize) -> Result<Option<Checked<'_>>> {
+        Ok(self.blob(at)?.map(|(blob, file)| Checked { blob: &**blob, table: &file.table }))
+    }
+
+    /// An extent of a sealed file without checksums of its own, with those of the seal.
+    fn under_seal<'r>(&'r self, extent: Extent<'r>) -> Result<Extent<'r>> {
+        if extent.checks.is_some() {
+            return Ok(extent);
+        }
+        let Some(&at) = self.by_name.get(&extent.blob.describe()) else { return Ok(extent) };
+        let Some(Checked { blob, table }) = self.checked(at)? else { return Ok(extent) };
+        let start_bytes = extent.offset_bytes;
+        let end_bytes = start_bytes.saturating_add(extent.len_bytes);
+        let checks = Some(Checks { table, start_bytes, end_bytes });
+        Ok(Extent { blob: BlobRef::Kept(blob), checks, ..extent })
+    }
+
+    /// The blocks that the leaves' own checks read.
+    fn touched(&self) -> Touched {
+        let mut touched = Touched::none(&self.seal.files);
+        for leaf in 0..self.tree().len() {
+            let Ok(Source::Raw(extent)) = self.source(leaf) else { continue };
+            if let Some(checks) = extent.checks {
+                touched.add(checks);
+            }
+        }
+        touched
+    }
+
+    /// Files that were put into the folder since it was sealed.
+    fn added(&self) -> Result<Vec<Error>> {
+        if !self.seal.place.covers_folder || !self.seal.place.folder.has_listings() {
+            return Ok(Vec::new());
+        }
+        let known: std::collections::HashSet<&str> =
+            self.seal.files.iter().map(|file| file.name.as_str()).collect();
+        let names = names_in(&self.seal.place.folder, &*self.store)?;
+        let added = names.iter().filter(|name| !is_name_of_seal(name) && !known.contains(name.as_str()));
+        let error = |name: &String| {
+            Error::corrupt("a file was put into the checkpoint after it was sealed")
+                .in_file(self.store.describe(name.as_bytes()))
+                .help(HELP)
+        };
+        Ok(added.take(ADDED_SHOWN_MAX).map(error).collect())
+    }
+}
+
+impl Reader for SealedReader {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn tree(&self) -> &Tree<LeafInfo> {
+        self.reader.tree()
+    }
+
+    fn source(&self, leaf: usize) -> Result<Source<'_>> {
+        Ok(match self.reader.source(leaf)? {
+            Source::Raw(extent) => Source::Raw(self.under_seal(extent)?),
+            Source::Coded(Coded { span: Some(span), seal, working_len_bytes }) => {
+                Source::Coded(Coded { span: Some(self.under_seal(span)?), seal, working_len_bytes })
+            }
+            source => source,
+        })
+    }
+
+    fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()> {
+        self.reader.read_region(leaf, region, out)
+    }
+
+    fn read_order(&self) -> Vec<usize> {
+        self.reader.read_order()
+    }
+
+    fn check_rest(&self) -> Result<Rest> {
+        let rest = self.reader.check_rest()?;
+        let touched = self.touched();
+        let found = untouched_findings(&touched, |at| self.checked(at))?;
+        Ok(rest.found(found).found(self.added()?))
+    }
+
+    fn standing(&self) -> Standing<'_> {
+        // Files are opened when they are wanted.
+        Standing { has_data_checksums: true, reads_open_files: false, ..self.reader.standing() }
+    }
+}

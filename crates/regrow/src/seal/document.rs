@@ -1,0 +1,239 @@
+//! A seal as a file: `regrow.seal.json`.
+//!
+//! ```text
+//! {"crc32c":"1b2e9a40",                 of all bytes after this comma
+//!  "format":"regrow-seal", "version":1,
+//!  "writer":"regrow 0.1.0", "created_unix_ns":...,
+//!  "layout":"orbax",                    what the checkpoint was opened as
+//!  "covers_folder":true,                whether these are all files of the folder
+//!  "block_len_bytes":32768,
+//!  "names":["_METADATA","d/3f2a"],      below the folder of the seal, sorted
+//!  "len_bytes":[812,1048576],
+//!  "block_crc32":"9a401b2e..."}         eight digits a block, file after file
+//! ```
+//!
+//! The blocks are under CRC-32, as zip has it, and not under CRC-32C: files of OCDBT databases and chunks of zarr arrays end
+//! in their own CRC-32C, and the CRC-32C of anything followed by its own is a constant. Such a checksum would not tell two
+//! of these files apart.
+
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::bytes::checksum::crc32c;
+use crate::bytes::hex;
+use crate::error::{Error, Result};
+
+/// Name of a seal in the folder of a checkpoint.
+pub(crate) const FILE_NAME: &str = "regrow.seal.json";
+
+/// Beside a checkpoint of single files its name is between these two: `regrow.seal.model.msgpack.json`. What begins with the
+/// name of the checkpoint, others would take for one: Flax lists `checkpoint_*`.
+pub(super) const BESIDE: (&str, &str) = ("regrow.seal.", ".json");
+
+/// The version that is written, and the last that is read.
+const VERSION: u32 = 1;
+
+const FORMAT: &str = "regrow-seal";
+
+/// Bytes of every block but the last of a file.
+pub(crate) const BLOCK_LEN_BYTES: u64 = 32 << 10;
+
+/// Blocks of other lengths than these are read by no pass in one piece.
+const BLOCK_LEN_RANGE_BYTES: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
+
+const OPENING: &str = "{\"crc32c\":\"";
+const CLOSING: &str = "\",";
+const CRC_HEX_LEN: usize = 8;
+const BODY_OFFSET: usize = OPENING.len() + CRC_HEX_LEN + CLOSING.len();
+
+/// What to do about a seal that cannot be used.
+pub(crate) const HELP: &str = "if the checkpoint was meant to change, seal it again (`regrow seal`) or take the seal away \
+                               (`regrow seal --remove`); else copy the checkpoint again; `ignore_seal` reads it as it is";
+
+/// The file, read.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SealDocument {
+    format: String,
+    version: u32,
+    /// Program and version that made the seal.
+    writer: String,
+    created_unix_ns: u64,
+    /// The layout that the checkpoint was opened in, for people: an item of it may have another.
+    layout: String,
+    /// Whether the files are all those of the folder.
+    pub covers_folder: bool,
+    /// Bytes of every block but the last of a file.
+    pub block_len_bytes: u64,
+    /// The files, by their paths below the folder.
+    pub names: Vec<String>,
+    /// Their lengths.
+    pub len_bytes: Vec<u64>,
+    /// CRC-32 of each block.
+    #[serde(with = "hex::list")]
+    pub block_crc32: Vec<u32>,
+}
+
+impl SealDocument {
+    /// A seal that is made now, of no files yet.
+    pub fn new(layout: &str, covers_folder: bool) -> Self {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Self {
+            format: FORMAT.to_owned(),
+            version: VERSION,
+            writer: concat!("regrow ", env!("CARGO_PKG_VERSION")).to_owned(),
+            created_unix_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+            layout: layout.to_owned(),
+            covers_folder,
+            block_len_bytes: BLOCK_LEN_BYTES,
+            names: Vec::new(),
+            len_bytes: Vec::new(),
+            block_crc32: Vec::new(),
+        }
+    }
+
+    /// Adds a file, and the checksums of its blocks.
+    pub fn push(&mut self, name: String, len_bytes: u64, block_crc32: &[u32]) {
+        self.names.push(name);
+        self.len_bytes.push(len_bytes);
+        self.block_crc32.extend_from_slice(block_crc32);
+    }
+
+    /// The file's bytes.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let json = serde_json::to_vec(self)
+            .map_err(|error| Error::invalid(format!("the seal cannot be written: {error}")))?;
+        let body = json.get(1..).unwrap_or_default();
+        let mut bytes = format!("{OPENING}{:08x}{CLOSING}", crc32c(body)).into_bytes();
+        bytes.extend_from_slice(body);
+        Ok(bytes)
+    }
+
+    /// Parses and checks the file's bytes.
+    ///
+    /// # Errors
+    /// `Unsupported` for a later version; `Corrupt` for anything else.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        check_sum(bytes)?;
+        #[derive(Deserialize)]
+        struct Kind {
+            format: String,
+            version: u32,
+        }
+        let unreadable =
+            |error: serde_json::Error| Error::corrupt(format!("the seal cannot be read: {error}")).help(HELP);
+        let Kind { format, version } = serde_json::from_slice(bytes).map_err(unreadable)?;
+        if format != FORMAT {
+            return Err(Error::corrupt("this is no seal").expected(FORMAT, format).help(HELP));
+        }
+        if version != VERSION {
+            return Err(Error::unsupported(format!("the seal is of version {version}"))
+                .expected(format_args!("version {VERSION}"), version)
+                .help("a newer regrow made it: update regrow, or read without it (`ignore_seal`)"));
+        }
+        let parsed: Self = serde_json::from_slice(bytes).map_err(unreadable)?;
+        parsed.check()?;
+        Ok(parsed)
+    }
+
+    fn check(&self) -> Result<()> {
+        let wrong = |what: &str| Error::corrupt(format!("the seal contradicts itself: {what}")).help(HELP);
+        if !BLOCK_LEN_RANGE_BYTES.contains(&self.block_len_bytes) {
+            return Err(wrong("no blocks have such a length").expected(
+                format_args!("{} to {} bytes", BLOCK_LEN_RANGE_BYTES.start(), BLOCK_LEN_RANGE_BYTES.end()),
+                self.block_len_bytes,
+            ));
+        }
+        if self.names.len() != self.len_bytes.len() {
+            return Err(wrong("there is not one length for each file")
+                .expected(self.names.len(), self.len_bytes.len()));
+        }
+        let blocks = self.len_bytes.iter().map(|len| len.div_ceil(self.block_len_bytes));
+        let blocks = blocks.fold(0_u64, u64::saturating_add);
+        if blocks != self.block_crc32.len() as u64 {
+            return Err(
+                wrong("there is not one checksum for each block").expected(blocks, self.block_crc32.len())
+            );
+        }
+        let leaves = |name: &&String| {
+            name.contains('\0') || name.split('/').any(|part| matches!(part, "" | "." | ".."))
+        };
+        if let Some(name) = self.names.iter().find(leaves) {
+            return Err(wrong("it names a file outside its folder").expected("a path below it", name));
+        }
+        let mut known = HashSet::with_capacity(self.names.len());
+        match self.names.iter().find(|name| !known.insert(name.as_str())) {
+            Some(name) => Err(wrong("it names a file twice").expected("each once", name)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Errs unless the bytes begin with their checksum, written as regrow writes it.
+fn check_sum(bytes: &[u8]) -> Result<()> {
+    let found = crc32c(bytes.get(BODY_OFFSET..).unwrap_or_default());
+    let expected = format!("{OPENING}{found:08x}{CLOSING}");
+    if bytes.get(..BODY_OFFSET) == Some(expected.as_bytes()) {
+        return Ok(());
+    }
+    let stored = String::from_utf8_lossy(bytes.get(..BODY_OFFSET).unwrap_or(bytes)).into_owned();
+    Err(Error::corrupt("the seal fails its crc32c").at_byte(0).expected(expected, stored).help(HELP))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn document() -> SealDocument {
+        let mut document = SealDocument::new("orbax", true);
+        document.push("_METADATA".to_owned(), 3, &[7]);
+        document.push("d/1".to_owned(), 2 * BLOCK_LEN_BYTES + 1, &[1, 2, 3]);
+        document.push("empty".to_owned(), 0, &[]);
+        document
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let bytes = document().to_bytes().unwrap();
+        let read = SealDocument::parse(&bytes).unwrap();
+        assert_eq!(read.names, ["_METADATA", "d/1", "empty"]);
+        assert_eq!(read.block_crc32, [7, 1, 2, 3]);
+        assert!(read.covers_folder && read.layout == "orbax");
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_seal_is_seen() {
+        let good = document().to_bytes().unwrap();
+        for bit in 0..good.len() * 8 {
+            let mut bytes = good.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(SealDocument::parse(&bytes).is_err(), "bit {bit}");
+        }
+        for len in 0..good.len() {
+            assert!(SealDocument::parse(&good[..len]).is_err(), "cut to {len}");
+        }
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused() {
+        type Change = fn(&mut SealDocument);
+        let changes: [(&str, Change); 7] = [
+            ("outside", |seal| seal.names[1] = "../d".to_owned()),
+            ("outside", |seal| seal.names[1] = "/d".to_owned()),
+            ("twice", |seal| seal.names[1] = "empty".to_owned()),
+            ("each file", |seal| seal.len_bytes.truncate(2)),
+            ("each block", |seal| seal.len_bytes[0] = u64::MAX),
+            ("no blocks", |seal| seal.block_len_bytes = 0),
+            ("version 2", |seal| seal.version = 2),
+        ];
+        for (says, change) in changes {
+            let mut seal = document();
+            change(&mut seal);
+            let error = SealDocument::parse(&seal.to_bytes().unwrap()).unwrap_err();
+            assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+}

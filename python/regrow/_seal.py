@@ -1,0 +1,60 @@
+"""Sealing a checkpoint: checksums beside layouts that have none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from . import _arguments, _native
+from ._location import StrPath, place
+from ._progress import Progress, Watch
+
+
+class SealReport(NamedTuple):
+    """What a seal covers."""
+
+    path: str
+    """The seal; of a checkpoint in the layout regrow, which needs none, the checkpoint."""
+    file_count: int
+    """Files under it; 0 if it was taken away or is not needed."""
+    bytes: int
+    """Their bytes."""
+    has_changed: bool
+    """Whether a seal was made or taken away: not where there is nothing to do."""
+
+
+def seal(
+    path: StrPath,
+    *,
+    remove: bool = False,
+    step: int | None = None,
+    progress: Progress = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> SealReport:
+    """Puts a seal beside a checkpoint of any layout: a checksum of each 32 KiB of its files.
+
+    From then on `open`, `load`, `verify` and `diff` check every byte that they read. The checkpoint is verified first,
+    and not touched; its own tools read it as before. The seal is ``regrow.seal.json`` in the folder, or
+    ``regrow.seal.NAME.json`` beside a file: 256 KiB for each GiB. All files are read once, at the speed of the disk.
+
+    A checkpoint in the layout regrow has such checksums without a seal: nothing is done.
+
+    Args:
+        path: A checkpoint, or a folder of steps.
+        remove: Take the seal away instead.
+        step: The step of a folder of steps; the newest if `None`.
+        progress: As for `save`.
+        storage_options: How to reach the storage of a URL, as for `save`.
+
+    Raises:
+        CorruptError: if the checkpoint is damaged already.
+        InvalidArgumentError: for a file that is one of several that are the checkpoint.
+        ReplacedError: if somebody writes to it meanwhile.
+        UnsupportedError: in an archive, on a web server.
+        PermissionDeniedError: if nothing can be written there. Whatever the error, an earlier seal is as it was.
+    """
+    at = place("path", path, storage_options)
+    chosen = _arguments.count("step", step)
+    is_removed = _arguments.flag("remove", remove)
+    with Watch(progress, "sealing") as watch:
+        return SealReport(*_native.seal(at, chosen, is_removed, watch))
