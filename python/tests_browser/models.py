@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from typing import Any
@@ -56,7 +57,8 @@ COUNTS = ("count", "nan_count", "infinity_count", "zero_count")
 class Leaves:
     """The leaves of a model, one after another."""
 
-    def __init__(self, *, has_statistics: bool = True) -> None:
+    def __init__(self, *, has_statistics: bool = True, has_histograms: bool = True) -> None:
+        self.has_histograms = has_histograms
         self.keys = Keys()
         self.words = {name: Words() for name in WORDS}
         self.columns: dict[str, list[Any]] = {
@@ -118,12 +120,17 @@ class Leaves:
             }  # fmt: skip
             for name, value in row.items():
                 self.statistics[name].append(value)
-            edges = [reach * (-1 + 2 * bin / 24) for bin in range(25)]
-            shares = [math.exp(-0.5 * ((low + high) / 2 / scale) ** 2) for low, high in zip(edges, edges[1:], strict=False)]
-            self.bins["lower"] += edges[:-1]
-            self.bins["upper"] += edges[1:]
-            self.bins["count"] += [round(elements * share / sum(shares)) for share in shares]
+            if self.has_histograms:
+                self.add_histogram(elements, scale, reach)
         self.first.append(len(self.bins["lower"]))
+
+    def add_histogram(self, elements: int, scale: float, reach: float) -> None:
+        edges = [reach * (-1 + 2 * at / 24) for at in range(25)]
+        middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
+        shares = [math.exp(-0.5 * (middle / scale) ** 2) for middle in middles]
+        self.bins["lower"] += edges[:-1]
+        self.bins["upper"] += edges[1:]
+        self.bins["count"] += [round(elements * share / sum(shares)) for share in shares]
 
     def column(self) -> Model:
         column: Model = {"keys": self.keys.column(), **self.columns}
@@ -370,7 +377,7 @@ def hostile() -> Model:
 
 def many(count: int) -> Model:
     """So many small leaves, in a tree of three levels, with statistics."""
-    leaves = Leaves()
+    leaves = Leaves(has_histograms=False)
     chance = random.Random(1)
     width = 32
     for row in range(count):
