@@ -13,7 +13,8 @@ use regrow_report::model::steps::{NormSeries, StepPoint, StepSeries};
 use regrow_report::model::{Finding, Overview, Reading, Report};
 use regrow_report::page;
 
-const HOSTILE: &str = "</script><script>alert(1)</script><!--\"'&<img src=x onerror=alert(2)>\u{202e}\0{{ 7*7 }}";
+const HOSTILE: &str =
+    "</script><script>alert(1)</script><!--\"'&<img src=x onerror=alert(2)>\u{202e}\0{{ 7*7 }}";
 
 /// A leaf with a histogram of two bins.
 fn add_leaf(leaves: &mut Leaves, path: &KeyPath, text: &str, bytes: u64) {
@@ -288,7 +289,10 @@ fn pages_are_written_as_they_come() {
         meter
     });
     assert!(large.total > small.total + 30_000, "{} and {}", small.total, large.total);
-    assert_eq!(small.longest, large.longest, "the longest write is that of the script, whatever the number of leaves");
+    assert_eq!(
+        small.longest, large.longest,
+        "the longest write is that of the script, whatever the number of leaves"
+    );
 }
 
 /// `make report-assets` writes what the built files were made from; a change without it is found here.

@@ -112,7 +112,9 @@ struct ShownHistograms<'h> {
 impl<'h> ShownHistograms<'h> {
     fn of(Histograms { first, .. }: &'h Histograms, sizes: &[u64]) -> Self {
         let mut leaves: Vec<u32> = Vec::new();
-        leaves.extend((0..).zip(first.array_windows()).filter(|(_, [from, to])| from < to).map(|(leaf, _)| leaf));
+        leaves.extend(
+            (0..).zip(first.array_windows()).filter(|(_, [from, to])| from < to).map(|(leaf, _)| leaf),
+        );
         if leaves.len() <= HISTOGRAMS_MAX {
             return Self { first, is_shown: Vec::new(), leaf_count: None };
         }
@@ -153,7 +155,8 @@ impl<'h> ShownHistograms<'h> {
 
 fn differences(leaves: &LeafDifferences, name: &str, out: &mut impl Write) -> io::Result<()> {
     keys(&leaves.keys, &leaves.node, name, out)?;
-    for (word, column) in [("status", &leaves.status), ("form_a", &leaves.form_a), ("form_b", &leaves.form_b)] {
+    for (word, column) in [("status", &leaves.status), ("form_a", &leaves.form_a), ("form_b", &leaves.form_b)]
+    {
         words(column, &format!("{name}.{word}"), out)?;
     }
     counts(out, &format!("{name}.count"), &leaves.count)?;
