@@ -10,6 +10,7 @@
     ckpt["params/dense/kernel"][0:16]             # reads just those bytes
     regrow.verify(path).ok
     regrow.diff(path, other).equal                # any two layouts, or a pytree in memory; with tolerances, by leaf
+    regrow.report(path, out="report.html")        # a page to look at: sizes, statistics, damage; of a notebook, too
     regrow.copy(path, "s3://bucket/run")          # byte for byte, read back; also `remove`, `list_checkpoints`
 
 Needs numpy and ml_dtypes; JAX, Flax, Equinox and optax are used when the program has imported them. Loading never
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from ._nodes import Node, PrngKey, UnknownLeaf
     from ._open import load, open, overview, verify
     from ._options import OrbaxOptions
+    from ._page import ReportPage, report
     from ._progress import Progress as Progress
     from ._remove import RemoveReport, remove
     from ._report import LoadReport, SaveReport, StageReport
@@ -139,6 +141,7 @@ __all__ = [
     "RegrowError",
     "RemoveReport",
     "ReplacedError",
+    "ReportPage",
     "SaveOptions",
     "SaveReport",
     "ShardedArray",
@@ -165,6 +168,7 @@ __all__ = [
     "overview",
     "ray_executor",
     "remove",
+    "report",
     "save",
     "save_async",
     "save_items",
@@ -197,6 +201,7 @@ _HOMES = {
     "_nodes": ("Node", "PrngKey", "UnknownLeaf"),
     "_open": ("load", "open", "overview", "verify"),
     "_options": ("OrbaxOptions",),
+    "_page": ("ReportPage", "report"),
     "_progress": ("Progress",),
     "_remove": ("RemoveReport", "remove"),
     "_report": ("LoadReport", "SaveReport", "StageReport"),

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from . import _arguments, _native
 from ._attempts import attempts
-from ._checkpoint import Checkpoint, Finding
+from ._checkpoint import Finding
 from ._convert import LeafForm
 from ._errors import InvalidArgumentError, ReplacedError
-from ._leaves import to_native
-from ._location import Location, Place, StrPath, place
 from ._progress import Progress, Watch
-from ._tree import flatten
+from ._sides import is_place, opened, taken
 
 
 class Distance(NamedTuple):
@@ -188,14 +185,14 @@ def diff(
     )
     steps = _arguments.count("step", step), _arguments.count("step_b", step_b)
     items = _arguments.text("item", item), _arguments.text("item_b", item_b)
-    takes_options = [_is_place(side) for side in (a, b)]
+    takes_options = [is_place(side) for side in (a, b)]
     if storage_options is not None and not any(takes_options):
         raise InvalidArgumentError("storage_options are for URLs, and both are in memory or opened")
-    sides = [_taken(name, side, storage_options) for name, side in (("a", a), ("b", b))]
+    sides = [taken(name, side, storage_options) for name, side in (("a", a), ("b", b))]
     for is_last in attempts():
         try:
-            opened_a = _opened(sides[0], steps[0], items[0])
-            opened_b = _opened(
+            opened_a = opened(sides[0], steps[0], items[0])
+            opened_b = opened(
                 sides[1], steps[0] if steps[1] is None else steps[1], items[0] if items[1] is None else items[1]
             )
             with Watch(progress, "comparing") as watch:
@@ -205,24 +202,6 @@ def diff(
             if is_last or not all(takes_options):
                 raise
     raise AssertionError("the last attempt returns or raises")
-
-
-def _is_place(side: Any) -> bool:
-    return isinstance(side, (str, bytes, os.PathLike, Location)) or hasattr(type(side), "joinpath")
-
-
-def _taken(name: str, side: Any, storage_options: Any) -> Place | _native.Checkpoint:
-    if isinstance(side, Checkpoint):
-        return side._native
-    if _is_place(side):
-        given: StrPath = side
-        return place(name, given, storage_options)
-    flat = flatten(side)
-    return _native.held(flat.structure, to_native(flat))
-
-
-def _opened(side: Place | _native.Checkpoint, step: int | None, item: str | None) -> _native.Checkpoint:
-    return side if isinstance(side, _native.Checkpoint) else _native.open(side, step, item, False, False, False)
 
 
 def _tolerance(name: str, value: Any) -> float | None:

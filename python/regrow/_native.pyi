@@ -390,6 +390,37 @@ def diff(
     check types, to look for equality alone, to list equal leaves; budget. Gives the paths, the verdict, the leaves,
     counts by status, containers, leaves of another kind, findings by side, bytes read, and the report as text."""
 
+@final
+class ReportPage:
+    """What a page says, and the page."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def is_sound(self) -> bool: ...
+    def html(self) -> str: ...
+    def save(self, path: str) -> None: ...
+    def json(self) -> str: ...
+    def statistics(
+        self,
+    ) -> (
+        tuple[
+            list[str],
+            tuple[list[int], list[int], list[int], list[int]],
+            tuple[list[float], list[float], list[float], list[float], list[float]],
+        ]
+        | None
+    ):
+        """Key paths; elements looked at, NaNs, infinities, zeros; lowest, highest, mean, standard deviation, norm."""
+
+def report(
+    subjects: Sequence[Checkpoint | _Place],
+    options: tuple[tuple[str | None, str], list[str], int | None, bool, tuple[int | None, str | None], int | None],
+    watch: _Watch,
+) -> ReportPage:
+    """Reads the first, and compares it with the others. Options: title and command; globs; bytes of a sample; whether
+    to make statistics; step and item; budget."""
+
 def copy(
     source: _Place, target: _Place, options: tuple[bool, bool, bool, int | None], watch: _Watch
 ) -> tuple[str, int, int, int, float]:

@@ -23,6 +23,7 @@
 //! | `convert` | from one layout to another |
 //! | `copy` | a checkpoint to another place |
 //! | `diff` | two checkpoints side by side |
+//! | `report` | checkpoints as a page to look at |
 //! | `coordination` | what the processes of a job tell each other |
 //! | `remove` | one checkpoint, or what a save has left |
 //! | `list` | the checkpoints in a folder |
@@ -65,6 +66,7 @@ mod options;
 mod pytree_data;
 mod regions;
 mod remove;
+mod report;
 mod safetensors;
 mod shards;
 mod steps;
@@ -123,6 +125,8 @@ mod _native {
     use crate::regions::{Regions, load_regions_into};
     #[pymodule_export]
     use crate::remove::remove;
+    #[pymodule_export]
+    use crate::report::{ReportPage, report};
     #[pymodule_export]
     use crate::safetensors::{
         safetensors_bytes, safetensors_open, safetensors_open_bytes, safetensors_open_mapped,

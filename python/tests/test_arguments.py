@@ -27,6 +27,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "overview": regrow.overview,
     "convert": regrow.convert,
     "diff": regrow.diff,
+    "report": regrow.report,
     "copy": regrow.copy,
     "remove": regrow.remove,
     "list_checkpoints": regrow.list_checkpoints,
@@ -42,7 +43,7 @@ DECLARED: dict[str, Callable[..., Any]] = {
     "Checkpoint.load": regrow.Checkpoint.load,
     "Checkpoint.verify": regrow.Checkpoint.verify,
 }
-ANYTHING = {"self", "tree", "like", "a", "b"}
+ANYTHING = {"self", "tree", "like", "a", "b", "checkpoint", "others"}
 """Any tree is what these take."""
 
 WRONG: list[Any] = [object(), 1.5, ["x"], {"x": object()}, "maybe", -1, b"\xff"]
@@ -50,6 +51,7 @@ TAKEN: dict[str, tuple[type[Any], ...]] = {
     "path": (str, bytes), "source": (str, bytes), "target": (str, bytes), "base": (str, bytes), "item": (str,),
     "item_b": (str,), "atol": (float,), "rtol": (float,),
     "folder": (str, bytes), "cache": (str, bytes), "rules": (str, bytes), "items": (list, dict),
+    "out": (str,), "title": (str,),
     "only": (str, list, dict), "metadata": (float, list, str, int), "compression": (int,),
 }  # fmt: skip
 """What is of a type that the argument takes, and wrong only for what it says: other tests have that."""
@@ -85,6 +87,8 @@ def test_a_wrong_argument_is_named(function: str, keyword: str, path: Path) -> N
         positional = {"folder": path.parent}
     elif function == "diff":
         positional = {"a": path, "b": path}
+    elif function == "report":
+        positional = {"checkpoint": path}
     elif function in ("convert", "copy"):
         positional = {"source": path, "target": new}
     if keyword == "path" and function.startswith("Checkpoint"):

@@ -1,4 +1,5 @@
-//! The `regrow` command: look into checkpoints, verify, compare, convert, copy and remove them, see a demonstration.
+//! The `regrow` command: look into checkpoints, verify, compare, convert, copy and remove them, see them on a page, see a
+//! demonstration.
 //!
 //! ```text
 //! the program `regrow`            main(arguments, None)
@@ -28,7 +29,7 @@ mod values;
 use bar::Bar;
 use cmd::{
     cat::Cat, completions::Completions, convert::Convert, cp::Cp, demo::Demo, diff::Diff, doctor::Doctor,
-    ls::Ls, man::Man, overview::Overview, rm::Rm, steps::Steps, verify::Verify,
+    ls::Ls, man::Man, overview::Overview, report::Report, rm::Rm, steps::Steps, verify::Verify,
 };
 use exit::{Exit, Failure};
 use regrow::engine::ByteSize;
@@ -40,7 +41,7 @@ const EXIT_CODES: &str = "\
 Exit codes: 0 fine, 1 found something wrong (damage, a difference), 2 wrong usage (an option, a glob, a
 slice, a leaf's name), 3 could not read (not there, no checkpoint, no permission).";
 
-/// Look into pytree checkpoints, verify, compare, convert, copy and remove them, see what regrow does.
+/// Look into pytree checkpoints, verify, compare, convert, copy and remove them, see them on a page.
 ///
 /// Reads and writes Orbax checkpoints of every kind, Flax msgpack, Equinox leaf files, data and manifest, TRAK
 /// stores, safetensors, npy and npz, and regrow's own layout, which is Orbax' and safetensors at once.
@@ -85,7 +86,7 @@ struct Globals {
     #[arg(long = "storage-option", global = true, value_name = "NAME=VALUE", value_parser = name_and_value)]
     storage_options: Vec<(String, String)>,
     /// Keep what is read from a bucket or a web server in this folder: the next command reads from it what has not
-    /// changed. `verify`, `diff`, `convert` and `cp` read the bucket itself.
+    /// changed. `verify`, `diff`, `report`, `convert` and `cp` read the bucket itself.
     #[arg(long, global = true, value_name = "DIR")]
     cache: Option<PathBuf>,
     /// How much the folder of --cache holds at most.
@@ -190,6 +191,7 @@ enum Command {
     Cat(Cat),
     Verify(Verify),
     Diff(Diff),
+    Report(Report),
     // Larger than all others.
     Convert(Box<Convert>),
     Cp(Cp),
@@ -210,6 +212,7 @@ impl Command {
             Self::Cat(cat) => vec![cat.path()],
             Self::Verify(verify) => verify.paths(),
             Self::Diff(diff) => diff.paths(),
+            Self::Report(report) => report.paths(),
             Self::Convert(convert) => convert.paths(),
             Self::Cp(cp) => cp.paths(),
             Self::Rm(rm) => vec![rm.path()],
@@ -268,6 +271,7 @@ fn run(cli: &Cli, packages: Option<Packages<'_>>) -> Result<Exit, Failure> {
         Command::Cat(cat) => cat.run(&cli.globals, &mut out),
         Command::Verify(verify) => verify.run(&cli.globals, &mut out),
         Command::Diff(diff) => diff.run(&cli.globals, &mut out),
+        Command::Report(report) => report.run(&cli.globals, &mut out),
         Command::Convert(convert) => convert.run(&cli.globals, &mut out),
         Command::Cp(cp) => cp.run(&cli.globals, &mut out),
         Command::Rm(rm) => rm.run(&cli.globals, &mut out),

@@ -29,7 +29,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`engine`] | what users call: open, save, load, verify, convert, diff |
+//! | [`engine`] | what users call: open, save, load, verify, convert, diff, statistics |
 //! | [`manager`] | a folder of numbered steps: when to save, what to keep, which is newest and good |
 //! | [`options`], [`report`], [`monitor`] | what a caller may ask for; what a call tells; progress and stopping |
 //! | [`tree`], [`mod@array`] | the data model: pytrees, and arrays without the types of their elements |
@@ -79,9 +79,9 @@ pub mod zarr;
 pub use engine::value::{load, load_into, load_into_with, load_with};
 pub use engine::{
     Checkpoint, ConvertOptions, CopyOptions, CopyReport, DiffOptions, DiffReport, LeafRegion, LoadOptions,
-    OpenOptions, RegionOptions, RemoveOptions, RemoveReport, SaveOptions, SaveReport, VerifyOptions,
-    VerifyReport, convert, copy, diff, diff_with, list, open, open_with, remove, save, save_async, save_with,
-    verify, verify_with,
+    OpenOptions, RegionOptions, RemoveOptions, RemoveReport, SaveOptions, SaveReport, StatisticsOptions,
+    StatisticsReport, VerifyOptions, VerifyReport, convert, copy, diff, diff_with, list, open, open_with,
+    remove, save, save_async, save_with, statistics, statistics_with, verify, verify_with,
 };
 pub use error::{Error, ErrorKind, Place, Result};
 pub use monitor::Monitor;

@@ -6,7 +6,7 @@
 //!
 //! Documents of the right form take memory for their length: see `bytes/limits.rs`.
 //!
-//! Comparing two checkpoints takes the budget, however long their leaves are.
+//! Comparing two checkpoints takes the budget, however long their leaves are; so do statistics.
 
 #![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
 
@@ -252,4 +252,27 @@ fn a_comparison_takes_its_budget_and_puts_its_parts_together() {
     assert_eq!((distance.count(), distance.differing_count(), distance.max_abs()), (LEN, 1, Some(1.0)));
     assert_eq!(leaf.worst().unwrap().0, [LEN - 1]);
     assert!((distance.cosine().unwrap() - 0.5_f64.sqrt()).abs() < 1e-12);
+}
+
+#[test]
+fn statistics_take_their_budget_however_long_a_leaf_is() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let folder = in_memory();
+    let options =
+        regrow::StatisticsOptions { budget_bytes: Some(8 << 20), ..regrow::StatisticsOptions::default() };
+    let peaks = [48, 96].map(|len_mib: u64| {
+        let path = folder.path().join(format!("{len_mib}"));
+        let mut bytes = vec![0; (len_mib << 20) as usize];
+        let at = bytes.len() - 4;
+        bytes[at..].copy_from_slice(&2.0_f32.to_le_bytes());
+        let array = Array::new(Dtype::Float32, Shape::new([len_mib << 18]).unwrap(), bytes.into()).unwrap();
+        regrow::save(&path, &Tree::single(Leaf::array(array))).unwrap();
+        let (report, peak) = peak_bytes(|| regrow::statistics_with(&path, &options).unwrap());
+        let stats = report.leaves[0].stats.as_ref().unwrap();
+        assert_eq!((stats.count(), stats.max(), stats.l2_norm()), (len_mib << 18, Some(2.0), Some(2.0)));
+        assert_eq!(stats.zero_count(), (len_mib << 18) - 1);
+        assert_eq!(stats.histogram().unwrap().counts()[0], (len_mib << 18) - 1);
+        peak
+    });
+    assert!(peaks.iter().all(|peak| *peak < 24 << 20), "{peaks:?}");
 }

@@ -16,6 +16,7 @@ pub mod doctor;
 pub mod ls;
 pub mod man;
 pub mod overview;
+pub mod report;
 pub mod rm;
 pub mod steps;
 pub mod verify;

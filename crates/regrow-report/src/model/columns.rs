@@ -79,6 +79,20 @@ impl KeyTree {
         node
     }
 
+    /// The key path of a node. What kind of keys they were is lost.
+    pub fn path(&self, node: u32) -> KeyPath {
+        let mut names = Vec::new();
+        let mut at = node as usize;
+        while let Some((parent, name)) = self.parent.get(at).zip(self.name.get(at)) {
+            if *parent == NO_PARENT {
+                break;
+            }
+            names.extend(self.names.get(*name as usize).map(|name| Key::dict(name.as_str())));
+            at = *parent as usize;
+        }
+        names.into_iter().rev().collect()
+    }
+
     /// Errs if the nodes are no tree, or a row of `node` is none of them.
     pub(super) fn check(&self, node: &[u32]) -> Result<()> {
         let has_names = self.name.iter().all(|name| (*name as usize) < self.names.len());

@@ -50,6 +50,16 @@ pub struct Report {
     pub steps: Option<StepSeries>,
 }
 
+impl Report {
+    /// Whether nothing that was looked at is damaged: neither the checkpoint nor those it is compared with, nor a step.
+    pub fn is_sound(&self) -> bool {
+        let others = self.comparisons.iter().map(|comparison| &comparison.other);
+        let mut steps = self.steps.iter().flat_map(|series| &series.steps);
+        std::iter::once(&self.checkpoint).chain(others).all(|one| one.findings.is_empty())
+            && steps.all(|step| step.is_damaged != Some(true))
+    }
+}
+
 /// A checkpoint in numbers and words.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Overview {

@@ -10,7 +10,7 @@
 //! | [`Array`] | dtype, shape, strides and shared bytes; or, deferred, an [`ArraySource`] to read them from |
 //! | [`Shards`] | an array in pieces that lie apart, some of them in other processes |
 //! | [`cast_bytes`] | casts between any two dtypes; [`is_lossless`] says which keep every value |
-//! | [`Stats`] | bounds, mean and counts of an array that comes in pieces |
+//! | [`Stats`], [`Histogram`] | bounds, mean, deviation, norm, counts and distribution of an array that comes in pieces |
 //! | [`Distance`], [`Tolerance`] | how far two arrays are apart, and how far they may be |
 //! | [`copy_region`] | moves a hyper-rectangle between two arrays |
 
@@ -18,6 +18,7 @@ mod cast;
 mod distance;
 mod dtype;
 mod float16;
+mod histogram;
 mod lossless;
 mod region;
 mod runs;
@@ -30,6 +31,7 @@ mod transform;
 pub use cast::cast_bytes;
 pub use distance::{Distance, Tolerance, Worst};
 pub use dtype::{Dtype, DtypeClass};
+pub use histogram::Histogram;
 pub use lossless::is_lossless;
 pub use region::{Region, Shape};
 pub(crate) use runs::{Runs, for_each_box};

@@ -1,15 +1,20 @@
-//! What the numbers of an array look like: bounds, mean, and how many are NaN, infinite or zero.
+//! What the numbers of an array look like: bounds, mean, deviation, norm, and how many are NaN, infinite or zero.
 //!
 //! The array comes piece by piece, in any order and on any number of threads: [`Stats::update`] takes a piece,
 //! [`Stats::merge`] puts two halves together. Elements are looked at as float64, a block at a time; each
 //! block's sum is short, and its mean joins the mean so far with its weight, so neither the number of elements
-//! nor their size spoils the result.
+//! nor their size spoils the result. Squares are those of the distances to the mean, of two parts joined after Chan,
+//! Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances" (1979).
 
+use super::histogram::Histogram;
 use super::{Dtype, DtypeClass, cast_bytes};
 use crate::error::{Error, Result};
 
 /// Elements that are cast to float64 at a time, on the stack.
 const BLOCK: usize = 512;
+
+/// Sums that are kept side by side, so that the processor adds several at once.
+const LANES: usize = 8;
 
 /// Statistics of the elements seen so far.
 ///
@@ -32,9 +37,19 @@ pub struct Stats {
     min: f64,
     max: f64,
     mean: f64,
+    /// Sum of the squared distances of the finite elements to their mean; of complex ones, to 0.
+    squares: f64,
+    histogram: Option<Histogram>,
 }
 
 impl Stats {
+    /// Nothing seen yet, and a [histogram](Self::histogram) of what will be.
+    pub fn with_histogram(dtype: Dtype) -> Self {
+        let is_of_integers = dtype.class() != DtypeClass::Float;
+        let has_one = dtype.class() != DtypeClass::Complex;
+        Self { histogram: has_one.then(|| Histogram::new(is_of_integers)), ..Self::new(dtype) }
+    }
+
     /// Nothing seen yet.
     pub fn new(dtype: Dtype) -> Self {
         Self {
@@ -46,6 +61,8 @@ impl Stats {
             min: f64::INFINITY,
             max: f64::NEG_INFINITY,
             mean: 0.0,
+            squares: 0.0,
+            histogram: None,
         }
     }
 
@@ -83,13 +100,18 @@ impl Stats {
             return Err(Error::invalid("statistics of different dtypes cannot be put together")
                 .expected(self.dtype, other.dtype));
         }
-        self.join_mean(other.mean, other.finite_count());
+        self.join_mean(other.mean, other.squares, other.finite_count());
         self.count += other.count;
         self.nan_count += other.nan_count;
         self.infinity_count += other.infinity_count;
         self.zero_count += other.zero_count;
         self.min = self.min.min(other.min);
         self.max = self.max.max(other.max);
+        match (&mut self.histogram, &other.histogram) {
+            (Some(own), Some(other)) => own.merge(other),
+            // Of a part there is none, so there is none of the whole.
+            (own, _) => *own = None,
+        }
         Ok(())
     }
 
@@ -129,49 +151,134 @@ impl Stats {
         self.of_finite(self.mean)
     }
 
+    /// The standard deviation of the finite elements, as NumPy's `std` has it: from the mean, over their number; `None`
+    /// also where it is beyond a float64. Otherwise as [`min`](Self::min).
+    pub fn std(&self) -> Option<f64> {
+        self.of_finite((self.squares / self.finite_count() as f64).sqrt()).filter(|std| std.is_finite())
+    }
+
+    /// The root of the sum of all finite elements' squares, of complex ones of their absolute values'; 0 if there are no
+    /// elements, `None` where it is beyond a float64.
+    pub fn l2_norm(&self) -> Option<f64> {
+        let of_means = self.finite_count() as f64 * self.mean * self.mean;
+        Some((self.squares + of_means).sqrt()).filter(|norm| norm.is_finite())
+    }
+
+    /// How the finite elements are distributed, if that was asked for; `None` for complex arrays.
+    pub fn histogram(&self) -> Option<&Histogram> {
+        self.histogram.as_ref()
+    }
+
+    /// Elements that are neither NaN nor infinite.
+    pub fn finite_count(&self) -> u64 {
+        self.count - self.nan_count - self.infinity_count
+    }
+
     fn of_finite(&self, value: f64) -> Option<f64> {
         (self.finite_count() > 0 && self.dtype.class() != DtypeClass::Complex).then_some(value)
     }
 
-    fn finite_count(&self) -> u64 {
-        self.count - self.nan_count - self.infinity_count
-    }
-
     fn add_block(&mut self, values: &[[u8; 8]]) {
-        let values = || values.iter().map(|bytes| f64::from_le_bytes(*bytes));
-        let finite = || values().filter(|value| value.is_finite());
-        let nan_count = values().filter(|value| value.is_nan()).count() as u64;
-        let finite_count = finite().count() as u64;
-        let mut mean = finite().sum::<f64>() / finite_count as f64;
+        let mut lanes = [Lane::EMPTY; LANES];
+        for values in values.chunks(LANES) {
+            lanes.iter_mut().zip(values).for_each(|(lane, value)| lane.add(f64::from_le_bytes(*value)));
+        }
+        let block = lanes.into_iter().fold(Lane::EMPTY, Lane::joined);
+        let finite =
+            || values.iter().map(|value| f64::from_le_bytes(*value)).filter(|value| value.is_finite());
+        let mut mean = block.sum / block.finite_count as f64;
         if !mean.is_finite() {
             // The sum passed the largest double; dividing first loses a little and overflows never.
-            mean = finite().map(|value| value / finite_count as f64).sum();
+            mean = finite().map(|value| value / block.finite_count as f64).sum();
         }
-        self.join_mean(mean, finite_count);
-        self.min = finite().fold(self.min, f64::min);
-        self.max = finite().fold(self.max, f64::max);
-        self.zero_count += values().filter(|&value| value == 0.0).count() as u64;
-        self.nan_count += nan_count;
-        self.infinity_count += values().count() as u64 - nan_count - finite_count;
-        self.count += values().count() as u64;
+        let mut squares = [0.0; LANES];
+        for values in values.chunks(LANES) {
+            for (sum, value) in squares.iter_mut().zip(values) {
+                let value = f64::from_le_bytes(*value);
+                *sum += if value.is_finite() { (value - mean) * (value - mean) } else { 0.0 };
+            }
+        }
+        self.join_mean(mean, squares.iter().sum(), block.finite_count);
+        if let Some(histogram) = &mut self.histogram {
+            histogram.update(finite(), block.min, block.max);
+        }
+        let count = values.len() as u64;
+        self.min = self.min.min(block.min);
+        self.max = self.max.max(block.max);
+        self.zero_count += block.zero_count;
+        self.nan_count += block.nan_count;
+        self.infinity_count += count - block.nan_count - block.finite_count;
+        self.count += count;
     }
 
     fn add_complex<const S: usize, F: Into<f64>>(&mut self, parts: &[[u8; S]], read: impl Fn([u8; S]) -> F) {
         for &[re, im] in parts.as_chunks::<2>().0 {
             let (re, im): (f64, f64) = (read(re).into(), read(im).into());
             let is_nan = re.is_nan() || im.is_nan();
+            let is_finite = re.is_finite() && im.is_finite();
             self.count += 1;
             self.nan_count += u64::from(is_nan);
-            self.infinity_count += u64::from(!is_nan && (re.is_infinite() || im.is_infinite()));
+            self.infinity_count += u64::from(!is_nan && !is_finite);
             self.zero_count += u64::from(re == 0.0 && im == 0.0);
+            self.squares += if is_finite { re * re + im * im } else { 0.0 };
         }
     }
 
-    /// Takes in the mean of `count` more finite elements, before they are counted.
-    fn join_mean(&mut self, mean: f64, count: u64) {
+    /// Takes in mean and squares of `count` more finite elements, before they are counted.
+    fn join_mean(&mut self, mean: f64, squares: f64, count: u64) {
         if count > 0 {
-            let weight = count as f64 / (self.finite_count() + count) as f64;
+            let own_count = self.finite_count() as f64;
+            let weight = count as f64 / (own_count + count as f64);
+            let apart = mean - self.mean;
+            self.squares += squares;
+            if own_count > 0.0 {
+                self.squares += apart * apart * own_count * weight;
+            }
             self.mean = self.mean * (1.0 - weight) + mean * weight;
+        }
+    }
+}
+
+/// What every eighth element of a block comes to.
+#[derive(Debug, Clone, Copy)]
+struct Lane {
+    /// Of the finite elements, as are the bounds.
+    sum: f64,
+    min: f64,
+    max: f64,
+    finite_count: u64,
+    nan_count: u64,
+    zero_count: u64,
+}
+
+impl Lane {
+    const EMPTY: Self = Self {
+        sum: 0.0,
+        min: f64::INFINITY,
+        max: f64::NEG_INFINITY,
+        finite_count: 0,
+        nan_count: 0,
+        zero_count: 0,
+    };
+
+    fn add(&mut self, value: f64) {
+        let is_finite = value.is_finite();
+        self.sum += if is_finite { value } else { 0.0 };
+        self.min = if is_finite && value < self.min { value } else { self.min };
+        self.max = if is_finite && value > self.max { value } else { self.max };
+        self.finite_count += u64::from(is_finite);
+        self.nan_count += u64::from(value.is_nan());
+        self.zero_count += u64::from(value == 0.0);
+    }
+
+    fn joined(self, other: Self) -> Self {
+        Self {
+            sum: self.sum + other.sum,
+            min: self.min.min(other.min),
+            max: self.max.max(other.max),
+            finite_count: self.finite_count + other.finite_count,
+            nan_count: self.nan_count + other.nan_count,
+            zero_count: self.zero_count + other.zero_count,
         }
     }
 }
@@ -206,14 +313,17 @@ mod tests {
             (stats.count(), stats.nan_count(), stats.infinity_count(), stats.zero_count()),
             (3, 1, 1, 1)
         );
-        assert_eq!(stats.mean(), None);
+        assert_eq!((stats.mean(), stats.std(), stats.l2_norm()), (None, None, Some(0.0)));
+        let stats = of(Dtype::Complex64, &[3.0_f32, 4.0, 0.0, 12.0].map(f32::to_le_bytes).concat());
+        assert_eq!(stats.l2_norm(), Some(13.0));
     }
 
     #[test]
     fn nothing_has_no_bounds() {
         for bytes in [doubles(&[]), doubles(&[f64::NAN])] {
             let stats = of(Dtype::Float64, &bytes);
-            assert_eq!((stats.min(), stats.max(), stats.mean()), (None, None, None));
+            assert_eq!((stats.min(), stats.max(), stats.mean(), stats.std()), (None, None, None, None));
+            assert_eq!(stats.l2_norm(), Some(0.0));
         }
         assert!(Stats::new(Dtype::Int16).update(&[0]).is_err());
         assert!(Stats::new(Dtype::Int16).merge(&Stats::new(Dtype::Int8)).is_err());
@@ -223,6 +333,10 @@ mod tests {
     fn the_mean_survives_size_and_number() {
         let stats = of(Dtype::Float64, &doubles(&[f64::MAX; 1000]));
         assert!((stats.mean().unwrap() / f64::MAX - 1.0).abs() < 1e-12);
+        assert_eq!(stats.l2_norm(), None);
+        // Far from zero the deviation keeps its digits.
+        let far: Vec<f64> = (0..10_000).map(|i| 1e9 + f64::from(i % 2)).collect();
+        assert!((of(Dtype::Float64, &doubles(&far)).std().unwrap() - 0.5).abs() < 1e-9);
         let thirds: Vec<u8> = (0..300_000).flat_map(|_| (1.0_f32 / 3.0).to_le_bytes()).collect();
         let stats = of(Dtype::Float32, &thirds);
         assert!((stats.mean().unwrap() - f64::from(1.0_f32 / 3.0)).abs() < 1e-12);
@@ -242,6 +356,11 @@ mod tests {
             let plain = values.iter().sum::<f64>() / values.len() as f64;
             for stats in [&left, &whole] {
                 prop_assert!((stats.mean().unwrap() - plain).abs() <= 1e-6);
+                let squares = values.iter().map(|value| (value - plain).powi(2)).sum::<f64>();
+                let std = (squares / values.len() as f64).sqrt();
+                prop_assert!((stats.std().unwrap() - std).abs() <= 1e-9 * std.max(1.0));
+                let norm = values.iter().map(|value| value * value).sum::<f64>().sqrt();
+                prop_assert!((stats.l2_norm().unwrap() - norm).abs() <= 1e-9 * norm.max(1.0));
             }
         }
     }

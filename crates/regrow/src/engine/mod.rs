@@ -23,6 +23,8 @@
 //! | `remove` | one checkpoint, or what a save has left |
 //! | `list` | the checkpoints in a folder |
 //! | `verify` | reads everything once and reports all that is wrong |
+//! | `statistics` | what the numbers of every leaf look like, and what is damaged, in one pass |
+//! | `pieces`, `small` | what `diff` and `statistics` read: pieces of several leaves at once; many small leaves at once |
 //! | `diff` | two checkpoints of any two layouts: what is in one alone, and how far the rest is apart |
 //! | `overview` | the tree as a table for people |
 //!
@@ -47,6 +49,7 @@ mod mapped;
 mod open;
 mod overview;
 mod patterns;
+mod pieces;
 mod regions;
 mod remove;
 mod replace;
@@ -54,6 +57,8 @@ mod retry;
 mod save;
 mod search;
 mod shares;
+mod small;
+mod statistics;
 mod template;
 mod together;
 pub mod value;
@@ -90,4 +95,7 @@ pub use regions::LeafRegion;
 pub use remove::{RemoveOptions, RemoveReport, remove};
 pub(crate) use retry::Retries;
 pub use save::{save, save_with};
+pub use statistics::{
+    LeafReading, LeafStatistics, StatisticsOptions, StatisticsReport, statistics, statistics_with,
+};
 pub use verify::{VerifiedShare, verify, verify_share, verify_with};

@@ -237,6 +237,15 @@ impl Checkpoint {
         Err(self.was_replaced())
     }
 
+    /// Errs if files may have gone away with a checkpoint that was replaced, where something was found that looks like
+    /// damage.
+    pub(super) fn unless_missing(&self, has_findings: bool) -> Result<()> {
+        if !has_findings || self.reader().standing().reads_open_files || !self.is_replaced() {
+            return self.unless_replaced(Ok(()));
+        }
+        Err(self.was_replaced())
+    }
+
     pub(super) fn was_replaced(&self) -> Error {
         Error::new(ErrorKind::Replaced, "the checkpoint was replaced or removed while it was being read")
             .in_file(self.path())

@@ -142,11 +142,7 @@ impl Checkpoint {
     /// A report of one checkpoint: files that went away with a checkpoint that was replaced are no damage.
     fn unless_misled(&self, report: Result<VerifyReport>) -> Result<VerifyReport> {
         match report {
-            Ok(report) if report.is_ok() => self.unless_replaced(Ok(report)),
-            Ok(report) => {
-                let is_whole = self.reader().standing().reads_open_files || !self.is_replaced();
-                if is_whole { Ok(report) } else { Err(self.was_replaced()) }
-            }
+            Ok(report) => self.unless_missing(!report.is_ok()).map(|()| report),
             error => self.unless_replaced(error),
         }
     }
@@ -228,14 +224,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Why a leaf is not read though nothing is wrong with it.
-fn refused_leaf(reader: &dyn Reader, leaf: usize) -> Option<Error> {
+pub(super) fn refused_leaf(reader: &dyn Reader, leaf: usize) -> Option<Error> {
     match reader.source(leaf) {
         Ok(Source::Unreadable(Unreadable { why, seal, is_sound: true })) => seal.check().ok().map(|()| why),
         _ => None,
     }
 }
 
-fn refused_note(mut refused: Vec<(&KeyPath, Error)>) -> Option<String> {
+/// A note that names leaves that are refused; `None` if there are none.
+pub(super) fn refused_note(mut refused: Vec<(&KeyPath, Error)>) -> Option<String> {
     refused.sort_by_key(|(path, _)| *path);
     let texts = refused.iter().take(REFUSED_SHOWN_MAX);
     let texts: Vec<String> = texts.map(|(path, why)| format!("{path} ({})", why.what())).collect();

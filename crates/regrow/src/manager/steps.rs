@@ -45,6 +45,8 @@ pub struct Step {
     pub location: Location,
     /// When it was committed, in seconds since 1970, as far as anybody knows.
     pub seconds: Option<f64>,
+    /// What the save took from its beginning to its commit, in seconds, where both were recorded.
+    pub save_seconds: Option<f64>,
     /// The metrics that were saved with it.
     pub metrics: Map<String, Value>,
     /// The user's own metadata.
@@ -305,6 +307,8 @@ impl Steps {
             Some(seconds) => Some(seconds),
             None => modified(location)?,
         };
+        let times = about.init_timestamp_nsecs.zip(about.commit_timestamp_nsecs);
+        let save_seconds = times.and_then(|(began, ended)| Some(ended.checked_sub(began)? as f64 / 1e9));
         // On a disk it takes no time to look; in a bucket it takes a request.
         let may_have_metrics = !is_bucket || lists_metrics(&about.item_handlers);
         let metrics = match about.metrics.is_empty() && may_have_metrics {
@@ -316,6 +320,7 @@ impl Steps {
             name: name.to_owned(),
             location: location.clone(),
             seconds,
+            save_seconds,
             metrics,
             custom_metadata: about.custom_metadata,
         })))

@@ -6,35 +6,19 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use super::super::bands::band_elements;
+use super::super::pieces::{self, is_sealed, read_elements, working_len_bytes};
+use super::super::small::SmallLeaves;
 use super::judge::{Task, status, task};
 use super::pair::Pairs;
 use super::report::{LeafStatus, Side};
-use super::small::SmallLeaves;
-use super::{BUDGET_DEFAULT_BYTES, Checkpoint, DiffOptions};
-use crate::array::{Distance, Dtype, Region, for_each_box};
+use super::{Checkpoint, DiffOptions};
+use crate::array::{Distance, Dtype};
 use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::ReaderExt;
 use crate::monitor::Stage;
 use crate::reads::Source;
-use crate::threads::pool;
 use crate::tree::LeafInfo;
-
-/// Bytes of one side that are read at a time.
-const PIECE_LEN_BYTES: u64 = 4 << 20;
-
-/// Longer leaves are cut into jobs of about so many bytes of the first side.
-const JOB_LEN_BYTES: u64 = 32 << 20;
-
-/// Small jobs are handed over so many bytes at a time.
-const BATCH_LEN_BYTES: u64 = 4 << 20;
-
-/// What a leaf costs beside its bytes.
-const LEAF_COST_BYTES: u64 = 4096;
-
-/// Fewest threads: while some wait for the disk, others compare.
-const THREADS_MIN: usize = 4;
 
 /// What came of a pair.
 #[derive(Debug)]
@@ -66,6 +50,22 @@ pub(super) struct Comparison<'c> {
     pub b: &'c Checkpoint,
     pub pairs: &'c Pairs,
     pub options: &'c DiffOptions,
+}
+
+/// A leaf of each side.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pair<'c> {
+    pub a: Half<'c>,
+    pub b: Half<'c>,
+}
+
+/// A leaf of one side.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Half<'c> {
+    checkpoint: &'c Checkpoint,
+    /// Its position.
+    leaf: usize,
+    pub info: &'c LeafInfo,
 }
 
 /// A run of elements of a pair.
@@ -102,34 +102,15 @@ impl<'c> Comparison<'c> {
         order.sort_by_key(|&pair| self.pairs.both.get(pair).and_then(|(leaf, _)| ranks.get(*leaf)));
         let jobs = self.jobs(&order);
         self.options.monitor.expect(jobs.iter().map(|job| job.len_bytes).fold(0, u64::saturating_add));
-        let mut batches: Vec<Vec<Job>> = Vec::new();
-        let mut batch_len_bytes = BATCH_LEN_BYTES;
-        for job in jobs {
-            if batch_len_bytes >= BATCH_LEN_BYTES {
-                batches.push(Vec::new());
-                batch_len_bytes = 0;
-            }
-            batch_len_bytes = batch_len_bytes.saturating_add(job.len_bytes).saturating_add(LEAF_COST_BYTES);
-            if let Some(batch) = batches.last_mut() {
-                batch.push(job);
-            }
-        }
         let outcomes = Mutex::new(Outcomes::default());
-        let threads = pool::thread_count().max(THREADS_MIN);
-        let budget_bytes = self.options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
-        let cost = |batch: &Vec<Job>| {
-            let held =
-                batch.iter().map(|job| job.len_bytes).fold(0, u64::saturating_add).min(BATCH_LEN_BYTES);
-            batch.iter().map(|job| job.cost_bytes).max().unwrap_or(0).saturating_add(held)
-        };
-        pool::for_each_parallel(threads, batches, budget_bytes, cost, |batch| {
+        pieces::for_each_batch(jobs, self.options.budget_bytes, |batch| {
             let mut own = Outcomes::default();
             let small = self.small(&batch);
             for job in batch {
-                let Some((pair, a, b)) = self.pair(job.pair) else { continue };
-                let outcome = self.outcome(&job, pair, a, b, &small)?;
+                let Some(pair) = self.pair(job.pair) else { continue };
+                let outcome = self.outcome(&job, pair, &small)?;
                 own.read_bytes += job.len_bytes;
-                own.add(job.pair, outcome, |outcome| self.is_dull(&job, outcome, a, b))?;
+                own.add(job.pair, outcome, |outcome| self.is_dull(&job, outcome, pair))?;
             }
             let mut all = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
             all.equal_count += own.equal_count;
@@ -140,20 +121,25 @@ impl<'c> Comparison<'c> {
         if !self.options.list_equal {
             let before = outcomes.outcomes.len();
             outcomes.outcomes.retain(|&pair, outcome| {
-                self.pair(pair).is_none_or(|(_, a, b)| self.status(outcome, a, b) != LeafStatus::Equal)
+                self.pair(pair).is_none_or(|pair| self.status(outcome, pair) != LeafStatus::Equal)
             });
             outcomes.equal_count += (before - outcomes.outcomes.len()) as u64;
         }
         Ok(outcomes)
     }
 
-    fn pair(&self, pair: usize) -> Option<((usize, usize), &'c LeafInfo, &'c LeafInfo)> {
+    /// The leaves of a pair, by its number.
+    pub fn pair(&self, pair: usize) -> Option<Pair<'c>> {
         let &(a, b) = self.pairs.both.get(pair)?;
-        Some(((a, b), self.a.tree().leaves().get(a)?, self.b.tree().leaves().get(b)?))
+        let half = |checkpoint: &'c Checkpoint, leaf: usize| {
+            Some(Half { checkpoint, leaf, info: checkpoint.tree().leaves().get(leaf)? })
+        };
+        Some(Pair { a: half(self.a, a)?, b: half(self.b, b)? })
     }
 
     /// The status of a pair by what came of it.
-    pub fn status(&self, outcome: &Outcome, a: &LeafInfo, b: &LeafInfo) -> LeafStatus {
+    pub fn status(&self, outcome: &Outcome, pair: Pair<'_>) -> LeafStatus {
+        let (a, b) = (pair.a.info, pair.b.info);
         match outcome {
             Outcome::Status(LeafStatus::Equal) => status(a, b, (0, 0), self.options),
             Outcome::Status(known) => *known,
@@ -168,8 +154,8 @@ impl<'c> Comparison<'c> {
     }
 
     /// Whether a pair is the same, and nobody asks for more.
-    fn is_dull(&self, job: &Job, outcome: &Outcome, a: &LeafInfo, b: &LeafInfo) -> bool {
-        job.is_whole && !self.options.list_equal && self.status(outcome, a, b) == LeafStatus::Equal
+    fn is_dull(&self, job: &Job, outcome: &Outcome, pair: Pair<'_>) -> bool {
+        job.is_whole && !self.options.list_equal && self.status(outcome, pair) == LeafStatus::Equal
     }
 
     /// What is small of the leaves of both sides.
@@ -185,7 +171,8 @@ impl<'c> Comparison<'c> {
     fn jobs(&self, order: &[usize]) -> Vec<Job> {
         let mut jobs = Vec::with_capacity(order.len());
         for &number in order {
-            let Some((leaves, a, b)) = self.pair(number) else { continue };
+            let Some(pair) = self.pair(number) else { continue };
+            let (a, b) = (pair.a.info, pair.b.info);
             let task = task(a, b);
             let mut job = Job {
                 pair: number,
@@ -205,22 +192,26 @@ impl<'c> Comparison<'c> {
                 jobs.push(job);
                 continue;
             }
-            job.is_same_file = self.is_same_file(leaves, a, b);
-            job.is_sealed = self.is_sealed(leaves);
+            job.is_same_file = pair.is_same_file();
+            job.is_sealed = is_sealed(self.a, pair.a.leaf) || is_sealed(self.b, pair.b.leaf);
             let total = a.shape.len_elements();
             let per_element = match (job.is_same_file, self.options.equality_only) {
                 (true, true) => 0,
                 (true, false) => a.dtype.size_bytes(),
                 (false, _) => a.dtype.size_bytes() + b.dtype.size_bytes(),
             } as u64;
-            let step = piece_elements(a, b);
-            let working = working_len_bytes(self.a, leaves.0, a, step)
-                .saturating_add(working_len_bytes(self.b, leaves.1, b, step));
+            let step = pair.piece_elements();
+            let working = working_len_bytes(self.a, pair.a.leaf, a, step).saturating_add(working_len_bytes(
+                self.b,
+                pair.b.leaf,
+                b,
+                step,
+            ));
             job.cost_bytes = working.saturating_add(step.saturating_mul(per_element));
             let job_elements = match job.is_sealed {
                 // Its checksum is checked while it is read front to back.
                 true => total.max(1),
-                false => step.saturating_mul((JOB_LEN_BYTES / PIECE_LEN_BYTES).max(1)),
+                false => pieces::job_elements(step),
             };
             loop {
                 job.count = job_elements.min(total - job.first);
@@ -236,43 +227,13 @@ impl<'c> Comparison<'c> {
         jobs
     }
 
-    fn is_sealed(&self, leaves: (usize, usize)) -> bool {
-        [(self.a, leaves.0), (self.b, leaves.1)].into_iter().any(|(checkpoint, leaf)| {
-            matches!(checkpoint.reader().source(leaf), Ok(Source::Coded(coded)) if coded.seal.is_some())
-        })
-    }
-
-    /// Whether both are the same bytes of one file.
-    fn is_same_file(&self, leaves: (usize, usize), a: &LeafInfo, b: &LeafInfo) -> bool {
-        if a.dtype != b.dtype {
-            return false;
-        }
-        match (self.a.reader().source(leaves.0), self.b.reader().source(leaves.1)) {
-            (Ok(Source::Raw(a)), Ok(Source::Raw(b))) => {
-                (a.offset_bytes, a.len_bytes) == (b.offset_bytes, b.len_bytes)
-                    && a.blob.identity().is_some_and(|identity| Some(identity) == b.blob.identity())
-            }
-            _ => false,
-        }
-    }
-
-    fn outcome(
-        &self,
-        job: &Job,
-        leaves: (usize, usize),
-        a: &LeafInfo,
-        b: &LeafInfo,
-        small: &[SmallLeaves; 2],
-    ) -> Result<Outcome> {
+    fn outcome(&self, job: &Job, pair: Pair<'_>, small: &[SmallLeaves; 2]) -> Result<Outcome> {
         let failed = |errors: Vec<(Side, Error)>| -> Result<Outcome> {
             let named = |(side, error): (Side, Error)| {
-                let (checkpoint, leaf) = match side {
-                    Side::A => (self.a, leaves.0),
-                    Side::B => (self.b, leaves.1),
-                };
+                let half = pair.half(side);
                 match error.kind() {
                     ErrorKind::Cancelled => Err(error),
-                    _ => Ok((side, error.at_leaf(&checkpoint.key_path(leaf)?))),
+                    _ => Ok((side, error.at_leaf(&half.checkpoint.key_path(half.leaf)?))),
                 }
             };
             errors.into_iter().map(named).collect::<Result<_>>().map(Outcome::Failed)
@@ -280,14 +241,15 @@ impl<'c> Comparison<'c> {
         match job.task {
             Task::Known(known) => Ok(Outcome::Status(known)),
             Task::Unknown => {
-                let unread = |checkpoint: &Checkpoint, leaf| match checkpoint.reader().check_unknown(leaf) {
+                let unread = |half: Half<'_>| match half.checkpoint.reader().check_unknown(half.leaf) {
                     Err(error) => error,
                     Ok(()) => Error::unsupported("only the program that wrote this leaf can read it"),
                 };
-                failed(vec![(Side::A, unread(self.a, leaves.0)), (Side::B, unread(self.b, leaves.1))])
+                failed(vec![(Side::A, unread(pair.a)), (Side::B, unread(pair.b))])
             }
             Task::Texts => {
-                let texts = (self.a.reader().read_text(leaves.0), self.b.reader().read_text(leaves.1));
+                let text = |half: Half<'_>| half.checkpoint.reader().read_text(half.leaf);
+                let texts = (text(pair.a), text(pair.b));
                 self.options.monitor.done(Stage::Read, job.len_bytes)?;
                 match texts {
                     (Ok(a), Ok(b)) if a == b => Ok(Outcome::Status(LeafStatus::Equal)),
@@ -295,7 +257,7 @@ impl<'c> Comparison<'c> {
                     (a, b) => failed(errors(a.err(), b.err())),
                 }
             }
-            Task::Numbers | Task::Opaque => match self.distance(job, leaves, a, b, small)? {
+            Task::Numbers | Task::Opaque => match self.distance(job, pair, small)? {
                 Err(errors) => failed(errors),
                 Ok(distance) if job.task == Task::Opaque => Ok(Outcome::Opaque(Box::new(distance))),
                 Ok(distance) => {
@@ -309,17 +271,16 @@ impl<'c> Comparison<'c> {
     fn distance(
         &self,
         job: &Job,
-        leaves: (usize, usize),
-        a: &LeafInfo,
-        b: &LeafInfo,
+        pair: Pair<'_>,
         small: &[SmallLeaves; 2],
     ) -> Result<std::result::Result<Distance, Vec<(Side, Error)>>> {
+        let (a, b) = (pair.a.info, pair.b.info);
         let mut distance = Distance::new(a.dtype, b.dtype, self.options.tolerance);
         if job.is_same_file && self.options.equality_only {
             return Ok(Ok(distance));
         }
-        let step = piece_elements(a, b).min(job.count);
-        let [small_a, small_b] = [small[0].get(leaves.0), small[1].get(leaves.1)];
+        let step = pair.piece_elements().min(job.count);
+        let [small_a, small_b] = [small[0].get(pair.a.leaf), small[1].get(pair.b.leaf)];
         let buffer = |dtype: Dtype, is_needed: bool| match is_needed {
             true => allocate(step.saturating_mul(dtype.size_bytes() as u64)),
             false => Ok(Vec::new()),
@@ -334,12 +295,12 @@ impl<'c> Comparison<'c> {
             // Small leaves are one piece.
             let piece_a = match small_a {
                 Some(bytes) => Ok(bytes),
-                None => read(self.a, leaves.0, a, run, &mut of_a),
+                None => pair.a.read(run, &mut of_a),
             };
             let piece_b = match small_b {
                 _ if job.is_same_file => Ok(&[][..]),
                 Some(bytes) => Ok(bytes),
-                None => read(self.b, leaves.1, b, run, &mut of_b),
+                None => pair.b.read(run, &mut of_b),
             };
             let (piece_a, piece_b) = match (piece_a, piece_b) {
                 (Ok(a), Ok(b)) => (a, b),
@@ -365,6 +326,51 @@ impl<'c> Comparison<'c> {
                 return Ok(Ok(distance));
             }
         }
+    }
+}
+
+impl<'c> Pair<'c> {
+    fn half(self, side: Side) -> Half<'c> {
+        match side {
+            Side::A => self.a,
+            Side::B => self.b,
+        }
+    }
+
+    /// Elements of a piece: whole rows of the larger chunks.
+    fn piece_elements(self) -> u64 {
+        pieces::piece_elements(self.a.info).max(pieces::piece_elements(self.b.info))
+    }
+
+    /// Whether both are the same bytes of one file.
+    fn is_same_file(self) -> bool {
+        if self.a.info.dtype != self.b.info.dtype {
+            return false;
+        }
+        match (self.a.checkpoint.reader().source(self.a.leaf), self.b.checkpoint.reader().source(self.b.leaf))
+        {
+            (Ok(Source::Raw(a)), Ok(Source::Raw(b))) => {
+                (a.offset_bytes, a.len_bytes) == (b.offset_bytes, b.len_bytes)
+                    && a.blob.identity().is_some_and(|identity| Some(identity) == b.blob.identity())
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Half<'_> {
+    fn read<'o>(self, run: (u64, u64), out: &'o mut [u8]) -> Result<&'o [u8]> {
+        read_elements(self.checkpoint, self.leaf, self.info, run, out)
+    }
+}
+
+impl pieces::Job for Job {
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    fn cost_bytes(&self) -> u64 {
+        self.cost_bytes
     }
 }
 
@@ -399,43 +405,4 @@ impl Outcomes {
 fn errors(a: Option<Error>, b: Option<Error>) -> Vec<(Side, Error)> {
     let a = a.map(|error| (Side::A, error));
     a.into_iter().chain(b.map(|error| (Side::B, error))).collect()
-}
-
-/// Elements of a piece: whole rows of the larger chunks.
-fn piece_elements(a: &LeafInfo, b: &LeafInfo) -> u64 {
-    band_elements(a, PIECE_LEN_BYTES).max(band_elements(b, PIECE_LEN_BYTES))
-}
-
-/// Memory that the layout takes to decode a piece.
-fn working_len_bytes(checkpoint: &Checkpoint, leaf: usize, info: &LeafInfo, piece_elements: u64) -> u64 {
-    let working = match checkpoint.reader().source(leaf) {
-        Ok(Source::Memory(_)) => return 0,
-        Ok(Source::Raw(extent)) if extent.checks.is_some() => return PIECE_LEN_BYTES,
-        Ok(Source::Raw(extent)) => extent.working_len_bytes,
-        Ok(Source::Coded(coded)) => coded.working_len_bytes,
-        _ => None,
-    };
-    working.unwrap_or(piece_elements.saturating_mul(info.dtype.size_bytes() as u64))
-}
-
-/// Reads elements of a leaf to the beginning of `out`: there they are.
-fn read<'o>(
-    checkpoint: &Checkpoint,
-    leaf: usize,
-    info: &LeafInfo,
-    (first, count): (u64, u64),
-    out: &'o mut [u8],
-) -> Result<&'o [u8]> {
-    let size = info.dtype.size_bytes() as u64;
-    let out = out.get_mut(..(count * size) as usize).unwrap_or_default();
-    let reader = checkpoint.reader();
-    let mut part = |region: &Region, at: u64, count: u64| {
-        let out = out.get_mut((at * size) as usize..((at + count) * size) as usize).unwrap_or_default();
-        reader.read_region(leaf, region, out)
-    };
-    match info.shape.rank() == 0 || count == info.shape.len_elements() {
-        true => part(&Region::whole(&info.shape), 0, count)?,
-        false => for_each_box(&info.shape, first, count, part)?,
-    }
-    Ok(out)
 }

@@ -39,15 +39,14 @@ pub(super) fn report(
         is_same_file: false,
     };
     let comparison = Comparison { a, b, pairs, options };
-    for (number, &(leaf_a, leaf_b)) in pairs.both.iter().enumerate() {
+    for (number, &(leaf_a, _)) in pairs.both.iter().enumerate() {
         while let Some(leaf) = only_a.next_if(|&leaf| leaf < leaf_a) {
             report.leaves.push(alone(a, leaf, Side::A));
         }
-        let infos = (a.tree().leaves().get(leaf_a), b.tree().leaves().get(leaf_b));
-        let (Some(info_a), Some(info_b)) = infos else { continue };
+        let Some(pair) = comparison.pair(number) else { continue };
+        let (info_a, info_b) = (pair.a.info, pair.b.info);
         let outcome = outcomes.outcomes.remove(&number);
-        let status =
-            outcome.as_ref().map_or(LeafStatus::Equal, |outcome| comparison.status(outcome, info_a, info_b));
+        let status = outcome.as_ref().map_or(LeafStatus::Equal, |outcome| comparison.status(outcome, pair));
         report.other_kind_count += u64::from(status.is_same() && info_a.kind != info_b.kind);
         let Some(outcome) = outcome else { continue };
         report.counts.add(status, 1);

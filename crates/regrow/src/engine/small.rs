@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use super::{Checkpoint, LeafRegion, RegionOptions};
 use crate::array::{Array, Region};
-use crate::engine::{Checkpoint, LeafRegion, RegionOptions};
 use crate::reads::Source;
 
 /// Longer leaves are read alone: their own blocks outweigh those at their ends.

@@ -1,0 +1,182 @@
+//! `regrow report`: a checkpoint as a page to look at.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use regrow::engine::ByteSize;
+use regrow::text::{counted, printable};
+use regrow::tree::PathPattern;
+use regrow::{Error, ErrorKind};
+use regrow_report::model::{Finding, Overview, Reading, Report as Model};
+use regrow_report::{ReportOptions, Subject, assemble, check_target, page, save_page};
+
+use crate::Globals;
+use crate::exit::{Exit, Failure};
+use crate::out::{self, Tint};
+
+/// The page, where nothing else is asked for.
+const OUTPUT_DEFAULT: &str = "report.html";
+
+/// Write a page about a checkpoint: one HTML file to look at in a browser, without a network.
+///
+/// It shows where the bytes are, all leaves with their statistics and histograms, how arrays lie on devices, what checksums
+/// protect and what is damaged; with other checkpoints, what differs from each; of a folder of steps the newest one, and sizes,
+/// times, metrics and norms of all. Every byte is read once, of at most 20 steps; --sample and --no-statistics read less.
+/// Exit code 1: something is damaged.
+#[derive(Debug, clap::Args)]
+pub struct Report {
+    /// The checkpoint, or a folder of steps.
+    path: PathBuf,
+    /// Checkpoints to compare it with.
+    #[arg(value_name = "OTHER")]
+    others: Vec<PathBuf>,
+    /// The page; `-` for stdout. Replaces an HTML file that is there, and nothing else. [default: report.html]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// What the page is called; the last part of the path if not given.
+    #[arg(long, value_name = "TEXT")]
+    title: Option<String>,
+    /// Look at about so much of each longer array: `16MiB`, in blocks that are evenly spread.
+    #[arg(long, value_name = "SIZE")]
+    sample: Option<ByteSize>,
+    /// Read no data of the checkpoint: no statistics, and damage to data is not seen. Others are compared all the same.
+    #[arg(long, conflicts_with = "sample")]
+    no_statistics: bool,
+    /// Read and compare only leaves that match this glob; all are listed. Can be given several times.
+    #[arg(long, value_name = "GLOB")]
+    only: Vec<String>,
+}
+
+impl Report {
+    pub fn paths(&self) -> Vec<&Path> {
+        [&self.path].into_iter().chain(&self.others).map(PathBuf::as_path).collect()
+    }
+
+    pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
+        let only = self.only.iter().map(|glob| PathPattern::new(glob)).collect::<Result<Vec<_>, Error>>();
+        let only = only.map_err(Failure::Usage)?;
+        let to_stdout = self.output.as_deref() == Some(Path::new("-"));
+        if to_stdout && globals.json {
+            let what = "--json and a page cannot both go to stdout";
+            return Err(Failure::Usage(
+                Error::invalid(what).help("give -o the name of a file, or leave it out"),
+            ));
+        }
+        // With --json the model is what is asked for; a page only if it has a name.
+        let file = match &self.output {
+            _ if to_stdout => None,
+            None if globals.json => None,
+            output => Some(output.clone().unwrap_or_else(|| OUTPUT_DEFAULT.into())),
+        };
+        // Before a long read.
+        file.as_deref().map_or(Ok(()), check_target)?;
+        let (bar, monitor) = globals.bar("reading");
+        let options = ReportOptions {
+            title: self.title.clone(),
+            command: self.command(),
+            open: globals.open_options(),
+            only,
+            sample_bytes: self.sample.map(|size| size.0),
+            without_statistics: self.no_statistics,
+            monitor,
+            ..ReportOptions::default()
+        };
+        let subject = Subject::At(globals.locate(&self.path)?);
+        let others = self.others.iter().map(|other| globals.locate(other).map(Subject::At));
+        let others = others.collect::<Result<Vec<_>, Error>>()?;
+        let model = assemble(&subject, &others, &options);
+        drop(bar);
+        let model = model.map_err(|error| match error.kind() {
+            // A glob that matches nothing: the checkpoints were opened before.
+            ErrorKind::NotFound if error.what().starts_with("no leaf matches") => Failure::Usage(error),
+            _ => Failure::Engine(error),
+        })?;
+        if let Some(file) = &file {
+            save_page(&model, file)?;
+        }
+        if globals.json {
+            // Columns: a line for each number would be no help to anybody.
+            out::json_line(out, &model)?;
+        } else if let Some(file) = &file {
+            say(out, file, &model)?;
+        } else {
+            page(&model, out)?;
+        }
+        out.flush()?;
+        let overviews =
+            || std::iter::once(&model.checkpoint).chain(model.comparisons.iter().map(|one| &one.other));
+        if !globals.json {
+            overviews().flat_map(|one| &one.findings).for_each(|finding| out::warn(&finding_text(finding)));
+            overviews()
+                .flat_map(|one| &one.warnings)
+                .for_each(|warning| out::warn(&format!("warning: {warning}")));
+        }
+        Ok(if model.is_sound() { Exit::Fine } else { Exit::FoundWrong })
+    }
+
+    /// The command as the page shows it.
+    fn command(&self) -> String {
+        let mut words = vec!["regrow report".to_owned()];
+        words.extend(self.paths().into_iter().map(|path| path.to_string_lossy().into_owned()));
+        words.extend(self.only.iter().map(|glob| format!("--only {glob}")));
+        words.extend(self.sample.map(|size| format!("--sample {}", size.0)));
+        words.extend(self.no_statistics.then(|| "--no-statistics".to_owned()));
+        words.join(" ")
+    }
+}
+
+/// A line of verdict.
+fn say(out: &mut impl Write, file: &Path, model: &Model) -> std::io::Result<()> {
+    let about = &model.checkpoint;
+    let damaged =
+        model.steps.iter().flat_map(|series| &series.steps).filter(|step| step.is_damaged == Some(true));
+    let verdict = match (about.findings.len(), damaged.count(), about.reading) {
+        (0, 0, Reading::Whole) => out::tint(Tint::Good, "sound"),
+        (0, 0, _) => "not all of it read".into(),
+        (0, steps, _) => {
+            out::tint(Tint::Bad, &format!("{} damaged", counted(steps, "step", "steps"))).into_owned().into()
+        }
+        (found, ..) => {
+            let found = counted(found, "finding", "findings");
+            out::tint(Tint::Bad, &format!("damaged: {found}")).into_owned().into()
+        }
+    };
+    let leaves = counted(about.leaf_count, "leaf", "leaves");
+    let size = out::size(about.data_bytes);
+    writeln!(out, "{}: {}: {verdict}; {leaves}, {size}{}", name(file), title(about), unprotected(about))
+}
+
+fn name(file: &Path) -> String {
+    printable(&file.to_string_lossy()).into_owned()
+}
+
+fn title(about: &Overview) -> String {
+    match about.step {
+        Some(step) => format!("{}, step {step}", printable(&about.location)),
+        None => printable(&about.location).into_owned(),
+    }
+}
+
+fn unprotected(about: &Overview) -> String {
+    match about.protection.unprotected_bytes {
+        0 => String::new(),
+        bytes => format!(", of which no checksum protects {}", out::size(bytes)),
+    }
+}
+
+fn finding_text(finding: &Finding) -> String {
+    let mut text = format!("error: {}", finding.what);
+    if let Some(leaf) = &finding.key_path {
+        text += &format!("\n  leaf {leaf}");
+    }
+    if let Some(file) = &finding.file {
+        text += &format!("\n  in {file}");
+        if let Some(offset) = finding.offset_bytes {
+            text += &format!(", at byte {offset}");
+        }
+    }
+    if let Some(help) = &finding.help {
+        text += &format!("\n  help: {help}");
+    }
+    text
+}

@@ -1,0 +1,93 @@
+//! What checksums protect.
+
+use regrow::Checkpoint;
+use regrow::engine::format_bytes;
+use regrow::reads::{Source, Text};
+use regrow::text::counted;
+use regrow::tree::LeafInfo;
+
+use super::words::data_bytes;
+use crate::model::Protection;
+
+/// What vouches for the bytes of a leaf, in words; empty where nothing does.
+pub(super) fn of_leaf(checkpoint: &Checkpoint, leaf: usize, info: &LeafInfo) -> &'static str {
+    if data_bytes(info) == 0 {
+        return "";
+    }
+    let own = match checkpoint.reader().source(leaf) {
+        Ok(Source::Raw(extent) | Source::Text(Text::Stored(extent))) if extent.checks.is_some() => {
+            "crc32c of blocks"
+        }
+        Ok(Source::Coded(coded)) if coded.seal.is_some() => "one checksum of the leaf",
+        // Of zarr's codecs; those of an index alone are not named here.
+        Ok(_) if info.coding.ends_with("crc32c") => "crc32c of each chunk",
+        _ => "",
+    };
+    match own {
+        "" if checkpoint.reader().standing().has_data_checksums => "checksums of the layout",
+        own => own,
+    }
+}
+
+/// How much is under checksums, and what that means.
+pub(super) fn of_checkpoint(checkpoint: &Checkpoint) -> Protection {
+    let mut found = Protection::default();
+    let (mut unprotected_count, mut kinds) = (0_u64, Vec::new());
+    for (leaf, info) in checkpoint.tree().leaves().iter().enumerate() {
+        let len_bytes = data_bytes(info);
+        match of_leaf(checkpoint, leaf, info) {
+            _ if len_bytes == 0 => {}
+            "" => {
+                found.unprotected_bytes = found.unprotected_bytes.saturating_add(len_bytes);
+                unprotected_count += 1;
+            }
+            kind => {
+                found.protected_bytes = found.protected_bytes.saturating_add(len_bytes);
+                if !kinds.contains(&kind) {
+                    kinds.push(kind);
+                }
+            }
+        }
+    }
+    let about = checkpoint.description();
+    let unprotected = format_bytes(found.unprotected_bytes);
+    found.words = match (found.protected_bytes, found.unprotected_bytes) {
+        (0, 0) => "There is no data that could be damaged.".to_owned(),
+        _ if checkpoint.path().as_os_str().is_empty() => {
+            "It is in memory; there is nothing stored.".to_owned()
+        }
+        (_, 0) => format!("All data is under checksums: {}.", kinds.join(", ")),
+        (0, _) => format!(
+            "Nothing protects the data: a flipped bit in any of its {unprotected} could go unseen. {}",
+            why(&about.layout)
+        ),
+        (protected, _) => format!(
+            "{} of data are under checksums ({}). Nothing protects the {unprotected} of {}: a flipped bit there could go \
+             unseen.",
+            format_bytes(protected),
+            kinds.join(", "),
+            counted(unprotected_count, "other leaf", "other leaves"),
+        ),
+    };
+    found
+}
+
+/// What a layout has instead of checksums of its data.
+fn why(layout: &str) -> &'static str {
+    match layout {
+        "orbax" => {
+            "Orbax' databases have checksums of their indexes, and none of the array data. The layout regrow is an Orbax \
+             checkpoint with checksums of all of it."
+        }
+        "safetensors" => {
+            "safetensors files have no checksums. The layout regrow is safetensors with checksums beside it."
+        }
+        "flax" => "Flax' msgpack has no checksums.",
+        "npy" => ".npy files have no checksums; an .npz archive has one for each array.",
+        "equinox" => "The leaf file was not written by regrow, which appends checksums to it.",
+        "pytree_data" => "The manifest was not written by regrow, which puts checksums into it.",
+        "trak" => "TRAK stores have no checksums.",
+        "torch" => "Only zip files of torch.save have checksums.",
+        _ => "",
+    }
+}

@@ -1,0 +1,90 @@
+//! The page as a file.
+
+use std::fs::{File, Permissions};
+use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use regrow::{Error, ErrorKind, Result};
+
+use crate::model::Report;
+use crate::page::page;
+
+/// What every page begins with.
+const BEGINNING: &[u8] = b"<!doctype html>";
+
+/// Writes the page to a file, all of it or nothing: under a temporary name beside it, which then becomes its own. An HTML file
+/// that is there is replaced.
+///
+/// # Errors
+/// `AlreadyExists` if something else is there; `PermissionDenied`, `StorageFull`, `Io`.
+pub fn save_page(report: &Report, path: &Path) -> Result<()> {
+    check_target(path)?;
+    let cannot_write = |error| Error::io("cannot write the report", path, error);
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // As every new file of a program, and not as a secret one.
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".report-").suffix(".tmp").permissions(Permissions::from_mode(0o666));
+    let mut file = builder.tempfile_in(folder).map_err(cannot_write)?;
+    let mut out = BufWriter::with_capacity(1 << 16, &mut file);
+    page(report, &mut out).and_then(|()| out.flush()).map_err(cannot_write)?;
+    drop(out);
+    file.persist(path).map(drop).map_err(|error| cannot_write(error.error))
+}
+
+/// Errs if a page must not be written to a path: something is there that is no HTML file. To be asked before a long read.
+///
+/// # Errors
+/// `AlreadyExists`, `NotFound` for a folder that is not there.
+pub fn check_target(path: &Path) -> Result<()> {
+    let cannot_write = |error| Error::io("cannot write the report", path, error);
+    let is_html = match File::open(path) {
+        Ok(file) => begins_as_html(file).or_else(|error| match error.kind() {
+            io::ErrorKind::IsADirectory => Ok(false),
+            _ => Err(cannot_write(error)),
+        })?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            return folder.map_or(Ok(()), |folder| folder.metadata().map(drop).map_err(cannot_write));
+        }
+        Err(error) => return Err(cannot_write(error)),
+    };
+    match is_html {
+        true => Ok(()),
+        false => Err(Error::new(ErrorKind::AlreadyExists, "something is there that is no HTML file")
+            .in_file(path)
+            .help("give another name, or remove it")),
+    }
+}
+
+fn begins_as_html(file: File) -> io::Result<bool> {
+    let mut beginning = Vec::new();
+    file.take(BEGINNING.len() as u64).read_to_end(&mut beginning)?;
+    Ok(beginning.is_empty() || beginning.eq_ignore_ascii_case(BEGINNING))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_replace_pages_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report.html");
+        let report = Report { title: "one".into(), ..Report::default() };
+        save_page(&report, &path).unwrap();
+        save_page(&Report { title: "two".into(), ..report.clone() }, &path).unwrap();
+        assert!(std::fs::read_to_string(&path).unwrap().contains("two"));
+        let model = folder.path().join("model.safetensors");
+        std::fs::write(&model, [8; 100]).unwrap();
+        for taken in [&model, folder.path()] {
+            assert_eq!(save_page(&report, taken).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        }
+        assert_eq!(std::fs::read(&model).unwrap(), [8; 100]);
+        let nowhere = folder.path().join("nowhere/report.html");
+        assert_eq!(save_page(&report, &nowhere).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left beside");
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o600, 0o600);
+    }
+}

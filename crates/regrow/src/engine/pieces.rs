@@ -1,0 +1,123 @@
+//! Leaves read a piece at a time, several at once: what a comparison and statistics have in common.
+//!
+//! A leaf becomes one job, or several where it is long and its parts may be read alone; a job is read in pieces that lie
+//! between chunks. Small jobs are handed to threads in batches.
+
+use super::bands::band_elements;
+use super::{BUDGET_DEFAULT_BYTES, Checkpoint};
+use crate::array::{Region, for_each_box};
+use crate::error::Result;
+use crate::reads::Source;
+use crate::threads::pool;
+use crate::tree::LeafInfo;
+
+/// Bytes of a leaf that are read at a time.
+pub(super) const PIECE_LEN_BYTES: u64 = 4 << 20;
+
+/// Longer leaves are cut into jobs of about so many bytes.
+const JOB_LEN_BYTES: u64 = 32 << 20;
+
+/// Small jobs are handed over so many bytes at a time.
+const BATCH_LEN_BYTES: u64 = 4 << 20;
+
+/// What a leaf costs beside its bytes.
+const LEAF_COST_BYTES: u64 = 4096;
+
+/// Fewest threads: while some wait for the disk, others compute.
+const THREADS_MIN: usize = 4;
+
+/// Some elements to be read by one thread.
+pub(super) trait Job: Send {
+    /// Bytes that are read.
+    fn len_bytes(&self) -> u64;
+
+    /// Memory that this takes, at most.
+    fn cost_bytes(&self) -> u64;
+}
+
+/// Does `work` on all jobs, in batches, on several threads; what they read at the same time costs at most the budget, 64
+/// MiB if `None`.
+///
+/// # Errors
+/// The first error that happens.
+pub(super) fn for_each_batch<J: Job>(
+    jobs: impl IntoIterator<Item = J>,
+    budget_bytes: Option<u64>,
+    work: impl Fn(Vec<J>) -> Result<()> + Sync,
+) -> Result<()> {
+    let mut batches: Vec<Vec<J>> = Vec::new();
+    let mut batch_len_bytes = BATCH_LEN_BYTES;
+    for job in jobs {
+        if batch_len_bytes >= BATCH_LEN_BYTES {
+            batches.push(Vec::new());
+            batch_len_bytes = 0;
+        }
+        batch_len_bytes = batch_len_bytes.saturating_add(job.len_bytes()).saturating_add(LEAF_COST_BYTES);
+        if let Some(batch) = batches.last_mut() {
+            batch.push(job);
+        }
+    }
+    let cost = |batch: &Vec<J>| {
+        let held = batch.iter().map(J::len_bytes).fold(0, u64::saturating_add).min(BATCH_LEN_BYTES);
+        batch.iter().map(J::cost_bytes).max().unwrap_or(0).saturating_add(held)
+    };
+    let threads = pool::thread_count().max(THREADS_MIN);
+    pool::for_each_parallel(threads, batches, budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES), cost, work)
+}
+
+/// Elements of a piece: whole rows of chunks.
+pub(super) fn piece_elements(info: &LeafInfo) -> u64 {
+    band_elements(info, PIECE_LEN_BYTES)
+}
+
+/// Elements of a job that is read in pieces of so many.
+pub(super) fn job_elements(piece_elements: u64) -> u64 {
+    piece_elements.saturating_mul((JOB_LEN_BYTES / PIECE_LEN_BYTES).max(1))
+}
+
+/// Whether one checksum is over all of a leaf: it is checked while the leaf is read front to back.
+pub(super) fn is_sealed(checkpoint: &Checkpoint, leaf: usize) -> bool {
+    matches!(checkpoint.reader().source(leaf), Ok(Source::Coded(coded)) if coded.seal.is_some())
+}
+
+/// Memory that the layout takes to decode a piece.
+pub(super) fn working_len_bytes(
+    checkpoint: &Checkpoint,
+    leaf: usize,
+    info: &LeafInfo,
+    piece_elements: u64,
+) -> u64 {
+    let working = match checkpoint.reader().source(leaf) {
+        Ok(Source::Memory(_)) => return 0,
+        Ok(Source::Raw(extent)) if extent.checks.is_some() => return PIECE_LEN_BYTES,
+        Ok(Source::Raw(extent)) => extent.working_len_bytes,
+        Ok(Source::Coded(coded)) => coded.working_len_bytes,
+        _ => None,
+    };
+    working.unwrap_or(piece_elements.saturating_mul(info.dtype.size_bytes() as u64))
+}
+
+/// Reads elements of a leaf, checked, to the beginning of `out`: there they are.
+///
+/// # Errors
+/// `Corrupt` with file and offset; what the storage says.
+pub(super) fn read_elements<'o>(
+    checkpoint: &Checkpoint,
+    leaf: usize,
+    info: &LeafInfo,
+    (first, count): (u64, u64),
+    out: &'o mut [u8],
+) -> Result<&'o [u8]> {
+    let size = info.dtype.size_bytes() as u64;
+    let out = out.get_mut(..(count * size) as usize).unwrap_or_default();
+    let reader = checkpoint.reader();
+    let mut part = |region: &Region, at: u64, count: u64| {
+        let out = out.get_mut((at * size) as usize..((at + count) * size) as usize).unwrap_or_default();
+        reader.read_region(leaf, region, out)
+    };
+    match info.shape.rank() == 0 || count == info.shape.len_elements() {
+        true => part(&Region::whole(&info.shape), 0, count)?,
+        false => for_each_box(&info.shape, first, count, part)?,
+    }
+    Ok(out)
+}

@@ -1,0 +1,157 @@
+"""Checkpoints as a page to look at."""
+
+from __future__ import annotations
+
+import html as _html
+import json
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from . import _arguments, _native
+from ._errors import InvalidArgumentError
+from ._location import StrPath
+from ._progress import Progress, Watch
+from ._sides import is_place, taken
+
+_COUNTS = ("count", "nan_count", "infinity_count", "zero_count")
+_NUMBERS = ("min", "max", "mean", "std", "l2_norm")
+
+HEIGHT = "720px"
+"""Of the frame in a notebook."""
+
+
+class ReportPage:
+    """What `regrow.report` made: a page, and the numbers on it. A notebook shows it in a frame of its own."""
+
+    __slots__ = ("_native",)
+
+    def __init__(self, native: _native.ReportPage) -> None:
+        self._native = native
+
+    @property
+    def title(self) -> str:
+        """What the page is called."""
+        return self._native.title
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing that was looked at is damaged."""
+        return self._native.is_sound
+
+    @property
+    def html(self) -> str:
+        """The page: one HTML file that needs no network. Made anew each time."""
+        return self._native.html()
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """All that the page says, as `regrow report --json` prints it: ``model["checkpoint"]["findings"]``. Made anew
+        each time; of each leaf there is a row in every column."""
+        model: dict[str, Any] = json.loads(self._native.json())
+        return model
+
+    @property
+    def statistics(self) -> dict[str, Any] | None:
+        """A column for each statistic, with a row for each leaf; `None` with ``statistics=False``.
+
+        ``path`` is a list of key paths; ``count`` (elements looked at), ``nan_count``, ``infinity_count`` and
+        ``zero_count`` are arrays of uint64; ``min``, ``max``, ``mean``, ``std`` and ``l2_norm`` are arrays of float64,
+        over the finite elements, with NaN where there are none. `pandas.DataFrame` takes it as it is."""
+        columns = self._native.statistics()
+        if columns is None:
+            return None
+        paths, counts, numbers = columns
+        table: dict[str, Any] = {"path": paths}
+        table.update((name, np.array(column, np.uint64)) for name, column in zip(_COUNTS, counts, strict=True))
+        table.update((name, np.array(column, np.float64)) for name, column in zip(_NUMBERS, numbers, strict=True))
+        return table
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the page to a file, all of it or nothing. Replaces an HTML file that is there.
+
+        Raises:
+            AlreadyExistsError: if something else is there.
+        """
+        self._native.save(_local(path))
+
+    def __repr__(self) -> str:
+        return f"ReportPage({self.title!r})"
+
+    def _repr_html_(self) -> str:
+        # Without `allow-same-origin` its script can reach nothing of the notebook.
+        return (
+            f'<iframe sandbox="allow-scripts" style="width:100%;height:{HEIGHT};border:0" '
+            f'title="{_html.escape(self.title)}" srcdoc="{_html.escape(self.html)}"></iframe>'
+        )
+
+
+def report(
+    checkpoint: Any,
+    *others: Any,
+    out: str | os.PathLike[str] | None = None,
+    only: str | Iterable[str] | None = None,
+    sample: int | None = None,
+    statistics: bool = True,
+    title: str | None = None,
+    step: int | None = None,
+    item: str | None = None,
+    budget: int | None = None,
+    progress: Progress = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> ReportPage:
+    """A page about a checkpoint: one HTML file to look at in a browser, without a network.
+
+    It shows where the bytes are, all leaves with their statistics and histograms, how arrays lie on devices, what
+    checksums protect and what is damaged; with others, what differs from each; of a folder of steps the newest one, and
+    sizes, times, metrics and norms of all. Every byte is read once, and for each of the others once more on both sides;
+    of a folder at most 20 steps are read.
+
+    Args:
+        checkpoint: A path or URL, an opened `Checkpoint`, or a pytree in memory: whatever is no `str`, `bytes` or path.
+        others: The same: what it is compared with.
+        out: A file to write the page to.
+        only: Globs over key paths: only these leaves are read and compared. All are listed.
+        sample: Look at about so many bytes of each longer array, in blocks that are evenly spread; at all if `None`.
+        statistics: `False` reads no data: no statistics, and damage to data is not seen. Others are compared all the
+            same.
+        title: What the page is called; the last part of the path if `None`.
+        step: The step of each folder of steps; the newest if `None`.
+        item: The item of each checkpoint of several.
+        budget: Extra memory for reading, in bytes; 64 MiB if `None`.
+        progress: As for `save`.
+        storage_options: As for `load`.
+
+    Raises:
+        NotFoundError, NotACheckpointError, UncommittedError, CorruptError: if one of them cannot be opened. A leaf that
+            is damaged is on the page.
+        NotFoundError: for globs that match nothing, all of them named.
+        AlreadyExistsError: if `out` is there and no HTML file.
+    """
+    sides = (checkpoint, *others)
+    if storage_options is not None and not any(is_place(side) for side in sides):
+        raise InvalidArgumentError("storage_options are for URLs, and all are in memory or opened")
+    shown = ", ".join(repr(os.fspath(side)) if isinstance(side, (str, os.PathLike)) else "..." for side in sides)
+    options = (
+        (_arguments.text("title", title), f"regrow.report({shown})"),
+        _arguments.patterns(only),
+        _arguments.count("sample", sample),
+        _arguments.flag("statistics", statistics),
+        (_arguments.count("step", step), _arguments.text("item", item)),
+        _arguments.count("budget", budget),
+    )
+    file = None if out is None else _local(out)
+    subjects = [taken("checkpoint" if at == 0 else "others", side, storage_options) for at, side in enumerate(sides)]
+    with Watch(progress, "reading") as watch:
+        page = ReportPage(_native.report(subjects, options, watch))
+    if file is not None:
+        page.save(file)
+    return page
+
+
+def _local(path: StrPath) -> str:
+    if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
+        raise _arguments.wrong("out", path, "a path of the local file system")
+    return os.fspath(path)

@@ -1,0 +1,33 @@
+"""What can be compared: a path or URL, an opened checkpoint, a pytree in memory."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from . import _native
+from ._checkpoint import Checkpoint
+from ._leaves import to_native
+from ._location import Location, Place, StrPath, place
+from ._tree import flatten
+
+
+def is_place(side: Any) -> bool:
+    """Whether it is a path or URL: whatever else is no `Checkpoint` is a pytree."""
+    return isinstance(side, (str, bytes, os.PathLike, Location)) or hasattr(type(side), "joinpath")
+
+
+def taken(name: str, side: Any, storage_options: Any) -> Place | _native.Checkpoint:
+    """As the native half takes it."""
+    if isinstance(side, Checkpoint):
+        return side._native
+    if is_place(side):
+        given: StrPath = side
+        return place(name, given, storage_options)
+    flat = flatten(side)
+    return _native.held(flat.structure, to_native(flat))
+
+
+def opened(side: Place | _native.Checkpoint, step: int | None, item: str | None) -> _native.Checkpoint:
+    """Opened, if it is not."""
+    return side if isinstance(side, _native.Checkpoint) else _native.open(side, step, item, False, False, False)
