@@ -112,7 +112,8 @@ def test_the_treemap_goes_in_and_out(show: Show) -> None:
     page.do("document.getElementById('treemap').scrollIntoView({ block: 'center' })")
     middle = (
         "(() => { const t = [...document.querySelectorAll('#treemap-chart svg text')]"
-        ".find((e) => e.textContent.startsWith('mlp')).getBoundingClientRect(); return [t.x + t.width / 2, t.y + t.height / 2]; })()"
+        ".find((e) => e.textContent.startsWith('mlp')).getBoundingClientRect();"
+        "return [t.x + t.width / 2, t.y + t.height / 2]; })()"
     )
     action = ActionBuilder(page.driver)
     action.pointer_action.move_to_location(*map(int, page.js(middle))).click()
@@ -257,10 +258,8 @@ def test_all_of_it_can_be_reached_by_keys(show: Show) -> None:
 def test_it_prints(show: Show) -> None:
     page = show(models.sound())
     pdf = base64.b64decode(page.driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"])
-    assert (
-        pdf.startswith(b"%PDF")
-        and pdf.count(b"/Type /Page\n") + pdf.count(b"/Type /Page ") + pdf.count(b"/Type /Page/") > 1
-    )
+    assert pdf.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type /Page\b", pdf)) > 1
     page.do("dispatchEvent(new Event('beforeprint'))")
     rows = page.rows("#leaf-table", 0)
     assert len(rows) == 100, "rows are there without scrolling"
