@@ -85,8 +85,8 @@ pub use engine::{
     Checkpoint, ConvertOptions, CopyOptions, CopyReport, DiffOptions, DiffReport, LeafRegion, LoadOptions,
     OpenOptions, RegionOptions, RemoveOptions, RemoveReport, SaveOptions, SaveReport, SealOptions,
     SealReport, StatisticsOptions, StatisticsReport, VerifyOptions, VerifyReport, convert, copy, diff,
-    diff_with, list, open, open_with, remove, save, save_async, save_with, seal, statistics,
-    statistics_with, verify, verify_with,
+    diff_with, list, open, open_with, remove, save, save_async, save_with, seal, statistics, statistics_with,
+    verify, verify_with,
 };
 pub use error::{Error, ErrorKind, Place, Result};
 pub use monitor::Monitor;

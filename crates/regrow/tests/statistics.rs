@@ -10,7 +10,6 @@ use regrow::engine::LeafReading;
 use regrow::tree::{Key, Leaf, LeafKind, NodeKind, PathPattern, Tree, TreeBuilder};
 use regrow::{ErrorKind, SaveOptions, StatisticsOptions, save, save_with, statistics, statistics_with};
 
-#[cfg(test)]
 mod common;
 
 fn array(dtype: Dtype, dims: &[u64], bytes: Vec<u8>) -> Leaf {

@@ -5,7 +5,7 @@
 //! The test starts itself as the child. `REGROW_LONG=1` looks at all states, and otherwise at every which one.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 #[path = "../common/mod.rs"]
 mod common;

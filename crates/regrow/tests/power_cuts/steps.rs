@@ -20,7 +20,7 @@ fn tree(step: u64) -> Tree<Leaf> {
 }
 
 fn steps(root: &Path) -> regrow::Result<Steps> {
-    Steps::new(&Location::local(root.join("run")), None)
+    Steps::new(Location::local(root.join("run")), None)
 }
 
 fn save(steps: &Steps, step: u64) -> regrow::Result<()> {
