@@ -262,8 +262,8 @@ fn a_folder_is_synced_before_it_has_its_name_and_the_one_above_afterwards() {
         };
         assert_eq!(renames, expected, "{calls:?}");
         let is_rename = |call: &&str| call.starts_with("rename");
-        let first = calls.iter().position(|call| is_rename(call)).unwrap();
-        let last = calls.iter().rposition(|call| is_rename(call)).unwrap();
+        let first = calls.iter().position(is_rename).unwrap();
+        let last = calls.iter().rposition(is_rename).unwrap();
         // Each file and each folder, then those above: the target's, and those that were made for it.
         let scene = Scene::new("regrow", true);
         assert_eq!(first, 1 + below(&scene.target), "{calls:?}");
