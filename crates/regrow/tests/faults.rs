@@ -252,7 +252,8 @@ fn a_folder_is_synced_before_it_has_its_name_and_the_one_above_afterwards() {
             let Some(call) = ended.hit else { break };
             calls.push(call);
         }
-        let renames: Vec<&str> = calls.iter().copied().filter(|call| call.starts_with("rename")).collect();
+        let is_rename = |call: &&str| call.starts_with("rename");
+        let renames: Vec<&str> = calls.iter().copied().filter(is_rename).collect();
         let expected: &[&str] = match (TWO_STEPS, overwrite) {
             (false, false) => &["renameat2"],
             // The first finds that somebody has the name, the second exchanges them.
@@ -261,7 +262,6 @@ fn a_folder_is_synced_before_it_has_its_name_and_the_one_above_afterwards() {
             (true, true) => &["rename", "rename"],
         };
         assert_eq!(renames, expected, "{calls:?}");
-        let is_rename = |call: &&str| call.starts_with("rename");
         let first = calls.iter().position(is_rename).unwrap();
         let last = calls.iter().rposition(is_rename).unwrap();
         // Each file and each folder, then those above: the target's, and those that were made for it.
