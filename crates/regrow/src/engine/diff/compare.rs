@@ -359,7 +359,7 @@ impl<'c> Pair<'c> {
 }
 
 impl Half<'_> {
-    fn read<'o>(self, run: (u64, u64), out: &'o mut [u8]) -> Result<&'o [u8]> {
+    fn read(self, run: (u64, u64), out: &mut [u8]) -> Result<&[u8]> {
         read_elements(self.checkpoint, self.leaf, self.info, run, out)
     }
 }
