@@ -25,7 +25,7 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates python/src python/Carg
 # Each imports JAX and what is compared with; a file of tests stays in one of them.
 PYTEST_PROCESSES ?= 2
 NEXTEST := $(if $(shell command -v cargo-nextest),,$(TOOLS)/bin/cargo-nextest)
-PYTHON_DIRS := python/regrow python/tests python/tests_torch python/tests_cloud python/tests_executors python/tests_long python/tests_orbax_suite examples benches docs/site.py docs/griffe_keys.py
+PYTHON_DIRS := python/regrow python/tests python/tests_torch python/tests_cloud python/tests_browser python/tests_executors python/tests_long python/tests_orbax_suite examples benches docs/site.py docs/griffe_keys.py
 
 # Its own, so that a wheel needs none of the judges.
 MATURIN := $(TOOLS)/maturin/bin/maturin
@@ -48,10 +48,13 @@ EXECUTORS_BIN := $(CURDIR)/$(EXECUTORS_VENV)/bin
 TORCH_VENV := .venv-torch
 TORCH_BIN := $(CURDIR)/$(TORCH_VENV)/bin
 
+BROWSER_VENV := .venv-browser
+BROWSER_BIN := $(CURDIR)/$(BROWSER_VENV)/bin
+
 DOCS_VENV := .venv-docs
 DOCS_BIN := $(CURDIR)/$(DOCS_VENV)/bin
 
-.PHONY: help demo test test-rust test-python test-long test-torch test-executors test-orbax-suite example-candle test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz
+.PHONY: help demo test test-rust test-python test-long test-browser report-assets test-torch test-executors test-orbax-suite example-candle test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz
 .PHONY: bench-torch bench-buckets bench-processes bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## Say what there is
@@ -97,6 +100,21 @@ test-executors: rust-prerequisites $(EXECUTORS_VENV)/.installed ## Conversions b
 	printf '==> %s\n' "conversions and verifications by the workers of Dask and Ray"
 	$(EXECUTORS_BIN)/python -m pytest tests_executors
 
+test-browser: rust-prerequisites $(BROWSER_VENV)/.installed ## The page of `regrow report` in headless Chromium (Debian: apt install chromium chromium-driver); REGROW_LEAVES=1000000 for a large one
+	@command -v chromedriver >/dev/null || {
+		echo "make: chromedriver is not on PATH; on Debian and Ubuntu: apt install chromium chromium-driver" >&2; exit 1; }
+	$(SAY) "the page of regrow report, in Chromium"
+	$(CARGO) build --quiet --locked -p regrow-report --example page
+	REGROW_REPORT_PAGE="$$($(TARGET_DIR))/debug/examples/page" $(BROWSER_BIN)/python -m pytest python/tests_browser
+
+report-assets: ## Build the scripts and styles of the page of `regrow report` anew (needs node and npm)
+	@command -v npm >/dev/null && command -v node >/dev/null || {
+		echo "make: node and npm are not on PATH; install Node.js 20 or newer (nodejs.org, or apt install nodejs npm)" >&2; exit 1; }
+	$(SAY) "crates/regrow-report/assets"
+	cd crates/regrow-report/assets
+	npm ci --silent --no-audit --no-fund --no-update-notifier --ignore-scripts
+	node build.mjs
+
 test-orbax-suite: develop ## Orbax' own tests against regrow.orbax (three minutes; fetches Orbax' source distribution); ORBAX_SUITE='...' for options
 	$(SAY) "Orbax' own tests, with regrow.orbax in its place; logs in target/orbax-suite/logs"
 	$(BIN)/python python/tests_orbax_suite/run.py $(ORBAX_SUITE)
@@ -126,7 +144,7 @@ check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, 
 	printf '==> %s\n' "mypy"
 	(cd python && $(BIN)/mypy --strict regrow)
 	printf '==> %s\n' "codespell"
-	git ls-files -z -- ':!fixtures' ':!*.lock' ':!LICENSE-*' ':!*.json' ':!*.png' ':!requirements-*.txt' | xargs -0 $(BIN)/codespell
+	git ls-files -z -- ':!fixtures' ':!*.lock' ':!LICENSE-*' ':!crates/regrow-report/assets/page.js' ':!crates/regrow-report/assets/THIRD-PARTY.txt' ':!*.json' ':!*.png' ':!requirements-*.txt' | xargs -0 $(BIN)/codespell
 	if command -v valgrind >/dev/null; then
 		printf '==> %s\n' "instruction counts"
 		$(CARGO) build --quiet --locked -p regrow --example guard
@@ -320,6 +338,12 @@ $(EXECUTORS_VENV)/.installed: requirements-executors.txt | python-prerequisites
 	$(SAY) "Dask and Ray into $(EXECUTORS_VENV) (once, 300 MB)"
 	test -x $(EXECUTORS_BIN)/python || $(PYTHON) -m venv $(EXECUTORS_VENV)
 	$(EXECUTORS_BIN)/python -m pip install --quiet -r requirements-executors.txt
+	touch $@
+
+$(BROWSER_VENV)/.installed: requirements-browser.txt | python-prerequisites
+	$(SAY) "Selenium into $(BROWSER_VENV) (once)"
+	test -x $(BROWSER_BIN)/python || $(PYTHON) -m venv $(BROWSER_VENV)
+	$(BROWSER_BIN)/python -m pip install --quiet -r requirements-browser.txt
 	touch $@
 
 $(DOCS_VENV)/.installed: requirements-docs.txt | python-prerequisites

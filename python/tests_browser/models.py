@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from typing import Any
@@ -56,7 +57,8 @@ COUNTS = ("count", "nan_count", "infinity_count", "zero_count")
 class Leaves:
     """The leaves of a model, one after another."""
 
-    def __init__(self, *, has_statistics: bool = True) -> None:
+    def __init__(self, *, has_statistics: bool = True, has_histograms: bool = True) -> None:
+        self.has_histograms = has_histograms
         self.keys = Keys()
         self.words = {name: Words() for name in WORDS}
         self.columns: dict[str, list[Any]] = {
@@ -87,15 +89,24 @@ class Leaves:
     ) -> int:
         elements = math.prod(shape)
         said = {
-            "kind": kind, "dtype": dtype, "shape": str(list(shape)), "coding": coding,
-            "chunk_shape": str(list(chunks[1])) if chunks else "", "checksum": checksum, "file": file,
-        }  # fmt: skip
+            "kind": kind,
+            "dtype": dtype,
+            "shape": str(list(shape)),
+            "coding": coding,
+            "chunk_shape": str(list(chunks[1])) if chunks else "",
+            "checksum": checksum,
+            "file": file,
+        }
         for name, text in said.items():
             self.words[name].push(text)
         row = {
-            "node": self.keys.add(path), "elements": elements, "bytes": elements * SIZES.get(dtype, 4),
-            "chunk_count": chunks[0] if chunks else 1, "state": state, "sharding": sharding,
-        }  # fmt: skip
+            "node": self.keys.add(path),
+            "elements": elements,
+            "bytes": elements * SIZES.get(dtype, 4),
+            "chunk_count": chunks[0] if chunks else 1,
+            "state": state,
+            "sharding": sharding,
+        }
         for name, value in row.items():
             self.columns[name].append(value)
         if self.statistics is not None:
@@ -112,25 +123,34 @@ class Leaves:
         else:
             reach = scale * math.sqrt(2 * math.log(max(elements, 2)))
             row = {
-                "count": elements, "nan_count": nan, "infinity_count": 0, "zero_count": zeros, "min": -reach * 1.02,
-                "max": reach * 0.97, "mean": scale / math.sqrt(elements), "standard_deviation": scale,
+                "count": elements,
+                "nan_count": nan,
+                "infinity_count": 0,
+                "zero_count": zeros,
+                "min": -reach * 1.02,
+                "max": reach * 0.97,
+                "mean": scale / math.sqrt(elements),
+                "standard_deviation": scale,
                 "l2_norm": scale * math.sqrt(elements),
-            }  # fmt: skip
+            }
             for name, value in row.items():
                 self.statistics[name].append(value)
-            edges = [reach * (-1 + 2 * bin / 24) for bin in range(25)]
-            shares = [math.exp(-0.5 * ((low + high) / 2 / scale) ** 2) for low, high in zip(edges, edges[1:], strict=False)]
-            self.bins["lower"] += edges[:-1]
-            self.bins["upper"] += edges[1:]
-            self.bins["count"] += [round(elements * share / sum(shares)) for share in shares]
+            if self.has_histograms:
+                self.add_histogram(elements, scale, reach)
         self.first.append(len(self.bins["lower"]))
+
+    def add_histogram(self, elements: int, scale: float, reach: float) -> None:
+        edges = [reach * (-1 + 2 * at / 24) for at in range(25)]
+        middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
+        shares = [math.exp(-0.5 * (middle / scale) ** 2) for middle in middles]
+        self.bins["lower"] += edges[:-1]
+        self.bins["upper"] += edges[1:]
+        self.bins["count"] += [round(elements * share / sum(shares)) for share in shares]
 
     def column(self) -> Model:
         column: Model = {"keys": self.keys.column(), **self.columns}
         column |= {name: words.column() for name, words in self.words.items()}
-        column["statistics"] = self.statistics and {
-            **self.statistics, "histograms": {"first": self.first, **self.bins}
-        }  # fmt: skip
+        column["statistics"] = self.statistics and {**self.statistics, "histograms": {"first": self.first, **self.bins}}
         return column
 
     @property
@@ -143,24 +163,45 @@ def overview(leaves: Leaves | None = None, **more: Any) -> Model:
     columns = leaves.columns if leaves else {"bytes": [], "elements": []}
     data_bytes = sum(columns["bytes"])
     return {
-        "location": "/runs/gemma/step_400", "layout": "regrow", "variant": "safetensors files", "step": None, "items": [],
-        "custom_metadata": None, "metrics": None, "leaf_count": len(columns["bytes"]), "array_count": len(columns["bytes"]),
-        "element_count": sum(columns["elements"]), "data_bytes": data_bytes, "stored_bytes": data_bytes + 70_123,
+        "location": "/runs/gemma/step_400",
+        "layout": "regrow",
+        "variant": "safetensors files",
+        "step": None,
+        "items": [],
+        "custom_metadata": None,
+        "metrics": None,
+        "leaf_count": len(columns["bytes"]),
+        "array_count": len(columns["bytes"]),
+        "element_count": sum(columns["elements"]),
+        "data_bytes": data_bytes,
+        "stored_bytes": data_bytes + 70_123,
         "protection": {
-            "protected_bytes": data_bytes, "unprotected_bytes": 0,
+            "protected_bytes": data_bytes,
+            "unprotected_bytes": 0,
             "words": "Every byte of data is under a crc32c checksum, in blocks of 4 MiB.",
         },
-        "reading": "whole", "findings": [], "warnings": [], "notes": [], **more,
-    }  # fmt: skip
+        "reading": "whole",
+        "findings": [],
+        "warnings": [],
+        "notes": [],
+        **more,
+    }
 
 
 def report(leaves: Leaves, checkpoint: Model | None = None, **more: Any) -> Model:
     """A whole model."""
     return {
-        "title": "step_400", "version": "0.1.0", "written_seconds": 1_795_420_800.0,
-        "command": "regrow report /runs/gemma/step_400", "checkpoint": checkpoint or overview(leaves),
-        "leaves": leaves.column(), "shardings": [], "comparisons": [], "steps": None, **more,
-    }  # fmt: skip
+        "title": "step_400",
+        "version": "0.1.0",
+        "written_seconds": 1_795_420_800.0,
+        "command": "regrow report /runs/gemma/step_400",
+        "checkpoint": checkpoint or overview(leaves),
+        "leaves": leaves.column(),
+        "shardings": [],
+        "comparisons": [],
+        "steps": None,
+        **more,
+    }
 
 
 def finding(**more: Any) -> Model:
@@ -186,7 +227,9 @@ def transformer(*, damaged: bool = False, layers: int = 12, width: int = 768) ->
             nan = 12 if root[-1] == "nu" and layer == 3 else 0
             leaves.add((*at, "mlp", "down", "kernel"), (4 * width, width), sharding=0, nan=nan, **more)
             for name in ("pre", "post"):
-                leaves.add((*at, f"{name}_norm", "scale"), (width,), sharding=1, zeros=width if layer == 0 else 0, **more)
+                leaves.add(
+                    (*at, f"{name}_norm", "scale"), (width,), sharding=1, zeros=width if layer == 0 else 0, **more
+                )
     leaves.add(("opt_state", "0", "count"), (), "int32", kind="scalar", file="d/mu.safetensors")
     leaves.add(("step",), (), "int32", kind="scalar", file="d/mu.safetensors")
     leaves.add(("rng",), (2,), "uint32", kind="prng_key", file="d/mu.safetensors")
@@ -199,11 +242,15 @@ def shardings(leaves: Leaves) -> list[Model]:
     shape, (rows, columns) = (32_000, 768), (4, 2)
     cut = [
         {
-            "device": x * columns + y, "coordinates": [x, y], "start": [x * 8000, y * 384],
-            "end": [(x + 1) * 8000, (y + 1) * 384], "replica": 0,
+            "device": x * columns + y,
+            "coordinates": [x, y],
+            "start": [x * 8000, y * 384],
+            "end": [(x + 1) * 8000, (y + 1) * 384],
+            "replica": 0,
         }
-        for x in range(rows) for y in range(columns)
-    ]  # fmt: skip
+        for x in range(rows)
+        for y in range(columns)
+    ]
     copied = [
         {"device": x * columns + y, "coordinates": [x, y], "start": [y * 384], "end": [(y + 1) * 384], "replica": x}
         for x in range(rows)
@@ -215,23 +262,33 @@ def shardings(leaves: Leaves) -> list[Model]:
     mesh = [["data", rows], ["model", columns]]
     return [
         {
-            "words": "P('data', 'model') over data=4,model=2", "mesh": mesh, "spec": ["data", "model"],
-            "leaf_count": counts[0], "bytes": 1_000_000_000, "example": {**example, "parts": cut},
+            "words": "P('data', 'model') over data=4,model=2",
+            "mesh": mesh,
+            "spec": ["data", "model"],
+            "leaf_count": counts[0],
+            "bytes": 1_000_000_000,
+            "example": {**example, "parts": cut},
         },
         {
-            "words": "P('model',) over data=4,model=2", "mesh": mesh, "spec": ["model"],
-            "leaf_count": counts[1], "bytes": 221_184, "example": {**small, "parts": copied},
+            "words": "P('model',) over data=4,model=2",
+            "mesh": mesh,
+            "spec": ["model"],
+            "leaf_count": counts[1],
+            "bytes": 221_184,
+            "example": {**small, "parts": copied},
         },
-    ]  # fmt: skip
+    ]
 
 
 def sound() -> Model:
     leaves = transformer()
     checkpoint = overview(
-        leaves, step=400, metrics={"loss": 2.134, "accuracy": 0.41},
+        leaves,
+        step=400,
+        metrics={"loss": 2.134, "accuracy": 0.41},
         custom_metadata={"model": "gemma-small", "tokens": 104_857_600},
         notes=["the newest of 21 steps in this folder"],
-    )  # fmt: skip
+    )
     return report(leaves, checkpoint, shardings=shardings(leaves), steps=series())
 
 
@@ -240,12 +297,17 @@ def damaged() -> Model:
     row = leaves.columns["state"].index("damaged")
     findings = [
         finding(
-            leaf=row, key_path="params/layer_7/mlp/up/kernel", file="d/params.safetensors", offset_bytes=83_886_080,
-            what="a block fails its crc32c", expected="1b2e9a40 (stored in regrow.json)", found="00000000 (computed)",
+            leaf=row,
+            key_path="params/layer_7/mlp/up/kernel",
+            file="d/params.safetensors",
+            offset_bytes=83_886_080,
+            what="a block fails its crc32c",
+            expected="1b2e9a40 (stored in regrow.json)",
+            found="00000000 (computed)",
             help="the file ends in zeros, as after an interrupted copy; copy it again, or restore the other leaves",
         )
-    ]  # fmt: skip
-    return report(leaves, overview(leaves, findings=findings))
+    ]
+    return report(leaves, overview(leaves, findings=findings), shardings=shardings(leaves))
 
 
 def unprotected() -> Model:
@@ -281,31 +343,41 @@ def comparison(count: int = 60) -> Model:
         if has_numbers:
             columns["max_ulp"][-1] = int(columns["max_ulp"][-1])
     return {
-        "other": overview(location="/runs/gemma/step_300", layout="orbax", variant="ocdbt, zarr v3"), "is_equal": False,
+        "other": overview(location="/runs/gemma/step_300", layout="orbax", variant="ocdbt, zarr v3"),
+        "is_equal": False,
         "words": f"{count} of 304 leaves differ from /runs/gemma/step_300.",
         "counts": [["values", count - 3], ["shape", 1], ["only_a", 1], ["only_b", 1], ["equal", 304 - count]],
-        "read_bytes": 2_000_000_000, "containers": [["opt_state", "tuple", "list"]],
+        "read_bytes": 2_000_000_000,
+        "containers": [["opt_state", "tuple", "list"]],
         "leaves": {
-            "keys": keys.column(), "status": status.column(), "form_a": form_a.column(), "form_b": form_b.column(), **columns,
+            "keys": keys.column(),
+            "status": status.column(),
+            "form_a": form_a.column(),
+            "form_b": form_b.column(),
+            **columns,
         },
-    }  # fmt: skip
+    }
 
 
 def compared() -> Model:
     leaves = transformer()
-    return report(leaves, comparisons=[comparison()])
+    return report(leaves, shardings=shardings(leaves), comparisons=[comparison()])
 
 
 def series(count: int = 21) -> Model:
     """Steps of a training run."""
     steps = [
         {
-            "step": 20 * at, "written_seconds": 1_795_420_800.0 + 310 * at, "stored_bytes": 1_048_576_000 + 9000 * at,
-            "save_seconds": 0.5 + 0.05 * math.sin(at), "is_damaged": False, "note": "",
+            "step": 20 * at,
+            "written_seconds": 1_795_420_800.0 + 310 * at,
+            "stored_bytes": 1_048_576_000 + 9000 * at,
+            "save_seconds": 0.5 + 0.05 * math.sin(at),
+            "is_damaged": False,
+            "note": "",
             "metrics": {"loss": 2 + 6 * math.exp(-at / 5), "accuracy": 0.45 * (1 - math.exp(-at / 7))},
         }
         for at in range(count)
-    ]  # fmt: skip
+    ]
     norms = [
         {"name": name, "l2_norm": [base * (1 + slope * at) for at in range(count)]}
         for name, base, slope in (("params", 310.0, 0.01), ("opt_state/0/mu", 12.0, 0.2), ("opt_state/0/nu", 0.4, 0.5))
@@ -346,9 +418,17 @@ def hostile() -> Model:
     text = "\n".join(HOSTILE)
     bad = finding(leaf=0, key_path=text, file=text, offset_bytes=1, what=text, expected=text, found=text, help=text)
     checkpoint = overview(
-        leaves, location=text, layout=text, variant=text, custom_metadata={name: name for name in HOSTILE}, metrics=text,
-        findings=[bad], warnings=HOSTILE, notes=HOSTILE, items=[[name, name] for name in HOSTILE],
-    )  # fmt: skip
+        leaves,
+        location=text,
+        layout=text,
+        variant=text,
+        custom_metadata={name: name for name in HOSTILE},
+        metrics=text,
+        findings=[bad],
+        warnings=HOSTILE,
+        notes=HOSTILE,
+        items=[[name, name] for name in HOSTILE],
+    )
     checkpoint["protection"]["words"] = text
     other = comparison(len(HOSTILE) + 3)
     other["other"] = checkpoint
@@ -370,7 +450,7 @@ def hostile() -> Model:
 
 def many(count: int) -> Model:
     """So many small leaves, in a tree of three levels, with statistics."""
-    leaves = Leaves()
+    leaves = Leaves(has_histograms=False)
     chance = random.Random(1)
     width = 32
     for row in range(count):

@@ -193,8 +193,8 @@ export class LeafTable {
     const at = await this.columns.all("histograms", ["first", "lower", "upper", "count"]);
     const [from, to] = [at.first[row], at.first[row + 1]];
     if (!(to > from)) {
-      const kept = this.report.histograms_of_largest;
-      if (kept) fill(box, el("p", { class: "quiet", text: `Histograms are here for the ${integer(kept)} largest leaves.` }));
+      const hasNumbers = !Number.isNaN(this.statistics.min[row]);
+      if (hasNumbers) fill(box, el("p", { class: "quiet", text: "Of a large tree only the largest leaves have a histogram." }));
       return;
     }
     const bins = Array.from({ length: to - from }, (_, bin) => ({

@@ -6,7 +6,8 @@ import { el, fill } from "./dom.js";
 import { integer } from "./text.js";
 
 const ROW_HEIGHT = 30;
-const HEAD_HEIGHT = 54; // with room for a scroll bar
+const HEAD_HEIGHT = 34;
+const SCROLL_BAR_HEIGHT = 18;
 const HEIGHT_MAX = 400;
 
 // Firefox shows no element that is higher than 17.8 million pixels.
@@ -136,7 +137,7 @@ export class Table {
   #virtualize(count) {
     this.stop?.();
     this.scroller.scrollTop = 0;
-    this.scroller.style.height = `${Math.min(HEIGHT_MAX, HEAD_HEIGHT + count * ROW_HEIGHT)}px`;
+    this.scroller.style.height = `${Math.min(HEIGHT_MAX, HEAD_HEIGHT + SCROLL_BAR_HEIGHT + count * ROW_HEIGHT)}px`;
     this.virtualizer = new Virtualizer({
       count,
       getScrollElement: () => this.scroller,
@@ -145,8 +146,10 @@ export class Table {
       scrollToFn: elementScroll,
       observeElementRect,
       observeElementOffset,
-      // The head stays above the rows.
-      scrollPaddingStart: ROW_HEIGHT + 4,
+      // The head stays above the rows, the scroll bar below them.
+      scrollMargin: HEAD_HEIGHT,
+      scrollPaddingStart: HEAD_HEIGHT,
+      scrollPaddingEnd: SCROLL_BAR_HEIGHT,
       onChange: () => this.#draw(),
     });
     this.stop = this.virtualizer._didMount();
@@ -156,7 +159,7 @@ export class Table {
 
   #draw() {
     this.body.style.height = `${this.virtualizer.getTotalSize()}px`;
-    fill(this.body, ...this.virtualizer.getVirtualItems().map(({ index, start }) => this.#row(index, start)));
+    fill(this.body, ...this.virtualizer.getVirtualItems().map(({ index, start }) => this.#row(index, start - HEAD_HEIGHT)));
   }
 
   /** On paper the first rows are there, one after another. */

@@ -100,7 +100,11 @@ impl KeyTree {
         let is_below = |node: usize, parent: u32| (parent as usize) < node;
         let is_tree = self.name.len() == self.parent.len()
             && !self.parent.is_empty()
-            && self.parent.iter().enumerate().all(|(node, parent)| is_root(node, *parent) || is_below(node, *parent));
+            && self
+                .parent
+                .iter()
+                .enumerate()
+                .all(|(node, parent)| is_root(node, *parent) || is_below(node, *parent));
         if has_names && is_tree && node.iter().all(|node| (*node as usize) < self.name.len()) {
             return Ok(());
         }

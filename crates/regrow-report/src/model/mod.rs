@@ -160,5 +160,6 @@ fn check_len(name: &str, len: usize, expected: usize) -> Result<()> {
     if len == expected {
         return Ok(());
     }
-    Err(Error::invalid(format!("the column {name} of a report is not as long as the others")).expected(expected, len))
+    Err(Error::invalid(format!("the column {name} of a report is not as long as the others"))
+        .expected(expected, len))
 }

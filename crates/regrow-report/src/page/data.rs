@@ -25,8 +25,6 @@ struct Rest<'r> {
     steps: &'r Option<StepSeries>,
     findings: Vec<FindingOfLeaf<'r>>,
     comparison_count: usize,
-    /// How many leaves have their histograms here, if not all.
-    histograms_of_largest: Option<usize>,
 }
 
 #[derive(Serialize)]
@@ -36,7 +34,7 @@ struct FindingOfLeaf<'r> {
 }
 
 pub fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
-    let kept = leaves(&report.leaves, out)?;
+    leaves(&report.leaves, out)?;
     for (position, comparison) in report.comparisons.iter().enumerate() {
         differences(&comparison.leaves, &format!("comparison{position}"), out)?;
     }
@@ -48,15 +46,13 @@ pub fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
             .filter_map(|finding| Some(FindingOfLeaf { leaf: finding.leaf?, what: &finding.what }))
             .collect(),
         comparison_count: report.comparisons.len(),
-        histograms_of_largest: kept,
     };
     out.write_all(b"<script type=\"application/json\" id=\"report\">")?;
     serde_json::to_writer(Inert(&mut *out), &rest)?;
     out.write_all(b"</script>\n")
 }
 
-/// Writes the leaves; says how many have their histograms in the page, if not all.
-fn leaves(leaves: &Leaves, out: &mut impl Write) -> io::Result<Option<usize>> {
+fn leaves(leaves: &Leaves, out: &mut impl Write) -> io::Result<()> {
     keys(&leaves.keys, &leaves.node, "leaves", out)?;
     for (name, column) in leaves.words() {
         words(column, &format!("leaves.{name}"), out)?;
@@ -67,7 +63,7 @@ fn leaves(leaves: &Leaves, out: &mut impl Write) -> io::Result<Option<usize>> {
     numbers(out, "leaves.state", leaves.state.len(), leaves.state.iter().map(|state| state_number(*state)))?;
     let sharding = leaves.sharding.iter().map(|at| at.unwrap_or(u32::MAX));
     numbers(out, "leaves.sharding", leaves.sharding.len(), sharding)?;
-    leaves.statistics.as_ref().map_or(Ok(None), |statistics| self::statistics(statistics, &leaves.bytes, out))
+    leaves.statistics.as_ref().map_or(Ok(()), |statistics| self::statistics(statistics, &leaves.bytes, out))
 }
 
 /// As `assets/src/leaves.js` numbers them.
@@ -80,7 +76,7 @@ fn state_number(state: LeafState) -> u8 {
     }
 }
 
-fn statistics(statistics: &Statistics, sizes: &[u64], out: &mut impl Write) -> io::Result<Option<usize>> {
+fn statistics(statistics: &Statistics, sizes: &[u64], out: &mut impl Write) -> io::Result<()> {
     for (name, column) in statistics.counts() {
         counts(out, &format!("statistics.{name}"), column)?;
     }
@@ -95,8 +91,7 @@ fn statistics(statistics: &Statistics, sizes: &[u64], out: &mut impl Write) -> i
     numbers(out, "histograms.first", first.len(), first.iter().copied())?;
     numbers(out, "histograms.lower", bin_count, bins.clone().filter_map(|bin| lower.get(bin).copied()))?;
     numbers(out, "histograms.upper", bin_count, bins.clone().filter_map(|bin| upper.get(bin).copied()))?;
-    numbers(out, "histograms.count", bin_count, bins.filter_map(|bin| Some(*count.get(bin)? as f64)))?;
-    Ok(shown.leaf_count)
+    numbers(out, "histograms.count", bin_count, bins.filter_map(|bin| Some(*count.get(bin)? as f64)))
 }
 
 /// The histograms that come into the page.
@@ -105,16 +100,16 @@ struct ShownHistograms<'h> {
     first: &'h [u64],
     /// Whether a leaf is among them; all if empty.
     is_shown: Vec<bool>,
-    /// How many leaves are, if not all.
-    leaf_count: Option<usize>,
 }
 
 impl<'h> ShownHistograms<'h> {
     fn of(Histograms { first, .. }: &'h Histograms, sizes: &[u64]) -> Self {
         let mut leaves: Vec<u32> = Vec::new();
-        leaves.extend((0..).zip(first.array_windows()).filter(|(_, [from, to])| from < to).map(|(leaf, _)| leaf));
+        leaves.extend(
+            (0..).zip(first.array_windows()).filter(|(_, [from, to])| from < to).map(|(leaf, _)| leaf),
+        );
         if leaves.len() <= HISTOGRAMS_MAX {
-            return Self { first, is_shown: Vec::new(), leaf_count: None };
+            return Self { first, is_shown: Vec::new() };
         }
         let size = |leaf: &u32| sizes.get(*leaf as usize).copied().unwrap_or(0);
         leaves.select_nth_unstable_by_key(HISTOGRAMS_MAX, |leaf| Reverse((size(leaf), Reverse(*leaf))));
@@ -125,7 +120,7 @@ impl<'h> ShownHistograms<'h> {
                 *is_shown = true;
             }
         }
-        Self { first, is_shown, leaf_count: Some(HISTOGRAMS_MAX) }
+        Self { first, is_shown }
     }
 
     /// The bins of each leaf, none of those that are not shown.
@@ -153,7 +148,8 @@ impl<'h> ShownHistograms<'h> {
 
 fn differences(leaves: &LeafDifferences, name: &str, out: &mut impl Write) -> io::Result<()> {
     keys(&leaves.keys, &leaves.node, name, out)?;
-    for (word, column) in [("status", &leaves.status), ("form_a", &leaves.form_a), ("form_b", &leaves.form_b)] {
+    for (word, column) in [("status", &leaves.status), ("form_a", &leaves.form_a), ("form_b", &leaves.form_b)]
+    {
         words(column, &format!("{name}.{word}"), out)?;
     }
     counts(out, &format!("{name}.count"), &leaves.count)?;

@@ -118,7 +118,9 @@ fn sections(report: &Report) -> Vec<Section> {
         sections.push(section("findings", "What is wrong"));
     }
     if has_leaves(report) {
-        for (id, title) in [("bytes", "Bytes"), ("leaves", "Leaves"), ("shares", "dtypes"), ("protection", "Checksums")] {
+        for (id, title) in
+            [("bytes", "Bytes"), ("leaves", "Leaves"), ("shares", "dtypes"), ("protection", "Checksums")]
+        {
             sections.push(section(id, title));
         }
     }
@@ -145,11 +147,14 @@ fn figures(report: &Report) -> Vec<Figure> {
         Figure { value: grouped(checkpoint.element_count), name: "elements" },
         Figure { value: format_bytes(checkpoint.data_bytes), name: "of data" },
     ];
-    figures.extend(checkpoint.stored_bytes.map(|bytes| Figure { value: format_bytes(bytes), name: "in files" }));
-    figures.extend(report.steps.as_ref().map(|series| Figure {
-        value: grouped(series.steps.len() as u64),
-        name: "steps in the folder",
-    }));
+    figures
+        .extend(checkpoint.stored_bytes.map(|bytes| Figure { value: format_bytes(bytes), name: "in files" }));
+    figures.extend(
+        report
+            .steps
+            .as_ref()
+            .map(|series| Figure { value: grouped(series.steps.len() as u64), name: "steps in the folder" }),
+    );
     figures
 }
 

@@ -42,7 +42,9 @@ pub fn verdict_of(comparison: &Comparison) -> Verdict {
 /// What was read, in a sentence.
 pub fn reading(reading: Reading) -> &'static str {
     match reading {
-        Reading::Metadata => "Metadata alone was read: there are no statistics, and damage to data is not seen.",
+        Reading::Metadata => {
+            "Metadata alone was read: there are no statistics, and damage to data is not seen."
+        }
         Reading::Sample => {
             "A sample of each array was read: statistics are estimates, and damage elsewhere is not seen."
         }
