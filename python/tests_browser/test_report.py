@@ -331,4 +331,4 @@ def test_pages_of_the_command_open(driver: webdriver.Chrome, tmp_path: Path, nam
     assert page.complaints() == []
     assert page.requests() <= {out.as_uri()}
     assert page.texts(wanted) != []
-    assert "no checksum protects" in page.text("#summary")
+    assert "not all of it is protected" in page.text("#summary .verdict")
