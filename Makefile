@@ -113,8 +113,9 @@ test-browser: rust-prerequisites $(BROWSER_VENV)/.installed ## The page of `regr
 	@command -v chromedriver >/dev/null || {
 		echo "make: chromedriver is not on PATH; on Debian and Ubuntu: apt install chromium chromium-driver" >&2; exit 1; }
 	$(SAY) "the page of regrow report, in Chromium"
-	$(CARGO) build --quiet --locked -p regrow-report --example page
-	REGROW_REPORT_PAGE="$$($(TARGET_DIR))/debug/examples/page" $(BROWSER_BIN)/python -m pytest python/tests_browser
+	$(CARGO) build --quiet --locked -p regrow-report -p regrow-cli --example page --bin regrow
+	built="$$($(TARGET_DIR))/debug"
+	REGROW_REPORT_PAGE="$$built/examples/page" REGROW_COMMAND="$$built/regrow" $(BROWSER_BIN)/python -m pytest python/tests_browser
 
 report-assets: ## Build the scripts and styles of the page of `regrow report` anew (needs node and npm)
 	@command -v npm >/dev/null && command -v node >/dev/null || {
@@ -169,7 +170,7 @@ check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, 
 		printf '==> %s\n' "instruction counts: left out, valgrind is not on PATH (apt install valgrind)"
 	fi
 
-package: rust-prerequisites ## The three crates as crates.io would get them, each built from its package (some minutes)
+package: rust-prerequisites ## The four crates as crates.io would get them, each built from its package (some minutes)
 	$(SAY) "cargo package: $$($(TARGET_DIR))/package"
 	$(CARGO) package --locked --allow-dirty $(PACKAGED)
 

@@ -112,6 +112,9 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrom
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
     driver.set_script_timeout(READY_SECONDS)
+    # Away from the browser's own first page, which loads a lot.
+    driver.get("about:blank")
+    time.sleep(1)
     yield driver
     driver.quit()
 

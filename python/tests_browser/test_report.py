@@ -5,16 +5,21 @@ from __future__ import annotations
 import base64
 import os
 import re
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import models
 import pytest
 from conftest import Page
+from selenium import webdriver
 from selenium.webdriver.common.actions.action_builder import ActionBuilder
 from selenium.webdriver.common.keys import Keys
 
 Show = Callable[[Any], Page]
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 # A million where it is asked for; otherwise as many as make a page that needs its virtual rows.
 MANY = int(os.environ.get("REGROW_LEAVES", "100000"))
@@ -303,3 +308,27 @@ def test_many_leaves_stay_usable(show: Show, capsys: pytest.CaptureFixture[str])
         said = ", ".join(f"{what!r} {seconds:.2f} s" for what, seconds in timed.items())
         print(f"\n{MANY} leaves: {size:.1f} MB, open in {page.seconds:.1f} s, {said}")
     assert max(timed.values()) < 30
+
+
+# Of `regrow report` itself, over what other libraries wrote, with what the page then has.
+WRITTEN = {
+    "mesh": (["orbax/md8_ocdbt_zarr3/ckpt"], "table.mesh"),
+    "steps": (["orbax/manager_default/ckpt"], "#steps-table .row"),
+    "dtypes": (["flax/all_dtypes.msgpack"], "#shares-dtype svg"),
+    "other": (["equinox/model_and_opt.eqx", "flax/all_dtypes.msgpack"], "#comparison-0-table .rows .row"),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_pages_of_the_command_open(driver: webdriver.Chrome, tmp_path: Path, name: str) -> None:
+    paths, wanted = WRITTEN[name]
+    out = tmp_path / "report.html"
+    subprocess.run(
+        [os.environ["REGROW_COMMAND"], "report", *(FIXTURES / path for path in paths), "-o", out], check=True
+    )
+    page = Page(driver, out)
+    assert page.js("document.documentElement.dataset.state") == "ready"
+    assert page.complaints() == []
+    assert page.requests() <= {out.as_uri()}
+    assert page.texts(wanted) != []
+    assert "not all of it is protected" in page.text("#summary .verdict")

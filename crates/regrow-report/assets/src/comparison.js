@@ -37,7 +37,7 @@ export async function showComparison(position, columns) {
   const status = (row) => at["status.values"][at["status.index"][row]];
   const form = (side) => (row) => printable(at[`form_${side}.values`][at[`form_${side}.index`][row]]);
   const forms = (row) => (form("a")(row) === form("b")(row) ? form("a")(row) : `${form("a")(row) || "–"} → ${form("b")(row) || "–"}`);
-  const measure = (id, title, width = 6.5) => ({
+  const measure = (id, title, width = 7) => ({
     id, title, width, numeric: true, cell: (row) => number(at[id][row]), keys: at[id],
   });
   new Table(byId(`comparison-${position}-table`), {
@@ -45,21 +45,21 @@ export async function showComparison(position, columns) {
     count,
     sorted: undefined,
     columns: [
-      { id: "path", title: "Key path", width: 16, grows: true, cell: (row) => keyPath(keys, keys.node[row]), keys: () => everyRow(count) },
+      { id: "path", title: "Key path", width: 14, grows: true, cell: (row) => keyPath(keys, keys.node[row]), keys: () => everyRow(count) },
       {
-        id: "status", title: "Difference", width: 10.5,
+        id: "status", title: "Difference", width: 9.8,
         cell: (row) => el("span", { title: status(row), text: STATUS[status(row)] ?? printable(status(row)) }),
         keys: () => ranks(at["status.values"], at["status.index"]),
       },
-      { id: "form", title: "dtype, shape", width: 13, cell: forms },
+      { id: "form", title: "dtype, shape", width: 11, cell: forms },
       {
-        id: "differing_count", title: "Elements", width: 10, numeric: true, keys: at.differing_count,
+        id: "differing_count", title: "Elements", width: 9.5, numeric: true, keys: at.differing_count,
         cell: (row) => (at.count[row] ? `${integer(at.differing_count[row])} (${percent(at.differing_count[row], at.count[row])})` : ""),
       },
       measure("max_abs", "Max. abs."),
-      measure("max_relative", "Max. relative", 7.5),
+      measure("max_relative", "Max. rel."),
       measure("max_ulp", "Max. ULP"),
-      measure("cosine", "Cosine", 6),
+      measure("cosine", "Cosine", 5.6),
     ],
   });
 }

@@ -127,7 +127,7 @@ export class LeafTable {
       words("dtype", "dtype", 6),
       words("shape", "Shape", 8),
       numbers("bytes", "Bytes", 5.8, leaves.bytes, bytes),
-      { id: "state", title: "Data", width: 7, cell: (row) => stateBadge(leaves.state[row]), keys: leaves.state },
+      { id: "state", title: "Data", width: 8, cell: (row) => stateBadge(leaves.state[row]), keys: leaves.state },
     ];
     if (!statistics) return columns;
     return [
