@@ -109,7 +109,10 @@ impl Seal {
     /// As [`found`](Self::found).
     fn read(place: Place) -> Result<Option<Self>> {
         // Neither is a reason for an error of its own: what is to be opened has one then, or is nothing that was sealed.
-        let is_nowhere = || place.folder.local_path().is_ok() && !place.folder.is_folder();
+        // The folder of a bare name is the working folder, whose path is empty.
+        let folder = &place.folder;
+        let is_here = folder.path().as_os_str().is_empty();
+        let is_nowhere = || folder.local_path().is_ok() && !is_here && !folder.is_folder();
         if place.file.name().len() > NAME_LEN_MAX_BYTES || is_nowhere() {
             return Ok(None);
         }
