@@ -207,7 +207,7 @@ mod tests {
                 assert!(histogram.edges().iter().all(|edge| edge.is_finite()), "{values:?}");
             }
         }
-        let histogram = of(&[-tiny, f64::MAX], false);
+        let histogram = of(&[-tiny, 0.0, f64::MAX], false);
         assert_eq!(histogram.counts()[0], 1, "below zero is not zero");
         assert_eq!(of(&[f64::NAN, f64::INFINITY], false).edges(), [0.0; 0]);
     }

@@ -70,7 +70,7 @@ pub(super) struct Half<'c> {
 
 /// A run of elements of a pair.
 #[derive(Debug, Clone, Copy)]
-struct Job {
+struct PairJob {
     pair: usize,
     task: Task,
     first: u64,
@@ -154,27 +154,27 @@ impl<'c> Comparison<'c> {
     }
 
     /// Whether a pair is the same, and nobody asks for more.
-    fn is_dull(&self, job: &Job, outcome: &Outcome, pair: Pair<'_>) -> bool {
+    fn is_dull(&self, job: &PairJob, outcome: &Outcome, pair: Pair<'_>) -> bool {
         job.is_whole && !self.options.list_equal && self.status(outcome, pair) == LeafStatus::Equal
     }
 
     /// What is small of the leaves of both sides.
-    fn small(&self, batch: &[Job]) -> [SmallLeaves; 2] {
-        let read = |job: &&Job| matches!(job.task, Task::Numbers | Task::Opaque) && job.len_bytes > 0;
-        let leaves = |job: &Job| self.pairs.both.get(job.pair).copied();
+    fn small(&self, batch: &[PairJob]) -> [SmallLeaves; 2] {
+        let read = |job: &&PairJob| matches!(job.task, Task::Numbers | Task::Opaque) && job.len_bytes > 0;
+        let leaves = |job: &PairJob| self.pairs.both.get(job.pair).copied();
         let of_a = batch.iter().filter(read).filter_map(leaves).map(|(a, _)| a);
         let of_b =
             batch.iter().filter(read).filter(|job| !job.is_same_file).filter_map(leaves).map(|(_, b)| b);
         [SmallLeaves::read(self.a, of_a), SmallLeaves::read(self.b, of_b)]
     }
 
-    fn jobs(&self, order: &[usize]) -> Vec<Job> {
+    fn jobs(&self, order: &[usize]) -> Vec<PairJob> {
         let mut jobs = Vec::with_capacity(order.len());
         for &number in order {
             let Some(pair) = self.pair(number) else { continue };
             let (a, b) = (pair.a.info, pair.b.info);
             let task = task(a, b);
-            let mut job = Job {
+            let mut job = PairJob {
                 pair: number,
                 task,
                 first: 0,
@@ -227,7 +227,7 @@ impl<'c> Comparison<'c> {
         jobs
     }
 
-    fn outcome(&self, job: &Job, pair: Pair<'_>, small: &[SmallLeaves; 2]) -> Result<Outcome> {
+    fn outcome(&self, job: &PairJob, pair: Pair<'_>, small: &[SmallLeaves; 2]) -> Result<Outcome> {
         let failed = |errors: Vec<(Side, Error)>| -> Result<Outcome> {
             let named = |(side, error): (Side, Error)| {
                 let half = pair.half(side);
@@ -270,7 +270,7 @@ impl<'c> Comparison<'c> {
     /// Reads the elements of a job on both sides, and compares them; or what kept a side from being read.
     fn distance(
         &self,
-        job: &Job,
+        job: &PairJob,
         pair: Pair<'_>,
         small: &[SmallLeaves; 2],
     ) -> Result<std::result::Result<Distance, Vec<(Side, Error)>>> {
@@ -359,12 +359,12 @@ impl<'c> Pair<'c> {
 }
 
 impl Half<'_> {
-    fn read<'o>(self, run: (u64, u64), out: &'o mut [u8]) -> Result<&'o [u8]> {
+    fn read(self, run: (u64, u64), out: &mut [u8]) -> Result<&[u8]> {
         read_elements(self.checkpoint, self.leaf, self.info, run, out)
     }
 }
 
-impl pieces::Job for Job {
+impl pieces::Job for PairJob {
     fn len_bytes(&self) -> u64 {
         self.len_bytes
     }

@@ -77,9 +77,9 @@ impl Checkpoint {
     pub fn statistics(&self, options: &StatisticsOptions) -> Result<StatisticsReport> {
         let monitor = &options.monitor;
         let _running = monitor.begin()?;
-        let plan = plan::Plan::of(self, options)?;
+        let jobs = plan::jobs(self, options)?;
         monitor.enter(Stage::Read);
-        let report = monitor.timed(Stage::Read, 0, || read::run(self, plan, options));
+        let report = monitor.timed(Stage::Read, 0, || read::run(self, jobs, options));
         let report = report.and_then(|report| {
             self.unless_missing(!report.findings.is_empty())?;
             monitor.finish().map(|()| report)

@@ -26,7 +26,7 @@ pub(super) enum Task {
 
 /// A run of elements of a leaf.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Job {
+pub(super) struct LeafJob {
     pub leaf: usize,
     pub task: Task,
     pub first: u64,
@@ -41,7 +41,7 @@ pub(super) struct Job {
     cost_bytes: u64,
 }
 
-impl pieces::Job for Job {
+impl pieces::Job for LeafJob {
     fn len_bytes(&self) -> u64 {
         self.len_bytes
     }
@@ -51,45 +51,37 @@ impl pieces::Job for Job {
     }
 }
 
-/// All that is to be read, in the order in which it lies on disk.
-#[derive(Debug, Default)]
-pub(super) struct Plan {
-    pub jobs: Vec<Job>,
-}
-
-impl Plan {
-    /// Cuts the leaves that were asked for into jobs.
-    ///
-    /// # Errors
-    /// `NotFound` for patterns that match nothing.
-    pub fn of(checkpoint: &Checkpoint, options: &StatisticsOptions) -> Result<Self> {
-        check_patterns(checkpoint.tree(), options.only.iter())
-            .map_err(|error| error.in_file(checkpoint.path()))?;
-        let mut leaves: Vec<usize> = (0..checkpoint.tree().len()).collect();
-        if !options.only.is_empty() {
-            let paths = checkpoint.paths();
-            leaves.retain(|&leaf| {
-                paths.get(leaf).is_some_and(|path| options.only.iter().any(|glob| glob.matches(path)))
-            });
-        }
-        let histogram_elements_min = elements_of_longest(checkpoint, &leaves, options.histogram_leaves_max);
-        checkpoint.sort_by_place(&mut leaves);
-        let mut jobs = Vec::with_capacity(leaves.len());
-        for leaf in leaves {
-            let Some(info) = checkpoint.tree().leaves().get(leaf) else { continue };
-            let task = match &info.kind {
-                LeafKind::Placeholder => continue,
-                LeafKind::Str => Task::Text,
-                LeafKind::Unknown(_) => Task::Unknown,
-                LeafKind::NumpyOther(_) | LeafKind::NumpyOtherScalar(_) => Task::Opaque,
-                LeafKind::PrngKey(_) | LeafKind::Bytes => Task::Opaque,
-                _ if info.shape.len_elements() >= histogram_elements_min => Task::Histogram,
-                _ => Task::Numbers,
-            };
-            push_jobs(&mut jobs, checkpoint, (leaf, info, task), options.sample_bytes);
-        }
-        Ok(Self { jobs })
+/// All that is to be read of the leaves that were asked for, in the order in which it lies on disk.
+///
+/// # Errors
+/// `NotFound` for patterns that match nothing.
+pub(super) fn jobs(checkpoint: &Checkpoint, options: &StatisticsOptions) -> Result<Vec<LeafJob>> {
+    check_patterns(checkpoint.tree(), options.only.iter())
+        .map_err(|error| error.in_file(checkpoint.path()))?;
+    let mut leaves: Vec<usize> = (0..checkpoint.tree().len()).collect();
+    if !options.only.is_empty() {
+        let paths = checkpoint.paths();
+        leaves.retain(|&leaf| {
+            paths.get(leaf).is_some_and(|path| options.only.iter().any(|glob| glob.matches(path)))
+        });
     }
+    let histogram_elements_min = elements_of_longest(checkpoint, &leaves, options.histogram_leaves_max);
+    checkpoint.sort_by_place(&mut leaves);
+    let mut jobs = Vec::with_capacity(leaves.len());
+    for leaf in leaves {
+        let Some(info) = checkpoint.tree().leaves().get(leaf) else { continue };
+        let task = match &info.kind {
+            LeafKind::Placeholder => continue,
+            LeafKind::Str => Task::Text,
+            LeafKind::Unknown(_) => Task::Unknown,
+            LeafKind::NumpyOther(_) | LeafKind::NumpyOtherScalar(_) => Task::Opaque,
+            LeafKind::PrngKey(_) | LeafKind::Bytes => Task::Opaque,
+            _ if info.shape.len_elements() >= histogram_elements_min => Task::Histogram,
+            _ => Task::Numbers,
+        };
+        push_jobs(&mut jobs, checkpoint, (leaf, info, task), options.sample_bytes);
+    }
+    Ok(jobs)
 }
 
 /// The number of elements from which on a leaf is one of the `count` longest; those as long as the last one are not.
@@ -102,12 +94,12 @@ fn elements_of_longest(checkpoint: &Checkpoint, leaves: &[usize], count: Option<
 }
 
 fn push_jobs(
-    jobs: &mut Vec<Job>,
+    jobs: &mut Vec<LeafJob>,
     checkpoint: &Checkpoint,
     (leaf, info, task): (usize, &LeafInfo, Task),
     sample_bytes: Option<u64>,
 ) {
-    let whole = Job {
+    let whole = LeafJob {
         leaf,
         task,
         first: 0,
@@ -120,7 +112,7 @@ fn push_jobs(
     };
     match task {
         Task::Text => return jobs.push(whole),
-        Task::Unknown => return jobs.push(Job { len_bytes: 0, ..whole }),
+        Task::Unknown => return jobs.push(LeafJob { len_bytes: 0, ..whole }),
         Task::Numbers | Task::Histogram | Task::Opaque => {}
     }
     let total = info.shape.len_elements();
@@ -133,7 +125,7 @@ fn push_jobs(
         let cost_bytes = working.saturating_add(step.saturating_mul(size));
         let len_bytes = count.saturating_mul(size);
         let is_whole = count == total;
-        jobs.push(Job { first, count, step, is_whole, is_sample, len_bytes, cost_bytes, ..whole });
+        jobs.push(LeafJob { first, count, step, is_whole, is_sample, len_bytes, cost_bytes, ..whole });
     };
     match sample_bytes.map(|bytes| (bytes / size).max(1)) {
         // One checksum is checked while all of it is read; no part of it can be trusted alone.

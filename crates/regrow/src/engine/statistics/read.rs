@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use super::super::pieces::{self, read_elements};
 use super::super::small::SmallLeaves;
 use super::super::verify::{refused_leaf, refused_note};
-use super::plan::{Job, Plan, Task};
+use super::plan::{LeafJob, Task};
 use super::report::{LeafReading, LeafStatistics, StatisticsReport};
 use super::{Checkpoint, StatisticsOptions};
 use crate::array::Stats;
@@ -39,17 +39,17 @@ enum Outcome {
 /// `Cancelled`; `Limit` where there is no memory; what the storage says of the files beside the leaves.
 pub(super) fn run(
     checkpoint: &Checkpoint,
-    plan: Plan,
+    jobs: Vec<LeafJob>,
     options: &StatisticsOptions,
 ) -> Result<StatisticsReport> {
     let monitor = &options.monitor;
-    monitor.expect(plan.jobs.iter().map(pieces::Job::len_bytes).fold(0, u64::saturating_add));
+    monitor.expect(jobs.iter().map(pieces::Job::len_bytes).fold(0, u64::saturating_add));
     let rest = checkpoint.reader().check_rest()?;
     let leaves = vec![LeafStatistics::default(); checkpoint.tree().len()];
     let found = Mutex::new(Found { leaves, ..Found::default() });
-    pieces::for_each_batch(plan.jobs, options.budget_bytes, |batch| {
+    pieces::for_each_batch(jobs, options.budget_bytes, |batch| {
         let is_small =
-            |job: &&Job| job.is_whole && job.count > 0 && !matches!(job.task, Task::Text | Task::Unknown);
+            |job: &&LeafJob| job.is_whole && job.count > 0 && !matches!(job.task, Task::Text | Task::Unknown);
         let small = SmallLeaves::read(checkpoint, batch.iter().filter(is_small).map(|job| job.leaf));
         let outcomes = batch.iter().map(|job| match read(checkpoint, job, &small, monitor)? {
             Outcome::Failed(error) if error.kind() == ErrorKind::Cancelled => Err(error),
@@ -74,7 +74,7 @@ pub(super) fn run(
 }
 
 impl Found {
-    fn add(&mut self, job: &Job, outcome: Outcome) -> Result<()> {
+    fn add(&mut self, job: &LeafJob, outcome: Outcome) -> Result<()> {
         let Some(own) = self.leaves.get_mut(job.leaf) else { return Ok(()) };
         match outcome {
             // Of a leaf that failed the other parts say nothing.
@@ -102,7 +102,7 @@ impl Found {
 }
 
 /// Does a job. What keeps its leaf from being read is a part of the outcome.
-fn read(checkpoint: &Checkpoint, job: &Job, small: &SmallLeaves, monitor: &Monitor) -> Result<Outcome> {
+fn read(checkpoint: &Checkpoint, job: &LeafJob, small: &SmallLeaves, monitor: &Monitor) -> Result<Outcome> {
     monitor.check()?;
     let reader = checkpoint.reader();
     if let Some(why) = refused_leaf(reader, job.leaf) {
@@ -118,7 +118,12 @@ fn read(checkpoint: &Checkpoint, job: &Job, small: &SmallLeaves, monitor: &Monit
     Ok(read.map_or_else(Outcome::Failed, Outcome::Read))
 }
 
-fn read_array(checkpoint: &Checkpoint, job: &Job, small: &SmallLeaves, monitor: &Monitor) -> Result<Outcome> {
+fn read_array(
+    checkpoint: &Checkpoint,
+    job: &LeafJob,
+    small: &SmallLeaves,
+    monitor: &Monitor,
+) -> Result<Outcome> {
     let info = checkpoint.info(job.leaf)?;
     let mut stats = match job.task {
         Task::Numbers => Some(Box::new(Stats::new(info.dtype))),
