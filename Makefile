@@ -135,7 +135,7 @@ example-candle: rust-prerequisites ## A model of candle whose tensors are leaves
 	$(CARGO) run --quiet --locked --manifest-path examples/candle/Cargo.toml
 
 # Left out: tests of memory and of time, where the emulator's own would be measured.
-AARCH64 ?= --lib --test conformance -- \
+AARCH64 ?= --lib --test conformance --test orbax_fixtures -- \
 	--skip pages_are_made_until_nobody_wants_them --skip no_damage_panics_or_takes_memory --skip two_hundred_thousand_keys_take_no_time
 test-aarch64: rust-prerequisites $(TOOLS)/cross/.installed ## The engine's own tests and those of the fixtures, built for aarch64, under qemu (fetches a compiler, 250 MB)
 	$(SAY) "the engine's tests on aarch64"
