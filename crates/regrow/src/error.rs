@@ -311,6 +311,13 @@ impl Error {
         self
     }
 
+    /// The same, of another file.
+    #[must_use]
+    pub(crate) fn of_file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.0.place.file = Some(file.into());
+        self
+    }
+
     /// The same, said in other words.
     #[must_use]
     pub(crate) fn reworded(mut self, what: String) -> Self {

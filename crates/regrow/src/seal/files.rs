@@ -8,7 +8,7 @@ use super::document::{BESIDE, FILE_NAME, HELP, SealDocument};
 use super::storage::SealedStorage;
 use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
-use crate::error::{Error, Result, ResultExt};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::location::Location;
 use crate::options::{DATA_SUFFIX, MANIFEST_SUFFIX};
 use crate::reads::{BlockTable, Checksum, Words};
@@ -116,7 +116,11 @@ impl Seal {
         if place.file.name().len() > NAME_LEN_MAX_BYTES || is_nowhere() {
             return Ok(None);
         }
-        let document = place.file.read_document("the seal", Language::Json, JSON_LEN_MAX_BYTES)?;
+        let document = match place.file.read_document("the seal", Language::Json, JSON_LEN_MAX_BYTES) {
+            // Web servers and buckets say so of what is not there, too.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied && folder.local_path().is_err() => None,
+            other => other?,
+        };
         let Some(bytes) = document else { return Ok(None) };
         Self::of(&bytes, place.clone()).in_file(&place.file).map(Some)
     }

@@ -21,7 +21,7 @@ pub(in crate::engine) fn read_under_seal(
     if ignore_seal {
         return read(at);
     }
-    if let Some(seal) = Seal::found(at)? {
+    if let Some(seal) = found(at)? {
         return under(seal, at, read);
     }
     // Which step is opened only its layout knows. Each has a seal of its own.
@@ -41,6 +41,14 @@ pub(in crate::engine) fn read_under_seal(
 /// As [`read_under_seal`].
 pub(in crate::engine) fn misfits(at: &Location) -> Result<Vec<Error>> {
     Seal::found(at)?.map_or(Ok(Vec::new()), |seal| seal.misfits())
+}
+
+fn found(at: &Location) -> Result<Option<Seal>> {
+    Seal::found(at).map_err(|error| match error.kind() {
+        // It is the first request: what is wrong is the way to the checkpoint, not the seal.
+        ErrorKind::Io if at.local_path().is_err() => error.of_file(at),
+        _ => error,
+    })
 }
 
 fn under(
