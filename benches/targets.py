@@ -137,8 +137,8 @@ def targets(scale: Scale) -> list[Target]:
     within("regrow ls", LS, many, 150e-3, "ms")
     what = "fresh process: python -m regrow --help, to python alone"
     out.append(Target("regrow --help", what, lambda s: s.ratio(HELP, "fresh process", OURS, "python"), 3, False, "x"))
-    # 10.5 MiB without symbols, nearly all of it code of the extension; the rest is for what comes.
-    within("wheel", SIZE, "wheel", 12 * MIB, "MiB")
+    # 12.2 MiB without symbols, nearly all of it code of the extension; the rest is for what comes.
+    within("wheel", SIZE, "wheel", 13 * MIB, "MiB")
     small, _, large = scale.growth_bytes
     for operation in (SAVE, INTO):
         what = f"{operation}: a byte at 16x to one at 1x"

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use regrow::array::{Array, Dtype, Shape};
+use regrow::commit::StagedFolder;
 use regrow::engine::Layout;
 use regrow::tree::{Leaf, Tree};
 use regrow::{ErrorKind, SaveOptions, load, save_with, verify};
@@ -10,6 +11,9 @@ use serde_json::{Value, json};
 
 use super::{Scene, check, told};
 use crate::common::cuts::{Cut, bytes_of, dict, save_shares};
+
+/// Whether a folder is replaced by two renames: between them its path is empty, until the next save puts the old one back.
+const TWO_STEPS: bool = cfg!(feature = "portable");
 
 const OLD: u8 = 1;
 const NEW: u8 = 2;
@@ -120,7 +124,12 @@ impl Scene for Save {
     fn check(&self, root: &Path, is_done: bool) -> Result<(), String> {
         let target = self.target(root);
         let before = (self.over == Over::Old).then_some(OLD);
-        let found = self.generation(&target)?;
+        let mut found = self.generation(&target)?;
+        if TWO_STEPS && before.is_some() && found.is_none() && !is_done {
+            // The next save puts the old one back before it writes.
+            drop(told("the place", StagedFolder::create(&target, true))?);
+            found = self.generation(&target)?;
+        }
         if found != Some(NEW) && (is_done || found != before) {
             return Err(format!("the path holds generation {found:?}"));
         }
