@@ -151,6 +151,8 @@ check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, 
 	$(CARGO) fmt --all --check
 	printf '==> %s\n' "cargo clippy"
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	printf '==> %s\n' "cargo doc"
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --no-deps --locked -p regrow
 	printf '==> %s\n' "cargo deny"
 	$(TOOLS)/bin/cargo-deny check licenses bans sources
 	printf '==> %s\n' "cargo package"

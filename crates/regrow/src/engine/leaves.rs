@@ -12,7 +12,7 @@ use crate::tree::{Leaf, LeafData, LeafInfo, LeafKind};
 
 impl Checkpoint {
     /// Reads one leaf, checked; a view of the map where it can be one, and nobody writes into the file or
-    /// [`OpenOptions::mapped`] was asked for.
+    /// [`OpenOptions::mapped`](crate::OpenOptions::mapped) was asked for.
     ///
     /// # Errors
     /// `Corrupt` with file, leaf and offset.
