@@ -44,7 +44,8 @@ def host(folder: Path, rank: int, size: int, port: int) -> None:
         for shard in state["weights"].addressable_shards:
             np.testing.assert_array_equal(shard.data, expected[shard.index])
         held = sum(shard.data.nbytes for shard in state["weights"].addressable_shards)
-        print(f"process {rank} of {size} has restored {held} of {expected.nbytes} bytes of the weights")
+        # One write with its end of line: both processes have the same output.
+        print(f"process {rank} of {size} has restored {held} of {expected.nbytes} bytes of the weights\n", end="")
     jax.distributed.shutdown()
 
 
