@@ -267,17 +267,32 @@ const OVERWRITE_WAIT: Duration = Duration::from_secs(10);
 /// exchanged, for a moment nothing has it.
 pub(crate) fn reappears(path: &Path) -> bool {
     let since = Instant::now();
-    let is_there = || fs::symlink_metadata(path).is_ok();
+    // A link that leads nowhere is nothing, however long one waits.
+    let is_there = || fs::metadata(path).is_ok();
+    let named = end_of_links(path);
     let mut quiet = 0;
     // Of several writers one may have ended, and the next begun, between two looks.
     while !is_there() && quiet < 3 && since.elapsed() < OVERWRITE_WAIT {
-        match is_being_replaced(path) {
+        match is_being_replaced(&named) {
             true => std::thread::sleep(READER_PACE),
             false => quiet += 1,
         }
     }
     is_there()
 }
+
+/// Where `path` leads by symbolic links, there or not: writers replace that, and leave the links.
+fn end_of_links(path: &Path) -> PathBuf {
+    let mut end = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        let Ok(to) = fs::read_link(&end) else { break };
+        end = end.parent().unwrap_or(Path::new("")).join(to);
+    }
+    end
+}
+
+/// Linux follows no more in one path.
+const LINKS_MAX: usize = 40;
 
 /// Whether a living writer has moved the folder at `path` aside.
 fn is_being_replaced(path: &Path) -> bool {
@@ -473,14 +488,26 @@ mod tests {
         fs::create_dir(&aside).unwrap();
         assert!(!reappears(&target), "its writer is dead");
         let held = lock(&aside).unwrap();
+        let latest = root.path().join("latest");
+        std::os::unix::fs::symlink("target", &latest).unwrap();
         std::thread::scope(|scope| {
-            let reader = scope.spawn(|| reappears(&target));
+            let readers = [&target, &latest].map(|path| scope.spawn(move || reappears(path)));
             std::thread::sleep(Duration::from_millis(50));
-            assert!(!reader.is_finished());
+            assert!(readers.iter().all(|reader| !reader.is_finished()));
             fs::create_dir(&target).unwrap();
-            assert!(reader.join().unwrap());
+            assert!(readers.into_iter().all(|reader| reader.join().unwrap()));
         });
         drop(held);
+    }
+
+    #[test]
+    fn no_reader_waits_at_a_link_that_leads_nowhere() {
+        let root = tempfile::tempdir().unwrap();
+        for (name, to) in [("dangling", "nothing"), ("round", "round"), ("outside", "../../nothing")] {
+            let link = root.path().join(name);
+            std::os::unix::fs::symlink(to, &link).unwrap();
+            assert!(!reappears(&link), "{name}");
+        }
     }
 
     #[test]
