@@ -398,9 +398,11 @@ impl StepFolder {
 
     /// An error of reading the folder; `Replaced` if that may be why.
     pub(crate) fn blame(&self, error: Error) -> Error {
-        if !self.is_replaced() {
-            return error;
-        }
+        if self.is_replaced() { self.was_replaced() } else { error }
+    }
+
+    /// That another folder has taken the place of this one.
+    pub(crate) fn was_replaced(&self) -> Error {
         Error::new(ErrorKind::Replaced, "the step was replaced or removed while it was being read")
             .in_file(&self.location)
             .help("open it again")

@@ -9,13 +9,14 @@ use super::names::StepNames;
 use super::pointer::Pointer;
 use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
+use crate::engine::Retries;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::orbax::checkpoint_metadata::{
     CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers,
 };
 use crate::formats::orbax::steps::is_checkpoint;
 use crate::formats::refuse_unmarked;
-use crate::location::{Location, ToLocation};
+use crate::location::{Location, StepFolder, ToLocation};
 use crate::storage::{Found, Stock, UNCOMMITTED_MARK};
 use crate::threads::map_ordered;
 
@@ -272,7 +273,7 @@ impl Steps {
     /// What a folder of this name is.
     fn look_at(&self, number: u64, name: &str) -> Result<Looked> {
         let location = self.root.join(name);
-        match self.look_into(number, name, &location) {
+        match Retries::until_unreplaced(|| self.look_into(number, name, &location)) {
             Err(error) => match error.kind() {
                 ErrorKind::Uncommitted => Ok(Looked::Unfinished),
                 // Removed or replaced between two looks.
@@ -284,14 +285,19 @@ impl Steps {
     }
 
     fn look_into(&self, number: u64, name: &str, location: &Location) -> Result<Looked> {
+        if location.commits_by_marker() {
+            refuse_unmarked(location)?;
+            return self.read(number, name, location, &location.for_reading()?.location);
+        }
+        // What an overwrite has left of the old step must not be taken for the new one, nor parts of both for one.
+        let standing = StepFolder::at(location);
+        let looked = self.read(number, name, location, location);
+        if standing.is_replaced() { Err(standing.was_replaced()) } else { looked }
+    }
+
+    /// What the files of a step say, which are read at `reading`.
+    fn read(&self, number: u64, name: &str, location: &Location, reading: &Location) -> Result<Looked> {
         let is_bucket = location.commits_by_marker();
-        let reading = match is_bucket {
-            true => {
-                refuse_unmarked(location)?;
-                location.for_reading()?.location
-            }
-            false => location.clone(),
-        };
         let about = match read_json(&reading.join(CHECKPOINT_METADATA_FILE))? {
             // A document that says nothing: the folder may well be a checkpoint, and whoever opens it is told.
             Some(bytes) => CheckpointMetadata::parse(&bytes).unwrap_or_default(),
@@ -312,7 +318,7 @@ impl Steps {
         // On a disk it takes no time to look; in a bucket it takes a request.
         let may_have_metrics = !is_bucket || lists_metrics(&about.item_handlers);
         let metrics = match about.metrics.is_empty() && may_have_metrics {
-            true => metrics_item(&reading)?,
+            true => metrics_item(reading)?,
             false => about.metrics,
         };
         Ok(Looked::Committed(Box::new(Step {

@@ -93,11 +93,6 @@ impl Format for Orbax {
         if !matches!(found, detect::Found::Steps(_)) && at.commits_by_marker() && has_documents(at) {
             super::refuse_unmarked(at)?;
         }
-        if let Some((step, about)) = open::regrow_step(&found, at, options)? {
-            // A step in regrow's own layout has checksums, which Orbax' files alone have not.
-            let item = OpenOptions { step: None, ..options.clone() };
-            return super::regrow::open_step(&step, &item, about);
-        }
         open::open(found, at, options)
     }
 

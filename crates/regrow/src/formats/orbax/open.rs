@@ -60,6 +60,11 @@ pub(super) fn open(found: Found, at: &Location, options: &OpenOptions) -> Result
             describe_steps(&mut description, &steps, step);
             let folder = step_folder.insert(StepFolder::at(&step.folder));
             let reading = step.folder.for_reading()?.location;
+            if Regrow.recognise(&reading)? {
+                // It has checksums, which Orbax' files alone have not.
+                let options = OpenOptions { step: None, ..options.clone() };
+                return regrow::open_step(&reading, &options, description, folder.clone());
+            }
             let found = detect(&reading);
             let whole = found.and_then(|found| open_one(&reading, options, &mut description, found));
             let whole = whole.map_err(|error| folder.blame(error))?;
@@ -98,23 +103,6 @@ fn reader_of(parts: Parts, mut description: Description, step_folder: Option<Ste
     }
     let Parts { databases, lost, .. } = parts;
     OrbaxReader { description, tree, sources, databases, lost, step_folder }
-}
-
-/// The step to open in a folder of steps, if regrow wrote it in its own layout, with what is to be said of it.
-pub(super) fn regrow_step(
-    found: &Found,
-    at: &Location,
-    options: &OpenOptions,
-) -> Result<Option<(Location, Description)>> {
-    let Found::Steps(steps) = found else { return Ok(None) };
-    let step = steps.pick(options.step, at)?;
-    let folder = step.folder.for_reading()?.location;
-    if !Regrow.recognise(&folder)? {
-        return Ok(None);
-    }
-    let mut description = Description::default();
-    describe_steps(&mut description, steps, step);
-    Ok(Some((folder, description)))
 }
 
 fn describe_steps(description: &mut Description, steps: &Steps, step: &Step) {

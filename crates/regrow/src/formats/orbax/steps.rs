@@ -19,7 +19,7 @@ use super::files::{Listed, list, read_small};
 use super::marker_files::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
 use super::{checkpoint_metadata, json_text, metadata};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
-use crate::location::Location;
+use crate::location::{Location, StepFolder};
 
 /// In the name of everything that is not committed.
 pub const TMP_MARK: &str = ".orbax-checkpoint-tmp";
@@ -133,14 +133,13 @@ pub(super) fn find(root: &Location, listed: &[Listed]) -> Result<Steps> {
         }
         let Some((prefix, digits)) = split_name(&entry.name) else { continue };
         let Ok(number) = digits.parse::<u64>() else { continue };
-        let inside = list(&root.join(&entry.name))?;
-        let is_marked = || inside.iter().any(|entry| super::super::COMMIT_MARKERS.contains(&&*entry.name));
-        if root.commits_by_marker() && !is_marked() {
-            steps.uncommitted.push(entry.name.clone());
-        } else if holds_checkpoint(&root.join(&entry.name), &inside)? {
-            forms.entry(prefix).or_default().push((&entry.name, number));
-        } else if inside.is_empty() {
-            steps.notes.push(format!("the folder {} is empty: it is no step", entry.name));
+        match look_into(&root.join(&entry.name))? {
+            Inside::Checkpoint => forms.entry(prefix).or_default().push((&entry.name, number)),
+            Inside::Unmarked => steps.uncommitted.push(entry.name.clone()),
+            Inside::Nothing => {
+                steps.notes.push(format!("the folder {} is empty: it is no step", entry.name));
+            }
+            Inside::Other | Inside::Gone => {}
         }
     }
     // Among equals the plain numbers win: their prefix sorts first.
@@ -180,6 +179,54 @@ pub(super) fn find(root: &Location, listed: &[Listed]) -> Result<Steps> {
 fn left_out(notes: &mut Vec<String>, names: &[(&str, u64)]) {
     let names: Vec<&str> = names.iter().take(4).map(|(name, _)| *name).collect();
     notes.push(format!("folders named unlike the other steps are left out: {}", names.join(", ")));
+}
+
+/// What is in a folder that has the name of a step.
+enum Inside {
+    /// A checkpoint of any age.
+    Checkpoint,
+    /// What is no checkpoint yet, or never will be, for want of its marker.
+    Unmarked,
+    /// Something else.
+    Other,
+    /// No file and no folder.
+    Nothing,
+    /// It was removed since its name was read.
+    Gone,
+}
+
+/// Looks into a folder that has the name of a step. An overwrite gives the name to another folder at one instant, and
+/// then removes files from the old one: only a folder that keeps its name is known to be no checkpoint.
+///
+/// # Errors
+/// `Replaced` if another one takes the name meanwhile; what the storage says.
+fn look_into(folder: &Location) -> Result<Inside> {
+    match look_once(folder) {
+        Ok(inside @ (Inside::Checkpoint | Inside::Unmarked)) => return Ok(inside),
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let standing = StepFolder::at(folder);
+    let inside = look_once(folder);
+    match (standing.is_replaced(), inside) {
+        (true, _) => Err(standing.was_replaced()),
+        (false, Err(error)) if error.kind() == ErrorKind::NotFound => Ok(Inside::Gone),
+        (false, inside) => inside,
+    }
+}
+
+fn look_once(folder: &Location) -> Result<Inside> {
+    let listed = list(folder)?;
+    let is_marked = || listed.iter().any(|entry| super::super::COMMIT_MARKERS.contains(&&*entry.name));
+    Ok(if folder.commits_by_marker() && !is_marked() {
+        Inside::Unmarked
+    } else if holds_checkpoint(folder, &listed)? {
+        Inside::Checkpoint
+    } else if listed.is_empty() {
+        Inside::Nothing
+    } else {
+        Inside::Other
+    })
 }
 
 /// Whether a folder is a checkpoint of any age, by the names in it and one level below.

@@ -122,10 +122,14 @@ impl Fidelity for Regrow {
     }
 }
 
-/// Opens a step of a folder of steps; `about` says which, and which others there are.
-pub(super) fn open_step(at: &Location, options: &OpenOptions, about: Description) -> Result<Box<dyn Reader>> {
+/// Opens a step of a folder of steps, which is read at `at`; `about` says which, and which others there are.
+pub(super) fn open_step(
+    at: &Location,
+    options: &OpenOptions,
+    about: Description,
+    folder: StepFolder,
+) -> Result<Box<dyn Reader>> {
     super::refuse_step_and_item(at, options)?;
-    let folder = StepFolder::at(at);
     let open = || {
         refuse_no_file(at)?;
         reader::RegrowReader::open(at)
