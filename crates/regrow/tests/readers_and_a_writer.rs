@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use regrow::array::{Array, Dtype, Region, Shape};
-use regrow::engine::{Compression, Layout, TemplateLeaf, convert};
+use regrow::engine::{Compression, Layout, OpenOptions, RemoveOptions, TemplateLeaf, convert};
+use regrow::manager::Steps;
 use regrow::tree::{Key, Leaf, LeafData, LeafKind, NodeKind, Scalar, Tree, TreeBuilder};
 use regrow::{Checkpoint, ConvertOptions, Error, ErrorKind, LoadOptions, SaveOptions};
 
@@ -313,6 +314,59 @@ fn readers_beside_a_writer_see_one_checkpoint_or_the_other() {
         assert!(reads.into_inner() >= 3, "{}: hardly anything was read", case.name);
         let last = stamps(regrow::engine::load(&path).unwrap().leaves());
         assert_eq!(last, BTreeSet::from([SAVES.into()]));
+    }
+}
+
+/// Overwrites of one step, and a step that comes and goes: neither makes the folder of steps less than it is.
+#[test]
+fn every_step_that_stays_is_seen_beside_a_writer() {
+    const SAVES: usize = if TWO_STEPS { 0 } else { 200 };
+    let tree = || {
+        let mut build = TreeBuilder::new();
+        build.open(Key::Index(0), NodeKind::Dict).unwrap();
+        build.leaf(Key::dict("w"), filled(Dtype::Int64, 2, 1)).unwrap();
+        build.close().unwrap();
+        build.finish().unwrap()
+    };
+    for case in cases().into_iter().filter(|case| case.step.is_some()) {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        let write = |step: &str| regrow::save_with(root.join(step), &tree(), &case.options).unwrap();
+        write("5");
+        write("6");
+        let is_over = AtomicBool::new(false);
+        let until_over = |look: &dyn Fn()| {
+            while !is_over.load(Ordering::Relaxed) {
+                look();
+            }
+        };
+        let read = |step: u64| {
+            let options = OpenOptions { step: Some(step), ..OpenOptions::default() };
+            let opened = regrow::engine::open_with(root, &options);
+            let opened = opened.unwrap_or_else(|error| panic!("{}, step {step}: {error}", case.name));
+            assert_eq!(opened.description().layout, if case.name == "steps" { "regrow" } else { "orbax" });
+        };
+        let steps = Steps::new(root, None).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| until_over(&|| [5, 6].into_iter().for_each(read)));
+            scope.spawn(|| until_over(&|| [6, 5].into_iter().for_each(read)));
+            scope.spawn(|| {
+                until_over(&|| {
+                    let list = steps.list().unwrap();
+                    let numbers: Vec<u64> = list.steps.iter().map(|step| step.number).collect();
+                    assert!(matches!(numbers[..], [5, 6] | [4, 5, 6]), "{}: {numbers:?}", case.name);
+                    assert_eq!(list.notes, Vec::<String>::new(), "{}", case.name);
+                });
+            });
+            for turn in 0..SAVES {
+                write("5");
+                if turn % 4 == 0 {
+                    write("4");
+                    regrow::remove(root.join("4"), &RemoveOptions::default()).unwrap();
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
     }
 }
 
