@@ -54,7 +54,7 @@ BROWSER_BIN := $(CURDIR)/$(BROWSER_VENV)/bin
 DOCS_VENV := .venv-docs
 DOCS_BIN := $(CURDIR)/$(DOCS_VENV)/bin
 
-.PHONY: help demo test test-rust test-python test-long test-browser report-assets test-portable test-torch test-aarch64 test-executors test-orbax-suite example-candle test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz
+.PHONY: help demo test test-rust test-python test-long soak test-browser report-assets test-portable test-torch test-aarch64 test-executors test-orbax-suite example-candle test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz
 .PHONY: bench-torch bench-buckets bench-processes bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## Say what there is
@@ -85,6 +85,10 @@ test-long: develop $(NEXTEST) ## Processes killed at random moments of a save, a
 	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test power_cuts --no-capture
 	printf '==> %s\n' "saves by several processes, some of which are killed"
 	cd python && $(BIN)/python -m pytest -s tests_long
+
+soak: develop ## Saves, rotations, loads and kills in a loop for an hour: nothing lost, no process grows; SOAK_SECONDS=600 for less, REGROW_SEED=... for the same moments
+	$(SAY) "four processes in one folder, one of which is killed again and again"
+	$(BIN)/python python/tests_long/soak.py
 
 # All of the engine's tests, but for those that say of themselves why they need Linux' own calls.
 test-portable: rust-prerequisites $(NEXTEST) ## The engine without Linux' own calls, as other systems get it: its tests, on Linux (builds it anew, some minutes); PORTABLE='...' for nextest
