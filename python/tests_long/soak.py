@@ -205,7 +205,8 @@ class Child:
         self.process = subprocess.Popen(
             [sys.executable, __file__, role, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self._reader = threading.Thread(target=self._read)
+        # A daemon: when this program fails its pipes close, and the others end, too.
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
