@@ -114,9 +114,7 @@ class Reading:
         # What is being saved is newer than what is there.
         self._settle()
         wanted = None if step is None else number_of(step)
-        there = self.steps
-        candidates = there if wanted is None else [wanted]
-        found = restore(self._steps, candidates, wanted is None, like, item, items, options, loads)
+        found = restore(self._steps, wanted, like, item, items, options, loads)
         self.restored, self.passed_over = found.step, found.passed_over
         self._turn_to(found.step)
         self._records.add(

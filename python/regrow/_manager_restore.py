@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from . import _items
@@ -15,6 +15,10 @@ from ._open import open as open_checkpoint
 
 ITEM = "default"
 """The item that a state is saved as: Orbax' manager has the same."""
+
+
+LISTS_MAX = 20
+"""So often newer steps are looked for: a count and no time, so that all processes of a job end together."""
 
 
 class PassedOver(NamedTuple):
@@ -47,19 +51,22 @@ PYTREES = Loads(load, _items.load_items)
 
 def restore(
     steps: Steps,
-    candidates: list[int],
-    may_pass_over: bool,
+    step: int | None,
     like: Any,
     item: str | None,
     items: Mapping[str, Any] | Iterable[str] | None,
     options: Mapping[str, Any],
     loads: Loads = PYTREES,
 ) -> Restored:
-    """What the newest of the candidates holds, or with `may_pass_over` the newest that is good."""
+    """What a step holds; with `None` the newest that is good.
+
+    A writer may have deleted all of them before a slow reader came to them. It does so when there are newer ones, so
+    these are looked for.
+    """
     if items is not None and (item is not None or like is not None):
         raise InvalidArgumentError("`items` names what to restore: `item` and `like` go without it")
     passed_over: list[PassedOver] = []
-    for number in reversed(candidates):
+    for number in _candidates(steps, step, passed_over):
         failure: RegrowError | None = None
         value: Any = None
         path = ""
@@ -69,13 +76,26 @@ def restore(
             value = _one(loads, at, number, like, item, items, options)
         except RegrowError as error:
             failure = error
-        is_fault = failure is not None and may_pass_over and steps.native.is_at_fault(number, failure.kind)
+        is_fault = failure is not None and step is None and steps.native.is_at_fault(number, failure.kind)
         failure = _agreed(steps, number, failure, is_fault)
         if failure is None:
-            return Restored(number, path, value, passed_over)
+            return Restored(number, path, value, [passed for passed in passed_over if passed.step > number])
         passed_over.append(PassedOver(number, failure))
         del value
     _refuse(steps, passed_over)
+
+
+def _candidates(steps: Steps, step: int | None, passed_over: list[PassedOver]) -> Iterator[int]:
+    """The step, or with `None` all of them, the newest first; when all are passed over, those that came meanwhile."""
+    if step is not None:
+        yield step
+        return
+    for _ in range(LISTS_MAX):
+        seen = {passed.step for passed in passed_over}
+        found = [number for number in steps.numbers() if number not in seen]
+        if not found:
+            return
+        yield from reversed(found)
 
 
 def _agreed(steps: Steps, number: int, failure: RegrowError | None, is_fault: bool) -> RegrowError | None:

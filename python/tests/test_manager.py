@@ -121,6 +121,32 @@ def test_the_newest_good_step_is_restored(path: Path, caplog: pytest.LogCaptureF
         assert "step 1: " in str(error.value)
 
 
+def test_a_reader_whose_steps_were_all_rotated_away_takes_a_newer_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = regrow.Manager(path, keep=2, background=False)
+    for step in (1, 2):
+        writer.save(step, {"w": np.full(3, step)})
+    reader = regrow.Manager(path, read_only=True)
+    lists = []
+    own = type(reader._steps).numbers
+
+    def numbers(steps: object) -> list[int]:
+        lists.append(own(steps))  # type: ignore[arg-type]
+        if len(lists) == 1:
+            for step in (3, 4):
+                writer.save(step, {"w": np.full(3, step)})
+            writer.wait()
+        return lists[-1]
+
+    monkeypatch.setattr(type(reader._steps), "numbers", numbers)
+    restored = reader.restore()
+    assert lists == [[1, 2], [3, 4]]
+    assert (restored["w"] == 4).all()
+    assert reader.restored == 4
+    assert reader.passed_over == []
+
+
 def test_after_a_roll_back_older_numbers_are_saved_again(path: Path) -> None:
     with manager(path) as steps:
         for step in (1, 2, 3):

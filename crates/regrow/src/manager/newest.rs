@@ -4,6 +4,10 @@ use super::steps::{Step, Steps, said};
 use crate::engine::verify;
 use crate::error::{Error, ErrorKind, Result};
 
+/// So often a reader looks for newer steps, if all that it knew of were deleted before it came to them. A count and no
+/// time, so that all processes of a job end together.
+const LISTS_MAX: usize = 20;
+
 /// A newer step that could not be restored.
 #[derive(Debug)]
 pub struct PassedOver {
@@ -32,34 +36,45 @@ impl Steps {
     /// `NotFound` if there are no steps; `Corrupt` if none is good, with all reasons; any error of `restore` that another
     /// step would not be spared: a mismatch, a lack of memory.
     pub fn restore_newest<T>(&self, mut restore: impl FnMut(&Step) -> Result<T>) -> Result<Restored<T>> {
-        let steps = self.list()?.steps;
-        let numbers: Vec<u64> = steps.iter().map(|step| step.number).collect();
-        let mut newest_first = steps.into_iter().rev();
-        self.newest_of(&numbers, |_| {
-            let step = newest_first.next().ok_or_else(|| Error::invalid("the list has ended"))?;
-            match restore(&step) {
-                Ok(value) => Ok(Ok((step, value))),
-                Err(error) if self.is_at_fault(&step, &error)? => Ok(Err(error)),
-                Err(error) => Err(error),
-            }
-        })
+        self.newest_of(
+            || self.numbers(),
+            |number| {
+                let restored = self.step(number).and_then(|step| Ok((restore(&step)?, step)));
+                match restored {
+                    Ok((value, step)) => Ok(Ok((step, value))),
+                    Err(error) if self.is_fault_of(number, &error)? => Ok(Err(error)),
+                    Err(error) => Err(error),
+                }
+            },
+        )
     }
 
-    /// What `attempt` makes of the newest of these steps, which are sorted. Its inner error is one for which an older step
-    /// may be taken.
+    /// What `attempt` makes of the newest of the steps that `list` gives, which are sorted. Its inner error is one for which
+    /// an older step may be taken. A writer may have deleted them all before a slow reader came to them: it does so when
+    /// there are newer ones, so `list` is asked again.
     ///
     /// # Errors
     /// As [`restore_newest`](Self::restore_newest).
     pub(super) fn newest_of<T>(
         &self,
-        numbers: &[u64],
+        mut list: impl FnMut() -> Result<Vec<u64>>,
         mut attempt: impl FnMut(u64) -> Result<Result<(Step, T)>>,
     ) -> Result<Restored<T>> {
         let mut passed_over: Vec<PassedOver> = Vec::new();
-        for &number in numbers.iter().rev() {
-            match attempt(number)? {
-                Ok((step, value)) => return Ok(Restored { step, value, passed_over }),
-                Err(error) => passed_over.push(PassedOver { step: number, error }),
+        for _ in 0..LISTS_MAX {
+            let mut numbers = list()?;
+            numbers.retain(|&number| passed_over.iter().all(|passed| passed.step != number));
+            if numbers.is_empty() {
+                break;
+            }
+            for &number in numbers.iter().rev() {
+                match attempt(number)? {
+                    Ok((step, value)) => {
+                        passed_over.retain(|passed| passed.step > number);
+                        return Ok(Restored { step, value, passed_over });
+                    }
+                    Err(error) => passed_over.push(PassedOver { step: number, error }),
+                }
             }
         }
         if passed_over.is_empty() {

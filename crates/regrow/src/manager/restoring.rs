@@ -94,8 +94,10 @@ impl Manager {
     fn restore_newest<T>(&self, mut restore: impl FnMut(&Step) -> Result<T>) -> Result<Restored<T>> {
         self.follower.wait();
         let began = Instant::now();
-        let there = self.together.of_rank_0("manager-steps", || self.steps.numbers())?;
-        let restored = self.steps.newest_of(&there, |number| self.attempt(number, true, &mut restore))?;
+        let restored = self.steps.newest_of(
+            || self.together.of_rank_0("manager-steps", || self.steps.numbers()),
+            |number| self.attempt(number, true, &mut restore),
+        )?;
         self.restored(&restored, began)?;
         Ok(restored)
     }

@@ -215,6 +215,41 @@ fn the_newest_good_step_is_restored_and_the_others_are_named() {
     assert!(error.help_text().unwrap().contains("step 1: "), "{error}");
 }
 
+/// A writer that saves and rotates faster than a reader comes to the steps that it has seen.
+#[test]
+fn a_reader_whose_steps_were_all_rotated_away_takes_a_newer_one() {
+    for (root, _folder) in places("rotated") {
+        let steps = Steps::new(&root, None).unwrap();
+        for number in [1, 2, 3] {
+            save(&steps, number);
+        }
+        let mut tried = Vec::new();
+        let restored = steps.restore_newest(|step| {
+            tried.push(step.number);
+            if step.number == 3 {
+                for number in [4, 5, 6] {
+                    save(&steps, number);
+                }
+                steps.tidy(6, &keep_latest(3)).unwrap();
+                assert_eq!(numbers(&steps), [4, 5, 6]);
+            }
+            regrow::load::<Tree<Leaf>>(&step.location).map(drop)
+        });
+        let restored = restored.unwrap();
+        assert_eq!((restored.step.number, tried), (6, vec![3, 6]), "{root}");
+        assert!(restored.passed_over.is_empty(), "those that went away are older");
+        // One that never ends: it is given up.
+        let mut next = 7;
+        let error = steps.restore_newest(|step| {
+            save(&steps, next);
+            next += 1;
+            steps.delete(&[step.number], &DeleteOptions::default()).unwrap();
+            regrow::load::<Tree<Leaf>>(&step.location).map(drop)
+        });
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::Corrupt, "{root}");
+    }
+}
+
 #[test]
 fn a_step_that_shares_bytes_with_a_deleted_one_is_whole() {
     // Links on a disk; copies in memory as in every bucket.
