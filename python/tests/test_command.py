@@ -80,7 +80,10 @@ def test_an_interrupt_ends_it_as_it_ends_a_program(tmp_path: Path) -> None:
     steps = tmp_path / "steps"
     steps.mkdir()
     regrow.save(steps / "1", {"a": np.zeros(3)})
-    process = subprocess.Popen([*COMMAND, "steps", str(steps), "--watch", "60"], stdout=subprocess.PIPE, text=True)
+    # A shell has its jobs in the background ignore interrupts, and these tests may be one.
+    heed = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    command = [sys.executable, "-c", heed, *COMMAND, "steps", str(steps), "--watch", "60"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     with process.stdout:
         assert process.stdout.readline().split()[:2] == ["1", "1"]

@@ -89,6 +89,9 @@ def arrays(draw: Any) -> Any:
     return array
 
 
+# Not what this Python knows no character for: the engine may know one, of a later Unicode, and shows it.
+CHARACTERS = st.characters(exclude_categories=["Cs", "Cn"])
+
 JAX_ARRAYS = st.sampled_from(
     [
         jnp.arange(6, dtype=jnp.float32).reshape(2, 3),
@@ -107,12 +110,12 @@ LEAVES = st.one_of(
     st.integers(-(2**63), 2**64 - 1),
     st.floats(allow_nan=False),
     st.complex_numbers(allow_nan=False),
-    st.text(st.characters(exclude_categories=["Cs"]), max_size=4),
+    st.text(CHARACTERS, max_size=4),
     st.binary(max_size=4),
     st.sampled_from([np.float32(1.5), np.int8(3), np.bool_(True), ml_dtypes.bfloat16(2)]),
 )
 KEYS = st.one_of(
-    st.text(st.characters(exclude_categories=["Cs"]), max_size=3),
+    st.text(CHARACTERS, max_size=3),
     st.sampled_from(["w", "kernel", "a/b", "0", ""]),
     st.integers(-(2**63), 2**63 - 1),
 )
