@@ -85,9 +85,9 @@ pub use engine::value::{load, load_into, load_into_with, load_with};
 pub use engine::{
     Checkpoint, ConvertOptions, CopyOptions, CopyReport, DiffOptions, DiffReport, LeafRegion, LoadOptions,
     OpenOptions, RegionOptions, RemoveOptions, RemoveReport, SaveOptions, SaveReport, SealOptions,
-    SealReport, SignOptions, SignReport, StatisticsOptions, StatisticsReport, VerifyOptions, VerifyReport, convert, copy, diff,
-    diff_with, list, open, open_with, remove, save, save_async, save_with, seal, sign, statistics, statistics_with,
-    verify, verify_with,
+    SealReport, SignOptions, SignReport, StatisticsOptions, StatisticsReport, VerifyOptions, VerifyReport,
+    convert, copy, diff, diff_with, list, open, open_with, remove, save, save_async, save_with, seal, sign,
+    statistics, statistics_with, verify, verify_with,
 };
 pub use error::{Error, ErrorKind, Place, Result};
 pub use monitor::Monitor;

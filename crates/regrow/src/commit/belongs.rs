@@ -21,14 +21,8 @@ use crate::storage::{Entry, Found, UNCOMMITTED_MARK};
 use crate::store::StoreExt;
 
 /// Files that Orbax, TensorStore and regrow write at the top of a checkpoint, besides the markers.
-const FILES: [&str; 6] = [
-    "_sharding",
-    "_strings.json",
-    "commit_success.txt",
-    "checkpoint",
-    seal::FILE_NAME,
-    signature::FILE_NAME,
-];
+const FILES: [&str; 6] =
+    ["_sharding", "_strings.json", "commit_success.txt", "checkpoint", seal::FILE_NAME, signature::FILE_NAME];
 
 /// In it a line says which names lie in a checkpoint whose files only a handler of its own knows.
 const MARKER: &str = "commit_success.txt";

@@ -39,7 +39,12 @@ impl<D: Send> Digest<D> {
     ///
     /// # Errors
     /// `Replaced` if one of them changes meanwhile; what the storage says; `Cancelled`.
-    pub fn files(&self, store: &dyn Store, names: Vec<String>, monitor: &Monitor) -> Result<Vec<Digested<D>>> {
+    pub fn files(
+        &self,
+        store: &dyn Store,
+        names: Vec<String>,
+        monitor: &Monitor,
+    ) -> Result<Vec<Digested<D>>> {
         let before = names.iter().map(|name| self.version(store, name)).collect::<Result<Vec<Version>>>()?;
         monitor.expect(before.iter().map(|version| version.len_bytes).fold(0, u64::saturating_add));
         monitor.enter(Stage::Read);
@@ -92,8 +97,11 @@ impl<D: Send> Digest<D> {
     }
 
     fn changed(&self, store: &dyn Store, name: &str) -> Error {
-        Error::new(ErrorKind::Replaced, format!("the checkpoint was changed while it was being {}", self.doing))
-            .in_file(store.describe(name.as_bytes()))
-            .help("do it again when nobody writes to it")
+        Error::new(
+            ErrorKind::Replaced,
+            format!("the checkpoint was changed while it was being {}", self.doing),
+        )
+        .in_file(store.describe(name.as_bytes()))
+        .help("do it again when nobody writes to it")
     }
 }

@@ -216,9 +216,11 @@ impl Checkpoint {
     pub(super) fn check_unverified(&self, is_unverified: bool) -> Result<()> {
         match self.reader().standing().signer.filter(|_| is_unverified) {
             None => Ok(()),
-            Some(_) => Err(Error::invalid("a checkpoint that was opened with trusted keys is read verified, or not at all")
-                .in_file(self.path())
-                .help("leave out one of the two: the trusted keys, or that nothing is to be verified")),
+            Some(_) => Err(Error::invalid(
+                "a checkpoint that was opened with trusted keys is read verified, or not at all",
+            )
+            .in_file(self.path())
+            .help("leave out one of the two: the trusted keys, or that nothing is to be verified")),
         }
     }
 

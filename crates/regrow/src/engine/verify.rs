@@ -123,7 +123,8 @@ fn verify_without_seal(
     let is_sealed = is_damage(error) && (!options.open.ignore_seal || !options.open.trusted_keys.is_empty());
     let Some(checkpoint) = is_sealed.then(opened).flatten() else { return Ok(None) };
     let step = checkpoint.reader().standing().step_folder.map(|step| step.location().clone());
-    let mut errors = misfits(step.as_ref().unwrap_or(checkpoint.location()), &options.open).unwrap_or_default();
+    let mut errors =
+        misfits(step.as_ref().unwrap_or(checkpoint.location()), &options.open).unwrap_or_default();
     if errors.is_empty() {
         errors.push(error.duplicate());
     }

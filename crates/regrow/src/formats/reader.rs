@@ -9,8 +9,8 @@ use crate::array::Region;
 use crate::error::{Error, Result};
 use crate::location::StepFolder;
 use crate::reads::{CheckFor, Extent, Seal, Source, Text, Unreadable};
-use crate::signature::PublicKey;
 use crate::report::Finding;
+use crate::signature::PublicKey;
 use crate::tree::{LeafInfo, Tree};
 
 /// An opened checkpoint: metadata in memory, data on disk. Leaves go by their position in flatten order.

@@ -149,15 +149,7 @@ impl BlockTable {
                 .expected(format_args!("{count:?}"), expected.len()));
         }
         let passed = (0..expected.len()).map(|_| AtomicBool::new(false)).collect();
-        Ok(Self {
-            range,
-            block_len_bytes,
-            expected,
-            passed,
-            words,
-            label: 0,
-            is_never_rewritten: false,
-        })
+        Ok(Self { range, block_len_bytes, expected, passed, words, label: 0, is_never_rewritten: false })
     }
 
     /// Blocks of which nobody knows what they should be: only how they are read together. All of them pass.
@@ -266,8 +258,7 @@ impl BlockTable {
         found: Sum,
         is_zeros: impl FnOnce() -> bool,
     ) -> Result<()> {
-        let (Some(passed), Some(expected)) =
-            (self.passed.get(block.number), self.expected.get(block.number))
+        let (Some(passed), Some(expected)) = (self.passed.get(block.number), self.expected.get(block.number))
         else {
             return Err(Error::invalid("no such block"));
         };

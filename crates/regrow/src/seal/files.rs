@@ -27,7 +27,8 @@ const WORDS: Words = Words {
 /// What is said of the files that a seal does not fit.
 const SAID: Said = Said {
     misfit: || {
-        Error::corrupt("the checkpoint is not what was sealed: a file is gone, or has another length").help(HELP)
+        Error::corrupt("the checkpoint is not what was sealed: a file is gone, or has another length")
+            .help(HELP)
     },
     unlisted: || Error::corrupt("the checkpoint is not what was sealed: a file was added").help(HELP),
     changed: || Error::corrupt("a sealed file changed while it was read").help(HELP),
@@ -127,7 +128,9 @@ impl Place {
         }
         match self.file.read_document(what, Language::Json, JSON_LEN_MAX_BYTES) {
             // Web servers and buckets say so of what is not there, too.
-            Err(error) if error.kind() == ErrorKind::PermissionDenied && folder.local_path().is_err() => Ok(None),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied && folder.local_path().is_err() => {
+                Ok(None)
+            }
             other => other,
         }
     }
@@ -280,7 +283,9 @@ impl Seal {
                     Some(_) => "no file".to_owned(),
                     None => "nothing".to_owned(),
                 };
-                Ok(Some((self.said.misfit)().in_file(at).expected(format_args!("{} bytes", file.len_bytes), is)))
+                Ok(Some(
+                    (self.said.misfit)().in_file(at).expected(format_args!("{} bytes", file.len_bytes), is),
+                ))
             },
             |error: Option<Error>| {
                 found.extend(error);

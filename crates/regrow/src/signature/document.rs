@@ -33,7 +33,8 @@ use crate::seal::SideNames;
 pub(crate) const FILE_NAME: &str = "regrow.signature.json";
 
 /// Beside a checkpoint of single files: `regrow.signature.model.msgpack.json`.
-pub(crate) const NAMES: SideNames = SideNames { in_folder: FILE_NAME, beside: ("regrow.signature.", ".json") };
+pub(crate) const NAMES: SideNames =
+    SideNames { in_folder: FILE_NAME, beside: ("regrow.signature.", ".json") };
 
 /// Bytes of every block but the last of a file: the digests of a GiB take 256 KiB of the file, as those of a seal do.
 pub(crate) const BLOCK_LEN_BYTES: u64 = 256 << 10;
@@ -246,8 +247,9 @@ impl Signed {
             format: String,
             version: u32,
         }
-        let unreadable =
-            |error: serde_json::Error| untrusted(format!("the signature of the checkpoint cannot be read: {error}"));
+        let unreadable = |error: serde_json::Error| {
+            untrusted(format!("the signature of the checkpoint cannot be read: {error}"))
+        };
         let Kind { format, version } = serde_json::from_str(text).map_err(unreadable)?;
         if format != FORMAT {
             return Err(untrusted("what is signed is no checkpoint").expected(FORMAT, format));
@@ -263,7 +265,8 @@ impl Signed {
     }
 
     fn check(&self) -> Result<()> {
-        let wrong = |what: &str| untrusted(format!("the signature of the checkpoint contradicts itself: {what}"));
+        let wrong =
+            |what: &str| untrusted(format!("the signature of the checkpoint contradicts itself: {what}"));
         if !BLOCK_LEN_RANGE_BYTES.contains(&self.block_len_bytes) {
             return Err(wrong("no blocks have such a length").expected(
                 format_args!("{} to {} bytes", BLOCK_LEN_RANGE_BYTES.start(), BLOCK_LEN_RANGE_BYTES.end()),
@@ -277,7 +280,9 @@ impl Signed {
         let blocks = self.len_bytes.iter().map(|len| len.div_ceil(self.block_len_bytes));
         let blocks = blocks.fold(0_u64, u64::saturating_add);
         if blocks != self.block_blake3.len() as u64 {
-            return Err(wrong("there is not one digest for each block").expected(blocks, self.block_blake3.len()));
+            return Err(
+                wrong("there is not one digest for each block").expected(blocks, self.block_blake3.len())
+            );
         }
         let leaves = |name: &&String| {
             name.contains('\0') || name.split('/').any(|part| matches!(part, "" | "." | ".."))

@@ -70,8 +70,11 @@ impl PrivateKey {
     }
 
     fn parse_openssh(text: &str) -> Result<Self> {
-        let damaged = || Error::invalid("the private key is damaged").expected("an OpenSSH private key", "other bytes");
-        let key = ssh_key::PrivateKey::from_openssh(text).map_err(|_| damaged())?;
+        let damaged = |_| {
+            Error::invalid("the private key is damaged, or of another algorithm than Ed25519")
+                .help("make one with `ssh-keygen -t ed25519`")
+        };
+        let key = ssh_key::PrivateKey::from_openssh(text).map_err(damaged)?;
         if key.is_encrypted() {
             return Err(Error::invalid("the private key is encrypted")
                 .help("take the passphrase off a copy of it: `ssh-keygen -p -N \"\" -f COPY`"));
@@ -129,7 +132,8 @@ impl PublicKey {
                 let key = ssh_key::PublicKey::from_openssh(text)
                     .map_err(|_| wrong("the public key is damaged, or of an algorithm that is not known"))?;
                 let bytes = key.key_data().ed25519().ok_or_else(|| {
-                    wrong("the public key is of another algorithm").help("make one with `ssh-keygen -t ed25519`")
+                    wrong("the public key is of another algorithm")
+                        .help("make one with `ssh-keygen -t ed25519`")
                 })?;
                 return Self::from_bytes(&bytes.0);
             }
@@ -144,7 +148,9 @@ impl PublicKey {
     /// Whether a text is a key, and not the name of a file with one.
     pub fn is_text_of_key(text: &str) -> bool {
         let text = text.trim_start();
-        text.starts_with("-----BEGIN ") || text.starts_with("ssh-ed25519 ") || hex::<KEY_LEN_BYTES>(text).is_some()
+        text.starts_with("-----BEGIN ")
+            || text.starts_with("ssh-ed25519 ")
+            || hex::<KEY_LEN_BYTES>(text).is_some()
     }
 
     pub(super) fn from_bytes(bytes: &[u8; KEY_LEN_BYTES]) -> Result<Self> {
@@ -155,7 +161,9 @@ impl PublicKey {
     fn strong(key: VerifyingKey) -> Result<Self> {
         match key.is_weak() {
             false => Ok(Self(key)),
-            true => Err(Error::invalid("the public key is weak: anybody can make signatures that it verifies")),
+            true => {
+                Err(Error::invalid("the public key is weak: anybody can make signatures that it verifies"))
+            }
         }
     }
 
@@ -228,7 +236,8 @@ fn read_text(path: impl ToLocation) -> Result<(String, std::path::PathBuf)> {
         return Err(missing());
     }
     let bytes = at.read_beginning(FILE_LEN_MAX_BYTES)?.ok_or_else(missing)?;
-    let text = String::from_utf8(bytes)
-        .map_err(|_| Error::invalid("the file of a key is no text: keys are read as PEM or OpenSSH").in_file(&at))?;
+    let text = String::from_utf8(bytes).map_err(|_| {
+        Error::invalid("the file of a key is no text: keys are read as PEM or OpenSSH").in_file(&at)
+    })?;
     Ok((text, at.describe()))
 }

@@ -14,6 +14,6 @@ mod document;
 mod keys;
 mod trust;
 
-pub(crate) use document::{BLOCK_LEN_BYTES, FILE_NAME, FileDigests, NAMES, Signed, SignatureDocument};
+pub(crate) use document::{BLOCK_LEN_BYTES, FILE_NAME, FileDigests, NAMES, SignatureDocument, Signed};
 pub use keys::{PrivateKey, PublicKey};
 pub(crate) use trust::{missing, place_of, trusted};

@@ -19,7 +19,8 @@ const WORDS: Words = Words {
 /// What is said of the files that a signature does not fit.
 const SAID: Said = Said {
     misfit: || {
-        Error::corrupt("the checkpoint is not what was signed: a file is gone, or has another length").help(HELP)
+        Error::corrupt("the checkpoint is not what was signed: a file is gone, or has another length")
+            .help(HELP)
     },
     unlisted: || Error::corrupt("the checkpoint is not what was signed: a file was added").help(HELP),
     changed: || Error::corrupt("a signed file changed while it was read").help(HELP),

@@ -143,6 +143,8 @@ pub(super) fn beside_files(at: &Location) -> Result<Option<Vec<u8>>> {
 pub(super) fn put_beside(at: &Location, signature: Option<Vec<u8>>) -> Result<()> {
     let Some(bytes) = signature else { return Ok(()) };
     put(&place_of(at).file, bytes).map_err(|error| {
-        error.help("the checkpoint was copied, and its signature was not: copy that file too, or sign the copy")
+        error.help(
+            "the checkpoint was copied, and its signature was not: copy that file too, or sign the copy",
+        )
     })
 }
