@@ -5,7 +5,6 @@
 
 mod common;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -15,9 +14,9 @@ use common::{bytes_of, layouts, tree};
 use regrow::array::{Array, Dtype, Region, Shape};
 use regrow::engine::Layout;
 use regrow::location::{Location, ToLocation};
-use regrow::tree::{Key, Leaf, LeafData, NodeKind, Scalar, Tree, TreeBuilder};
+use regrow::tree::{Key, Leaf, TreeBuilder};
 use regrow::{ErrorKind, LoadOptions, OpenOptions, SaveOptions, SealOptions, VerifyOptions};
-use regrow_testkit::{copy_folder, fixtures, memory_folder};
+use regrow_testkit::memory_folder;
 
 /// Flips in each checkpoint, unless the environment says otherwise: `docs/reliability.md` has the figures of more.
 const FLIPS: u64 = 40;

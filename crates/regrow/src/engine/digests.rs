@@ -25,6 +25,9 @@ pub(super) struct Digested<D> {
     pub blocks: Vec<D>,
 }
 
+/// The blocks of a piece, and where it begins.
+type Part<D> = (u64, Vec<D>);
+
 /// How the blocks of files are digested.
 #[derive(Debug)]
 pub(super) struct Digest<D> {
@@ -63,7 +66,8 @@ impl<D: Send> Digest<D> {
             None => false,
         };
         let threads = if is_far { THREADS_FAR } else { thread_count() };
-        let parts: Mutex<Vec<Vec<(u64, Vec<D>)>>> = Mutex::new(before.iter().map(|_| Vec::new()).collect());
+        let parts: Vec<Vec<Part<D>>> = before.iter().map(|_| Vec::new()).collect();
+        let parts = Mutex::new(parts);
         let digest = |piece: Piece| {
             let name = names.get(piece.file).map_or("", String::as_str);
             let blob = store.open(name.as_bytes())?.ok_or_else(|| self.changed(store, name))?;
