@@ -47,6 +47,7 @@ from ._errors import (
     TimedOutError,
     UncommittedError,
     UnsupportedError,
+    UntrustedError,
 )
 
 if TYPE_CHECKING:
@@ -158,6 +159,7 @@ __all__ = [
     "UncommittedError",
     "UnknownLeaf",
     "UnsupportedError",
+    "UntrustedError",
     "VerifyReport",
     "convert",
     "coordinator",

@@ -68,6 +68,12 @@ class CorruptError(RegrowError):
     kind = "corrupt"
 
 
+class UntrustedError(RegrowError):
+    """The checkpoint has no signature by a key that the caller trusts, or one that does not verify."""
+
+    kind = "untrusted"
+
+
 class UnsupportedError(RegrowError):
     """Well formed, but of a version, codec or dtype that this build cannot read or write."""
 
@@ -176,6 +182,7 @@ BY_KIND: dict[str, type[RegrowError]] = {
         NotACheckpointError,
         UncommittedError,
         CorruptError,
+        UntrustedError,
         UnsupportedError,
         MismatchError,
         AlreadyExistsError,

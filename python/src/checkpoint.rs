@@ -73,7 +73,7 @@ pub fn save_report(report: SaveReport) -> SaveOut {
 type OpeningIn = (Option<u64>, Option<String>, bool, bool, bool, bool);
 
 fn open_options((step, item, strict, bare, mapped, ignore_seal): OpeningIn) -> OpenOptions {
-    OpenOptions { step, item, strict, bare, mapped, ignore_seal }
+    OpenOptions { step, item, strict, bare, mapped, ignore_seal, ..OpenOptions::default() }
 }
 
 /// Opens a checkpoint of any layout: metadata only.

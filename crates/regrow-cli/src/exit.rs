@@ -93,7 +93,9 @@ pub fn error_json(error: &Error) -> Value {
 
 fn exit_of(kind: ErrorKind) -> Exit {
     match kind {
-        ErrorKind::Corrupt | ErrorKind::Mismatch | ErrorKind::NameCollision => Exit::FoundWrong,
+        ErrorKind::Corrupt | ErrorKind::Untrusted | ErrorKind::Mismatch | ErrorKind::NameCollision => {
+            Exit::FoundWrong
+        }
         ErrorKind::InvalidArgument | ErrorKind::AlreadyExists => Exit::WrongUsage,
         ErrorKind::NotFound
         | ErrorKind::NotACheckpoint

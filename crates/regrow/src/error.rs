@@ -34,6 +34,8 @@ pub enum ErrorKind {
     Uncommitted,
     /// Stored bytes disagree with their own record, or break the rules of their layout.
     Corrupt,
+    /// The checkpoint has no signature by a key that the caller trusts, or one that does not verify.
+    Untrusted,
     /// Well formed, but of a version, codec or dtype that this build cannot read or write.
     Unsupported,
     /// The template and the checkpoint differ; the message lists every difference.
@@ -69,11 +71,12 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// Every kind.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::NotFound,
         Self::NotACheckpoint,
         Self::Uncommitted,
         Self::Corrupt,
+        Self::Untrusted,
         Self::Unsupported,
         Self::Mismatch,
         Self::AlreadyExists,
@@ -103,6 +106,7 @@ impl ErrorKind {
             Self::NotACheckpoint => "not_a_checkpoint",
             Self::Uncommitted => "uncommitted",
             Self::Corrupt => "corrupt",
+            Self::Untrusted => "untrusted",
             Self::Unsupported => "unsupported",
             Self::Mismatch => "mismatch",
             Self::AlreadyExists => "already_exists",

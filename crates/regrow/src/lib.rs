@@ -72,6 +72,7 @@ pub mod reads;
 pub mod report;
 pub(crate) mod seal;
 pub mod sharding;
+pub mod signature;
 pub mod storage;
 pub mod store;
 mod system;
@@ -84,14 +85,15 @@ pub use engine::value::{load, load_into, load_into_with, load_with};
 pub use engine::{
     Checkpoint, ConvertOptions, CopyOptions, CopyReport, DiffOptions, DiffReport, LeafRegion, LoadOptions,
     OpenOptions, RegionOptions, RemoveOptions, RemoveReport, SaveOptions, SaveReport, SealOptions,
-    SealReport, StatisticsOptions, StatisticsReport, VerifyOptions, VerifyReport, convert, copy, diff,
-    diff_with, list, open, open_with, remove, save, save_async, save_with, seal, statistics, statistics_with,
-    verify, verify_with,
+    SealReport, SignOptions, SignReport, StatisticsOptions, StatisticsReport, VerifyOptions, VerifyReport,
+    convert, copy, diff, diff_with, list, open, open_with, remove, save, save_async, save_with, seal, sign,
+    statistics, statistics_with, verify, verify_with,
 };
 pub use error::{Error, ErrorKind, Place, Result};
 pub use monitor::Monitor;
 #[cfg(feature = "derive")]
 pub use regrow_derive::Pytree;
+pub use signature::{PrivateKey, PublicKey};
 #[cfg(feature = "cloud")]
 pub use storage::cache::{CACHE_LEN_MAX_DEFAULT_BYTES, Cache, CacheReport};
 pub use tree::{Pytree, StateDict};

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::monitor::{IoPath, Monitor, Stage, StageReport, gb_per_s};
+use crate::signature::PublicKey;
 use crate::text::{counted, format_bytes, printable};
 
 /// One thing that is wrong.
@@ -30,6 +31,8 @@ pub struct VerifyReport {
     pub has_data_checksums: bool,
     /// Bytes of array data, decoded, that no checksum is over. A [seal](crate::seal()) puts them under one.
     pub unprotected_bytes: u64,
+    /// The trusted key that has signed the checkpoint; `None` if no signature was asked for.
+    pub signer: Option<PublicKey>,
 }
 
 impl VerifyReport {

@@ -61,6 +61,28 @@ pub(crate) mod list {
     }
 }
 
+/// Digests of 32 bytes, 64 digits each.
+pub(crate) mod digests {
+    use blake3::Hash;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error as _};
+
+    pub fn serialize<S: Serializer>(values: &[Hash], to: S) -> Result<S::Ok, S::Error> {
+        let mut text = String::with_capacity(values.len() * 64);
+        values.iter().for_each(|value| text.push_str(&value.to_hex()));
+        to.serialize_str(&text)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Hash>, D::Error> {
+        let text = <std::borrow::Cow<'_, str>>::deserialize(from)?;
+        let (parts, rest) = text.as_bytes().as_chunks::<64>();
+        let values = parts.iter().map(Hash::from_hex).collect::<Result<_, _>>().map_err(D::Error::custom)?;
+        match rest.is_empty() {
+            true => Ok(values),
+            false => Err(D::Error::custom("a list of digests is 64 hex digits a block")),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde::{Deserialize, Serialize};

@@ -20,7 +20,8 @@
 //! | `convert` | from any layout to any other, a leaf at a time; by several processes, each a share of the leaves |
 //! | `shares` | which leaves are whose, where processes work without talking to each other |
 //! | `copy` | a checkpoint to another place, byte for byte |
-//! | `seal`, `sealed` | checksums beside checkpoints of layouts that have none; opening what has them |
+//! | `seal`, `sealed` | checksums beside checkpoints of layouts that have none; opening what has them, or is signed |
+//! | `sign` | signatures beside checkpoints |
 //! | `names` | the files of a checkpoint's folder |
 //! | `remove` | one checkpoint, or what a save has left |
 //! | `list` | the checkpoints in a folder |
@@ -41,6 +42,7 @@ mod checks;
 mod convert;
 mod copy;
 mod diff;
+mod digests;
 mod in_memory;
 mod items;
 mod keys;
@@ -62,6 +64,7 @@ mod seal;
 mod sealed;
 mod search;
 mod shares;
+mod sign;
 mod small;
 mod statistics;
 mod template;
@@ -101,6 +104,7 @@ pub use remove::{RemoveOptions, RemoveReport, remove};
 pub(crate) use retry::Retries;
 pub use save::{save, save_with};
 pub use seal::{SealOptions, SealReport, seal};
+pub use sign::{SignOptions, SignReport, sign};
 pub use statistics::{
     LeafReading, LeafStatistics, StatisticsOptions, StatisticsReport, statistics, statistics_with,
 };

@@ -147,7 +147,7 @@ impl Checkpoint {
             let opening = at.for_reading()?;
             let before = opening.identity.or_else(|| identity(&opening.location));
             let place = place(&opening.location);
-            let opened = read_under_seal(&opening.location, options.ignore_seal, &read);
+            let opened = read_under_seal(&opening.location, options, &read);
             let opened =
                 opened.map(|reader| Self::of(&at, before, options.mapped, opening.is_pinned(), reader));
             // Opened while somebody replaced it: parts of two checkpoints, or neither.
@@ -210,6 +210,18 @@ impl Checkpoint {
     pub(super) fn has_views(&self) -> bool {
         self.is_mapped()
             || self.reader().standing().is_never_rewritten && !self.0.location.storage().is_written_in_place()
+    }
+
+    /// Errs if checks are to be left out of a checkpoint that was opened to have each byte proved.
+    pub(super) fn check_unverified(&self, is_unverified: bool) -> Result<()> {
+        match self.reader().standing().signer.filter(|_| is_unverified) {
+            None => Ok(()),
+            Some(_) => Err(Error::invalid(
+                "a checkpoint that was opened with trusted keys is read verified, or not at all",
+            )
+            .in_file(self.path())
+            .help("leave out one of the two: the trusted keys, or that nothing is to be verified")),
+        }
     }
 
     /// Where it was opened, as a path or URL.

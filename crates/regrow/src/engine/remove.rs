@@ -18,6 +18,7 @@ use crate::formats::pytree_data::{Files, PytreeData};
 use crate::formats::{Format, builtin_formats};
 use crate::location::{Location, ToLocation};
 use crate::seal::Place;
+use crate::signature::place_of;
 use crate::storage::{Found, Removal, archive};
 
 /// How to remove.
@@ -126,8 +127,9 @@ fn check(at: &Location) -> Result<Removal> {
     }
 }
 
-/// The files of a checkpoint, and the seal beside them.
+/// The files of a checkpoint, and the seal and the signature beside them.
 fn with_seal(mut files: Vec<Location>, at: &Location) -> Vec<Location> {
-    files.extend(Some(Place::of(at).file).filter(Location::is_file));
+    let beside = [Place::of(at).file, place_of(at).file];
+    files.extend(beside.into_iter().filter(Location::is_file));
     files
 }

@@ -118,12 +118,13 @@ fn verify_without_seal(
     options: &VerifyOptions,
     share: Share,
 ) -> Result<Option<VerifiedShare>> {
-    let open = OpenOptions { ignore_seal: true, ..options.open.clone() };
+    let open = OpenOptions { ignore_seal: true, trusted_keys: Vec::new(), ..options.open.clone() };
     let opened = || super::open_with(at, &open).ok();
-    let is_sealed = is_damage(error) && !options.open.ignore_seal;
+    let is_sealed = is_damage(error) && (!options.open.ignore_seal || !options.open.trusted_keys.is_empty());
     let Some(checkpoint) = is_sealed.then(opened).flatten() else { return Ok(None) };
     let step = checkpoint.reader().standing().step_folder.map(|step| step.location().clone());
-    let mut errors = misfits(step.as_ref().unwrap_or(checkpoint.location())).unwrap_or_default();
+    let mut errors =
+        misfits(step.as_ref().unwrap_or(checkpoint.location()), &options.open).unwrap_or_default();
     if errors.is_empty() {
         errors.push(error.duplicate());
     }
@@ -247,6 +248,7 @@ impl Checkpoint {
             notes,
             has_data_checksums: reader.standing().has_data_checksums,
             unprotected_bytes: self.unprotected_bytes(own),
+            signer: reader.standing().signer,
         })
     }
 

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::location::StepFolder;
 use crate::reads::{CheckFor, Extent, Seal, Source, Text, Unreadable};
 use crate::report::Finding;
+use crate::signature::PublicKey;
 use crate::tree::{LeafInfo, Tree};
 
 /// An opened checkpoint: metadata in memory, data on disk. Leaves go by their position in flatten order.
@@ -57,6 +58,8 @@ pub struct Standing<'r> {
     pub reads_open_files: bool,
     /// The folder of the step that was opened, if the path is that of a folder of steps.
     pub step_folder: Option<&'r StepFolder>,
+    /// The key by whose signature all that is read is proved, if the caller asked for one.
+    pub signer: Option<PublicKey>,
 }
 
 /// What was found of everything that is not a leaf's data.

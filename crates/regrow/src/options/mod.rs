@@ -9,6 +9,7 @@ use crate::coordination::Job;
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
+use crate::signature::PublicKey;
 use crate::tree::{PathPattern, Tree};
 
 mod equinox;
@@ -49,6 +50,9 @@ pub struct OpenOptions {
     /// Read what is sealed as if it were not: for a checkpoint that was changed on purpose after it was
     /// [sealed](crate::seal()).
     pub ignore_seal: bool,
+    /// Open only what one of these keys has [signed](crate::sign()): every block that is read, then or later, is proved by
+    /// its digest before a byte of it is handed out. Nobody is asked for a signature if empty. Seals are not looked at.
+    pub trusted_keys: Vec<PublicKey>,
 }
 
 /// How to verify.

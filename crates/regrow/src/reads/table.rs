@@ -5,7 +5,7 @@
 //!                start                         end
 //! ```
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -43,6 +43,49 @@ pub enum Checksum {
     Crc32,
 }
 
+/// What each block of a table should be.
+#[derive(Debug)]
+enum Expected {
+    Crc32c(Vec<u32>),
+    Crc32(Vec<u32>),
+    Blake3(Vec<blake3::Hash>),
+    Nothing,
+}
+
+impl Expected {
+    fn len(&self) -> usize {
+        match self {
+            Self::Crc32c(sums) | Self::Crc32(sums) => sums.len(),
+            Self::Blake3(digests) => digests.len(),
+            Self::Nothing => 0,
+        }
+    }
+
+    fn get(&self, number: usize) -> Option<Sum> {
+        match self {
+            Self::Crc32c(sums) | Self::Crc32(sums) => sums.get(number).copied().map(Sum::Crc),
+            Self::Blake3(digests) => digests.get(number).copied().map(Sum::Blake3),
+            Self::Nothing => None,
+        }
+    }
+}
+
+/// A checksum or a digest of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sum {
+    Crc(u32),
+    Blake3(blake3::Hash),
+}
+
+impl Display for Sum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Crc(sum) => write!(f, "{sum:08x}"),
+            Self::Blake3(digest) => write!(f, "{digest}"),
+        }
+    }
+}
+
 /// What a layout says of a block that fails.
 #[derive(Debug, Clone, Copy)]
 pub struct Words {
@@ -59,13 +102,11 @@ pub struct Words {
 pub struct BlockTable {
     range: Range<u64>,
     block_len_bytes: u64,
-    checksum: Checksum,
-    expected: Vec<u32>,
+    expected: Expected,
     passed: Vec<AtomicBool>,
     words: Words,
     label: usize,
     is_never_rewritten: bool,
-    has_checksums: bool,
 }
 
 impl BlockTable {
@@ -80,24 +121,35 @@ impl BlockTable {
         expected: Vec<u32>,
         words: Words,
     ) -> Result<Self> {
+        let expected = match checksum {
+            Checksum::Crc32c => Expected::Crc32c(expected),
+            Checksum::Crc32 => Expected::Crc32(expected),
+        };
+        Self::of(range, block_len_bytes, expected, words)
+    }
+
+    /// The same with a BLAKE3 of each block: those of a signature.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn of_digests(
+        range: Range<u64>,
+        block_len_bytes: u64,
+        expected: Vec<blake3::Hash>,
+        words: Words,
+    ) -> Result<Self> {
+        Self::of(range, block_len_bytes, Expected::Blake3(expected), words)
+    }
+
+    fn of(range: Range<u64>, block_len_bytes: u64, expected: Expected, words: Words) -> Result<Self> {
         let len_bytes = range.end.checked_sub(range.start);
         let count = len_bytes.filter(|_| block_len_bytes > 0).map(|len| len.div_ceil(block_len_bytes));
         if count != Some(expected.len() as u64) {
             return Err(Error::corrupt("there is not one checksum for each block")
                 .expected(format_args!("{count:?}"), expected.len()));
         }
-        let passed = expected.iter().map(|_| AtomicBool::new(false)).collect();
-        Ok(Self {
-            range,
-            block_len_bytes,
-            checksum,
-            expected,
-            passed,
-            words,
-            label: 0,
-            is_never_rewritten: false,
-            has_checksums: true,
-        })
+        let passed = (0..expected.len()).map(|_| AtomicBool::new(false)).collect();
+        Ok(Self { range, block_len_bytes, expected, passed, words, label: 0, is_never_rewritten: false })
     }
 
     /// Blocks of which nobody knows what they should be: only how they are read together. All of them pass.
@@ -106,13 +158,11 @@ impl BlockTable {
         Self {
             range,
             block_len_bytes: block_len_bytes.max(1),
-            checksum: Checksum::Crc32c,
-            expected: Vec::new(),
+            expected: Expected::Nothing,
             passed: Vec::new(),
             words,
             label: 0,
             is_never_rewritten: true,
-            has_checksums: false,
         }
     }
 
@@ -182,34 +232,33 @@ impl BlockTable {
     /// # Errors
     /// `Corrupt` with file and offset.
     pub fn check(&self, blob: &dyn Blob, block: Block, bytes: &[u8]) -> Result<()> {
-        if !self.has_checksums {
-            return Ok(());
-        }
-        let found = match self.checksum {
-            Checksum::Crc32c => crc32c(bytes),
-            Checksum::Crc32 => Crc32::of(bytes),
+        let found = match self.expected {
+            Expected::Crc32c(_) => Sum::Crc(crc32c(bytes)),
+            Expected::Crc32(_) => Sum::Crc(Crc32::of(bytes)),
+            Expected::Blake3(_) => Sum::Blake3(blake3::hash(bytes)),
+            Expected::Nothing => return Ok(()),
         };
         self.conclude(blob, block, found, || bytes.iter().all(|&byte| byte == 0))
     }
 
     /// Begins to check a block whose bytes come in steps.
     pub fn begin(&self, block: Block) -> Running<'_> {
-        let sum = match self.checksum {
-            Checksum::Crc32c => Sum::Crc32c(Crc32c::new()),
-            Checksum::Crc32 => Sum::Crc32(Crc32::new()),
+        let hasher = match self.expected {
+            Expected::Crc32c(_) | Expected::Nothing => Hasher::Crc32c(Crc32c::new()),
+            Expected::Crc32(_) => Hasher::Crc32(Crc32::new()),
+            Expected::Blake3(_) => Hasher::Blake3(Box::new(blake3::Hasher::new())),
         };
-        Running { table: self, block, sum, is_zeros: true }
+        Running { table: self, block, hasher, is_zeros: true }
     }
 
     fn conclude(
         &self,
         blob: &dyn Blob,
         block: Block,
-        found: u32,
+        found: Sum,
         is_zeros: impl FnOnce() -> bool,
     ) -> Result<()> {
-        let (Some(passed), Some(&expected)) =
-            (self.passed.get(block.number), self.expected.get(block.number))
+        let (Some(passed), Some(expected)) = (self.passed.get(block.number), self.expected.get(block.number))
         else {
             return Err(Error::invalid("no such block"));
         };
@@ -218,7 +267,8 @@ impl BlockTable {
             return Ok(());
         }
         let help = if is_zeros() { self.words.help_if_zeros } else { self.words.help };
-        Err(mismatch((self.words.what)(self.label, block.number), expected, found)
+        Err(Error::corrupt((self.words.what)(self.label, block.number))
+            .expected(expected, found)
             .in_file(blob.describe())
             .at_byte(block.start)
             .help(help))
@@ -229,22 +279,24 @@ impl BlockTable {
 pub struct Running<'t> {
     table: &'t BlockTable,
     block: Block,
-    sum: Sum,
+    hasher: Hasher,
     is_zeros: bool,
 }
 
-enum Sum {
+enum Hasher {
     Crc32c(Crc32c),
     Crc32(Crc32),
+    Blake3(Box<blake3::Hasher>),
 }
 
 impl Running<'_> {
     /// Takes in the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.is_zeros = self.is_zeros && bytes.iter().all(|&byte| byte == 0);
-        match &mut self.sum {
-            Sum::Crc32c(sum) => sum.update(bytes),
-            Sum::Crc32(sum) => sum.update(bytes),
+        match &mut self.hasher {
+            Hasher::Crc32c(sum) => sum.update(bytes),
+            Hasher::Crc32(sum) => sum.update(bytes),
+            Hasher::Blake3(hasher) => drop(hasher.update(bytes)),
         }
     }
 
@@ -253,15 +305,11 @@ impl Running<'_> {
     /// # Errors
     /// As [`BlockTable::check`].
     pub fn finish(self, blob: &dyn Blob) -> Result<()> {
-        let found = match self.sum {
-            Sum::Crc32c(sum) => sum.value(),
-            Sum::Crc32(sum) => sum.value(),
+        let found = match self.hasher {
+            Hasher::Crc32c(sum) => Sum::Crc(sum.value()),
+            Hasher::Crc32(sum) => Sum::Crc(sum.value()),
+            Hasher::Blake3(hasher) => Sum::Blake3(hasher.finalize()),
         };
         self.table.conclude(blob, self.block, found, || self.is_zeros)
     }
-}
-
-/// An error for a checksum that was expected to be another.
-pub(crate) fn mismatch(what: impl Display, expected: u32, found: u32) -> Error {
-    Error::corrupt(what.to_string()).expected(format_args!("{expected:08x}"), format_args!("{found:08x}"))
 }

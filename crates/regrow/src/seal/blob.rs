@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::files::{SealedFile, misfit};
+use super::files::{Said, SealedFile};
 use super::read::of_blob;
 use crate::error::Result;
 use crate::storage::Identity;
@@ -22,9 +22,9 @@ impl SealedBlob {
     ///
     /// # Errors
     /// `Corrupt` if it has another length than the seal says.
-    pub fn new(blob: Arc<dyn Blob>, file: Arc<SealedFile>) -> Result<Self> {
+    pub fn new(blob: Arc<dyn Blob>, file: Arc<SealedFile>, said: Said) -> Result<Self> {
         if blob.len_bytes() != file.len_bytes {
-            return Err(misfit()
+            return Err((said.misfit)()
                 .in_file(blob.describe())
                 .expected(format_args!("{} bytes", file.len_bytes), blob.len_bytes()));
         }

@@ -20,6 +20,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
+use super::files::SideNames;
 use crate::bytes::checksum::crc32c;
 use crate::bytes::hex;
 use crate::error::{Error, Result};
@@ -27,9 +28,8 @@ use crate::error::{Error, Result};
 /// Name of a seal in the folder of a checkpoint.
 pub(crate) const FILE_NAME: &str = "regrow.seal.json";
 
-/// Beside a checkpoint of single files its name is between these two: `regrow.seal.model.msgpack.json`. What begins with the
-/// name of the checkpoint, others would take for one: Flax lists `checkpoint_*`.
-pub(super) const BESIDE: (&str, &str) = ("regrow.seal.", ".json");
+/// Beside a checkpoint of single files: `regrow.seal.model.msgpack.json`.
+pub(super) const NAMES: SideNames = SideNames { in_folder: FILE_NAME, beside: ("regrow.seal.", ".json") };
 
 /// The version that is written, and the last that is read.
 const VERSION: u32 = 1;
@@ -48,7 +48,7 @@ const CRC_HEX_LEN: usize = 8;
 const BODY_OFFSET: usize = OPENING.len() + CRC_HEX_LEN + CLOSING.len();
 
 /// What to do about a seal that cannot be used.
-pub(crate) const HELP: &str = "if the checkpoint was meant to change, seal it again (`regrow seal`) or take the seal away \
+pub(super) const HELP: &str = "if the checkpoint was meant to change, seal it again (`regrow seal`) or take the seal away \
                                (`regrow seal --remove`); else copy the checkpoint again; `ignore_seal` reads it as it is";
 
 /// The file, read.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::document::{BESIDE, FILE_NAME, HELP, SealDocument};
+use super::document::{HELP, NAMES, SealDocument};
 use super::storage::SealedStorage;
 use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
@@ -12,6 +12,7 @@ use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::location::Location;
 use crate::options::{DATA_SUFFIX, MANIFEST_SUFFIX};
 use crate::reads::{BlockTable, Checksum, Words};
+use crate::signature::{self, PublicKey};
 use crate::storage::Found;
 use crate::threads::{map_ordered, thread_count};
 
@@ -23,8 +24,39 @@ const WORDS: Words = Words {
                     reads it as it is",
 };
 
+/// What is said of the files that a seal does not fit.
+const SAID: Said = Said {
+    misfit: || {
+        Error::corrupt("the checkpoint is not what was sealed: a file is gone, or has another length")
+            .help(HELP)
+    },
+    unlisted: || Error::corrupt("the checkpoint is not what was sealed: a file was added").help(HELP),
+    changed: || Error::corrupt("a sealed file changed while it was read").help(HELP),
+};
+
 /// Longest name of a file.
 const NAME_LEN_MAX_BYTES: usize = 255;
+
+/// How files that lie beside checkpoints are called: seals, signatures.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SideNames {
+    /// In the folder of a checkpoint.
+    pub in_folder: &'static str,
+    /// Beside a checkpoint of single files its name is between these two. What begins with the name of the checkpoint,
+    /// others would take for one: Flax lists `checkpoint_*`.
+    pub beside: (&'static str, &'static str),
+}
+
+/// The errors for files that are not those under a seal or a signature.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Said {
+    /// A file is gone, or has another length.
+    pub misfit: fn() -> Error,
+    /// A file is not among those.
+    pub unlisted: fn() -> Error,
+    /// A file has become another one.
+    pub changed: fn() -> Error,
+}
 
 /// Where a seal lies, and which names it covers.
 #[derive(Debug, Clone)]
@@ -35,35 +67,92 @@ pub(crate) struct Place {
     pub file: Location,
     /// Whether it covers all files of the folder.
     pub covers_folder: bool,
+    /// What the names of a checkpoint of single files begin with; empty for a folder.
+    pub stem: String,
 }
 
 impl Place {
     /// Where the seal of the checkpoint at a location lies: in its folder, or beside its files.
     pub(crate) fn of(at: &Location) -> Self {
+        Self::named(at, NAMES)
+    }
+
+    /// The same of another file beside checkpoints.
+    pub(crate) fn named(at: &Location, names: SideNames) -> Self {
         if at.is_folder() {
-            return Self { folder: at.clone(), file: at.join(FILE_NAME), covers_folder: true };
+            return Self::in_folder(at.clone(), names);
         }
         // Data and manifest have one seal, whichever of the three names is given.
         let name = at.name_text();
         let stem = [DATA_SUFFIX, MANIFEST_SUFFIX].iter().find_map(|suffix| name.strip_suffix(suffix));
         let stem = stem.filter(|stem| !stem.is_empty()).unwrap_or(&name);
-        let (before, behind) = BESIDE;
+        let (before, behind) = names.beside;
         let file = at.with_name(format!("{before}{stem}{behind}"));
-        Self { folder: at.parent(), file, covers_folder: false }
+        Self { folder: at.parent(), file, covers_folder: false, stem: stem.to_owned() }
+    }
+
+    fn in_folder(folder: Location, names: SideNames) -> Self {
+        Self { file: folder.join(names.in_folder), folder, covers_folder: true, stem: String::new() }
+    }
+
+    /// What `read` finds at the place of a checkpoint; else, on a disk, at that of the folder which holds it, if one of
+    /// its files is below the location.
+    ///
+    /// # Errors
+    /// What `read` says.
+    pub(crate) fn search(
+        at: &Location,
+        names: SideNames,
+        read: &dyn Fn(Self) -> Result<Option<Seal>>,
+    ) -> Result<Option<Seal>> {
+        let own = read(Self::named(at, names))?;
+        // Elsewhere each look is a request.
+        if own.is_some() || at.local_path().is_err() || at.name().is_empty() {
+            return Ok(own);
+        }
+        Ok(read(Self::in_folder(at.parent(), names))?.filter(|seal| seal.has_any_below(at)))
+    }
+
+    /// The bytes of the file, if there is one.
+    ///
+    /// # Errors
+    /// What the storage says; `Limit`.
+    pub(crate) fn read(&self, what: &str) -> Result<Option<Vec<u8>>> {
+        // Neither is a reason for an error of its own: what is to be opened has one then, or is nothing that was sealed.
+        // The folder of a bare name is the working folder, whose path is empty.
+        let folder = &self.folder;
+        let is_here = folder.path().as_os_str().is_empty();
+        let is_nowhere = || folder.local_path().is_ok() && !is_here && !folder.is_folder();
+        if self.file.name().len() > NAME_LEN_MAX_BYTES || is_nowhere() {
+            return Ok(None);
+        }
+        match self.file.read_document(what, Language::Json, JSON_LEN_MAX_BYTES) {
+            // Web servers and buckets say so of what is not there, too.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied && folder.local_path().is_err() => {
+                Ok(None)
+            }
+            other => other,
+        }
     }
 }
 
-/// Whether a file of this name is a seal.
-pub(crate) fn is_name_of_seal(name: &str) -> bool {
+/// Whether a file of this name is a seal or a signature.
+pub(crate) fn is_name_of_side_file(name: &str) -> bool {
     let name = name.rsplit('/').next().unwrap_or_default();
-    name == FILE_NAME || name.starts_with(BESIDE.0) && name.ends_with(BESIDE.1)
+    let is_of = |names: SideNames| {
+        name == names.in_folder || name.starts_with(names.beside.0) && name.ends_with(names.beside.1)
+    };
+    is_of(NAMES) || is_of(signature::NAMES)
 }
 
-/// The seal of a checkpoint, and its files.
+/// The seal of a checkpoint, or its signature, and its files.
 #[derive(Debug)]
 pub(crate) struct Seal {
     pub place: Place,
     pub files: Vec<Arc<SealedFile>>,
+    pub said: Said,
+    /// Whose signature it is; `None` of a seal.
+    pub signer: Option<PublicKey>,
     by_name: HashMap<String, usize>,
 }
 
@@ -83,7 +172,7 @@ pub(super) enum Governed<'s> {
     Free,
     /// It is one of its files.
     Listed(&'s Arc<SealedFile>),
-    /// It lies in the folder, and was not there when that was sealed.
+    /// It lies in the folder, and was not there when that was sealed; under a signature, anything else.
     Unlisted,
 }
 
@@ -93,14 +182,7 @@ impl Seal {
     /// # Errors
     /// `Corrupt` and `Unsupported` for a seal that cannot be used; what the storage says.
     pub(crate) fn found(at: &Location) -> Result<Option<Self>> {
-        let own = Self::read(Place::of(at))?;
-        // Elsewhere each look is a request.
-        if own.is_some() || at.local_path().is_err() || at.name().is_empty() {
-            return Ok(own);
-        }
-        let folder = at.parent();
-        let place = Place { file: folder.join(FILE_NAME), folder, covers_folder: true };
-        Ok(Self::read(place)?.filter(|seal| seal.has_any_below(at)))
+        Place::search(at, NAMES, &Self::read)
     }
 
     /// The seal at a place, if there is one.
@@ -108,20 +190,7 @@ impl Seal {
     /// # Errors
     /// As [`found`](Self::found).
     fn read(place: Place) -> Result<Option<Self>> {
-        // Neither is a reason for an error of its own: what is to be opened has one then, or is nothing that was sealed.
-        // The folder of a bare name is the working folder, whose path is empty.
-        let folder = &place.folder;
-        let is_here = folder.path().as_os_str().is_empty();
-        let is_nowhere = || folder.local_path().is_ok() && !is_here && !folder.is_folder();
-        if place.file.name().len() > NAME_LEN_MAX_BYTES || is_nowhere() {
-            return Ok(None);
-        }
-        let document = match place.file.read_document("the seal", Language::Json, JSON_LEN_MAX_BYTES) {
-            // Web servers and buckets say so of what is not there, too.
-            Err(error) if error.kind() == ErrorKind::PermissionDenied && folder.local_path().is_err() => None,
-            other => other?,
-        };
-        let Some(bytes) = document else { return Ok(None) };
+        let Some(bytes) = place.read("the seal")? else { return Ok(None) };
         Self::of(&bytes, place.clone()).in_file(&place.file).map(Some)
     }
 
@@ -147,8 +216,18 @@ impl Seal {
             let table = BlockTable::new(range, block_len_bytes, Checksum::Crc32, expected, WORDS)?;
             files.push(Arc::new(SealedFile { name, len_bytes, table: table.labelled(number) }));
         }
+        Ok(Self::new(place, files, SAID, None))
+    }
+
+    /// Files under checksums or digests.
+    pub(crate) fn new(
+        place: Place,
+        files: Vec<Arc<SealedFile>>,
+        said: Said,
+        signer: Option<PublicKey>,
+    ) -> Self {
         let by_name = files.iter().enumerate().map(|(at, file)| (file.name.clone(), at)).collect();
-        Ok(Self { place, files, by_name })
+        Self { place, files, said, signer, by_name }
     }
 
     fn has_any_below(&self, at: &Location) -> bool {
@@ -158,16 +237,24 @@ impl Seal {
 
     /// What the seal has to say of a path of its storage.
     pub(super) fn governs(&self, path: &Path) -> Governed<'_> {
-        let folder = self.place.folder.path();
-        let Ok(below) = path.strip_prefix(folder) else { return Governed::Free };
+        // Of a signed checkpoint nothing is read that was not signed, wherever it lies.
+        let other = if self.signer.is_some() { Governed::Unlisted } else { Governed::Free };
+        let Ok(below) = path.strip_prefix(self.place.folder.path()) else { return other };
         if path == self.place.file.path() {
             return Governed::Free;
         }
         match below.to_str().and_then(|name| self.by_name.get(name)).and_then(|&at| self.files.get(at)) {
             Some(file) => Governed::Listed(file),
             None if self.place.covers_folder => Governed::Unlisted,
-            None => Governed::Free,
+            None => other,
         }
+    }
+
+    /// Whether a path is that of a seal or a signature of the same checkpoint.
+    pub(super) fn is_side_file(&self, path: &Path) -> bool {
+        let folder = self.place.folder.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        path.parent() == Some(folder) && name.is_some_and(is_name_of_side_file)
     }
 
     /// The same location, where all that is read of the sealed files is checked.
@@ -196,7 +283,9 @@ impl Seal {
                     Some(_) => "no file".to_owned(),
                     None => "nothing".to_owned(),
                 };
-                Ok(Some(misfit().in_file(at).expected(format_args!("{} bytes", file.len_bytes), is)))
+                Ok(Some(
+                    (self.said.misfit)().in_file(at).expected(format_args!("{} bytes", file.len_bytes), is),
+                ))
             },
             |error: Option<Error>| {
                 found.extend(error);
@@ -205,14 +294,4 @@ impl Seal {
         )?;
         Ok(found)
     }
-}
-
-/// The error for a file that is not as long as the seal says.
-pub(super) fn misfit() -> Error {
-    Error::corrupt("the checkpoint is not what was sealed: a file is gone, or has another length").help(HELP)
-}
-
-/// The error for a file that is not in the seal.
-pub(super) fn unlisted() -> Error {
-    Error::corrupt("the checkpoint is not what was sealed: a file was added").help(HELP)
 }

@@ -22,5 +22,5 @@ mod read;
 mod storage;
 mod store;
 
-pub(crate) use document::{BLOCK_LEN_BYTES, FILE_NAME, HELP, SealDocument};
-pub(crate) use files::{Place, Seal, SealedFile, is_name_of_seal};
+pub(crate) use document::{BLOCK_LEN_BYTES, FILE_NAME, SealDocument};
+pub(crate) use files::{Place, Said, Seal, SealedFile, SideNames, is_name_of_side_file};

@@ -29,10 +29,13 @@ impl SealedStorage {
         if matches!(self.seal.governs(path), Governed::Free) {
             return None;
         }
-        let key = path.strip_prefix(self.seal.place.folder.path()).ok()?.to_str()?;
-        let folder = &self.seal.place.folder;
-        let store = SealedStore::new(folder.store(), Arc::clone(&self.seal), folder.path().to_owned());
-        Some((store, key))
+        let folder = self.seal.place.folder.path();
+        let (folder, key) = match path.strip_prefix(folder) {
+            Ok(key) => (folder, key),
+            Err(_) => (path.parent()?, Path::new(path.file_name()?)),
+        };
+        let store = SealedStore::new(self.storage.store(folder), Arc::clone(&self.seal), folder.to_owned());
+        Some((store, key.to_str()?))
     }
 }
 
@@ -61,10 +64,10 @@ impl Storage for SealedStorage {
         self.storage.first_file(folder, names)
     }
 
-    /// Those of the folder without the seal.
+    /// Those of the folder without its seal and its signature.
     fn entries(&self, folder: &Path) -> Result<Vec<Entry>> {
         let mut entries = self.storage.entries(folder)?;
-        entries.retain(|entry| folder.join(&entry.name) != self.seal.place.file.path());
+        entries.retain(|entry| !self.seal.is_side_file(&folder.join(&entry.name)));
         Ok(entries)
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::blob::SealedBlob;
-use super::files::{Governed, Seal, SealedFile, misfit, unlisted};
+use super::files::{Governed, Seal, SealedFile};
 use super::read::of_blob;
 use crate::error::{Error, Result};
 use crate::reads::KeyedBlob;
@@ -41,27 +41,27 @@ impl SealedStore {
 
     /// What is at a key; an error if it may not be read.
     fn value(&self, key: &[u8]) -> Result<Value> {
-        let Some(path) = self.path_of(key) else { return Ok(Value::Free) };
-        match self.seal.governs(&path) {
+        let path = self.path_of(key);
+        match path.as_deref().map_or(Governed::Unlisted, |path| self.seal.governs(path)) {
             Governed::Free => Ok(Value::Free),
             Governed::Listed(file) => Ok(Value::Sealed(Arc::clone(file))),
             Governed::Unlisted => match self.store.len_bytes(key)? {
                 None => Ok(Value::Free),
-                Some(_) => Err(unlisted().in_file(self.describe(key))),
+                Some(_) => Err((self.seal.said.unlisted)().in_file(self.describe(key))),
             },
         }
     }
 
-    fn is_seal(&self, key: &[u8]) -> bool {
-        self.path_of(key).is_some_and(|path| path == self.seal.place.file.path())
+    fn is_side_file(&self, key: &[u8]) -> bool {
+        self.path_of(key).is_some_and(|path| self.seal.is_side_file(&path))
     }
 
     fn blob(&self, key: &[u8], file: &SealedFile) -> KeyedBlob {
-        KeyedBlob::new(Arc::clone(&self.store), key, file.len_bytes, misfit)
+        KeyedBlob::new(Arc::clone(&self.store), key, file.len_bytes, self.seal.said.misfit)
     }
 
     fn is_gone(&self, key: &[u8]) -> Error {
-        misfit().in_file(self.describe(key))
+        (self.seal.said.misfit)().in_file(self.describe(key))
     }
 
     /// The bytes from `start` to `end` of a file, by one request.
@@ -117,7 +117,7 @@ impl Store for SealedStore {
 
     fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
         let mut keys = self.store.list(prefix)?;
-        keys.retain(|key| !self.is_seal(key));
+        keys.retain(|key| !self.is_side_file(key));
         Ok(keys)
     }
 
@@ -151,7 +151,7 @@ impl Store for SealedStore {
             Value::Sealed(file) => file,
         };
         let blob = self.store.open(key)?.ok_or_else(|| self.is_gone(key))?;
-        Ok(Some(Arc::new(SealedBlob::new(blob, file)?)))
+        Ok(Some(Arc::new(SealedBlob::new(blob, file, self.seal.said)?)))
     }
 
     fn read_into(&self, key: &[u8], offset_bytes: u64, out: &mut [u8]) -> Result<()> {

@@ -5,6 +5,7 @@
 
 pub mod buckets;
 pub mod cuts;
+pub mod damage;
 pub mod ranks;
 
 use regrow::array::{Array, Dtype, Shape};

@@ -19,6 +19,7 @@ use std::time::Instant;
 use super::convert::refuse_target_inside;
 use super::retry::Retries;
 use super::seal::take_from_files;
+use super::sign::{beside_files, put_beside};
 use super::{SaveOptions, format_bytes, replace};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::{Location, ToLocation};
@@ -95,7 +96,7 @@ impl fmt::Display for CopyReport {
 }
 
 /// Copies the checkpoint at `source` to `target`, byte for byte, whatever its layout: one checkpoint, or a folder of steps
-/// with all that are committed. Each file is read back and compared by its BLAKE3 before the target becomes a checkpoint.
+/// with all that are committed. Signatures are copied too. Each file is read back and compared by its BLAKE3 before the target becomes a checkpoint.
 ///
 /// Where a copy to the same target was interrupted, this goes on with it.
 ///
@@ -125,8 +126,10 @@ fn copy_once(source: &Location, target: &Location, options: &CopyOptions) -> Res
     copying.all(&plan, &|_| true).map_err(|error| stays(error, options))?;
     let reused_bytes = copying.reused_bytes.load(Ordering::Relaxed);
     options.monitor.finish()?;
+    let signature = beside_files(source)?;
     take_from_files(target)?;
     transfer.commit()?;
+    put_beside(target, signature)?;
     Ok(CopyReport {
         path: target.describe(),
         file_count: plan.files.len(),

@@ -21,6 +21,7 @@ use super::work::Copying;
 use super::{CopyOptions, CopyReport, begin, passes, stays, transfer_options};
 use crate::engine::seal::take_from_files;
 use crate::engine::shares::shares_of;
+use crate::engine::sign::{beside_files, put_beside};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::{Location, ToLocation};
 use crate::storage::{Brought, Left, Target, Transfer};
@@ -28,6 +29,7 @@ use crate::storage::{Brought, Left, Target, Transfer};
 /// A copy that has begun. Dropped before [`finish`](Self::finish), it leaves what it has for another copy to go on with.
 #[derive(Debug)]
 pub struct SharedCopy {
+    source: Location,
     target: Location,
     plan: Plan,
     options: CopyOptions,
@@ -103,6 +105,7 @@ impl SharedCopy {
         let names = plan.files.iter().map(|file| file.transfer.name.clone());
         let taken = Taken { files: vec![false; plan.files.len()], reused_bytes: 0 };
         Ok(Self {
+            source,
             target,
             numbers: names.zip(0..).collect(),
             taken: Mutex::new(taken),
@@ -176,7 +179,7 @@ impl SharedCopy {
     /// # Errors
     /// As [`copy`](super::copy); `Replaced` if the source is no longer what was planned.
     pub fn finish(self) -> Result<CopyReport> {
-        let Self { target, plan, options, transfer, taken, began, .. } = self;
+        let Self { source, target, plan, options, transfer, taken, began, .. } = self;
         let taken = taken.into_inner().unwrap_or_else(PoisonError::into_inner);
         let monitor = &options.monitor;
         let _running = monitor.begin()?;
@@ -189,8 +192,10 @@ impl SharedCopy {
         copying.all(&plan, &|at| !is_taken(at)).map_err(|error| stays(error, &options))?;
         let reused_bytes = copying.reused_bytes.load(Ordering::Relaxed).saturating_add(taken.reused_bytes);
         monitor.finish()?;
+        let signature = beside_files(&source)?;
         take_from_files(&target)?;
         transfer.commit()?;
+        put_beside(&target, signature)?;
         Ok(CopyReport {
             path: target.describe(),
             file_count: plan.files.len(),

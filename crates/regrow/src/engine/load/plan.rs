@@ -93,6 +93,7 @@ impl<'r> Plan<'r> {
         let (reader, infos) = (checkpoint.reader(), checkpoint.tree().leaves());
         let order = in_order(reader, wanted);
         let wanted_bytes = sum_bytes(infos, order.iter().copied());
+        checkpoint.check_unverified(options.unverified)?;
         let is_mapped = options.mapped || checkpoint.is_mapped();
         let has_views = is_mapped || checkpoint.has_views();
         let mut planner = Planner { checkpoint, options, has_views, map: None };

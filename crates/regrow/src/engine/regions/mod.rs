@@ -160,6 +160,7 @@ impl Checkpoint {
         outs: Vec<&mut [u8]>,
         options: &RegionOptions,
     ) -> Result<()> {
+        self.check_unverified(options.unverified)?;
         let monitor = &options.monitor;
         monitor.expect(outs.iter().map(|out| out.len() as u64).sum());
         monitor.enter(Stage::Read);

@@ -1,19 +1,22 @@
 //! Sealing: checksums beside checkpoints of layouts that have none. [`mod@crate::seal`] has what a seal is.
 
-mod sums;
-
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use super::digests::Digest;
 use super::names::names_in;
 use super::{Checkpoint, Layout, OpenOptions, Retries, SaveOptions, open_with};
+use crate::bytes::checksum::Crc32;
 use crate::error::{Error, Result};
 use crate::formats::flax::steps::ARRAYS_SUFFIX;
 use crate::formats::pytree_data::{self, Files};
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
-use crate::seal::{FILE_NAME, Place, SealDocument, is_name_of_seal};
+use crate::seal::{BLOCK_LEN_BYTES, FILE_NAME, Place, SealDocument, is_name_of_side_file};
+use crate::signature::place_of;
 use crate::storage::{Publication, archive};
+use crate::store::Store;
 use crate::text::{counted, format_bytes, printable};
 
 /// The layout whose checkpoints have all that a seal could add.
@@ -91,7 +94,7 @@ fn open(at: &Location, options: &SealOptions) -> Result<Checkpoint> {
 }
 
 /// Where a checkpoint that was opened at a location is: of a folder of steps, the step.
-fn part_of(at: &Location, checkpoint: &Checkpoint) -> Location {
+pub(super) fn part_of(at: &Location, checkpoint: &Checkpoint) -> Location {
     let step = checkpoint.reader().standing().step_folder;
     step.map_or_else(|| at.clone(), |step| at.join(step.location().below(at)))
 }
@@ -138,17 +141,28 @@ fn write(at: &Location, document: &SealDocument) -> Result<PathBuf> {
 fn document_of(at: &Location, layout: &str, monitor: &Monitor) -> Result<(SealDocument, u64)> {
     let place = Place::of(at);
     let mut document = SealDocument::new(layout, place.covers_folder);
-    let store = if place.covers_folder { at.opened()? } else { place.folder.store() };
-    let names = match place.covers_folder {
-        true => {
-            let mut names = names_in(at, &*store)?;
-            names.retain(|name| !is_name_of_seal(name));
-            names
-        }
-        false => names_beside(at, layout)?,
-    };
-    let bytes = sums::add_files(&mut document, &*store, names, monitor)?;
+    let (store, names) = files_of(at, &place, layout)?;
+    let digest = Digest { block_len_bytes: BLOCK_LEN_BYTES, of_block: Crc32::of, doing: "sealed" };
+    let mut bytes = 0_u64;
+    for file in digest.files(&*store, names, monitor)? {
+        bytes = bytes.saturating_add(file.len_bytes);
+        document.push(file.name, file.len_bytes, &file.blocks);
+    }
     Ok((document, bytes))
+}
+
+/// The files of a checkpoint that a seal or a signature covers: their names, as keys of the store.
+///
+/// # Errors
+/// `InvalidArgument` for a file that is one of several; what the storage says.
+pub(super) fn files_of(at: &Location, place: &Place, layout: &str) -> Result<(Arc<dyn Store>, Vec<String>)> {
+    if !place.covers_folder {
+        return Ok((place.folder.store(), names_beside(at, layout)?));
+    }
+    let store = at.opened()?;
+    let mut names = names_in(at, &*store)?;
+    names.retain(|name| !is_name_of_side_file(name));
+    Ok((store, names))
 }
 
 /// The names of the files of a checkpoint that has no folder.
@@ -162,7 +176,7 @@ fn names_beside(at: &Location, layout: &str) -> Result<Vec<String>> {
     if is_index || at.with_suffix(ARRAYS_SUFFIX).is_folder() {
         return Err(Error::invalid("the file is one of several that are the checkpoint")
             .in_file(at)
-            .help("seal the folder that holds them"));
+            .help("name the folder that holds them"));
     }
     Ok(vec![at.name_text()])
 }
@@ -176,12 +190,19 @@ fn remove(at: &Location) -> Result<SealReport> {
     Ok(SealReport { path: file.describe(), file_count: 0, bytes: 0, has_changed })
 }
 
-/// Takes away the seal of files that are about to be replaced; that of a folder goes with the folder.
+/// Takes away the seal and the signature of files that are about to be replaced; those of a folder go with the folder.
 ///
 /// # Errors
 /// What the storage says.
 pub(super) fn take_from_files(at: &Location) -> Result<()> {
-    if at.is_folder() { Ok(()) } else { remove(at).map(drop) }
+    if at.is_folder() {
+        return Ok(());
+    }
+    let signature = place_of(at).file;
+    if signature.is_file() {
+        signature.parent().store().delete(signature.name().as_encoded_bytes())?;
+    }
+    remove(at).map(drop)
 }
 
 /// The seal of a save: with the checkpoint where that can be read before it is committed, else right behind it.

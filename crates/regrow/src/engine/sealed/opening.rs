@@ -6,28 +6,34 @@ use super::reader::SealedReader;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::Reader;
 use crate::location::Location;
+use crate::options::OpenOptions;
 use crate::seal::Seal;
+use crate::signature;
 
-/// Reads the metadata of a checkpoint: under its seal, if it has one.
+/// Reads the metadata of a checkpoint: under the signature that the options ask for; else under its seal, if it has one.
 ///
 /// # Errors
-/// What `read` says; `Corrupt` if the files are not those that were sealed; `Replaced` if another step is the newest by
+/// What `read` says; `Untrusted`; `Corrupt` if the files are not those that were sealed or signed; `Replaced` if another step is the newest by
 /// now.
 pub(in crate::engine) fn read_under_seal(
     at: &Location,
-    ignore_seal: bool,
+    options: &OpenOptions,
     read: &dyn Fn(&Location) -> Result<Box<dyn Reader>>,
 ) -> Result<Box<dyn Reader>> {
-    if ignore_seal {
+    let needs_none = options.trusted_keys.is_empty();
+    if options.ignore_seal && needs_none {
         return read(at);
     }
-    if let Some(seal) = found(at)? {
+    if let Some(seal) = found(at, options)? {
         return under(seal, at, read);
     }
-    // Which step is opened only its layout knows. Each has a seal of its own.
+    // Which step is opened only its layout knows. Each has a seal and a signature of its own.
     let reader = read(at)?;
-    let Some(step) = step_of(&*reader) else { return Ok(reader) };
-    let Some(seal) = Seal::found(&step)? else { return Ok(reader) };
+    let step = step_of(&*reader);
+    let seal = step.as_ref().map_or(Ok(None), |step| found(step, options))?;
+    let (Some(step), Some(seal)) = (step, seal) else {
+        return if needs_none { Ok(reader) } else { Err(signature::missing().in_file(at)) };
+    };
     let sealed = under(seal, at, read)?;
     match step_of(&*sealed).is_some_and(|again| again.is_same(&step)) {
         true => Ok(sealed),
@@ -35,16 +41,21 @@ pub(in crate::engine) fn read_under_seal(
     }
 }
 
-/// What does not fit of the seal of a location; nothing if it has none.
+/// What does not fit of the signature or the seal of a location; nothing if it has none.
 ///
 /// # Errors
 /// As [`read_under_seal`].
-pub(in crate::engine) fn misfits(at: &Location) -> Result<Vec<Error>> {
-    Seal::found(at)?.map_or(Ok(Vec::new()), |seal| seal.misfits())
+pub(in crate::engine) fn misfits(at: &Location, options: &OpenOptions) -> Result<Vec<Error>> {
+    found(at, options)?.map_or(Ok(Vec::new()), |seal| seal.misfits())
 }
 
-fn found(at: &Location) -> Result<Option<Seal>> {
-    Seal::found(at).map_err(|error| match error.kind() {
+/// The signature by a trusted key where that is asked for, else the seal.
+fn found(at: &Location, options: &OpenOptions) -> Result<Option<Seal>> {
+    let found = match options.trusted_keys.as_slice() {
+        [] => Seal::found(at),
+        keys => signature::trusted(at, keys),
+    };
+    found.map_err(|error| match error.kind() {
         // It is the first request: what is wrong is the way to the checkpoint, not the seal.
         ErrorKind::Io if at.local_path().is_err() => error.of_file(at),
         _ => error,

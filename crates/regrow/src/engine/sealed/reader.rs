@@ -10,7 +10,7 @@ use crate::engine::names::names_in;
 use crate::error::{Error, Result};
 use crate::formats::{Description, Reader, Rest, Standing};
 use crate::reads::{BlobRef, Checked, Checks, Coded, Extent, KeyedBlob, Source};
-use crate::seal::{HELP, Seal, SealedFile, is_name_of_seal};
+use crate::seal::{Seal, SealedFile, is_name_of_side_file};
 use crate::store::{Blob, Store};
 use crate::tree::{LeafInfo, Tree};
 
@@ -47,10 +47,17 @@ impl SealedReader {
             seal.files.iter().enumerate().map(|(at, file)| (store.describe(file.name.as_bytes()), at));
         let (by_name, blobs) = (names.collect(), seal.files.iter().map(|_| OnceLock::new()).collect());
         let mut description = reader.description().clone();
-        description
-            .notes
-            .push(format!("sealed: {}", crate::text::counted(seal.files.len(), "file", "files")));
+        let files = crate::text::counted(seal.files.len(), "file", "files");
+        description.notes.push(match seal.signer {
+            Some(key) => format!("signed by {key}: {files}"),
+            None => format!("sealed: {files}"),
+        });
         let sealed = Self { reader, description, seal: Arc::clone(&seal), store, by_name, blobs };
+        if seal.signer.is_some()
+            && let Some(added) = sealed.added()?.into_iter().next()
+        {
+            return Err(added);
+        }
         if sealed.description.layout == READ_BY_PATH {
             for at in 0..seal.files.len() {
                 sealed.checked(at)?.map_or(Ok(()), first_bad)?;
@@ -65,7 +72,7 @@ impl SealedReader {
         if let Some(blob) = slot.get() {
             return Ok(Some((blob, file)));
         }
-        let changed = || Error::corrupt("a sealed file changed while it was read").help(HELP);
+        let changed = self.seal.said.changed;
         let key = file.name.as_bytes();
         let blob: Arc<dyn Blob> = if self.seal.files.len() > OPEN_FILES_MAX {
             Arc::new(KeyedBlob::new(Arc::clone(&self.store), key, file.len_bytes, changed))
@@ -81,9 +88,10 @@ impl SealedReader {
         Ok(self.blob(at)?.map(|(blob, file)| Checked { blob: &**blob, table: &file.table }))
     }
 
-    /// An extent of a sealed file without checksums of its own, with those of the seal.
+    /// An extent of a sealed file without checksums of its own, with those of the seal. Of a signed one, always with the
+    /// digests of the signature.
     fn under_seal<'r>(&'r self, extent: Extent<'r>) -> Result<Extent<'r>> {
-        if extent.checks.is_some() {
+        if extent.checks.is_some() && self.seal.signer.is_none() {
             return Ok(extent);
         }
         let Some(&at) = self.by_name.get(&extent.blob.describe()) else { return Ok(extent) };
@@ -114,12 +122,8 @@ impl SealedReader {
         let known: std::collections::HashSet<&str> =
             self.seal.files.iter().map(|file| file.name.as_str()).collect();
         let names = names_in(&self.seal.place.folder, &*self.store)?;
-        let added = names.iter().filter(|name| !is_name_of_seal(name) && !known.contains(name.as_str()));
-        let error = |name: &String| {
-            Error::corrupt("a file was put into the checkpoint after it was sealed")
-                .in_file(self.store.describe(name.as_bytes()))
-                .help(HELP)
-        };
+        let added = names.iter().filter(|name| !is_name_of_side_file(name) && !known.contains(name.as_str()));
+        let error = |name: &String| (self.seal.said.unlisted)().in_file(self.store.describe(name.as_bytes()));
         Ok(added.take(ADDED_SHOWN_MAX).map(error).collect())
     }
 }
@@ -160,6 +164,11 @@ impl Reader for SealedReader {
 
     fn standing(&self) -> Standing<'_> {
         // Files are opened when they are wanted.
-        Standing { has_data_checksums: true, reads_open_files: false, ..self.reader.standing() }
+        Standing {
+            has_data_checksums: true,
+            reads_open_files: false,
+            signer: self.seal.signer,
+            ..self.reader.standing()
+        }
     }
 }

@@ -156,6 +156,7 @@ impl Reader for Composite {
             }),
             is_never_rewritten: all(|standing| standing.is_never_rewritten),
             reads_open_files: all(|standing| standing.reads_open_files),
+            signer: None,
             step_folder: self.step_folder.as_ref(),
         }
     }

@@ -1,0 +1,150 @@
+//! Signing: a signature beside a checkpoint. [`mod@crate::signature`] has what a signature is.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::digests::Digest;
+use super::seal::{files_of, part_of};
+use super::{OpenOptions, Retries, open_with};
+use crate::error::{Error, Result, ResultExt};
+use crate::location::{Location, ToLocation};
+use crate::monitor::Monitor;
+use crate::signature::{
+    BLOCK_LEN_BYTES, FileDigests, PrivateKey, PublicKey, SignatureDocument, Signed, place_of,
+};
+use crate::storage::archive;
+use crate::text::{counted, format_bytes, printable};
+
+/// How to sign.
+#[derive(Debug, Clone, Default)]
+pub struct SignOptions {
+    /// The step to sign in a folder of steps; the newest committed one if `None`.
+    pub step: Option<u64>,
+    /// Watches the work, and stops it.
+    pub monitor: Monitor,
+}
+
+/// What a signature covers.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct SignReport {
+    /// The file with the signature.
+    pub path: PathBuf,
+    /// Files that are signed.
+    pub file_count: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// All who have signed them, in the order in which they did.
+    pub signers: Vec<PublicKey>,
+}
+
+impl fmt::Display for SignReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.to_string_lossy();
+        let signers = self.signers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let files = counted(self.file_count, "file", "files");
+        write!(f, "{}: {files}, {}, signed by {signers}", printable(&path), format_bytes(self.bytes))
+    }
+}
+
+/// Signs the checkpoint at a path or URL, of any layout: a BLAKE3 of each 256 KiB of its files, and an Ed25519 signature of all
+/// of these, in a file beside it. Whoever opens it with [`OpenOptions::trusted_keys`] is sure that each byte that is read is
+/// one that was signed. The checkpoint itself is verified first, and not touched. All files are read twice.
+///
+/// Where others have signed the same files, their signatures stay. A signature of other files is replaced.
+///
+/// # Errors
+/// What opening says; `Corrupt` if the checkpoint is found to be damaged; `InvalidArgument` for a file that is one of
+/// several; `Replaced` if somebody writes to it meanwhile; `Unsupported` in an archive and on a web server;
+/// `PermissionDenied` and what else the storage says. Whatever the error, an earlier signature is as it was.
+pub fn sign(path: impl ToLocation, key: &PrivateKey, options: &SignOptions) -> Result<SignReport> {
+    let at = path.to_location()?;
+    if archive::find(&at)?.is_some() {
+        return Err(Error::unsupported("nothing can be written into an archive")
+            .in_file(&at)
+            .help("sign the checkpoint before it goes into the archive"));
+    }
+    let monitor = &options.monitor;
+    let report = monitor.begin().and_then(|_running| {
+        let report = Retries::until_unreplaced(|| sign_once(&at, key, options));
+        monitor.finish().and(report)
+    });
+    monitor.conclude(report)
+}
+
+fn sign_once(at: &Location, key: &PrivateKey, options: &SignOptions) -> Result<SignReport> {
+    let checkpoint = open_with(at, &OpenOptions { step: options.step, ..OpenOptions::default() })?;
+    if let Some(first) = checkpoint.verify()?.findings.into_iter().next() {
+        return Err(first
+            .error
+            .help("a damaged checkpoint is not signed: `regrow verify` shows all that is wrong"));
+    }
+    let layout = checkpoint.description().layout.clone();
+    let part = part_of(at, &checkpoint);
+    let signed = signed_of(&part, &layout, &options.monitor)?;
+    if checkpoint.is_replaced() {
+        return Err(checkpoint.was_replaced());
+    }
+    let file = place_of(&part).file;
+    let mut document = match earlier(&part, &signed)? {
+        Some(document) => document,
+        None => SignatureDocument::unsigned(&signed)?,
+    };
+    document.add(key).in_file(&file)?;
+    put(&file, document.to_bytes()?)?;
+    Ok(SignReport {
+        path: file.describe(),
+        file_count: signed.names.len(),
+        bytes: signed.len_bytes.iter().fold(0, |all, len| all.saturating_add(*len)),
+        signers: document.signers(),
+    })
+}
+
+/// What there is to sign: the digests of the files of a checkpoint.
+fn signed_of(at: &Location, layout: &str, monitor: &Monitor) -> Result<Signed> {
+    let place = place_of(at);
+    let (store, names) = files_of(at, &place, layout)?;
+    let digest = Digest { block_len_bytes: BLOCK_LEN_BYTES, of_block: blake3::hash, doing: "signed" };
+    let files = digest.files(&*store, names, monitor)?.into_iter().map(|file| {
+        let name = match file.name.strip_prefix(&place.stem) {
+            Some(rest) if !place.covers_folder => format!("*{rest}"),
+            _ => file.name,
+        };
+        FileDigests { name, len_bytes: file.len_bytes, block_blake3: file.blocks }
+    });
+    Ok(Signed::new(layout, place.covers_folder, files.collect()))
+}
+
+/// The signature that is there, if it is one of the same files.
+fn earlier(at: &Location, signed: &Signed) -> Result<Option<SignatureDocument>> {
+    let Some(bytes) = place_of(at).read("the signature")? else { return Ok(None) };
+    // One that cannot be read is replaced, like one of other files.
+    let document = SignatureDocument::parse(&bytes).ok();
+    Ok(document.filter(|document| document.unverified().is_ok_and(|earlier| earlier.has_files_of(signed))))
+}
+
+/// Writes a signature in one step.
+fn put(file: &Location, bytes: Vec<u8>) -> Result<()> {
+    file.parent().store().put(file.name().as_encoded_bytes(), bytes.into())
+}
+
+/// The signature beside the files of a checkpoint, for a copy of them; that of a folder is one of its files.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn beside_files(at: &Location) -> Result<Option<Vec<u8>>> {
+    if at.is_folder() { Ok(None) } else { place_of(at).read("the signature") }
+}
+
+/// Puts it beside the copy.
+///
+/// # Errors
+/// What the storage says, and that the copy is there without it.
+pub(super) fn put_beside(at: &Location, signature: Option<Vec<u8>>) -> Result<()> {
+    let Some(bytes) = signature else { return Ok(()) };
+    put(&place_of(at).file, bytes).map_err(|error| {
+        error.help(
+            "the checkpoint was copied, and its signature was not: copy that file too, or sign the copy",
+        )
+    })
+}

@@ -1,0 +1,312 @@
+//! A signature as a file: `regrow.signature.json`.
+//!
+//! ```text
+//! {"signatures":[{"public_key":"3fa9...",     64 hex digits
+//!                 "signature":"84c1..."}],    Ed25519, 128 hex digits; one for each key
+//!  "signed":{"format":"regrow-signature", "version":1,
+//!            "writer":"regrow 0.1.0", "created_unix_ns":...,
+//!            "layout":"orbax",              what the checkpoint was opened as
+//!            "covers_folder":true,          whether these are all files of the folder
+//!            "block_len_bytes":262144,
+//!            "names":["_METADATA","d/3f2a"],
+//!            "len_bytes":[812,1048576],
+//!            "block_blake3":"9a40..."}}     64 hex digits a block, file after file
+//! ```
+//!
+//! What is signed are the bytes of the value of `signed` as they stand in the file, behind [`PREFIX`]. So nobody has to
+//! write JSON in one canonical way, and nothing is parsed before it has verified.
+//!
+//! Names are below the folder. Those of a checkpoint of single files begin with `*`, which stands for the checkpoint's own
+//! name: so the file can be copied with it under another name, and never speaks of its neighbours.
+
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::keys::{PrivateKey, PublicKey, SIGNATURE_LEN_BYTES, hex};
+use crate::bytes::hex::digests;
+use crate::error::{Error, ErrorKind, Result};
+use crate::seal::SideNames;
+
+/// Name of a signature in the folder of a checkpoint.
+pub(crate) const FILE_NAME: &str = "regrow.signature.json";
+
+/// Beside a checkpoint of single files: `regrow.signature.model.msgpack.json`.
+pub(crate) const NAMES: SideNames =
+    SideNames { in_folder: FILE_NAME, beside: ("regrow.signature.", ".json") };
+
+/// Bytes of every block but the last of a file: the digests of a GiB take 256 KiB of the file, as those of a seal do.
+pub(crate) const BLOCK_LEN_BYTES: u64 = 256 << 10;
+
+/// The version that is written, and the last that is read.
+const VERSION: u32 = 1;
+
+const FORMAT: &str = "regrow-signature";
+
+/// What is signed begins with it: a signature over anything else, by the same key, is none of a checkpoint.
+const PREFIX: &[u8] = b"regrow signature 1\n";
+
+/// Most signatures in a file.
+const SIGNATURES_MAX: usize = 64;
+
+/// Blocks of other lengths than these are read by no pass in one piece.
+const BLOCK_LEN_RANGE_BYTES: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
+
+/// What to do about a checkpoint that cannot be trusted.
+pub(super) const HELP: &str = "do not use what it holds; get it again from who signed it. Who has made or changed it on \
+                               purpose signs it again (`regrow sign`)";
+
+/// The file, read: nothing of it is verified.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SignatureDocument {
+    signatures: Vec<SignatureOf>,
+    signed: Box<RawValue>,
+}
+
+/// One key's signature.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct SignatureOf {
+    public_key: String,
+    signature: String,
+}
+
+/// What is signed.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Signed {
+    format: String,
+    version: u32,
+    /// Program and version that made it.
+    writer: String,
+    created_unix_ns: u64,
+    /// The layout that the checkpoint was opened in, for people: an item of it may have another.
+    layout: String,
+    /// Whether the files are all those of the folder.
+    pub covers_folder: bool,
+    /// Bytes of every block but the last of a file.
+    pub block_len_bytes: u64,
+    /// The files, by their paths below the folder.
+    pub names: Vec<String>,
+    /// Their lengths.
+    pub len_bytes: Vec<u64>,
+    /// BLAKE3 of each block.
+    #[serde(with = "digests")]
+    pub block_blake3: Vec<blake3::Hash>,
+}
+
+/// A file that is signed.
+#[derive(Debug)]
+pub(crate) struct FileDigests {
+    /// Below the folder.
+    pub name: String,
+    pub len_bytes: u64,
+    pub block_blake3: Vec<blake3::Hash>,
+}
+
+impl SignatureDocument {
+    /// The file with these contents and no signature.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub fn unsigned(signed: &Signed) -> Result<Self> {
+        let raw = serde_json::value::to_raw_value(signed).map_err(|error| unwritten(&error))?;
+        Ok(Self { signatures: Vec::new(), signed: raw })
+    }
+
+    /// Parses the file's bytes.
+    ///
+    /// # Errors
+    /// `Untrusted` for what is no such file.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        let parsed: Self = serde_json::from_slice(bytes)
+            .map_err(|error| untrusted(format!("the signature of the checkpoint cannot be read: {error}")))?;
+        match parsed.signatures.len() <= SIGNATURES_MAX {
+            true => Ok(parsed),
+            false => Err(untrusted("the signature of the checkpoint cannot be read: there are too many")
+                .expected(format_args!("at most {SIGNATURES_MAX}"), parsed.signatures.len())),
+        }
+    }
+
+    /// The file's bytes.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        serde_json::to_vec(self).map_err(|error| unwritten(&error))
+    }
+
+    /// Adds the signature of a key, in place of an earlier one.
+    ///
+    /// # Errors
+    /// `Limit` if there are too many.
+    pub fn add(&mut self, key: &PrivateKey) -> Result<()> {
+        let public_key = key.public_key().to_string();
+        self.signatures.retain(|other| other.public_key != public_key);
+        if self.signatures.len() >= SIGNATURES_MAX {
+            return Err(Error::new(ErrorKind::Limit, "the checkpoint has too many signatures")
+                .expected(format_args!("at most {SIGNATURES_MAX}"), "one more"));
+        }
+        let signature = hex_of(&key.sign(&self.message()));
+        self.signatures.push(SignatureOf { public_key, signature });
+        Ok(())
+    }
+
+    /// The keys whose signatures verify.
+    pub fn signers(&self) -> Vec<PublicKey> {
+        let message = self.message();
+        self.signatures.iter().filter_map(|signature| signature.verified(&message)).collect()
+    }
+
+    /// What is signed, without a look at who signed it.
+    ///
+    /// # Errors
+    /// As [`Signed::parse`].
+    pub fn unverified(&self) -> Result<Signed> {
+        Signed::parse(self.signed.get())
+    }
+
+    /// What is signed, and by which of these keys.
+    ///
+    /// # Errors
+    /// `Untrusted` if none of them has signed it, or the signature does not verify, or what it says contradicts itself;
+    /// `Unsupported` for a later version.
+    pub fn verified(&self, trusted: &[PublicKey]) -> Result<(Signed, PublicKey)> {
+        let message = self.message();
+        let named = |key: &&PublicKey| {
+            let name = key.to_string();
+            self.signatures.iter().any(|signature| signature.public_key == name)
+        };
+        let signer = self.signatures.iter().filter_map(|signature| {
+            // Keys that nobody trusts are not even parsed.
+            trusted.iter().find(|key| key.to_string() == signature.public_key)?;
+            signature.verified(&message)
+        });
+        let Some(signer) = signer.into_iter().next() else {
+            let keys: Vec<&str> = self.signatures.iter().map(|one| one.public_key.as_str()).collect();
+            return Err(match trusted.iter().find(named) {
+                Some(key) => untrusted("the signature of the checkpoint does not verify")
+                    .expected(format_args!("a signature by {key}"), "another one"),
+                None => untrusted("the checkpoint is signed by no key that is trusted").expected(
+                    trusted.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+                    if keys.is_empty() { "nobody".to_owned() } else { keys.join(", ") },
+                ),
+            });
+        };
+        Ok((self.unverified()?, signer))
+    }
+
+    fn message(&self) -> Vec<u8> {
+        [PREFIX, self.signed.get().as_bytes()].concat()
+    }
+}
+
+impl SignatureOf {
+    fn verified(&self, message: &[u8]) -> Option<PublicKey> {
+        let key = PublicKey::from_bytes(&hex(&self.public_key)?).ok()?;
+        let signature = hex::<SIGNATURE_LEN_BYTES>(&self.signature)?;
+        key.verifies(message, &signature).then_some(key)
+    }
+}
+
+impl Signed {
+    /// What is signed now, of these files.
+    pub fn new(layout: &str, covers_folder: bool, files: Vec<FileDigests>) -> Self {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let mut signed = Self {
+            format: FORMAT.to_owned(),
+            version: VERSION,
+            writer: concat!("regrow ", env!("CARGO_PKG_VERSION")).to_owned(),
+            created_unix_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+            layout: layout.to_owned(),
+            covers_folder,
+            block_len_bytes: BLOCK_LEN_BYTES,
+            names: Vec::new(),
+            len_bytes: Vec::new(),
+            block_blake3: Vec::new(),
+        };
+        for file in files {
+            signed.names.push(file.name);
+            signed.len_bytes.push(file.len_bytes);
+            signed.block_blake3.extend(file.block_blake3);
+        }
+        signed
+    }
+
+    /// Whether both speak of the same files.
+    pub fn has_files_of(&self, other: &Self) -> bool {
+        self.covers_folder == other.covers_folder
+            && self.block_len_bytes == other.block_len_bytes
+            && self.names == other.names
+            && self.len_bytes == other.len_bytes
+            && self.block_blake3 == other.block_blake3
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Kind {
+            format: String,
+            version: u32,
+        }
+        let unreadable = |error: serde_json::Error| {
+            untrusted(format!("the signature of the checkpoint cannot be read: {error}"))
+        };
+        let Kind { format, version } = serde_json::from_str(text).map_err(unreadable)?;
+        if format != FORMAT {
+            return Err(untrusted("what is signed is no checkpoint").expected(FORMAT, format));
+        }
+        if version != VERSION {
+            return Err(Error::unsupported(format!("the signature is of version {version}"))
+                .expected(format_args!("version {VERSION}"), version)
+                .help("a newer regrow made it: update regrow"));
+        }
+        let parsed: Self = serde_json::from_str(text).map_err(unreadable)?;
+        parsed.check()?;
+        Ok(parsed)
+    }
+
+    fn check(&self) -> Result<()> {
+        let wrong =
+            |what: &str| untrusted(format!("the signature of the checkpoint contradicts itself: {what}"));
+        if !BLOCK_LEN_RANGE_BYTES.contains(&self.block_len_bytes) {
+            return Err(wrong("no blocks have such a length").expected(
+                format_args!("{} to {} bytes", BLOCK_LEN_RANGE_BYTES.start(), BLOCK_LEN_RANGE_BYTES.end()),
+                self.block_len_bytes,
+            ));
+        }
+        if self.names.len() != self.len_bytes.len() {
+            return Err(wrong("there is not one length for each file")
+                .expected(self.names.len(), self.len_bytes.len()));
+        }
+        let blocks = self.len_bytes.iter().map(|len| len.div_ceil(self.block_len_bytes));
+        let blocks = blocks.fold(0_u64, u64::saturating_add);
+        if blocks != self.block_blake3.len() as u64 {
+            return Err(
+                wrong("there is not one digest for each block").expected(blocks, self.block_blake3.len())
+            );
+        }
+        let leaves = |name: &&String| {
+            name.contains('\0') || name.split('/').any(|part| matches!(part, "" | "." | ".."))
+        };
+        if let Some(name) = self.names.iter().find(leaves) {
+            return Err(wrong("it names a file outside its folder").expected("a path below it", name));
+        }
+        let mut known = HashSet::with_capacity(self.names.len());
+        match self.names.iter().find(|name| !known.insert(name.as_str())) {
+            Some(name) => Err(wrong("it names a file twice").expected("each once", name)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The error for what cannot be trusted.
+pub(super) fn untrusted(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Untrusted, what).help(HELP)
+}
+
+fn unwritten(error: &serde_json::Error) -> Error {
+    Error::invalid(format!("the signature cannot be written: {error}"))
+}
+
+fn hex_of(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,243 @@
+//! Ed25519 keys, in the formats in which people have them.
+//!
+//! | | private | public |
+//! |---|---|---|
+//! | OpenSSL | PKCS#8 PEM: `openssl genpkey -algorithm ed25519` | SPKI PEM: `openssl pkey -pubout` |
+//! | OpenSSH | `ssh-keygen -t ed25519` | `ssh-ed25519 AAAA...` |
+//! | raw | | 64 hex digits |
+
+use std::fmt;
+use std::str::FromStr;
+
+use ed25519_dalek::pkcs8::{DecodePrivateKey, DecodePublicKey};
+use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
+
+use crate::error::{Error, Result, ResultExt};
+use crate::location::ToLocation;
+
+/// Longest file of a key that is read.
+const FILE_LEN_MAX_BYTES: u64 = 64 << 10;
+
+/// Bytes of a public key.
+const KEY_LEN_BYTES: usize = 32;
+
+/// Bytes of a signature.
+pub(super) const SIGNATURE_LEN_BYTES: usize = 64;
+
+const SSH_NAME: &str = "ssh-ed25519";
+
+/// A key that signs. It is not shown, and its memory is overwritten when it is dropped.
+pub struct PrivateKey(SigningKey);
+
+/// A key by which signatures are verified. As text it is 64 hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PublicKey(VerifyingKey);
+
+impl PrivateKey {
+    /// Reads a file with a private key, PKCS#8 PEM or OpenSSH.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse); `NotFound` and what else the storage says.
+    pub fn read(path: impl ToLocation) -> Result<Self> {
+        let (text, file) = read_text(path)?;
+        Self::parse(&text).in_file(file)
+    }
+
+    /// Parses a private key, PKCS#8 PEM or OpenSSH.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for anything else: an encrypted key, one of another algorithm, a public key.
+    pub fn parse(text: &str) -> Result<Self> {
+        let text = text.trim();
+        let wrong = |what: &str| Error::invalid(what).expected("an Ed25519 private key", kind_of(text));
+        match label_of(text) {
+            Some("PRIVATE KEY") => SigningKey::from_pkcs8_pem(text).map(Self).map_err(|_| {
+                wrong("the private key is damaged, or of another algorithm than Ed25519")
+                    .help("make one with `openssl genpkey -algorithm ed25519 -out key.pem`")
+            }),
+            Some("ENCRYPTED PRIVATE KEY") => Err(wrong("the private key is encrypted")
+                .help("decrypt it first: `openssl pkey -in key.pem -out plain.pem`")),
+            Some("OPENSSH PRIVATE KEY") => Self::parse_openssh(text),
+            Some("PUBLIC KEY") => {
+                Err(wrong("this is a public key").help("sign with the private key that belongs to it"))
+            }
+            _ if text.starts_with(SSH_NAME) => {
+                Err(wrong("this is a public key").help("sign with the private key that belongs to it"))
+            }
+            _ => Err(wrong("this is no private key that can sign")
+                .help("make one with `openssl genpkey -algorithm ed25519 -out key.pem`")),
+        }
+    }
+
+    fn parse_openssh(text: &str) -> Result<Self> {
+        let damaged = |_| {
+            Error::invalid("the private key is damaged, or of another algorithm than Ed25519")
+                .help("make one with `ssh-keygen -t ed25519`")
+        };
+        let key = ssh_key::PrivateKey::from_openssh(text).map_err(damaged)?;
+        if key.is_encrypted() {
+            return Err(Error::invalid("the private key is encrypted")
+                .help("take the passphrase off a copy of it: `ssh-keygen -p -N \"\" -f COPY`"));
+        }
+        let pair = key.key_data().ed25519().ok_or_else(|| {
+            Error::invalid("the private key is of another algorithm")
+                .expected("Ed25519", key.algorithm())
+                .help("make one with `ssh-keygen -t ed25519`")
+        })?;
+        Ok(Self(SigningKey::from_bytes(&pair.private.to_bytes())))
+    }
+
+    /// The key by which its signatures are verified.
+    pub fn public_key(&self) -> PublicKey {
+        PublicKey(self.0.verifying_key())
+    }
+
+    pub(super) fn sign(&self, message: &[u8]) -> [u8; SIGNATURE_LEN_BYTES] {
+        self.0.sign(message).to_bytes()
+    }
+}
+
+impl fmt::Debug for PrivateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PrivateKey of {}", self.public_key())
+    }
+}
+
+impl PublicKey {
+    /// Reads a file with a public key: SPKI PEM, OpenSSH, or 64 hex digits.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse); `NotFound` and what else the storage says.
+    pub fn read(path: impl ToLocation) -> Result<Self> {
+        let (text, file) = read_text(path)?;
+        Self::parse(&text).in_file(file)
+    }
+
+    /// Parses a public key: SPKI PEM, a line of OpenSSH, or 64 hex digits.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for anything else: a private key, one of another algorithm, a key that proves nothing.
+    pub fn parse(text: &str) -> Result<Self> {
+        let text = text.trim();
+        let wrong = |what: &str| Error::invalid(what).expected("an Ed25519 public key", kind_of(text));
+        let key = match label_of(text) {
+            Some("PUBLIC KEY") => VerifyingKey::from_public_key_pem(text)
+                .map_err(|_| wrong("the public key is damaged, or of another algorithm than Ed25519"))?,
+            Some(_) => {
+                return Err(wrong("this is no public key").help(
+                    "take the public key that belongs to it: `openssl pkey -in key.pem -pubout`, or the file `.pub` of ssh-keygen",
+                ));
+            }
+            None if text.starts_with("ssh-") => {
+                let key = ssh_key::PublicKey::from_openssh(text)
+                    .map_err(|_| wrong("the public key is damaged, or of an algorithm that is not known"))?;
+                let bytes = key.key_data().ed25519().ok_or_else(|| {
+                    wrong("the public key is of another algorithm")
+                        .help("make one with `ssh-keygen -t ed25519`")
+                })?;
+                return Self::from_bytes(&bytes.0);
+            }
+            None => {
+                let digits = hex::<KEY_LEN_BYTES>(text).ok_or_else(|| wrong("this is no public key"))?;
+                return Self::from_bytes(&digits);
+            }
+        };
+        Self::strong(key)
+    }
+
+    /// Whether a text is a key, and not the name of a file with one.
+    pub fn is_text_of_key(text: &str) -> bool {
+        let text = text.trim_start();
+        text.starts_with("-----BEGIN ")
+            || text.starts_with("ssh-ed25519 ")
+            || hex::<KEY_LEN_BYTES>(text).is_some()
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8; KEY_LEN_BYTES]) -> Result<Self> {
+        let not_a_key = |_| Error::invalid("these 32 bytes are no Ed25519 public key");
+        Self::strong(VerifyingKey::from_bytes(bytes).map_err(not_a_key)?)
+    }
+
+    fn strong(key: VerifyingKey) -> Result<Self> {
+        match key.is_weak() {
+            false => Ok(Self(key)),
+            true => {
+                Err(Error::invalid("the public key is weak: anybody can make signatures that it verifies"))
+            }
+        }
+    }
+
+    /// The key's 32 bytes.
+    pub fn to_bytes(&self) -> [u8; KEY_LEN_BYTES] {
+        self.0.to_bytes()
+    }
+
+    pub(super) fn verifies(&self, message: &[u8], signature: &[u8; SIGNATURE_LEN_BYTES]) -> bool {
+        self.0.verify_strict(message, &Signature::from_bytes(signature)).is_ok()
+    }
+}
+
+impl FromStr for PublicKey {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PublicKey({self})")
+    }
+}
+
+/// Lower-case hex digits, as many as it takes.
+pub(super) fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    if pairs.len() != N || !rest.is_empty() {
+        return None;
+    }
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let mut bytes = [0; N];
+    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
+        *byte = digit(*high)? << 4 | digit(*low)?;
+    }
+    Some(bytes)
+}
+
+/// What a PEM text says that it is.
+fn label_of(text: &str) -> Option<&str> {
+    text.strip_prefix("-----BEGIN ")?.split_once("-----").map(|(label, _)| label)
+}
+
+/// The same for errors. Nothing of a key itself is said.
+fn kind_of(text: &str) -> String {
+    match label_of(text) {
+        Some(label) => label.to_lowercase(),
+        None if text.starts_with("ssh-") => "an OpenSSH public key".to_owned(),
+        None => "something else".to_owned(),
+    }
+}
+
+fn read_text(path: impl ToLocation) -> Result<(String, std::path::PathBuf)> {
+    let at = path.to_location()?;
+    let missing = || Error::new(crate::ErrorKind::NotFound, "there is no such file with a key").in_file(&at);
+    if !at.is_file() {
+        return Err(missing());
+    }
+    let bytes = at.read_beginning(FILE_LEN_MAX_BYTES)?.ok_or_else(missing)?;
+    let text = String::from_utf8(bytes).map_err(|_| {
+        Error::invalid("the file of a key is no text: keys are read as PEM or OpenSSH").in_file(&at)
+    })?;
+    Ok((text, at.describe()))
+}

@@ -1,0 +1,19 @@
+//! Signatures: who vouches for the files of a checkpoint, in a file beside them.
+//!
+//! A signature is a [seal](crate::seal) whose checksums nobody can forge: a BLAKE3 of each 256 KiB of each file, and Ed25519
+//! signatures of all of these. Once it has verified, it is used as a seal is: whatever is read of the checkpoint is read by
+//! whole blocks, and each has its digest before a byte is handed out.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `keys` | private and public keys, in the formats of OpenSSL and OpenSSH |
+//! | `document` | the file: `regrow.signature.json` |
+//! | `trust` | the signature of a checkpoint by a key that is trusted, in use |
+
+mod document;
+mod keys;
+mod trust;
+
+pub(crate) use document::{BLOCK_LEN_BYTES, FILE_NAME, FileDigests, NAMES, SignatureDocument, Signed};
+pub use keys::{PrivateKey, PublicKey};
+pub(crate) use trust::{missing, place_of, trusted};

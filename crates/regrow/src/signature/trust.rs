@@ -1,0 +1,77 @@
+//! The signature of a checkpoint, verified and in use.
+
+use std::sync::Arc;
+
+use super::document::{HELP, NAMES, SignatureDocument, Signed, untrusted};
+use super::keys::PublicKey;
+use crate::error::{Error, Result, ResultExt};
+use crate::location::Location;
+use crate::reads::{BlockTable, Words};
+use crate::seal::{Place, Said, Seal, SealedFile};
+
+/// What is said of a block that fails.
+const WORDS: Words = Words {
+    what: |_, block| format!("block {block} of a signed file is not what was signed"),
+    help: HELP,
+    help_if_zeros: "the block is all zeros: a write that never reached the disk; copy the checkpoint again",
+};
+
+/// What is said of the files that a signature does not fit.
+const SAID: Said = Said {
+    misfit: || {
+        Error::corrupt("the checkpoint is not what was signed: a file is gone, or has another length")
+            .help(HELP)
+    },
+    unlisted: || Error::corrupt("the checkpoint is not what was signed: a file was added").help(HELP),
+    changed: || Error::corrupt("a signed file changed while it was read").help(HELP),
+};
+
+/// The error for a checkpoint that has no signature.
+pub(crate) fn missing() -> Error {
+    untrusted("the checkpoint has no signature")
+}
+
+/// Where the signature of a checkpoint lies.
+pub(crate) fn place_of(at: &Location) -> Place {
+    Place::named(at, NAMES)
+}
+
+/// The signature of what is at a location by one of these keys; of a part of a folder on a disk, that of the folder. `None`
+/// if there is no signature at all.
+///
+/// # Errors
+/// As [`SignatureDocument::verified`]; what the storage says.
+pub(crate) fn trusted(at: &Location, keys: &[PublicKey]) -> Result<Option<Seal>> {
+    Place::search(at, NAMES, &|place| read(place, keys))
+}
+
+fn read(place: Place, keys: &[PublicKey]) -> Result<Option<Seal>> {
+    let Some(bytes) = place.read("the signature")? else { return Ok(None) };
+    let verified = || SignatureDocument::parse(&bytes)?.verified(keys);
+    let (signed, signer) = verified().in_file(&place.file)?;
+    in_use(signed, signer, place.clone()).in_file(&place.file).map(Some)
+}
+
+fn in_use(signed: Signed, signer: PublicKey, place: Place) -> Result<Seal> {
+    if signed.covers_folder != place.covers_folder {
+        return Err(untrusted("the signature is one of another kind of checkpoint").expected(
+            if place.covers_folder { "that of a folder" } else { "that of single files" },
+            if signed.covers_folder { "that of a folder" } else { "that of single files" },
+        ));
+    }
+    let mut left = signed.block_blake3.as_slice();
+    let mut files = Vec::with_capacity(signed.names.len());
+    for (number, (name, len_bytes)) in signed.names.into_iter().zip(signed.len_bytes).enumerate() {
+        let count = usize::try_from(len_bytes.div_ceil(signed.block_len_bytes)).unwrap_or(usize::MAX);
+        let too_few = || untrusted("the signature has not one digest for each block");
+        let (expected, rest) = left.split_at_checked(count).ok_or_else(too_few)?;
+        left = rest;
+        let table = BlockTable::of_digests(0..len_bytes, signed.block_len_bytes, expected.to_vec(), WORDS)?;
+        let name = match name.strip_prefix('*') {
+            Some(rest) if !place.covers_folder => format!("{}{rest}", place.stem),
+            _ => name,
+        };
+        files.push(Arc::new(SealedFile { name, len_bytes, table: table.labelled(number) }));
+    }
+    Ok(Seal::new(place, files, SAID, Some(signer)))
+}

@@ -1,0 +1,112 @@
+//! Checkpoints of every layout for tests that damage them, and what tells two of them apart.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use regrow::SaveOptions;
+use regrow::array::{Array, Dtype, Shape};
+use regrow::engine::Layout;
+use regrow::tree::{Key, Leaf, LeafData, NodeKind, Scalar, Tree, TreeBuilder};
+use regrow_testkit::{copy_folder, fixtures};
+
+use super::layouts;
+
+pub fn options(layout: &Layout) -> SaveOptions {
+    SaveOptions { layout: layout.clone(), not_durable: true, ..SaveOptions::default() }
+}
+
+/// Containers, a text, a number, and arrays long enough for several blocks.
+pub fn small_tree() -> Tree<Leaf> {
+    let array = |dtype: Dtype, dims: &[u64]| {
+        let shape = Shape::new(dims).unwrap();
+        let len = shape.len_bytes(dtype).unwrap();
+        let bytes: Vec<u8> = (0..len).map(|at| (at * 7 % 120) as u8).collect();
+        Leaf::array(Array::new(dtype, shape, bytes.into()).unwrap())
+    };
+    let mut build = TreeBuilder::new();
+    build.open(Key::Index(0), NodeKind::Dict).unwrap();
+    build.leaf(Key::dict("b"), array(Dtype::Float32, &[7])).unwrap();
+    build.leaf(Key::dict("n"), Leaf::scalar(Scalar::Int(7))).unwrap();
+    build.leaf(Key::dict("w"), array(Dtype::Float32, &[150, 150])).unwrap();
+    build.close().unwrap();
+    build.finish().unwrap()
+}
+
+/// What somebody who has the tree could tell apart.
+pub fn contents(tree: &Tree<Leaf>) -> String {
+    let leaf = |leaf: &Leaf| match &leaf.data {
+        LeafData::Array(array) => {
+            let bytes = array.to_c_order().unwrap();
+            format!("{:?} {} {} {:?}", leaf.kind, array.dtype(), array.shape(), &bytes[..])
+        }
+        other => format!("{:?} {other:?}", leaf.kind),
+    };
+    format!("{:?} {:?}", tree.nodes(), tree.leaves().iter().map(leaf).collect::<Vec<_>>())
+}
+
+/// Every file below a folder, with its bytes.
+pub fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut left = vec![folder.to_owned()];
+    while let Some(folder) = left.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                left.push(path);
+            } else {
+                found.insert(path.clone(), fs::read(path).unwrap());
+            }
+        }
+    }
+    found
+}
+
+/// A checkpoint of each layout in a folder of its own, so that all that belongs to it is in that folder: what regrow writes,
+/// and what the original tools wrote. Each with its name in the tables.
+pub fn checkpoints(root: &Path) -> Vec<(String, PathBuf)> {
+    let mut all = Vec::new();
+    for (at, (layout, suffix)) in layouts().into_iter().enumerate() {
+        let path = root.join(format!("own{at}")).join(format!("x{suffix}"));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        regrow::save_with(&path, &small_tree(), &options(&layout)).unwrap();
+        all.push((format!("{} {suffix} (regrow)", layout.name()), path));
+    }
+    for fixture in [
+        "orbax/sd_ocdbt_zarr2/ckpt",
+        "orbax/sd_ocdbt_zarr3_chunked/ckpt",
+        "orbax/sd_files_zarr2/ckpt",
+        "orbax/mp2_ocdbt_zarr3/ckpt",
+        "orbax/v1_default/ckpt",
+        "flax/all_dtypes.msgpack",
+        "flax/chunked.msgpack",
+        "equinox/model_and_opt.eqx",
+        "npy/deflated.npz",
+        "npy/fortran_big.npy",
+        "safetensors/every_dtype.safetensors",
+        "safetensors/sharded",
+        "torch/training.pt",
+        "torch/legacy_training.pt",
+        "torch/dcp_sharded",
+        "trak/half_two_models",
+    ] {
+        let from = fixtures().join(fixture);
+        let name = from.file_name().unwrap();
+        let path = root.join(fixture.replace('/', "-")).join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        if from.is_dir() {
+            copy_folder(&from, &path).unwrap();
+        } else {
+            fs::copy(&from, &path).unwrap();
+        }
+        let _ = fs::remove_file(path.join("expected.json"));
+        all.push((fixture.to_owned(), path));
+    }
+    all
+}
+
+/// Where a file stands that a flip is put into: anew, so that a map of the old one stays what it is.
+pub fn put(file: &Path, bytes: &[u8]) {
+    fs::remove_file(file).unwrap();
+    fs::write(file, bytes).unwrap();
+}
