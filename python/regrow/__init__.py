@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from ._save import save
     from ._seal import SealReport, seal
     from ._sharded import ShardedArray
+    from ._sign import SignReport, sign
     from ._single_replica import SingleReplica
 
 __version__: str = _native.__version__
@@ -148,6 +149,7 @@ __all__ = [
     "SaveReport",
     "SealReport",
     "ShardedArray",
+    "SignReport",
     "SingleReplica",
     "SourceChangedError",
     "StageReport",
@@ -178,6 +180,7 @@ __all__ = [
     "save_items",
     "save_items_async",
     "seal",
+    "sign",
     "verify",
 ]
 
@@ -212,6 +215,7 @@ _HOMES = {
     "_report": ("LoadReport", "SaveReport", "StageReport"),
     "_save": ("save",),
     "_seal": ("SealReport", "seal"),
+    "_sign": ("SignReport", "sign"),
     "_sharded": ("ShardedArray",),
     "_single_replica": ("SingleReplica",),
 }

@@ -399,6 +399,8 @@ class VerifyReport(NamedTuple):
     """What may well be as it should, and may not: a sound checkpoint can have notes."""
     unprotected_bytes: int = 0
     """Bytes of array data, decoded, that no checksum is over; `regrow.seal` puts them under one."""
+    signer: str | None = None
+    """The trusted key whose signature it is, as hex digits; `None` if no signature was asked for."""
 
     @property
     def ok(self) -> bool:
@@ -420,11 +422,11 @@ class VerifyReport(NamedTuple):
         return _html.of_verify(self)
 
     @classmethod
-    def from_native(cls, report: tuple[list[Any], int, int, bool, list[str], int]) -> VerifyReport:
+    def from_native(cls, report: tuple[list[Any], int, int, bool, list[str], int, str | None]) -> VerifyReport:
         """From the native half's columns."""
-        findings, checked_bytes, leaf_count, has_data_checksums, notes, unprotected_bytes = report
+        findings, checked_bytes, leaf_count, has_data_checksums, notes, unprotected_bytes, signer = report
         found = [Finding(*finding) for finding in findings]
-        return cls(found, checked_bytes, leaf_count, has_data_checksums, notes, unprotected_bytes)
+        return cls(found, checked_bytes, leaf_count, has_data_checksums, notes, unprotected_bytes, signer)
 
 
 def _from_json(text: str | None) -> Any:

@@ -69,7 +69,10 @@ class Cache:
     def report(self) -> tuple[int, int, int]:
         """Bytes read from the folder, bytes fetched since it did not have them, blocks that were damaged."""
 
-_Opening = tuple[int | None, str | None, bool, bool, bool, bool]
+_Verified = tuple[list[_Finding], int, int, bool, list[str], int, str | None]
+"""Findings, bytes read, leaves, whether there are checksums, notes, bytes that nothing protects, whose signature."""
+
+_Opening = tuple[int | None, str | None, bool, bool, bool, bool, Sequence[str]]
 """How to open: `regrow._opening.Opening`."""
 _Place = str | Location
 
@@ -461,6 +464,12 @@ def copy_share(
 def seal(path: _Place, step: int | None, remove: bool, watch: _Watch) -> tuple[str, int, int, bool]:
     """Path, files, bytes, whether anything has changed."""
 
+def sign(path: _Place, key: str, step: int | None, watch: _Watch) -> tuple[str, int, int, list[str]]:
+    """Path, files, bytes, the public keys of all signers."""
+
+def public_key(text: str) -> str:
+    """The hex digits of a public key, or of the one in a file."""
+
 def remove(path: _Place, unfinished: bool, force: bool) -> tuple[str, int, int]:
     """Removes a checkpoint, or what a save has left; gives path, files, bytes."""
 
@@ -567,12 +576,12 @@ def best_step(steps: Sequence[_StepFacts], metric: str, is_max: bool) -> int | N
 def open(path: _Place, opening: _Opening) -> Checkpoint:
     """Opens a checkpoint of any layout."""
 
-def verify(path: _Place, opening: _Opening, watch: _Watch) -> tuple[list[_Finding], int, int, bool, list[str], int]:
+def verify(path: _Place, opening: _Opening, watch: _Watch) -> _Verified:
     """Reads and checks everything: what `Checkpoint.verify` gives."""
 
 def verify_share(
     path: _Place, opening: _Opening, share: tuple[int, int], watch: _Watch
-) -> tuple[tuple[list[_Finding], int, int, bool, list[str], int], list[tuple[int, str]]]:
+) -> tuple[_Verified, list[tuple[int, str]]]:
     """Checks a share: its number, of how many. Gives what `verify` gives; of each finding, its place among those of all
     shares and what it says in one line."""
 
@@ -821,7 +830,7 @@ class Checkpoint:
 
     def map_private(self, leaves: Sequence[int], unverified: bool, watch: _Watch) -> _Maps:
         """Private maps of the files of these leaves; for each leaf the number of its map, first byte and length."""
-    def verify(self, watch: _Watch) -> tuple[list[_Finding], int, int, bool, list[str], int]:
+    def verify(self, watch: _Watch) -> _Verified:
         """Findings, checked bytes, number of leaves, whether every data byte is under a checksum, notes."""
 
     def overview(self) -> str:

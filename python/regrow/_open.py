@@ -15,7 +15,7 @@ from ._errors import IncompleteCheckpointWarning, RegrowError, ReplacedError
 from ._executors import Executor
 from ._keywords import LOAD, LoadOptions
 from ._location import Place, StrPath, local_path, place, portables, shown
-from ._opening import Opening
+from ._opening import Opening, TrustedKeys, keys_of
 from ._progress import Progress, Watch
 from ._report import Stages
 from ._together import Together
@@ -33,6 +33,7 @@ def load(
     strict: bool = False,
     bare: bool = False,
     ignore_seal: bool = False,
+    trusted_keys: TrustedKeys = None,
     storage_options: Mapping[str, Any] | None = None,
     cache: StrPath | Cache | None = None,
     **options: Unpack[LoadOptions],
@@ -56,6 +57,8 @@ def load(
             their names, of an Equinox file the records in their order. For those whose pytree is damaged.
         ignore_seal: Read what is sealed as if it were not: for a checkpoint that was changed on purpose after it was
             sealed (`regrow.seal`).
+        trusted_keys: Public Ed25519 keys, each as text (PEM, a line of OpenSSH, 64 hex digits) or as the path of a
+            file: refuse what none of their owners has signed (`regrow.sign`), and prove every block that is read.
         storage_options: How to reach the storage of a URL, as for `save`.
         cache: A folder of a local disk, or a `Cache` with a bound of its own, that keeps what is read from a bucket or
             a web server: the next load fetches what has changed. Not used for local paths.
@@ -64,19 +67,20 @@ def load(
     Raises:
         MismatchError: if the template differs, with every difference.
         CorruptError: with file, leaf and offset.
+        UntrustedError: if no trusted key has signed it.
         NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to load.
         NotFoundError: also for globs that match no leaf, all of them named.
     """
-    given = LOAD.chosen(
-        "load", options, ["like", "step", "item", "strict", "bare", "ignore_seal", "storage_options", "cache"]
-    )
+    named = ["like", "step", "item", "strict", "bare", "ignore_seal", "trusted_keys", "storage_options", "cache"]
+    given = LOAD.chosen("load", options, named)
     at = through(cache, place("path", path, storage_options))
+    trusted = keys_of(trusted_keys)
     report = _arguments.function("report", given["report"])
     stages = Stages(report is not None)
     warned: list[str] = []
 
     def read() -> Any:
-        opened = _open(at, step, item, strict=strict, bare=bare, ignore_seal=ignore_seal)
+        opened = _open(at, step, item, strict=strict, bare=bare, ignore_seal=ignore_seal, trusted_keys=trusted)
         warned[:] = opened.warnings
         return _load.load(opened, like, _load.Wishes.of(given, together, stages))
 
@@ -134,6 +138,7 @@ def open(
     bare: bool = False,
     mmap: bool = False,
     ignore_seal: bool = False,
+    trusted_keys: TrustedKeys = None,
     storage_options: Mapping[str, Any] | None = None,
     cache: StrPath | Cache | None = None,
 ) -> Checkpoint:
@@ -148,15 +153,18 @@ def open(
         bare: As for `load`.
         mmap: Give views of the file for all that is stored raw, whenever leaves are read, as for `load`.
         ignore_seal: As for `load`.
+        trusted_keys: As for `load`; also for leaves that are read later.
         storage_options: As for `load`.
         cache: As for `load`; also for leaves that are read later.
 
     Raises:
         NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to open.
         CorruptError, UnsupportedError: if what is there cannot be read.
+        UntrustedError: if no trusted key has signed it.
     """
     at = through(cache, place("path", path, storage_options))
-    opened = _open(at, step, item, strict=strict, bare=bare, mmap=mmap, ignore_seal=ignore_seal)
+    trusted = keys_of(trusted_keys)
+    opened = _open(at, step, item, strict=strict, bare=bare, mmap=mmap, ignore_seal=ignore_seal, trusted_keys=trusted)
     _warn(path, opened.warnings)
     return Checkpoint(opened)
 
@@ -168,6 +176,7 @@ def verify(
     item: str | None = None,
     bare: bool = False,
     ignore_seal: bool = False,
+    trusted_keys: TrustedKeys = None,
     progress: Progress = None,
     storage_options: Mapping[str, Any] | None = None,
     executor: Executor | None = None,
@@ -181,6 +190,7 @@ def verify(
         item: The item of a checkpoint of several; all of them if `None`.
         bare: As for `load`. Without it, damage to what is kept beside the arrays is a finding.
         ignore_seal: As for `load`. Without it, whatever is not as it was sealed is a finding.
+        trusted_keys: As for `load`. Whatever is not as it was signed is a finding; `signer` says whose signature it is.
         progress: As for `save`.
         storage_options: As for `load`.
         executor: Who does the work, as for `convert`: each call reads some of the leaves. The findings are the same.
@@ -195,6 +205,7 @@ def verify(
         _arguments.text("item", item),
         bare=_arguments.flag("bare", bare),
         ignore_seal=_arguments.flag("ignore_seal", ignore_seal),
+        trusted_keys=keys_of(trusted_keys),
     )
     shared = _executors.chosen(executor, workers)
     if shared is not None:
@@ -236,6 +247,7 @@ def _open(
     bare: bool = False,
     mmap: bool = False,
     ignore_seal: bool = False,
+    trusted_keys: tuple[str, ...] = (),
 ) -> _native.Checkpoint:
     """Opens without a word: who calls it passes the warnings on."""
     opening = Opening(
@@ -245,6 +257,7 @@ def _open(
         _arguments.flag("bare", bare),
         _arguments.flag("mmap", mmap),
         _arguments.flag("ignore_seal", ignore_seal),
+        trusted_keys,
     )
     return _native.open(at, opening)
 

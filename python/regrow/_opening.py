@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from typing import NamedTuple
+
+from . import _arguments, _native
+from ._location import StrPath
+
+TrustedKeys = StrPath | Iterable[StrPath] | None
+"""Public keys, each as text or as the path of a file."""
 
 
 class Opening(NamedTuple):
@@ -14,3 +22,22 @@ class Opening(NamedTuple):
     bare: bool = False
     mmap: bool = False
     ignore_seal: bool = False
+    trusted_keys: tuple[str, ...] = ()
+    """As hex digits."""
+
+
+def keys_of(trusted_keys: TrustedKeys) -> tuple[str, ...]:
+    """The hex digits of the keys; none if signatures are not asked for."""
+    if trusted_keys is None:
+        return ()
+    wanted = "a public key, the path of a file with one, or several of these"
+    if isinstance(trusted_keys, (str, os.PathLike)):
+        given: list[StrPath] = [trusted_keys]
+    elif isinstance(trusted_keys, Iterable):
+        given = list(trusted_keys)
+    else:
+        raise _arguments.wrong("trusted_keys", trusted_keys, wanted)
+    # To trust nobody would be to load nothing; it is more likely that a list was not filled.
+    if not given or not all(isinstance(key, (str, os.PathLike)) for key in given):
+        raise _arguments.wrong("trusted_keys", trusted_keys, wanted)
+    return tuple(_native.public_key(os.fspath(key)) for key in given)

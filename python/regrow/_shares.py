@@ -198,7 +198,7 @@ def _verify(
         for finding, (place, said) in zip(findings, places, strict=True)
     ]
     placed.sort(key=lambda each: each[0])
-    (_, _, leaf_count, has_data_checksums, notes, _), _ = found[0]
+    (_, _, leaf_count, has_data_checksums, notes, _, signer), _ = found[0]
     said = {said for _, _, said in placed}
     return VerifyReport(
         [finding for _, finding, _ in placed],
@@ -206,7 +206,8 @@ def _verify(
         leaf_count,
         has_data_checksums,
         [note for note in notes if note not in said],
-        sum(unprotected_bytes for (*_, unprotected_bytes), _ in found),
+        sum(unprotected_bytes for (*_, unprotected_bytes, _), _ in found),
+        signer,
     )
 
 

@@ -8,7 +8,7 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 use regrow::array::{Array, Region, Shape};
 use regrow::engine::Selected;
 use regrow::tree::{Leaf, LeafData, LeafInfo, LeafKind};
-use regrow::{Error, OpenOptions, RegionOptions, SaveReport, VerifyOptions, VerifyReport};
+use regrow::{Error, OpenOptions, PublicKey, RegionOptions, SaveReport, VerifyOptions, VerifyReport};
 
 use crate::columns::{Structure, StructureIn, print_paths};
 use crate::error::{OrRaise, place, released};
@@ -69,23 +69,27 @@ pub fn save_report(report: SaveReport) -> SaveOut {
     )
 }
 
-/// How to open, as `regrow/_opening.py` has it: step, item, strict, bare, mapped, whether a seal is ignored.
-type OpeningIn = (Option<u64>, Option<String>, bool, bool, bool, bool);
+/// How to open, as `regrow/_opening.py` has it: step, item, strict, bare, mapped, whether a seal is ignored, trusted keys
+/// as hex digits.
+type OpeningIn = (Option<u64>, Option<String>, bool, bool, bool, bool, Vec<String>);
 
-fn open_options((step, item, strict, bare, mapped, ignore_seal): OpeningIn) -> OpenOptions {
-    OpenOptions { step, item, strict, bare, mapped, ignore_seal, ..OpenOptions::default() }
+fn open_options(
+    (step, item, strict, bare, mapped, ignore_seal, keys): OpeningIn,
+) -> regrow::Result<OpenOptions> {
+    let trusted_keys = keys.iter().map(|key| PublicKey::parse(key)).collect::<Result<_, _>>()?;
+    Ok(OpenOptions { step, item, strict, bare, mapped, ignore_seal, trusted_keys, ..OpenOptions::default() })
 }
 
 /// Opens a checkpoint of any layout: metadata only.
 #[pyfunction]
 pub fn open(py: Python<'_>, path: LocationIn, opening: OpeningIn) -> PyResult<Checkpoint> {
-    released(py, || regrow::open_with(path, &open_options(opening))).map(Checkpoint)
+    released(py, || regrow::open_with(path, &open_options(opening)?)).map(Checkpoint)
 }
 
 /// Reads and checks the whole checkpoint at a path.
 #[pyfunction]
 pub fn verify(py: Python<'_>, path: LocationIn, opening: OpeningIn, watch: WatchIn) -> PyResult<VerifyOut> {
-    let open = open_options(opening);
+    let open = released(py, || open_options(opening))?;
     // How much there is to check shows only when it is open: it may be long.
     let report =
         watched(py, watch, u64::MAX, |monitor| regrow::verify_with(path, &VerifyOptions { open, monitor }))?;
@@ -102,7 +106,7 @@ pub fn verify_share(
     share: (u32, u32),
     watch: WatchIn,
 ) -> PyResult<(VerifyOut, Vec<(usize, String)>)> {
-    let open = open_options(opening);
+    let open = released(py, || open_options(opening))?;
     let verified = watched(py, watch, u64::MAX, |monitor| {
         regrow::engine::verify_share(path, &VerifyOptions { open, monitor }, share.0, share.1)
     })?;
@@ -120,6 +124,7 @@ fn verify_out(report: VerifyReport) -> VerifyOut {
         report.has_data_checksums,
         report.notes,
         report.unprotected_bytes,
+        report.signer.map(|signer| signer.to_string()),
     )
 }
 
@@ -162,8 +167,9 @@ type InfoOut<'py> = (Option<Bound<'py, PyTuple>>, Option<Bound<'py, PyTuple>>, O
 /// Positions of leaves, kinds, dtypes, shapes.
 type SelectedOut<'py> = (Bound<'py, PyList>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>);
 
-/// Findings, bytes read, leaves, whether there are checksums, notes, bytes that nothing protects.
-type VerifyOut = (Vec<FindingOut>, u64, usize, bool, Vec<String>, u64);
+/// Findings, bytes read, leaves, whether there are checksums, notes, bytes that nothing protects, whose
+/// signature it is.
+type VerifyOut = (Vec<FindingOut>, u64, usize, bool, Vec<String>, u64, Option<String>);
 
 /// Kind, message, file, leaf, offset.
 pub type FindingOut = (&'static str, String, Option<String>, Option<String>, Option<u64>);

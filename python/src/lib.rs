@@ -26,7 +26,7 @@
 //! | `report` | checkpoints as a page to look at |
 //! | `coordination` | what the processes of a job tell each other |
 //! | `remove` | one checkpoint, or what a save has left |
-//! | `seal` | checksums beside a checkpoint |
+//! | `seal` | checksums beside a checkpoint, and signatures |
 //! | `list` | the checkpoints in a folder |
 //! | `steps` | a folder of steps: what is kept, who reads and who writes |
 //! | `flax` | Flax' msgpack to Python's objects and back, without a checkpoint |
@@ -134,7 +134,7 @@ mod _native {
         safetensors_bytes, safetensors_open, safetensors_open_bytes, safetensors_open_mapped,
     };
     #[pymodule_export]
-    use crate::seal::seal;
+    use crate::seal::{public_key, seal, sign};
     #[pymodule_export]
     use crate::steps::{StepLease, Steps, WriterLock, best_step, steps_to_delete, wants_step};
     #[pymodule_export]

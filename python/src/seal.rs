@@ -1,10 +1,11 @@
-//! Sealing a checkpoint.
+//! Sealing a checkpoint, and signing it.
 
 use std::ffi::OsString;
 
 use pyo3::prelude::*;
-use regrow::SealOptions;
+use regrow::{PrivateKey, PublicKey, SealOptions, SignOptions};
 
+use crate::error::released;
 use crate::location::LocationIn;
 use crate::watch::{WatchIn, watched};
 
@@ -25,4 +26,35 @@ pub fn seal(
     let report =
         watched(py, watch, u64::MAX, |monitor| regrow::seal(path, &SealOptions { step, remove, monitor }))?;
     Ok((report.path.into_os_string(), report.file_count, report.bytes, report.has_changed))
+}
+
+/// Path, files, bytes, the public keys of all signers as hex digits.
+type SignOut = (OsString, usize, u64, Vec<String>);
+
+/// Signs by the private key in a file, or of this text; gives the report.
+#[pyfunction]
+#[pyo3(signature = (path, key, step, watch))]
+pub fn sign(
+    py: Python<'_>,
+    path: LocationIn,
+    key: &str,
+    step: Option<u64>,
+    watch: WatchIn,
+) -> PyResult<SignOut> {
+    let report = watched(py, watch, u64::MAX, |monitor| {
+        let key = if key.trim_start().starts_with("-----") {
+            PrivateKey::parse(key)
+        } else {
+            PrivateKey::read(key)
+        };
+        regrow::sign(path, &key?, &SignOptions { step, monitor })
+    })?;
+    let signers = report.signers.iter().map(ToString::to_string).collect();
+    Ok((report.path.into_os_string(), report.file_count, report.bytes, signers))
+}
+
+/// The hex digits of a public key, or of the one in a file.
+#[pyfunction]
+pub fn public_key(py: Python<'_>, text: &str) -> PyResult<String> {
+    released(py, || PublicKey::parse_or_read(text)).map(|key| key.to_string())
 }

@@ -31,6 +31,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "copy": regrow.copy,
     "remove": regrow.remove,
     "seal": regrow.seal,
+    "sign": regrow.sign,
     "list_checkpoints": regrow.list_checkpoints,
     "coordinator": regrow.coordinator,
     "ray_executor": regrow.ray_executor,
@@ -52,7 +53,7 @@ TAKEN: dict[str, tuple[type[Any], ...]] = {
     "path": (str, bytes), "source": (str, bytes), "target": (str, bytes), "base": (str, bytes), "item": (str,),
     "item_b": (str,), "atol": (float,), "rtol": (float,),
     "folder": (str, bytes), "cache": (str, bytes), "rules": (str, bytes), "items": (list, dict),
-    "out": (str,), "title": (str,),
+    "out": (str,), "title": (str,), "key": (str,), "trusted_keys": (str, list, dict),
     "only": (str, list, dict), "metadata": (float, list, str, int), "compression": (int,),
 }  # fmt: skip
 """What is of a type that the argument takes, and wrong only for what it says: other tests have that."""
@@ -90,6 +91,8 @@ def test_a_wrong_argument_is_named(function: str, keyword: str, path: Path) -> N
         positional = {"a": path, "b": path}
     elif function == "report":
         positional = {"checkpoint": path}
+    elif function == "sign":
+        positional = {"path": path, "key": Path(__file__).parents[2] / "fixtures/keys/alice.pem"}
     elif function in ("convert", "copy"):
         positional = {"source": path, "target": new}
     if keyword == "path" and function.startswith("Checkpoint"):

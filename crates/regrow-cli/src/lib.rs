@@ -29,13 +29,14 @@ mod values;
 use bar::Bar;
 use cmd::{
     cat::Cat, completions::Completions, convert::Convert, cp::Cp, demo::Demo, diff::Diff, doctor::Doctor,
-    ls::Ls, man::Man, overview::Overview, report::Report, rm::Rm, seal::Seal, steps::Steps, verify::Verify,
+    ls::Ls, man::Man, overview::Overview, report::Report, rm::Rm, seal::Seal, sign::Sign, steps::Steps,
+    verify::Verify,
 };
 use exit::{Exit, Failure};
 use regrow::engine::ByteSize;
 use regrow::location::{Location, is_url};
 use regrow::text::printable_lines;
-use regrow::{Cache, Checkpoint, Error, Monitor, OpenOptions};
+use regrow::{Cache, Checkpoint, Error, Monitor, OpenOptions, PublicKey};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 fine, 1 found something wrong (damage, a difference), 2 wrong usage (an option, a glob, a
@@ -81,6 +82,10 @@ struct Globals {
     /// Read what is sealed as if it were not: after it was changed on purpose.
     #[arg(long, global = true)]
     ignore_seal: bool,
+    /// Read only what the owner of this public key has signed (`regrow sign`): a file with the key (PEM, OpenSSH), or its 64
+    /// hex digits. Can be given several times: one of them has to fit.
+    #[arg(long = "trusted-key", global = true, value_name = "KEY", value_parser = public_key)]
+    trusted_keys: Vec<PublicKey>,
     /// No progress bar, even on a terminal.
     #[arg(long, global = true)]
     no_progress: bool,
@@ -114,6 +119,11 @@ pub struct Package {
 /// The packages around the command, looked for when they are asked for. The first is Python itself.
 pub type Packages<'a> = &'a (dyn Fn() -> Vec<Package> + Sync);
 
+/// A public key, or one in a file.
+fn public_key(text: &str) -> Result<PublicKey, String> {
+    PublicKey::parse_or_read(text).map_err(|error| error.to_string())
+}
+
 fn name_and_value(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
@@ -135,6 +145,7 @@ impl Globals {
             strict: self.strict,
             bare: self.bare,
             ignore_seal: self.ignore_seal,
+            trusted_keys: self.trusted_keys.clone(),
             ..OpenOptions::default()
         }
     }
@@ -212,6 +223,7 @@ enum Command {
     Cp(Cp),
     Rm(Rm),
     Seal(Seal),
+    Sign(Sign),
     Steps(Steps),
     Demo(Demo),
     Doctor(Doctor),
@@ -233,11 +245,41 @@ impl Command {
             Self::Cp(cp) => cp.paths(),
             Self::Rm(rm) => vec![rm.path()],
             Self::Seal(seal) => vec![seal.path()],
+            Self::Sign(sign) => vec![sign.path()],
             Self::Steps(steps) => vec![steps.path()],
             Self::Demo(demo) => demo.paths(),
             Self::Doctor(doctor) => vec![doctor.path()],
             Self::Completions(_) | Self::Man(_) => Vec::new(),
         }
+    }
+}
+
+impl Cli {
+    /// Errs if trusted keys are given to a command that would not ask for signatures.
+    fn check_trusted_keys(&self) -> Result<(), Error> {
+        let is_asked = match &self.command {
+            Command::Ls(_)
+            | Command::Overview(_)
+            | Command::Cat(_)
+            | Command::Verify(_)
+            | Command::Diff(_)
+            | Command::Report(_)
+            | Command::Convert(_) => true,
+            Command::Cp(_)
+            | Command::Rm(_)
+            | Command::Seal(_)
+            | Command::Sign(_)
+            | Command::Steps(_)
+            | Command::Demo(_)
+            | Command::Doctor(_)
+            | Command::Completions(_)
+            | Command::Man(_) => false,
+        };
+        if is_asked || self.globals.trusted_keys.is_empty() {
+            return Ok(());
+        }
+        Err(Error::invalid("this command asks for no signature: --trusted-key has no meaning here")
+            .help("leave it out, and verify the checkpoint with --trusted-key before or after"))
     }
 }
 
@@ -282,6 +324,7 @@ fn run_and_report(arguments: &[OsString], packages: Option<Packages<'_>>) -> Exi
 fn run(cli: &Cli, packages: Option<Packages<'_>>) -> Result<Exit, Failure> {
     let mut out = out::stdout();
     cli.globals.check_storage_options(&cli.command.paths()).map_err(Failure::Usage)?;
+    cli.check_trusted_keys().map_err(Failure::Usage)?;
     let exit = match &cli.command {
         Command::Ls(ls) => ls.run(&cli.globals, &mut out),
         Command::Overview(overview) => overview.run(&cli.globals, &mut out),
@@ -293,6 +336,7 @@ fn run(cli: &Cli, packages: Option<Packages<'_>>) -> Result<Exit, Failure> {
         Command::Cp(cp) => cp.run(&cli.globals, &mut out),
         Command::Rm(rm) => rm.run(&cli.globals, &mut out),
         Command::Seal(seal) => seal.run(&cli.globals, &mut out),
+        Command::Sign(sign) => sign.run(&cli.globals, &mut out),
         Command::Steps(steps) => steps.run(&cli.globals, &mut out),
         Command::Demo(demo) => demo.run(&cli.globals, &mut out),
         Command::Doctor(doctor) => doctor.run(&cli.globals, packages, &mut out),

@@ -19,6 +19,7 @@ pub mod overview;
 pub mod report;
 pub mod rm;
 pub mod seal;
+pub mod sign;
 pub mod steps;
 pub mod verify;
 

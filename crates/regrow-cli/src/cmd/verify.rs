@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use regrow::text::{counted, printable};
-use regrow::{ErrorKind, VerifyOptions, VerifyReport};
+use regrow::{ErrorKind, PublicKey, VerifyOptions, VerifyReport};
 use serde_json::{Value, json};
 
 use crate::Globals;
@@ -20,6 +20,9 @@ pub struct Verify {
     /// The checkpoints.
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
+    /// The same as --trusted-key: the checkpoint has to be signed by the owner of this public key.
+    #[arg(long = "key", value_name = "KEY", value_parser = crate::public_key)]
+    keys: Vec<PublicKey>,
 }
 
 impl Verify {
@@ -32,7 +35,8 @@ impl Verify {
         let mut results = Vec::new();
         for path in &self.paths {
             let (bar, monitor) = globals.bar("verifying");
-            let options = VerifyOptions { open: globals.open_options(), monitor };
+            let mut options = VerifyOptions { open: globals.open_options(), monitor };
+            options.open.trusted_keys.extend(&self.keys);
             let verified = globals.locate(path).and_then(|at| regrow::verify_with(at, &options));
             drop(bar);
             let exit = match verified {
@@ -78,6 +82,9 @@ fn print(out: &mut impl Write, path: &Path, report: &VerifyReport) -> std::io::R
         let damaged = out::tint(Tint::Bad, "damaged");
         verdict_line(out, path, &format!("{damaged}: {found}; {leaves}, {read} read"))?;
     }
+    if let Some(signer) = &report.signer {
+        writeln!(out, "{}: signed by {signer}", printable(&path.to_string_lossy()))?;
+    }
     report.findings.iter().for_each(|finding| exit::report(&finding.error, false));
     report.notes.iter().for_each(|note| out::warn(&format!("note: {note}")));
     if !report.has_data_checksums {
@@ -107,6 +114,7 @@ fn as_json(path: &Path, report: &VerifyReport) -> Value {
         "checked_bytes": report.checked_bytes,
         "has_data_checksums": report.has_data_checksums,
         "unprotected_bytes": report.unprotected_bytes,
+        "signer": report.signer.map(|signer| signer.to_string()),
         "findings": findings,
         "notes": report.notes,
     })

@@ -74,7 +74,7 @@ impl PrivateKey {
             Error::invalid("the private key is damaged, or of another algorithm than Ed25519")
                 .help("make one with `ssh-keygen -t ed25519`")
         };
-        let key = ssh_key::PrivateKey::from_openssh(text).map_err(damaged)?;
+        let key = ssh_key::PrivateKey::from_openssh(in_lines_of_openssh(text)).map_err(damaged)?;
         if key.is_encrypted() {
             return Err(Error::invalid("the private key is encrypted")
                 .help("take the passphrase off a copy of it: `ssh-keygen -p -N \"\" -f COPY`"));
@@ -101,6 +101,19 @@ impl fmt::Debug for PrivateKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PrivateKey of {}", self.public_key())
     }
+}
+
+/// The key with lines as long as those of `ssh-keygen`: others break them elsewhere, and the parser takes these alone.
+fn in_lines_of_openssh(text: &str) -> String {
+    const LINE_LEN: usize = 70;
+    let is_mark = |line: &&str| line.starts_with("-----");
+    let body: String = text.lines().map(str::trim).filter(|line| !is_mark(line)).collect();
+    let mut marks = text.lines().map(str::trim).filter(is_mark);
+    let mut lines: Vec<String> = marks.next().map(str::to_owned).into_iter().collect();
+    let letters: Vec<char> = body.chars().collect();
+    lines.extend(letters.chunks(LINE_LEN).map(|line| line.iter().collect()));
+    lines.extend(marks.map(str::to_owned));
+    lines.join("\n") + "\n"
 }
 
 impl PublicKey {
@@ -145,8 +158,16 @@ impl PublicKey {
         Self::strong(key)
     }
 
+    /// A public key as people give it: the key itself, or the path of a file with it.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse) and [`read`](Self::read).
+    pub fn parse_or_read(text: &str) -> Result<Self> {
+        if Self::is_text_of_key(text) { Self::parse(text) } else { Self::read(text) }
+    }
+
     /// Whether a text is a key, and not the name of a file with one.
-    pub fn is_text_of_key(text: &str) -> bool {
+    fn is_text_of_key(text: &str) -> bool {
         let text = text.trim_start();
         text.starts_with("-----BEGIN ")
             || text.starts_with("ssh-ed25519 ")

@@ -1,0 +1,63 @@
+"""Signing a checkpoint: who has saved it, and that no byte of it was changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from . import _arguments, _native
+from ._location import StrPath, place
+from ._progress import Progress, Watch
+
+
+class SignReport(NamedTuple):
+    """What a signature covers."""
+
+    path: str
+    """The file with the signature."""
+    file_count: int
+    """Files that are signed."""
+    bytes: int
+    """Their bytes."""
+    signers: list[str]
+    """The public keys of all who have signed them, as hex digits, in the order in which they did."""
+
+
+def sign(
+    path: StrPath,
+    key: StrPath,
+    *,
+    step: int | None = None,
+    progress: Progress = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> SignReport:
+    """Puts a signature beside a checkpoint of any layout: who has your public key can tell that it is yours.
+
+    ``trusted_keys=`` of `open`, `load` and `verify` asks for it, and proves every block that is read. The checkpoint is
+    verified first, and not touched; its own tools read it as before. The signature is ``regrow.signature.json`` in the
+    folder, or ``regrow.signature.NAME.json`` beside a file: a BLAKE3 of each 256 KiB of its files, and an Ed25519
+    signature of all of these. Signatures of other keys over the same files stay. All files are read twice.
+
+    Args:
+        path: A checkpoint, or a folder of steps.
+        key: Your private Ed25519 key: the path of a file, PKCS#8 PEM (``openssl genpkey -algorithm ed25519``) or
+            OpenSSH; or the text of one.
+        step: The step of a folder of steps; the newest if `None`.
+        progress: As for `save`.
+        storage_options: How to reach the storage of a URL, as for `save`.
+
+    Raises:
+        CorruptError: if the checkpoint is damaged already.
+        InvalidArgumentError: for another kind of key, or one that is encrypted; for a file that is one of several that
+            are the checkpoint.
+        ReplacedError: if somebody writes to it meanwhile.
+        UnsupportedError: in an archive, on a web server.
+        PermissionDeniedError: if nothing can be written there. Whatever the error, an earlier signature is as it was.
+    """
+    at = place("path", path, storage_options)
+    chosen = _arguments.count("step", step)
+    if not isinstance(key, (str, os.PathLike)):
+        raise _arguments.wrong("key", key, "the path of a file with a private key, or the text of one")
+    with Watch(progress, "signing") as watch:
+        return SignReport(*_native.sign(at, os.fspath(key), chosen, watch))
