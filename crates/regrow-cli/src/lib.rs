@@ -29,8 +29,8 @@ mod values;
 use bar::Bar;
 use cmd::{
     cat::Cat, completions::Completions, convert::Convert, cp::Cp, demo::Demo, diff::Diff, doctor::Doctor,
-    ls::Ls, man::Man, overview::Overview, report::Report, rm::Rm, seal::Seal, sign::Sign, steps::Steps,
-    verify::Verify,
+    ls::Ls, man::Man, overview::Overview, parity::Parity, repair::Repair, report::Report, rm::Rm, seal::Seal,
+    sign::Sign, steps::Steps, verify::Verify,
 };
 use exit::{Exit, Failure};
 use regrow::engine::ByteSize;
@@ -224,6 +224,8 @@ enum Command {
     Rm(Rm),
     Seal(Seal),
     Sign(Sign),
+    Parity(Parity),
+    Repair(Repair),
     Steps(Steps),
     Demo(Demo),
     Doctor(Doctor),
@@ -246,6 +248,8 @@ impl Command {
             Self::Rm(rm) => vec![rm.path()],
             Self::Seal(seal) => vec![seal.path()],
             Self::Sign(sign) => vec![sign.path()],
+            Self::Parity(parity) => vec![parity.path()],
+            Self::Repair(repair) => repair.paths(),
             Self::Steps(steps) => vec![steps.path()],
             Self::Demo(demo) => demo.paths(),
             Self::Doctor(doctor) => vec![doctor.path()],
@@ -269,6 +273,8 @@ impl Cli {
             | Command::Rm(_)
             | Command::Seal(_)
             | Command::Sign(_)
+            | Command::Parity(_)
+            | Command::Repair(_)
             | Command::Steps(_)
             | Command::Demo(_)
             | Command::Doctor(_)
@@ -337,6 +343,8 @@ fn run(cli: &Cli, packages: Option<Packages<'_>>) -> Result<Exit, Failure> {
         Command::Rm(rm) => rm.run(&cli.globals, &mut out),
         Command::Seal(seal) => seal.run(&cli.globals, &mut out),
         Command::Sign(sign) => sign.run(&cli.globals, &mut out),
+        Command::Parity(parity) => parity.run(&cli.globals, &mut out),
+        Command::Repair(repair) => repair.run(&cli.globals, &mut out),
         Command::Steps(steps) => steps.run(&cli.globals, &mut out),
         Command::Demo(demo) => demo.run(&cli.globals, &mut out),
         Command::Doctor(doctor) => doctor.run(&cli.globals, packages, &mut out),

@@ -68,6 +68,7 @@ pub mod location;
 pub mod manager;
 pub mod monitor;
 pub mod options;
+pub(crate) mod parity;
 pub mod reads;
 pub mod report;
 pub(crate) mod seal;
@@ -83,14 +84,16 @@ pub mod zarr;
 
 pub use engine::value::{load, load_into, load_into_with, load_with};
 pub use engine::{
-    Checkpoint, ConvertOptions, CopyOptions, CopyReport, DiffOptions, DiffReport, LeafRegion, LoadOptions,
-    OpenOptions, RegionOptions, RemoveOptions, RemoveReport, SaveOptions, SaveReport, SealOptions,
-    SealReport, SignOptions, SignReport, StatisticsOptions, StatisticsReport, VerifyOptions, VerifyReport,
-    convert, copy, diff, diff_with, list, open, open_with, remove, save, save_async, save_with, seal, sign,
-    statistics, statistics_with, verify, verify_with,
+    Checkpoint, ConvertOptions, CopyOptions, CopyReport, DiffOptions, DiffReport, HealedFile, LeafRegion,
+    LoadOptions, OpenOptions, ParityOptions, ParityReport, RegionOptions, RemoveOptions, RemoveReport,
+    RepairOptions, RepairReport, SaveOptions, SaveReport, SealOptions, SealReport, SignOptions, SignReport,
+    StatisticsOptions, StatisticsReport, VerifyOptions, VerifyReport, add_parity, convert, copy, diff,
+    diff_with, list, open, open_with, remove, repair, save, save_async, save_with, seal, sign, statistics,
+    statistics_with, verify, verify_with,
 };
 pub use error::{Error, ErrorKind, Place, Result};
 pub use monitor::Monitor;
+pub use parity::ParityRatio;
 #[cfg(feature = "derive")]
 pub use regrow_derive::Pytree;
 pub use signature::{PrivateKey, PublicKey};

@@ -16,6 +16,8 @@ pub mod doctor;
 pub mod ls;
 pub mod man;
 pub mod overview;
+pub mod parity;
+pub mod repair;
 pub mod report;
 pub mod rm;
 pub mod seal;

@@ -15,14 +15,23 @@ use super::CHECKPOINT_MARKERS;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::error::Result;
 use crate::location::Location;
+use crate::parity;
 use crate::seal;
 use crate::signature;
 use crate::storage::{Entry, Found, UNCOMMITTED_MARK};
 use crate::store::StoreExt;
 
 /// Files that Orbax, TensorStore and regrow write at the top of a checkpoint, besides the markers.
-const FILES: [&str; 6] =
-    ["_sharding", "_strings.json", "commit_success.txt", "checkpoint", seal::FILE_NAME, signature::FILE_NAME];
+const FILES: [&str; 8] = [
+    "_sharding",
+    "_strings.json",
+    "commit_success.txt",
+    "checkpoint",
+    seal::FILE_NAME,
+    signature::FILE_NAME,
+    parity::FILE_NAME,
+    parity::BLOCKS_FILE_NAME,
+];
 
 /// In it a line says which names lie in a checkpoint whose files only a handler of its own knows.
 const MARKER: &str = "commit_success.txt";

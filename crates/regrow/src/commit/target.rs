@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::belongs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
+use crate::seal::is_name_of_side_file;
 use crate::storage::UNCOMMITTED_MARK;
 
 /// Names of which a folder must hold one, as a file, for `overwrite` to replace it (or be empty). Names that
@@ -163,10 +164,11 @@ fn holds_only_safetensors(folder: &Path) -> bool {
     are_of_one_model(&names.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Whether these are the safetensors files of one model and their index, and nothing else.
+/// Whether these are the safetensors files of one model and their index, and nothing else but what regrow puts beside them.
 pub(crate) fn are_of_one_model(names: &[&str]) -> bool {
+    let names = names.iter().filter(|name| name.contains('/') || !is_name_of_side_file(name));
     let models: Option<HashSet<&str>> =
-        names.iter().map(|name| model_of(name).filter(|_| !name.contains('/'))).collect();
+        names.map(|name| model_of(name).filter(|_| !name.contains('/'))).collect();
     models.is_some_and(|models| models.len() <= 1)
 }
 

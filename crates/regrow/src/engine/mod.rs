@@ -22,6 +22,8 @@
 //! | `copy` | a checkpoint to another place, byte for byte |
 //! | `seal`, `sealed` | checksums beside checkpoints of layouts that have none; opening what has them, or is signed |
 //! | `sign` | signatures beside checkpoints |
+//! | `parity`, `repair` | what damaged files are healed by; healing them |
+//! | `side_files` | what a save puts beside its checkpoint: seal, parity |
 //! | `names` | the files of a checkpoint's folder |
 //! | `remove` | one checkpoint, or what a save has left |
 //! | `list` | the checkpoints in a folder |
@@ -53,10 +55,12 @@ mod mapped;
 mod names;
 mod open;
 mod overview;
+mod parity;
 mod patterns;
 mod pieces;
 mod regions;
 mod remove;
+mod repair;
 mod replace;
 mod retry;
 mod save;
@@ -64,6 +68,7 @@ mod seal;
 mod sealed;
 mod search;
 mod shares;
+mod side_files;
 mod sign;
 mod small;
 mod statistics;
@@ -99,8 +104,10 @@ pub use list::{Listed, ListedState, list};
 pub use load::{Selected, load, load_with};
 pub use open::{Checkpoint, open, open_with};
 pub use overview::overview;
+pub use parity::{ParityOptions, ParityReport, add_parity};
 pub use regions::LeafRegion;
 pub use remove::{RemoveOptions, RemoveReport, remove};
+pub use repair::{HealedFile, RepairOptions, RepairReport, repair};
 pub(crate) use retry::Retries;
 pub use save::{save, save_with};
 pub use seal::{SealOptions, SealReport, seal};

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Instant;
 
 use super::checks::{check_leaves, check_options, check_place, check_rules, how_published, publish};
-use super::seal::SealOfSave;
+use super::side_files::SideFiles;
 use super::together::save_together;
 use super::{Layout, SaveOptions, SaveReport, replace};
 use crate::array::Array;
@@ -87,10 +87,10 @@ fn save_tree(
     options.monitor.finish()?;
     may_commit()?;
     let reused_bytes = publication.reused_bytes();
-    let mut seal = SealOfSave::of(options);
-    seal.before(&*publication)?;
+    let mut side_files = SideFiles::of(options);
+    side_files.before(&*publication)?;
     publication.commit()?;
-    seal.after(at)?;
+    side_files.after(at)?;
     Ok(SaveReport { reused_bytes, ..SaveReport::new(at.describe(), stored_bytes, tree.len(), data_bytes) })
 }
 

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::checks::{check_leaves, check_options, check_place, check_rules, how_published, publish};
-use super::seal::SealOfSave;
+use super::side_files::SideFiles;
 use super::{SaveOptions, SaveReport};
 use crate::array::{Array, Shape};
 use crate::coordination::{Job, Session};
@@ -60,14 +60,14 @@ pub(super) fn save_together(
     let publication = publish_together(&session, at, options)?;
     let written = many.write_share(tree, writer, &*publication, options).and_then(|()| may_commit());
     let reused_bytes = publication.reused_bytes();
-    let mut seal = SealOfSave::of(options);
+    let mut side_files = SideFiles::of(options);
     let merge = |publication: &dyn Publication| {
         many.merge(tree, &(0..writer.count).collect::<Vec<_>>(), publication, options)?;
-        seal.before(publication)
+        side_files.before(publication)
     };
     let stored_bytes = commit_together(&session, publication, written, merge, &options.monitor)?;
     if writer.rank == 0 {
-        seal.after(at)?;
+        side_files.after(at)?;
     }
     session.finish();
     Ok(SaveReport { reused_bytes, ..SaveReport::new(at.describe(), stored_bytes, tree.len(), data_bytes) })

@@ -9,6 +9,7 @@ use crate::coordination::Job;
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
+use crate::parity::ParityRatio;
 use crate::signature::PublicKey;
 use crate::tree::{PathPattern, Tree};
 
@@ -122,6 +123,8 @@ pub struct SaveOptions {
     pub replace_any_file: bool,
     /// Put a [seal](crate::seal()) on the checkpoint. The default layout has the same checksums without one.
     pub seal: bool,
+    /// Put [parity](crate::add_parity()) beside the checkpoint, so much of it: what it is read again for, once.
+    pub parity: Option<ParityRatio>,
     /// Skip syncing to disk: faster, and a power cut may cost the checkpoint.
     pub not_durable: bool,
     /// Casts: the first pattern that matches a leaf decides. Lossy ones happen, since they were asked for. A pattern

@@ -21,8 +21,7 @@ use std::collections::HashSet;
 use serde::{Deserialize, Serialize};
 
 use super::files::SideNames;
-use crate::bytes::checksum::crc32c;
-use crate::bytes::hex;
+use crate::bytes::{hex, summed};
 use crate::error::{Error, Result};
 
 /// Name of a seal in the folder of a checkpoint.
@@ -41,11 +40,6 @@ pub(crate) const BLOCK_LEN_BYTES: u64 = 32 << 10;
 
 /// Blocks of other lengths than these are read by no pass in one piece.
 const BLOCK_LEN_RANGE_BYTES: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
-
-const OPENING: &str = "{\"crc32c\":\"";
-const CLOSING: &str = "\",";
-const CRC_HEX_LEN: usize = 8;
-const BODY_OFFSET: usize = OPENING.len() + CRC_HEX_LEN + CLOSING.len();
 
 /// What to do about a seal that cannot be used.
 pub(super) const HELP: &str = "if the checkpoint was meant to change, seal it again (`regrow seal`) or take the seal away \
@@ -104,12 +98,7 @@ impl SealDocument {
     /// # Errors
     /// None in practice.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let json = serde_json::to_vec(self)
-            .map_err(|error| Error::invalid(format!("the seal cannot be written: {error}")))?;
-        let body = json.get(1..).unwrap_or_default();
-        let mut bytes = format!("{OPENING}{:08x}{CLOSING}", crc32c(body)).into_bytes();
-        bytes.extend_from_slice(body);
-        Ok(bytes)
+        summed::to_bytes(self).map_err(|error| Error::invalid(format!("the seal cannot be written: {error}")))
     }
 
     /// Parses and checks the file's bytes.
@@ -117,7 +106,12 @@ impl SealDocument {
     /// # Errors
     /// `Unsupported` for a later version; `Corrupt` for anything else.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        check_sum(bytes)?;
+        summed::check(bytes).map_err(|unlike| {
+            Error::corrupt("the seal fails its crc32c")
+                .at_byte(0)
+                .expected(unlike.expected, unlike.found)
+                .help(HELP)
+        })?;
         #[derive(Deserialize)]
         struct Kind {
             format: String,
@@ -170,17 +164,6 @@ impl SealDocument {
             None => Ok(()),
         }
     }
-}
-
-/// Errs unless the bytes begin with their checksum, written as regrow writes it.
-fn check_sum(bytes: &[u8]) -> Result<()> {
-    let found = crc32c(bytes.get(BODY_OFFSET..).unwrap_or_default());
-    let expected = format!("{OPENING}{found:08x}{CLOSING}");
-    if bytes.get(..BODY_OFFSET) == Some(expected.as_bytes()) {
-        return Ok(());
-    }
-    let stored = String::from_utf8_lossy(bytes.get(..BODY_OFFSET).unwrap_or(bytes)).into_owned();
-    Err(Error::corrupt("the seal fails its crc32c").at_byte(0).expected(expected, stored).help(HELP))
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::location::Location;
 use crate::options::{DATA_SUFFIX, MANIFEST_SUFFIX};
+use crate::parity;
 use crate::reads::{BlockTable, Checksum, Words};
 use crate::signature::{self, PublicKey};
 use crate::storage::Found;
@@ -37,7 +38,7 @@ const SAID: Said = Said {
 /// Longest name of a file.
 const NAME_LEN_MAX_BYTES: usize = 255;
 
-/// How files that lie beside checkpoints are called: seals, signatures.
+/// How files that lie beside checkpoints are called: seals, signatures, parity.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SideNames {
     /// In the folder of a checkpoint.
@@ -136,13 +137,13 @@ impl Place {
     }
 }
 
-/// Whether a file of this name is a seal or a signature.
+/// Whether a file of this name is a seal, a signature or parity.
 pub(crate) fn is_name_of_side_file(name: &str) -> bool {
     let name = name.rsplit('/').next().unwrap_or_default();
     let is_of = |names: SideNames| {
         name == names.in_folder || name.starts_with(names.beside.0) && name.ends_with(names.beside.1)
     };
-    is_of(NAMES) || is_of(signature::NAMES)
+    [NAMES, signature::NAMES, parity::NAMES, parity::BLOCKS_NAMES].into_iter().any(is_of)
 }
 
 /// The seal of a checkpoint, or its signature, and its files.

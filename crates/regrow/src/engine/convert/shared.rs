@@ -16,8 +16,8 @@ use super::{ConvertOptions, ConvertPlan, ConvertReport};
 use crate::array::{Array, Region, Shard};
 use crate::engine::checks::how_published;
 use crate::engine::save::check_save;
-use crate::engine::seal::SealOfSave;
 use crate::engine::shares::shares_of;
+use crate::engine::side_files::SideFiles;
 use crate::engine::{Checkpoint, Layout, SaveOptions, SaveReport, open_with};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{ManyWriters, WriterRank};
@@ -120,10 +120,10 @@ impl SharedConvert {
         publication.sweep("", &is_claim)?;
         let sum = |bytes: fn(&ConvertedShare) -> u64| shares.iter().map(bytes).fold(0, u64::saturating_add);
         let stored_bytes = publication.stored_bytes()?.saturating_add(sum(|share| share.stored_bytes));
-        let mut seal = SealOfSave::of(&save);
-        seal.before(&*publication)?;
+        let mut side_files = SideFiles::of(&save);
+        side_files.before(&*publication)?;
         publication.commit()?;
-        seal.after(&at)?;
+        side_files.after(&at)?;
         let data_bytes = plan.tree.leaves().iter().map(len_bytes).fold(0, u64::saturating_add);
         let mut report = SaveReport {
             reused_bytes: sum(|share| share.reused_bytes),

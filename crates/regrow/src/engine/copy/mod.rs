@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use super::convert::refuse_target_inside;
 use super::retry::Retries;
-use super::seal::take_from_files;
+use super::side_files::take_from_files;
 use super::sign::{beside_files, put_beside};
 use super::{SaveOptions, format_bytes, replace};
 use crate::error::{Error, ErrorKind, Result};

@@ -38,13 +38,13 @@ impl ItemsSave {
         let mut state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let reused_bytes = publication.reused_bytes();
         let (leaf_count, data_bytes) = (state.leaf_count, state.data_bytes);
-        let mut seal = state.seal.take();
+        let mut side_files = state.side_files.take();
         let is_first = session.as_ref().is_none_or(|session| session.rank() == 0);
         let mut rest = |publication: &dyn Publication| {
             settle(&mut state, publication)?;
             write_rest(&state, v1, began_nsecs, publication)?;
             mode.map_or(Ok(()), |mode| set_modes(&state, mode, publication))?;
-            seal.as_mut().map_or(Ok(()), |seal| seal.before(publication))
+            side_files.as_mut().map_or(Ok(()), |side_files| side_files.before(publication))
         };
         let stored_bytes = match &session {
             None => {
@@ -57,8 +57,8 @@ impl ItemsSave {
             }
             Some(session) => commit_together(session, publication, written, rest, &options.monitor)?,
         };
-        if let Some(seal) = seal.filter(|_| is_first) {
-            seal.after(&at)?;
+        if let Some(side_files) = side_files.filter(|_| is_first) {
+            side_files.after(&at)?;
         }
         if let Some(session) = session {
             session.finish();

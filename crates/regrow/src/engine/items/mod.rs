@@ -41,7 +41,7 @@ use serde_json::{Map, Value};
 use self::ending::now_nsecs;
 use self::names::{Taken, check_file, check_item, path_in};
 use super::checks::{check_place, publish};
-use super::seal::SealOfSave;
+use super::side_files::SideFiles;
 use super::together::publish_together;
 use super::{SaveOptions, SaveReport};
 use crate::coordination::{Job, Session};
@@ -124,7 +124,7 @@ struct State {
     /// What the layout of a checkpoint that is itself a pytree has left to write.
     rest: Rest,
     /// If an item asks for one.
-    seal: Option<SealOfSave>,
+    side_files: Option<SideFiles>,
     /// Items that have a marker of their own already.
     marked: Vec<String>,
     custom_metadata: Map<String, Value>,

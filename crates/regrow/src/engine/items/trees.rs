@@ -3,7 +3,7 @@
 use super::{ItemsSave, Rest, WHOLE};
 use crate::engine::checks::{check_options, check_rules};
 use crate::engine::save::{as_written, data_len_bytes};
-use crate::engine::seal::SealOfSave;
+use crate::engine::side_files::SideFiles;
 use crate::engine::together::write_together;
 use crate::engine::{AboutCheckpoint, Layout, OrbaxOptions, SaveOptions};
 use crate::error::{Error, Result};
@@ -19,9 +19,9 @@ use crate::tree::{Leaf, Tree};
 impl ItemsSave {
     /// Writes the item, and notes what it is.
     pub(super) fn write_tree(&self, name: &str, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
-        // There is one seal, of the whole.
-        if let Some(seal) = SealOfSave::wanted(options) {
-            self.state().seal = Some(seal);
+        // There is one seal and one parity, of the whole.
+        if let Some(side_files) = SideFiles::wanted(options) {
+            self.state().side_files = Some(side_files);
         }
         let own = self.own_options(name, options);
         let handler = match &options.layout {

@@ -190,14 +190,11 @@ fn remove(at: &Location) -> Result<SealReport> {
     Ok(SealReport { path: file.describe(), file_count: 0, bytes: 0, has_changed })
 }
 
-/// Takes away the seal and the signature of files that are about to be replaced; those of a folder go with the folder.
+/// Takes away the seal and the signature of files.
 ///
 /// # Errors
 /// What the storage says.
 pub(super) fn take_from_files(at: &Location) -> Result<()> {
-    if at.is_folder() {
-        return Ok(());
-    }
     let signature = place_of(at).file;
     if signature.is_file() {
         signature.parent().store().delete(signature.name().as_encoded_bytes())?;
@@ -219,13 +216,12 @@ impl SealOfSave {
         Self { layout: options.layout.name(), is_wanted }
     }
 
-    /// The same; `None` where none is wanted.
-    pub fn wanted(options: &SaveOptions) -> Option<Self> {
-        Some(Self::of(options)).filter(|seal| seal.is_wanted)
+    /// Whether there is one to be made.
+    pub fn is_wanted(&self) -> bool {
+        self.is_wanted
     }
 
-    /// Before the commit: a folder on a disk is sealed as it is written. The seal of files that are about to be replaced goes:
-    /// better none than one that does not fit.
+    /// Before the commit: a folder on a disk is sealed as it is written.
     ///
     /// # Errors
     /// What the storage says.
@@ -235,7 +231,7 @@ impl SealOfSave {
             publication.write(FILE_NAME, &document.to_bytes()?)?;
             self.is_wanted = false;
         }
-        take_from_files(publication.target())
+        Ok(())
     }
 
     /// After the commit: everything else.

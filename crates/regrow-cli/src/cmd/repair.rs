@@ -1,0 +1,76 @@
+//! `regrow repair`: a damaged checkpoint made whole.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use regrow::text::printable;
+use regrow::{RepairOptions, RepairReport};
+use serde_json::json;
+
+use crate::Globals;
+use crate::exit::{self, Exit, Failure};
+use crate::out;
+
+/// Heal a damaged checkpoint, by its parity or a replica.
+///
+/// What is healed: damaged blocks, files that are cut or gone, and the parity itself, up to as much as there is parity
+/// (`regrow parity`). Each file is written anew beside the damaged one, proved, and put in its place in one step. The files
+/// become what they were when the parity was made. Exit code 1: something is damaged still.
+#[derive(Debug, clap::Args)]
+pub struct Repair {
+    /// The checkpoint.
+    path: PathBuf,
+    /// A copy of the checkpoint, damaged or not: its good blocks are taken before any is computed.
+    #[arg(long, value_name = "OTHER")]
+    from: Option<PathBuf>,
+    /// Say what would be healed, and write nothing. Exit code 1: something is damaged.
+    #[arg(long)]
+    check: bool,
+}
+
+impl Repair {
+    pub fn paths(&self) -> Vec<&Path> {
+        [Some(&self.path), self.from.as_ref()].into_iter().flatten().map(PathBuf::as_path).collect()
+    }
+
+    pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
+        globals.refuse_item()?;
+        let at = globals.locate(&self.path)?;
+        let from = self.from.as_ref().map(|from| globals.locate(from)).transpose()?;
+        let (bar, monitor) = globals.bar("repairing");
+        let options = RepairOptions { step: globals.step, from, check: self.check, monitor };
+        let repaired = regrow::repair(at, &options);
+        drop(bar);
+        let report = repaired?;
+        if globals.json {
+            out::json(out, &as_json(&report))?;
+        } else {
+            writeln!(out, "{report}")?;
+            for file in &report.healed {
+                let path = file.path.to_string_lossy();
+                writeln!(out, "  {}: {}", printable(&path), out::size(file.bytes))?;
+            }
+            for error in report.lost.iter().chain(&report.findings) {
+                writeln!(out, "{error}")?;
+            }
+        }
+        let is_damaged = self.check && (!report.healed.is_empty() || report.is_parity_damaged);
+        Ok(if report.is_whole() && !is_damaged { Exit::Fine } else { Exit::FoundWrong })
+    }
+}
+
+fn as_json(report: &RepairReport) -> serde_json::Value {
+    let healed =
+        report.healed.iter().map(|file| json!({ "path": file.path.to_string_lossy(), "bytes": file.bytes }));
+    let texts = |errors: &[regrow::Error]| errors.iter().map(exit::error_json).collect::<Vec<_>>();
+    json!({
+        "path": report.path.to_string_lossy(),
+        "bytes": report.bytes,
+        "is_whole": report.is_whole(),
+        "healed": healed.collect::<Vec<_>>(),
+        "lost": texts(&report.lost),
+        "findings": texts(&report.findings),
+        "is_parity_damaged": report.is_parity_damaged,
+        "is_check": report.is_check,
+    })
+}

@@ -1,0 +1,273 @@
+//! Parity beside a checkpoint: making it. [`mod@crate::parity`] has what it is, `engine::repair` uses it.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::seal::{files_of, part_of};
+use super::{Checkpoint, OpenOptions, Retries, SaveOptions, open_with};
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::{Location, ToLocation};
+use crate::monitor::Monitor;
+use crate::parity::{BLOCKS_FILE_NAME, FILE_NAME, ParityDocument, ParityPlace, ParityRatio};
+use crate::storage::{Publication, PublishOptions, Target, archive};
+use crate::store::{FileWriter, Store, Version};
+use crate::text::{counted, format_bytes, printable};
+
+mod run;
+mod write;
+
+pub(super) use run::{Run, RunFile, is_damage};
+
+/// How to make parity.
+#[derive(Debug, Clone, Default)]
+pub struct ParityOptions {
+    /// How much; 1/16 if nobody says.
+    pub ratio: ParityRatio,
+    /// The step to protect in a folder of steps; the newest committed one if `None`.
+    pub step: Option<u64>,
+    /// Take the parity away instead.
+    pub remove: bool,
+    /// Watches the work, and stops it.
+    pub monitor: Monitor,
+}
+
+/// What parity covers.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ParityReport {
+    /// The index of the parity.
+    pub path: PathBuf,
+    /// Files that can be healed; 0 if the parity was taken away.
+    pub file_count: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes of the parity; about the ratio of `bytes`.
+    pub parity_bytes: u64,
+    /// Whether parity was made or taken away.
+    pub has_changed: bool,
+}
+
+impl fmt::Display for ParityReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.to_string_lossy();
+        let path = printable(&path);
+        match (self.has_changed, self.file_count) {
+            (true, 0) => write!(f, "{path}: taken away"),
+            (true, count) => {
+                let files = counted(count, "file", "files");
+                let (bytes, parity) = (format_bytes(self.bytes), format_bytes(self.parity_bytes));
+                write!(f, "{path}: {files}, {bytes}, {parity} of parity")
+            }
+            (false, _) => write!(f, "{path}: nothing to do"),
+        }
+    }
+}
+
+/// Puts parity beside the checkpoint at a path or URL, of any layout: Reed-Solomon blocks, of which [`repair`](super::repair)
+/// makes damaged and lost files whole, as long as what is damaged is not more than the parity. The checkpoint itself is
+/// verified first, and not touched. Its files are read twice. Parity that is there is replaced.
+///
+/// # Errors
+/// What opening says; `Corrupt` if the checkpoint is found to be damaged; `InvalidArgument` for a file that is one of
+/// several; `Replaced` if somebody writes to it meanwhile; `Unsupported` in an archive and on a web server;
+/// `PermissionDenied`, `StorageFull` and what else the storage says.
+pub fn add_parity(path: impl ToLocation, options: &ParityOptions) -> Result<ParityReport> {
+    let at = path.to_location()?;
+    if archive::find(&at)?.is_some() {
+        return Err(Error::unsupported("nothing can be written into an archive")
+            .in_file(&at)
+            .help("add parity before the checkpoint goes into the archive"));
+    }
+    let monitor = &options.monitor;
+    let report = monitor.begin().and_then(|_running| {
+        let report = match options.remove {
+            true => take_away(&at, options),
+            false => Retries::until_unreplaced(|| make(&at, options)),
+        };
+        monitor.finish().and(report)
+    });
+    monitor.conclude(report)
+}
+
+fn open(at: &Location, step: Option<u64>) -> Result<Checkpoint> {
+    open_with(at, &OpenOptions { step, ..OpenOptions::default() })
+}
+
+fn make(at: &Location, options: &ParityOptions) -> Result<ParityReport> {
+    let checkpoint = open(at, options.step)?;
+    if let Some(first) = checkpoint.verify()?.findings.into_iter().next() {
+        return Err(first
+            .error
+            .help("a damaged checkpoint gets no parity: `regrow verify` shows all that is wrong"));
+    }
+    let layout = checkpoint.description().layout.clone();
+    let part = part_of(at, &checkpoint);
+    put(&part, &layout, options.ratio, &options.monitor, &|| match checkpoint.is_replaced() {
+        true => Err(checkpoint.was_replaced()),
+        false => Ok(()),
+    })
+}
+
+/// Makes the parity of the files of a checkpoint that is there; `may_commit` is asked when they have been read.
+///
+/// # Errors
+/// As [`add_parity`].
+pub(super) fn put(
+    at: &Location,
+    layout: &str,
+    ratio: ParityRatio,
+    monitor: &Monitor,
+    may_commit: &dyn Fn() -> Result<()>,
+) -> Result<ParityReport> {
+    let ParityPlace { place, blocks } = ParityPlace::of(at);
+    let (store, names) = files_of(at, &place, layout)?;
+    let publication = blocks.storage().publish(
+        &blocks,
+        PublishOptions {
+            kind: &Target::File,
+            overwrite: true,
+            may_replace: None,
+            durable: true,
+            monitor: &Monitor::new(),
+        },
+    )?;
+    let mut writer = publication.single_writer(0, 0)?;
+    let made = Made::of(store, names, layout, ratio, place.covers_folder, &mut writer, monitor)?;
+    writer.finish()?;
+    monitor.finish()?;
+    may_commit()?;
+    publication.commit()?;
+    let file = &place.file;
+    file.parent().store().put(file.name().as_encoded_bytes(), made.index.into())?;
+    Ok(ParityReport { path: file.describe(), ..made.report })
+}
+
+/// Parity that has been computed.
+struct Made {
+    index: Vec<u8>,
+    report: ParityReport,
+}
+
+impl Made {
+    /// Reads the files of these names, and writes the file with the blocks.
+    fn of(
+        store: Arc<dyn Store>,
+        names: Vec<String>,
+        layout: &str,
+        ratio: ParityRatio,
+        covers_folder: bool,
+        writer: &mut FileWriter,
+        monitor: &Monitor,
+    ) -> Result<Self> {
+        let versions = |names: &[String]| -> Result<Vec<Version>> {
+            names.iter().map(|name| version(&*store, name)).collect()
+        };
+        let before = versions(&names)?;
+        let files: Vec<_> =
+            names.iter().cloned().zip(before.iter().map(|version| version.len_bytes)).collect();
+        let mut document = ParityDocument::new(layout, ratio, covers_folder, files);
+        let geometry = document.geometry();
+        monitor.expect(geometry.blocks().saturating_mul(geometry.block_len_bytes));
+        let run = Run::new(Arc::clone(&store), &document);
+        write::write_blocks(&run, &mut document, writer, monitor)?;
+        if versions(&names)? != before {
+            return Err(changed(&*store, ""));
+        }
+        let report = ParityReport {
+            path: PathBuf::new(),
+            file_count: names.len(),
+            bytes: geometry.len_bytes,
+            parity_bytes: geometry.parity_len_bytes(),
+            has_changed: true,
+        };
+        Ok(Self { index: document.to_bytes()?, report })
+    }
+}
+
+fn version(store: &dyn Store, name: &str) -> Result<Version> {
+    store.version(name.as_bytes())?.ok_or_else(|| changed(store, name))
+}
+
+fn changed(store: &dyn Store, name: &str) -> Error {
+    Error::new(ErrorKind::Replaced, "the checkpoint was changed while its parity was made")
+        .in_file(store.describe(name.as_bytes()))
+        .help("do it again when nobody writes to it")
+}
+
+fn take_away(at: &Location, options: &ParityOptions) -> Result<ParityReport> {
+    let has_any = |at: &Location| {
+        let parity = ParityPlace::of(at);
+        parity.place.file.is_file() || parity.blocks.is_file()
+    };
+    match open(at, options.step) {
+        Ok(checkpoint) => remove(&part_of(at, &checkpoint)),
+        // Parity that is all that is left goes, too.
+        Err(_) if options.step.is_none() && has_any(at) => remove(at),
+        Err(error) => Err(error),
+    }
+}
+
+/// Takes away the parity of a checkpoint.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn remove(at: &Location) -> Result<ParityReport> {
+    let ParityPlace { place, blocks } = ParityPlace::of(at);
+    let mut has_changed = false;
+    // The index goes first: blocks without it are only room on the disk.
+    for file in [&place.file, &blocks] {
+        if file.is_file() {
+            file.parent().store().delete(file.name().as_encoded_bytes())?;
+            has_changed = true;
+        }
+    }
+    Ok(ParityReport { path: place.file.describe(), file_count: 0, bytes: 0, parity_bytes: 0, has_changed })
+}
+
+/// The parity of a save: with the checkpoint where that can be read before it is committed, else right behind it.
+#[derive(Debug)]
+pub(super) struct ParityOfSave {
+    layout: &'static str,
+    ratio: Option<ParityRatio>,
+}
+
+impl ParityOfSave {
+    /// That which the options ask for.
+    pub fn of(options: &SaveOptions) -> Self {
+        Self { layout: options.layout.name(), ratio: options.parity }
+    }
+
+    /// Whether there is any to be made.
+    pub fn is_wanted(&self) -> bool {
+        self.ratio.is_some()
+    }
+
+    /// Before the commit, of a folder on a disk.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub fn before(&mut self, publication: &dyn Publication) -> Result<()> {
+        let Some((folder, ratio)) = publication.local_folder().zip(self.ratio) else { return Ok(()) };
+        let at = Location::local(folder);
+        let (store, names) = files_of(&at, &ParityPlace::of(&at).place, self.layout)?;
+        let mut writer = publication.writer(BLOCKS_FILE_NAME, 0, 0)?;
+        // The place of the blocks is no part of what they are made of: they have their name already.
+        let made = Made::of(store, names, self.layout, ratio, true, &mut writer, &Monitor::new())?;
+        writer.finish()?;
+        publication.write(FILE_NAME, &made.index)?;
+        self.ratio = None;
+        Ok(())
+    }
+
+    /// After the commit: everything else.
+    ///
+    /// # Errors
+    /// What the storage says, and that the checkpoint is there without its parity.
+    pub fn after(self, at: &Location) -> Result<()> {
+        let Some(ratio) = self.ratio else { return Ok(()) };
+        put(at, self.layout, ratio, &Monitor::new(), &|| Ok(())).map(drop).map_err(|error| {
+            error.help("the checkpoint was saved, and got no parity: `regrow parity` tries again")
+        })
+    }
+}

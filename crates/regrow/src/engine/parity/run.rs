@@ -1,0 +1,121 @@
+//! The files of a checkpoint as one run of bytes.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::parity::ParityDocument;
+use crate::store::{ReadPath, Store};
+
+/// Files one after another, read as one.
+#[derive(Debug)]
+pub(in crate::engine) struct Run {
+    store: Arc<dyn Store>,
+    files: Vec<RunFile>,
+}
+
+/// A file of a run.
+#[derive(Debug)]
+pub(in crate::engine) struct RunFile {
+    /// Its key.
+    pub name: String,
+    /// Its bytes in the run.
+    pub range: Range<u64>,
+}
+
+/// Bytes of one file.
+struct Part<'r> {
+    file: &'r RunFile,
+    offset_bytes: u64,
+    len: usize,
+}
+
+impl Run {
+    /// Of the files that an index names.
+    pub fn new(store: Arc<dyn Store>, document: &ParityDocument) -> Self {
+        Self::of(store, document.names.iter().cloned(), &document.len_bytes)
+    }
+
+    /// Of the files of these names and lengths, in this order.
+    pub fn of(store: Arc<dyn Store>, names: impl Iterator<Item = String>, len_bytes: &[u64]) -> Self {
+        let mut start = 0_u64;
+        let files = names.zip(len_bytes).map(|(name, len)| {
+            let range = start..start.saturating_add(*len);
+            start = range.end;
+            RunFile { name, range }
+        });
+        Self { files: files.collect(), store }
+    }
+
+    /// The files, in their order.
+    pub fn files(&self) -> &[RunFile] {
+        &self.files
+    }
+
+    /// The keys.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Fills `out` with the bytes from `offset_bytes` on.
+    ///
+    /// # Errors
+    /// `Corrupt` if a file is gone or too short; what the storage says.
+    pub fn read(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        let mut left = out;
+        for part in self.parts(offset_bytes, left.len() as u64) {
+            let (now, later) = left.split_at_mut(part.len.min(left.len()));
+            let key = part.file.name.as_bytes();
+            let blob = self.store.open(key)?.ok_or_else(|| {
+                Error::corrupt("a file of the checkpoint is gone").in_file(self.store.describe(key))
+            })?;
+            let is_cached = blob.is_cached(part.offset_bytes, now.len() as u64);
+            let way = if is_cached { ReadPath::Cached } else { ReadPath::Direct };
+            blob.read(part.offset_bytes, now, way)?;
+            left = later;
+        }
+        Ok(())
+    }
+
+    /// The same; false where the bytes are not to be had: a file is gone, too short or not one, a disk cannot read it.
+    ///
+    /// # Errors
+    /// What keeps anybody from reading: permissions, networks.
+    pub fn read_if_there(&self, offset_bytes: u64, out: &mut [u8]) -> Result<bool> {
+        match self.read(offset_bytes, out) {
+            Ok(()) => Ok(true),
+            Err(error) if is_damage(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn parts(&self, offset_bytes: u64, len_bytes: u64) -> impl Iterator<Item = Part<'_>> {
+        let end = offset_bytes.saturating_add(len_bytes);
+        let first = self.files.partition_point(|file| file.range.end <= offset_bytes);
+        let files = self.files.get(first..).unwrap_or_default().iter();
+        files.take_while(move |file| file.range.start < end).filter(|file| !file.range.is_empty()).map(
+            move |file| {
+                let start = file.range.start.max(offset_bytes);
+                let len = file.range.end.min(end) - start;
+                // `len_bytes` is that of memory.
+                Part {
+                    file,
+                    offset_bytes: start - file.range.start,
+                    len: usize::try_from(len).unwrap_or(usize::MAX),
+                }
+            },
+        )
+    }
+}
+
+/// Whether an error says that bytes are lost, and not that nobody may read them.
+pub(in crate::engine) fn is_damage(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::NotFound
+            | ErrorKind::Corrupt
+            | ErrorKind::Io
+            | ErrorKind::Replaced
+            | ErrorKind::InvalidArgument
+    )
+}

@@ -1,0 +1,189 @@
+//! Files written anew, of what is good in them and what was restored.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use super::restored::Restored;
+use super::scan::Damage;
+use crate::bytes::limits::work_space;
+use crate::engine::parity::{Run, RunFile};
+use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::monitor::Monitor;
+use crate::parity::Geometry;
+use crate::storage::{PublishOptions, Target};
+
+/// A file that is whole again.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct HealedFile {
+    /// The file.
+    pub path: PathBuf,
+    /// Bytes of it that were restored.
+    pub bytes: u64,
+}
+
+/// The files of a run, on their way to be whole.
+pub(super) struct Heal<'h, 'r> {
+    pub folder: &'h Location,
+    pub run: &'r Run,
+    pub geometry: Geometry,
+    pub damage: &'r Damage,
+    pub restored: Restored<'r>,
+    /// Look, and write nothing.
+    pub is_check: bool,
+    pub monitor: &'h Monitor,
+}
+
+impl Heal<'_, '_> {
+    /// Writes each damaged file anew, and puts it in the place of the old one in one step. What cannot be restored of a file
+    /// stays as it is; a file that is gone or cut stays so where a part of it is lost.
+    ///
+    /// # Errors
+    /// What the storage says. Files that have been written by then are whole, all others as they were.
+    pub fn all(&mut self) -> Result<(Vec<HealedFile>, Vec<Error>)> {
+        let (mut healed, mut lost) = (Vec::new(), Vec::new());
+        let run = self.run;
+        for (number, file) in run.files().iter().enumerate() {
+            self.monitor.check()?;
+            let blocks = self.geometry.blocks_of(file.range.clone());
+            let bad: Vec<u64> = self.damage.data.range(blocks).copied().collect();
+            let is_misfit = self.damage.misfits.contains(&number);
+            if bad.is_empty() && !is_misfit {
+                continue;
+            }
+            lost.extend(self.lost_of(file, &bad));
+            if self.has_holes(file, &bad, is_misfit)? {
+                continue;
+            }
+            let changed = self.changed_bytes(file, &bad)?;
+            if !is_misfit && changed == 0 {
+                continue;
+            }
+            if !self.is_check {
+                self.write(file, &bad)?;
+            }
+            healed.push(HealedFile { path: self.at(file).describe(), bytes: changed });
+        }
+        Ok((healed, lost))
+    }
+
+    /// Whether there are lost bytes of a file for which nothing could be written: not even what is there now.
+    fn has_holes(&self, file: &RunFile, bad: &[u64], is_misfit: bool) -> Result<bool> {
+        for &block in bad.iter().filter(|block| self.restored.lost.contains(block)) {
+            let range = self.part(file, block);
+            let mut present = work_space(range.end - range.start)?;
+            if is_misfit || !self.run.read_if_there(range.start, &mut present)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn at(&self, file: &RunFile) -> Location {
+        self.folder.join(&file.name)
+    }
+
+    /// What is lost of a file, as errors: one for each run of blocks.
+    fn lost_of(&self, file: &RunFile, bad: &[u64]) -> Vec<Error> {
+        let lost: BTreeSet<u64> =
+            bad.iter().copied().filter(|block| self.restored.lost.contains(block)).collect();
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        for block in lost {
+            let range = self.geometry.range(block);
+            match runs.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => runs.push(range),
+            }
+        }
+        let error = |range: Range<u64>| {
+            let start = range.start.max(file.range.start) - file.range.start;
+            let end = range.end.min(file.range.end) - file.range.start;
+            Error::corrupt(format!(
+                "{} bytes are lost: more is damaged than the parity can heal",
+                end - start
+            ))
+            .in_file(self.at(file))
+            .at_byte(start)
+            .help("`--from` takes what is whole in a replica; `salvage` loads the leaves that are")
+        };
+        runs.into_iter().map(error).collect()
+    }
+
+    /// Bytes of a file in damaged blocks that were restored to something else than what is there.
+    fn changed_bytes(&mut self, file: &RunFile, bad: &[u64]) -> Result<u64> {
+        let mut changed = 0;
+        for &block in bad {
+            let range = self.part(file, block);
+            let mut present = work_space(range.end - range.start)?;
+            let is_there = self.run.read_if_there(range.start, &mut present)?;
+            let Some(bytes) = self.restored_part(&range, block)? else { continue };
+            let differing = bytes.iter().zip(&present).filter(|(to, from)| to != from).count();
+            changed += if is_there { differing as u64 } else { range.end - range.start };
+        }
+        Ok(changed)
+    }
+
+    /// The bytes of the run that a block and a file share.
+    fn part(&self, file: &RunFile, block: u64) -> Range<u64> {
+        let range = self.geometry.range(block);
+        range.start.max(file.range.start)..range.end.min(file.range.end)
+    }
+
+    /// Restored bytes of a block.
+    fn restored_part(&mut self, range: &Range<u64>, block: u64) -> Result<Option<&[u8]>> {
+        let start = self.geometry.range(block).start;
+        let within = (range.start - start) as usize..(range.end - start) as usize;
+        Ok(self.restored.get(block)?.and_then(|bytes| bytes.get(within)))
+    }
+
+    fn write(&mut self, file: &RunFile, bad: &[u64]) -> Result<()> {
+        let at = self.at(file);
+        let publication = at.storage().publish(
+            &at,
+            PublishOptions {
+                kind: &Target::File,
+                overwrite: true,
+                may_replace: None,
+                durable: true,
+                monitor: &Monitor::new(),
+            },
+        )?;
+        let len_bytes = file.range.end - file.range.start;
+        let mut writer = publication.single_writer(len_bytes, 0)?;
+        let bad: BTreeSet<u64> = bad.iter().copied().collect();
+        writer.write_with(len_bytes, &mut |offset_bytes, out| self.fill(file, &bad, offset_bytes, out))?;
+        writer.finish()?;
+        publication.commit()
+    }
+
+    /// Fills `out` with bytes of a file from `offset_bytes` on.
+    fn fill(&mut self, file: &RunFile, bad: &BTreeSet<u64>, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        let start = file.range.start + offset_bytes;
+        let end = start + out.len() as u64;
+        let (mut at, mut left) = (start, out);
+        while at < end {
+            let blocks = self.geometry.blocks_of(at..end);
+            let block = blocks.start;
+            // Good blocks are read together, up to the next damaged one.
+            let next_bad = bad.range(blocks).next().copied();
+            let to = match next_bad {
+                Some(next) if next == block => self.geometry.range(block).end.min(end),
+                Some(next) => self.geometry.range(next).start.min(end),
+                None => end,
+            };
+            let (now, later) = left.split_at_mut((to - at) as usize);
+            if next_bad == Some(block) {
+                match self.restored_part(&(at..to), block)? {
+                    Some(bytes) => now.copy_from_slice(bytes),
+                    None => self.run.read(at, now)?,
+                }
+            } else {
+                self.run.read(at, now)?;
+            }
+            (at, left) = (to, later);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,86 @@
+//! The parity of a checkpoint, found and read, damaged as it may be.
+
+use crate::bytes::limits::JSON_LEN_MAX_BYTES;
+use crate::error::{Error, Result, ResultExt};
+use crate::location::Location;
+use crate::parity::{CLOSING_LEN_BYTES, ParityDocument, ParityPlace, index_len_bytes};
+use crate::store::{Blob, ReadPath};
+
+/// The parity of a checkpoint.
+#[derive(Debug)]
+pub(super) struct Parity {
+    pub at: ParityPlace,
+    pub document: ParityDocument,
+    /// Whether both copies of the index are there and alike.
+    pub is_index_whole: bool,
+}
+
+impl Parity {
+    /// That which lies beside the checkpoint at a location, if there is any: the index from its own file, or from behind the
+    /// blocks, where it was written together with them.
+    ///
+    /// # Errors
+    /// `Corrupt` if neither copy of the index can be used; what the storage says.
+    pub fn find(at: &Location) -> Result<Option<Self>> {
+        let at = ParityPlace::of(at);
+        let own = match at.place.read("the index of the parity") {
+            Ok(bytes) => bytes,
+            Err(error) if super::is_damage(&error) => None,
+            Err(error) => return Err(error),
+        };
+        let behind = behind_blocks(&at)?;
+        if own.is_none() && behind.is_none() && !at.blocks.is_file() && !at.place.file.is_file() {
+            return Ok(None);
+        }
+        let is_index_whole = own.is_some() && own == behind;
+        let parsed = |bytes: Option<Vec<u8>>| bytes.map(|bytes| ParityDocument::parse(&bytes));
+        let document = match (parsed(behind), parsed(own)) {
+            (Some(Ok(document)), _) | (_, Some(Ok(document))) => document,
+            (_, Some(Err(error))) => return Err(error.in_file(&at.place.file)),
+            (Some(Err(error)), None) => return Err(error.in_file(&at.blocks)),
+            (None, None) => {
+                return Err(Error::corrupt("the index of the parity is lost, in both of its copies")
+                    .in_file(&at.place.file)
+                    .help(
+                        "nothing can be healed by this parity; `--from` takes what is whole in a replica",
+                    ));
+            }
+        };
+        if document.covers_folder != at.place.covers_folder {
+            return Err(Error::corrupt("the parity is that of another kind of checkpoint"))
+                .in_file(&at.place.file);
+        }
+        Ok(Some(Self { at, document, is_index_whole }))
+    }
+
+    /// The file with the blocks, opened, if it is there.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub fn blocks(&self) -> Result<Option<std::sync::Arc<dyn Blob>>> {
+        let file = &self.at.blocks;
+        file.parent().store().open(file.name().as_encoded_bytes())
+    }
+}
+
+/// The copy of the index behind the blocks, unparsed.
+fn behind_blocks(at: &ParityPlace) -> Result<Option<Vec<u8>>> {
+    let store = at.blocks.parent().store();
+    let read = || -> Result<Option<Vec<u8>>> {
+        let Some(blob) = store.open(at.blocks.name().as_encoded_bytes())? else { return Ok(None) };
+        let Some(end) = blob.len_bytes().checked_sub(CLOSING_LEN_BYTES) else { return Ok(None) };
+        let mut closing = [0; CLOSING_LEN_BYTES as usize];
+        blob.read(end, &mut closing, ReadPath::Cached)?;
+        let len_bytes = index_len_bytes(&closing).filter(|len| *len <= JSON_LEN_MAX_BYTES);
+        let Some((len_bytes, start)) = len_bytes.and_then(|len| Some((len, end.checked_sub(len)?))) else {
+            return Ok(None);
+        };
+        let mut bytes = crate::bytes::limits::work_space(len_bytes)?;
+        blob.read(start, &mut bytes, ReadPath::Cached)?;
+        Ok(Some(bytes))
+    };
+    match read() {
+        Err(error) if super::is_damage(&error) => Ok(None),
+        other => other,
+    }
+}

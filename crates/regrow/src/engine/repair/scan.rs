@@ -1,0 +1,128 @@
+//! Which blocks are damaged.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use super::index::Parity;
+use crate::bytes::checksum::Crc32;
+use crate::bytes::limits::work_space;
+use crate::engine::parity::Run;
+use crate::error::Result;
+use crate::monitor::{Monitor, Stage};
+use crate::parity::Geometry;
+use crate::store::{Blob, ReadPath};
+use crate::threads::{for_each_parallel, thread_count};
+
+/// Bytes that are read at once.
+const PIECE_LEN_BYTES: u64 = 4 << 20;
+
+/// Reads bytes of a run or of a file; false where they are not to be had.
+type Read<'r> = &'r (dyn Fn(u64, &mut [u8]) -> Result<bool> + Sync);
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Damage {
+    /// Blocks of the run that are not what they were.
+    pub data: BTreeSet<u64>,
+    /// Parity blocks that are not.
+    pub parity: BTreeSet<u64>,
+    /// Files that are gone or have another length, by their numbers.
+    pub misfits: BTreeSet<usize>,
+}
+
+impl Damage {
+    /// Reads all that the parity covers, and the parity.
+    ///
+    /// # Errors
+    /// What keeps anybody from reading; `Cancelled`.
+    pub fn find(parity: &Parity, run: &Run, monitor: &Monitor) -> Result<Self> {
+        let document = &parity.document;
+        let geometry = document.geometry();
+        monitor.expect(geometry.len_bytes.saturating_add(geometry.parity_len_bytes()));
+        monitor.enter(Stage::Read);
+        let data = Self::of_data(parity, run, monitor)?;
+        let blob = parity.blocks()?;
+        let of_parity = |offset_bytes: u64, out: &mut [u8]| read_parity(blob.as_deref(), offset_bytes, out);
+        let (count, len_bytes) = (geometry.all_parity_blocks(), geometry.parity_len_bytes());
+        let parity = bad_blocks(&geometry, 0..count, len_bytes, &document.parity_crc32, &of_parity, monitor)?;
+        Ok(Self { data, parity, misfits: misfits(run)? })
+    }
+
+    /// The blocks of the run that are not what they were.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub fn of_data(parity: &Parity, run: &Run, monitor: &Monitor) -> Result<BTreeSet<u64>> {
+        let geometry = parity.document.geometry();
+        let checksums = &parity.document.block_crc32;
+        let read = |offset_bytes: u64, out: &mut [u8]| run.read_if_there(offset_bytes, out);
+        bad_blocks(&geometry, 0..geometry.blocks(), geometry.len_bytes, checksums, &read, monitor)
+    }
+
+    /// Whether nothing is wrong.
+    pub fn is_none(&self) -> bool {
+        self.data.is_empty() && self.parity.is_empty() && self.misfits.is_empty()
+    }
+}
+
+/// Files of a run that are gone or have another length.
+fn misfits(run: &Run) -> Result<BTreeSet<usize>> {
+    let mut found = BTreeSet::new();
+    for (number, file) in run.files().iter().enumerate() {
+        let len_bytes = match run.store().len_bytes(file.name.as_bytes()) {
+            Err(error) if super::is_damage(&error) => None,
+            other => other?,
+        };
+        if len_bytes != Some(file.range.end - file.range.start) {
+            found.insert(number);
+        }
+    }
+    Ok(found)
+}
+
+/// Reads parity blocks.
+pub(super) fn read_parity(blob: Option<&dyn Blob>, offset_bytes: u64, out: &mut [u8]) -> Result<bool> {
+    let Some(blob) = blob else { return Ok(false) };
+    match blob.read(offset_bytes, out, ReadPath::Cached) {
+        Ok(()) => Ok(true),
+        Err(error) if super::is_damage(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The blocks of `wanted` that fail their checksums. They lie one after another in `len_bytes` bytes.
+fn bad_blocks(
+    geometry: &Geometry,
+    wanted: std::ops::Range<u64>,
+    len_bytes: u64,
+    checksums: &[u32],
+    read: Read<'_>,
+    monitor: &Monitor,
+) -> Result<BTreeSet<u64>> {
+    let block_len_bytes = geometry.block_len_bytes;
+    let blocks_of_piece = PIECE_LEN_BYTES / block_len_bytes;
+    let found = Mutex::new(BTreeSet::new());
+    let is_good = |block: u64, bytes: &[u8]| checksums.get(block as usize) == Some(&Crc32::of(bytes));
+    let pieces = wanted.clone().step_by(blocks_of_piece as usize);
+    for_each_parallel(
+        thread_count(),
+        pieces,
+        u64::MAX,
+        |_| 0,
+        |first| {
+            let blocks = first..(first + blocks_of_piece).min(wanted.end);
+            let start = first * block_len_bytes;
+            let mut bytes = work_space((blocks.end * block_len_bytes).min(len_bytes) - start)?;
+            let is_read = read(start, &mut bytes)?;
+            for (block, bytes) in blocks.zip(bytes.chunks_mut(block_len_bytes as usize)) {
+                // What cannot be read as a whole may be read in parts.
+                let is_read = is_read || read(block * block_len_bytes, bytes)?;
+                if !is_read || !is_good(block, bytes) {
+                    found.lock().unwrap_or_else(PoisonError::into_inner).insert(block);
+                }
+            }
+            monitor.done(Stage::Read, bytes.len() as u64)
+        },
+    )?;
+    Ok(found.into_inner().unwrap_or_else(PoisonError::into_inner))
+}

@@ -1,0 +1,58 @@
+//! What regrow puts beside a checkpoint when it is saved: its seal, its parity.
+
+use super::SaveOptions;
+use super::parity::{self, ParityOfSave};
+use super::seal::{self, SealOfSave};
+use crate::error::Result;
+use crate::location::Location;
+use crate::storage::Publication;
+
+/// What a save puts beside its checkpoint: with it where that can be read before it is committed, else right behind it.
+#[derive(Debug)]
+pub(super) struct SideFiles {
+    seal: SealOfSave,
+    parity: ParityOfSave,
+}
+
+impl SideFiles {
+    /// Those which the options ask for.
+    pub fn of(options: &SaveOptions) -> Self {
+        Self { seal: SealOfSave::of(options), parity: ParityOfSave::of(options) }
+    }
+
+    /// The same; `None` where nothing is asked for.
+    pub fn wanted(options: &SaveOptions) -> Option<Self> {
+        Some(Self::of(options)).filter(|files| files.seal.is_wanted() || files.parity.is_wanted())
+    }
+
+    /// Before the commit. What lies beside files that are about to be replaced goes: better nothing than what does not fit.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub fn before(&mut self, publication: &dyn Publication) -> Result<()> {
+        self.seal.before(publication)?;
+        self.parity.before(publication)?;
+        take_from_files(publication.target())
+    }
+
+    /// After the commit.
+    ///
+    /// # Errors
+    /// What the storage says, and that the checkpoint is there without the side file.
+    pub fn after(self, at: &Location) -> Result<()> {
+        self.seal.after(at)?;
+        self.parity.after(at)
+    }
+}
+
+/// Takes away what lies beside files that are about to be replaced; what lies in a folder goes with the folder.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn take_from_files(at: &Location) -> Result<()> {
+    if at.is_folder() {
+        return Ok(());
+    }
+    seal::take_from_files(at)?;
+    parity::remove(at).map(drop)
+}

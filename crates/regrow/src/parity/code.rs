@@ -1,0 +1,113 @@
+//! Reed-Solomon over the blocks of a stripe.
+
+use reed_solomon_simd::{ReedSolomonDecoder, ReedSolomonEncoder};
+
+use super::geometry::Geometry;
+use crate::error::{Error, Result};
+
+/// Makes the parity blocks of stripes, one stripe after another.
+pub(crate) struct Encoder {
+    code: ReedSolomonEncoder,
+}
+
+impl Encoder {
+    /// For stripes of this form.
+    ///
+    /// # Errors
+    /// `Unsupported` if there is no such code.
+    pub fn new(geometry: &Geometry) -> Result<Self> {
+        let Geometry { data_blocks, parity_blocks, block_len_bytes, .. } = *geometry;
+        let code = ReedSolomonEncoder::new(count(data_blocks), count(parity_blocks), count(block_len_bytes));
+        Ok(Self { code: code.map_err(unusable)? })
+    }
+
+    /// Hands the parity blocks of a stripe to `each`; all data blocks, in their order, are in `blocks`.
+    ///
+    /// # Errors
+    /// `Unsupported` if these are not the blocks of one stripe.
+    pub fn stripe<'b>(
+        &mut self,
+        blocks: impl Iterator<Item = &'b [u8]>,
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<()> {
+        for block in blocks {
+            self.code.add_original_shard(block).map_err(unusable)?;
+        }
+        self.code.encode().map_err(unusable)?.recovery_iter().for_each(&mut each);
+        Ok(())
+    }
+}
+
+/// Makes the lost data blocks of a stripe of those that are left of it, and hands each, by its number in the stripe, to
+/// `each`. There are as many blocks as the stripe has data blocks, at least.
+///
+/// # Errors
+/// `Unsupported` if there are too few.
+pub(crate) fn restore<'b>(
+    geometry: &Geometry,
+    data: impl Iterator<Item = (u64, &'b [u8])>,
+    parity: impl Iterator<Item = (u64, &'b [u8])>,
+    mut each: impl FnMut(u64, &[u8]),
+) -> Result<()> {
+    let Geometry { data_blocks, parity_blocks, block_len_bytes, .. } = *geometry;
+    let code = ReedSolomonDecoder::new(count(data_blocks), count(parity_blocks), count(block_len_bytes));
+    let mut code = code.map_err(unusable)?;
+    for (at, block) in data {
+        code.add_original_shard(count(at), block).map_err(unusable)?;
+    }
+    for (at, block) in parity {
+        code.add_recovery_shard(count(at), block).map_err(unusable)?;
+    }
+    let result = code.decode().map_err(unusable)?;
+    result.restored_original_iter().for_each(|(at, block)| each(at as u64, block));
+    Ok(())
+}
+
+/// A number that `Geometry::check` has bounded.
+fn count(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+fn unusable(error: reed_solomon_simd::Error) -> Error {
+    Error::unsupported(format!("the parity cannot be computed: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Loses every set of `lost` neighbours of a stripe, and as many parity blocks as may go too.
+    #[test]
+    fn what_is_lost_comes_back() {
+        for (data_blocks, parity_blocks) in [(1, 2), (1, 1), (2, 1), (7, 3), (64, 64), (256, 16), (1024, 11)]
+        {
+            let geometry =
+                Geometry { len_bytes: data_blocks * 512, block_len_bytes: 512, data_blocks, parity_blocks };
+            geometry.check().unwrap();
+            let data: Vec<Vec<u8>> = (0..data_blocks)
+                .map(|at| (0..512_u64).map(|byte| (at * 31 + byte * 7 + at * byte) as u8).collect())
+                .collect();
+            let mut parity = Vec::new();
+            let mut encoder = Encoder::new(&geometry).unwrap();
+            encoder.stripe(data.iter().map(Vec::as_slice), |block| parity.push(block.to_vec())).unwrap();
+            assert_eq!(parity.len() as u64, parity_blocks);
+            for lost in 1..=parity_blocks.min(data_blocks) {
+                let first = (data_blocks - lost) / 2;
+                let is_lost = |at: u64| (first..first + lost).contains(&at);
+                let left = (0..)
+                    .zip(&data)
+                    .filter(|(at, _)| !is_lost(*at))
+                    .map(|(at, block)| (at, block.as_slice()));
+                let some = (0..).zip(&parity).skip((parity_blocks - lost) as usize);
+                let mut found = 0;
+                restore(&geometry, left, some.map(|(at, block)| (at, block.as_slice())), |at, block| {
+                    assert!(is_lost(at));
+                    assert_eq!(block, data[at as usize]);
+                    found += 1;
+                })
+                .unwrap();
+                assert_eq!(found, lost);
+            }
+        }
+    }
+}

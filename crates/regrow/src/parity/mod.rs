@@ -1,0 +1,67 @@
+//! Parity: what the files of a checkpoint can be made whole from again, in two files beside them, for any layout.
+//!
+//! The files of a checkpoint, one after another, are one run of bytes, cut into blocks. Blocks that lie far from each other
+//! make a stripe. Each stripe has parity blocks, of which any can stand for any block of the stripe that is lost
+//! (Reed-Solomon, erasures found by checksum). Blocks of one stripe lie as far apart as they can, so that what is damaged in
+//! one place, a file that is gone too, is spread over all stripes:
+//!
+//! ```text
+//! run of bytes   |0|1|2|3|4|5|6|7|8|9|10|11|     twelve blocks, three stripes of four blocks
+//! stripe 0        x     x     x     x            and the parity blocks of stripe 0, of stripe 1, of stripe 2
+//! ```
+//!
+//! | module | holds |
+//! |---|---|
+//! | `ratio` | how much parity there is for the data |
+//! | `geometry` | which block lies where, and in which stripe |
+//! | `document` | the index, which says all of it and has the checksum of each block: `regrow.parity.json` |
+//! | `code` | from blocks to parity blocks, and back |
+
+mod code;
+mod document;
+mod geometry;
+mod ratio;
+
+use std::path::PathBuf;
+
+use crate::location::Location;
+use crate::seal::{Place, SideNames};
+
+pub(crate) use code::{Encoder, restore};
+pub(crate) use document::{CLOSING_LEN_BYTES, ParityDocument, closing, index_len_bytes};
+pub(crate) use geometry::Geometry;
+pub use ratio::ParityRatio;
+
+/// The index of a folder's parity.
+pub(crate) const FILE_NAME: &str = "regrow.parity.json";
+
+/// The parity blocks of a folder, and the index once more.
+pub(crate) const BLOCKS_FILE_NAME: &str = "regrow.parity.blocks";
+
+/// Beside single files: `regrow.parity.model.msgpack.json` and `regrow.parity.model.msgpack.blocks`.
+pub(crate) const NAMES: SideNames = SideNames { in_folder: FILE_NAME, beside: ("regrow.parity.", ".json") };
+
+/// The same of the blocks.
+pub(crate) const BLOCKS_NAMES: SideNames =
+    SideNames { in_folder: BLOCKS_FILE_NAME, beside: ("regrow.parity.", ".blocks") };
+
+/// Where the parity of a checkpoint lies.
+#[derive(Debug, Clone)]
+pub(crate) struct ParityPlace {
+    /// The folder, the index, and what its names begin with.
+    pub place: Place,
+    /// The file with the blocks.
+    pub blocks: Location,
+}
+
+impl ParityPlace {
+    /// Beside the checkpoint at a location; in it, if it is a folder.
+    pub fn of(at: &Location) -> Self {
+        Self { place: Place::named(at, NAMES), blocks: Place::named(at, BLOCKS_NAMES).file }
+    }
+
+    /// Both files, as people call them.
+    pub fn described(&self) -> [PathBuf; 2] {
+        [self.place.file.describe(), self.blocks.describe()]
+    }
+}
