@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from ._page import ReportPage, report
     from ._progress import Progress as Progress
     from ._remove import RemoveReport, remove
+    from ._repair import HealedFile, ParityReport, RepairReport, add_parity, repair
     from ._report import LoadReport, SaveReport, StageReport
     from ._save import save
     from ._seal import SealReport, seal
@@ -109,6 +110,7 @@ __all__ = [
     "Files",
     "Finding",
     "Folder",
+    "HealedFile",
     "IncompleteCheckpointWarning",
     "InternalError",
     "InvalidArgumentError",
@@ -137,12 +139,14 @@ __all__ = [
     "NotDurableError",
     "NotFoundError",
     "OrbaxOptions",
+    "ParityReport",
     "PassedOver",
     "PermissionDeniedError",
     "PlannedLeaf",
     "PrngKey",
     "RegrowError",
     "RemoveReport",
+    "RepairReport",
     "ReplacedError",
     "ReportPage",
     "SaveOptions",
@@ -163,6 +167,7 @@ __all__ = [
     "UnsupportedError",
     "UntrustedError",
     "VerifyReport",
+    "add_parity",
     "convert",
     "coordinator",
     "copy",
@@ -174,6 +179,7 @@ __all__ = [
     "overview",
     "ray_executor",
     "remove",
+    "repair",
     "report",
     "save",
     "save_async",
@@ -212,6 +218,7 @@ _HOMES = {
     "_page": ("ReportPage", "report"),
     "_progress": ("Progress",),
     "_remove": ("RemoveReport", "remove"),
+    "_repair": ("HealedFile", "ParityReport", "RepairReport", "add_parity", "repair"),
     "_report": ("LoadReport", "SaveReport", "StageReport"),
     "_save": ("save",),
     "_seal": ("SealReport", "seal"),

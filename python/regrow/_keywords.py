@@ -130,6 +130,8 @@ class WriteOptions(LayoutOptions, total=False):
             instead of written. What changed is found by comparing bytes or digests. Only for ``layout="regrow"``
             without compression. The base may be removed afterwards.
         seal: Put a seal beside the checkpoint, as `regrow.seal` does. The layout regrow has its checksums without one.
+        parity: Put parity beside the checkpoint, as `regrow.add_parity` does: ``"1/16"`` for a sixteenth of its size, by
+            which `regrow.repair` heals as much.
         orbax: Options of ``layout="orbax"``; each can be given as a keyword of its own instead.
         storage_options: How to reach the storage of URLs, by the names of fsspec or of the cloud:
             ``{"endpoint_url": ..., "key": ..., "secret": ...}``. A `Location` has its own. What is left out comes from
@@ -144,6 +146,7 @@ class WriteOptions(LayoutOptions, total=False):
     metadata: Any
     base: StrPath | None
     seal: bool
+    parity: str | None
     orbax: OrbaxOptions | None
     storage_options: Mapping[str, Any] | None
 
@@ -272,6 +275,7 @@ _WRITE_DEFAULTS: WriteOptions = {
     "metadata": None,
     "base": None,
     "seal": False,
+    "parity": None,
     "orbax": None,
     "storage_options": None,
 }

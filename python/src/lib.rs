@@ -26,6 +26,7 @@
 //! | `report` | checkpoints as a page to look at |
 //! | `coordination` | what the processes of a job tell each other |
 //! | `remove` | one checkpoint, or what a save has left |
+//! | `repair` | parity beside a checkpoint, and repair by it |
 //! | `seal` | checksums beside a checkpoint, and signatures |
 //! | `list` | the checkpoints in a folder |
 //! | `steps` | a folder of steps: what is kept, who reads and who writes |
@@ -67,6 +68,7 @@ mod options;
 mod pytree_data;
 mod regions;
 mod remove;
+mod repair;
 mod report;
 mod safetensors;
 mod seal;
@@ -127,6 +129,8 @@ mod _native {
     use crate::regions::{Regions, load_regions_into};
     #[pymodule_export]
     use crate::remove::remove;
+    #[pymodule_export]
+    use crate::repair::{add_parity, repair};
     #[pymodule_export]
     use crate::report::{ReportPage, report};
     #[pymodule_export]

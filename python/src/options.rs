@@ -26,7 +26,7 @@ pub enum OverwriteIn {
     Name(String),
 }
 
-/// Overwrite, durable, casts, compression, metadata as JSON, seal, strict, budget, layout and its options as JSON, base,
+/// Overwrite, durable, casts, compression, metadata as JSON, seal, parity, strict, budget, layout and its options as JSON, base,
 /// job.
 pub type SaveIn = (
     OverwriteIn,
@@ -35,6 +35,7 @@ pub type SaveIn = (
     Option<CompressionIn>,
     Option<String>,
     bool,
+    Option<String>,
     bool,
     Option<u64>,
     (String, String),
@@ -61,6 +62,7 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
         compression,
         metadata,
         seal,
+        parity,
         strict_orbax,
         budget_bytes,
         (layout, layout_options),
@@ -92,6 +94,7 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
         compression,
         custom_metadata,
         seal,
+        parity: parity.as_deref().map(str::parse).transpose()?,
         strict_orbax,
         base: base.as_ref().map(ToLocation::to_location).transpose()?,
         budget_bytes,

@@ -30,6 +30,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "report": regrow.report,
     "copy": regrow.copy,
     "remove": regrow.remove,
+    "add_parity": regrow.add_parity,
+    "repair": regrow.repair,
     "seal": regrow.seal,
     "sign": regrow.sign,
     "list_checkpoints": regrow.list_checkpoints,

@@ -100,13 +100,16 @@ impl Heal<'_, '_> {
         let error = |range: Range<u64>| {
             let start = range.start.max(file.range.start) - file.range.start;
             let end = range.end.min(file.range.end) - file.range.start;
+            // Which of the files in one block is damaged, its checksum does not say.
+            let is_shared = range.start < file.range.start || range.end > file.range.end;
+            let are = if is_shared { "may be" } else { "are" };
             Error::corrupt(format!(
-                "{} bytes are lost: more is damaged than the parity can heal",
+                "{} bytes {are} lost: more is damaged than the parity can heal",
                 end - start
             ))
             .in_file(self.at(file))
             .at_byte(start)
-            .help("`--from` takes what is whole in a replica; `salvage` loads the leaves that are")
+            .help("`--from` takes what is whole in a replica")
         };
         runs.into_iter().map(error).collect()
     }

@@ -165,8 +165,7 @@ fn find(at: &Location, options: &RepairOptions) -> Result<(Location, Parity)> {
         let [file, _] = ParityPlace::of(at).described();
         Error::unsupported("the checkpoint has no parity to be healed by")
             .in_file(file)
-            .help("copy the checkpoint again, or load what is whole of it (`salvage`); `regrow parity` makes parity while a \
-                   checkpoint is whole")
+            .help("copy the checkpoint again; `regrow parity` makes parity while a checkpoint is whole")
     };
     if options.step.is_none()
         && let Some(parity) = Parity::find(at)?

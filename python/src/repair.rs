@@ -1,0 +1,60 @@
+//! Parity beside a checkpoint, and repair by it.
+
+use std::ffi::OsString;
+
+use pyo3::prelude::*;
+use regrow::location::ToLocation;
+use regrow::{Error, ParityOptions, RepairOptions};
+
+use crate::checkpoint::{FindingOut, finding_out};
+use crate::location::LocationIn;
+use crate::watch::{WatchIn, watched};
+
+/// Path, files, bytes, bytes of parity, whether anything has changed.
+type ParityOut = (OsString, usize, u64, u64, bool);
+
+/// Makes parity, or takes it away; gives the report.
+#[pyfunction]
+#[pyo3(signature = (path, ratio, step, remove, watch))]
+pub fn add_parity(
+    py: Python<'_>,
+    path: LocationIn,
+    ratio: &str,
+    step: Option<u64>,
+    remove: bool,
+    watch: WatchIn,
+) -> PyResult<ParityOut> {
+    let report = watched(py, watch, u64::MAX, |monitor| {
+        let ratio = ratio.parse()?;
+        regrow::add_parity(path, &ParityOptions { ratio, step, remove, monitor })
+    })?;
+    let path = report.path.into_os_string();
+    Ok((path, report.file_count, report.bytes, report.parity_bytes, report.has_changed))
+}
+
+/// Path, bytes, healed files and bytes of each, what is lost, what verification finds, whether the parity was damaged, whether
+/// it was a check, the report as text.
+type RepairOut = (OsString, u64, Vec<(OsString, u64)>, Vec<FindingOut>, Vec<FindingOut>, bool, bool, String);
+
+/// Repairs a checkpoint; gives the report.
+#[pyfunction]
+#[pyo3(signature = (path, from_, step, check, watch))]
+pub fn repair(
+    py: Python<'_>,
+    path: LocationIn,
+    from_: Option<LocationIn>,
+    step: Option<u64>,
+    check: bool,
+    watch: WatchIn,
+) -> PyResult<RepairOut> {
+    let report = watched(py, watch, u64::MAX, |monitor| {
+        let from = from_.as_ref().map(ToLocation::to_location).transpose()?;
+        regrow::repair(path, &RepairOptions { step, from, check, monitor })
+    })?;
+    let text = report.to_string();
+    let findings = |errors: &[Error]| errors.iter().map(finding_out).collect();
+    let healed = report.healed.iter().map(|file| (file.path.clone().into_os_string(), file.bytes)).collect();
+    let (lost, found) = (findings(&report.lost), findings(&report.findings));
+    let path = report.path.into_os_string();
+    Ok((path, report.bytes, healed, lost, found, report.is_parity_damaged, report.is_check, text))
+}

@@ -1,0 +1,150 @@
+"""Parity and repair in Python, beside what other libraries wrote: these read what was healed, bit for bit."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from test_seal import LIBRARIES, TREE
+
+import regrow
+
+LAYOUTS = {
+    "regrow": "x", "orbax": "x", "flax": "x.msgpack", "equinox": "x.eqx", "pytree_data": "x",
+    "safetensors": "x.safetensors", "npy": "x.npz",
+}  # fmt: skip
+
+
+def _files(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def _data(files: dict[Path, bytes]) -> dict[Path, bytes]:
+    return {file: data for file, data in files.items() if not file.name.startswith("regrow.parity.")}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_the_library_reads_what_is_healed(library: str, tmp_path: Path) -> None:
+    name, write, read = LIBRARIES[library]
+    path = tmp_path / name
+    write(path)
+    files = _files(tmp_path)
+    report = regrow.add_parity(path, "1/4")
+    assert (report.file_count, report.bytes) == (len(files), sum(map(len, files.values())))
+    assert report.has_changed
+    assert 0 < report.parity_bytes < report.bytes
+    read(path)  # The library does not mind what lies there.
+    chance = random.Random(library)
+    for round_ in range(4):
+        largest = max(files, key=lambda file: len(files[file]))
+        damaged = bytearray(files[largest])
+        start = chance.randrange(len(damaged))
+        if round_ == 0:
+            damaged[start] ^= 1 << chance.randrange(8)
+        elif round_ == 1:
+            span = slice(start, start + len(damaged) // 8)
+            damaged[span] = bytes(len(damaged[span]))
+        elif round_ == 2:
+            del damaged[-len(damaged) // 8 :]
+        else:
+            damaged += b"more"
+        largest.write_bytes(damaged)
+        check = regrow.repair(path, check=True)
+        assert check.is_check
+        assert largest.read_bytes() == damaged, "a check writes nothing"
+        report = regrow.repair(path)
+        assert report, report
+        if damaged != files[largest]:
+            assert [file.path for file in report.healed] == [str(largest)]
+        assert _data(_files(tmp_path)) == files
+    assert "nothing to do" in str(regrow.repair(path))
+    read(path)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_save_brings_its_parity(layout: str, tmp_path: Path) -> None:
+    path = tmp_path / LAYOUTS[layout]
+    regrow.save(path, TREE, layout=layout, parity="1/1")
+    files = _files(tmp_path)
+    assert len(files) > len(_data(files)) == regrow.add_parity(path, "1/1").file_count
+    for file in _data(files):
+        file.unlink()
+    assert regrow.repair(path)
+    assert _data(_files(tmp_path)) == _data(files)
+    assert np.array_equal(regrow.load(path)["a"], TREE["a"])
+    regrow.save(path, TREE, layout=layout, overwrite=True)
+    assert _data(_files(tmp_path)).keys() == _files(tmp_path).keys(), "what is replaced leaves no parity"
+
+
+def test_a_replica_heals_what_parity_cannot(tmp_path: Path) -> None:
+    path, other = tmp_path / "x", tmp_path / "copy"
+    regrow.save(path, TREE, parity="1/64")
+    shutil.copytree(path, other)
+    files = _files(path)
+    largest = max(files, key=lambda file: len(files[file]))
+    largest.write_bytes(bytes(len(files[largest])))
+    report = regrow.repair(path)
+    assert not report
+    assert {finding.kind for finding in report.lost} == {"corrupt"}
+    assert str(largest) in {finding.file for finding in report.lost}
+    assert "lost" in str(report)
+    with pytest.raises(regrow.CorruptError):
+        regrow.load(path)
+    assert regrow.repair(path, from_=other)
+    assert _files(path) == files
+
+
+def test_what_was_converted_can_be_healed(tmp_path: Path) -> None:
+    regrow.save(tmp_path / "x", TREE)
+    target = tmp_path / "y.safetensors"
+    regrow.convert(tmp_path / "x", target, layout="safetensors", parity="1/1")
+    before = safetensors.numpy.load_file(target)
+    target.unlink()
+    assert regrow.repair(target)
+    after = safetensors.numpy.load_file(target)
+    assert all(np.array_equal(before[name], after[name]) for name in before | after)
+
+
+def test_refusals(tmp_path: Path) -> None:
+    regrow.save(tmp_path / "x", TREE)
+    with pytest.raises(regrow.UnsupportedError, match="no parity"):
+        regrow.repair(tmp_path / "x")
+    with pytest.raises(regrow.InvalidArgumentError, match="no ratio"):
+        regrow.add_parity(tmp_path / "x", "2/1")
+    with pytest.raises(regrow.NotFoundError):
+        regrow.repair(tmp_path / "y")
+    assert not regrow.add_parity(tmp_path / "x", remove=True).has_changed
+
+
+def test_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    regrow.save(path, TREE)
+
+    def command(*arguments: str | Path) -> tuple[int, str]:
+        ran = subprocess.run([sys.executable, "-m", "regrow", *arguments], capture_output=True, text=True, check=False)
+        return ran.returncode, ran.stdout + ran.stderr
+
+    assert command("parity", path, "--ratio", "1/8")[0] == 0
+    files = _files(path)
+    largest = max(files, key=lambda file: len(files[file]))
+    largest.write_bytes(files[largest][:-100])
+    assert command("verify", path)[0] == 1
+    code, said = command("repair", path, "--check")
+    assert code == 1
+    assert largest.name in said
+    code, said = command("repair", path)
+    assert code == 0, said
+    assert "1 file healed" in said
+    assert command("verify", path)[0] == 0
+    assert _files(path) == files
+    largest.write_bytes(b"")
+    code, said = command("repair", path)
+    assert code == 1
+    assert "lost" in said
+    assert command("parity", path, "--ratio", "1")[0] == 2
