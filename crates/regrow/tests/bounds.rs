@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Constants with `MAX` in their names that bound what regrow itself does or writes, and nothing that a file says.
-const OWN: [&str; 111] = [
+const OWN: [&str; 112] = [
     "array/histogram.rs: BINS_MAX",
     "bytes/pages.rs: LARGE_PAGE_TIME_MAX",
     "bytes/zip/directory.rs: COMMENT_LEN_MAX_BYTES",
@@ -62,6 +62,7 @@ const OWN: [&str; 111] = [
     "formats/regrow/save/small_files.rs: GATHERED_LEN_MAX_BYTES",
     "formats/regrow/save/split.rs: ALIGNMENT_MAX_BYTES",
     "formats/regrow/save/split.rs: HEADER_LEN_MAX_BYTES",
+    "formats/regrow/views.rs: DECODED_LEN_MAX_BYTES",
     "formats/safetensors/writer.rs: HEADER_LEN_MAX_BYTES",
     "formats/safetensors/writer.rs: STRUCTURE_LEN_MAX_BYTES",
     "formats/suggestions.rs: DEPTH_MAX",

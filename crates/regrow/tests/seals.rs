@@ -329,10 +329,11 @@ fn copies_take_the_seal_along_under_their_own_names() {
         assert_eq!(files(&home).len(), 2 * before, "{say}: as many files");
         assert!(contents(&regrow::engine::load(&copied).unwrap()) == good, "{say}");
         assert!(regrow::verify(&copied).unwrap().has_data_checksums, "{say}: under the seal");
-        // In the place of a copy without a seal, and of one with another.
-        let overwrite = CopyOptions { overwrite: true, ..copy.clone() };
-        regrow::copy(&path, &copied, &overwrite).unwrap();
-        assert!(contents(&regrow::engine::load(&copied).unwrap()) == good, "{say}: again");
+        // A folder of nothing but tensors is not replaced, whoever wrote it.
+        if !matches!(layout, Layout::Safetensors(_)) || !suffix.is_empty() {
+            regrow::copy(&path, &copied, &CopyOptions { overwrite: true, ..copy.clone() }).unwrap();
+            assert!(contents(&regrow::engine::load(&copied).unwrap()) == good, "{say}: again");
+        }
         // The seal is that of the copy: damage to it is seen.
         let is_seal_of_copy = |file: &Path| is_seal(file) && file.to_string_lossy().contains("another name");
         if !matches!(layout, Layout::Regrow(_)) {

@@ -173,6 +173,14 @@ fn what_orbax_reads_and_the_record_does_not_say_is_found() {
             assert_found(&path, differ, Some(leaf), "x");
         }
     }
+    // Orbax' reader does not say where bools lie; short ones are compared.
+    let bools = |first: u8| {
+        let bytes: Vec<u8> = (0..60).map(|at| (at % 2) as u8 ^ first).collect();
+        let array = Array::new(Dtype::Bool, Shape::new([60]).unwrap(), bytes.into()).unwrap();
+        dict(vec![("x", Leaf::array(array))])
+    };
+    mixed(&path, &bools(0), &bools(1));
+    assert_found(&path, differ, Some("x"), "x");
     mixed(&path, &pair(Dtype::Float32, &long, "adam"), &pair(Dtype::Float32, &long, "sgdm"));
     assert_found(&path, differ, Some("z"), "x");
     let three =

@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use super::manifest::{DataFile, LeafPlace, Manifest};
 use super::reader::RegrowReader;
 use super::stored_dtype;
+use crate::array::Region;
 use crate::bytes::limits::allocate;
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::orbax::Orbax;
@@ -27,6 +28,9 @@ use crate::tree::{LeafInfo, LeafKind, Tree};
 
 /// So many disagreements are named: of more there is no more to learn.
 const NAMED_MAX: usize = 100;
+
+/// Leaves that are no longer than this are decoded by both, where places cannot be compared.
+const DECODED_LEN_MAX_BYTES: u64 = 1 << 20;
 
 const HELP: &str = "programs that read this checkpoint in different ways would read different things: copy it again; if \
                     it was written like this, save it again";
@@ -268,7 +272,18 @@ impl RegrowReader {
                 let what = format!("the {} bytes that lie in the data file", bytes.len());
                 if bytes == other { Ok(()) } else { Err(differs().expected(what, "others in the database")) }
             }
-            (Source::Raw(_), _) => Err(differs().expected("its bytes as they are", "coded chunks")),
+            // Of some dtypes, such as bool, a reader of zarr looks at each element: it does not say where they lie.
+            (Source::Raw(own), Source::Coded(_)) if own.len_bytes <= DECODED_LEN_MAX_BYTES => {
+                let region = Region::whole(&info.shape);
+                let mut bytes = [allocate(own.len_bytes)?, allocate(own.len_bytes)?];
+                let [own, other] = &mut bytes;
+                self.read_region(leaf, &region, own)?;
+                // What it refuses, it does not read as something else.
+                match view.read_region(at, &region, other).is_err() || own == other {
+                    true => Ok(()),
+                    false => Err(differs().expected("the bytes that lie in the data file", "others")),
+                }
+            }
             _ => Ok(()),
         }
     }
