@@ -401,6 +401,8 @@ class VerifyReport(NamedTuple):
     """Bytes of array data, decoded, that no checksum is over; `regrow.seal` puts them under one."""
     signer: str | None = None
     """The trusted key whose signature it is, as hex digits; `None` if no signature was asked for."""
+    unprotected_files: Sequence[tuple[str, int]] = ()
+    """The `unprotected_bytes` by the files in which they lie; of chunks that only the layout finds, the checkpoint."""
 
     @property
     def ok(self) -> bool:
@@ -422,11 +424,13 @@ class VerifyReport(NamedTuple):
         return _html.of_verify(self)
 
     @classmethod
-    def from_native(cls, report: tuple[list[Any], int, int, bool, list[str], int, str | None]) -> VerifyReport:
+    def from_native(
+        cls, report: tuple[list[Any], int, int, bool, list[str], int, str | None, list[tuple[str, int]]]
+    ) -> VerifyReport:
         """From the native half's columns."""
-        findings, checked_bytes, leaf_count, has_data_checksums, notes, unprotected_bytes, signer = report
+        findings, checked_bytes, leaf_count, has_checksums, notes, unprotected_bytes, signer, files = report
         found = [Finding(*finding) for finding in findings]
-        return cls(found, checked_bytes, leaf_count, has_data_checksums, notes, unprotected_bytes, signer)
+        return cls(found, checked_bytes, leaf_count, has_checksums, notes, unprotected_bytes, signer, files)
 
 
 def _from_json(text: str | None) -> Any:

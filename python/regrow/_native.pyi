@@ -69,8 +69,8 @@ class Cache:
     def report(self) -> tuple[int, int, int]:
         """Bytes read from the folder, bytes fetched since it did not have them, blocks that were damaged."""
 
-_Verified = tuple[list[_Finding], int, int, bool, list[str], int, str | None]
-"""Findings, bytes read, leaves, whether there are checksums, notes, bytes that nothing protects, whose signature."""
+_Verified = tuple[list[_Finding], int, int, bool, list[str], int, str | None, list[tuple[str, int]]]
+"""Findings, bytes read, leaves, whether there are checksums, notes, bytes nothing protects, signer, their files."""
 
 _Opening = tuple[int | None, str | None, bool, bool, bool, bool, Sequence[str]]
 """How to open: `regrow._opening.Opening`."""

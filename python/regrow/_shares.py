@@ -7,7 +7,7 @@ A share whose worker dies is submitted again: shares know nothing of each other,
 from __future__ import annotations
 
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from contextlib import suppress
@@ -198,7 +198,11 @@ def _verify(
         for finding, (place, said) in zip(findings, places, strict=True)
     ]
     placed.sort(key=lambda each: each[0])
-    (_, _, leaf_count, has_data_checksums, notes, _, signer), _ = found[0]
+    (_, _, leaf_count, has_data_checksums, notes, _, signer, _), _ = found[0]
+    unprotected: Counter[str] = Counter()
+    for (*_, files), _ in found:
+        for file, bytes_ in files:
+            unprotected[file] += bytes_
     said = {said for _, _, said in placed}
     return VerifyReport(
         [finding for _, finding, _ in placed],
@@ -206,8 +210,9 @@ def _verify(
         leaf_count,
         has_data_checksums,
         [note for note in notes if note not in said],
-        sum(unprotected_bytes for (*_, unprotected_bytes, _), _ in found),
+        unprotected.total(),
         signer,
+        sorted(unprotected.items()),
     )
 
 

@@ -116,6 +116,7 @@ pub fn verify_share(
 }
 
 fn verify_out(report: VerifyReport) -> VerifyOut {
+    let unprotected = report.unprotected_files.into_iter();
     let findings = report.findings.iter().map(|finding| finding_out(&finding.error)).collect();
     (
         findings,
@@ -125,6 +126,7 @@ fn verify_out(report: VerifyReport) -> VerifyOut {
         report.notes,
         report.unprotected_bytes,
         report.signer.map(|signer| signer.to_string()),
+        unprotected.map(|each| (each.file.into_os_string(), each.bytes)).collect(),
     )
 }
 
@@ -168,8 +170,8 @@ type InfoOut<'py> = (Option<Bound<'py, PyTuple>>, Option<Bound<'py, PyTuple>>, O
 type SelectedOut<'py> = (Bound<'py, PyList>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>);
 
 /// Findings, bytes read, leaves, whether there are checksums, notes, bytes that nothing protects, whose
-/// signature it is.
-type VerifyOut = (Vec<FindingOut>, u64, usize, bool, Vec<String>, u64, Option<String>);
+/// signature it is, the files with such bytes.
+type VerifyOut = (Vec<FindingOut>, u64, usize, bool, Vec<String>, u64, Option<String>, Vec<(OsString, u64)>);
 
 /// Kind, message, file, leaf, offset.
 pub type FindingOut = (&'static str, String, Option<String>, Option<String>, Option<u64>);

@@ -231,6 +231,19 @@ def test_the_command(tmp_path: Path) -> None:
     assert (tmp_path / "regrow.seal.y.npz.json").exists()
 
 
+def test_what_nothing_protects_is_named_by_its_file(tmp_path: Path) -> None:
+    arrays = {"a": np.ones((40, 50), np.float32), "b": np.ones(7, np.int32)}
+    regrow.save(tmp_path / "x", arrays, layout="npy")
+    expected = [(str(tmp_path / "x/a.npy"), 8000), (str(tmp_path / "x/b.npy"), 28)]
+    assert list(regrow.verify(tmp_path / "x").unprotected_files) == expected
+    with ThreadPoolExecutor(2) as executor:
+        report = regrow.verify(tmp_path / "x", executor=executor, workers=2)
+    assert list(report.unprotected_files) == expected
+    assert report.unprotected_bytes == 8028
+    regrow.seal(tmp_path / "x")
+    assert not regrow.verify(tmp_path / "x").unprotected_files
+
+
 def test_an_executor_finds_the_same(tmp_path: Path) -> None:
     _orbax(tmp_path / "x")
     regrow.seal(tmp_path / "x")

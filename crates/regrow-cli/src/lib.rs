@@ -84,7 +84,11 @@ struct Globals {
     ignore_seal: bool,
     /// Read only what the owner of this public key has signed (`regrow sign`): a file with the key (PEM, OpenSSH), or its 64
     /// hex digits. Can be given several times: one of them has to fit.
-    #[arg(long = "trusted-key", global = true, value_name = "KEY", value_parser = public_key)]
+    // What makes no sense as a value, clap repeats: it must not be told whether this does. It might be a private key.
+    #[arg(long = "trusted-key", global = true, value_name = "KEY", allow_hyphen_values = true)]
+    trusted_keys_given: Vec<String>,
+    /// The same, read.
+    #[arg(skip)]
     trusted_keys: Vec<PublicKey>,
     /// No progress bar, even on a terminal.
     #[arg(long, global = true)]
@@ -119,9 +123,9 @@ pub struct Package {
 /// The packages around the command, looked for when they are asked for. The first is Python itself.
 pub type Packages<'a> = &'a (dyn Fn() -> Vec<Package> + Sync);
 
-/// A public key, or one in a file.
-fn public_key(text: &str) -> Result<PublicKey, String> {
-    PublicKey::parse_or_read(text).map_err(|error| error.to_string())
+/// Public keys, or the files of such.
+fn public_keys(texts: &[String]) -> Result<Vec<PublicKey>, Failure> {
+    texts.iter().map(|text| PublicKey::parse_or_read(text)).collect::<Result<_, _>>().map_err(Failure::Usage)
 }
 
 fn name_and_value(text: &str) -> Result<(String, String), String> {
@@ -321,7 +325,12 @@ fn run_and_report(arguments: &[OsString], packages: Option<Packages<'_>>) -> Exi
     let before_names = arguments.iter().take_while(|argument| *argument != "--");
     cli.globals.storage_options_given =
         before_names.filter(|argument| argument.as_encoded_bytes().starts_with(b"--storage-option")).count();
-    run(&cli, packages).unwrap_or_else(|failure| {
+    let keys = public_keys(&cli.globals.trusted_keys_given);
+    let ended = keys.and_then(|keys| {
+        cli.globals.trusted_keys = keys;
+        run(&cli, packages)
+    });
+    ended.unwrap_or_else(|failure| {
         failure.report(cli.globals.json);
         failure.exit()
     })

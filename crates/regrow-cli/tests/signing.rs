@@ -76,3 +76,22 @@ fn what_makes_no_sense_is_refused() {
         assert!(!path.join("regrow.signature.json").exists(), "{wrong}");
     }
 }
+
+#[test]
+fn a_private_key_is_never_shown() {
+    let (_folder, path) = saved();
+    let pem = fs::read_to_string(key("alice.pem")).unwrap();
+    let secret = pem.lines().nth(1).unwrap();
+    for given in [&pem, secret, &pem.replace('\n', " ")] {
+        for (command, option) in [("ls", "--trusted-key"), ("verify", "--key"), ("sign", "--key")] {
+            for json in [None, Some("--json")] {
+                let run = regrow([command, text(&path), option, given].into_iter().chain(json));
+                assert!(run.code == 2 || run.code == 3, "{command}: {run:?}");
+                for shown in [&run.stdout, &run.stderr] {
+                    assert!(!shown.contains(&secret[20..40]), "{command}: {shown}");
+                }
+            }
+        }
+    }
+    assert!(!path.join("regrow.signature.json").exists());
+}

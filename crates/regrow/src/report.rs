@@ -31,8 +31,20 @@ pub struct VerifyReport {
     pub has_data_checksums: bool,
     /// Bytes of array data, decoded, that no checksum is over. A [seal](crate::seal()) puts them under one.
     pub unprotected_bytes: u64,
+    /// The same by the files in which they lie; of chunks that only the layout finds, the checkpoint.
+    pub unprotected_files: Vec<UnprotectedFile>,
     /// The trusted key that has signed the checkpoint; `None` if no signature was asked for.
     pub signer: Option<PublicKey>,
+}
+
+/// A file with array data that no checksum is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnprotectedFile {
+    /// The file.
+    pub file: PathBuf,
+    /// Bytes of such data in it, decoded.
+    pub bytes: u64,
 }
 
 impl VerifyReport {

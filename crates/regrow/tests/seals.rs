@@ -15,7 +15,7 @@ use regrow::array::{Array, Dtype, Region, Shape};
 use regrow::engine::Layout;
 use regrow::location::{Location, ToLocation};
 use regrow::tree::{Key, Leaf, TreeBuilder};
-use regrow::{ErrorKind, LoadOptions, OpenOptions, SaveOptions, SealOptions, VerifyOptions};
+use regrow::{CopyOptions, ErrorKind, LoadOptions, OpenOptions, SaveOptions, SealOptions, VerifyOptions};
 use regrow_testkit::memory_folder;
 
 /// Flips in each checkpoint, unless the environment says otherwise: `docs/reliability.md` has the figures of more.
@@ -311,6 +311,47 @@ fn a_checkpoint_that_was_changed_on_purpose_can_be_read_and_sealed_again() {
     seal(&path);
     assert_eq!(regrow::remove(&path, &regrow::RemoveOptions::default()).unwrap().file_count, 2);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "the seal goes with it");
+}
+
+#[test]
+fn copies_take_the_seal_along_under_their_own_names() {
+    let folder = tempfile::tempdir().unwrap();
+    for (at, (layout, suffix)) in layouts().into_iter().enumerate() {
+        let home = folder.path().join(format!("{at}"));
+        let (path, copied) = (home.join(format!("x{suffix}")), home.join(format!("another name{suffix}")));
+        fs::create_dir_all(&home).unwrap();
+        let say = format!("{} {suffix}", layout.name());
+        regrow::save_with(&path, &small_tree(), &SaveOptions { seal: true, ..options(&layout) }).unwrap();
+        let good = contents(&regrow::engine::load(&path).unwrap());
+        let before = files(&home).len();
+        let copy = CopyOptions { not_durable: true, ..CopyOptions::default() };
+        regrow::copy(&path, &copied, &copy).unwrap();
+        assert_eq!(files(&home).len(), 2 * before, "{say}: as many files");
+        assert!(contents(&regrow::engine::load(&copied).unwrap()) == good, "{say}");
+        assert!(regrow::verify(&copied).unwrap().has_data_checksums, "{say}: under the seal");
+        // A folder of nothing but tensors is not replaced, whoever wrote it.
+        if !matches!(layout, Layout::Safetensors(_)) || !suffix.is_empty() {
+            regrow::copy(&path, &copied, &CopyOptions { overwrite: true, ..copy.clone() }).unwrap();
+            assert!(contents(&regrow::engine::load(&copied).unwrap()) == good, "{say}: again");
+        }
+        // The seal is that of the copy: damage to it is seen.
+        let is_seal_of_copy = |file: &Path| is_seal(file) && file.to_string_lossy().contains("another name");
+        if !matches!(layout, Layout::Regrow(_)) {
+            assert!(files(&home).keys().any(|file| is_seal_of_copy(file)), "{say}");
+        }
+        let name = copied.to_string_lossy().into_owned();
+        let of_copy = |file: &Path| file.to_string_lossy().starts_with(&name) && !is_seal(file);
+        let (file, mut bytes) =
+            files(&home).into_iter().find(|(file, bytes)| of_copy(file) && !bytes.is_empty()).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        put(&file, &bytes);
+        assert!(is_seen(&copied, &good, &say), "{say}");
+        // A copy of what was damaged is as damaged.
+        let further = home.join(format!("further{suffix}"));
+        if regrow::copy(&copied, &further, &copy).is_ok() {
+            assert!(is_seen(&further, &good, &say), "{say}: a copy of a damaged file");
+        }
+    }
 }
 
 #[test]

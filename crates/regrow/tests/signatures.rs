@@ -396,7 +396,7 @@ fn keys_of_openssl_and_openssh_are_read_and_others_say_what_to_do() {
             (PrivateKey::read(key(private)).unwrap(), PublicKey::read(key(public)).unwrap());
         assert_eq!(private.public_key(), public);
         assert_eq!(public.to_string().parse::<PublicKey>().unwrap(), public);
-        assert!(PublicKey::is_text_of_key(&public.to_string()));
+        assert_eq!(PublicKey::parse_or_read(&public.to_string()).unwrap(), public);
         assert!(!format!("{private:?}").contains("PRIVATE"));
     }
     for (name, says) in [
@@ -420,9 +420,41 @@ fn keys_of_openssl_and_openssh_are_read_and_others_say_what_to_do() {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{name}: {error}");
     }
     assert_eq!(PublicKey::read(key("nowhere")).unwrap_err().kind(), ErrorKind::NotFound);
+    // What is written as a path is shown, unless it may be a key.
+    let error = PrivateKey::read("some/where/key.pem").unwrap_err();
+    assert!(error.to_string().contains("some/where/key.pem"), "{error}");
     // The neutral point: anybody has signatures that it verifies.
     let weak = format!("01{}", "00".repeat(31));
     assert!(weak.parse::<PublicKey>().unwrap_err().to_string().contains("weak"));
+}
+
+/// Lines of private keys, in whatever way they are given for something else, are in no error.
+#[test]
+fn no_error_shows_a_private_key() {
+    for name in ["alice.pem", "ssh", "encrypted.pem", "ssh_encrypted", "x25519.pem"] {
+        let whole = fs::read_to_string(fixtures().join("keys").join(name)).unwrap();
+        let lines: Vec<&str> = whole.lines().filter(|line| !line.starts_with("-----")).collect();
+        let body = lines.concat();
+        let cut = &whole[..whole.len() * 2 / 3];
+        for given in [&whole, cut, &body, &format!("  {whole}"), &whole.replace("\n", "\r\n"), lines[0]] {
+            let errors = [
+                PrivateKey::parse(given).err(),
+                PrivateKey::read(given).err(),
+                PublicKey::parse(given).err(),
+                PublicKey::read(given).err(),
+                PublicKey::parse_or_read(given).err(),
+            ];
+            for error in errors.into_iter().flatten() {
+                let said = format!("{error} {error:?} {:?}", std::error::Error::source(&error));
+                let secret = |line: &&&str| line.len() > 20;
+                for line in lines.iter().filter(secret) {
+                    assert!(!said.contains(&line[..20]), "{name}: {said}");
+                }
+            }
+        }
+    }
+    let seed = "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60";
+    assert!(!PrivateKey::read(seed).unwrap_err().to_string().contains("9d61"));
 }
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

@@ -21,7 +21,7 @@ pub struct Sign {
     /// The checkpoint.
     path: PathBuf,
     /// The file with your private Ed25519 key, PKCS#8 PEM (`openssl genpkey -algorithm ed25519 -out key.pem`) or OpenSSH.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
     key: PathBuf,
 }
 

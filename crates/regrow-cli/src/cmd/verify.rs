@@ -3,13 +3,17 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use regrow::engine::UnprotectedFile;
 use regrow::text::{counted, printable};
-use regrow::{ErrorKind, PublicKey, VerifyOptions, VerifyReport};
+use regrow::{ErrorKind, VerifyOptions, VerifyReport};
 use serde_json::{Value, json};
 
 use crate::Globals;
 use crate::exit::{self, Exit, Failure};
 use crate::out::{self, Tint};
+
+/// Files without checksums that are named; others are counted.
+const FILES_SHOWN: usize = 10;
 
 /// Read a checkpoint from end to end and report all that is wrong.
 ///
@@ -21,8 +25,8 @@ pub struct Verify {
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
     /// The same as --trusted-key: the checkpoint has to be signed by the owner of this public key.
-    #[arg(long = "key", value_name = "KEY", value_parser = crate::public_key)]
-    keys: Vec<PublicKey>,
+    #[arg(long = "key", value_name = "KEY", allow_hyphen_values = true)]
+    keys: Vec<String>,
 }
 
 impl Verify {
@@ -31,12 +35,13 @@ impl Verify {
     }
 
     pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
+        let keys = crate::public_keys(&self.keys)?;
         let mut worst = Exit::Fine;
         let mut results = Vec::new();
         for path in &self.paths {
             let (bar, monitor) = globals.bar("verifying");
             let mut options = VerifyOptions { open: globals.open_options(), monitor };
-            options.open.trusted_keys.extend(&self.keys);
+            options.open.trusted_keys.extend(&keys);
             let verified = globals.locate(path).and_then(|at| regrow::verify_with(at, &options));
             drop(bar);
             let exit = match verified {
@@ -94,6 +99,14 @@ fn print(out: &mut impl Write, path: &Path, report: &VerifyReport) -> std::io::R
             printable(&path.to_string_lossy()),
             out::size(report.unprotected_bytes),
         ));
+        let files = &report.unprotected_files;
+        for each in files.iter().take(FILES_SHOWN) {
+            let file = each.file.to_string_lossy();
+            out::warn(&format!("  {} in {}", out::size(each.bytes), printable(&file)));
+        }
+        if files.len() > FILES_SHOWN {
+            out::warn(&format!("  and in {} more: --json names them", files.len() - FILES_SHOWN));
+        }
     }
     Ok(())
 }
@@ -107,6 +120,9 @@ fn verdict_line(out: &mut impl Write, path: &Path, verdict: &str) -> std::io::Re
 fn as_json(path: &Path, report: &VerifyReport) -> Value {
     let findings: Vec<Value> =
         report.findings.iter().map(|finding| exit::error_json(&finding.error)).collect();
+    let unprotected =
+        |each: &UnprotectedFile| json!({ "file": each.file.to_string_lossy(), "bytes": each.bytes });
+    let unprotected_files: Vec<Value> = report.unprotected_files.iter().map(unprotected).collect();
     json!({
         "path": path.to_string_lossy(),
         "sound": report.findings.is_empty(),
@@ -114,6 +130,7 @@ fn as_json(path: &Path, report: &VerifyReport) -> Value {
         "checked_bytes": report.checked_bytes,
         "has_data_checksums": report.has_data_checksums,
         "unprotected_bytes": report.unprotected_bytes,
+        "unprotected_files": unprotected_files,
         "signer": report.signer.map(|signer| signer.to_string()),
         "findings": findings,
         "notes": report.notes,

@@ -82,7 +82,7 @@ pub use crate::options::{
     LoadOptions, OpenOptions, OrbaxOptions, RegionOptions, RegrowOptions, SaveOptions, TemplateLeaf,
     VerifyOptions,
 };
-pub use crate::report::{Finding, SaveReport, VerifyReport};
+pub use crate::report::{Finding, SaveReport, UnprotectedFile, VerifyReport};
 pub use crate::text::format_bytes;
 pub use background::{
     AsyncOptions, AsyncSaver, BeforeCommit, Blocked, CopyLeaves, OnEnd, QUEUE_LEN_MAX, REFER_FROM_BYTES,

@@ -1,5 +1,7 @@
 //! Reading everything once to see whether it is what was written.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,8 +16,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{Reader, ReaderExt, Rest};
 use crate::location::{Location, ToLocation};
 use crate::monitor::{Monitor, Stage};
-use crate::reads::{CheckFor, Extent, Source, Unreadable, check_ahead};
-use crate::report::{Finding, VerifyReport};
+use crate::reads::{CheckFor, Coded, Extent, Source, Unreadable, check_ahead};
+use crate::report::{Finding, UnprotectedFile, VerifyReport};
 use crate::text::counted;
 use crate::threads::pool;
 use crate::tree::{KeyPath, LeafInfo, LeafKind};
@@ -25,6 +27,12 @@ const PIECE_LEN_BYTES: u64 = 16 << 20;
 
 /// Leaves that are refused and named in a note; further ones are counted.
 const REFUSED_SHOWN_MAX: usize = 10;
+
+/// Shardings that do not fit and are named.
+const MISFITS_SHOWN_MAX: usize = 100;
+
+const SHARDING_HELP: &str =
+    "the numbers are what they were: give shardings for the devices that are there, or load without";
 
 /// Reads and checks the whole checkpoint at `path`: indexes, small files, and every leaf.
 ///
@@ -200,7 +208,8 @@ impl Checkpoint {
         has_rest: bool,
     ) -> Result<VerifyReport> {
         let reader = self.reader();
-        let rest = if has_rest { reader.check_rest()? } else { Rest::default() };
+        let rest =
+            if has_rest { reader.check_rest()?.found(self.misfit_shardings()) } else { Rest::default() };
         let findings = Mutex::new(rest.findings);
         let refused = Mutex::new(Vec::new());
         let checked = AtomicU64::new(0);
@@ -241,33 +250,58 @@ impl Checkpoint {
             // What there is instead of leaves, and was not looked at.
             notes.extend(self.description().notes.iter().cloned());
         }
+        let unprotected = self.unprotected_files(own);
         Ok(VerifyReport {
             findings,
             leaf_count: self.tree().len(),
             checked_bytes: checked.into_inner(),
             notes,
             has_data_checksums: reader.standing().has_data_checksums,
-            unprotected_bytes: self.unprotected_bytes(own),
+            unprotected_bytes: unprotected.iter().map(|file| file.bytes).fold(0, u64::saturating_add),
+            unprotected_files: unprotected,
             signer: reader.standing().signer,
         })
     }
 
-    /// Bytes of these leaves' array data that no checksum is over, as far as the layout can tell: of a leaf that only it
-    /// decodes it says that of all leaves together.
-    fn unprotected_bytes(&self, own: &dyn Fn(usize) -> bool) -> u64 {
+    /// The files in which array data of these leaves lie that no checksum is over, as far as the layout can tell: of a leaf
+    /// that only it decodes, and whose file it does not name, that is the checkpoint.
+    fn unprotected_files(&self, own: &dyn Fn(usize) -> bool) -> Vec<UnprotectedFile> {
         let reader = self.reader();
         if reader.standing().has_data_checksums {
-            return 0;
+            return Vec::new();
         }
-        let is_unprotected = |leaf: usize| match reader.source(leaf) {
-            Ok(Source::Raw(extent)) => extent.checks.is_none(),
-            Ok(Source::Coded(coded)) => coded.seal.is_none(),
-            Ok(Source::Memory(_)) => true,
-            _ => false,
+        let file_of = |extent: &Extent<'_>| extent.checks.is_none().then(|| extent.blob.describe());
+        let whole = || Some(self.path().to_owned());
+        let unprotected = |leaf: usize| match reader.source(leaf) {
+            Ok(Source::Raw(extent)) => file_of(&extent),
+            Ok(Source::Coded(Coded { seal: Some(_), .. })) => None,
+            Ok(Source::Coded(Coded { span: Some(span), .. })) => file_of(&span),
+            Ok(Source::Coded(_) | Source::Memory(_)) => whole(),
+            _ => None,
         };
+        let mut files: BTreeMap<PathBuf, u64> = BTreeMap::new();
         let arrays = self.tree().leaves().iter().enumerate().filter(|(_, info)| info.kind.is_array());
-        let unprotected = arrays.filter(|(leaf, _)| own(*leaf) && is_unprotected(*leaf));
-        unprotected.map(|(_, info)| info.len_bytes()).fold(0, u64::saturating_add)
+        for (leaf, info) in arrays.filter(|(leaf, info)| own(*leaf) && info.len_bytes() > 0) {
+            if let Some(file) = unprotected(leaf) {
+                let bytes = files.entry(file).or_default();
+                *bytes = bytes.saturating_add(info.len_bytes());
+            }
+        }
+        files.into_iter().map(|(file, bytes)| UnprotectedFile { file, bytes }).collect()
+    }
+
+    /// The leaves of which is stored how they lay on devices, and that cannot have lain so.
+    fn misfit_shardings(&self) -> Vec<Error> {
+        let leaves = self.tree().leaves().iter().zip(self.paths());
+        let misfit = |(info, path): (&LeafInfo, &KeyPath)| {
+            // Kinds that are not known may fit.
+            let error = info.sharding.as_ref()?.layout(&info.shape).err()?;
+            let is_wrong = error.kind() == ErrorKind::InvalidArgument;
+            let what = format!("the sharding that is stored for a leaf does not fit it: {}", error.what());
+            let error = error.reworded(what).of_kind(ErrorKind::Corrupt).in_file(self.path()).at_leaf(path);
+            is_wrong.then(|| error.help(SHARDING_HELP))
+        };
+        leaves.filter_map(misfit).take(MISFITS_SHOWN_MAX).collect()
     }
 }
 

@@ -93,6 +93,15 @@ impl SealDocument {
         self.block_crc32.extend_from_slice(block_crc32);
     }
 
+    /// Of files whose names begin with `stem`, those of a copy whose names begin with `to`.
+    pub fn rename(&mut self, stem: &str, to: &str) {
+        for name in &mut self.names {
+            if let Some(rest) = name.strip_prefix(stem) {
+                *name = format!("{to}{rest}");
+            }
+        }
+    }
+
     /// The file's bytes.
     ///
     /// # Errors

@@ -296,3 +296,50 @@ impl Seal {
         Ok(found)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::location::ToLocation;
+
+    /// The seal of a checkpoint, of two files of a byte each.
+    fn seal(place: Place, signer: Option<PublicKey>) -> Seal {
+        let mut document = SealDocument::new("npy", place.covers_folder);
+        for name in ["a.data", "a.manifest"] {
+            document.push(name.to_owned(), 1, &[7]);
+        }
+        Seal { signer, ..Seal::of(&document.to_bytes().unwrap(), place).unwrap() }
+    }
+
+    #[test]
+    fn what_a_seal_and_a_signature_let_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a";
+        let signer = PublicKey::parse(key).unwrap();
+        let pair = folder.path().join("a");
+        // Whether it is the seal's own file, one of its files, one beside them, one elsewhere.
+        let paths = |own: &Place| {
+            let at = |name: &str| folder.path().join(name);
+            [own.file.path().to_owned(), at("a.data"), at("b.data"), "/elsewhere/a.data".into()]
+        };
+        for (at, signer, expected) in [
+            (folder.path(), None, "free listed unlisted free"),
+            (folder.path(), Some(signer), "free listed unlisted unlisted"),
+            (&pair, None, "free listed free free"),
+            (&pair, Some(signer), "free listed unlisted unlisted"),
+        ] {
+            let place = Place::of(&at.to_location().unwrap());
+            assert_eq!(place.covers_folder, at == folder.path());
+            let seal = seal(place, signer);
+            let found = paths(&seal.place).map(|path| match seal.governs(&path) {
+                Governed::Free => "free",
+                Governed::Listed(file) => {
+                    assert_eq!(file.name, "a.data");
+                    "listed"
+                }
+                Governed::Unlisted => "unlisted",
+            });
+            assert_eq!(found.join(" "), expected, "{at:?} {signer:?}");
+        }
+    }
+}

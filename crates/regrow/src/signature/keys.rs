@@ -12,7 +12,7 @@ use std::str::FromStr;
 use ed25519_dalek::pkcs8::{DecodePrivateKey, DecodePublicKey};
 use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
 
-use crate::error::{Error, Result, ResultExt};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::location::ToLocation;
 
 /// Longest file of a key that is read.
@@ -250,9 +250,27 @@ fn kind_of(text: &str) -> String {
     }
 }
 
+/// Whether what was given as a path looks like a key that somebody has put in its place: lines of PEM, the base64 of a key
+/// without them, or as many letters in a row as 32 bytes take.
+fn may_be_a_key(text: &str) -> bool {
+    // PKCS#8 without and with the public key, OpenSSH.
+    const OPENINGS: [&str; 3] = ["MC4CAQAwBQYDK2Vw", "MFECAQEwBQYDK2Vw", "b3BlbnNzaC1rZXktdjEA"];
+    const BASE64_LEN: usize = 43;
+    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '+' | '=');
+    let has_run = || text.split(|letter| !is_letter(letter)).any(|run| run.len() >= BASE64_LEN);
+    let has_opening = || OPENINGS.iter().any(|opening| text.contains(opening));
+    text.contains(['\n', '\r']) || text.contains("-----") || has_opening() || has_run()
+}
+
 fn read_text(path: impl ToLocation) -> Result<(String, std::path::PathBuf)> {
     let at = path.to_location()?;
-    let missing = || Error::new(crate::ErrorKind::NotFound, "there is no such file with a key").in_file(&at);
+    let missing = || {
+        let error = Error::new(ErrorKind::NotFound, "there is no such file with a key");
+        match may_be_a_key(&at.path().to_string_lossy()) {
+            true => error.help("this is the path of no file; it is not shown, since it may be a key itself"),
+            false => error.in_file(&at),
+        }
+    };
     if !at.is_file() {
         return Err(missing());
     }

@@ -19,7 +19,6 @@ use std::time::Instant;
 use super::convert::refuse_target_inside;
 use super::retry::Retries;
 use super::side_files::take_from_files;
-use super::sign::{beside_files, put_beside};
 use super::{SaveOptions, format_bytes, replace};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::{Location, ToLocation};
@@ -27,6 +26,7 @@ use crate::monitor::{Monitor, gb_per_s};
 use crate::storage::{Target, Transfer, TransferFile, TransferOptions};
 use crate::text::{counted, printable};
 
+mod beside;
 mod plan;
 mod read;
 mod shared;
@@ -34,6 +34,7 @@ mod work;
 
 pub use shared::{CopiedFile, CopiedShare, CopyShare, FilesOfShare, SharedCopy, copy_share};
 
+use beside::Beside;
 use plan::Plan;
 use work::Copying;
 
@@ -126,10 +127,10 @@ fn copy_once(source: &Location, target: &Location, options: &CopyOptions) -> Res
     copying.all(&plan, &|_| true).map_err(|error| stays(error, options))?;
     let reused_bytes = copying.reused_bytes.load(Ordering::Relaxed);
     options.monitor.finish()?;
-    let signature = beside_files(source)?;
+    let beside = Beside::of(source, target)?;
     take_from_files(target)?;
     transfer.commit()?;
-    put_beside(target, signature)?;
+    beside.put(target)?;
     Ok(CopyReport {
         path: target.describe(),
         file_count: plan.files.len(),

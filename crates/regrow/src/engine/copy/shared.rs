@@ -16,12 +16,12 @@ use std::time::Instant;
 
 use blake3::Hash;
 
+use super::beside::Beside;
 use super::plan::{Plan, SourceFile};
 use super::work::Copying;
 use super::{CopyOptions, CopyReport, begin, passes, stays, transfer_options};
 use crate::engine::shares::shares_of;
 use crate::engine::side_files::take_from_files;
-use crate::engine::sign::{beside_files, put_beside};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::{Location, ToLocation};
 use crate::storage::{Brought, Left, Target, Transfer};
@@ -192,10 +192,10 @@ impl SharedCopy {
         copying.all(&plan, &|at| !is_taken(at)).map_err(|error| stays(error, &options))?;
         let reused_bytes = copying.reused_bytes.load(Ordering::Relaxed).saturating_add(taken.reused_bytes);
         monitor.finish()?;
-        let signature = beside_files(&source)?;
+        let beside = Beside::of(&source, &target)?;
         take_from_files(&target)?;
         transfer.commit()?;
-        put_beside(&target, signature)?;
+        beside.put(&target)?;
         Ok(CopyReport {
             path: target.describe(),
             file_count: plan.files.len(),

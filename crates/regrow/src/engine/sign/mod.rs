@@ -124,27 +124,9 @@ fn earlier(at: &Location, signed: &Signed) -> Result<Option<SignatureDocument>> 
 }
 
 /// Writes a signature in one step.
-fn put(file: &Location, bytes: Vec<u8>) -> Result<()> {
-    file.parent().store().put(file.name().as_encoded_bytes(), bytes.into())
-}
-
-/// The signature beside the files of a checkpoint, for a copy of them; that of a folder is one of its files.
 ///
 /// # Errors
 /// What the storage says.
-pub(super) fn beside_files(at: &Location) -> Result<Option<Vec<u8>>> {
-    if at.is_folder() { Ok(None) } else { place_of(at).read("the signature") }
-}
-
-/// Puts it beside the copy.
-///
-/// # Errors
-/// What the storage says, and that the copy is there without it.
-pub(super) fn put_beside(at: &Location, signature: Option<Vec<u8>>) -> Result<()> {
-    let Some(bytes) = signature else { return Ok(()) };
-    put(&place_of(at).file, bytes).map_err(|error| {
-        error.help(
-            "the checkpoint was copied, and its signature was not: copy that file too, or sign the copy",
-        )
-    })
+pub(super) fn put(file: &Location, bytes: Vec<u8>) -> Result<()> {
+    file.parent().store().put(file.name().as_encoded_bytes(), bytes.into())
 }

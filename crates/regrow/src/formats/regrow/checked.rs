@@ -163,6 +163,11 @@ impl CheckedStore {
         self.0.files.iter().map(|file| &file.record)
     }
 
+    /// The records of processes.
+    pub(super) fn part_names(&self) -> impl Iterator<Item = &str> {
+        self.0.parts.iter().map(|part| part.record.file.name.as_str())
+    }
+
     /// A range of a data file, which lies behind its head.
     ///
     /// # Errors

@@ -23,6 +23,7 @@
 //! | `reader` | the way back |
 //! | `checked` | data files whose blocks are checked before they are handed out |
 //! | `recorded` | one of them, opened when it is wanted |
+//! | `views` | whether all who read it read the same |
 //!
 //! The exact pytree in `regrow.json` is [`structure`](super::structure)'s. Source: `docs/formats/regrow-layout.md`.
 
@@ -41,6 +42,7 @@ mod part_columns;
 mod reader;
 mod recorded;
 mod save;
+mod views;
 
 /// The default layout.
 #[derive(Debug)]

@@ -35,6 +35,7 @@ const META_LEN_MAX_BYTES: usize = 4 << 10;
 /// An opened checkpoint in the default layout.
 #[derive(Debug)]
 pub struct RegrowReader {
+    at: Location,
     description: Description,
     tree: Tree<LeafInfo>,
     texts: HashMap<usize, Arc<str>>,
@@ -68,7 +69,7 @@ impl RegrowReader {
         let base = at.opened()?;
         let document = Document { what: name, language: Language::Json, len_max_bytes: JSON_LEN_MAX_BYTES };
         let bytes = base.read_document(name, document)?.unwrap_or_default();
-        Self::from_manifest(&bytes, base).in_file(at.join(name))
+        Self::from_manifest(at, &bytes, base).in_file(at.join(name))
     }
 
     /// The same, as a step of a folder of steps.
@@ -95,17 +96,32 @@ impl RegrowReader {
         &self.places
     }
 
-    fn from_manifest(bytes: &[u8], base: Arc<dyn Store>) -> Result<Self> {
+    /// Where it is.
+    pub(super) fn location(&self) -> &Location {
+        &self.at
+    }
+
+    /// Its files.
+    pub(super) fn store(&self) -> &CheckedStore {
+        &self.store
+    }
+
+    /// The texts of leaves.
+    pub(super) fn texts(&self) -> &HashMap<usize, Arc<str>> {
+        &self.texts
+    }
+
+    fn from_manifest(at: &Location, bytes: &[u8], base: Arc<dyn Store>) -> Result<Self> {
         let manifest = Manifest::parse(bytes)?;
         let mut regrown = manifest.structure.regrow()?;
         let places = manifest.places(regrown.tree.len())?;
         manifest.check_names()?;
         let (raw, chunks): (Arc<str>, Arc<str>) = (Arc::from("raw"), Arc::from("zstd"));
         let is_in_parts = !manifest.parts.is_empty();
-        for (at, (info, place)) in regrown.tree.leaves_mut().iter_mut().zip(&places).enumerate() {
+        for (leaf, (info, place)) in regrown.tree.leaves_mut().iter_mut().zip(&places).enumerate() {
             if is_in_parts && info.kind.is_array() {
-                info.chunk_shape = manifest.chunk_shape(at, &info.shape)?;
-                info.write_shape = manifest.write_shape(at, &info.shape)?;
+                info.chunk_shape = manifest.chunk_shape(leaf, &info.shape)?;
+                info.write_shape = manifest.write_shape(leaf, &info.shape)?;
             }
             match *place {
                 LeafPlace::Raw { file, offset_bytes } => {
@@ -122,7 +138,7 @@ impl RegrowReader {
                     }
                     info.coding = raw.clone();
                 }
-                LeafPlace::Chunks if is_in_parts && !manifest.is_zstd(at) => info.coding = raw.clone(),
+                LeafPlace::Chunks if is_in_parts && !manifest.is_zstd(leaf) => info.coding = raw.clone(),
                 LeafPlace::Chunks => info.coding = chunks.clone(),
                 LeafPlace::Nowhere if info.kind.is_array() => {
                     return Err(Error::corrupt(format!(
@@ -150,6 +166,7 @@ impl RegrowReader {
             ..Description::default()
         };
         Ok(Self {
+            at: at.clone(),
             description,
             tree: regrown.tree,
             texts: regrown.texts,
@@ -302,6 +319,10 @@ impl Reader for RegrowReader {
     fn check_rest(&self) -> Result<Rest> {
         let mut errors = self.store.check_heads();
         errors.extend(self.store.check_small_files()?);
+        // Of damaged files nobody knows what they said.
+        if errors.is_empty() {
+            errors = self.check_views();
+        }
         let names: Vec<&str> = self.store.empty_records().map(|record| record.name.as_str()).collect();
         let note = || {
             format!(
