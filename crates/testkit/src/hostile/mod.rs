@@ -75,6 +75,14 @@ impl Victim {
         let mut files = self.files.clone();
         mutate(&mut files, rest);
         self.sums.put_right(&mut files, repair);
+        self.replace(files)
+    }
+
+    /// Puts other files on disk, as they are.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn replace(&mut self, files: Files) -> io::Result<()> {
         self.restore()?;
         self.write(files)
     }
