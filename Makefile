@@ -54,7 +54,7 @@ BROWSER_BIN := $(CURDIR)/$(BROWSER_VENV)/bin
 DOCS_VENV := .venv-docs
 DOCS_BIN := $(CURDIR)/$(DOCS_VENV)/bin
 
-.PHONY: help demo test test-rust test-python test-long soak test-browser report-assets test-portable test-torch test-aarch64 test-executors test-orbax-suite example-candle test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz
+.PHONY: help demo test test-rust test-python test-long soak test-browser report-assets test-portable test-torch test-aarch64 test-executors test-orbax-suite example-candle test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz fuzz-long differential
 .PHONY: bench-torch bench-buckets bench-processes bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## Say what there is
@@ -292,16 +292,26 @@ guard: rust-prerequisites ## Instruction counts of the fixed-cost paths against 
 	$(CARGO) build --quiet --locked -p regrow --example guard
 	$(PYTHON) benches/guard.py $(GUARD)
 
-FUZZ_SECONDS ?= 20
-fuzz: rust-prerequisites $(TOOLS)/bin/cargo-fuzz ## Every parser against random bytes, FUZZ_SECONDS=20 each
+# Of an hour, all targets have the same.
+FUZZ_SECONDS ?= 60
+FUZZ_LONG_SECONDS ?= 3600
+FUZZ_TARGETS ?= $(shell sed -n 's/^name = "\(fuzz_.*\)"/\1/p' fuzz/Cargo.toml)
+fuzz-long: FUZZ_SECONDS := $(shell echo $$(($(FUZZ_LONG_SECONDS) / $(words $(FUZZ_TARGETS)))))
+fuzz-long: fuzz differential ## All of `make fuzz` for an hour, FUZZ_LONG_SECONDS=600 for less, and what other libraries say of the same files
+
+differential: develop ## Damaged files, read by regrow and by the libraries that wrote them: the same arrays, or two refusals; DIFFERENTIAL_SECONDS=60
+	$(SAY) "regrow and safetensors, NumPy, msgpack, TensorStore"
+	$(BIN)/python python/tests_long/differential.py
+
+fuzz: rust-prerequisites $(TOOLS)/bin/cargo-fuzz ## Every door for foreign bytes against a fuzzer, FUZZ_SECONDS=60 each; FUZZ_TARGETS='fuzz_npy' for some
 	$(SAY) "seeds from the fixtures"
 	fuzz/seed.sh
 	cd fuzz
 	export RUSTC_BOOTSTRAP=1 # the sanitizers' flags are not stable; the toolchain is
-	for target in $$(sed -n 's/^name = "\(fuzz_.*\)"/\1/p' Cargo.toml); do
+	for target in $(FUZZ_TARGETS); do
 		printf '==> %s\n' "$$target for $(FUZZ_SECONDS) s"
-		$(TOOLS)/bin/cargo-fuzz run --fuzz-dir . $$target corpus/$$target -- \
-			-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -max_len=65536 -verbosity=0 -print_final_stats=1
+		$(TOOLS)/bin/cargo-fuzz run --fuzz-dir . --features cloud $$target corpus/$$target -- \
+			-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -malloc_limit_mb=1024 -timeout=20 -max_len=65536 -verbosity=0 -print_final_stats=1
 	done
 
 clean: ## Remove all that make has built

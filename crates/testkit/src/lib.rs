@@ -8,6 +8,7 @@ pub mod archives;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod crash;
 mod damage;
+pub mod hostile;
 #[cfg(feature = "object-server")]
 pub mod object_server;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

@@ -10,7 +10,7 @@ use regrow::formats::{Loss, LossKind};
 use regrow::location::Location;
 use regrow::text::{counted, printable, printable_lines};
 use regrow::tree::LeafInfo;
-use regrow::{Error, ErrorKind};
+use regrow::{Error, ErrorKind, ParityRatio};
 use serde_json::{Map, Value, json};
 
 use crate::Globals;
@@ -74,6 +74,9 @@ pub struct Convert {
     /// Put a seal beside the new checkpoint, as `regrow seal` does.
     #[arg(long)]
     seal: bool,
+    /// Put parity beside the new checkpoint, so much of it, as `regrow parity` does.
+    #[arg(long, value_name = "RATIO")]
+    parity: Option<ParityRatio>,
     /// Say on stderr how long each part of the work took.
     #[arg(short, long)]
     verbose: bool,
@@ -209,6 +212,7 @@ impl Convert {
         options.save.overwrite = self.overwrite;
         options.save.not_durable = self.no_sync;
         options.save.seal = self.seal;
+        options.save.parity = self.parity;
         options.save.base = self.base.as_deref().map(|base| globals.locate(base)).transpose()?;
         Ok(options)
     }

@@ -201,9 +201,10 @@ impl RegrowReader {
         };
         let key = super::zarr_key(&info.name, "zarr.json");
         let Some(json) = database.get_text_key(&key)? else {
-            return Err(Error::corrupt(format!("the database has no {key}")));
+            return Err(Error::corrupt(format!("the database has no {key}"))
+                .in_file(self.store.describe(MANIFEST_KEY.as_bytes())));
         };
-        let meta = self.meta(&json)?;
+        let meta = self.meta(&json).in_file(database.describe(key.as_bytes()))?;
         if meta.shape() != &info.shape || meta.dtype() != super::stored_dtype(info.dtype) {
             return Err(Error::corrupt("zarr.json and regrow.json differ")
                 .in_file(database.describe(key.as_bytes()))

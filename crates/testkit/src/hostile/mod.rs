@@ -1,0 +1,138 @@
+//! Hostile checkpoints: files that were changed, with checksums that are right again, so that what reads them goes on to what
+//! lies behind the checksums.
+//!
+//! | module | does |
+//! |---|---|
+//! | `mutation` | changes files as a row of bytes says: a fuzzer's input, or a generator's |
+//! | `sums` | computes anew what layouts keep of checksums and lengths |
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+mod mutation;
+mod sums;
+
+pub use mutation::mutate;
+pub use sums::Sums;
+
+/// The files of a checkpoint by their paths, with slashes between names.
+pub type Files = BTreeMap<String, Vec<u8>>;
+
+/// How many of the checksums are put right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repair {
+    /// None.
+    Nothing,
+    /// Those that a document has of itself.
+    Documents,
+    /// All, and the lengths that documents have of other files.
+    All,
+}
+
+/// A checkpoint on disk that is changed again and again, and each time is what it was before.
+#[derive(Debug)]
+pub struct Victim {
+    root: PathBuf,
+    files: Files,
+    sums: Sums,
+    /// Paths whose files are others now.
+    changed: Vec<String>,
+}
+
+impl Victim {
+    /// All files below `root`, which belongs to this checkpoint alone.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn new(root: &Path) -> io::Result<Self> {
+        let mut files: Files = crate::archives::files_below(root)?.into_iter().collect();
+        sums::forget_digests(&mut files);
+        let sums = Sums::of(&files);
+        let mut victim = Self { root: root.to_owned(), files: Files::new(), sums, changed: Vec::new() };
+        victim.write(files.clone())?;
+        (victim.files, victim.changed) = (files, Vec::new());
+        Ok(victim)
+    }
+
+    /// The files as they were.
+    pub fn files(&self) -> &Files {
+        &self.files
+    }
+
+    /// Changes the files on disk as `choices` say. The first of these says how many checksums are put right.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn change(&mut self, choices: &[u8]) -> io::Result<()> {
+        let (first, rest) = choices.split_first().unwrap_or((&0, &[]));
+        let repair = match first % 8 {
+            0 => Repair::Nothing,
+            1 => Repair::Documents,
+            _ => Repair::All,
+        };
+        let mut files = self.files.clone();
+        mutate(&mut files, rest);
+        self.sums.put_right(&mut files, repair);
+        self.replace(files)
+    }
+
+    /// Puts other files on disk, as they are.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn replace(&mut self, files: Files) -> io::Result<()> {
+        self.restore()?;
+        self.write(files)
+    }
+
+    /// Puts all files back as they were.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn restore(&mut self) -> io::Result<()> {
+        for name in std::mem::take(&mut self.changed) {
+            let path = self.root.join(&name);
+            let _ = fs::remove_file(&path);
+            if let Some(bytes) = self.files.get(&name) {
+                write_anew(&path, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what is not on disk yet. A file that is written over would change under the maps of it.
+    fn write(&mut self, files: Files) -> io::Result<()> {
+        for name in self.files.keys().filter(|name| !files.contains_key(*name)) {
+            fs::remove_file(self.root.join(name))?;
+            self.changed.push(name.clone());
+        }
+        for (name, bytes) in files.iter().filter(|(name, bytes)| self.files.get(*name) != Some(*bytes)) {
+            let path = self.root.join(name);
+            let _ = fs::remove_file(&path);
+            self.changed.push(name.clone());
+            write_anew(&path, bytes)?;
+        }
+        Ok(())
+    }
+}
+
+fn write_anew(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(path, bytes)
+}
+
+/// A row of bytes that follows from a number, for mutations without a fuzzer.
+pub fn choices(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let number = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (number ^ number >> 31).to_le_bytes()
+    };
+    std::iter::repeat_with(&mut next).take(len.div_ceil(8)).flatten().take(len).collect()
+}
