@@ -129,6 +129,8 @@ class WriteOptions(LayoutOptions, total=False):
         base: An earlier checkpoint, mostly the last one: data files in which nothing changed since are hard-linked
             instead of written. What changed is found by comparing bytes or digests. Only for ``layout="regrow"``
             without compression. The base may be removed afterwards.
+        trust_base: With ``base=``: link files without reading them. Otherwise their blocks are checked first, while the
+            leaves are hashed, and what is damaged is written anew; the report's notes say so.
         seal: Put a seal beside the checkpoint, as `regrow.seal` does. The layout regrow has its checksums without one.
         parity: Put parity beside the checkpoint, as `regrow.add_parity` does: ``"1/16"`` for a sixteenth of its size, by
             which `regrow.repair` heals as much.
@@ -145,6 +147,7 @@ class WriteOptions(LayoutOptions, total=False):
     compression: Any
     metadata: Any
     base: StrPath | None
+    trust_base: bool
     seal: bool
     parity: str | None
     orbax: OrbaxOptions | None
@@ -274,6 +277,7 @@ _WRITE_DEFAULTS: WriteOptions = {
     "compression": None,
     "metadata": None,
     "base": None,
+    "trust_base": False,
     "seal": False,
     "parity": None,
     "orbax": None,

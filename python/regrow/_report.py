@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -50,6 +50,8 @@ class SaveReport(NamedTuple):
     reused_bytes: int = 0
     """Bytes that were not written because ``base=`` has them; they are part of `stored_bytes`, though they take no room
     of their own."""
+    notes: Sequence[str] = ()
+    """What was found beside the work: damage in the base."""
 
     @property
     def gb_per_s(self) -> float:
@@ -65,6 +67,8 @@ class SaveReport(NamedTuple):
         )
         if self.reused_bytes:
             text += f"; {format_bytes(self.reused_bytes)} reused"
+        for note in self.notes:
+            text += f"\n  {printable(note)}"
         compares = any(stage.stage == "compare" for stage in self.stages)
         for stage in self.stages:
             text += f"\n  {stage.stage:13} {stage.seconds:8.3f} s"
@@ -80,9 +84,9 @@ class SaveReport(NamedTuple):
     @classmethod
     def from_native(cls, report: tuple[Any, ...]) -> SaveReport:
         """From the native half's columns."""
-        path, stored_bytes, leaf_count, data_bytes, seconds, stages, io_path, reused_bytes = report
+        path, stored_bytes, leaf_count, data_bytes, seconds, stages, io_path, reused_bytes, notes = report
         stages = tuple(StageReport(*stage) for stage in stages)
-        return cls(path, stored_bytes, leaf_count, data_bytes, seconds, stages, io_path, reused_bytes)
+        return cls(path, stored_bytes, leaf_count, data_bytes, seconds, stages, io_path, reused_bytes, notes)
 
 
 class LoadReport(NamedTuple):

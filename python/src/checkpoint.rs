@@ -25,7 +25,8 @@ use crate::watch::{WatchIn, watched};
 
 /// Path, stored bytes, number of leaves, bytes of data, seconds, stages (name, seconds, bytes, GB/s), I/O path, reused
 /// bytes.
-pub type SaveOut = (OsString, u64, usize, u64, f64, Vec<(&'static str, f64, u64, f64)>, String, u64);
+pub type SaveOut =
+    (OsString, u64, usize, u64, f64, Vec<(&'static str, f64, u64, f64)>, String, u64, Vec<String>);
 
 /// Saves a tree; gives the report.
 #[pyfunction]
@@ -66,6 +67,7 @@ pub fn save_report(report: SaveReport) -> SaveOut {
         stages,
         report.io_path.to_string(),
         report.reused_bytes,
+        report.notes,
     )
 }
 

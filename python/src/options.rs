@@ -26,7 +26,7 @@ pub enum OverwriteIn {
     Name(String),
 }
 
-/// Overwrite, durable, casts, compression, metadata as JSON, seal, parity, strict, budget, layout and its options as JSON, base,
+/// Overwrite, durable, casts, compression, metadata as JSON, seal and parity, strict, whether the base is trusted, budget, layout and its options as JSON, base,
 /// job.
 pub type SaveIn = (
     OverwriteIn,
@@ -34,8 +34,8 @@ pub type SaveIn = (
     CastsIn,
     Option<CompressionIn>,
     Option<String>,
+    (bool, Option<String>),
     bool,
-    Option<String>,
     bool,
     Option<u64>,
     (String, String),
@@ -61,9 +61,9 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
         casts,
         compression,
         metadata,
-        seal,
-        parity,
+        (seal, parity),
         strict_orbax,
+        trust_base,
         budget_bytes,
         (layout, layout_options),
         base,
@@ -96,6 +96,7 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
         seal,
         parity: parity.as_deref().map(str::parse).transpose()?,
         strict_orbax,
+        trust_base,
         base: base.as_ref().map(ToLocation::to_location).transpose()?,
         budget_bytes,
         job: job.map(to_job).transpose()?,

@@ -187,6 +187,7 @@ struct Inner {
     has_direct: AtomicBool,
     refusal: AtomicI32,
     spent: [Spent; Stage::ALL.len()],
+    notes: Mutex<Vec<String>>,
     hook: Option<Hook>,
 }
 
@@ -268,6 +269,16 @@ impl Monitor {
         }
     }
 
+    /// What was found beside the work.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.0.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Says what was found beside the work, for its report.
+    pub(crate) fn note(&self, what: String) {
+        self.0.notes.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+    }
+
     /// Begins a piece of work: counts are set back, unless another one is under way.
     pub(crate) fn begin(&self) -> Result<Running> {
         if self.0.running.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -279,6 +290,7 @@ impl Monitor {
             }
             self.0.has_direct.store(false, Ordering::Relaxed);
             self.0.refusal.store(0, Ordering::Relaxed);
+            self.0.notes.lock().unwrap_or_else(PoisonError::into_inner).clear();
             self.enter(Stage::Prepare);
         }
         let running = Running(self.clone());

@@ -87,6 +87,8 @@ pub struct SaveReport {
     /// Bytes that were not written because the [base](crate::options::SaveOptions::base) has them; they are part of
     /// `stored_bytes`, though they take no room of their own.
     pub reused_bytes: u64,
+    /// What was found beside the work: damage in the base.
+    pub notes: Vec<String>,
 }
 
 impl SaveReport {
@@ -100,6 +102,7 @@ impl SaveReport {
             stages: Vec::new(),
             io_path: IoPath::default(),
             reused_bytes: 0,
+            notes: Vec::new(),
         }
     }
 
@@ -118,6 +121,7 @@ impl SaveReport {
         self.seconds = time.as_secs_f64();
         self.stages = monitor.stages();
         self.io_path = monitor.io_path();
+        self.notes = monitor.notes();
     }
 }
 
@@ -136,6 +140,9 @@ impl fmt::Display for SaveReport {
         )?;
         if self.reused_bytes > 0 {
             write!(f, "; {} reused", format_bytes(self.reused_bytes))?;
+        }
+        for note in &self.notes {
+            write!(f, "\n  {}", printable(note))?;
         }
         let compares = self.stages.iter().any(|stage| stage.stage == Stage::Compare);
         for stage in &self.stages {

@@ -493,3 +493,45 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     let uncompressed = SaveOptions { compression: Some(Compression::None), ..with_base(&base) };
     assert!(regrow::save_with(&target, &tree, &uncompressed).unwrap().reused_bytes > 10_000);
 }
+
+/// A file that is linked by its digest alone is read first: what is rotten in it does not go on, and is written from memory.
+#[test]
+fn a_save_passes_on_no_rot_of_its_base() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |step: u32| folder.path().join(step.to_string());
+    let leaves: Leaves = [("rests".to_owned(), bytes(1, 300_000)), ("other".to_owned(), bytes(2, 9))].into();
+    let step = |number: u8| {
+        let mut leaves = leaves.clone();
+        leaves.insert("other".to_owned(), bytes(number, 9));
+        leaves
+    };
+    save(&at(0), &step(0), None);
+    save(&at(1), &step(1), Some(&at(0)));
+    let report = save(&at(2), &step(2), Some(&at(1)));
+    assert!(report.reused_bytes > 300_000 && report.notes.is_empty(), "{report}");
+
+    let linked = data_files(&at(2)).into_iter().max_by_key(|file| fs::metadata(file).unwrap().len()).unwrap();
+    let good = fs::read(&linked).unwrap();
+    for offset in [9, good.len() / 2, good.len() - 1] {
+        let mut rotten = good.clone();
+        rotten[offset] ^= 1;
+        fs::write(&linked, &rotten).unwrap();
+        let report = save(&at(3), &step(3), Some(&at(2)));
+        assert_eq!(report.reused_bytes, 0, "byte {offset}: {report}");
+        // The head is compared with the one that would be written: there was nothing to link.
+        let is_told = report.notes.len() == 1 && report.notes[0].contains(linked.to_str().unwrap());
+        assert!(is_told && report.to_string().contains("the base is damaged"), "byte {offset}: {report}");
+        assert_holds(&at(3), &step(3));
+        assert!(regrow::verify(at(3)).unwrap().is_ok(), "byte {offset}");
+
+        // Told not to look, it links what is there.
+        let trusting = SaveOptions { trust_base: true, not_durable: true, ..with_base(&at(2)) };
+        let report = regrow::save_with(at(4), &tree(&step(4)), &trusting).unwrap();
+        let is_in_head = offset == 9;
+        assert_eq!(report.reused_bytes == 0, is_in_head, "byte {offset}: {report}");
+        assert_eq!(regrow::verify(at(4)).unwrap().is_ok(), is_in_head, "byte {offset}");
+        fs::write(&linked, &good).unwrap();
+        fs::remove_dir_all(at(3)).unwrap();
+        fs::remove_dir_all(at(4)).unwrap();
+    }
+}

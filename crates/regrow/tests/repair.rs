@@ -357,3 +357,63 @@ fn what_has_no_parity_is_told() {
     let same = RepairOptions { from: Some(Location::local(&path)), ..RepairOptions::default() };
     assert_eq!(regrow::repair(&path, &same).unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
+
+/// Where the child finds the checkpoint that it is to repair.
+const PATH: &str = "REGROW_TEST_REPAIR";
+
+/// The child of the test below.
+#[test]
+fn repairs_what_it_is_told_to() {
+    if let Some(path) = std::env::var_os(PATH) {
+        assert!(repair(Path::new(&path)).is_whole());
+    }
+}
+
+/// Killed before any system call that changes something, a repair leaves each file as it was or whole; the next one ends it.
+#[test]
+fn a_killed_repair_makes_nothing_worse() {
+    use regrow_testkit::trace::{Fault, run, writes};
+    let folder = memory_folder().unwrap();
+    let layout = Layout::from_name("orbax", serde_json::json!({"use_ocdbt": false})).unwrap();
+    let path = folder.path().join("x");
+    regrow::save_with(&path, &small_tree(), &options(&layout)).unwrap();
+    protect(&path, "1/1");
+    let good = files(&path);
+    let mut damaged: BTreeMap<PathBuf, Vec<u8>> = data(&good);
+    let (mut number, count) = (0, damaged.len());
+    for bytes in damaged.values_mut() {
+        // Every third is gone, of the others one is damaged and one is cut.
+        match number % 3 {
+            0 => bytes.clear(),
+            1 => bytes.truncate(bytes.len() / 2),
+            _ => bytes.iter_mut().take(1).for_each(|byte| *byte = !*byte),
+        }
+        number += 1;
+    }
+    assert!(count > 6, "{count} files");
+    let mut kills = 0;
+    loop {
+        for (file, bytes) in &damaged {
+            fs::remove_file(file).unwrap();
+            if !bytes.is_empty() {
+                fs::write(file, bytes).unwrap();
+            }
+        }
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "repairs_what_it_is_told_to", "--nocapture"]).env(PATH, &path);
+        let ended = run(&mut child, writes, kills, Fault::Kill).unwrap();
+        for (file, good) in data(&good) {
+            let found = fs::read(&file).unwrap_or_default();
+            assert!(found == good || found == damaged[&file], "killed at call {kills}: {}", file.display());
+        }
+        assert!(repair(&path).is_whole(), "killed at call {kills}");
+        let found = files(&path);
+        assert!(data(&found) == data(&good), "killed at call {kills}: {:?}", found.keys());
+        if ended.hit.is_none() {
+            break;
+        }
+        kills += 1;
+    }
+    println!("killed at each of {kills} calls");
+    assert!(kills > 20, "written, synced, named, for each file: {kills}");
+}

@@ -68,6 +68,9 @@ pub struct Convert {
     /// instead of written. For the layout regrow only.
     #[arg(long, value_name = "PATH")]
     base: Option<PathBuf>,
+    /// Link files of the base without reading them: otherwise their blocks are checked first.
+    #[arg(long, requires = "base")]
+    trust_base: bool,
     /// Do not wait until the disk has it: faster, but a power cut may cost the new checkpoint.
     #[arg(long)]
     no_sync: bool,
@@ -213,6 +216,7 @@ impl Convert {
         options.save.not_durable = self.no_sync;
         options.save.seal = self.seal;
         options.save.parity = self.parity;
+        options.save.trust_base = self.trust_base;
         options.save.base = self.base.as_deref().map(|base| globals.locate(base)).transpose()?;
         Ok(options)
     }

@@ -142,6 +142,9 @@ pub struct SaveOptions {
     /// leaves that did not change are gathered so that the next save can link them. Found by comparing bytes or
     /// digests, nobody's word. Default layout without compression only; the base may be removed afterwards.
     pub base: Option<Location>,
+    /// With `base`: link files whose digest says that nothing changed without reading them. Otherwise their blocks are checked
+    /// first, on disks, and what is damaged is written anew.
+    pub trust_base: bool,
     /// Extra memory, in bytes; 64 MiB if `None`.
     pub budget_bytes: Option<u64>,
     /// Watches the save, and stops it.

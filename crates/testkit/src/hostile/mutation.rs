@@ -227,7 +227,7 @@ fn splice(bytes: &mut Vec<u8>, other: &[u8], choices: &mut Choices<'_>) {
     let len = 1 << (choices.byte() % 12);
     let part = other.get(from..(from + len).min(other.len())).unwrap_or_default();
     let over = if choices.byte() & 1 == 0 { 0 } else { part.len() };
-    let times = if choices.byte() % 16 == 0 { 64 } else { 1 };
+    let times = if choices.byte().is_multiple_of(16) { 64 } else { 1 };
     bytes.splice(to..(to + over).min(bytes.len()), part.repeat(times));
 }
 

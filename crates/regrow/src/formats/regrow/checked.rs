@@ -25,8 +25,10 @@ use super::recorded::RecordedBlob;
 use crate::bytes::checksum::Crc32c;
 use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};
+use crate::monitor::Monitor;
 use crate::reads::{
-    BlobRef, BlockTable, CheckFor, Checked, Checks, Checksum, Extent, Part, ReadOptions, Words, fill,
+    BlobRef, BlockTable, CheckFor, Checked, Checks, Checksum, Extent, Part, ReadOptions, Words, check_ahead,
+    fill,
 };
 use crate::store::{
     Blob, ByteRange, FETCH_LEN_MAX_BYTES, Located, ReadPath, Scratch, Span, Store, resolve_range,
@@ -248,12 +250,18 @@ impl CheckedStore {
         self.0.files.get(file).ok_or_else(|| Error::invalid("no such data file"))
     }
 
-    /// Checks the head of a file, if the range touches it, and the blocks that it touches.
-    fn check_file(&self, file: &CheckedFile, range: Range<u64>, purpose: CheckFor) -> Result<()> {
-        if range.start < range.end && range.start < file.record.data_offset {
-            check_head(file)?;
-        }
-        file.checked().check(range.start, range.end, purpose)
+    /// Reads all of the data file of a record, past the page cache where that lacks it, and checks it.
+    ///
+    /// # Errors
+    /// `Corrupt` with file and offset of what fails; what the storage says; `Cancelled`.
+    pub(super) fn check_data_file(&self, record: &DataFile, monitor: &Monitor) -> Result<()> {
+        let key = record.name.as_bytes();
+        let file = self.file_named(key)?.ok_or_else(|| self.unrecorded(key))?;
+        check_head(file)?;
+        let range = record.data_offset..record.len_bytes;
+        check_ahead([(file.checked(), range.clone(), 0..0)], CheckFor::Verify, None)?;
+        monitor.check()?;
+        file.checked().check(range.start, range.end, CheckFor::Verify)
     }
 
     /// Bytes of a data file that has no map, read into memory and checked.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::super::checked::CheckedStore;
 use super::super::manifest::{self, DataFile, LeafPlace};
 use super::super::reader::RegrowReader;
 use super::header::header_bytes;
@@ -9,6 +10,7 @@ use super::plan::Plan;
 use crate::error::{Error, Result};
 use crate::formats::{Reader, refuse_uncommitted};
 use crate::location::Location;
+use crate::monitor::Monitor;
 use crate::storage::Publication;
 use crate::store::{Blob, ReadPath};
 
@@ -68,11 +70,13 @@ impl Base {
     /// The raw leaves of the base, a list for each of its files, with those of the tree that may be the same.
     pub fn match_leaves(self, plan: &Plan<'_>) -> Vec<OldFile> {
         let Self { folder, reader } = self;
+        let store = reader.store().clone();
         let open = |(at, record): (usize, &DataFile)| {
             Some(OldFile {
                 at,
                 source: folder.join(&record.name),
                 opened: reader.data_file(record)?,
+                store: store.clone(),
                 record: record.clone(),
                 leaves: Vec::new(),
                 is_whole: true,
@@ -112,6 +116,8 @@ pub(super) struct OldFile {
     pub source: Location,
     /// What was looked at, whatever the location leads to later.
     pub opened: Arc<dyn Blob>,
+    /// The files of the base, with their checksums.
+    store: CheckedStore,
     pub record: DataFile,
     /// Those that the tree has too, in the order of their bytes.
     pub leaves: Vec<OldLeaf>,
@@ -131,6 +137,19 @@ impl OldFile {
     /// Bytes of the leaves that the tree has too.
     pub fn leaves_len_bytes(&self) -> u64 {
         self.leaves.iter().map(|leaf| leaf.len_bytes).fold(0, u64::saturating_add)
+    }
+
+    /// Whether reading it waits for a network: what keeps such files has checksums of its own.
+    pub fn is_far(&self) -> bool {
+        self.opened.suits().is_far()
+    }
+
+    /// Reads all of it, and checks it.
+    ///
+    /// # Errors
+    /// `Corrupt` with file and offset of what fails; what the storage says; `Cancelled`.
+    pub fn check(&self, monitor: &Monitor) -> Result<()> {
+        self.store.check_data_file(&self.record, monitor)
     }
 
     /// Whether the file begins with `header`, and its leaves follow as they would in a file that is written now.

@@ -39,13 +39,13 @@ use self::orbax_documents::orbax_documents;
 use self::part::write_part;
 use self::place::{FileNames, place};
 use self::plan::Plan;
-use self::reuse::{reuse, reuse_nothing};
+use self::reuse::{HowReused, reuse, reuse_nothing};
 use self::split::HEADER_LEN_MAX_BYTES;
 use crate::array::Array;
 use crate::error::Result;
 use crate::formats::WriterRank;
 use crate::formats::orbax::writer::documents::Document;
-use crate::options::{BUDGET_DEFAULT_BYTES, Compression, Layout, SaveOptions};
+use crate::options::{Compression, Layout, SaveOptions};
 use crate::storage::Publication;
 use crate::tree::{Leaf, Tree};
 
@@ -101,8 +101,8 @@ fn save_split(
     let plan = Plan::new(tree, options)?;
     let reused = match base {
         Some(base) => {
-            let budget_bytes = options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
-            reuse(plan, base, header_len_max_bytes, budget_bytes, staged.monitor())?
+            let how = HowReused::of(options);
+            reuse(plan, base, header_len_max_bytes, how, staged.monitor())?
         }
         None => reuse_nothing(plan, header_len_max_bytes),
     };

@@ -14,14 +14,14 @@ use super::coded_part::{set_coded_apart, write_coded};
 use super::new_manifest::NewManifest;
 use super::place::{FileNames, place};
 use super::plan::Plan;
-use super::reuse::{reuse, reuse_nothing};
+use super::reuse::{HowReused, reuse, reuse_nothing};
 use super::split::HEADER_LEN_MAX_BYTES;
 use super::write::write_files;
 use crate::array::{Array, Region, Shape, Shard, Shards, chunk_counts, chunk_starts};
 use crate::error::Result;
 use crate::formats::WriterRank;
 use crate::formats::spread::writers_of_whole;
-use crate::options::{BUDGET_DEFAULT_BYTES, Layout, RegrowOptions, SaveOptions};
+use crate::options::{Layout, RegrowOptions, SaveOptions};
 use crate::storage::Publication;
 use crate::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 
@@ -54,8 +54,8 @@ pub(super) fn write_part(
     set_coded_apart(&plan, &mut own_plan, &pieces);
     let reused = match base {
         Some(base) => {
-            let budget_bytes = options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
-            reuse(own_plan, base, HEADER_LEN_MAX_BYTES, budget_bytes, staged.monitor())?
+            let how = HowReused::of(options);
+            reuse(own_plan, base, HEADER_LEN_MAX_BYTES, how, staged.monitor())?
         }
         None => reuse_nothing(own_plan, HEADER_LEN_MAX_BYTES),
     };

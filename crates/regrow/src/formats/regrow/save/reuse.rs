@@ -19,6 +19,8 @@
 //! their own, so that the next save can link those. Where the system cannot link, the file is written.
 
 use std::cmp::Reverse;
+use std::panic::resume_unwind;
+use std::thread;
 use std::time::Instant;
 
 use super::base::{Base, Link, OldFile};
@@ -26,8 +28,9 @@ use super::compare::Unchanged;
 use super::header::structure_in_header;
 use super::plan::Plan;
 use super::split::{raw_order, split_by_header};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::monitor::{Monitor, Stage};
+use crate::options::{BUDGET_DEFAULT_BYTES, SaveOptions};
 
 /// Unchanged leaves below and from this size are gathered apart: a counter that stood still for once is not to cost
 /// the large leaves their file when it goes on.
@@ -72,8 +75,25 @@ pub(super) fn reuse_nothing(plan: Plan<'_>, header_len_max_bytes: usize) -> Reus
     Reused { plan, files }
 }
 
-/// Reuses what it can of `base`. What leaves [keep](crate::array::Array::kept_len_bytes) while they are compared is at
-/// most `budget_bytes`, or that of one of them.
+/// How a base is used.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HowReused {
+    /// What leaves [keep](crate::array::Array::kept_len_bytes) while they are compared is at most this, or that of one of
+    /// them.
+    pub budget_bytes: u64,
+    /// Whether files are linked that nobody has read: their blocks are not checked.
+    pub trusted: bool,
+}
+
+impl HowReused {
+    /// As the options ask for.
+    pub fn of(options: &SaveOptions) -> Self {
+        let budget_bytes = options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
+        Self { budget_bytes, trusted: options.trust_base }
+    }
+}
+
+/// Reuses what it can of `base`.
 ///
 /// # Errors
 /// `Cancelled`; what reading the tree's own leaves says.
@@ -81,18 +101,45 @@ pub(super) fn reuse<'t>(
     plan: Plan<'t>,
     base: Base,
     header_len_max_bytes: usize,
-    budget_bytes: u64,
+    how: HowReused,
     monitor: &Monitor,
 ) -> Result<Reused<'t>> {
     let began = Instant::now();
     monitor.enter(Stage::Compare);
     let mut old_files = base.match_leaves(&plan);
-    let unchanged = Unchanged::find(&plan, &old_files, budget_bytes, monitor)?;
+    // The disk reads while the processor hashes.
+    let (unchanged, rotten) = thread::scope(|threads| {
+        let files = &old_files;
+        let checking = (!how.trusted).then(|| threads.spawn(move || rotten(files, monitor)));
+        let unchanged = Unchanged::find(&plan, files, how.budget_bytes, monitor);
+        let rotten = checking.map_or(Ok(Vec::new()), |checking| match checking.join() {
+            Ok(rotten) => rotten,
+            Err(panic) => resume_unwind(panic),
+        });
+        Ok::<_, Error>((unchanged?, rotten?))
+    })?;
+    for (at, error) in rotten {
+        monitor.note(format!("the base is damaged; what it was to lend was written anew: {error}"));
+        old_files.retain(|old| old.at != at);
+    }
     monitor.add(Stage::Compare, began.elapsed(), 0);
     monitor.enter(Stage::Prepare);
     old_files.retain(|old| old.is_whole && old.leaves.iter().all(|leaf| unchanged.has(leaf.leaf)));
     let files = arrange(&plan, old_files, &unchanged, header_len_max_bytes)?;
     Ok(Reused { plan, files })
+}
+
+/// Reads the files that may be linked by their digests alone, and checks them: the numbers of those that are damaged, with
+/// what is wrong. What is compared byte by byte is read anyway.
+fn rotten(old_files: &[OldFile], monitor: &Monitor) -> Result<Vec<(usize, Error)>> {
+    let mut rotten = Vec::new();
+    for old in old_files.iter().filter(|old| old.is_whole && old.record.blake3.is_some() && !old.is_far()) {
+        match old.check(monitor) {
+            Err(error) if error.kind() == ErrorKind::Cancelled => return Err(error),
+            checked => rotten.extend(checked.err().map(|error| (old.at, error))),
+        }
+    }
+    Ok(rotten)
 }
 
 /// The files of the save: what changed first, unless the first file of the base is linked; then other links; then
