@@ -359,17 +359,21 @@ fn what_has_no_parity_is_told() {
 }
 
 /// Where the child finds the checkpoint that it is to repair.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 const PATH: &str = "REGROW_TEST_REPAIR";
 
-/// The child of the test below.
+/// The child: does nothing unless it was started by the test below.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[test]
 fn repairs_what_it_is_told_to() {
-    if let Some(path) = std::env::var_os(PATH) {
-        assert!(repair(Path::new(&path)).is_whole());
-    }
+    let Some(path) = std::env::var_os(PATH) else { return };
+    regrow_testkit::trace::mark();
+    assert!(repair(Path::new(&path)).is_whole());
+    regrow_testkit::trace::mark();
 }
 
 /// Killed before any system call that changes something, a repair leaves each file as it was or whole; the next one ends it.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[test]
 fn a_killed_repair_makes_nothing_worse() {
     use regrow_testkit::trace::{Fault, run, writes};
@@ -379,24 +383,22 @@ fn a_killed_repair_makes_nothing_worse() {
     regrow::save_with(&path, &small_tree(), &options(&layout)).unwrap();
     protect(&path, "1/1");
     let good = files(&path);
-    let mut damaged: BTreeMap<PathBuf, Vec<u8>> = data(&good);
-    let (mut number, count) = (0, damaged.len());
-    for bytes in damaged.values_mut() {
-        // Every third is gone, of the others one is damaged and one is cut.
-        match number % 3 {
+    // One is gone, one is cut, one is damaged.
+    let mut damaged: BTreeMap<PathBuf, Vec<u8>> =
+        data(&good).into_iter().filter(|(_, bytes)| bytes.len() > 9).take(3).collect();
+    for (number, bytes) in damaged.values_mut().enumerate() {
+        match number {
             0 => bytes.clear(),
             1 => bytes.truncate(bytes.len() / 2),
             _ => bytes.iter_mut().take(1).for_each(|byte| *byte = !*byte),
         }
-        number += 1;
     }
-    assert!(count > 6, "{count} files");
     let mut kills = 0;
     loop {
         for (file, bytes) in &damaged {
-            fs::remove_file(file).unwrap();
-            if !bytes.is_empty() {
-                fs::write(file, bytes).unwrap();
+            put(file, bytes);
+            if bytes.is_empty() {
+                fs::remove_file(file).unwrap();
             }
         }
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
@@ -404,7 +406,11 @@ fn a_killed_repair_makes_nothing_worse() {
         let ended = run(&mut child, writes, kills, Fault::Kill).unwrap();
         for (file, good) in data(&good) {
             let found = fs::read(&file).unwrap_or_default();
-            assert!(found == good || found == damaged[&file], "killed at call {kills}: {}", file.display());
+            assert!(
+                found == good || Some(&found) == damaged.get(&file),
+                "killed at call {kills}: {}",
+                file.display()
+            );
         }
         assert!(repair(&path).is_whole(), "killed at call {kills}");
         let found = files(&path);
@@ -415,5 +421,5 @@ fn a_killed_repair_makes_nothing_worse() {
         kills += 1;
     }
     println!("killed at each of {kills} calls");
-    assert!(kills > 20, "written, synced, named, for each file: {kills}");
+    assert!(kills > 10, "written, synced, named, for each file: {kills}");
 }

@@ -240,7 +240,7 @@ mod tests {
             ("twice", |index| index.names[1] = "empty".to_owned()),
             ("each file", |index| index.len_bytes.truncate(2)),
             ("each data block", |index| index.len_bytes[0] = u64::MAX),
-            ("each parity block", |index| drop(index.parity_crc32.pop())),
+            ("each parity block", |index| index.parity_crc32.truncate(1)),
             ("no blocks", |index| index.block_len_bytes = 0),
             ("no blocks", |index| index.block_len_bytes = 768),
             ("no stripe", |index| index.parity_blocks = 1025),
