@@ -145,21 +145,29 @@ impl CheckedStore {
         if let Some(files) = part.files.get() {
             return Ok(files);
         }
-        let record = &part.record.file;
-        let blob = self.open_checked(record)??;
-        let mut bytes = work_space(record.len_bytes)?;
-        blob.read(0, &mut bytes, ReadPath::Cached)?;
-        let opened = Manifest::parse(&bytes).and_then(|manifest| {
-            manifest.check_names()?;
-            let named: Vec<&String> = manifest.data_files.iter().map(|file| &file.name).collect();
-            if named != part.record.data_files.iter().collect::<Vec<_>>() {
-                return Err(Error::corrupt("a part and regrow.json differ in the data files of a process")
-                    .expected(format_args!("{:?}", part.record.data_files), format_args!("{named:?}")));
-            }
-            checked_files(&self.0.base, manifest.data_files)
-        });
-        let files = opened.map_err(|error| error.in_file(blob.describe()))?;
+        let manifest = self.manifest_of(&part.record)?;
+        let named: Vec<&String> = manifest.data_files.iter().map(|file| &file.name).collect();
+        let place = || self.0.base.describe(part.record.file.name.as_bytes());
+        if named != part.record.data_files.iter().collect::<Vec<_>>() {
+            return Err(Error::corrupt("a part and regrow.json differ in the data files of a process")
+                .in_file(place())
+                .expected(format_args!("{:?}", part.record.data_files), format_args!("{named:?}")));
+        }
+        let files = checked_files(&self.0.base, manifest.data_files);
+        let files = files.map_err(|error| error.in_file(place()))?;
         Ok(part.files.get_or_init(|| files))
+    }
+
+    /// The record of a process, read and checked.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is not the one that was written, or cannot be read; what the disk says.
+    pub(super) fn manifest_of(&self, part: &PartRecord) -> Result<Manifest> {
+        let blob = self.open_checked(&part.file)??;
+        let mut bytes = work_space(part.file.len_bytes)?;
+        blob.read(0, &mut bytes, ReadPath::Cached)?;
+        let parsed = Manifest::parse(&bytes).and_then(|manifest| manifest.check_names().map(|()| manifest));
+        parsed.map_err(|error| error.in_file(blob.describe()))
     }
 
     /// What is recorded of each data file, but for those of parts.
@@ -168,8 +176,8 @@ impl CheckedStore {
     }
 
     /// The records of processes.
-    pub(super) fn part_names(&self) -> impl Iterator<Item = &str> {
-        self.0.parts.iter().map(|part| part.record.file.name.as_str())
+    pub(super) fn parts(&self) -> impl Iterator<Item = &PartRecord> {
+        self.0.parts.iter().map(|part| &part.record)
     }
 
     /// A range of a data file, which lies behind its head.

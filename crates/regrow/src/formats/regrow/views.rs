@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 
-use super::manifest::{DataFile, LeafPlace, Manifest};
+use super::manifest::{DataFile, LeafPlace, PartRecord};
 use super::reader::RegrowReader;
 use super::stored_dtype;
 use crate::array::Region;
@@ -66,23 +66,22 @@ impl RegrowReader {
                 Err(error) => found.push(error),
             }
         }
-        for name in self.store().part_names() {
-            found.extend(self.check_part(name).unwrap_or_else(|error| vec![error]));
+        for part in self.store().parts() {
+            found.extend(self.check_part(part).unwrap_or_else(|error| vec![error]));
         }
         found
     }
 
     /// The same of the data files of one process, by its record of them.
-    fn check_part(&self, name: &str) -> Result<Vec<Error>> {
-        let place = self.store().describe(name.as_bytes());
+    fn check_part(&self, part: &PartRecord) -> Result<Vec<Error>> {
+        let manifest = self.store().manifest_of(part)?;
         let read = || {
-            let bytes = self.store().get(name.as_bytes(), ByteRange::Full)?.unwrap_or_default();
-            let manifest = Manifest::parse(&bytes)?;
             let tree = manifest.structure.regrow()?.tree;
             let places = manifest.places(tree.len())?;
-            Ok((manifest, tree, places))
+            Ok((tree, places))
         };
-        let (manifest, tree, places) = read().map_err(|error: Error| error.in_file(place))?;
+        let place = || self.store().describe(part.file.name.as_bytes());
+        let (tree, places) = read().map_err(|error: Error| error.in_file(place()))?;
         let recorded = Recorded { tree: &tree, places: &places };
         let mut found = Vec::new();
         for (at, file) in manifest.data_files.iter().enumerate() {
