@@ -168,7 +168,11 @@ impl Checkpoint {
                 Ok(checkpoint) => checkpoint.is_replaced(),
             };
             if !is_replaced || !retries.another() {
-                return opened;
+                // Whatever a document says that no layout has named the file of.
+                return opened.map_err(|error| match error.kind() {
+                    ErrorKind::Corrupt | ErrorKind::Limit => error.in_file(&at),
+                    _ => error,
+                });
             }
         }
     }

@@ -25,9 +25,7 @@ use super::recorded::RecordedBlob;
 use crate::bytes::checksum::Crc32c;
 use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};
-use crate::reads::{
-    BlobRef, BlockTable, CheckFor, Checked, Checks, Checksum, Extent, Part, ReadOptions, Words, fill,
-};
+use crate::reads::{BlobRef, BlockTable, Checked, Checks, Checksum, Extent, Part, ReadOptions, Words, fill};
 use crate::store::{
     Blob, ByteRange, FETCH_LEN_MAX_BYTES, Located, ReadPath, Scratch, Span, Store, resolve_range,
 };
@@ -243,15 +241,7 @@ impl CheckedStore {
         self.0.files.get(file).ok_or_else(|| Error::invalid("no such data file"))
     }
 
-    /// Checks the head of a file, if the range touches it, and the blocks that it touches.
-    fn check_file(&self, file: &CheckedFile, range: Range<u64>, purpose: CheckFor) -> Result<()> {
-        if range.start < range.end && range.start < file.record.data_offset {
-            check_head(file)?;
-        }
-        file.checked().check(range.start, range.end, purpose)
-    }
-
-    /// Bytes of a data file that has no map, read into memory and checked.
+    /// Bytes of a data file, read into memory and checked.
     fn read_checked(&self, file: &CheckedFile, part: Range<u64>) -> Result<Bytes> {
         let mut bytes = work_space(part.end - part.start)?;
         let head_len = file.record.data_offset.saturating_sub(part.start).min(part.end - part.start);
