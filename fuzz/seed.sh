@@ -133,9 +133,9 @@ header='{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"__metadata__":{"f
 
 # A seal and a structure behind their checksums, and what is signed.
 command() { cargo run --quiet --manifest-path ../Cargo.toml -p regrow-cli -- "$@" >/dev/null; }
-command convert "$fixtures/safetensors/every_dtype.safetensors" "$made/npy" --to npy
+command convert "$fixtures/regrow/early" "$made/npy" --layout npy --lossy
 mkdir -p corpus/fuzz_structure corpus/fuzz_seal corpus/fuzz_signature
-head -c -19 "$made/npy/regrow-structure.json" >corpus/fuzz_structure/seed
+head -c -20 "$made/npy/regrow-structure.json" >corpus/fuzz_structure/seed
 cp "$fixtures/safetensors/every_dtype.safetensors" "$made/x.safetensors"
 command seal "$made/x.safetensors"
 seed fuzz_seal '' 21 0 "$made/regrow.seal.x.safetensors.json"

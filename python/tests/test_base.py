@@ -342,15 +342,21 @@ def test_a_damaged_base_is_not_taken_over(tmp_path: Path) -> None:
         assert linked(tmp_path / name, cut) == set()
 
 
-def test_verify_tells_of_damage_behind_a_digest(tmp_path: Path) -> None:
-    """Where a digest spares reading the base, what happened to its file on disk is for `verify` to find."""
+def test_damage_behind_a_digest_is_not_passed_on(tmp_path: Path) -> None:
+    """Where a digest says that nothing changed, the file is read all the same, unless the base is trusted."""
     paths = [tmp_path / name for name in "abc"]
     base = frozen()
     for step, path in enumerate(paths[:2]):
         regrow.save(path, state(step, base), base=paths[step - 1] if step else None)
     large = max(data_files(paths[1]), key=lambda name: data_files(paths[1])[name].st_size)
     damage(paths[1] / large, 6000)
-    assert regrow.save(paths[2], state(2, base), base=paths[1]).reused_bytes > 0
+    report = regrow.save(paths[2], state(2, base), base=paths[1])
+    assert any(large in note for note in report.notes)
+    assert "the base is damaged" in str(report)
+    assert_judged(paths[2], state(2, base))
+    report = regrow.save(paths[2], state(2, base), base=paths[1], trust_base=True, overwrite=True)
+    assert report.reused_bytes > 0
+    assert not report.notes
     assert not regrow.verify(paths[2]).ok
     with pytest.raises(regrow.CorruptError):
         regrow.load(paths[2])

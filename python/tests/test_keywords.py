@@ -84,7 +84,7 @@ def test_options_of_layouts_are_those_of_the_engine(path: Path) -> None:
         # The engine names all options of a layout when it is given another one.
         text = json.dumps({"no such option": 1})
         native = list(_options.save_options(layout=layout, overwrite=False, durable=True, options={}))
-        native[8] = (layout, text)
+        native[9] = (layout, text)
         with pytest.raises(regrow.InvalidArgumentError) as raised:
             flat = regrow._tree.flatten(TREE)
             _native.safetensors_bytes(flat.structure, regrow._leaves.to_native(flat), tuple(native))

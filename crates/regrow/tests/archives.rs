@@ -276,3 +276,19 @@ fn names_alone_make_no_archive() {
     let error = open(folder.path().join("none.zip")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotACheckpoint, "{error}");
 }
+
+/// A path that is not there was looked for again for ten seconds, where a folder had been left out of the address: each of
+/// these would have been, and the test would have been stopped.
+#[test]
+fn what_is_missing_beside_the_only_folder_is_an_error_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    save_with(folder.path().join("runs/1"), &small_tree(1), &SaveOptions::default()).unwrap();
+    for (pack, kind) in KINDS {
+        let file = folder.path().join(format!("x.{kind}"));
+        std::fs::write(&file, packed(pack, &folder.path().join("runs"))).unwrap();
+        for number in 0..40 {
+            let error = open(file.join(format!("none{number}"))).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        }
+    }
+}

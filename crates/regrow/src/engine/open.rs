@@ -164,11 +164,19 @@ impl Checkpoint {
                 Err(_) if before.is_none() => {
                     pytree_data::appears_at(&at) || at.local_path().is_ok_and(reappears)
                 }
-                Err(_) => identity(&at) != before || self::place(&at) != place,
+                // In an archive a folder may be left out of the address: what was read is asked for as it was then.
+                Err(_) => {
+                    let now = at.for_reading().ok().map(|now| self::place(&now.location));
+                    identity(&at) != before || now.is_some_and(|now| now != place)
+                }
                 Ok(checkpoint) => checkpoint.is_replaced(),
             };
             if !is_replaced || !retries.another() {
-                return opened;
+                // Whatever a document says that no layout has named the file of.
+                return opened.map_err(|error| match error.kind() {
+                    ErrorKind::Corrupt | ErrorKind::Limit => error.in_file(&at),
+                    _ => error,
+                });
             }
         }
     }

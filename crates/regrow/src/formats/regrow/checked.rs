@@ -272,7 +272,7 @@ impl CheckedStore {
         file.checked().check(range.start, range.end, CheckFor::Verify)
     }
 
-    /// Bytes of a data file that has no map, read into memory and checked.
+    /// Bytes of a data file, read into memory and checked.
     fn read_checked(&self, file: &CheckedFile, part: Range<u64>) -> Result<Bytes> {
         let mut bytes = work_space(part.end - part.start)?;
         let head_len = file.record.data_offset.saturating_sub(part.start).min(part.end - part.start);

@@ -13,6 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::{ByteRange, Located, Span, Store};
 
 use super::envelope::{Structure, look};
+use super::manifest::MANIFEST_KEY;
 use super::node::{KEY_LEN_MAX_BYTES, Node, NodeRef, Value};
 use super::rule::Rule;
 use super::table::DataFile;
@@ -124,7 +125,7 @@ impl Files {
         if len_bytes == 0 {
             return Ok(Bytes::new());
         }
-        self.range_at(file.path()?, offset_bytes, len_bytes)
+        self.range_at(self.path_of(file)?, offset_bytes, len_bytes)
     }
 
     /// As [`Files::range`], for a path that has been found safe.
@@ -153,7 +154,7 @@ impl Files {
         if len_bytes == 0 {
             return Ok(());
         }
-        let path = file.path()?;
+        let path = self.path_of(file)?;
         let error = match len_of(path)? {
             None => missing(),
             Some(len) if offset_bytes.saturating_add(len_bytes) > len => short().expected(
@@ -173,11 +174,17 @@ impl Files {
             Value::Indirect { len_bytes: 0, .. } => Ok(Located::Inline(Bytes::new())),
             Value::Indirect { file, offset_bytes, len_bytes } => Ok(Located::At(Span {
                 store: self.base.clone(),
-                key: file.path()?.clone(),
+                key: self.path_of(file)?.clone(),
                 offset_bytes,
                 len_bytes,
             })),
         }
+    }
+
+    /// The path of a data file. Of one that has none that can be followed, the error is placed at the manifest, by which the
+    /// database is known.
+    fn path_of<'f>(&self, file: &'f DataFile) -> Result<&'f Arc<[u8]>> {
+        file.path().map_err(|error| error.in_file(self.base.describe(MANIFEST_KEY.as_bytes())))
     }
 
     /// Adds to an error about a structure where the structure lies.
@@ -185,7 +192,7 @@ impl Files {
         let error = error.at_byte(0).shift(reference.offset_bytes);
         match reference.file.path() {
             Ok(path) => error.in_file(self.base.describe(path)),
-            Err(_) => error,
+            Err(_) => error.in_file(self.base.describe(MANIFEST_KEY.as_bytes())),
         }
     }
 }
