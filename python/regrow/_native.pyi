@@ -464,13 +464,15 @@ def copy_share(
 def seal(path: _Place, step: int | None, remove: bool, watch: _Watch) -> tuple[str, int, int, bool]:
     """Path, files, bytes, whether anything has changed."""
 
-def add_parity(path: _Place, ratio: str, step: int | None, remove: bool, watch: _Watch) -> tuple[str, int, int, int, bool]:
+def add_parity(
+    path: _Place, ratio: str, step: int | None, remove: bool, watch: _Watch
+) -> tuple[str, int, int, int, bool]:
     """Path, files, bytes, bytes of parity, whether anything has changed."""
 
 def repair(
     path: _Place, from_: _Place | None, step: int | None, check: bool, watch: _Watch
 ) -> tuple[str, int, list[tuple[str, int]], list[_Finding], list[_Finding], bool, bool, str]:
-    """Path, bytes, healed files, what is lost, findings, whether the parity was damaged, whether it was a check, text."""
+    """Path, bytes, healed files, what is lost, findings, whether the parity was damaged and it was a check, text."""
 
 def sign(path: _Place, key: str, step: int | None, watch: _Watch) -> tuple[str, int, int, list[str]]:
     """Path, files, bytes, the public keys of all signers."""

@@ -38,8 +38,8 @@ def add_parity(
     """Puts parity beside a checkpoint of any layout: `repair` makes damaged and lost files whole by it.
 
     Reed-Solomon blocks in two files, ``regrow.parity.json`` and ``regrow.parity.blocks`` in the folder, or
-    ``regrow.parity.NAME.json`` and ``.blocks`` beside a file. The checkpoint is verified first, and not touched; its own
-    tools read it as before. All files are read twice, at the speed of the disk. Parity that is there is replaced.
+    ``regrow.parity.NAME.json`` and ``.blocks`` beside a file. The checkpoint is verified first, and not touched; its
+    own tools read it as before. All files are read twice. Parity that is there is replaced.
 
     Args:
         path: A checkpoint, or a folder of steps.
@@ -118,10 +118,11 @@ def repair(
 ) -> RepairReport:
     """Makes a damaged checkpoint whole, by the parity beside it (`add_parity`, ``parity=`` of `save`).
 
-    What is healed: damaged blocks, files that are cut or gone, and the parity itself. Each file is written anew beside the
-    damaged one and takes its place in one step; each restored block is proved by its checksum first, and the checkpoint is
-    verified at the end. Killed at any moment it leaves each file as it was or whole, and can be run again. The files
-    become what they were when the parity was made: if one was changed on purpose since, this changes it back.
+    What is healed: damaged blocks, files that are cut or gone, and the parity itself. Each file is written anew beside
+    the damaged one and takes its place in one step; each restored block is proved by its checksum first, and the
+    checkpoint is verified at the end. Killed at any moment it leaves each file as it was or whole, and can be run
+    again. The files become what they were when the parity was made: if one was changed on purpose since, this changes
+    it back.
 
     Args:
         path: A checkpoint, or a folder of steps. One that cannot be opened is named by its own folder.
@@ -142,12 +143,16 @@ def repair(
     chosen = _arguments.count("step", step)
     is_check = _arguments.flag("check", check)
     with Watch(progress, "repairing") as watch:
-        where, size, healed, lost, findings, *rest = _native.repair(at, other, chosen, is_check, watch)
+        where, size, healed, lost, findings, was_damaged, checked, text = _native.repair(
+            at, other, chosen, is_check, watch
+        )
         return RepairReport(
             where,
             size,
             [HealedFile(*file) for file in healed],
             [Finding(*finding) for finding in lost],
             [Finding(*finding) for finding in findings],
-            *rest,
+            was_damaged,
+            checked,
+            text,
         )

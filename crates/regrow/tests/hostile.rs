@@ -126,8 +126,11 @@ fn make(file: &Path, kind: FileType) {
     mknodat(CWD, file, kind, Mode::RUSR | Mode::WUSR, 0).unwrap();
 }
 
+/// The name of a thing, and what puts it at a path.
+type Special = (&'static str, fn(&Path));
+
 /// What a name may lead to that is no regular file.
-fn specials() -> [(&'static str, fn(&Path)); 6] {
+fn specials() -> [Special; 6] {
     [
         ("a pipe", |file| make(file, FileType::Fifo)),
         ("a socket", |file| make(file, FileType::Socket)),
@@ -250,7 +253,7 @@ fn a_file_that_is_cut_while_a_checkpoint_is_open_is_an_error() {
                 let before = checkpoint.load(&LoadOptions::default()).unwrap();
                 let len = bytes.len() as u64;
                 let cut = fs::File::options().write(true).open(root.join(name)).unwrap();
-                cut.set_len(if parts == 0 { 0 } else { len / parts }).unwrap();
+                cut.set_len(len.checked_div(parts).unwrap_or(0)).unwrap();
                 let mut failed = checkpoint.load(&LoadOptions::default()).is_err();
                 for leaf in 0..checkpoint.tree().len() {
                     failed |= checkpoint.read(leaf).is_err();
