@@ -370,7 +370,8 @@ fn servers_of_all_manners_are_read_or_refused_in_clear_words() {
         let (url, log) = server(manner, files.clone());
         let loaded = load(format!("{url}/x")).unwrap_or_else(|error| panic!("{manner:?}: {error}"));
         assert!(bytes_of(&loaded) == bytes_of(&tree(9)), "{manner:?}");
-        assert!(verify(format!("{url}/x")).unwrap().is_ok());
+        let verified = verify(format!("{url}/x")).unwrap();
+        assert!(verified.is_ok(), "{manner:?}: {:?}", verified.findings);
         let store = url.to_location().unwrap().store();
         assert_eq!(store.len_bytes(b"empty.bin").unwrap(), Some(0), "{manner:?}");
         assert_eq!(store.get(b"empty.bin", ByteRange::Full).unwrap().unwrap().len(), 0);
