@@ -1,10 +1,11 @@
 //! What regrow puts beside a checkpoint when it is saved: its seal, its parity.
 
 use super::SaveOptions;
-use super::parity::{self, ParityOfSave};
-use super::seal::{self, SealOfSave};
+use super::parity::ParityOfSave;
+use super::seal::SealOfSave;
 use crate::error::Result;
 use crate::location::Location;
+use crate::seal::side_files_of;
 use crate::storage::Publication;
 
 /// What a save puts beside its checkpoint: with it where that can be read before it is committed, else right behind it.
@@ -53,6 +54,8 @@ pub(super) fn take_from_files(at: &Location) -> Result<()> {
     if at.is_folder() {
         return Ok(());
     }
-    seal::take_from_files(at)?;
-    parity::remove(at).map(drop)
+    for file in side_files_of(at).filter(Location::is_file) {
+        file.parent().store().delete(file.name().as_encoded_bytes())?;
+    }
+    Ok(())
 }

@@ -80,9 +80,11 @@ impl Place {
 
     /// The same of another file beside checkpoints.
     pub(crate) fn named(at: &Location, names: SideNames) -> Self {
-        if at.is_folder() {
-            return Self::in_folder(at.clone(), names);
-        }
+        if at.is_folder() { Self::in_folder(at.clone(), names) } else { Self::beside(at, names) }
+    }
+
+    /// The same of a checkpoint of single files.
+    fn beside(at: &Location, names: SideNames) -> Self {
         // Data and manifest have one seal, whichever of the three names is given.
         let name = at.name_text();
         let stem = [DATA_SUFFIX, MANIFEST_SUFFIX].iter().find_map(|suffix| name.strip_suffix(suffix));
@@ -137,13 +139,21 @@ impl Place {
     }
 }
 
+/// Every kind of file that lies beside checkpoints.
+const KINDS: [SideNames; 4] = [NAMES, signature::NAMES, parity::NAMES, parity::BLOCKS_NAMES];
+
+/// Where such files of a checkpoint of single files would lie.
+pub(crate) fn side_files_of(at: &Location) -> impl Iterator<Item = Location> + '_ {
+    KINDS.into_iter().map(|names| Place::beside(at, names).file)
+}
+
 /// Whether a file of this name is a seal, a signature or parity.
 pub(crate) fn is_name_of_side_file(name: &str) -> bool {
     let name = name.rsplit('/').next().unwrap_or_default();
     let is_of = |names: SideNames| {
         name == names.in_folder || name.starts_with(names.beside.0) && name.ends_with(names.beside.1)
     };
-    [NAMES, signature::NAMES, parity::NAMES, parity::BLOCKS_NAMES].into_iter().any(is_of)
+    KINDS.into_iter().any(is_of)
 }
 
 /// The seal of a checkpoint, or its signature, and its files.

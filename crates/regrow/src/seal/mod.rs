@@ -23,4 +23,4 @@ mod storage;
 mod store;
 
 pub(crate) use document::{BLOCK_LEN_BYTES, FILE_NAME, SealDocument};
-pub(crate) use files::{Place, Said, Seal, SealedFile, SideNames, is_name_of_side_file};
+pub(crate) use files::{Place, Said, Seal, SealedFile, SideNames, is_name_of_side_file, side_files_of};

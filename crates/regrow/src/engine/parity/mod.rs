@@ -212,7 +212,7 @@ fn take_away(at: &Location, options: &ParityOptions) -> Result<ParityReport> {
 ///
 /// # Errors
 /// What the storage says.
-pub(super) fn remove(at: &Location) -> Result<ParityReport> {
+fn remove(at: &Location) -> Result<ParityReport> {
     let ParityPlace { place, blocks } = ParityPlace::of(at);
     let mut has_changed = false;
     // The index goes first: blocks without it are only room on the disk.

@@ -14,7 +14,6 @@ use crate::formats::pytree_data::{self, Files};
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::seal::{BLOCK_LEN_BYTES, FILE_NAME, Place, SealDocument, is_name_of_side_file};
-use crate::signature::place_of;
 use crate::storage::{Publication, archive};
 use crate::store::Store;
 use crate::text::{counted, format_bytes, printable};
@@ -188,18 +187,6 @@ fn remove(at: &Location) -> Result<SealReport> {
         file.parent().store().delete(file.name().as_encoded_bytes())?;
     }
     Ok(SealReport { path: file.describe(), file_count: 0, bytes: 0, has_changed })
-}
-
-/// Takes away the seal and the signature of files.
-///
-/// # Errors
-/// What the storage says.
-pub(super) fn take_from_files(at: &Location) -> Result<()> {
-    let signature = place_of(at).file;
-    if signature.is_file() {
-        signature.parent().store().delete(signature.name().as_encoded_bytes())?;
-    }
-    remove(at).map(drop)
 }
 
 /// The seal of a save: with the checkpoint where that can be read before it is committed, else right behind it.
