@@ -78,7 +78,7 @@ test-python: develop
 	$(SAY) "tests of the Python package"
 	cd python && $(BIN)/python -m pytest -n $(PYTEST_PROCESSES) --dist loadfile
 
-test-long: develop $(NEXTEST) ## Processes killed at random moments of a save, a hundred times, deletions at every call, 25,000 power cuts; tutorials that take seconds (twenty minutes); REGROW_SEED=... for the same moments
+test-long: develop $(NEXTEST) ## Processes killed at random moments of a save, a hundred times, deletions at every call, every bit flipped, 25,000 power cuts; tutorials that take seconds (twenty minutes); REGROW_SEED=... for the same moments
 	$(SAY) "what follows a save, killed or failing at every system call and every request to a bucket"
 	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test manager faults
 	printf '==> %s\n' "every state of the disk that a power cut could leave of a save"

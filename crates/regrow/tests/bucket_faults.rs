@@ -281,7 +281,7 @@ proptest! {
 
 /// `REGROW_LONG=1` runs many more.
 fn cases() -> u32 {
-    if std::env::var_os("REGROW_LONG").is_some() { 2000 } else { 24 }
+    if std::env::var_os("REGROW_LONG").is_some() { 2000 } else { 12 }
 }
 
 #[test]

@@ -116,7 +116,9 @@ fn no_flip_goes_unseen(path: &Path, file: &Path) {
     let save = SaveOptions { layout: flax, not_durable: true, overwrite: true, ..SaveOptions::default() };
     let convert = ConvertOptions { save, lossy: true, ..ConvertOptions::default() };
     let (mut refused, mut harmless) = (0, 0);
-    for (bit, damage) in flipped_bits(&raw).enumerate() {
+    // `REGROW_LONG=1` flips every bit, otherwise each third: two or three of every byte.
+    let each = if std::env::var_os("REGROW_LONG").is_some() { 1 } else { 3 };
+    for (bit, damage) in flipped_bits(&raw).enumerate().step_by(each) {
         let (at, bit) = (bit / 8, bit % 8);
         // Of an array's bytes one bit each, and not always the same.
         if is_of_array[at] && bit != at % 8 {
