@@ -81,6 +81,8 @@ test-python: develop
 test-long: develop $(NEXTEST) ## Processes killed at random moments of a save, a hundred times, deletions at every call, every bit flipped, 25,000 power cuts; tutorials that take seconds (twenty minutes); REGROW_SEED=... for the same moments
 	$(SAY) "what follows a save, killed or failing at every system call and every request to a bucket"
 	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test manager faults
+	printf '==> %s\n' "every bit of small files flipped"
+	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test flipped_bits
 	printf '==> %s\n' "every state of the disk that a power cut could leave of a save"
 	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test power_cuts --no-capture
 	printf '==> %s\n' "saves by several processes, some of which are killed"
