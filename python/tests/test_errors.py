@@ -170,7 +170,7 @@ def test_every_kind_has_its_class() -> None:
     from regrow._errors import BY_KIND
 
     assert {cls.__name__ for cls in BY_KIND.values()} <= set(regrow.__all__)
-    assert len(BY_KIND) == 19
+    assert len(BY_KIND) == 20
 
 
 def test_metadata_comes_back(path: Path) -> None:
