@@ -54,7 +54,7 @@ BROWSER_BIN := $(CURDIR)/$(BROWSER_VENV)/bin
 DOCS_VENV := .venv-docs
 DOCS_BIN := $(CURDIR)/$(DOCS_VENV)/bin
 
-.PHONY: help demo test test-rust test-python test-long soak test-browser report-assets test-portable test-torch test-aarch64 test-executors test-orbax-suite example-candle test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz fuzz-long differential
+.PHONY: help demo test test-rust test-python test-long soak test-browser report-assets test-portable test-torch test-aarch64 test-executors test-orbax-suite example-candle test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz fuzz-long differential sanitize coverage mutants
 .PHONY: bench-torch bench-buckets bench-processes bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## Say what there is
@@ -78,13 +78,25 @@ test-python: develop
 	$(SAY) "tests of the Python package"
 	cd python && $(BIN)/python -m pytest -n $(PYTEST_PROCESSES) --dist loadfile
 
-test-long: develop $(NEXTEST) ## Processes killed at random moments of a save, a hundred times, deletions at every call, every bit flipped, 25,000 power cuts; tutorials that take seconds (twenty minutes); REGROW_SEED=... for the same moments
+test-long: develop $(NEXTEST) ## Processes killed at random moments of a save, a hundred times, deletions at every call, every bit flipped, power cuts and killed requests by the ten thousand, images of file systems; tutorials that take seconds (forty minutes); REGROW_SEED=... for the same moments
 	$(SAY) "what follows a save, killed or failing at every system call and every request to a bucket"
 	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test manager faults
 	printf '==> %s\n' "every bit of small files flipped"
 	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test flipped_bits
 	printf '==> %s\n' "every state of the disk that a power cut could leave of a save"
 	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test power_cuts --no-capture
+	printf '==> %s\n' "every state of a bucket that a killed writer could leave"
+	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test bucket_cuts --no-capture
+	printf '==> %s\n' "images of file systems, cloned while a child saves on them, and mounted"
+	for kind in ext4 xfs btrfs; do
+	    if [ "$$(id -u)" != 0 ] || ! losetup --find > /dev/null 2>&1; then
+	        echo "LEFT OUT: $$kind; only root may mount, where there are loop devices"
+	    elif ! command -v mkfs.xfs > /dev/null || ! command -v mkfs.$$kind > /dev/null; then
+	        echo "LEFT OUT: $$kind; mkfs.xfs or mkfs.$$kind is missing (Debian: apt install e2fsprogs xfsprogs btrfs-progs)"
+	    else
+	        PATH="$(TOOLS)/bin:$$PATH" $(CARGO) nextest run --profile long -p regrow --features cloud --test disk_images --run-ignored only --no-capture "$${kind}_"
+	    fi
+	done
 	printf '==> %s\n' "saves by several processes, some of which are killed"
 	cd python && $(BIN)/python -m pytest -s tests_long
 
@@ -317,6 +329,59 @@ fuzz: rust-prerequisites $(TOOLS)/bin/cargo-fuzz ## Every door for foreign bytes
 			-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -malloc_limit_mb=1024 -timeout=20 -detect_leaks=0 -max_len=65536 -verbosity=0 -print_final_stats=1
 	done
 
+# What is near unsafe code: maps, direct reads and writes, pages, buffers between threads. A build of its own, since a sanitizer is in
+# every crate of it.
+SANITIZE_UNIT ?= bytes:: store:: system:: storage:: reads:: engine:: threads::
+VALGRIND_UNIT ?= bytes::pages store:: system:: engine::
+SANITIZE_TESTS ?= many_threads nothing_held reading regions default_layout
+sanitize: rust-prerequisites ## What is near unsafe code under AddressSanitizer, and under valgrind where that is on PATH (builds all anew, a quarter of an hour)
+	$(SAY) "unit tests under AddressSanitizer: $(SANITIZE_UNIT)"
+	target="$$($(TARGET_DIR))"
+	host="$$($(CARGO) -vV | sed -n 's/^host: //p')"
+	sanitized() {
+		# The sanitizers' flags are not stable; the toolchain is. Leaks are for tests/nothing_held.rs: of threads that are just ending
+		# the sanitizer takes their own memory for one. Some tests ask for more memory than there is.
+		RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 CARGO_TARGET_DIR="$$target/sanitize" \
+			$(CARGO) test --quiet --locked --target "$$host" -p regrow --features cloud "$$@"
+	}
+	sanitized --lib -- $(SANITIZE_UNIT) --skip take_no_time
+	for test in $(SANITIZE_TESTS); do
+		printf '==> %s\n' "$$test under AddressSanitizer"
+		sanitized --test "$$test"
+	done
+	if command -v valgrind >/dev/null; then
+		printf '==> %s\n' "unit tests under valgrind's memcheck: $(VALGRIND_UNIT)"
+		$(CARGO) test --quiet --locked -p regrow --features cloud --lib --no-run
+		program="$$($(CARGO) test --locked -p regrow --features cloud --lib --no-run 2>&1 | sed -n 's/.*Executable unittests.*(\(.*\))/\1/p')"
+		valgrind --quiet --error-exitcode=1 --fair-sched=try "$$program" $(VALGRIND_UNIT) --skip take_no_time
+	else
+		printf '==> %s\n' "valgrind: left out, it is not on PATH (apt install valgrind)"
+	fi
+
+# Figures come from the counters of the compiler itself; the tools that read them are of its own version.
+COVERAGE ?= --workspace --exclude regrow-python --tests
+coverage: rust-prerequisites $(NEXTEST) $(TOOLS)/bin/cargo-llvm-cov ## Which lines of the engine the tests run: target/coverage/ (builds all anew, half an hour); COVERAGE='-p regrow --lib' for some
+	@command -v "$$(rustc --print sysroot)"/lib/rustlib/*/bin/llvm-profdata >/dev/null || {
+		echo "make: the toolchain has no llvm-profdata; run: rustup component add llvm-tools" >&2; exit 1; }
+	$(SAY) "tests with counters"
+	out="$$($(TARGET_DIR))/coverage"
+	export PATH="$(TOOLS)/bin:$$PATH" CARGO_LLVM_COV_TARGET_DIR="$$out/build"
+	$(CARGO) llvm-cov nextest --no-report --locked --no-fail-fast $(COVERAGE)
+	$(CARGO) llvm-cov report --html --output-dir "$$out"
+	$(CARGO) llvm-cov report --summary-only | tee "$$out/summary.txt"
+	printf '==> %s\n' "$$out/html/index.html"
+
+# Mutants of what decides whether a checkpoint is whole: each is built, and the tests that concern it must notice. They are built often
+# and run once, so they are not optimised.
+MUTANTS ?= commit/ store/ storage/ seal/ parity/ bytes/checksum reads/table
+MUTANTS_SHARD ?= 0/1
+MUTANTS_TESTS ?= --lib
+mutants: rust-prerequisites $(TOOLS)/bin/cargo-mutants ## Changes to what keeps checkpoints whole that no test notices (a minute for each change); MUTANTS='seal/' for a part, MUTANTS_SHARD=3/64 for some of it
+	$(SAY) "mutants of $(MUTANTS), shard $(MUTANTS_SHARD): $$($(TARGET_DIR))/mutants"
+	export CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0
+	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) mutants --package regrow --features cloud $(patsubst %,--re 'crates/regrow/src/%',$(MUTANTS)) \
+		--shard $(MUTANTS_SHARD) --baseline skip --timeout 300 --build-timeout 900 --output "$$($(TARGET_DIR))/mutants" -- $(MUTANTS_TESTS)
+
 clean: ## Remove all that make has built
 	@rm -rf target fuzz/target examples/candle/target $(VENV) $(TORCH_VENV) $(EXECUTORS_VENV) $(BUCKETS_VENV) $(DOCS_VENV) .tools demo-output $(BENCH_OUT) docs/api docs/site-out docs/.cache
 
@@ -451,6 +516,14 @@ $(TOOLS)/bin/cargo-nextest: | rust-prerequisites
 $(TOOLS)/bin/cargo-deny: | rust-prerequisites
 	$(SAY) "cargo-deny into .tools (once, some minutes)"
 	$(INSTALL) cargo-deny --version 0.20.2
+
+$(TOOLS)/bin/cargo-llvm-cov: | rust-prerequisites
+	$(SAY) "cargo-llvm-cov into .tools (once)"
+	$(INSTALL) cargo-llvm-cov --version 0.9.1
+
+$(TOOLS)/bin/cargo-mutants: | rust-prerequisites
+	$(SAY) "cargo-mutants into .tools (once, some minutes)"
+	$(INSTALL) cargo-mutants --version 27.1.0
 
 $(TOOLS)/bin/cargo-fuzz: | rust-prerequisites
 	$(SAY) "cargo-fuzz into .tools (once)"

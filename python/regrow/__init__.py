@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from ._page import ReportPage, report
     from ._progress import Progress as Progress
     from ._remove import RemoveReport, remove
-    from ._repair import HealedFile, ParityReport, RepairReport, add_parity, repair
+    from ._repair import HealedFile, ParityReport, RecoveredFile, RepairReport, add_parity, repair
     from ._report import LoadReport, SaveReport, StageReport
     from ._save import save
     from ._seal import SealReport, seal
@@ -144,6 +144,7 @@ __all__ = [
     "PermissionDeniedError",
     "PlannedLeaf",
     "PrngKey",
+    "RecoveredFile",
     "RegrowError",
     "RemoveReport",
     "RepairReport",
@@ -218,7 +219,7 @@ _HOMES = {
     "_page": ("ReportPage", "report"),
     "_progress": ("Progress",),
     "_remove": ("RemoveReport", "remove"),
-    "_repair": ("HealedFile", "ParityReport", "RepairReport", "add_parity", "repair"),
+    "_repair": ("HealedFile", "ParityReport", "RecoveredFile", "RepairReport", "add_parity", "repair"),
     "_report": ("LoadReport", "SaveReport", "StageReport"),
     "_save": ("save",),
     "_seal": ("SealReport", "seal"),

@@ -402,7 +402,7 @@ class VerifyReport(NamedTuple):
     signer: str | None = None
     """The trusted key whose signature it is, as hex digits; `None` if no signature was asked for."""
     unprotected_files: Sequence[tuple[str, int]] = ()
-    """The `unprotected_bytes` by the files in which they lie; of chunks that only the layout finds, the checkpoint."""
+    """The `unprotected_bytes` by the files in which they lie; of small arrays in an OCDBT index, the checkpoint."""
 
     @property
     def ok(self) -> bool:

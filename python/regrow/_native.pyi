@@ -471,8 +471,19 @@ def add_parity(
 
 def repair(
     path: _Place, from_: _Place | None, step: int | None, check: bool, watch: _Watch
-) -> tuple[str, int, list[tuple[str, int]], list[_Finding], list[_Finding], bool, bool, str]:
-    """Path, bytes, healed files, what is lost, findings, whether the parity was damaged and it was a check, text."""
+) -> tuple[
+    str,
+    int,
+    list[tuple[str, int]],
+    list[tuple[str, int, str]],
+    list[_Finding],
+    list[_Finding],
+    list[str],
+    bool,
+    bool,
+    str,
+]:
+    """Path, bytes, healed, recovered, lost, findings, notes, was the parity damaged, was it a check, text."""
 
 def sign(path: _Place, key: str, step: int | None, watch: _Watch) -> tuple[str, int, int, list[str]]:
     """Path, files, bytes, the public keys of all signers."""

@@ -75,6 +75,17 @@ class HealedFile(NamedTuple):
     """Bytes of it that were restored."""
 
 
+class RecoveredFile(NamedTuple):
+    """A file that was lost or damaged, and was made anew of the others."""
+
+    path: str
+    """The file."""
+    bytes: int
+    """Its length."""
+    how: str
+    """What it was made of, and what is not sure about it."""
+
+
 class RepairReport(NamedTuple):
     """What a repair did. As a bool: whether the checkpoint is whole."""
 
@@ -84,10 +95,15 @@ class RepairReport(NamedTuple):
     """Bytes that were looked at."""
     healed: list[HealedFile]
     """Files that are whole again; of a check, those that would be."""
+    recovered: list[RecoveredFile]
+    """Files that were made anew of the others, without parity; of a check, those that would be."""
     lost: list[Finding]
     """What could not be healed."""
     findings: list[Finding]
-    """What opening and verifying the checkpoint find afterwards; a check verifies nothing."""
+    """What opening and verifying the checkpoint find afterwards, leaf by leaf; a check verifies, and before, only where
+    there is no parity."""
+    notes: list[str]
+    """What else was done: saves that never ended, finished or removed."""
     is_parity_damaged: bool
     """Whether the parity was damaged, too; it was made anew unless something is lost."""
     is_check: bool
@@ -116,24 +132,33 @@ def repair(
     progress: Progress = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> RepairReport:
-    """Makes a damaged checkpoint whole, by the parity beside it (`add_parity`, ``parity=`` of `save`).
+    """Makes a damaged checkpoint whole, by what there is.
 
-    What is healed: damaged blocks, files that are cut or gone, and the parity itself. Each file is written anew beside
-    the damaged one and takes its place in one step; each restored block is proved by its checksum first, and the
-    checkpoint is verified at the end. Killed at any moment it leaves each file as it was or whole, and can be run
-    again. The files become what they were when the parity was made: if one was changed on purpose since, this changes
-    it back.
+    - **Parity** beside it (`add_parity`, ``parity=`` of `save`) heals damaged blocks, files that are cut or gone, and
+      itself. The files become what they were when the parity was made: if one was changed on purpose since, this
+      changes it back.
+    - **Another checkpoint** (`from_`), a replica or another step, gives blocks that are damaged here, as long as
+      something proves them: parity, a seal, the checksums of the layout regrow. Of another step that layout gives the
+      leaves that are the same.
+    - **Its own other files** bring back those that say nothing new: a lost ``regrow.json``, ``_METADATA``, database or
+      index. The guide lists them.
+    - What saves that never ended have left beside it is finished or removed.
+
+    Each file is written anew beside the damaged one and takes its place in one step, and the checkpoint is verified at
+    the end. Killed at any moment it leaves each file as it was or whole, and can be run again. What cannot be brought
+    back is listed, leaf by leaf.
 
     Args:
         path: A checkpoint, or a folder of steps. One that cannot be opened is named by its own folder.
-        from_: A copy of the checkpoint, damaged or not: its good blocks are taken before any is computed.
+        from_: Another checkpoint, damaged or not: a copy, or another step of the same run.
         step: The step of a folder of steps; the newest if `None`.
-        check: Say what would be healed, and write nothing.
+        check: Say what would be done, and write nothing.
         progress: As for `save`.
         storage_options: How to reach the storage of a URL, as for `save`.
 
     Raises:
-        UnsupportedError: if there is no parity; in an archive, on a web server.
+        NotACheckpointError: if there is nothing that could be one.
+        UnsupportedError: in an archive, on a web server.
         CorruptError: if the index of the parity is lost in both of its copies.
         PermissionDeniedError: if nothing can be written there. That something cannot be healed is no error: the report
             says it.
@@ -143,15 +168,17 @@ def repair(
     chosen = _arguments.count("step", step)
     is_check = _arguments.flag("check", check)
     with Watch(progress, "repairing") as watch:
-        where, size, healed, lost, findings, was_damaged, checked, text = _native.repair(
+        where, size, healed, recovered, lost, findings, notes, was_damaged, checked, text = _native.repair(
             at, other, chosen, is_check, watch
         )
         return RepairReport(
             where,
             size,
             [HealedFile(*file) for file in healed],
+            [RecoveredFile(*file) for file in recovered],
             [Finding(*finding) for finding in lost],
             [Finding(*finding) for finding in findings],
+            notes,
             was_damaged,
             checked,
             text,

@@ -79,7 +79,7 @@ fn open_options(
     (step, item, strict, bare, mapped, ignore_seal, keys): OpeningIn,
 ) -> regrow::Result<OpenOptions> {
     let trusted_keys = keys.iter().map(|key| PublicKey::parse(key)).collect::<Result<_, _>>()?;
-    Ok(OpenOptions { step, item, strict, bare, mapped, ignore_seal, trusted_keys })
+    Ok(OpenOptions { step, item, strict, bare, mapped, ignore_seal, trusted_keys, ..OpenOptions::default() })
 }
 
 /// Opens a checkpoint of any layout: metadata only.

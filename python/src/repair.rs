@@ -32,9 +32,23 @@ pub fn add_parity(
     Ok((path, report.file_count, report.bytes, report.parity_bytes, report.has_changed))
 }
 
-/// Path, bytes, healed files and bytes of each, what is lost, what verification finds, whether the parity was damaged, whether
-/// it was a check, the report as text.
-type RepairOut = (OsString, u64, Vec<(OsString, u64)>, Vec<FindingOut>, Vec<FindingOut>, bool, bool, String);
+/// Path, length, what it was made of.
+type RecoveredOut = (OsString, u64, String);
+
+/// Path, bytes, healed files and bytes of each, recovered files, what is lost, what verification finds, notes, whether the parity
+/// was damaged, whether it was a check, the report as text.
+type RepairOut = (
+    OsString,
+    u64,
+    Vec<(OsString, u64)>,
+    Vec<RecoveredOut>,
+    Vec<FindingOut>,
+    Vec<FindingOut>,
+    Vec<String>,
+    bool,
+    bool,
+    String,
+);
 
 /// Repairs a checkpoint; gives the report.
 #[pyfunction]
@@ -55,6 +69,9 @@ pub fn repair(
     let findings = |errors: &[Error]| errors.iter().map(finding_out).collect();
     let healed = report.healed.iter().map(|file| (file.path.clone().into_os_string(), file.bytes)).collect();
     let (lost, found) = (findings(&report.lost), findings(&report.findings));
-    let path = report.path.into_os_string();
-    Ok((path, report.bytes, healed, lost, found, report.is_parity_damaged, report.is_check, text))
+    let recovered = report.recovered.into_iter();
+    let recovered = recovered.map(|file| (file.path.into_os_string(), file.bytes, file.how)).collect();
+    let (path, notes) = (report.path.into_os_string(), report.notes);
+    let (was_damaged, is_check) = (report.is_parity_damaged, report.is_check);
+    Ok((path, report.bytes, healed, recovered, lost, found, notes, was_damaged, is_check, text))
 }

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 import safetensors.numpy
 from test_seal import LIBRARIES, TREE
@@ -111,10 +112,50 @@ def test_what_was_converted_can_be_healed(tmp_path: Path) -> None:
     assert all(np.array_equal(before[name], after[name]) for name in before | after)
 
 
+def test_orbax_and_safetensors_read_what_was_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    state = {"w": np.arange(3000, dtype=np.float32), "layers": [np.ones((3, 4), np.int16), {"n": 7}], "name": "regrown"}
+    regrow.save(path, state)
+    documents = [file for file in _files(path) if file.suffix != ".safetensors"]
+    assert len(documents) >= 6
+    record, metadata = path / "regrow.json", path / "_METADATA"
+    for lost in [documents[:1], documents[1:2], documents[:-1], [record], [record, metadata]]:
+        for file in lost:
+            file.unlink()
+        report = regrow.repair(path)
+        assert report.is_whole, report
+        made = {Path(file.path).name for file in report.recovered}
+        assert made >= {file.name for file in lost if file.parent.name != "d"}
+        assert str(regrow.load(path)) == str(state)
+        restored = ocp.PyTreeCheckpointer().restore(path)
+        assert np.array_equal(restored["w"], state["w"])
+        assert np.array_equal(restored["layers"][0], np.ones((3, 4)))
+        assert restored["name"] == "regrown"
+        assert np.array_equal(safetensors.numpy.load_file(path / "model.safetensors")["w"], state["w"])
+        documents = [file for file in _files(path) if file.suffix != ".safetensors"]
+
+
+def test_orbax_reads_its_own_checkpoint_whose_root_was_lost(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    state = {"a": {"w": np.arange(3000, dtype=np.float32)}, "b": np.arange(7)}
+    ocp.PyTreeCheckpointer().save(path, state)
+    shutil.rmtree(path / "d")
+    (path / "manifest.ocdbt").unlink()
+    (path / "_METADATA").unlink()
+    check = regrow.repair(path, check=True)
+    assert not (path / "manifest.ocdbt").exists()
+    assert check.recovered
+    report = regrow.repair(path)
+    assert report.is_whole, report
+    assert any("guessed" in file.how for file in report.recovered)
+    restored = ocp.PyTreeCheckpointer().restore(path)
+    assert np.array_equal(restored["a"]["w"], state["a"]["w"])
+    assert np.array_equal(restored["b"], state["b"])
+
+
 def test_refusals(tmp_path: Path) -> None:
     regrow.save(tmp_path / "x", TREE)
-    with pytest.raises(regrow.UnsupportedError, match="no parity"):
-        regrow.repair(tmp_path / "x")
+    assert "nothing to do" in str(regrow.repair(tmp_path / "x"))
     with pytest.raises(regrow.InvalidArgumentError, match="no ratio"):
         regrow.add_parity(tmp_path / "x", "2/1")
     with pytest.raises(regrow.NotFoundError):

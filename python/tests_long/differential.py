@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import math
 import os
 import random
@@ -28,6 +29,8 @@ import numpy as np
 import regrow
 
 SECONDS = float(os.environ.get("DIFFERENTIAL_SECONDS", "60"))
+# Of these alone, if any are named: `DIFFERENTIAL_FORMATS='ocdbt,zarr3'`.
+ONLY = [name for name in os.environ.get("DIFFERENTIAL_FORMATS", "").split(",") if name]
 SEED = int(os.environ.get("REGROW_SEED", random.SystemRandom().randrange(1 << 32)))
 
 # Beyond it an allocation fails, here and there, and is a refusal.
@@ -47,6 +50,11 @@ ZIP = [
         "BadZipFile",
         "zipfile looks at bytes before the directory and in local headers, which say nothing of the data",
     ),
+]
+OCDBT = [
+    ("regrow", "is missing", "as in zarr"),
+    ("regrow", "is given twice", "TensorStore takes the last"),
+    ("regrow", "in its shortest form", "TensorStore reads numbers that are written in more bytes than they need"),
 ]
 ALLOWED: dict[str, list[tuple[str, str, str]]] = {
     "npy": [
@@ -80,6 +88,9 @@ ALLOWED: dict[str, list[tuple[str, str, str]]] = {
         ("regrow", "is missing", "as in zarr"),
         ("regrow", "is given twice", "TensorStore takes the last"),
     ],
+    "ocdbt": OCDBT,
+    "ocdbt, inline": OCDBT,
+    "ocdbt, zstd": OCDBT,
 }
 
 
@@ -121,6 +132,13 @@ class Format:
 
     def read_regrow(self, path: Path) -> Arrays:
         return arrays_of(regrow.load(path))
+
+    def is_others(self, file: Path) -> bool:
+        """Whether the library that wrote the rest has not written this one."""
+        return False
+
+    def damage(self, data: bytes, rng: random.Random) -> bytes:
+        return damaged(data, rng)
 
 
 def state() -> dict[str, np.ndarray]:
@@ -226,15 +244,107 @@ class Zarr(Format):
     def read(self, path: Path) -> Arrays:
         import tensorstore as ts
 
-        store = ts.open(tensorstore_spec(self.driver, path), open=True, context=ts.Context()).result()
-        # TensorStore ends the program where it finds no memory for a chunk.
-        elements = max(store.size, math.prod(store.chunk_layout.read_chunk.shape or ()))
-        if elements * store.dtype.numpy_dtype.itemsize > LEN_MAX_BYTES:
-            raise MemoryError
-        return arrays_of({"w": store.read().result()})
+        return arrays_of({"w": read_tensorstore(tensorstore_spec(self.driver, path), ts.Context())})
 
 
-FORMATS = [Safetensors(), Npy(), Npz(), NpzDeflated(), Msgpack(), Zarr("zarr"), Zarr("zarr3")]  # fmt: skip
+def read_tensorstore(spec: dict[str, Any], context: Any) -> np.ndarray:
+    import tensorstore as ts
+
+    store = ts.open(spec, open=True, context=context).result()
+    # TensorStore ends the program where it finds no memory for a chunk.
+    elements = max(store.size, math.prod(store.chunk_layout.read_chunk.shape or ()))
+    if elements * store.dtype.numpy_dtype.itemsize > LEN_MAX_BYTES:
+        raise MemoryError
+    return store.read().result()
+
+
+def crc32c_table() -> list[int]:
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+        table.append(byte)
+    return table
+
+
+CRC32C = crc32c_table()
+
+
+def crc32c(data: bytes) -> int:
+    state = 0xFFFFFFFF
+    for byte in data:
+        state = state >> 8 ^ CRC32C[(state ^ byte) & 0xFF]
+    return state ^ 0xFFFFFFFF
+
+
+class Ocdbt(Format):
+    """A database of two zarr arrays, with the metadata that Orbax puts beside it.
+
+    Of three damages to them two are made before the length and the checksum of the manifest or node, so that they reach
+    what lies behind these.
+    """
+
+    MANIFEST, NODE = bytes.fromhex("0cdb3a2a"), bytes.fromhex("0cdb20de")
+
+    def __init__(self, name: str, config: dict[str, Any]) -> None:
+        self.name, self.config = name, config
+
+    def spec(self, path: Path, name: str) -> dict[str, Any]:
+        return {"driver": "zarr", "kvstore": {"driver": "ocdbt", "base": f"file://{path}/", "path": f"{name}/"}}
+
+    def write(self, folder: Path) -> Path:
+        import tensorstore as ts
+
+        path = folder / "x"
+        keys = {}
+        for name in ("w", "b"):
+            array = state()[name]
+            spec = self.spec(path, name) | {"metadata": {"chunks": [2, 3][: array.ndim], "compressor": None}}
+            spec["kvstore"]["config"] = self.config
+            ts.open(spec, create=True, dtype=array.dtype, shape=array.shape).result().write(array).result()
+            keys[f"('{name}',)"] = {
+                "key_metadata": [{"key": name, "key_type": 2}],
+                "value_metadata": {"value_type": "np.ndarray", "skip_deserialize": False},
+            }
+        document = {
+            "tree_metadata": keys,
+            "use_ocdbt": True,
+            "use_zarr3": False,
+            "store_array_data_equal_to_fill_value": True,
+        }
+        (path / "_METADATA").write_text(json.dumps(document))
+        return path
+
+    def read(self, path: Path) -> Arrays:
+        import tensorstore as ts
+
+        context = ts.Context()
+        return arrays_of({name: read_tensorstore(self.spec(path, name), context) for name in ("w", "b")})
+
+    def is_others(self, file: Path) -> bool:
+        return file.name == "_METADATA"
+
+    def damage(self, data: bytes, rng: random.Random) -> bytes:
+        starts = [at for magic in (self.MANIFEST, self.NODE) if (at := data.find(magic)) >= 0]
+        if not starts or rng.random() < 0.3:
+            return damaged(data, rng)
+        start = starts[0]
+        end = start + int.from_bytes(data[start + 4 : start + 12], "little")
+        inner = damaged(data[start + 12 : end - 4], rng)
+        # What refers to a node says how long it is.
+        if rng.random() < 0.7 and data[start : start + 4] == self.NODE:
+            inner = (inner + bytes(end))[: end - start - 16]
+        sealed = data[start : start + 4] + (len(inner) + 16).to_bytes(8, "little") + inner
+        return data[:start] + sealed + crc32c(sealed).to_bytes(4, "little") + data[end:]
+
+
+# Values in files of their own, and nodes below nodes.
+SHORT = {"compression": None, "max_inline_value_bytes": 40, "max_decoded_node_bytes": 400}
+
+FORMATS = [
+    Safetensors(), Npy(), Npz(), NpzDeflated(), Msgpack(), Zarr("zarr"), Zarr("zarr3"),
+    Ocdbt("ocdbt", SHORT), Ocdbt("ocdbt, inline", {"compression": None}), Ocdbt("ocdbt, zstd", {}),
+]  # fmt: skip
 
 NUMBERS = [b"0", b"1", b"-1", b"2", b"255", b"4294967296", b"18446744073709551615", b"1e3", b"0.5"]
 TEXTS = [b"", b"null", b"true", b"[]", b"{}", b'"x"', b"F16", b"<f8", b">f4", b"|u1", b"int32", b"float64"]
@@ -303,7 +413,8 @@ def main() -> int:
     counts: dict[str, Counter[str]] = {}
     wrong: list[str] = []
     try:
-        for format in FORMATS:
+        formats = [format for format in FORMATS if not ONLY or format.name.split(",")[0] in ONLY]
+        for format in formats:
             good, folder = root / "good", root / "bad"
             shutil.rmtree(good, ignore_errors=True)
             good.mkdir()
@@ -312,14 +423,14 @@ def main() -> int:
             if ours[0] is None or ours[0] != theirs[0]:
                 wrong.append(f"{format.name}: undamaged: {ours} and {theirs}")
                 continue
-            files = sorted(file for file in good.rglob("*") if file.is_file())
+            files = sorted(file for file in good.rglob("*") if file.is_file() and not format.is_others(file))
             count = counts.setdefault(format.name, Counter())
-            end = time.monotonic() + SECONDS / len(FORMATS)
+            end = time.monotonic() + SECONDS / len(formats)
             while time.monotonic() < end:
                 shutil.rmtree(folder, ignore_errors=True)
                 shutil.copytree(good, folder)
                 victim = folder / rng.choice(files).relative_to(good)
-                victim.write_bytes(damaged(victim.read_bytes(), rng))
+                victim.write_bytes(format.damage(victim.read_bytes(), rng))
                 path_now = folder / path.relative_to(good)
                 (ours, said), (theirs, they_said) = (
                     outcome(format.read_regrow, path_now),

@@ -1,7 +1,5 @@
 //! `ls` and `overview`: what they print, to the byte.
 
-#![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
-
 #[cfg(test)]
 mod common;
 
@@ -118,32 +116,6 @@ fn overview_names_steps_and_metadata() {
     assert!(custom.stdout.contains(r#"metadata  {"note":"g","n":[1,2.5,null]}"#), "{}", custom.stdout);
 }
 
-/// The most memory that a command took, and how much it printed.
-#[cfg(target_os = "linux")]
-fn peak_and_output(arguments: &[&str]) -> (u64, usize) {
-    use std::io::Read;
-    let mut child = std::process::Command::new(common::command().get_program())
-        .args(arguments)
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let status = format!("/proc/{}/status", child.id());
-    let mut stdout = child.stdout.take().unwrap();
-    let (mut peak, mut printed, mut piece) = (0, 0, vec![0; 16 << 10]);
-    // What fills the pipe waits, so that its memory can be looked at.
-    loop {
-        let text = std::fs::read_to_string(&status).unwrap_or_default();
-        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        peak = line.map_or(peak, |line| line.split_whitespace().next().unwrap().parse().unwrap());
-        match stdout.read(&mut piece).unwrap() {
-            0 => break,
-            len => printed += len,
-        }
-    }
-    assert!(child.wait().unwrap().success());
-    (peak * 1024, printed)
-}
-
 #[cfg(target_os = "linux")]
 #[test]
 fn json_takes_no_more_memory_than_the_table() {
@@ -160,8 +132,8 @@ fn json_takes_no_more_memory_than_the_table() {
     }
     build.close().unwrap();
     regrow::save(&path, &build.finish().unwrap()).unwrap();
-    let (table, lines) = peak_and_output(&["ls", text(&path)]);
-    let (json, printed) = peak_and_output(&["ls", "--json", text(&path)]);
+    let (table, lines) = common::peak_and_output(&["ls", text(&path)]);
+    let (json, printed) = common::peak_and_output(&["ls", "--json", text(&path)]);
     assert!(lines > 30 * LEAVES && printed > 300 * LEAVES, "{lines} {printed}");
     assert!(json < table + (8 << 20), "{} MiB for JSON, {} MiB for a table", json >> 20, table >> 20);
 }

@@ -96,3 +96,32 @@ fn what_makes_no_sense_is_refused_before_anything_is_read() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     assert_eq!(run.code, 0, "{run:?}");
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_page_takes_the_same_memory_for_a_longer_checkpoint() {
+    use ::regrow::array::{Array, Dtype, Shape};
+    use ::regrow::engine::Compression;
+    use ::regrow::tree::{Leaf, Tree};
+    let folder = tempfile::tempdir().unwrap();
+    let peaks = [32_u64, 128].map(|len_mib| {
+        let path = folder.path().join(format!("{len_mib}"));
+        let bytes: Vec<u8> = (0..len_mib << 20).map(|at| (at >> 9) as u8 & 0x3f).collect();
+        let array =
+            Array::new(Dtype::Float32, Shape::new([len_mib << 8, 1024]).unwrap(), bytes.into()).unwrap();
+        // In chunks, so that no part of the file is mapped.
+        let layout =
+            ::regrow::engine::Layout::from_name("regrow", serde_json::json!({ "chunk_byte_size": 1 << 20 }));
+        let options = ::regrow::SaveOptions {
+            layout: layout.unwrap(),
+            compression: Some(Compression::Zstd(1)),
+            not_durable: true,
+            ..::regrow::SaveOptions::default()
+        };
+        ::regrow::save_with(&path, &Tree::single(Leaf::array(array)), &options).unwrap();
+        let (peak, printed) = common::peak_and_output(&["report", text(&path), "-o", "-"]);
+        assert!(printed > 500_000, "{printed} bytes are no page");
+        peak >> 20
+    });
+    assert!(peaks[1] < peaks[0] + 24 && peaks[1] < 128, "{peaks:?} MiB");
+}

@@ -31,7 +31,8 @@ pub struct VerifyReport {
     pub has_data_checksums: bool,
     /// Bytes of array data, decoded, that no checksum is over. A [seal](crate::seal()) puts them under one.
     pub unprotected_bytes: u64,
-    /// The same by the files in which they lie; of chunks that only the layout finds, the checkpoint.
+    /// The same by the files in which they lie; where the layout cannot tell, the checkpoint: small arrays in the index of an OCDBT
+    /// database are in no file of their own.
     pub unprotected_files: Vec<UnprotectedFile>,
     /// The trusted key that has signed the checkpoint; `None` if no signature was asked for.
     pub signer: Option<PublicKey>,

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Constants with `MAX` in their names that bound what regrow itself does or writes, and nothing that a file says.
-const OWN: [&str; 114] = [
+const OWN: [&str; 115] = [
     "array/histogram.rs: BINS_MAX",
     "bytes/pages.rs: LARGE_PAGE_TIME_MAX",
     "bytes/zip/directory.rs: COMMENT_LEN_MAX_BYTES",
@@ -33,6 +33,7 @@ const OWN: [&str; 114] = [
     "engine/parity/write.rs: GROUP_STRIPES_MAX",
     "engine/patterns.rs: LOOKED_AT_MAX",
     "engine/regions/tiles.rs: SHARD_LEN_MAX_BYTES",
+    "engine/repair/recovered.rs: ROUNDS_MAX",
     "engine/replace.rs: FOLDERS_ABOVE_MAX",
     "engine/retry.rs: TIME_MAX",
     "engine/sealed/check.rs: FINDINGS_OF_FILE_MAX",

@@ -16,7 +16,7 @@ use regrow::engine::Layout;
 use regrow::location::{Location, ToLocation};
 use regrow::tree::{Key, Leaf, TreeBuilder};
 use regrow::{CopyOptions, ErrorKind, LoadOptions, OpenOptions, SaveOptions, SealOptions, VerifyOptions};
-use regrow_testkit::memory_folder;
+use regrow_testkit::{fixtures, memory_folder};
 
 /// Flips in each checkpoint, unless the environment says otherwise: `docs/reliability.md` has the figures of more.
 const FLIPS: u64 = 40;
@@ -458,4 +458,27 @@ fn a_killed_seal_is_all_or_nothing() {
         println!("killed at each of {kills} calls");
         assert!(kills >= 4, "made, written, synced, named: {kills}");
     }
+}
+
+/// A TRAK store has no room for checksums of ours in its own files; a seal beside them sees every byte of them.
+#[test]
+fn a_store_of_trak_is_saved_with_a_seal_that_sees_every_file() {
+    let folder = memory_folder().unwrap();
+    let tree = regrow::engine::load(fixtures().join("trak/half_two_models")).unwrap();
+    let path = folder.path().join("store");
+    let layout = Layout::from_name("trak", serde_json::Value::Null).unwrap();
+    regrow::save_with(&path, &tree, &SaveOptions { seal: true, ..options(&layout) }).unwrap();
+    assert!(regrow::verify(&path).unwrap().has_data_checksums);
+    let all = files(&path);
+    for (file, good) in &all {
+        for at in [0, good.len() / 2, good.len() - 1] {
+            let mut bytes = good.clone();
+            bytes[at] ^= 1;
+            put(file, &bytes);
+            let found = regrow::verify(&path);
+            assert!(found.is_err() || !found.unwrap().is_ok(), "byte {at} of {}", file.display());
+        }
+        put(file, good);
+    }
+    assert!(all.len() > 10 && regrow::verify(&path).unwrap().is_ok());
 }

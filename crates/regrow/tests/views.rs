@@ -16,7 +16,7 @@ use regrow::engine::Layout;
 use regrow::sharding::Sharding;
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 use regrow::{ErrorKind, SaveOptions, VerifyReport};
-use regrow_testkit::memory_folder;
+use regrow_testkit::{copy_folder, fixtures, memory_folder};
 use serde_json::{Value, json};
 
 const DATA: &str = "model.safetensors";
@@ -238,8 +238,40 @@ fn what_nothing_protects_is_named_by_its_file() {
             assert!(each.bytes > 0, "{say}");
         }
         // Of these each array is found in its file.
-        if matches!(layout, Layout::Safetensors(_) | Layout::Npy(_)) {
+        let has_index = matches!(&layout, Layout::Orbax(options) if options.use_ocdbt);
+        if has_index {
+            // Small ones are in the index itself.
+            assert!(report.unprotected_files.iter().any(|each| known.contains_key(&each.file)), "{say}");
+        }
+        if matches!(layout, Layout::Safetensors(_) | Layout::Npy(_) | Layout::Orbax(_)) && !has_index {
             assert!(report.unprotected_files.iter().all(|each| known.contains_key(&each.file)), "{say}");
         }
+    }
+}
+
+/// Chunks are named by the files that they are in, whoever compressed them: by data files of a database, or each by its own.
+#[test]
+fn chunks_that_nothing_protects_are_named_by_their_files() {
+    let folder = memory_folder().unwrap();
+    for (at, fixture) in ["orbax/sd_ocdbt_zarr2/ckpt", "orbax/sd_files_zarr2/ckpt", "trak/half_two_models"]
+        .into_iter()
+        .enumerate()
+    {
+        let path = folder.path().join(at.to_string());
+        copy_folder(&fixtures().join(fixture), &path).unwrap();
+        let report = regrow::verify(&path).unwrap();
+        let known = files(&path);
+        let named: Vec<_> =
+            report.unprotected_files.iter().filter(|each| known.contains_key(&each.file)).collect();
+        let say = format!("{fixture}: {:?}", report.unprotected_files);
+        assert!(!named.is_empty(), "{say}");
+        // What is in the index of a database, and the members of TRAK's documents, are in no file of their own.
+        let others = report.unprotected_files.iter().filter(|each| !known.contains_key(&each.file));
+        assert!(others.clone().all(|each| each.file == path), "{say}");
+        if fixture.contains("files") {
+            assert_eq!(others.count(), 0, "{say}");
+        }
+        let sum: u64 = report.unprotected_files.iter().map(|each| each.bytes).sum();
+        assert_eq!(sum, report.unprotected_bytes, "{say}");
     }
 }

@@ -11,19 +11,21 @@ use crate::Globals;
 use crate::exit::{self, Exit, Failure};
 use crate::out;
 
-/// Heal a damaged checkpoint, by its parity or a replica.
+/// Heal a damaged checkpoint, by its parity, another checkpoint, or its own other files.
 ///
-/// What is healed: damaged blocks, files that are cut or gone, and the parity itself, up to as much as there is parity
-/// (`regrow parity`). Each file is written anew beside the damaged one, proved, and put in its place in one step. The files
-/// become what they were when the parity was made. Exit code 1: something is damaged still.
+/// With parity (`regrow parity`): damaged blocks, files that are cut or gone, as much as there is parity; the files become what
+/// they were when it was made. With `--from`, a replica or another step: blocks that are damaged here, if parity, a seal or the
+/// checksums of the layout regrow prove them. With neither: files that say what others say, too, such as regrow.json, _METADATA,
+/// a database, an index. What saves that never ended have left is finished or removed. Each file is written anew beside
+/// the damaged one, and put in its place in one step. Exit code 1: something is damaged still; it is listed leaf by leaf.
 #[derive(Debug, clap::Args)]
 pub struct Repair {
     /// The checkpoint.
     path: PathBuf,
-    /// A copy of the checkpoint, damaged or not: its good blocks are taken before any is computed.
+    /// Another checkpoint, damaged or not: a copy, or another step.
     #[arg(long, value_name = "OTHER")]
     from: Option<PathBuf>,
-    /// Say what would be healed, and write nothing. Exit code 1: something is damaged.
+    /// Say what would be done, and write nothing. Exit code 1: something is damaged.
     #[arg(long)]
     check: bool,
 }
@@ -50,11 +52,16 @@ impl Repair {
                 let path = file.path.to_string_lossy();
                 writeln!(out, "  {}: {}", printable(&path), out::size(file.bytes))?;
             }
+            for file in &report.recovered {
+                let path = file.path.to_string_lossy();
+                writeln!(out, "  {}: {}, {}", printable(&path), out::size(file.bytes), printable(&file.how))?;
+            }
             for error in report.lost.iter().chain(&report.findings) {
                 writeln!(out, "{error}")?;
             }
         }
-        let is_damaged = self.check && (!report.healed.is_empty() || report.is_parity_damaged);
+        let is_damaged = self.check
+            && (!report.healed.is_empty() || !report.recovered.is_empty() || report.is_parity_damaged);
         Ok(if report.is_whole() && !is_damaged { Exit::Fine } else { Exit::FoundWrong })
     }
 }
@@ -62,14 +69,20 @@ impl Repair {
 fn as_json(report: &RepairReport) -> serde_json::Value {
     let healed =
         report.healed.iter().map(|file| json!({ "path": file.path.to_string_lossy(), "bytes": file.bytes }));
+    let recovered = report
+        .recovered
+        .iter()
+        .map(|file| json!({ "path": file.path.to_string_lossy(), "bytes": file.bytes, "how": file.how }));
     let texts = |errors: &[regrow::Error]| errors.iter().map(exit::error_json).collect::<Vec<_>>();
     json!({
         "path": report.path.to_string_lossy(),
         "bytes": report.bytes,
         "is_whole": report.is_whole(),
         "healed": healed.collect::<Vec<_>>(),
+        "recovered": recovered.collect::<Vec<_>>(),
         "lost": texts(&report.lost),
         "findings": texts(&report.findings),
+        "notes": report.notes,
         "is_parity_damaged": report.is_parity_damaged,
         "is_check": report.is_check,
     })

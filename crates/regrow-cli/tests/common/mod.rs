@@ -37,6 +37,34 @@ pub fn regrow<I: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = I>)
     }
 }
 
+/// The most memory that a command took, and how much it printed.
+#[cfg(target_os = "linux")]
+pub fn peak_and_output(arguments: &[&str]) -> (u64, usize) {
+    use std::io::Read;
+    let mut child = std::process::Command::new(command().get_program())
+        .args(arguments)
+        // What is freed goes back to the system, and not to a store that each thread has.
+        .env("MALLOC_MMAP_THRESHOLD_", "131072")
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    let mut stdout = child.stdout.take().unwrap();
+    let (mut peak, mut printed, mut piece) = (0, 0, vec![0; 16 << 10]);
+    // What fills the pipe waits, so that its memory can be looked at.
+    loop {
+        let text = std::fs::read_to_string(&status).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        peak = line.map_or(peak, |line| line.split_whitespace().next().unwrap().parse().unwrap());
+        match stdout.read(&mut piece).unwrap() {
+            0 => break,
+            len => printed += len,
+        }
+    }
+    assert!(child.wait().unwrap().success());
+    (peak * 1024, printed)
+}
+
 /// One of the checkpoints that Orbax wrote.
 pub fn orbax(name: &str) -> PathBuf {
     regrow_testkit::fixtures().join("orbax").join(name).join("ckpt")

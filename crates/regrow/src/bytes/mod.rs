@@ -10,6 +10,7 @@ pub(crate) mod hex;
 pub mod limits;
 pub(crate) mod pages;
 pub mod python_literal;
+pub(crate) mod side_document;
 pub(crate) mod summed;
 pub mod varint;
 pub(crate) mod zip;

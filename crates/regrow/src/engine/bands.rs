@@ -2,22 +2,32 @@
 //!
 //! A band is a run of elements in C order, so bands follow each other in any destination.
 //!
-//! - A leaf that is stored raw can be cut anywhere.
+//! - A leaf that is stored raw can be cut anywhere, also where its layout calls all of it one chunk.
 //! - A leaf in chunks is cut between them, along the first axis that is longer than one, so that no chunk is decoded
 //!   twice. If a chunk reaches across all rows, so does the band: then the whole leaf is in memory.
 
-use crate::array::{Region, for_each_box};
+use crate::array::{Region, Shape, for_each_box};
 use crate::error::Result;
+use crate::formats::Reader;
+use crate::reads::Source;
 use crate::tree::LeafInfo;
 
-/// How many elements a band of about `len_bytes` holds: all of a smaller leaf's.
-pub(super) fn band_elements(info: &LeafInfo, len_bytes: u64) -> u64 {
+/// How many elements a band of about `len_bytes` of a leaf holds: all of a smaller leaf's.
+pub(super) fn band_elements(reader: &dyn Reader, leaf: usize, info: &LeafInfo, len_bytes: u64) -> u64 {
+    let is_cut_between = || {
+        info.len_bytes() > len_bytes && !matches!(reader.source(leaf), Ok(Source::Raw(_) | Source::Memory(_)))
+    };
+    let chunk = info.chunk_shape.as_ref().filter(|_| is_cut_between());
+    elements_between(info, chunk, len_bytes)
+}
+
+fn elements_between(info: &LeafInfo, chunk: Option<&Shape>, len_bytes: u64) -> u64 {
     let total = info.shape.len_elements().max(1);
     let size = info.dtype.size_bytes() as u64;
     if info.len_bytes() <= len_bytes {
         return total;
     }
-    let Some(chunk) = &info.chunk_shape else { return (len_bytes / size).clamp(1, total) };
+    let Some(chunk) = chunk else { return (len_bytes / size).clamp(1, total) };
     // Axes of length 1 before it do not matter: rows are those of the first that has any length.
     let Some(axis) = info.shape.dims().iter().position(|&dim| dim != 1) else { return total };
     let rows = info.shape.dims().get(axis).copied().unwrap_or(1).max(1);
@@ -33,15 +43,20 @@ pub(super) fn band_elements(info: &LeafInfo, len_bytes: u64) -> u64 {
 /// # Errors
 /// What `each` says.
 pub(super) fn for_each_band(
+    reader: &dyn Reader,
+    leaf: usize,
     info: &LeafInfo,
     len_bytes: u64,
-    mut each: impl FnMut(&Region, u64) -> Result<()>,
+    each: impl FnMut(&Region, u64) -> Result<()>,
 ) -> Result<()> {
+    for_each_run(info, band_elements(reader, leaf, info, len_bytes), each)
+}
+
+fn for_each_run(info: &LeafInfo, step: u64, mut each: impl FnMut(&Region, u64) -> Result<()>) -> Result<()> {
     let total = info.shape.len_elements();
     if info.shape.rank() == 0 || total == 0 {
         return each(&Region::whole(&info.shape), total);
     }
-    let step = band_elements(info, len_bytes);
     let mut first = 0;
     while first < total {
         let count = step.min(total - first);
@@ -72,15 +87,19 @@ mod tests {
         }
     }
 
+    fn of(info: LeafInfo, len_bytes: u64) -> u64 {
+        elements_between(&info, info.chunk_shape.as_ref(), len_bytes)
+    }
+
     #[test]
     fn bands_are_whole_chunks_high_and_no_larger_than_need_be() {
-        assert_eq!(band_elements(&info(&[100, 10], None), 64), 64);
-        assert_eq!(band_elements(&info(&[100, 10], Some(&[4, 5])), 64), 80);
-        assert_eq!(band_elements(&info(&[100, 10], Some(&[100, 1])), 64), 1000);
-        assert_eq!(band_elements(&info(&[1, 100, 10], Some(&[1, 4, 5])), 64), 80);
-        assert_eq!(band_elements(&info(&[1, 1000], None), 64), 64);
-        assert_eq!(band_elements(&info(&[5], None), 64), 5);
-        assert_eq!(band_elements(&info(&[], None), 64), 1);
+        assert_eq!(of(info(&[100, 10], None), 64), 64);
+        assert_eq!(of(info(&[100, 10], Some(&[4, 5])), 64), 80);
+        assert_eq!(of(info(&[100, 10], Some(&[100, 1])), 64), 1000);
+        assert_eq!(of(info(&[1, 100, 10], Some(&[1, 4, 5])), 64), 80);
+        assert_eq!(of(info(&[1, 1000], None), 64), 64);
+        assert_eq!(of(info(&[5], None), 64), 5);
+        assert_eq!(of(info(&[], None), 64), 1);
     }
 
     proptest! {
@@ -94,7 +113,8 @@ mod tests {
             let chunk: Vec<u64> = axes.iter().map(|axis| axis.1).collect();
             let info = info(&dims, chunked.then_some(&chunk[..]));
             let mut next = 0;
-            for_each_band(&info, len_bytes, |region, count| {
+            let step = elements_between(&info, info.chunk_shape.as_ref(), len_bytes);
+            for_each_run(&info, step, |region, count| {
                 let (offset, len) = region.contiguous_bytes(&info.shape, Dtype::Int8).unwrap();
                 assert_eq!((offset, len), (next, count));
                 next += count;

@@ -28,6 +28,7 @@
 //! | `remove` | one checkpoint, or what a save has left |
 //! | `list` | the checkpoints in a folder |
 //! | `verify` | reads everything once and reports all that is wrong |
+//! | `salvage` | loads what is intact in a damaged checkpoint, and says what is lost |
 //! | `statistics` | what the numbers of every leaf look like, and what is damaged, in one pass |
 //! | `pieces`, `small` | what `diff` and `statistics` read: pieces of several leaves at once; many small leaves at once |
 //! | `diff` | two checkpoints of any two layouts: what is in one alone, and how far the rest is apart |
@@ -63,6 +64,7 @@ mod remove;
 mod repair;
 mod replace;
 mod retry;
+mod salvage;
 mod save;
 mod seal;
 mod sealed;
@@ -107,8 +109,9 @@ pub use overview::overview;
 pub use parity::{ParityOptions, ParityReport, add_parity};
 pub use regions::LeafRegion;
 pub use remove::{RemoveOptions, RemoveReport, remove};
-pub use repair::{HealedFile, RepairOptions, RepairReport, repair};
+pub use repair::{HealedFile, RecoveredFile, RepairOptions, RepairReport, repair};
 pub(crate) use retry::Retries;
+pub use salvage::{Salvaged, salvage};
 pub use save::{save, save_with};
 pub use seal::{SealOptions, SealReport, seal};
 pub use sign::{SignOptions, SignReport, sign};

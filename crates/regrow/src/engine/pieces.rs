@@ -65,9 +65,9 @@ pub(super) fn for_each_batch<J: Job>(
     pool::for_each_parallel(threads, batches, budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES), cost, work)
 }
 
-/// Elements of a piece: whole rows of chunks.
-pub(super) fn piece_elements(info: &LeafInfo) -> u64 {
-    band_elements(info, PIECE_LEN_BYTES)
+/// Elements of a piece: whole rows of chunks, where the leaf is not raw.
+pub(super) fn piece_elements(checkpoint: &Checkpoint, leaf: usize, info: &LeafInfo) -> u64 {
+    band_elements(checkpoint.reader(), leaf, info, PIECE_LEN_BYTES)
 }
 
 /// Elements of a job that is read in pieces of so many.

@@ -19,7 +19,7 @@ use crate::formats::{Format, builtin_formats};
 use crate::location::{Location, ToLocation};
 use crate::seal::Place;
 use crate::signature::place_of;
-use crate::storage::{Found, Removal, archive};
+use crate::storage::{Found, Removal, Removed, archive};
 
 /// How to remove.
 #[derive(Debug, Clone, Default)]
@@ -60,7 +60,16 @@ pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveRe
         .help("remove the archive itself, if all in it is to go"));
     }
     let removed = match options.unfinished {
-        true => at.storage().remove_unfinished(&at, options.force)?,
+        true => match at.storage().remove_unfinished(&at, options.force)? {
+            Removed { is_finished: true, .. } => {
+                return Err(Error::invalid(
+                    "what was left is the checkpoint itself, whose writer died just before it had its name",
+                )
+                .in_file(&at)
+                .help("it has its name now: look at it, and remove it as a checkpoint if it is to go"));
+            }
+            removed => removed,
+        },
         false => at.storage().remove(&at, &check(&at)?)?,
     };
     Ok(RemoveReport { path: at.describe(), file_count: removed.file_count, bytes: removed.bytes })

@@ -263,31 +263,40 @@ impl Checkpoint {
         })
     }
 
-    /// The files in which array data of these leaves lie that no checksum is over, as far as the layout can tell: of a leaf
-    /// that only it decodes, and whose file it does not name, that is the checkpoint.
+    /// The files in which array data of these leaves lie that no checksum is over, as far as the layout can tell; else that is
+    /// the checkpoint.
     fn unprotected_files(&self, own: &dyn Fn(usize) -> bool) -> Vec<UnprotectedFile> {
         let reader = self.reader();
         if reader.standing().has_data_checksums {
             return Vec::new();
         }
-        let file_of = |extent: &Extent<'_>| extent.checks.is_none().then(|| extent.blob.describe());
-        let whole = || Some(self.path().to_owned());
-        let unprotected = |leaf: usize| match reader.source(leaf) {
-            Ok(Source::Raw(extent)) => file_of(&extent),
-            Ok(Source::Coded(Coded { seal: Some(_), .. })) => None,
-            Ok(Source::Coded(Coded { span: Some(span), .. })) => file_of(&span),
-            Ok(Source::Coded(_) | Source::Memory(_)) => whole(),
-            _ => None,
-        };
         let mut files: BTreeMap<PathBuf, u64> = BTreeMap::new();
         let arrays = self.tree().leaves().iter().enumerate().filter(|(_, info)| info.kind.is_array());
         for (leaf, info) in arrays.filter(|(leaf, info)| own(*leaf) && info.len_bytes() > 0) {
-            if let Some(file) = unprotected(leaf) {
-                let bytes = files.entry(file).or_default();
-                *bytes = bytes.saturating_add(info.len_bytes());
+            for (file, bytes) in self.unprotected(leaf, info) {
+                let all = files.entry(file).or_default();
+                *all = all.saturating_add(bytes);
             }
         }
         files.into_iter().map(|(file, bytes)| UnprotectedFile { file, bytes }).collect()
+    }
+
+    /// The same of one array, with its bytes.
+    fn unprotected(&self, leaf: usize, info: &LeafInfo) -> Vec<(PathBuf, u64)> {
+        let whole = || vec![(self.path().to_owned(), info.len_bytes())];
+        match self.reader().source(leaf) {
+            Ok(Source::Raw(extent) | Source::Coded(Coded { seal: None, span: Some(extent), .. })) => {
+                let is_bare = extent.checks.is_none();
+                is_bare.then(|| (extent.blob.describe(), info.len_bytes())).into_iter().collect()
+            }
+            Ok(Source::Coded(Coded { seal: None, .. })) => {
+                // What cannot be read is a finding already.
+                let holders = self.reader().holders(leaf).unwrap_or_default();
+                if holders.is_empty() { whole() } else { holders }
+            }
+            Ok(Source::Memory(_)) => whole(),
+            _ => Vec::new(),
+        }
     }
 
     /// The leaves of which is stored how they lay on devices, and that cannot have lain so.
@@ -338,7 +347,8 @@ fn raw(reader: &dyn Reader, leaf: usize) -> Option<Extent<'_>> {
 
 /// Memory that checking a leaf takes: what is raw takes none, everything else is decoded piece by piece.
 fn cost_bytes(reader: &dyn Reader, leaf: usize, info: &LeafInfo) -> u64 {
-    let piece = band_elements(info, PIECE_LEN_BYTES).saturating_mul(info.dtype.size_bytes() as u64);
+    let piece =
+        band_elements(reader, leaf, info, PIECE_LEN_BYTES).saturating_mul(info.dtype.size_bytes() as u64);
     let working = match reader.source(leaf) {
         Ok(Source::Memory(_)) => return 0,
         Ok(Source::Raw(extent)) if is_checked_raw(&extent) => return 0,
@@ -380,7 +390,7 @@ fn check_leaf(reader: &dyn Reader, leaf: usize, info: &LeafInfo, monitor: &Monit
 /// Reads a leaf piece by piece, for what the layout checks of it.
 fn decode(reader: &dyn Reader, leaf: usize, info: &LeafInfo, monitor: &Monitor) -> Result<u64> {
     let mut buffer = Vec::new();
-    for_each_band(info, PIECE_LEN_BYTES, |region, _| {
+    for_each_band(reader, leaf, info, PIECE_LEN_BYTES, |region, _| {
         let len_bytes = region.shape().len_bytes(info.dtype)?;
         if buffer.len() as u64 != len_bytes {
             buffer = allocate(len_bytes)?;

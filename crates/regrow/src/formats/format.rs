@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fmt::Debug;
 
-use super::{Loss, Preview, Reader, Target};
+use super::{Loss, Preview, Reader, Recovery, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::options::{OpenOptions, SaveOptions};
@@ -49,6 +49,11 @@ pub trait Format: Fidelity + Debug + Sync {
 
     /// How several processes write one checkpoint; `None` if one of them has to write all of it.
     fn many_writers(&self) -> Option<&dyn ManyWriters>;
+
+    /// How files that are lost are made of others; `None` if none of its files say the same as others.
+    fn recovery(&self) -> Option<&dyn Recovery> {
+        None
+    }
 }
 
 /// Which of the processes that write one checkpoint this is.

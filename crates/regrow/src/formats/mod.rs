@@ -27,6 +27,7 @@ pub(crate) mod pieces;
 mod preview;
 pub mod pytree_data;
 mod reader;
+mod recovery;
 pub(crate) mod refusals;
 pub mod regrow;
 pub mod safetensors;
@@ -42,6 +43,7 @@ pub use format::{Fidelity, Format, FormatExt, ManyWriters, SingleFile, WriterRan
 pub use loss::{Loss, LossKind};
 pub use preview::Preview;
 pub use reader::{Description, Reader, ReaderExt, Rest, Standing};
+pub use recovery::{Counterpart, RecoveredFile, Recovery, SummedFile};
 
 /// Every layout this build reads, in the order in which they are tried: the more particular first.
 pub fn builtin_formats() -> [&'static dyn Format; 9] {

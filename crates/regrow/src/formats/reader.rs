@@ -1,6 +1,7 @@
 //! What a layout says of an opened checkpoint: the few things that only it knows. The engine does the rest.
 
 use std::fmt::Debug;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -31,6 +32,15 @@ pub trait Reader: Debug + Send + Sync {
     /// ranges that the region meets, and checks all that is checkable of them. What a [`Seal`] vouches for is checked
     /// only when all parts are read, front to back.
     fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()>;
+
+    /// The files with the data of an array whose [`source`](Self::source) names none, each with how many bytes of it, decoded;
+    /// none where that cannot be told. Looks at the storage, once a chunk.
+    ///
+    /// # Errors
+    /// What the storage says.
+    fn holders(&self, _leaf: usize) -> Result<Vec<(PathBuf, u64)>> {
+        Ok(Vec::new())
+    }
 
     /// Leaves in the order in which their bytes lie on disk, for reading them all.
     fn read_order(&self) -> Vec<usize>;

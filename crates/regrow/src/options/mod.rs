@@ -51,6 +51,10 @@ pub struct OpenOptions {
     /// Read what is sealed as if it were not: for a checkpoint that was changed on purpose after it was
     /// [sealed](crate::seal()).
     pub ignore_seal: bool,
+    /// Also open what has lost files that are under its seal, or whose seal cannot be read; what there still is of checksums is
+    /// checked as ever. For [`salvage`](crate::salvage()), which says what was lost. Damage to what trusted keys have signed
+    /// is seen where it is read.
+    pub salvage: bool,
     /// Open only what one of these keys has [signed](crate::sign()): every block that is read, then or later, is proved by
     /// its digest before a byte of it is handed out. Nobody is asked for a signature if empty. Seals are not looked at.
     pub trusted_keys: Vec<PublicKey>,

@@ -17,12 +17,11 @@
 //! The same bytes are in `regrow.parity.blocks`, behind the parity blocks, and behind them sixteen bytes: their length as a
 //! little-endian number of eight bytes, and `rgparity`.
 
-use std::collections::HashSet;
-
 use serde::{Deserialize, Serialize};
 
 use super::geometry::Geometry;
 use super::ratio::ParityRatio;
+use crate::bytes::side_document::{SideDocument, now_unix_ns, writer};
 use crate::bytes::{hex, summed};
 use crate::error::{Error, Result};
 
@@ -30,6 +29,14 @@ use crate::error::{Error, Result};
 const VERSION: u32 = 1;
 
 const FORMAT: &str = "regrow-parity";
+
+const KIND: SideDocument = SideDocument {
+    what: "the index of the parity",
+    format: FORMAT,
+    version: VERSION,
+    help_if_newer: "a newer regrow made it: update regrow",
+    error: |what| Error::corrupt(what).help(HELP),
+};
 
 /// What ends the file with the blocks.
 const MAGIC: &[u8; 8] = b"rgparity";
@@ -72,15 +79,14 @@ pub(crate) struct ParityDocument {
 impl ParityDocument {
     /// The index of parity that is made now.
     pub fn new(layout: &str, ratio: ParityRatio, covers_folder: bool, files: Vec<(String, u64)>) -> Self {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let all_bytes = files.iter().map(|(_, len)| *len).fold(0, u64::saturating_add);
         let Geometry { block_len_bytes, data_blocks, parity_blocks, .. } = Geometry::of(all_bytes, ratio);
         let (names, len_bytes) = files.into_iter().unzip();
         Self {
             format: FORMAT.to_owned(),
             version: VERSION,
-            writer: concat!("regrow ", env!("CARGO_PKG_VERSION")).to_owned(),
-            created_unix_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+            writer: writer(),
+            created_unix_ns: now_unix_ns(),
             layout: layout.to_owned(),
             ratio: ratio.to_string(),
             covers_folder,
@@ -124,36 +130,13 @@ impl ParityDocument {
                 .expected(unlike.expected, unlike.found)
                 .help(HELP)
         })?;
-        #[derive(Deserialize)]
-        struct Kind {
-            format: String,
-            version: u32,
-        }
-        let unreadable = |error: serde_json::Error| {
-            Error::corrupt(format!("the index of the parity cannot be read: {error}")).help(HELP)
-        };
-        let Kind { format, version } = serde_json::from_slice(bytes).map_err(unreadable)?;
-        if format != FORMAT {
-            return Err(Error::corrupt("this is no index of parity").expected(FORMAT, format).help(HELP));
-        }
-        if version != VERSION {
-            return Err(Error::unsupported(format!("the parity is of version {version}"))
-                .expected(format_args!("version {VERSION}"), version)
-                .help("a newer regrow made it: update regrow"));
-        }
-        let parsed: Self = serde_json::from_slice(bytes).map_err(unreadable)?;
+        let parsed: Self = KIND.parse(bytes)?;
         parsed.check()?;
         Ok(parsed)
     }
 
     fn check(&self) -> Result<()> {
-        let wrong = |what: &str| {
-            Error::corrupt(format!("the index of the parity contradicts itself: {what}")).help(HELP)
-        };
-        if self.names.len() != self.len_bytes.len() {
-            return Err(wrong("there is not one length for each file")
-                .expected(self.names.len(), self.len_bytes.len()));
-        }
+        KIND.check_files(&self.names, &self.len_bytes)?;
         let geometry = self.geometry();
         geometry.check()?;
         let counts = [
@@ -163,20 +146,10 @@ impl ParityDocument {
         for (of, expected, found) in counts {
             if expected != found as u64 {
                 let what = format!("there is not one checksum for each {of}");
-                return Err(wrong(&what).expected(expected, found));
+                return Err(KIND.contradiction(&what).expected(expected, found));
             }
         }
-        let leaves = |name: &&String| {
-            name.contains('\0') || name.split('/').any(|part| matches!(part, "" | "." | ".."))
-        };
-        if let Some(name) = self.names.iter().find(leaves) {
-            return Err(wrong("it names a file outside its folder").expected("a path below it", name));
-        }
-        let mut known = HashSet::with_capacity(self.names.len());
-        match self.names.iter().find(|name| !known.insert(name.as_str())) {
-            Some(name) => Err(wrong("it names a file twice").expected("each once", name)),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }
 

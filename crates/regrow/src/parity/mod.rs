@@ -22,8 +22,6 @@ mod document;
 mod geometry;
 mod ratio;
 
-use std::path::PathBuf;
-
 use crate::location::Location;
 use crate::seal::{Place, SideNames};
 
@@ -58,10 +56,5 @@ impl ParityPlace {
     /// Beside the checkpoint at a location; in it, if it is a folder.
     pub fn of(at: &Location) -> Self {
         Self { place: Place::named(at, NAMES), blocks: Place::named(at, BLOCKS_NAMES).file }
-    }
-
-    /// Both files, as people call them.
-    pub fn described(&self) -> [PathBuf; 2] {
-        [self.place.file.describe(), self.blocks.describe()]
     }
 }

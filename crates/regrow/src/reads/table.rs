@@ -232,13 +232,25 @@ impl BlockTable {
     /// # Errors
     /// `Corrupt` with file and offset.
     pub fn check(&self, blob: &dyn Blob, block: Block, bytes: &[u8]) -> Result<()> {
-        let found = match self.expected {
-            Expected::Crc32c(_) => Sum::Crc(crc32c(bytes)),
-            Expected::Crc32(_) => Sum::Crc(Crc32::of(bytes)),
-            Expected::Blake3(_) => Sum::Blake3(blake3::hash(bytes)),
-            Expected::Nothing => return Ok(()),
-        };
-        self.conclude(blob, block, found, || bytes.iter().all(|&byte| byte == 0))
+        match self.sum_of(bytes) {
+            Some(found) => self.conclude(blob, block, found, || bytes.iter().all(|&byte| byte == 0)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether these are the bytes that the block should have, wherever they come from.
+    pub fn is_good(&self, block: Block, bytes: &[u8]) -> bool {
+        let is_whole = bytes.len() as u64 == block.end - block.start;
+        is_whole && self.sum_of(bytes).is_none_or(|sum| self.expected.get(block.number) == Some(sum))
+    }
+
+    fn sum_of(&self, bytes: &[u8]) -> Option<Sum> {
+        match self.expected {
+            Expected::Crc32c(_) => Some(Sum::Crc(crc32c(bytes))),
+            Expected::Crc32(_) => Some(Sum::Crc(Crc32::of(bytes))),
+            Expected::Blake3(_) => Some(Sum::Blake3(blake3::hash(bytes))),
+            Expected::Nothing => None,
+        }
     }
 
     /// Begins to check a block whose bytes come in steps.

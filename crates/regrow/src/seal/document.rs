@@ -16,11 +16,10 @@
 //! in their own CRC-32C, and the CRC-32C of anything followed by its own is a constant. Such a checksum would not tell two
 //! of these files apart.
 
-use std::collections::HashSet;
-
 use serde::{Deserialize, Serialize};
 
 use super::files::SideNames;
+use crate::bytes::side_document::{SideDocument, now_unix_ns, writer};
 use crate::bytes::{hex, summed};
 use crate::error::{Error, Result};
 
@@ -34,6 +33,14 @@ pub(super) const NAMES: SideNames = SideNames { in_folder: FILE_NAME, beside: ("
 const VERSION: u32 = 1;
 
 const FORMAT: &str = "regrow-seal";
+
+const KIND: SideDocument = SideDocument {
+    what: "the seal",
+    format: FORMAT,
+    version: VERSION,
+    help_if_newer: "a newer regrow made it: update regrow, or read without it (`ignore_seal`)",
+    error: |what| Error::corrupt(what).help(HELP),
+};
 
 /// Bytes of every block but the last of a file.
 pub(crate) const BLOCK_LEN_BYTES: u64 = 32 << 10;
@@ -71,12 +78,11 @@ pub(crate) struct SealDocument {
 impl SealDocument {
     /// A seal that is made now, of no files yet.
     pub fn new(layout: &str, covers_folder: bool) -> Self {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         Self {
             format: FORMAT.to_owned(),
             version: VERSION,
-            writer: concat!("regrow ", env!("CARGO_PKG_VERSION")).to_owned(),
-            created_unix_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+            writer: writer(),
+            created_unix_ns: now_unix_ns(),
             layout: layout.to_owned(),
             covers_folder,
             block_len_bytes: BLOCK_LEN_BYTES,
@@ -121,57 +127,27 @@ impl SealDocument {
                 .expected(unlike.expected, unlike.found)
                 .help(HELP)
         })?;
-        #[derive(Deserialize)]
-        struct Kind {
-            format: String,
-            version: u32,
-        }
-        let unreadable =
-            |error: serde_json::Error| Error::corrupt(format!("the seal cannot be read: {error}")).help(HELP);
-        let Kind { format, version } = serde_json::from_slice(bytes).map_err(unreadable)?;
-        if format != FORMAT {
-            return Err(Error::corrupt("this is no seal").expected(FORMAT, format).help(HELP));
-        }
-        if version != VERSION {
-            return Err(Error::unsupported(format!("the seal is of version {version}"))
-                .expected(format_args!("version {VERSION}"), version)
-                .help("a newer regrow made it: update regrow, or read without it (`ignore_seal`)"));
-        }
-        let parsed: Self = serde_json::from_slice(bytes).map_err(unreadable)?;
+        let parsed: Self = KIND.parse(bytes)?;
         parsed.check()?;
         Ok(parsed)
     }
 
     fn check(&self) -> Result<()> {
-        let wrong = |what: &str| Error::corrupt(format!("the seal contradicts itself: {what}")).help(HELP);
         if !BLOCK_LEN_RANGE_BYTES.contains(&self.block_len_bytes) {
-            return Err(wrong("no blocks have such a length").expected(
+            return Err(KIND.contradiction("no blocks have such a length").expected(
                 format_args!("{} to {} bytes", BLOCK_LEN_RANGE_BYTES.start(), BLOCK_LEN_RANGE_BYTES.end()),
                 self.block_len_bytes,
             ));
         }
-        if self.names.len() != self.len_bytes.len() {
-            return Err(wrong("there is not one length for each file")
-                .expected(self.names.len(), self.len_bytes.len()));
-        }
+        KIND.check_files(&self.names, &self.len_bytes)?;
         let blocks = self.len_bytes.iter().map(|len| len.div_ceil(self.block_len_bytes));
         let blocks = blocks.fold(0_u64, u64::saturating_add);
         if blocks != self.block_crc32.len() as u64 {
-            return Err(
-                wrong("there is not one checksum for each block").expected(blocks, self.block_crc32.len())
-            );
+            return Err(KIND
+                .contradiction("there is not one checksum for each block")
+                .expected(blocks, self.block_crc32.len()));
         }
-        let leaves = |name: &&String| {
-            name.contains('\0') || name.split('/').any(|part| matches!(part, "" | "." | ".."))
-        };
-        if let Some(name) = self.names.iter().find(leaves) {
-            return Err(wrong("it names a file outside its folder").expected("a path below it", name));
-        }
-        let mut known = HashSet::with_capacity(self.names.len());
-        match self.names.iter().find(|name| !known.insert(name.as_str())) {
-            Some(name) => Err(wrong("it names a file twice").expected("each once", name)),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }
 

@@ -19,13 +19,12 @@
 //! Names are below the folder. Those of a checkpoint of single files begin with `*`, which stands for the checkpoint's own
 //! name: so the file can be copied with it under another name, and never speaks of its neighbours.
 
-use std::collections::HashSet;
-
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::keys::{PrivateKey, PublicKey, SIGNATURE_LEN_BYTES, hex};
 use crate::bytes::hex::digests;
+use crate::bytes::side_document::{SideDocument, now_unix_ns, writer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::seal::SideNames;
 
@@ -43,6 +42,14 @@ pub(crate) const BLOCK_LEN_BYTES: u64 = 256 << 10;
 const VERSION: u32 = 1;
 
 const FORMAT: &str = "regrow-signature";
+
+const KIND: SideDocument = SideDocument {
+    what: "the signature of the checkpoint",
+    format: FORMAT,
+    version: VERSION,
+    help_if_newer: "a newer regrow made it: update regrow",
+    error: |what| untrusted(what),
+};
 
 /// What is signed begins with it: a signature over anything else, by the same key, is none of a checkpoint.
 const PREFIX: &[u8] = b"regrow signature 1\n";
@@ -211,12 +218,11 @@ impl SignatureOf {
 impl Signed {
     /// What is signed now, of these files.
     pub fn new(layout: &str, covers_folder: bool, files: Vec<FileDigests>) -> Self {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let mut signed = Self {
             format: FORMAT.to_owned(),
             version: VERSION,
-            writer: concat!("regrow ", env!("CARGO_PKG_VERSION")).to_owned(),
-            created_unix_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+            writer: writer(),
+            created_unix_ns: now_unix_ns(),
             layout: layout.to_owned(),
             covers_folder,
             block_len_bytes: BLOCK_LEN_BYTES,
@@ -242,59 +248,27 @@ impl Signed {
     }
 
     fn parse(text: &str) -> Result<Self> {
-        #[derive(Deserialize)]
-        struct Kind {
-            format: String,
-            version: u32,
-        }
-        let unreadable = |error: serde_json::Error| {
-            untrusted(format!("the signature of the checkpoint cannot be read: {error}"))
-        };
-        let Kind { format, version } = serde_json::from_str(text).map_err(unreadable)?;
-        if format != FORMAT {
-            return Err(untrusted("what is signed is no checkpoint").expected(FORMAT, format));
-        }
-        if version != VERSION {
-            return Err(Error::unsupported(format!("the signature is of version {version}"))
-                .expected(format_args!("version {VERSION}"), version)
-                .help("a newer regrow made it: update regrow"));
-        }
-        let parsed: Self = serde_json::from_str(text).map_err(unreadable)?;
+        let parsed: Self = KIND.parse(text.as_bytes())?;
         parsed.check()?;
         Ok(parsed)
     }
 
     fn check(&self) -> Result<()> {
-        let wrong =
-            |what: &str| untrusted(format!("the signature of the checkpoint contradicts itself: {what}"));
         if !BLOCK_LEN_RANGE_BYTES.contains(&self.block_len_bytes) {
-            return Err(wrong("no blocks have such a length").expected(
+            return Err(KIND.contradiction("no blocks have such a length").expected(
                 format_args!("{} to {} bytes", BLOCK_LEN_RANGE_BYTES.start(), BLOCK_LEN_RANGE_BYTES.end()),
                 self.block_len_bytes,
             ));
         }
-        if self.names.len() != self.len_bytes.len() {
-            return Err(wrong("there is not one length for each file")
-                .expected(self.names.len(), self.len_bytes.len()));
-        }
+        KIND.check_files(&self.names, &self.len_bytes)?;
         let blocks = self.len_bytes.iter().map(|len| len.div_ceil(self.block_len_bytes));
         let blocks = blocks.fold(0_u64, u64::saturating_add);
         if blocks != self.block_blake3.len() as u64 {
-            return Err(
-                wrong("there is not one digest for each block").expected(blocks, self.block_blake3.len())
-            );
+            return Err(KIND
+                .contradiction("there is not one digest for each block")
+                .expected(blocks, self.block_blake3.len()));
         }
-        let leaves = |name: &&String| {
-            name.contains('\0') || name.split('/').any(|part| matches!(part, "" | "." | ".."))
-        };
-        if let Some(name) = self.names.iter().find(leaves) {
-            return Err(wrong("it names a file outside its folder").expected("a path below it", name));
-        }
-        let mut known = HashSet::with_capacity(self.names.len());
-        match self.names.iter().find(|name| !known.insert(name.as_str())) {
-            Some(name) => Err(wrong("it names a file twice").expected("each once", name)),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }
 

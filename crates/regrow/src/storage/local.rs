@@ -166,7 +166,9 @@ impl Storage for LocalDisk {
         let found = fs::metadata(path).map_err(|error| Error::io("cannot look at", path, error))?;
         let (removed, modified) = match found.is_dir() {
             true => stock(path)?,
-            false => (Removed { file_count: 1, bytes: found.len() }, found.modified().ok()),
+            false => {
+                (Removed { file_count: 1, bytes: found.len(), ..Removed::default() }, found.modified().ok())
+            }
         };
         Ok(Some(Stock { file_count: removed.file_count, bytes: removed.bytes, modified }))
     }

@@ -29,7 +29,7 @@ mod removal;
 mod transfer;
 pub(crate) mod within;
 
-pub(crate) use object::is_bookkeeping;
+pub(crate) use object::{is_bookkeeping, private_memory};
 pub use options::StorageOptions;
 pub(crate) use publication::no_such_file;
 pub use publication::{Publication, PublishOptions, Target, UNCOMMITTED_MARK};

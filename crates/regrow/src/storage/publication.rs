@@ -49,6 +49,13 @@ pub struct PublishOptions<'a> {
     pub monitor: &'a Monitor,
 }
 
+impl<'a> PublishOptions<'a> {
+    /// Those of one file that takes the place of another one, or none, and is durable.
+    pub(crate) fn of_one_file(monitor: &'a Monitor) -> Self {
+        Self { kind: &Target::File, overwrite: true, may_replace: None, durable: true, monitor }
+    }
+}
+
 /// A checkpoint that is being written. Dropped uncommitted, it leaves no trace.
 pub trait Publication: Debug + Send + Sync {
     /// Where it will be.

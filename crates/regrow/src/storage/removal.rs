@@ -20,6 +20,8 @@ pub struct Removed {
     pub file_count: usize,
     /// Their bytes.
     pub bytes: u64,
+    /// Whether what a dead writer had left was no rest but the checkpoint itself, which has its name now.
+    pub is_finished: bool,
 }
 
 impl Removed {
@@ -31,6 +33,7 @@ impl Removed {
     pub(crate) fn merge(&mut self, other: Self) {
         self.file_count += other.file_count;
         self.bytes = self.bytes.saturating_add(other.bytes);
+        self.is_finished |= other.is_finished;
     }
 }
 

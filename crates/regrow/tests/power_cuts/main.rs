@@ -9,84 +9,86 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-mod saves;
-mod steps;
+#[path = "../scenes/mod.rs"]
+mod scenes;
 mod trak;
 
 use std::path::Path;
 use std::process::Command;
 use std::{env, fs};
 
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use regrow::location::Location;
 use regrow_testkit::crash::{CrashState, Rules, States, record};
 use regrow_testkit::trace::mark;
+use scenes::saves::{self, Save};
+use scenes::{Scene, told};
 
 const ROOT: &str = "REGROW_TEST_POWER_ROOT";
 const SCENE: &str = "REGROW_TEST_POWER_SCENE";
 
-/// States that a short run looks at of each scene and rule.
+/// States that a short run looks at of each scene and rule; of those of which each takes long; of those of which there are many.
 const SHORT_STATES: usize = 60;
+const SHORT_STATES_OF_ITEMS: usize = 16;
+const SHORT_STATES_OF_MANY: usize = 12;
+
+/// More states of one scene and rule are not looked at, one by one.
+const LONG_STATES: usize = 3000;
 
 /// What `ptrace` says where it is forbidden.
 const EPERM: i32 = 1;
-
-/// Something that is done to a folder.
-trait Scene {
-    /// By this the child knows it.
-    fn name(&self) -> String;
-
-    /// What is there before, and is on the disk.
-    fn prepare(&self, root: &Path);
-
-    /// What the child does.
-    fn act(&self, root: &Path) -> regrow::Result<()>;
-
-    /// What holds of the folder after a power cut; it may be changed. `is_done`: the child had been told that all is well.
-    fn check(&self, root: &Path, is_done: bool) -> Result<(), String>;
-}
-
-fn scenes() -> Vec<Box<dyn Scene>> {
-    let mut scenes = saves::scenes();
-    scenes.extend(steps::scenes());
-    scenes.extend(trak::scenes());
-    scenes
-}
 
 /// The child: does nothing unless it was started by one of the tests below.
 #[test]
 fn does_what_it_is_told_to() {
     let (Some(root), Ok(wanted)) = (env::var_os(ROOT), env::var(SCENE)) else { return };
-    let scene = scenes().into_iter().find(|scene| scene.name() == wanted).unwrap();
+    let rows = Box::new(trak::Rows) as Box<dyn Scene>;
+    let scene = if wanted == rows.name() { rows } else { scenes::named(&wanted).unwrap() };
+    let root = Location::local(Path::new(&root));
     mark();
-    let done = scene.act(Path::new(&root));
+    let done = scene.act(&root);
     mark();
     println!("\n{}", if done.is_ok() { "DONE" } else { "FAILED" });
 }
 
-/// Plays a scene and looks at what power cuts leave of it; how many states there were and were looked at.
-fn check(scene: &dyn Scene) {
+/// Plays a scene and looks at what power cuts leave of it.
+fn check(scene: &dyn Scene, short_states: usize) {
+    if let Err(wrong) = find_wrong(scene, short_states) {
+        panic!("{wrong}");
+    }
+}
+
+fn is_long() -> bool {
+    env::var_os("REGROW_LONG").is_some()
+}
+
+/// Plays a scene, and says what is wrong in one of so many states that power cuts can leave of it.
+fn find_wrong(scene: &dyn Scene, short_states: usize) -> Result<(), String> {
     let folder = regrow_testkit::memory_folder().unwrap();
     let root = folder.path().join("disk");
     fs::create_dir(&root).unwrap();
-    scene.prepare(&root);
+    scene.prepare(&Location::local(&root));
     let mut child = Command::new(env::current_exe().unwrap());
     child.args(["--exact", "does_what_it_is_told_to", "--nocapture", "--test-threads=1"]);
     child.env(ROOT, &root).env(SCENE, scene.name());
     let recording = match record(&mut child, &root) {
         Err(error) if error.raw_os_error() == Some(EPERM) => {
             eprintln!("not tested: this system lets no process be traced ({error})");
-            return;
+            return Ok(());
         }
         recorded => recorded.unwrap(),
     };
     assert!(recording.stdout.contains("DONE"), "{}: {}", scene.name(), recording.stdout);
-    assert!(recording.event_count() > 5 && recording.sync_count() > 1, "{}: {recording:?}", scene.name());
-    let is_long = env::var_os("REGROW_LONG").is_some();
+    let (calls, syncs) = (recording.event_count(), recording.sync_count());
+    assert!(calls > 4 && syncs > 1, "{}: {calls} calls, {syncs} syncs", scene.name());
     for rules in [Rules::Posix, Rules::Journal] {
-        let all: Vec<CrashState> = States::new(&recording, rules, 1).collect();
-        let step = if is_long { 1 } else { all.len().div_ceil(SHORT_STATES) };
+        let (calls_max, states_max) = if is_long() { (100, LONG_STATES) } else { (24, short_states) };
+        let states = States::new(&recording, rules, 1).paced(calls.div_ceil(calls_max));
+        let all: Vec<CrashState> = states.collect();
         // The states at the end are where a promise has been made: half of a short run is of them.
         let (ends, others): (Vec<_>, Vec<_>) = all.iter().partition(|state| state.is_at_end);
-        let end_step = if is_long { 1 } else { ends.len().div_ceil(SHORT_STATES / 2) };
+        let (step, end_step) = (all.len().div_ceil(states_max), ends.len().div_ceil(states_max / 2));
         let chosen = others.into_iter().step_by(step.max(1)).chain(ends.into_iter().step_by(end_step.max(1)));
         let mut count = 0;
         for state in chosen {
@@ -94,15 +96,15 @@ fn check(scene: &dyn Scene) {
             let cut = folder.path().join("cut");
             fs::create_dir(&cut).unwrap();
             state.disk.write_to(&cut).unwrap();
-            if let Err(wrong) = scene.check(&cut, state.is_at_end) {
-                panic!(
+            if let Err(wrong) = scene.check(&Location::local(&cut), state.is_at_end) {
+                return Err(format!(
                     "{}, {rules:?}, after {} of {} calls: {wrong}\nlost: {}\nleft:\n{}",
                     scene.name(),
                     state.after,
                     recording.event_count(),
                     state.lost,
                     listing(&cut)
-                );
+                ));
             }
             fs::remove_dir_all(&cut).unwrap();
         }
@@ -113,6 +115,7 @@ fn check(scene: &dyn Scene) {
             all.len()
         );
     }
+    Ok(())
 }
 
 /// What is in a folder, for people.
@@ -132,7 +135,75 @@ fn listing(folder: &Path) -> String {
     lines
 }
 
-/// An error as the checks tell it.
-fn told<T>(what: &str, result: regrow::Result<T>) -> Result<T, String> {
-    result.map_err(|error| format!("{what}: {error}"))
+fn check_all(wanted: impl Fn(&Save) -> bool) {
+    saves::saves().iter().filter(|save| wanted(save)).for_each(|save| check(save, SHORT_STATES));
+}
+
+#[test]
+fn a_folder_is_old_or_new() {
+    check_all(|save| save.processes == 1 && save.file == "ckpt" && save.layout != "pytree_data");
+}
+
+#[test]
+fn a_file_is_old_or_new() {
+    check_all(|save| save.file.contains('.'));
+}
+
+#[test]
+fn files_beside_each_other_are_old_or_new() {
+    check_all(|save| save.layout == "pytree_data");
+}
+
+#[test]
+fn what_several_processes_save_is_old_or_new() {
+    check_all(|save| save.processes > 1);
+}
+
+#[test]
+fn several_items_are_old_or_new_together() {
+    scenes::items::scenes().iter().for_each(|scene| check(&**scene, SHORT_STATES_OF_ITEMS));
+}
+
+#[test]
+fn a_rotation_keeps_what_it_is_to_keep() {
+    scenes::steps::scenes().iter().for_each(|scene| check(&**scene, SHORT_STATES_OF_ITEMS));
+}
+
+fn check_beside(wanted: fn(&str) -> bool) {
+    for scene in scenes::beside::scenes().iter().filter(|scene| wanted(&scene.name())) {
+        check(&**scene, SHORT_STATES_OF_MANY);
+    }
+}
+
+#[test]
+fn a_seal_a_signature_and_parity_are_there_or_not() {
+    check_beside(|name| !name.starts_with("Repair"));
+}
+
+#[test]
+fn what_is_healed_is_damaged_as_before_or_whole() {
+    check_beside(|name| name.starts_with("Repair"));
+}
+
+/// `PROPTEST_RNG_SEED` repeats a run; a failure is shrunk, and told with its tree.
+#[test]
+fn any_tree_in_any_layout_is_old_or_new() {
+    let config = Config {
+        cases: if is_long() { 40 } else { 8 },
+        max_shrink_iters: 60,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let ran = TestRunner::new(config).run(&scenes::random::any_scene(), |scene| {
+        prop_assume!(scene.can_be_saved());
+        find_wrong(&scene, SHORT_STATES_OF_MANY).map_err(TestCaseError::fail)
+    });
+    if let Err(wrong) = ran {
+        panic!("{wrong}");
+    }
+}
+
+#[test]
+fn rows_that_are_done_are_there() {
+    check(&trak::Rows, SHORT_STATES);
 }

@@ -46,6 +46,8 @@ pub struct States<'r> {
     pieces: Vec<(usize, Change)>,
     seen: HashSet<(bool, u64)>,
     after: usize,
+    /// Calls from one look at the disk to the next.
+    pace: usize,
     /// What is lost in the states to come of this call, as numbers of pieces.
     to_come: Vec<Vec<usize>>,
     random: u64,
@@ -68,11 +70,18 @@ impl<'r> States<'r> {
             pieces,
             seen: HashSet::new(),
             after: 0,
+            pace: 1,
             to_come: Vec::new(),
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
         };
         states.to_come = states.losses();
         states
+    }
+
+    /// Only those after each so many calls, and those at the end.
+    #[must_use]
+    pub fn paced(self, pace: usize) -> Self {
+        Self { pace: pace.max(1), ..self }
     }
 
     /// Whether a change is on the disk whatever happens, after so many calls.
@@ -146,7 +155,7 @@ impl Iterator for States<'_> {
             if self.after == self.recording.events.len() {
                 return None;
             }
-            self.after += 1;
+            self.after = self.recording.events.len().min(self.after + self.pace);
             self.to_come = self.losses();
         }
     }

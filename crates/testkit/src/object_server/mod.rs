@@ -21,6 +21,7 @@
 //! objects       reads, writes, copies, deletions, lists        uploads: in parts
 //! answers       empty ones, documents               list, json, xml, text: their formats
 //! store         objects, uploads, conditions        blob: their bytes
+//! history       what each request of a writer changed, and what it leaves if it is killed
 //! control       /-/ for clients in other languages
 //! ```
 //!
@@ -39,6 +40,7 @@ mod blob;
 mod connection;
 mod control;
 mod fault;
+mod history;
 mod json;
 mod list;
 mod objects;
@@ -64,6 +66,7 @@ use service::{Settings, Shared, locked};
 use store::{Conditions, etag_of};
 
 pub use fault::{Action, Fault, When};
+pub use history::{BucketState, History};
 pub use refusal::Refusal;
 pub use request::{Op, Request};
 
@@ -152,6 +155,8 @@ impl Builder {
             store: Mutex::default(),
             schedule: Mutex::default(),
             log: Mutex::default(),
+            history: Mutex::default(),
+            moment: AtomicU64::new(0),
             latency_us: AtomicU64::new(0),
             page_keys_max: AtomicUsize::new(self.page_keys_max),
             in_flight: AtomicUsize::new(0),
@@ -238,6 +243,22 @@ impl ObjectServer {
     /// How often each fault struck, in the order of the schedule.
     pub fn struck(&self) -> Vec<u64> {
         locked(&self.shared.schedule).struck()
+    }
+
+    /// Keeps what each request changes, from now on.
+    pub fn record(&self) {
+        let history = History::of(&locked(&self.shared.store));
+        *locked(&self.shared.history) = Some(history);
+    }
+
+    /// What was recorded; ends that.
+    pub fn recorded(&self) -> History {
+        locked(&self.shared.history).take().unwrap_or_default()
+    }
+
+    /// Puts a state that a writer may have left in the place of all that is in the buckets.
+    pub fn put_back(&self, state: &BucketState) {
+        locked(&self.shared.store).put_back(&state.content);
     }
 
     /// Every request waits so long before it is looked at.

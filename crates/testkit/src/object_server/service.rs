@@ -13,6 +13,7 @@ use super::answers::{describe, document, empty, no_content, set};
 use super::blob::{Dropped, Payload, collected};
 use super::control;
 use super::fault::{Action, Schedule, Strike};
+use super::history::History;
 use super::refusal::{Refusal, error_document};
 use super::request::{Dialect, Op, Request, Target};
 use super::store::Store;
@@ -37,6 +38,10 @@ pub(super) struct Shared {
     pub(super) store: Mutex<Store>,
     pub(super) schedule: Mutex<Schedule>,
     pub(super) log: Mutex<Vec<Request>>,
+    /// While it is recorded.
+    pub(super) history: Mutex<Option<History>>,
+    /// Counts what is to be told apart by its order.
+    pub(super) moment: AtomicU64,
     pub(super) latency_us: AtomicU64,
     pub(super) page_keys_max: AtomicUsize,
     pub(super) in_flight: AtomicUsize,
@@ -78,6 +83,7 @@ pub(super) async fn answer(
         return Ok(control::answer(&shared, &target, &body));
     }
     let _in_flight = InFlight::enter(&shared);
+    let began = shared.moment.fetch_add(1, Ordering::SeqCst);
     let strike = locked(&shared.schedule).strike(&target);
     let mut record = target.record();
     record.faults.clone_from(&strike.names);
@@ -97,12 +103,16 @@ pub(super) async fn answer(
     if !wait.is_zero() {
         tokio::time::sleep(wait).await;
     }
+    let mut write = None;
     let mut response = match &strike.end {
         Some((end, false)) => struck_down(&shared, end, &target),
-        _ => shared
-            .authorized(&target)
-            .and_then(|()| shared.carry_out(&target, &body, &strike))
-            .unwrap_or_else(|refusal| shared.refused(refusal, &target)),
+        _ => {
+            let answered;
+            (answered, write) = shared.recorded(&target, began, || {
+                shared.authorized(&target).and_then(|()| shared.carry_out(&target, &body, &strike))
+            });
+            answered.unwrap_or_else(|refusal| shared.refused(refusal, &target))
+        }
     };
     match &strike.end {
         Some((Action::Reset, true)) => return drop_connection(record),
@@ -119,6 +129,9 @@ pub(super) async fn answer(
         response.body_mut().cut_after(bytes);
     }
     locked(&shared.log).push(record);
+    if let (Some(write), Some(history)) = (write, &mut *locked(&shared.history)) {
+        history.end(write, shared.moment.fetch_add(1, Ordering::SeqCst));
+    }
     Ok(response)
 }
 
@@ -167,6 +180,19 @@ impl Shared {
     /// The region that the server says it is in.
     pub(super) fn region(&self) -> &str {
         self.settings.region.as_deref().unwrap_or("us-east-1")
+    }
+
+    /// Does what is asked for, and keeps what it changes while that is recorded: then nothing else is done at the same time.
+    fn recorded<T>(&self, target: &Target, began: u64, work: impl FnOnce() -> T) -> (T, Option<usize>) {
+        let mut history = locked(&self.history);
+        let Some(history) = &mut *history else {
+            drop(history);
+            return (work(), None);
+        };
+        let before = locked(&self.store).content();
+        let done = work();
+        let after = locked(&self.store).content();
+        (done, history.add(target, began, &before, &after))
     }
 
     fn refused(&self, refusal: Refusal, target: &Target) -> Response<Payload> {

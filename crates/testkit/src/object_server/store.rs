@@ -11,6 +11,7 @@ use crc_fast::CrcAlgorithm;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use super::blob::Blob;
+use super::history::Content;
 use super::refusal::Refusal;
 
 /// How many writes a stale list can reach back.
@@ -39,7 +40,7 @@ pub(super) struct Listed {
     pub(super) modified: SystemTime,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Upload {
     pub(super) bucket: String,
     pub(super) key: String,
@@ -48,7 +49,7 @@ pub(super) struct Upload {
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Part {
     pub(super) blob: Blob,
     pub(super) etag: String,
@@ -172,6 +173,23 @@ impl Store {
         self.uploads.clear();
         self.completed.clear();
         self.journal.clear();
+    }
+
+    /// What is in all buckets.
+    pub(super) fn content(&self) -> Content {
+        let objects = self.buckets.iter().flat_map(|(bucket, objects)| {
+            objects.iter().map(|(key, object)| ((bucket.clone(), key.clone()), Arc::clone(object)))
+        });
+        Content { objects: objects.collect(), uploads: self.uploads.clone() }
+    }
+
+    /// Puts this in the place of all that is in the buckets.
+    pub(super) fn put_back(&mut self, content: &Content) {
+        self.empty();
+        for ((bucket, key), object) in &content.objects {
+            self.buckets.entry(bucket.clone()).or_default().insert(key.clone(), Arc::clone(object));
+        }
+        self.uploads.clone_from(&content.uploads);
     }
 
     fn remember(&mut self, bucket: &str, key: &str, before: Option<&Object>) {

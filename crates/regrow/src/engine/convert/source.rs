@@ -75,10 +75,14 @@ impl LeafSource {
         Ok(())
     }
 
+    fn band_elements(&self) -> u64 {
+        band_elements(self.checkpoint.reader(), self.leaf, &self.info, BAND_LEN_BYTES)
+    }
+
     /// Reads the band that holds `offset_bytes`.
     fn band_at(&self, offset_bytes: u64) -> Result<(u64, Bytes)> {
         let (shape, size) = (&self.info.shape, self.info.dtype.size_bytes() as u64);
-        let step = band_elements(&self.info, BAND_LEN_BYTES);
+        let step = self.band_elements();
         let first = offset_bytes / size / step * step;
         let count = step.min(shape.len_elements() - first);
         if count == shape.len_elements() {
@@ -168,7 +172,7 @@ impl ArraySource for LeafSource {
     fn kept_len_bytes(&self) -> u64 {
         match self.view() {
             Ok(Some(_)) => 0,
-            _ => band_elements(&self.info, BAND_LEN_BYTES) * self.info.dtype.size_bytes() as u64,
+            _ => self.band_elements() * self.info.dtype.size_bytes() as u64,
         }
     }
 

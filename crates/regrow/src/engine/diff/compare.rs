@@ -339,7 +339,7 @@ impl<'c> Pair<'c> {
 
     /// Elements of a piece: whole rows of the larger chunks.
     fn piece_elements(self) -> u64 {
-        pieces::piece_elements(self.a.info).max(pieces::piece_elements(self.b.info))
+        self.a.piece_elements().max(self.b.piece_elements())
     }
 
     /// Whether both are the same bytes of one file.
@@ -359,6 +359,10 @@ impl<'c> Pair<'c> {
 }
 
 impl Half<'_> {
+    fn piece_elements(self) -> u64 {
+        pieces::piece_elements(self.checkpoint, self.leaf, self.info)
+    }
+
     fn read(self, run: (u64, u64), out: &mut [u8]) -> Result<&[u8]> {
         read_elements(self.checkpoint, self.leaf, self.info, run, out)
     }

@@ -53,8 +53,9 @@ impl Band<'_> {
     }
 }
 
-/// Cuts a leaf into bands of whole chunk rows along its first axis; their bytes follow each other in `out`.
+/// Cuts a leaf into bands, of whole chunk rows along its first axis where it is not raw; their bytes follow each other in `out`.
 pub(super) fn cut_into_bands<'a>(
+    reader: &dyn Reader,
     leaf: usize,
     info: &LeafInfo,
     (dtype, working_len_bytes): (Dtype, Option<u64>),
@@ -62,7 +63,7 @@ pub(super) fn cut_into_bands<'a>(
     bands: &mut Vec<Band<'a>>,
 ) -> Result<()> {
     let mut rest = out;
-    for_each_band(info, BAND_LEN_BYTES, |region, count| {
+    for_each_band(reader, leaf, info, BAND_LEN_BYTES, |region, count| {
         let (band, after) = std::mem::take(&mut rest).split_at_mut(count as usize * dtype.size_bytes());
         rest = after;
         bands.push(Band { leaf, region: region.clone(), dtype, out: band, working_len_bytes });

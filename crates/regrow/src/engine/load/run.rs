@@ -153,7 +153,8 @@ impl Checkpoint {
             match &step.how {
                 How::Blocks(extent) => blocks.extend(wanted(step.leaf, extent, out)),
                 How::Bands(working_len_bytes) => {
-                    cut_into_bands(step.leaf, info, (step.dtype, *working_len_bytes), out, &mut bands)?;
+                    let how = (step.dtype, *working_len_bytes);
+                    cut_into_bands(self.reader(), step.leaf, info, how, out, &mut bands)?;
                 }
                 _ => {}
             }

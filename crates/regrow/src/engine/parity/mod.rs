@@ -10,7 +10,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::parity::{BLOCKS_FILE_NAME, FILE_NAME, ParityDocument, ParityPlace, ParityRatio};
-use crate::storage::{Publication, PublishOptions, Target, archive};
+use crate::seal::Place;
+use crate::storage::{Publication, PublishOptions, archive};
 use crate::store::{FileWriter, Store, Version};
 use crate::text::{counted, format_bytes, printable};
 
@@ -121,22 +122,14 @@ pub(super) fn put(
     may_commit: &dyn Fn() -> Result<()>,
 ) -> Result<ParityReport> {
     let ParityPlace { place, blocks } = ParityPlace::of(at);
-    let (store, names) = files_of(at, &place, layout)?;
-    let publication = blocks.storage().publish(
-        &blocks,
-        PublishOptions {
-            kind: &Target::File,
-            overwrite: true,
-            may_replace: None,
-            durable: true,
-            monitor: &Monitor::new(),
-        },
-    )?;
+    let files = files_of(at, &place, layout)?;
+    let publication = blocks.storage().publish(&blocks, PublishOptions::of_one_file(&Monitor::new()))?;
     let mut writer = publication.single_writer(0, 0)?;
-    let made = Made::of(store, names, layout, ratio, place.covers_folder, &mut writer, monitor)?;
-    writer.finish()?;
+    let made = Made::of(files, layout, ratio, &place, &mut writer, monitor)?;
     monitor.finish()?;
+    // In a bucket the end of the file is the commit.
     may_commit()?;
+    writer.finish()?;
     publication.commit()?;
     let file = &place.file;
     file.parent().store().put(file.name().as_encoded_bytes(), made.index.into())?;
@@ -152,11 +145,10 @@ struct Made {
 impl Made {
     /// Reads the files of these names, and writes the file with the blocks.
     fn of(
-        store: Arc<dyn Store>,
-        names: Vec<String>,
+        (store, names): (Arc<dyn Store>, Vec<String>),
         layout: &str,
         ratio: ParityRatio,
-        covers_folder: bool,
+        place: &Place,
         writer: &mut FileWriter,
         monitor: &Monitor,
     ) -> Result<Self> {
@@ -166,10 +158,10 @@ impl Made {
         let before = versions(&names)?;
         let files: Vec<_> =
             names.iter().cloned().zip(before.iter().map(|version| version.len_bytes)).collect();
-        let mut document = ParityDocument::new(layout, ratio, covers_folder, files);
+        let mut document = ParityDocument::new(layout, ratio, place.covers_folder, files);
         let geometry = document.geometry();
         monitor.expect(geometry.blocks().saturating_mul(geometry.block_len_bytes));
-        let run = Run::new(Arc::clone(&store), &document);
+        let run = Run::new(&place.folder, Arc::clone(&store), &document);
         write::write_blocks(&run, &mut document, writer, monitor)?;
         if versions(&names)? != before {
             return Err(changed(&*store, ""));
@@ -250,10 +242,11 @@ impl ParityOfSave {
     pub fn before(&mut self, publication: &dyn Publication) -> Result<()> {
         let Some((folder, ratio)) = publication.local_folder().zip(self.ratio) else { return Ok(()) };
         let at = Location::local(folder);
-        let (store, names) = files_of(&at, &ParityPlace::of(&at).place, self.layout)?;
+        let place = ParityPlace::of(&at).place;
+        let files = files_of(&at, &place, self.layout)?;
         let mut writer = publication.writer(BLOCKS_FILE_NAME, 0, 0)?;
         // The place of the blocks is no part of what they are made of: they have their name already.
-        let made = Made::of(store, names, self.layout, ratio, true, &mut writer, &Monitor::new())?;
+        let made = Made::of(files, self.layout, ratio, &place, &mut writer, &Monitor::new())?;
         writer.finish()?;
         publication.write(FILE_NAME, &made.index)?;
         self.ratio = None;

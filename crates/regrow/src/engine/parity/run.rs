@@ -4,12 +4,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
 use crate::parity::ParityDocument;
 use crate::store::{ReadPath, Store};
 
 /// Files one after another, read as one.
 #[derive(Debug)]
 pub(in crate::engine) struct Run {
+    /// Where the files are.
+    folder: Location,
     store: Arc<dyn Store>,
     files: Vec<RunFile>,
 }
@@ -31,25 +34,35 @@ struct Part<'r> {
 }
 
 impl Run {
-    /// Of the files that an index names.
-    pub fn new(store: Arc<dyn Store>, document: &ParityDocument) -> Self {
-        Self::of(store, document.names.iter().cloned(), &document.len_bytes)
+    /// Of the files that an index names, below a folder.
+    pub fn new(folder: &Location, store: Arc<dyn Store>, document: &ParityDocument) -> Self {
+        Self::of(folder, store, document.names.iter().cloned(), &document.len_bytes)
     }
 
     /// Of the files of these names and lengths, in this order.
-    pub fn of(store: Arc<dyn Store>, names: impl Iterator<Item = String>, len_bytes: &[u64]) -> Self {
+    pub fn of(
+        folder: &Location,
+        store: Arc<dyn Store>,
+        names: impl Iterator<Item = String>,
+        len_bytes: &[u64],
+    ) -> Self {
         let mut start = 0_u64;
         let files = names.zip(len_bytes).map(|(name, len)| {
             let range = start..start.saturating_add(*len);
             start = range.end;
             RunFile { name, range }
         });
-        Self { files: files.collect(), store }
+        Self { folder: folder.clone(), files: files.collect(), store }
     }
 
     /// The files, in their order.
     pub fn files(&self) -> &[RunFile] {
         &self.files
+    }
+
+    /// Where they are.
+    pub fn folder(&self) -> &Location {
+        &self.folder
     }
 
     /// The keys.
@@ -84,7 +97,7 @@ impl Run {
     pub fn read_if_there(&self, offset_bytes: u64, out: &mut [u8]) -> Result<bool> {
         match self.read(offset_bytes, out) {
             Ok(()) => Ok(true),
-            Err(error) if is_damage(&error) => Ok(false),
+            Err(error) if is_damage(&error, &self.folder) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -108,14 +121,12 @@ impl Run {
     }
 }
 
-/// Whether an error says that bytes are lost, and not that nobody may read them.
-pub(in crate::engine) fn is_damage(error: &Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::NotFound
-            | ErrorKind::Corrupt
-            | ErrorKind::Io
-            | ErrorKind::Replaced
-            | ErrorKind::InvalidArgument
-    )
+/// Whether an error says that bytes are lost at a location, and not that nobody may read them now. An I/O error of a disk is a
+/// sector that cannot be read; one of a network says nothing of what lies behind it.
+pub(in crate::engine) fn is_damage(error: &Error, at: &Location) -> bool {
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Replaced | ErrorKind::InvalidArgument => true,
+        ErrorKind::Io => at.local_path().is_ok(),
+        _ => false,
+    }
 }

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::parity::Geometry;
-use crate::storage::{PublishOptions, Target};
+use crate::storage::PublishOptions;
 
 /// A file that is whole again.
 #[derive(Debug, Clone)]
@@ -143,16 +143,7 @@ impl Heal<'_, '_> {
 
     fn write(&mut self, file: &RunFile, bad: &[u64]) -> Result<()> {
         let at = self.at(file);
-        let publication = at.storage().publish(
-            &at,
-            PublishOptions {
-                kind: &Target::File,
-                overwrite: true,
-                may_replace: None,
-                durable: true,
-                monitor: &Monitor::new(),
-            },
-        )?;
+        let publication = at.storage().publish(&at, PublishOptions::of_one_file(&Monitor::new()))?;
         let len_bytes = file.range.end - file.range.start;
         let mut writer = publication.single_writer(len_bytes, 0)?;
         let bad: BTreeSet<u64> = bad.iter().copied().collect();

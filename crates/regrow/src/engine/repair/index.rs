@@ -25,7 +25,7 @@ impl Parity {
         let at = ParityPlace::of(at);
         let own = match at.place.read("the index of the parity") {
             Ok(bytes) => bytes,
-            Err(error) if super::is_damage(&error) => None,
+            Err(error) if super::is_damage(&error, &at.place.file) => None,
             Err(error) => return Err(error),
         };
         let behind = behind_blocks(&at)?;
@@ -80,7 +80,7 @@ fn behind_blocks(at: &ParityPlace) -> Result<Option<Vec<u8>>> {
         Ok(Some(bytes))
     };
     match read() {
-        Err(error) if super::is_damage(&error) => Ok(None),
+        Err(error) if super::is_damage(&error, &at.blocks) => Ok(None),
         other => other,
     }
 }

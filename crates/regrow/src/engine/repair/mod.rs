@@ -1,44 +1,49 @@
-//! Repair: a damaged checkpoint made whole, by the parity beside it and by replicas.
+//! Repair: a damaged checkpoint made whole, by what there is: parity beside it, another checkpoint, its own other files.
 //!
 //! ```text
-//! index     the parity's index, of either copy
-//! scan      every block of the files and of the parity, by its checksum: what is damaged
-//! restored  damaged blocks, made of a replica or of the rest of their stripe, each proved by its checksum
-//! heal      each damaged file written anew beside the old one, and put in its place in one step
-//! prove     what was written is read again, and the checkpoint is verified
+//! unfinished      saves that never ended: finished, or removed
+//! by_parity       with parity
+//!     index       its index, of either copy
+//!     scan        every block of the files and of the parity, by its checksum: what is damaged
+//!     restored    damaged blocks, made of a replica or of the rest of their stripe, each proved by its checksum
+//!     heal        each damaged file written anew beside the old one, and put in its place in one step
+//! by_checksums    without parity: damaged blocks, from a replica or another step, each proved by the checkpoint's checksums
+//! recovered       files that are lost, made of the others: each layout knows which
+//! findings        the checkpoint is verified
 //! ```
 
 use std::fmt;
 use std::path::PathBuf;
 
-use super::parity::{self, Run, is_damage};
+use super::parity::is_damage;
 use super::seal::part_of;
 use super::{OpenOptions, VerifyOptions, open_with, verify_with};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
-use crate::parity::{ParityPlace, ParityRatio};
 use crate::storage::archive;
 use crate::text::{counted, format_bytes, printable};
 
+mod by_checksums;
+mod by_parity;
 mod heal;
 mod index;
+mod recovered;
 mod restored;
 mod scan;
+mod unfinished;
 
 pub use heal::HealedFile;
+pub use recovered::RecoveredFile;
 
-use heal::Heal;
 use index::Parity;
-use restored::Restored;
-use scan::Damage;
 
 /// How to repair.
 #[derive(Debug, Clone, Default)]
 pub struct RepairOptions {
     /// The step to repair in a folder of steps; the newest committed one if `None`.
     pub step: Option<u64>,
-    /// A replica: a copy of the checkpoint, whose good blocks are taken before any is computed.
+    /// Another checkpoint, whose good blocks are taken before any is computed: a replica, or another step of the same run.
     pub from: Option<Location>,
     /// Say what would be done, and write nothing.
     pub check: bool,
@@ -56,17 +61,37 @@ pub struct RepairReport {
     pub bytes: u64,
     /// Files that are whole again; with [`RepairOptions::check`] those that would be.
     pub healed: Vec<HealedFile>,
+    /// Files that were lost or damaged and were made anew of the others, without parity; with [`RepairOptions::check`] those
+    /// that would be.
+    pub recovered: Vec<RecoveredFile>,
     /// What could not be healed: file, offset, length.
     pub lost: Vec<Error>,
     /// Whether the parity was damaged, too; it was made anew unless something is lost.
     pub is_parity_damaged: bool,
-    /// What opening and verifying the checkpoint find afterwards; with [`RepairOptions::check`] nothing is verified.
+    /// What opening and verifying the checkpoint find afterwards, leaf by leaf; with [`RepairOptions::check`], before, and
+    /// only where there is no parity.
     pub findings: Vec<Error>,
+    /// What else was done: saves that never ended, finished or removed.
+    pub notes: Vec<String>,
     /// Whether this was a check, and nothing was written.
     pub is_check: bool,
 }
 
 impl RepairReport {
+    fn of(at: &Location, options: &RepairOptions) -> Self {
+        Self {
+            path: at.describe(),
+            bytes: 0,
+            healed: Vec::new(),
+            recovered: Vec::new(),
+            lost: Vec::new(),
+            is_parity_damaged: false,
+            findings: Vec::new(),
+            notes: Vec::new(),
+            is_check: options.check,
+        }
+    }
+
     /// Whether the checkpoint is whole: nothing is lost, and verification finds nothing.
     pub fn is_whole(&self) -> bool {
         self.lost.is_empty() && self.findings.is_empty()
@@ -76,36 +101,57 @@ impl RepairReport {
 impl fmt::Display for RepairReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.to_string_lossy();
-        let healed = self.healed.iter().map(|file| file.bytes).fold(0, u64::saturating_add);
-        let files = counted(self.healed.len(), "file", "files");
-        let verb = if self.is_check { "can be healed" } else { "healed" };
-        write!(f, "{}: ", printable(&path))?;
-        match (self.healed.is_empty(), self.is_parity_damaged) {
-            (true, false) if self.lost.is_empty() => write!(f, "nothing to do")?,
-            (true, false) => write!(f, "nothing {verb}")?,
-            (true, true) => write!(f, "the parity alone was damaged")?,
-            (false, _) => write!(f, "{files} {verb}, {} in them", format_bytes(healed))?,
+        let bytes = self.healed.iter().map(|file| file.bytes).fold(0, u64::saturating_add);
+        let (heal, recover) = match self.is_check {
+            true => ("can be healed", "can be made anew"),
+            false => ("healed", "made anew"),
+        };
+        let mut said = Vec::new();
+        if !self.healed.is_empty() {
+            let files = counted(self.healed.len(), "file", "files");
+            said.push(format!("{files} {heal}, {} in them", format_bytes(bytes)));
         }
-        match self.lost.len() {
-            0 => Ok(()),
-            count => write!(f, "; {} lost", counted(count, "part", "parts")),
+        if !self.recovered.is_empty() {
+            said.push(format!("{} {recover}", counted(self.recovered.len(), "file", "files")));
         }
+        if self.is_parity_damaged && self.healed.is_empty() {
+            said.push("the parity alone was damaged".to_owned());
+        }
+        if !self.lost.is_empty() {
+            said.push(format!("{} lost", counted(self.lost.len(), "part", "parts")));
+        }
+        if !self.findings.is_empty() {
+            said.push(counted(self.findings.len(), "finding", "findings"));
+        }
+        if said.is_empty() {
+            said.push(if self.notes.is_empty() { "nothing to do" } else { "whole" }.to_owned());
+        }
+        write!(f, "{}: {}", printable(&path), said.join("; "))?;
+        self.notes.iter().try_for_each(|note| write!(f, "\n  {note}"))
     }
 }
 
-/// Makes the checkpoint at a path or URL whole again, by the [parity](super::add_parity) beside it: damaged blocks, files that
-/// are cut or gone, and the parity itself. Each file is written anew beside the damaged one and takes its place in one step;
-/// each restored block is proved by its checksum first, and the whole is verified at the end. Killed at any moment it leaves
-/// each file as it was or whole, and can be run again. What holds the checkpoint open goes on reading the old files.
+/// Makes the checkpoint at a path or URL whole again, by what there is:
 ///
-/// The files become what they were when the parity was made. If one was changed on purpose since, this changes it back:
-/// [`RepairOptions::check`] says beforehand what would be written.
+/// - [parity](super::add_parity) beside it: damaged blocks, files that are cut or gone, and the parity itself. The files become
+///   what they were when it was made. If one was changed on purpose since, this changes it back: [`RepairOptions::check`] says
+///   beforehand what would be written.
+/// - [another checkpoint](RepairOptions::from), a replica or another step: damaged blocks, as long as something proves them:
+///   parity, a seal, the checksums of the default layout. Of another step that layout takes the leaves that are the same.
+/// - its own other files: those that say what others say, too, are made anew. Each layout knows which.
 ///
-/// Reads all files twice. Takes 256 MiB of memory at most, and room on the disk for the largest damaged file.
+/// What saves that never ended have left beside it is finished or removed. Each file is written anew beside the damaged one and
+/// takes its place in one step; what is restored is proved by a checksum first, and the whole is verified at the end. Killed at
+/// any moment it leaves each file as it was or whole, and can be run again. What holds the checkpoint open goes on reading the
+/// old files.
+///
+/// Reads all files twice. With parity it takes 256 MiB of memory at most; documents that are made anew are in memory. Needs room
+/// on the disk for the largest damaged file.
 ///
 /// # Errors
-/// `Unsupported` if there is no parity, in an archive and on a web server; `Corrupt` if the parity's index is lost;
-/// `PermissionDenied`, `StorageFull` and what else the storage says; `Cancelled`. That something cannot be healed is no
+/// `NotACheckpoint` and `NotFound` if there is nothing that could be one; `InvalidArgument` if `from` is the checkpoint itself;
+/// `Unsupported` in an archive and on a web server; `Corrupt` if the parity's index is lost, or what was written is not read
+/// back; `PermissionDenied`, `StorageFull` and what else the storage says; `Cancelled`. That something cannot be healed is no
 /// error: the report says it.
 pub fn repair(path: impl ToLocation, options: &RepairOptions) -> Result<RepairReport> {
     let at = path.to_location()?;
@@ -123,104 +169,99 @@ pub fn repair(path: impl ToLocation, options: &RepairOptions) -> Result<RepairRe
 }
 
 fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
-    let (at, parity) = find(at, options)?;
-    let (place, document) = (&parity.at.place, &parity.document);
-    let run = Run::new(place.folder.store(), document);
-    let damage = Damage::find(&parity, &run, &options.monitor)?;
-    let bytes = document.geometry().len_bytes;
-    let other = options.from.as_ref().map(|from| replica(from, &at, &parity)).transpose()?;
-    let is_parity_damaged = !damage.parity.is_empty() || !parity.is_index_whole;
-    let restored = Restored::of(&parity, &run, other.as_ref(), &damage)?;
-    let geometry = document.geometry();
-    let mut heal = Heal {
-        folder: &place.folder,
-        run: &run,
-        geometry,
-        damage: &damage,
-        restored,
-        is_check: options.check,
-        monitor: &options.monitor,
-    };
-    let (healed, lost) = if damage.is_none() { Default::default() } else { heal.all()? };
-    let (path, is_check) = (at.describe(), options.check);
-    let mut report =
-        RepairReport { path, bytes, healed, lost, is_parity_damaged, findings: Vec::new(), is_check };
-    if options.check {
-        return Ok(report);
+    if options.from.as_ref().is_some_and(|from| from.is_same(at)) {
+        return Err(Error::invalid("the replica is the checkpoint itself").in_file(at));
     }
-    if !report.healed.is_empty() {
-        prove(&parity, &damage, heal.restored.lost.len())?;
+    let mut report = RepairReport::of(at, options);
+    unfinished::settle(at, options, &mut report)?;
+    let Found { part, parity, unopened } = find(at, options)?;
+    report.path = part.describe();
+    match (&parity, &options.from) {
+        (Some(parity), _) => by_parity::heal(&part, parity, options, &mut report)?,
+        (None, Some(from)) => by_checksums::heal(&part, from, options, &mut report)?,
+        (None, None) => {}
     }
-    if is_parity_damaged && report.lost.is_empty() {
-        let ratio: ParityRatio = document.ratio.parse().unwrap_or_default();
-        parity::put(&at, &document.layout, ratio, &Monitor::new(), &|| Ok(()))?;
+    recovered::recover(&part, options, &mut report)?;
+    if let (None, Some(from), false) = (&parity, &options.from, report.recovered.is_empty() || options.check)
+    {
+        // What was made anew may say what the rest should be.
+        report.lost.clear();
+        by_checksums::heal(&part, from, options, &mut report)?;
     }
-    report.findings = findings(&at, options)?;
+    let is_one = !report.healed.is_empty() || !report.recovered.is_empty() || !report.lost.is_empty();
+    if let Some(error) = unopened.filter(|error| !is_one && error.kind() != ErrorKind::Corrupt) {
+        return Err(error);
+    }
+    let mut is_proved = false;
+    if !options.check || parity.is_none() {
+        (report.findings, is_proved) = findings(&part, options)?;
+    }
+    if let (Some(parity), false) = (&parity, report.recovered.is_empty()) {
+        // What is there now is not what the parity was made of. What shares a block with a lost file is whole, if it can be told.
+        if is_proved {
+            report.lost.clear();
+        }
+        if report.is_whole() && !options.check {
+            by_parity::remake(&part, parity)?;
+        }
+    }
+    if parity.is_none() && !report.findings.is_empty() {
+        report.notes.push(NO_PARITY.to_owned());
+    }
     Ok(report)
 }
 
-/// The checkpoint and its parity: at the location, else that of the step which is opened there.
-fn find(at: &Location, options: &RepairOptions) -> Result<(Location, Parity)> {
-    let none = || {
-        let [file, _] = ParityPlace::of(at).described();
-        Error::unsupported("the checkpoint has no parity to be healed by")
-            .in_file(file)
-            .help("copy the checkpoint again; `regrow parity` makes parity while a checkpoint is whole")
-    };
+/// What is said where more might have been done.
+const NO_PARITY: &str = "there is no parity beside the checkpoint: what is damaged comes from a replica (`--from`), or not at \
+                         all; what is intact, `salvage` of the Rust crate loads";
+
+/// What there is to be repaired.
+struct Found {
+    /// The checkpoint: at the location, or the step that is opened there.
+    part: Location,
+    parity: Option<Parity>,
+    /// Why it cannot be opened.
+    unopened: Option<Error>,
+}
+
+fn find(at: &Location, options: &RepairOptions) -> Result<Found> {
     if options.step.is_none()
         && let Some(parity) = Parity::find(at)?
     {
-        return Ok((at.clone(), parity));
+        return Ok(Found { part: at.clone(), parity: Some(parity), unopened: None });
     }
     let open = OpenOptions { step: options.step, ignore_seal: true, ..OpenOptions::default() };
-    let opened = open_with(at, &open).map_err(|error| match error.kind() {
-        ErrorKind::Corrupt => {
-            error.help("name the folder of the step itself: it cannot be opened, and may be repaired")
+    match open_with(at, &open) {
+        Ok(opened) => {
+            let part = part_of(at, &opened);
+            let parity = Parity::find(&part)?;
+            Ok(Found { part, parity, unopened: None })
         }
-        _ => error,
-    })?;
-    let part = part_of(at, &opened);
-    let parity = Parity::find(&part)?.ok_or_else(none)?;
-    Ok((part, parity))
+        Err(error) if options.step.is_some() || is_out_of_reach(&error) => Err(match error.kind() {
+            ErrorKind::Corrupt => {
+                error.help("name the folder of the step itself: it cannot be opened, and may be repaired")
+            }
+            _ => error,
+        }),
+        // Whether anything can be done, the files say.
+        Err(error) => Ok(Found { part: at.clone(), parity: None, unopened: Some(error) }),
+    }
 }
 
-/// The files of a replica, by the names that they have there.
-fn replica(from: &Location, at: &Location, parity: &Parity) -> Result<Run> {
-    if from.is_same(at) {
-        return Err(Error::invalid("the replica is the checkpoint itself").in_file(from));
-    }
-    let theirs = ParityPlace::of(from).place;
-    if theirs.covers_folder != parity.at.place.covers_folder {
-        return Err(Error::invalid(
-            "the replica is another kind of checkpoint: one is a folder, the other is files",
-        )
-        .in_file(from));
-    }
-    let renamed = |name: &String| match name.strip_prefix(&parity.at.place.stem) {
-        Some(rest) if !theirs.covers_folder => format!("{}{rest}", theirs.stem),
-        _ => name.clone(),
-    };
-    Ok(Run::of(theirs.folder.store(), parity.document.names.iter().map(renamed), &parity.document.len_bytes))
+/// Whether an error says nothing of what is there.
+fn is_out_of_reach(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Io | ErrorKind::Cancelled)
 }
 
-/// Reads what was written, and errs unless it is what it should be: nothing but what is lost may be damaged.
-fn prove(parity: &Parity, before: &Damage, lost: usize) -> Result<()> {
-    let run = Run::new(parity.at.place.folder.store(), &parity.document);
-    let after = Damage::of_data(parity, &run, &Monitor::new())?;
-    if after.len() <= lost && after.is_subset(&before.data) {
-        return Ok(());
-    }
-    Err(Error::corrupt("what was written is not what is read back")
-        .in_file(&parity.at.place.folder)
-        .expected(format_args!("{lost} damaged blocks"), after.len())
-        .help("the disk fails, or something else writes to the checkpoint: copy it elsewhere and repair the copy"))
-}
-
-/// What is wrong with the checkpoint as a whole: what keeps it from being opened, or what its layout's own checks find.
-fn findings(at: &Location, options: &RepairOptions) -> Result<Vec<Error>> {
+/// What is wrong with the checkpoint as a whole: what keeps it from being opened, or what its layout's own checks find. And
+/// whether all bytes of arrays were found to be right.
+fn findings(at: &Location, options: &RepairOptions) -> Result<(Vec<Error>, bool)> {
     options.monitor.check()?;
     match verify_with(at, &VerifyOptions::default()) {
-        Ok(report) => Ok(report.findings.into_iter().map(|finding| finding.error).collect()),
-        Err(error) => Ok(vec![error]),
+        Ok(report) => {
+            let is_proved = report.is_ok() && report.unprotected_bytes == 0;
+            Ok((report.findings.into_iter().map(|finding| finding.error).collect(), is_proved))
+        }
+        Err(error) => Ok((vec![error], false)),
     }
 }

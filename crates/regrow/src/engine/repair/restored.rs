@@ -148,7 +148,7 @@ impl<'r> Restored<'r> {
             }
             let mut bytes = work_space(block_len_bytes)?;
             if !self.damage.parity.contains(&block)
-                && read_parity(self.blob.as_deref(), block * block_len_bytes, &mut bytes)?
+                && read_parity(self.parity, self.blob.as_deref(), block * block_len_bytes, &mut bytes)?
             {
                 parity.push((at, bytes));
             }

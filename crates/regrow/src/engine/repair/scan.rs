@@ -42,10 +42,11 @@ impl Damage {
         monitor.enter(Stage::Read);
         let data = Self::of_data(parity, run, monitor)?;
         let blob = parity.blocks()?;
-        let of_parity = |offset_bytes: u64, out: &mut [u8]| read_parity(blob.as_deref(), offset_bytes, out);
+        let of_parity =
+            |offset_bytes: u64, out: &mut [u8]| read_parity(parity, blob.as_deref(), offset_bytes, out);
         let (count, len_bytes) = (geometry.all_parity_blocks(), geometry.parity_len_bytes());
-        let parity = bad_blocks(&geometry, 0..count, len_bytes, &document.parity_crc32, &of_parity, monitor)?;
-        Ok(Self { data, parity, misfits: misfits(run)? })
+        let bad = bad_blocks(&geometry, 0..count, len_bytes, &document.parity_crc32, &of_parity, monitor)?;
+        Ok(Self { data, parity: bad, misfits: misfits(run)? })
     }
 
     /// The blocks of the run that are not what they were.
@@ -70,7 +71,7 @@ fn misfits(run: &Run) -> Result<BTreeSet<usize>> {
     let mut found = BTreeSet::new();
     for (number, file) in run.files().iter().enumerate() {
         let len_bytes = match run.store().len_bytes(file.name.as_bytes()) {
-            Err(error) if super::is_damage(&error) => None,
+            Err(error) if super::is_damage(&error, run.folder()) => None,
             other => other?,
         };
         if len_bytes != Some(file.range.end - file.range.start) {
@@ -81,11 +82,16 @@ fn misfits(run: &Run) -> Result<BTreeSet<usize>> {
 }
 
 /// Reads parity blocks.
-pub(super) fn read_parity(blob: Option<&dyn Blob>, offset_bytes: u64, out: &mut [u8]) -> Result<bool> {
+pub(super) fn read_parity(
+    parity: &Parity,
+    blob: Option<&dyn Blob>,
+    offset_bytes: u64,
+    out: &mut [u8],
+) -> Result<bool> {
     let Some(blob) = blob else { return Ok(false) };
     match blob.read(offset_bytes, out, ReadPath::Cached) {
         Ok(()) => Ok(true),
-        Err(error) if super::is_damage(&error) => Ok(false),
+        Err(error) if super::is_damage(&error, &parity.at.blocks) => Ok(false),
         Err(error) => Err(error),
     }
 }

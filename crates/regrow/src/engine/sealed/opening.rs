@@ -24,17 +24,17 @@ pub(in crate::engine) fn read_under_seal(
     if options.ignore_seal && needs_none {
         return read(at);
     }
-    if let Some(seal) = found(at, options)? {
-        return under(seal, at, read);
+    if let Some(seal) = found_for(at, options)? {
+        return under(seal, at, options, read);
     }
     // Which step is opened only its layout knows. Each has a seal and a signature of its own.
     let reader = read(at)?;
     let step = step_of(&*reader);
-    let seal = step.as_ref().map_or(Ok(None), |step| found(step, options))?;
+    let seal = step.as_ref().map_or(Ok(None), |step| found_for(step, options))?;
     let (Some(step), Some(seal)) = (step, seal) else {
         return if needs_none { Ok(reader) } else { Err(signature::missing().in_file(at)) };
     };
-    let sealed = under(seal, at, read)?;
+    let sealed = under(seal, at, options, read)?;
     match step_of(&*sealed).is_some_and(|again| again.is_same(&step)) {
         true => Ok(sealed),
         false => Err(Error::new(ErrorKind::Replaced, "another step came while this was opened").in_file(at)),
@@ -62,12 +62,28 @@ fn found(at: &Location, options: &OpenOptions) -> Result<Option<Seal>> {
     })
 }
 
+/// The same for an opening: who salvages does without a seal that cannot be read, and never without a signature.
+fn found_for(at: &Location, options: &OpenOptions) -> Result<Option<Seal>> {
+    match found(at, options) {
+        Err(error) if options.salvage && options.trusted_keys.is_empty() && is_damage(&error) => Ok(None),
+        found => found,
+    }
+}
+
+fn is_damage(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Limit | ErrorKind::Unsupported)
+}
+
 fn under(
     seal: Seal,
     at: &Location,
+    options: &OpenOptions,
     read: &dyn Fn(&Location) -> Result<Box<dyn Reader>>,
 ) -> Result<Box<dyn Reader>> {
-    if let Some(first) = seal.misfits()?.into_iter().next() {
+    // Who salvages is told of each leaf that lies in such a file.
+    if !options.salvage
+        && let Some(first) = seal.misfits()?.into_iter().next()
+    {
         return Err(first);
     }
     let seal = Arc::new(seal);

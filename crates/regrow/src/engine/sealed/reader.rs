@@ -151,6 +151,10 @@ impl Reader for SealedReader {
         self.reader.read_region(leaf, region, out)
     }
 
+    fn holders(&self, leaf: usize) -> Result<Vec<(PathBuf, u64)>> {
+        self.reader.holders(leaf)
+    }
+
     fn read_order(&self) -> Vec<usize> {
         self.reader.read_order()
     }

@@ -117,7 +117,7 @@ fn push_jobs(
     }
     let total = info.shape.len_elements();
     let size = info.dtype.size_bytes() as u64;
-    let step = pieces::piece_elements(info);
+    let step = pieces::piece_elements(checkpoint, leaf, info);
     let working = working_len_bytes(checkpoint, leaf, info, step);
     let is_sealed = is_sealed(checkpoint, leaf);
     let mut push = |first: u64, count: u64, is_sample: bool| {

@@ -6,6 +6,8 @@
 //! leaf of the reader  0 1 2 3 | 0 | 0 1 2
 //! ```
 
+use std::path::PathBuf;
+
 use crate::array::Region;
 use crate::error::{Error, Result};
 use crate::formats::{Description, Reader, Rest, Standing};
@@ -126,6 +128,11 @@ impl Reader for Composite {
     fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()> {
         let (item, leaf) = self.find(leaf)?;
         item.reader.read_region(leaf, region, out).map_err(|error| item.blame(error))
+    }
+
+    fn holders(&self, leaf: usize) -> Result<Vec<(PathBuf, u64)>> {
+        let (item, leaf) = self.find(leaf)?;
+        item.reader.holders(leaf).map_err(|error| item.blame(error))
     }
 
     fn read_order(&self) -> Vec<usize> {

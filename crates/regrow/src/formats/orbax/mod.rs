@@ -26,6 +26,7 @@
 //! | [`marker_files`] | files whose names say what a folder is |
 //! | `legacy`, `bare` | what there was before `_METADATA` |
 //! | `open`, `reader` | from a location to one tree; from its leaves to bytes |
+//! | `recover` | files that are lost, made of the others |
 //! | `writer` | the same forms, written: a folder of modules |
 //!
 //! Opening costs one pass over the metadata and the database's index, and one look-up a leaf; no array data is read.
@@ -34,7 +35,7 @@
 
 use std::borrow::Cow;
 
-use super::{Fidelity, Format, Loss, ManyWriters, Reader, SingleFile, Target, WriterRank};
+use super::{Fidelity, Format, Loss, ManyWriters, Reader, Recovery, SingleFile, Target, WriterRank};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::options::{Layout, OpenOptions, OrbaxOptions, SaveOptions};
@@ -61,6 +62,7 @@ mod opened;
 pub(crate) mod python_repr;
 mod pytree;
 mod reader;
+mod recover;
 pub mod rich;
 pub mod sharding;
 mod slot;
@@ -113,6 +115,10 @@ impl Format for Orbax {
     }
 
     fn many_writers(&self) -> Option<&dyn ManyWriters> {
+        Some(self)
+    }
+
+    fn recovery(&self) -> Option<&dyn Recovery> {
         Some(self)
     }
 }

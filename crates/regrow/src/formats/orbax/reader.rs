@@ -1,5 +1,7 @@
 //! An opened checkpoint: from leaves to bytes.
 
+use std::path::PathBuf;
+
 use bytes::Bytes;
 
 use super::slot::{Source, leaf_path};
@@ -78,6 +80,13 @@ impl Reader for OrbaxReader {
             }
         };
         read.map_err(|error| error.at_leaf(&self.path(leaf)))
+    }
+
+    fn holders(&self, leaf: usize) -> Result<Vec<(PathBuf, u64)>> {
+        match self.leaf(leaf)? {
+            (info, Source::Zarr(stored)) => stored.holders(&info.name),
+            _ => Ok(Vec::new()),
+        }
     }
 
     fn read_order(&self) -> Vec<usize> {

@@ -51,6 +51,23 @@ impl StoredArray {
         Ok(None)
     }
 
+    /// The files that chunks lie in, each with its bytes of the array, decoded. What is in the index itself is under the
+    /// checksums of that.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn holders(&self, name: &str) -> Result<Vec<(PathBuf, u64)>> {
+        let meta = self.array.meta();
+        let mut holders = Vec::new();
+        for (index, part) in meta.chunk_indices(&Region::whole(meta.shape())) {
+            if let Some(Located::At(span)) = self.store.locate(&zarr_key(name, &meta.chunk_key(&index)))? {
+                let len_bytes = part.shape().len_bytes(meta.dtype()).unwrap_or(0);
+                holders.push((span.store.describe(&span.key), len_bytes));
+            }
+        }
+        Ok(holders)
+    }
+
     /// Where the bytes are: raw in one piece, in the index, or in chunks.
     ///
     /// # Errors

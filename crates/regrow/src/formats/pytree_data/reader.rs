@@ -220,6 +220,11 @@ impl Reader for PytreeDataReader {
         Ok(())
     }
 
+    fn holders(&self, leaf: usize) -> Result<Vec<(PathBuf, u64)>> {
+        let (info, at, entry) = self.leaf(leaf)?;
+        Ok(vec![(self.data.extent(at, entry).blob.describe(), info.len_bytes())])
+    }
+
     fn read_order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.placed.tree.len()).collect();
         let entry = |leaf: usize| {

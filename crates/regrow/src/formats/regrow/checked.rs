@@ -25,6 +25,7 @@ use super::recorded::RecordedBlob;
 use crate::bytes::checksum::Crc32c;
 use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};
+use crate::formats::SummedFile;
 use crate::monitor::Monitor;
 use crate::reads::{
     BlobRef, BlockTable, CheckFor, Checked, Checks, Checksum, Extent, Part, ReadOptions, Words, check_ahead,
@@ -163,11 +164,9 @@ impl CheckedStore {
     /// # Errors
     /// `Corrupt` if it is not the one that was written, or cannot be read; what the disk says.
     pub(super) fn manifest_of(&self, part: &PartRecord) -> Result<Manifest> {
-        let blob = self.open_checked(&part.file)??;
-        let mut bytes = work_space(part.file.len_bytes)?;
-        blob.read(0, &mut bytes, ReadPath::Cached)?;
+        let bytes = self.read_whole(&part.file)?;
         let parsed = Manifest::parse(&bytes).and_then(|manifest| manifest.check_names().map(|()| manifest));
-        parsed.map_err(|error| error.in_file(blob.describe()))
+        parsed.map_err(|error| error.in_file(self.0.base.describe(part.file.name.as_bytes())))
     }
 
     /// What is recorded of each data file, but for those of parts.
@@ -178,6 +177,53 @@ impl CheckedStore {
     /// The records of processes.
     pub(super) fn parts(&self) -> impl Iterator<Item = &PartRecord> {
         self.0.parts.iter().map(|part| &part.record)
+    }
+
+    /// What is recorded of each file that is checked as a whole, but for the records of processes.
+    pub(super) fn small_records(&self) -> impl Iterator<Item = &SmallFile> {
+        self.0.small_files.iter().map(|file| &file.record)
+    }
+
+    /// Whether the file of such a record is what was written.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub(super) fn is_whole(&self, record: &SmallFile) -> Result<bool> {
+        Ok(self.open_checked(record)?.is_ok())
+    }
+
+    /// All files that are recorded, and what each block of them should be. Those of a process whose record is damaged are
+    /// left out.
+    ///
+    /// # Errors
+    /// `Corrupt` if a record contradicts itself.
+    pub(super) fn summed_files(&self) -> Result<Vec<SummedFile>> {
+        let mut files = Vec::new();
+        for record in
+            self.0.small_files.iter().map(|file| &file.record).chain(self.parts().map(|part| &part.file))
+        {
+            files.push(summed_whole(record)?);
+        }
+        for record in self.0.files.iter().map(|file| &file.record) {
+            files.push(summed_in_blocks(record)?);
+        }
+        for part in &self.0.parts {
+            for file in self.files_of(part).unwrap_or_default() {
+                files.push(summed_in_blocks(&file.record)?);
+            }
+        }
+        Ok(files)
+    }
+
+    /// All of a file that is checked as a whole.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is not what was written; what the storage says.
+    pub(super) fn read_whole(&self, record: &SmallFile) -> Result<Vec<u8>> {
+        let blob = self.open_checked(record)??;
+        let mut bytes = work_space(record.len_bytes)?;
+        blob.read(0, &mut bytes, ReadPath::Cached)?;
+        Ok(bytes)
     }
 
     /// A range of a data file, which lies behind its head.
@@ -357,6 +403,31 @@ impl CheckedStore {
             .in_file(self.0.base.describe(key))
             .help("the file is of another checkpoint: copy the checkpoint again")
     }
+}
+
+/// A file under one checksum.
+fn summed_whole(record: &SmallFile) -> Result<SummedFile> {
+    let len_bytes = record.len_bytes;
+    let digest = record.blake3.as_deref().and_then(|digest| blake3::Hash::from_hex(digest).ok());
+    let table = match digest {
+        _ if len_bytes == 0 => None,
+        Some(digest) => Some(BlockTable::of_digests(0..len_bytes, len_bytes, vec![digest], WORDS)?),
+        None if record.says_nothing() => Some(BlockTable::without_checksums(0..len_bytes, len_bytes)),
+        None => Some(BlockTable::new(0..len_bytes, len_bytes, Checksum::Crc32c, vec![record.crc32c], WORDS)?),
+    };
+    Ok(SummedFile { name: record.name.clone(), len_bytes, tables: table.into_iter().collect() })
+}
+
+/// A data file: its header under one checksum, then its blocks.
+fn summed_in_blocks(record: &DataFile) -> Result<SummedFile> {
+    let (head, len_bytes) = (record.data_offset, record.len_bytes);
+    let mut tables = Vec::with_capacity(2);
+    if head > 0 {
+        tables.push(BlockTable::new(0..head, head, Checksum::Crc32c, vec![record.head_crc32c], WORDS)?);
+    }
+    let expected = record.block_crc32c.clone();
+    tables.push(BlockTable::new(head..len_bytes, record.block_len_bytes, Checksum::Crc32c, expected, WORDS)?);
+    Ok(SummedFile { name: record.name.clone(), len_bytes, tables })
 }
 
 fn extent_of(file: &CheckedFile, offset_bytes: u64, len_bytes: u64) -> Extent<'_> {

@@ -25,7 +25,8 @@
 //!
 //! A checkpoint whose arrays are cut into shards, or were written by several processes, is in version 2: its arrays lie
 //! in *parts*. The part of process `k` is a `regrow.process_<k>.json` of this same form, whose leaves are the pieces that
-//! the process wrote, and whose data files are its own. `regrow.json` then names the parts, and places all arrays in the
+//! the process wrote, and whose data files are its own. The first one repeats the pytree of the whole as `whole`, and its
+//! `chunks`. `regrow.json` then names the parts, and places all arrays in the
 //! database (-1), which knows of each chunk the file and the offset. A part is read when one of its files is.
 //!
 //! Unknown members are ignored. A reader that finds no `regrow.json` reads the folder as Orbax would.
@@ -55,6 +56,12 @@ pub fn part_name(process: u32) -> String {
 /// Name of the data file with what one process has compressed.
 pub fn coded_name(process: u32) -> String {
     format!("regrow.process_{process}.zstd")
+}
+
+/// The process of such a record; the last there is for other names.
+pub(super) fn rank_of_part(name: &str) -> u32 {
+    let number = name.strip_prefix("regrow.process_").and_then(|rest| rest.strip_suffix(".json"));
+    number.and_then(|number| number.parse().ok()).unwrap_or(u32::MAX)
 }
 
 /// Whether it is one of these names.
@@ -115,7 +122,10 @@ pub struct Manifest {
     pub parts: Vec<PartRecord>,
     /// How the arrays of such a checkpoint are cut.
     #[serde(default)]
-    chunks: Option<ChunkShapes>,
+    pub(super) chunks: Option<ChunkShapes>,
+    /// Of the first part of such a checkpoint, the pytree of the whole.
+    #[serde(default)]
+    pub(super) whole: Option<Structure>,
 }
 
 /// The chunk shapes of the leaves of a checkpoint in parts.

@@ -23,11 +23,14 @@
 //! | `reader` | the way back |
 //! | `checked` | data files whose blocks are checked before they are handed out |
 //! | `recorded` | one of them, opened when it is wanted |
+//! | `recover` | files that are lost, made of the others |
 //! | `views` | whether all who read it read the same |
 //!
 //! The exact pytree in `regrow.json` is [`structure`](super::structure)'s. Source: `docs/formats/regrow-layout.md`.
 
-use super::{Description, Fidelity, Format, Loss, ManyWriters, Reader, SingleFile, Target, WriterRank};
+use super::{
+    Description, Fidelity, Format, Loss, ManyWriters, Reader, Recovery, SingleFile, Target, WriterRank,
+};
 use crate::array::Dtype;
 use crate::error::{Error, Result};
 use crate::location::{Location, StepFolder};
@@ -41,6 +44,7 @@ pub mod manifest;
 mod part_columns;
 mod reader;
 mod recorded;
+mod recover;
 mod save;
 mod views;
 
@@ -84,6 +88,10 @@ impl Format for Regrow {
     }
 
     fn many_writers(&self) -> Option<&dyn ManyWriters> {
+        Some(self)
+    }
+
+    fn recovery(&self) -> Option<&dyn Recovery> {
         Some(self)
     }
 }

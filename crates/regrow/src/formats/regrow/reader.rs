@@ -101,6 +101,11 @@ impl RegrowReader {
         &self.at
     }
 
+    /// The identity of its database, as recorded.
+    pub(super) fn database_uuid(&self) -> Option<&str> {
+        self.database_uuid.as_deref()
+    }
+
     /// Its files.
     pub(super) fn store(&self) -> &CheckedStore {
         &self.store

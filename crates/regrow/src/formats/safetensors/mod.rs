@@ -18,6 +18,7 @@
 //! | `pytree` | tensors to a pytree |
 //! | `packed` | four-bit elements |
 //! | `reader` | all of it as a checkpoint |
+//! | `recover` | the index, made of the headers |
 //! | `plan`, `writer` | a pytree to files, or to the bytes of one |
 //! | `losses` | what they cannot give back |
 //!
@@ -27,7 +28,7 @@ use std::ffi::OsStr;
 
 use bytes::Bytes;
 
-use super::{Fidelity, Format, Loss, ManyWriters, Preview, Reader, SingleFile, Target};
+use super::{Fidelity, Format, Loss, ManyWriters, Preview, Reader, Recovery, SingleFile, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::options::{OpenOptions, SaveOptions};
@@ -47,10 +48,12 @@ mod parts;
 mod plan;
 mod pytree;
 mod reader;
+mod recover;
 mod writer;
 
 pub use crate::options::{ByteSize, SafetensorsOptions};
 pub use pytree::TreeForm;
+pub(crate) use reader::read_header;
 pub use writer::FileImage;
 
 /// Plain safetensors files.
@@ -91,6 +94,10 @@ impl Format for Safetensors {
 
     fn many_writers(&self) -> Option<&dyn ManyWriters> {
         None
+    }
+
+    fn recovery(&self) -> Option<&dyn Recovery> {
+        Some(self)
     }
 }
 

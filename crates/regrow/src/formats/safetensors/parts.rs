@@ -110,7 +110,7 @@ fn refuse_missing_shards(folder: &Location, names: &[OsString]) -> Result<()> {
 }
 
 /// The parts of a shard's name: what stands before the numbers, its number, and how many shards there are.
-fn shard_of(name: &str) -> Option<(&str, u64, u64)> {
+pub(super) fn shard_of(name: &str) -> Option<(&str, u64, u64)> {
     let (rest, count) = name.strip_suffix(SUFFIX)?.rsplit_once("-of-")?;
     let (prefix, number) = rest.rsplit_once('-')?;
     Some((prefix, number.parse().ok()?, count.parse().ok()?))

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::iter::repeat;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -238,6 +239,11 @@ impl Reader for SafetensorsReader {
         }
     }
 
+    fn holders(&self, leaf: usize) -> Result<Vec<(PathBuf, u64)>> {
+        let (info, file, _) = self.leaf(leaf)?;
+        Ok(vec![(self.store.describe(file.name.as_encoded_bytes()), info.len_bytes())])
+    }
+
     fn read_order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.placed.tree.len()).collect();
         let place = |leaf: usize| self.placed.tensors.get(leaf).and_then(Option::as_ref);
@@ -336,7 +342,7 @@ fn slice(bytes: &Bytes, offset_bytes: u64, len_bytes: u64) -> Option<Bytes> {
     Some(bytes.slice(offset_bytes as usize..end as usize))
 }
 
-fn read_header(store: &dyn Store, name: &OsStr) -> Result<(Header, u64)> {
+pub(crate) fn read_header(store: &dyn Store, name: &OsStr) -> Result<(Header, u64)> {
     let missing = || Error::corrupt("a safetensors file is missing").help("copy the whole checkpoint again");
     let key = name.as_encoded_bytes();
     let range = |offset_bytes, len_bytes| ByteRange::Span { offset_bytes, len_bytes };

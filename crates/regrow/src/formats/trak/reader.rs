@@ -167,6 +167,16 @@ impl Reader for TrakReader {
         Ok(())
     }
 
+    fn holders(&self, leaf: usize) -> Result<Vec<(PathBuf, u64)>> {
+        let info = self.tree.leaves().get(leaf);
+        let array = self.array(leaf)?;
+        Ok(array
+            .zip(info)
+            .map(|(array, info)| (array.path().to_owned(), info.len_bytes()))
+            .into_iter()
+            .collect())
+    }
+
     fn read_order(&self) -> Vec<usize> {
         (0..self.tree.len()).collect()
     }

@@ -18,6 +18,7 @@ use super::{
 use crate::bytes::limits::work_space;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
+use crate::seal::is_name_of_side_file;
 use crate::storage::{
     Document, Entry, EntryKind, Found, Identity, Reading, Removal, Removed, Stock, Storage, Transfer,
     TransferOptions,
@@ -142,9 +143,11 @@ impl Listing {
         self.objects.range(start.clone()..).next().is_some_and(|(name, _)| name.starts_with(&start))
     }
 
-    /// What tells these versions of these objects from others.
+    /// What tells these versions of these objects from others. As on a disk, what is put beside a checkpoint makes it no other
+    /// one.
     pub(super) fn identity(&self) -> Option<Identity> {
-        let objects: Vec<_> = self.objects.iter().map(|(name, object)| (name, object.tag.text())).collect();
+        let own = self.objects.iter().filter(|(name, _)| !is_name_of_side_file(name));
+        let objects: Vec<_> = own.map(|(name, object)| (name, object.tag.text())).collect();
         (!objects.is_empty()).then(|| Identity::of_objects(objects))
     }
 

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use super::listing::Listing;
-use super::marker::{CLAIM, Claim, MARKER, MOVED, OTHER_MARKER, Running, is_bookkeeping, nonce};
+use super::marker::{CLAIM, Claim, MARKER, MOVED, OTHER_MARKER, Running, SETTLING, is_bookkeeping, nonce};
 use super::settle::settle_moved;
 use super::target::{check_gone, check_replaceable};
 use super::{Conditional, Object, Objects, key_of, split};
@@ -69,7 +69,7 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
 fn delete_all(objects: &Arc<dyn Objects>, all: Vec<Object>) -> Result<Removed> {
     let mut removed = Removed::default();
     let (claims, others): (Vec<Object>, Vec<Object>) =
-        all.into_iter().partition(|object| object.key.ends_with(CLAIM));
+        all.into_iter().partition(|object| [CLAIM, SETTLING].iter().any(|claim| object.key.ends_with(claim)));
     others
         .iter()
         .filter(|object| !is_bookkeeping(object.key.rsplit('/').next().unwrap_or_default()))
@@ -138,7 +138,8 @@ fn check_dead(objects: &Arc<dyn Objects>, at: &Location, listing: &Listing, forc
     if force {
         return Ok(());
     }
-    if let Some(claim) = listing.object(CLAIM) {
+    // Whoever finishes an overwrite says so in a claim of its own, when the pointer has led to the folder.
+    if let Some(claim) = listing.object(CLAIM).or_else(|| listing.object(SETTLING)) {
         let found = objects.get(&claim.key)?.and_then(|(bytes, _)| Claim::parse(&bytes));
         return check_gone(at, found.as_ref());
     }

@@ -121,17 +121,21 @@ pub(super) fn sweep(objects: &Arc<dyn Objects>, key: &str) -> Result<()> {
         format!("{}.{name}", key)
     };
     for folder in staged.iter().map(folder_of).collect::<BTreeSet<_>>() {
-        let is_gone = match objects.get(&format!("{folder}/{CLAIM}"))? {
-            Some((claim, _)) => Claim::parse(&claim).is_some_and(|claim| claim.is_gone()),
-            // A claim goes after all else: what has none was never begun by regrow, or is settled.
-            None => false,
+        let has = |name: &str| staged.iter().any(|object| object.key == format!("{folder}/{name}"));
+        // What goes last says until then what the others are.
+        let last = match objects.get(&format!("{folder}/{CLAIM}"))? {
+            Some((claim, _)) => Claim::parse(&claim).is_some_and(|claim| claim.is_gone()).then_some(CLAIM),
+            // The claim goes once the pointer is there, and the pointer once all is at its name: what neither of them knows is
+            // settled, and whoever did that was killed before the end. Others write folders of such names, too.
+            None if has(SETTLING) && points_to(objects, key)?.as_deref() != Some(&folder) => Some(SETTLING),
+            None => None,
         };
-        if is_gone {
+        if let Some(last) = last {
             let inside =
                 staged.iter().filter(|object| folder_of(object) == folder).map(|object| object.key.clone());
-            let (claim, others): (Vec<String>, Vec<String>) = inside.partition(|key| key.ends_with(CLAIM));
+            let (last, others): (Vec<String>, Vec<String>) = inside.partition(|key| key.ends_with(last));
             objects.delete(&others)?;
-            objects.delete(&claim)?;
+            objects.delete(&last)?;
         }
     }
     Ok(())

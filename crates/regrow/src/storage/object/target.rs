@@ -56,17 +56,21 @@ pub(super) fn check(
     let other =
         |what: &str| Error::invalid(what).in_file(target).help("choose another path, or remove it yourself");
     if let Target::Siblings { suffixes } = options.kind {
+        let mut first = None;
+        let mut has_last = false;
         for suffix in suffixes {
             let sibling = target.with_suffix(suffix);
-            if objects.head(&key_of(objects, sibling.path())?)?.is_some() {
-                return Err(if options.overwrite {
-                    pair_stays(&sibling)
-                } else {
-                    exists().in_file(&sibling)
-                });
+            has_last = objects.head(&key_of(objects, sibling.path())?)?.is_some();
+            if has_last && first.is_none() {
+                first = Some(sibling);
             }
         }
-        return Ok(Before::Nothing);
+        return match first {
+            Some(file) if !options.overwrite => Err(exists().in_file(file)),
+            Some(file) if has_last => Err(pair_stays(&file)),
+            // The last one is written last: without it the others are what a killed save has left, and no checkpoint.
+            _ => Ok(Before::Nothing),
+        };
     }
     let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
     // A server that keeps its objects in a file system may choke on a look at what is a folder there.

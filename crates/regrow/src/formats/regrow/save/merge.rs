@@ -1,9 +1,9 @@
 //! A checkpoint in parts, put together by one process when all have written theirs: the database that refers to every
 //! piece, what Orbax reads, and `regrow.json`, which names the parts. No array data is read or written.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
-use super::super::manifest::{self, ChunkShapes, LeafPlace, PartRecord, Sum};
+use super::super::manifest::{self, LeafPlace, PartRecord, Sum};
 use super::super::part_columns::PartColumns;
 use super::database::Index;
 use super::index::to_list;
@@ -13,7 +13,6 @@ use super::part::piece_name;
 use super::piece_index::{PieceEntries, PiecePlaces};
 use super::plan::Plan;
 use super::small_files::SmallFiles;
-use crate::array::Shape;
 use crate::error::{Result, ResultExt};
 use crate::formats::safetensors::index::{INDEX_FILE_NAME, Index as SafetensorsIndex};
 use crate::options::{Compression, SaveOptions};
@@ -40,6 +39,46 @@ pub(super) fn merge(
     options: &SaveOptions,
 ) -> Result<()> {
     let plan = &Plan::new(tree, options)?;
+    let (parts, places) = gather(plan, writers, staged)?;
+    if writers.iter().zip(0..).any(|(&rank, place)| rank != place) {
+        remove_left(&parts, staged)?;
+    }
+
+    let mut small = SmallFiles::new(staged);
+    orbax_documents(plan, true, options, &mut small)?;
+    if let Some(index) = safetensors_index_of_pieces(plan, &places)? {
+        small.write_whole(INDEX_FILE_NAME, &index)?;
+    }
+    let index = index_of_pieces(plan, &places, options.compression.unwrap_or(Compression::None))?;
+    let database_uuid = index.write(&mut small)?;
+    let manifest = NewManifest {
+        structure: plan.structure()?,
+        custom_metadata: options.custom_metadata.as_ref(),
+        data_files: &[],
+        files: &small.files,
+        database_uuid: database_uuid.as_deref(),
+        parts: &parts,
+        chunks: Some(&plan.chunk_shapes()),
+        pieces: None,
+        whole: None,
+    };
+    // All arrays lie in parts, of which the database knows.
+    let json = manifest.to_json(plan.leaves.iter().map(|leaf| match leaf.place {
+        LeafPlace::Raw { .. } => LeafPlace::Chunks,
+        place => place,
+    }))?;
+    staged.write(manifest::FILE_NAME, &json)
+}
+
+/// The records of what the `writers` have written, and where every piece lies.
+///
+/// # Errors
+/// As [`merge`].
+pub(super) fn gather(
+    plan: &Plan<'_>,
+    writers: &[u32],
+    staged: &dyn Publication,
+) -> Result<(Vec<PartRecord>, PiecePlaces)> {
     let mut places = PiecePlaces::new(plan)?;
     let mut parts = Vec::with_capacity(writers.len());
     let read = |rank: u32| {
@@ -72,37 +111,23 @@ pub(super) fn merge(
     places.add(&batch)?;
     drop(batch);
     places.check_whole()?;
-    if writers.iter().zip(0..).any(|(&rank, place)| rank != place) {
-        remove_left(&parts, staged)?;
-    }
+    Ok((parts, places))
+}
 
-    let mut small = SmallFiles::new(staged);
-    orbax_documents(plan, true, options, &mut small)?;
-    if places.piece_count() <= INDEX_TENSORS_MAX && places.file_count() > 1 {
-        small.write_whole(INDEX_FILE_NAME, &safetensors_index(plan, &places)?)?;
+/// The database of the pieces.
+///
+/// # Errors
+/// As a save.
+pub(super) fn index_of_pieces(
+    plan: &Plan<'_>,
+    places: &PiecePlaces,
+    compression: Compression,
+) -> Result<Index> {
+    let entries = PieceEntries::new(plan, places, compression)?;
+    match entries.are_in_order() {
+        true => Index::of_sorted(&entries),
+        false => Index::of_all(to_list(&entries)),
     }
-    let entries = PieceEntries::new(plan, &places, options.compression.unwrap_or(Compression::None))?;
-    let index = match entries.are_in_order() {
-        true => Index::of_sorted(&entries)?,
-        false => Index::of_all(to_list(&entries))?,
-    };
-    let database_uuid = index.write(&mut small)?;
-    let manifest = NewManifest {
-        structure: plan.structure()?,
-        custom_metadata: options.custom_metadata.as_ref(),
-        data_files: &[],
-        files: &small.files,
-        database_uuid: database_uuid.as_deref(),
-        parts: &parts,
-        chunks: Some(&chunk_shapes(plan)),
-        pieces: None,
-    };
-    // All arrays lie in parts, of which the database knows.
-    let json = manifest.to_json(plan.leaves.iter().map(|leaf| match leaf.place {
-        LeafPlace::Raw { .. } => LeafPlace::Chunks,
-        place => place,
-    }))?;
-    staged.write(manifest::FILE_NAME, &json)
 }
 
 /// Removes what processes have written that are none of the parts.
@@ -115,35 +140,14 @@ fn remove_left(parts: &[PartRecord], staged: &dyn Publication) -> Result<()> {
     staged.sweep("", &|name| is_of_a_process(name) && !kept.contains(name))
 }
 
-fn chunk_shapes(plan: &Plan<'_>) -> ChunkShapes {
-    let mut chunks = ChunkShapes::default();
-    let mut known: HashMap<&Shape, i64> = HashMap::new();
-    let mut is_cut = false;
-    for (at, leaf) in plan.tree.leaves().iter().enumerate() {
-        let mut number = |shape| {
-            *known.entry(shape).or_insert_with(|| {
-                chunks.shapes.push(shape.dims().to_vec());
-                chunks.shapes.len() as i64 - 1
-            })
-        };
-        let (chunk, write) = match leaf.as_array() {
-            Some(array) => (number(plan.chunk_shape(at, array)), number(Plan::write_shape(array))),
-            None => (-1, -1),
-        };
-        is_cut |= chunk != write;
-        chunks.leaf_shapes.push(chunk);
-        chunks.leaf_write_shapes.push(write);
-        if plan.is_coded(at) {
-            chunks.zstd_leaves.push(at as u32);
-        }
+/// `model.safetensors.index.json` of the pieces; `None` for one file, and for more pieces than anybody would read of.
+///
+/// # Errors
+/// None in practice.
+pub(super) fn safetensors_index_of_pieces(plan: &Plan<'_>, places: &PiecePlaces) -> Result<Option<Vec<u8>>> {
+    if places.piece_count() > INDEX_TENSORS_MAX || places.file_count() <= 1 {
+        return Ok(None);
     }
-    if !is_cut {
-        chunks.leaf_write_shapes.clear();
-    }
-    chunks
-}
-
-fn safetensors_index(plan: &Plan<'_>, places: &PiecePlaces) -> Result<Vec<u8>> {
     let mut index = SafetensorsIndex::default();
     for (at, leaf) in plan.tree.leaves().iter().enumerate() {
         let Some((array, (planned, _))) = leaf.as_array().zip(plan.leaf(at)) else { continue };
@@ -157,5 +161,5 @@ fn safetensors_index(plan: &Plan<'_>, places: &PiecePlaces) -> Result<Vec<u8>> {
             index.insert(&name, file, len_bytes);
         }
     }
-    index.to_json()
+    index.to_json().map(Some)
 }

@@ -31,6 +31,7 @@
 //! | `small_files`, `orbax_documents` | what is read whole, and what Orbax reads |
 //! | `part`, `coded_part` | what one process of several writes; of that, what is compressed |
 //! | `merge`, `piece_index` | the parts put together; where every piece lies |
+//! | `remake` | small files of a checkpoint that is there, made anew |
 //! | `data_file` | the record of a file that was written |
 
 use self::base::Base;
@@ -67,12 +68,15 @@ mod part;
 mod piece_index;
 mod place;
 mod plan;
+mod remake;
 mod reuse;
 mod small_files;
 mod split;
 #[cfg(test)]
 mod tests;
 mod write;
+
+pub(super) use remake::{Found, Remade, record_anew, remake};
 
 /// Saves a tree.
 pub(super) fn save(tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {

@@ -7,6 +7,7 @@ use super::super::manifest::{
     SmallFile, VERSION, VERSION_OF_PARTS,
 };
 use crate::bytes::checksum::crc32c;
+use crate::bytes::side_document::{now_unix_ns, writer};
 use crate::error::{Error, Result};
 
 /// The file in the making, of a checkpoint that is being written now.
@@ -28,6 +29,8 @@ pub(super) struct NewManifest<'a> {
     pub chunks: Option<&'a ChunkShapes>,
     /// Of a part, which pieces it has.
     pub pieces: Option<&'a Pieces>,
+    /// Of the first part, the exact pytree of the whole: what `regrow.json` is made of if it is lost.
+    pub whole: Option<&'a str>,
 }
 
 impl NewManifest<'_> {
@@ -36,8 +39,6 @@ impl NewManifest<'_> {
     /// # Errors
     /// None in practice.
     pub fn to_json(&self, places: impl ExactSizeIterator<Item = LeafPlace> + Clone) -> Result<Vec<u8>> {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let created_unix_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         let mut out = Vec::with_capacity(4096 + self.structure.len() + 16 * places.len());
         out.extend_from_slice(OPENING.as_bytes());
         out.extend_from_slice(b"00000000\",");
@@ -45,9 +46,9 @@ impl NewManifest<'_> {
         let in_parts = !self.parts.is_empty() || self.pieces.is_some();
         push_json(&mut out, if in_parts { &VERSION_OF_PARTS } else { &VERSION })?;
         out.extend_from_slice(b",\"writer\":");
-        push_json(&mut out, &concat!("regrow ", env!("CARGO_PKG_VERSION")))?;
+        push_json(&mut out, &writer())?;
         out.extend_from_slice(b",\"created_unix_ns\":");
-        push_json(&mut out, &created_unix_ns)?;
+        push_json(&mut out, &now_unix_ns())?;
         out.extend_from_slice(b",\"custom_metadata\":");
         push_json(&mut out, &self.custom_metadata)?;
         // Whoever merges parts reads no further than the columns.
@@ -73,6 +74,10 @@ impl NewManifest<'_> {
         if let Some(chunks) = self.chunks {
             out.extend_from_slice(b",\"chunks\":");
             push_json(&mut out, chunks)?;
+        }
+        if let Some(whole) = self.whole {
+            out.extend_from_slice(b",\"whole\":");
+            out.extend_from_slice(whole.as_bytes());
         }
         out.push(b'}');
         let crc = format!("{:08x}", crc32c(out.get(BODY_OFFSET..).unwrap_or_default()));

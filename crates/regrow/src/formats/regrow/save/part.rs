@@ -63,6 +63,9 @@ pub(super) fn write_part(
     let mut data_files = write_files(&placed, staged)?;
     let coded = (writer.rank, data_files.len());
     data_files.extend(write_coded(&plan, &placed.plan, &mut pieces, coded, staged, options)?);
+    // Whoever stands for a process that died may stand for the first.
+    let is_first = writer.rank == 0 || writer.rank >= writer.count;
+    let chunks = is_first.then(|| plan.chunk_shapes());
     let manifest = NewManifest {
         structure: placed.plan.structure()?,
         custom_metadata: None,
@@ -70,8 +73,9 @@ pub(super) fn write_part(
         files: &[],
         database_uuid: None,
         parts: &[],
-        chunks: None,
+        chunks: chunks.as_ref(),
         pieces: Some(&pieces),
+        whole: is_first.then(|| plan.structure()).transpose()?,
     };
     let json = manifest.to_json(placed.plan.leaves.iter().map(|leaf| leaf.place))?;
     staged.write(&manifest::part_name(writer.rank), &json)

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-use super::super::manifest::LeafPlace;
+use super::super::manifest::{ChunkShapes, LeafPlace};
 use super::super::stored_dtype;
 use super::cut;
 use super::names::Names;
@@ -198,9 +198,45 @@ impl<'t> Plan<'t> {
         own.unwrap_or_else(|| Self::write_shape(array))
     }
 
+    /// Says into which chunks a leaf is cut, where that was decided by an earlier save.
+    pub fn set_chunk_shape(&mut self, leaf: usize, chunk: Option<&Shape>) {
+        if let Some((at, chunk)) = u32::try_from(leaf).ok().zip(chunk) {
+            self.chunks.insert(at, chunk.clone());
+        }
+    }
+
     /// The shape of what is written at once of an array: its shards', else all of it.
     pub fn write_shape(array: &Array) -> &Shape {
         array.shards().map_or(array.shape(), Shards::chunk_shape)
+    }
+
+    /// How the arrays are cut.
+    pub fn chunk_shapes(&self) -> ChunkShapes {
+        let mut chunks = ChunkShapes::default();
+        let mut known: HashMap<&Shape, i64> = HashMap::new();
+        let mut is_cut = false;
+        for (at, leaf) in self.tree.leaves().iter().enumerate() {
+            let mut number = |shape| {
+                *known.entry(shape).or_insert_with(|| {
+                    chunks.shapes.push(shape.dims().to_vec());
+                    chunks.shapes.len() as i64 - 1
+                })
+            };
+            let (chunk, write) = match leaf.as_array() {
+                Some(array) => (number(self.chunk_shape(at, array)), number(Self::write_shape(array))),
+                None => (-1, -1),
+            };
+            is_cut |= chunk != write;
+            chunks.leaf_shapes.push(chunk);
+            chunks.leaf_write_shapes.push(write);
+            if self.is_coded(at) {
+                chunks.zstd_leaves.push(at as u32);
+            }
+        }
+        if !is_cut {
+            chunks.leaf_write_shapes.clear();
+        }
+        chunks
     }
 
     /// Whether a leaf is compressed.

@@ -66,6 +66,7 @@ pub(super) fn write(placed: Placed<'_>, staged: &dyn Publication, options: &Save
         parts: &[],
         chunks: None,
         pieces: None,
+        whole: None,
     };
     let json = manifest.to_json(plan.leaves.iter().map(|leaf| leaf.place))?;
     staged.write(manifest::FILE_NAME, &json)
@@ -135,7 +136,11 @@ fn write_safetensors(
     Ok(data_file(file.name.clone(), data_offset, crc32c(&file.head), out.finish()?))
 }
 
-fn safetensors_index(plan: &Plan<'_>, files: &[DataFile]) -> Result<Vec<u8>> {
+/// `model.safetensors.index.json` of raw leaves.
+///
+/// # Errors
+/// None in practice.
+pub(super) fn safetensors_index(plan: &Plan<'_>, files: &[DataFile]) -> Result<Vec<u8>> {
     let mut index = SafetensorsIndex::default();
     for (leaf, planned) in plan.leaves.iter().enumerate() {
         if let LeafPlace::Raw { file, .. } = planned.place

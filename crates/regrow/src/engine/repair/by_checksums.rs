@@ -1,0 +1,289 @@
+//! Repair without parity: damaged blocks come from a replica or another step, each proved by the checksums that the checkpoint
+//! itself has, those of its seal or of `regrow.json`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{HealedFile, RepairOptions, RepairReport, is_damage};
+use crate::bytes::limits::work_space;
+use crate::error::{Error, Result};
+use crate::formats::{Counterpart, SummedFile, builtin_formats};
+use crate::location::Location;
+use crate::monitor::{Monitor, Stage};
+use crate::reads::{Block, BlockTable};
+use crate::seal::{Place, Seal};
+use crate::storage::PublishOptions;
+use crate::store::{Blob, ReadPath};
+
+/// What is said where nothing tells good bytes from others.
+const NO_CHECKSUMS: &str = "nothing tells which bytes of the other checkpoint are right: this one has neither parity nor a seal, \
+                            and no checksums of its own; if the other one is a copy, copy it again";
+
+/// Heals the files of the checkpoint at a location from another checkpoint.
+///
+/// # Errors
+/// What the storage says; `Corrupt` if what was written is not what is read back. Files that have been written by then are
+/// whole, all others as they were.
+pub(super) fn heal(
+    at: &Location,
+    from: &Location,
+    options: &RepairOptions,
+    report: &mut RepairReport,
+) -> Result<()> {
+    let Some(summed) = Summed::find(at, from)? else {
+        report.notes.push(NO_CHECKSUMS.to_owned());
+        return Ok(());
+    };
+    let len_bytes = summed.files.iter().map(|file| file.len_bytes).fold(0, u64::saturating_add);
+    let monitor = &options.monitor;
+    monitor.expect(len_bytes);
+    monitor.enter(Stage::Read);
+    report.bytes = len_bytes;
+    for file in &summed.files {
+        let healing = Healing::look(&summed, file, monitor)?;
+        if healing.is_whole() {
+            continue;
+        }
+        report.lost.extend(healing.lost());
+        let bytes = healing.restored_bytes();
+        if healing.has_holes() || bytes == 0 && !healing.is_misfit {
+            continue;
+        }
+        let target = summed.folder.join(&file.name);
+        if !options.check {
+            healing.write(&target)?;
+            let after = Healing::look(&summed, file, &Monitor::new())?;
+            if after.damage.len() > healing.lost_count() {
+                return Err(Error::corrupt("what was written is not what is read back").in_file(&target).help(
+                    "the disk fails, or something else writes to the checkpoint: copy it elsewhere and repair the copy",
+                ));
+            }
+        }
+        report.healed.push(HealedFile { path: target.describe(), bytes });
+    }
+    Ok(())
+}
+
+/// The files of a checkpoint with their checksums, and where else they may be.
+struct Summed {
+    folder: Location,
+    files: Vec<SummedFile>,
+    /// The folder of the other checkpoint, and what its names begin with instead.
+    theirs: Location,
+    stems: Option<(String, String)>,
+    counterpart: Option<Box<dyn Counterpart>>,
+}
+
+impl Summed {
+    /// Those of a seal, else those that the layout has; `None` if there are none.
+    fn find(at: &Location, from: &Location) -> Result<Option<Self>> {
+        let seal = match Seal::found(at) {
+            // One that covers a folder around the checkpoint is the seal of that one.
+            Ok(seal) => seal.filter(|seal| seal.place.file.is_same(&Place::of(at).file)),
+            Err(error) if is_damage(&error, at) => None,
+            Err(error) => return Err(error),
+        };
+        if let Some(Seal { place, files, .. }) = seal {
+            let theirs = Place::of(from);
+            let files = files.into_iter().filter_map(Arc::into_inner);
+            let files = files.map(|file| SummedFile {
+                name: file.name,
+                len_bytes: file.len_bytes,
+                tables: vec![file.table],
+            });
+            let stems = (!place.covers_folder && !theirs.covers_folder).then_some((place.stem, theirs.stem));
+            let counterpart = None;
+            let files = files.collect();
+            return Ok(Some(Self { folder: place.folder, files, theirs: theirs.folder, stems, counterpart }));
+        }
+        if !at.is_folder() {
+            return Ok(None);
+        }
+        for recovery in builtin_formats().into_iter().filter_map(|format| format.recovery()) {
+            if let Some(files) = recovery.summed_files(at)? {
+                let counterpart = recovery.counterpart(at, from)?;
+                let (folder, theirs) = (at.clone(), from.clone());
+                return Ok(Some(Self { folder, files, theirs, stems: None, counterpart }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The other checkpoint's file of the same name.
+    fn open_theirs(&self, name: &str) -> Result<Option<Arc<dyn Blob>>> {
+        let name = match &self.stems {
+            Some((own, theirs)) => {
+                name.strip_prefix(own).map_or_else(|| name.to_owned(), |rest| format!("{theirs}{rest}"))
+            }
+            None => name.to_owned(),
+        };
+        opened(&self.theirs, &name)
+    }
+}
+
+/// A file, if it is there and is one.
+fn opened(folder: &Location, name: &str) -> Result<Option<Arc<dyn Blob>>> {
+    match folder.store().open(name.as_bytes()) {
+        Err(error) if is_damage(&error, folder) => Ok(None),
+        other => other,
+    }
+}
+
+/// Where the good bytes of a damaged block are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// In the other checkpoint's file of this name.
+    SameFile,
+    /// Elsewhere in the other checkpoint.
+    Counterpart,
+    /// Nowhere; whether there are any bytes here.
+    Lost { is_there: bool },
+}
+
+/// A file on its way to be whole.
+struct Healing<'s> {
+    summed: &'s Summed,
+    file: &'s SummedFile,
+    own: Option<Arc<dyn Blob>>,
+    theirs: Option<Arc<dyn Blob>>,
+    /// Whether the file is gone, or has another length.
+    is_misfit: bool,
+    /// The damaged blocks, by where they begin: where they end, and where good ones are.
+    damage: BTreeMap<u64, (u64, Origin)>,
+}
+
+impl<'s> Healing<'s> {
+    /// Reads all of the file.
+    fn look(summed: &'s Summed, file: &'s SummedFile, monitor: &Monitor) -> Result<Self> {
+        let own = opened(&summed.folder, &file.name)?;
+        let theirs = summed.open_theirs(&file.name)?;
+        let is_misfit = own.as_ref().is_none_or(|own| own.len_bytes() != file.len_bytes);
+        let mut healing = Self { summed, file, own, theirs, is_misfit, damage: BTreeMap::new() };
+        for table in &file.tables {
+            let range = table.range();
+            for block in table.blocks(range.start, range.end) {
+                if let Some(origin) = healing.origin(table, block)? {
+                    healing.damage.insert(block.start, (block.end, origin));
+                }
+                monitor.done(Stage::Read, block.end - block.start)?;
+            }
+        }
+        Ok(healing)
+    }
+
+    /// Where the good bytes of a block are, if not here.
+    fn origin(&self, table: &BlockTable, block: Block) -> Result<Option<Origin>> {
+        let mut bytes = work_space(block.end - block.start)?;
+        let is_there = self.read_own(block.start, &mut bytes)?;
+        if is_there && table.is_good(block, &bytes) {
+            return Ok(None);
+        }
+        for origin in [Origin::SameFile, Origin::Counterpart] {
+            if self.read_from(origin, block.start, &mut bytes)? && table.is_good(block, &bytes) {
+                return Ok(Some(origin));
+            }
+        }
+        Ok(Some(Origin::Lost { is_there }))
+    }
+
+    fn read_own(&self, offset_bytes: u64, out: &mut [u8]) -> Result<bool> {
+        read(self.own.as_deref(), &self.summed.folder, offset_bytes, out)
+    }
+
+    fn read_from(&self, origin: Origin, offset_bytes: u64, out: &mut [u8]) -> Result<bool> {
+        match origin {
+            Origin::SameFile => read(self.theirs.as_deref(), &self.summed.theirs, offset_bytes, out),
+            Origin::Counterpart => match &self.summed.counterpart {
+                Some(counterpart) => counterpart.read(&self.file.name, offset_bytes, out),
+                None => Ok(false),
+            },
+            Origin::Lost { .. } => self.read_own(offset_bytes, out),
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.damage.is_empty() && !self.is_misfit
+    }
+
+    /// Whether there are bytes for which nothing could be written: not even what is there now.
+    fn has_holes(&self) -> bool {
+        let is_hole = |origin: Origin| match origin {
+            Origin::Lost { is_there } => self.is_misfit || !is_there,
+            _ => false,
+        };
+        self.damage.values().any(|(_, origin)| is_hole(*origin))
+    }
+
+    fn lost_count(&self) -> usize {
+        self.damage.values().filter(|(_, origin)| matches!(origin, Origin::Lost { .. })).count()
+    }
+
+    /// Bytes of damaged blocks that are to be had.
+    fn restored_bytes(&self) -> u64 {
+        let restored = self.damage.iter().filter(|(_, (_, origin))| !matches!(origin, Origin::Lost { .. }));
+        restored.map(|(start, (end, _))| end - start).sum()
+    }
+
+    /// What is lost, as errors: one for each run of blocks.
+    fn lost(&self) -> Vec<Error> {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for (&start, &(end, origin)) in &self.damage {
+            match (origin, runs.last_mut()) {
+                (Origin::Lost { .. }, Some(last)) if last.1 == start => last.1 = end,
+                (Origin::Lost { .. }, _) => runs.push((start, end)),
+                _ => {}
+            }
+        }
+        let error = |(start, end): (u64, u64)| {
+            Error::corrupt(format!("{} bytes are lost: the other checkpoint has not the same there", end - start))
+                .in_file(self.summed.folder.join(&self.file.name))
+                .at_byte(start)
+                .help("try a further replica (`--from`); parity, made while a checkpoint is whole, heals without one")
+        };
+        runs.into_iter().map(error).collect()
+    }
+
+    /// Writes the file anew beside the damaged one, and puts it in its place in one step.
+    fn write(&self, target: &Location) -> Result<()> {
+        let publication = target.storage().publish(target, PublishOptions::of_one_file(&Monitor::new()))?;
+        let mut writer = publication.single_writer(self.file.len_bytes, 0)?;
+        writer.write_with(self.file.len_bytes, &mut |offset_bytes, out| self.fill(offset_bytes, out))?;
+        writer.finish()?;
+        publication.commit()
+    }
+
+    fn fill(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        let (mut at, mut left) = (offset_bytes, out);
+        while !left.is_empty() {
+            // The damaged block that holds this byte, else everything up to the next one.
+            let holding = self.damage.range(..=at).next_back().filter(|(_, (end, _))| at < *end);
+            let next = self.damage.range(at..).next().map(|(start, _)| *start);
+            let (origin, end) = match holding {
+                Some((_, (end, origin))) => (*origin, *end),
+                None => (Origin::Lost { is_there: true }, next.unwrap_or(u64::MAX)),
+            };
+            let len = (end - at).min(left.len() as u64);
+            let (now, later) = std::mem::take(&mut left).split_at_mut(len as usize);
+            if !self.read_from(origin, at, now)? {
+                return Err(Error::corrupt("what was there a moment ago is gone")
+                    .in_file(self.summed.folder.join(&self.file.name))
+                    .at_byte(at)
+                    .help(
+                        "something else writes to one of the two checkpoints: try again when nobody does",
+                    ));
+            }
+            (at, left) = (at + len, later);
+        }
+        Ok(())
+    }
+}
+
+/// False where the bytes are not to be had.
+fn read(blob: Option<&dyn Blob>, folder: &Location, offset_bytes: u64, out: &mut [u8]) -> Result<bool> {
+    let Some(blob) = blob else { return Ok(false) };
+    match blob.read(offset_bytes, out, ReadPath::Cached) {
+        Ok(()) => Ok(true),
+        Err(error) if is_damage(&error, folder) => Ok(false),
+        Err(error) => Err(error),
+    }
+}

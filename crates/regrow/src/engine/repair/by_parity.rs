@@ -1,0 +1,98 @@
+//! Repair by the parity beside a checkpoint, and by a replica as far as that is better.
+
+use super::heal::Heal;
+use super::index::Parity;
+use super::restored::Restored;
+use super::scan::Damage;
+use super::{RepairOptions, RepairReport};
+use crate::engine::parity::{self, Run};
+use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::monitor::Monitor;
+use crate::parity::{ParityPlace, ParityRatio};
+
+/// Heals what can be healed.
+///
+/// # Errors
+/// As [`repair`](super::repair).
+pub(super) fn heal(
+    at: &Location,
+    parity: &Parity,
+    options: &RepairOptions,
+    report: &mut RepairReport,
+) -> Result<()> {
+    let (place, document) = (&parity.at.place, &parity.document);
+    let run = Run::new(&place.folder, place.folder.store(), document);
+    let damage = Damage::find(parity, &run, &options.monitor)?;
+    report.bytes = document.geometry().len_bytes;
+    let other = options.from.as_ref().map(|from| replica(from, at, parity)).transpose()?;
+    report.is_parity_damaged = !damage.parity.is_empty() || !parity.is_index_whole;
+    let restored = Restored::of(parity, &run, other.as_ref(), &damage)?;
+    let geometry = document.geometry();
+    let mut heal = Heal {
+        folder: &place.folder,
+        run: &run,
+        geometry,
+        damage: &damage,
+        restored,
+        is_check: options.check,
+        monitor: &options.monitor,
+    };
+    if !damage.is_none() {
+        (report.healed, report.lost) = heal.all()?;
+    }
+    if options.check {
+        return Ok(());
+    }
+    if !report.healed.is_empty() {
+        prove(parity, &damage, heal.restored.lost.len())?;
+    }
+    if report.is_parity_damaged && report.lost.is_empty() {
+        remake(at, parity)?;
+    }
+    Ok(())
+}
+
+/// Makes the parity anew, of the files as they are.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn remake(at: &Location, parity: &Parity) -> Result<()> {
+    let document = &parity.document;
+    let ratio: ParityRatio = document.ratio.parse().unwrap_or_default();
+    parity::put(at, &document.layout, ratio, &Monitor::new(), &|| Ok(())).map(drop)
+}
+
+/// The files of a replica, by the names that they have there.
+fn replica(from: &Location, at: &Location, parity: &Parity) -> Result<Run> {
+    if from.is_same(at) {
+        return Err(Error::invalid("the replica is the checkpoint itself").in_file(from));
+    }
+    let theirs = ParityPlace::of(from).place;
+    if theirs.covers_folder != parity.at.place.covers_folder {
+        return Err(Error::invalid(
+            "the replica is another kind of checkpoint: one is a folder, the other is files",
+        )
+        .in_file(from));
+    }
+    let renamed = |name: &String| match name.strip_prefix(&parity.at.place.stem) {
+        Some(rest) if !theirs.covers_folder => format!("{}{rest}", theirs.stem),
+        _ => name.clone(),
+    };
+    let folder = &theirs.folder;
+    Ok(Run::of(folder, folder.store(), parity.document.names.iter().map(renamed), &parity.document.len_bytes))
+}
+
+/// Reads what was written, and errs unless it is what it should be: nothing but what is lost may be damaged.
+fn prove(parity: &Parity, before: &Damage, lost: usize) -> Result<()> {
+    let folder = &parity.at.place.folder;
+    let run = Run::new(folder, folder.store(), &parity.document);
+    let after = Damage::of_data(parity, &run, &Monitor::new())?;
+    if after.len() <= lost && after.is_subset(&before.data) {
+        return Ok(());
+    }
+    Err(Error::corrupt("what was written is not what is read back")
+        .in_file(&parity.at.place.folder)
+        .expected(format_args!("{lost} damaged blocks"), after.len())
+        .help("the disk fails, or something else writes to the checkpoint: copy it elsewhere and repair the copy"))
+}

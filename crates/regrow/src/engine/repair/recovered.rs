@@ -1,0 +1,119 @@
+//! Files that are lost, made of the others: each layout knows which.
+
+use std::path::PathBuf;
+
+use super::{RepairOptions, RepairReport, is_damage};
+use crate::error::{Error, Result};
+use crate::formats::{self, builtin_formats};
+use crate::location::Location;
+use crate::storage::{Entry, UNCOMMITTED_MARK};
+
+/// Of files that say the same as others, one may bring back another, and that one a third.
+const ROUNDS_MAX: usize = 3;
+
+/// Says that what is below a folder are its items.
+const OF_ITEMS: [&str; 2] = ["_CHECKPOINT_METADATA", "orbax.checkpoint"];
+
+/// What lies beside the arrays of one pytree, and is no item.
+const PARTS: [&str; 3] = ["d", "array_metadatas", "ocdbt.process_"];
+
+/// Items that have no such file beside them, of former times.
+const ITEMS: [&str; 3] = ["default", "state", "params"];
+
+/// A file that was lost or damaged, and was made anew of the others.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct RecoveredFile {
+    /// The file.
+    pub path: PathBuf,
+    /// Its length.
+    pub bytes: u64,
+    /// What it was made of, and what is not sure about it.
+    pub how: String,
+}
+
+/// Makes files anew, of the checkpoint in a folder and of its items.
+///
+/// # Errors
+/// What the storage says. Files that were written by then are whole.
+pub(super) fn recover(at: &Location, options: &RepairOptions, report: &mut RepairReport) -> Result<()> {
+    if !at.is_folder() {
+        return Ok(());
+    }
+    for folder in [vec![at.clone()], items_of(at)?].concat() {
+        let mut rounds = 0;
+        while recover_in(&folder, options, report)? && !options.check && rounds < ROUNDS_MAX {
+            rounds += 1;
+        }
+    }
+    Ok(())
+}
+
+/// True if anything was done.
+fn recover_in(folder: &Location, options: &RepairOptions, report: &mut RepairReport) -> Result<bool> {
+    for format in builtin_formats() {
+        options.monitor.check()?;
+        let files = match format.recovery().map(|it| it.recover(folder, options.from.as_ref())) {
+            Some(Ok(files)) => files,
+            None => Vec::new(),
+            // What it would be made of is damaged, too.
+            Some(Err(error)) if is_damage(&error, folder) => {
+                add(&mut report.lost, error);
+                Vec::new()
+            }
+            Some(Err(error)) => return Err(error),
+        };
+        if !files.is_empty() {
+            write(folder, files, options, report)?;
+            return Ok(true);
+        }
+        // The first that knows the folder is the one that reads it.
+        if format.recognise(folder).unwrap_or(false) {
+            break;
+        }
+    }
+    Ok(false)
+}
+
+fn write(
+    folder: &Location,
+    files: Vec<formats::RecoveredFile>,
+    options: &RepairOptions,
+    report: &mut RepairReport,
+) -> Result<()> {
+    for formats::RecoveredFile { name, bytes, how } in files {
+        let (path, len_bytes) = (folder.join(&name).describe(), bytes.len() as u64);
+        if !options.check {
+            folder.store().put(name.as_bytes(), bytes.into())?;
+        }
+        match report.recovered.iter_mut().find(|file| file.path == path) {
+            // Made once more, with what has come back meanwhile.
+            Some(file) => file.bytes = len_bytes,
+            None => report.recovered.push(RecoveredFile { path, bytes: len_bytes, how }),
+        }
+    }
+    Ok(())
+}
+
+/// Adds an error unless it has been said.
+fn add(lost: &mut Vec<Error>, error: Error) {
+    if !lost.iter().any(|known| known.to_string() == error.to_string()) {
+        lost.push(error);
+    }
+}
+
+/// The folders of the items of a checkpoint that has some.
+fn items_of(at: &Location) -> Result<Vec<Location>> {
+    if !at.has_listings() {
+        return Ok(Vec::new());
+    }
+    let has_items = at.first_file(&OF_ITEMS).is_some();
+    let is_part =
+        |name: &str| PARTS.iter().any(|part| name == *part || part.ends_with('_') && name.starts_with(part));
+    let is_item = |name: &str| {
+        (has_items || ITEMS.contains(&name)) && !name.contains(UNCOMMITTED_MARK) && !is_part(name)
+    };
+    let folders = at.entries()?.into_iter().filter(|entry| Entry::is_folder(entry) && !entry.is_link);
+    let names = folders.filter_map(|folder| folder.name.into_string().ok());
+    Ok(names.filter(|name| is_item(name)).map(|name| at.join(name)).collect())
+}

@@ -1,0 +1,315 @@
+//! Files of a checkpoint that can be made of its others.
+//!
+//! ```text
+//! manifest.ocdbt         of the databases that each process has written for itself: ocdbt.process_<n>/manifest.ocdbt
+//! _METADATA              of another step of the same tree; else of the names of the arrays
+//! _CHECKPOINT_METADATA   of the folders beside it, where the v1 API cannot do without
+//! commit_success.txt     in a bucket, of a checkpoint that says of itself that it was committed
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::Orbax;
+use super::arrays::{DOCUMENTS, MANIFEST_FILE};
+use super::checkpoint_metadata::{
+    CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers, PYTREE_HANDLER, V1_METRICS_HANDLER,
+    V1_PYTREE_HANDLER,
+};
+use super::entry::{Entry, KeyType};
+use super::files::{Listed, list, read_small};
+use super::marker_files::{COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
+use super::metadata::{METADATA_FILE, TreeMetadata};
+use super::steps::TMP_MARK;
+use super::strings::STRINGS_FILE;
+use super::structure;
+use super::writer::documents::COMMIT_TEXT;
+use crate::bytes::side_document::now_unix_ns;
+use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::formats::{COMMIT_MARKERS, RecoveredFile, Recovery, regrow};
+use crate::location::Location;
+use crate::store::Located;
+use crate::store::ocdbt::{EntryValue, OcdbtConfig, OcdbtStore, random_data_file_name, write_database};
+use crate::text::counted;
+
+/// What the folder of one process' database is called.
+const PROCESS_PREFIX: &str = "ocdbt.process_";
+
+/// So many bytes are looked at to see whether there are any.
+const GLANCE_LEN_BYTES: u64 = 4096;
+
+/// The item in which the v1 API keeps metrics.
+const METRICS: &str = "metrics";
+
+impl Recovery for Orbax {
+    fn recover(&self, at: &Location, other: Option<&Location>) -> Result<Vec<RecoveredFile>> {
+        if !at.is_folder() {
+            return Ok(Vec::new());
+        }
+        let folder = Folder { at, listed: list(at)? };
+        // The default layout knows more of its own files.
+        if folder.has(regrow::manifest::FILE_NAME) || folder.is_beside_regrow_json() {
+            return Ok(Vec::new());
+        }
+        let mut files = Vec::new();
+        let entries = folder.database(&mut files)?;
+        folder.metadata(entries.as_deref(), other, &mut files)?;
+        folder.checkpoint_metadata(&mut files)?;
+        folder.marker(&mut files)?;
+        Ok(files)
+    }
+}
+
+/// The folder of a checkpoint, or of an item.
+struct Folder<'a> {
+    at: &'a Location,
+    listed: Vec<Listed>,
+}
+
+impl Folder<'_> {
+    fn has(&self, file: &str) -> bool {
+        self.listed.iter().any(|entry| !entry.is_dir && entry.name == file)
+    }
+
+    fn is_beside_regrow_json(&self) -> bool {
+        self.read_metadata(self.at).is_ok_and(|metadata| metadata.is_some_and(|it| it.beside_regrow_json))
+    }
+
+    fn read_metadata(&self, at: &Location) -> Result<Option<TreeMetadata>> {
+        read_small(&at.join(METADATA_FILE))?.map(|bytes| TreeMetadata::parse(&bytes)).transpose()
+    }
+
+    /// The keys of the database, if there is one. If its root record is lost, it is put together of those of the processes.
+    fn database(&self, files: &mut Vec<RecoveredFile>) -> Result<Option<Vec<Vec<u8>>>> {
+        let mut processes: Vec<(u32, &str)> = self.listed.iter().filter_map(process_of).collect();
+        processes.sort_unstable();
+        if !self.has(MANIFEST_FILE) && processes.is_empty() {
+            return Ok(None);
+        }
+        let opened = OcdbtStore::open(self.at.opened()?).and_then(|database| database.entries());
+        match opened {
+            Ok(entries) => return Ok(Some(entries.into_iter().map(|(key, _)| key).collect())),
+            Err(error) if processes.is_empty() || !is_lost(&error) => return Err(error),
+            Err(_) => {}
+        }
+        let mut merged: BTreeMap<Vec<u8>, EntryValue> = BTreeMap::new();
+        for (_, name) in &processes {
+            let folder = self.at.join(name);
+            let entries = OcdbtStore::open(folder.opened()?).and_then(|database| database.entries());
+            let base: Arc<[u8]> = Arc::from(format!("{name}/").as_bytes());
+            for (key, located) in entries.in_file(&folder)? {
+                // What several processes have written, such as documents, is the same.
+                merged.entry(key).or_insert_with(|| below(&base, located));
+            }
+        }
+        let keys = merged.keys().cloned().collect();
+        let node_file = random_data_file_name()?;
+        let database = write_database(&OcdbtConfig::orbax(), merged.into_iter().collect(), &node_file, 0)?;
+        let how = format!(
+            "put together of the {}",
+            counted(processes.len(), "database that a process wrote", "databases that the processes wrote")
+        );
+        if !database.nodes.is_empty() {
+            files.push(RecoveredFile { name: node_file, bytes: database.nodes, how: how.clone() });
+        }
+        let manifests = database.manifests.into_iter();
+        files.extend(manifests.map(|(name, bytes)| RecoveredFile { name, bytes, how: how.clone() }));
+        Ok(Some(keys))
+    }
+
+    /// The tree, if what says it is lost.
+    fn metadata(
+        &self,
+        keys: Option<&[Vec<u8>]>,
+        other: Option<&Location>,
+        files: &mut Vec<RecoveredFile>,
+    ) -> Result<()> {
+        match self.read_metadata(self.at) {
+            Ok(Some(_)) => return Ok(()),
+            Ok(None) => {}
+            Err(error) if is_lost(&error) => {}
+            Err(error) => return Err(error),
+        }
+        let (names, use_zarr3) = match keys {
+            Some(keys) => names_of_keys(keys),
+            None => self.names_of_folders()?,
+        };
+        if names.is_empty() {
+            return Ok(());
+        }
+        let name = METADATA_FILE.to_owned();
+        if let Some((bytes, from)) = other.and_then(|other| self.metadata_of(other, &names, keys.is_some())) {
+            let how = format!("that of {}, which has arrays of the same names", from.describe().display());
+            files.push(RecoveredFile { name, bytes, how });
+            return Ok(());
+        }
+        let entry = |name: &String| Entry {
+            keys: name.split('.').map(|key| (KeyType::Dict, key.to_owned())).collect(),
+            value_type: "np.ndarray".to_owned(),
+            skip_deserialize: false,
+            write_shape: None,
+        };
+        let metadata = TreeMetadata {
+            entries: names.iter().map(entry).collect(),
+            use_ocdbt: Some(keys.is_some()),
+            use_zarr3,
+            store_array_data_equal_to_fill_value: true,
+            ..TreeMetadata::default()
+        };
+        // A guess is worth less than a damaged file that somebody may mend by hand.
+        if !self.is_gone(METADATA_FILE)? {
+            return Ok(());
+        }
+        structure::build(&metadata).in_file(self.at.join(METADATA_FILE))?;
+        let mut how = "guessed from the names of the arrays: dicts for lists and tuples, NumPy arrays for numbers and arrays \
+                       of JAX; empty containers are gone"
+            .to_owned();
+        if self.has(STRINGS_FILE) {
+            how += &format!(", and so are the texts, which {STRINGS_FILE} has still");
+        }
+        files.push(RecoveredFile { name, bytes: metadata.to_json()?, how });
+        Ok(())
+    }
+
+    /// Whether nothing is left of a file: no file, or zeros that were never written.
+    fn is_gone(&self, file: &str) -> Result<bool> {
+        let bytes = self.at.join(file).read_beginning(GLANCE_LEN_BYTES)?;
+        Ok(bytes.is_none_or(|bytes| bytes.iter().all(|&byte| byte == 0)))
+    }
+
+    /// The `_METADATA` of a replica or another step, if it is about these arrays.
+    fn metadata_of(
+        &self,
+        other: &Location,
+        names: &BTreeSet<String>,
+        use_ocdbt: bool,
+    ) -> Option<(Vec<u8>, Location)> {
+        // The other one may be named by its step, and this folder be an item of it.
+        let own = self.at.name();
+        [other.clone(), other.join(own)].into_iter().find_map(|at| {
+            let bytes = read_small(&at.join(METADATA_FILE)).ok()??;
+            let theirs = TreeMetadata::parse(&bytes).ok()?;
+            let stored = theirs.entries.iter().filter(|entry| {
+                let is_elsewhere = matches!(entry.value_type.as_str(), "string" | "placeholder");
+                !is_elsewhere && !entry.skip_deserialize
+            });
+            let is_same = stored.map(Entry::param_name).collect::<BTreeSet<_>>() == *names;
+            let is_same =
+                is_same && theirs.use_ocdbt.unwrap_or(use_ocdbt) == use_ocdbt && !theirs.beside_regrow_json;
+            is_same.then_some((bytes, at))
+        })
+    }
+
+    /// The names of arrays that lie in folders of their own.
+    fn names_of_folders(&self) -> Result<(BTreeSet<String>, bool)> {
+        let (mut names, mut use_zarr3) = (BTreeSet::new(), false);
+        for folder in self.listed.iter().filter(|entry| entry.is_dir && !entry.name.contains(TMP_MARK)) {
+            let at = self.at.join(&folder.name);
+            if let Some(document) = at.first_file(&DOCUMENTS) {
+                use_zarr3 |= document == DOCUMENTS[1];
+                names.insert(folder.name.clone());
+            }
+        }
+        Ok((names, use_zarr3))
+    }
+
+    /// What the v1 API opens a checkpoint by, if it is lost; what anybody reads first, if it is damaged.
+    fn checkpoint_metadata(&self, files: &mut Vec<RecoveredFile>) -> Result<()> {
+        let is_v1 = self.has(V1_MARKER_FILE);
+        let read = read_small(&self.at.join(CHECKPOINT_METADATA_FILE))
+            .and_then(|bytes| bytes.map(|bytes| CheckpointMetadata::parse(&bytes)).transpose());
+        match read {
+            Ok(Some(_)) => return Ok(()),
+            // Those of former times have none.
+            Ok(None) if !is_v1 => return Ok(()),
+            Ok(None) => {}
+            Err(error) if is_lost(&error) => {}
+            Err(error) => return Err(error),
+        }
+        let item_handlers = match is_v1 || !self.has(METADATA_FILE) {
+            true => ItemHandlers::Many(self.listed.iter().filter_map(|entry| self.item(entry)).collect()),
+            false => ItemHandlers::One(PYTREE_HANDLER.to_owned()),
+        };
+        let now = Some(now_unix_ns());
+        let metadata = CheckpointMetadata {
+            item_handlers,
+            init_timestamp_nsecs: now,
+            commit_timestamp_nsecs: now,
+            ..CheckpointMetadata::default()
+        };
+        files.push(RecoveredFile {
+            name: CHECKPOINT_METADATA_FILE.to_owned(),
+            bytes: metadata.to_json()?,
+            how: "of the items that are there; its times are now, and the user's metadata in it are gone"
+                .to_owned(),
+        });
+        Ok(())
+    }
+
+    fn item(&self, entry: &Listed) -> Option<(String, Option<String>)> {
+        if !entry.is_dir || entry.name.contains(TMP_MARK) {
+            return None;
+        }
+        let handler = match entry.name.as_str() {
+            METRICS => Some(V1_METRICS_HANDLER),
+            name => self.at.join(name).join(METADATA_FILE).is_file().then_some(V1_PYTREE_HANDLER),
+        };
+        Some((entry.name.clone(), handler.map(str::to_owned)))
+    }
+
+    /// What makes a checkpoint in a bucket one, if it is lost.
+    fn marker(&self, files: &mut Vec<RecoveredFile>) -> Result<()> {
+        let is_marked = || COMMIT_MARKERS.iter().any(|marker| self.at.join(marker).is_file());
+        if !self.at.commits_by_marker() || is_marked() {
+            return Ok(());
+        }
+        let Some(bytes) = read_small(&self.at.join(CHECKPOINT_METADATA_FILE))? else { return Ok(()) };
+        // Orbax puts this time there when all else is written.
+        if CheckpointMetadata::parse(&bytes).is_ok_and(|metadata| metadata.commit_timestamp_nsecs.is_some()) {
+            files.push(RecoveredFile {
+                name: COMMIT_SUCCESS_FILE.to_owned(),
+                bytes: COMMIT_TEXT.as_bytes().to_vec(),
+                how: format!("{CHECKPOINT_METADATA_FILE} says when the checkpoint was committed"),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The number of the process whose database a folder is.
+fn process_of(entry: &Listed) -> Option<(u32, &str)> {
+    let number = entry.name.strip_prefix(PROCESS_PREFIX)?.parse().ok()?;
+    entry.is_dir.then_some((number, entry.name.as_str()))
+}
+
+/// A value of a database in the folder `base`, as one above it refers to it.
+fn below(base: &Arc<[u8]>, located: Located) -> EntryValue {
+    match located {
+        Located::Inline(bytes) => EntryValue::Inline(bytes),
+        Located::At(span) => EntryValue::Indirect {
+            base: Arc::clone(base),
+            relative: span.key,
+            offset_bytes: span.offset_bytes,
+            len_bytes: span.len_bytes,
+        },
+    }
+}
+
+/// The names of the arrays with these keys, and whether they are zarr v3.
+fn names_of_keys(keys: &[Vec<u8>]) -> (BTreeSet<String>, bool) {
+    let mut use_zarr3 = false;
+    let names = keys.iter().filter_map(|key| {
+        let (name, document) = std::str::from_utf8(key).ok()?.rsplit_once('/')?;
+        use_zarr3 |= document == DOCUMENTS[1];
+        DOCUMENTS.contains(&document).then(|| name.to_owned())
+    });
+    (names.collect(), use_zarr3)
+}
+
+/// Whether an error says that a file is not what it was, and not that nobody may read it.
+fn is_lost(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Limit | ErrorKind::Unsupported
+    )
+}

@@ -1,0 +1,162 @@
+//! What a writer that is killed leaves of its requests: each of them is kept while it is recorded, and every state that the
+//! bucket could have been left in can be put back.
+//!
+//! A writer that ends takes with it what is on its way. So a state has all requests that were answered by then, and of those
+//! under way at the same time some. A request is done wholly or not at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::request::{Op, Target};
+use super::store::{Object, Store, Upload};
+
+/// Where an object is: its bucket and its key.
+type Place = (String, String);
+
+/// What is in all buckets.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Content {
+    pub(super) objects: BTreeMap<Place, Arc<Object>>,
+    /// Uploads in parts that are neither completed nor aborted, by their ids.
+    pub(super) uploads: BTreeMap<String, Upload>,
+}
+
+/// What a request has changed.
+#[derive(Debug, Clone)]
+struct Write {
+    op: Op,
+    key: String,
+    /// By the server's count of moments: when its headers came, and when its answer was ready.
+    began: u64,
+    ended: u64,
+    objects: Vec<(Place, Option<Arc<Object>>)>,
+    uploads: Vec<(String, Option<Upload>)>,
+}
+
+/// The requests of a writer, in the order in which they were done.
+#[derive(Debug, Default)]
+pub struct History {
+    before: Content,
+    writes: Vec<Write>,
+}
+
+/// What a writer may have left.
+#[derive(Debug)]
+pub struct BucketState {
+    /// Requests that were done.
+    pub done: usize,
+    /// Whether all were done, and the writer had been told so.
+    pub is_at_end: bool,
+    /// The last request that was done, and those before it that were not, for people.
+    pub told: String,
+    pub(super) content: Content,
+}
+
+impl History {
+    pub(super) fn of(store: &Store) -> Self {
+        Self { before: store.content(), writes: Vec::new() }
+    }
+
+    /// Keeps what a request has changed, if it has; its number.
+    pub(super) fn add(
+        &mut self,
+        target: &Target,
+        began: u64,
+        before: &Content,
+        after: &Content,
+    ) -> Option<usize> {
+        let objects = changes(&before.objects, &after.objects, Arc::ptr_eq);
+        let uploads = changes(&before.uploads, &after.uploads, |one, other| {
+            one.parts.len() == other.parts.len()
+                && one
+                    .parts
+                    .iter()
+                    .zip(&other.parts)
+                    .all(|(one, other)| one.0 == other.0 && one.1.etag == other.1.etag)
+        });
+        if objects.is_empty() && uploads.is_empty() {
+            return None;
+        }
+        let (op, key) = (target.op, target.key.clone());
+        self.writes.push(Write { op, key, began, ended: u64::MAX, objects, uploads });
+        Some(self.writes.len() - 1)
+    }
+
+    /// The answer to a request is ready.
+    pub(super) fn end(&mut self, write: usize, now: u64) {
+        if let Some(write) = self.writes.get_mut(write) {
+            write.ended = now;
+        }
+    }
+
+    /// How many requests changed something.
+    pub fn write_count(&self) -> usize {
+        self.writes.len()
+    }
+
+    /// How many of them were of one kind.
+    pub fn count(&self, op: Op) -> usize {
+        self.writes.iter().filter(|write| write.op == op).count()
+    }
+
+    /// Every state, once: after each request; and of those under way together, each one missing while those after it are
+    /// done, and each one done alone.
+    pub fn states(&self) -> impl Iterator<Item = BucketState> + '_ {
+        let count = self.writes.len();
+        let mut sets: BTreeSet<BTreeSet<usize>> = (0..=count).map(|done| (0..done).collect()).collect();
+        for (at, write) in self.writes.iter().enumerate() {
+            // What began before this was answered may be done without it.
+            let mut without: BTreeSet<usize> = (0..at).collect();
+            for (later, other) in self.writes.iter().enumerate().skip(at + 1) {
+                if other.began < write.ended {
+                    without.insert(later);
+                    sets.insert(without.clone());
+                }
+            }
+            let answered = self.writes.iter().enumerate().filter(|(_, other)| other.ended < write.began);
+            sets.insert(answered.map(|(other, _)| other).chain([at]).collect());
+        }
+        sets.into_iter().map(move |done| self.state(&done))
+    }
+
+    fn state(&self, done: &BTreeSet<usize>) -> BucketState {
+        let mut content = self.before.clone();
+        let mut told = String::new();
+        let last = done.last().copied();
+        for (at, write) in self.writes.iter().enumerate().take_while(|(at, _)| Some(*at) <= last) {
+            if !done.contains(&at) {
+                told += &format!("; without {:?} {}", write.op, write.key);
+                continue;
+            }
+            for (place, object) in &write.objects {
+                put(&mut content.objects, place, object.as_ref());
+            }
+            for (id, upload) in &write.uploads {
+                put(&mut content.uploads, id, upload.as_ref());
+            }
+            if Some(at) == last {
+                told.insert_str(0, &format!("up to {:?} {}", write.op, write.key));
+            }
+        }
+        BucketState { done: done.len(), is_at_end: done.len() == self.writes.len(), told, content }
+    }
+}
+
+fn put<K: Ord + Clone, V: Clone>(map: &mut BTreeMap<K, V>, key: &K, value: Option<&V>) {
+    match value {
+        Some(value) => map.insert(key.clone(), value.clone()),
+        None => map.remove(key),
+    };
+}
+
+/// What has to be put and removed to make one of the other.
+fn changes<K: Ord + Clone, V: Clone>(
+    before: &BTreeMap<K, V>,
+    after: &BTreeMap<K, V>,
+    is_same: impl Fn(&V, &V) -> bool,
+) -> Vec<(K, Option<V>)> {
+    let gone = before.keys().filter(|key| !after.contains_key(*key)).map(|key| (key.clone(), None));
+    let is_new = |key: &K, value: &V| before.get(key).is_none_or(|old| !is_same(old, value));
+    let new = after.iter().filter(|(key, value)| is_new(key, value));
+    gone.chain(new.map(|(key, value)| (key.clone(), Some(value.clone())))).collect()
+}
