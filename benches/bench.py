@@ -7,9 +7,9 @@
     make bench BENCH='--folder /mnt/disk --workloads many_small --tools regrow safetensors --only storing'
 
 How: `measure.py`. What: `operations.py`, `asynchronous.py`, `interop.py`, `processes.py`, `growth.py`,
-`same_calls.py`, `trak_stores.py`. Against whom: `tools.py`, `chunked.py`, `limits.py`. What it should come to:
-`targets.py`. Into the folder `--out` go `results.json` (every sample), `results.md` (the targets, and all medians) and
-pictures.
+`same_calls.py`, `trak_stores.py`, `protection.py`. Against whom: `tools.py`, `chunked.py`, `limits.py`. What it should
+come to: `targets.py`. Into the folder `--out` go `results.json` (every sample), `results.md` (the targets, and all
+medians) and pictures.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ import growth
 import interop
 import operations
 import processes
+import protection
 import report
 import same_calls
 import trak_stores
@@ -50,6 +51,7 @@ GROUPS = {
     "flax": interop.flax,
     "equinox": interop.equinox,
     "base": operations.reusing,
+    "protection": protection.protecting,
     "memory": processes.remembering,
     "import": processes.importing,
     "ls": processes.listing,

@@ -200,7 +200,12 @@ def reusing(setting: Setting) -> None:
             clock.time(BASE, lambda: regrow.save(part, after, base=base))
             remove(part)
 
-        turns = [Turn(OURS, with_base), Turn("regrow without base", alone)]
+        def trusting(clock: Clock) -> None:
+            remove(part)
+            clock.time(BASE, lambda: regrow.save(part, after, base=base, trust_base=True))
+            remove(part)
+
+        turns = [Turn(OURS, with_base), Turn("regrow, trust_base", trusting), Turn("regrow without base", alone)]
         interleave(setting.samples, workload, turns, setting.rounds, BASE)
 
 

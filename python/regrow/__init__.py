@@ -42,6 +42,7 @@ from ._errors import (
     PermissionDeniedError,
     RegrowError,
     ReplacedError,
+    SalvageWarning,
     SourceChangedError,
     StorageFullError,
     TimedOutError,
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from ._remove import RemoveReport, remove
     from ._repair import HealedFile, ParityReport, RecoveredFile, RepairReport, add_parity, repair
     from ._report import LoadReport, SaveReport, StageReport
+    from ._salvage import SalvageReport
     from ._save import save
     from ._seal import SealReport, seal
     from ._sharded import ShardedArray
@@ -150,6 +152,8 @@ __all__ = [
     "RepairReport",
     "ReplacedError",
     "ReportPage",
+    "SalvageReport",
+    "SalvageWarning",
     "SaveOptions",
     "SaveReport",
     "SealReport",
@@ -221,6 +225,7 @@ _HOMES = {
     "_remove": ("RemoveReport", "remove"),
     "_repair": ("HealedFile", "ParityReport", "RecoveredFile", "RepairReport", "add_parity", "repair"),
     "_report": ("LoadReport", "SaveReport", "StageReport"),
+    "_salvage": ("SalvageReport",),
     "_save": ("save",),
     "_seal": ("SealReport", "seal"),
     "_sign": ("SignReport", "sign"),

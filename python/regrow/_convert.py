@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Unpack, overload
 
 from . import _arguments, _executors, _native, _options, _shares
+from ._checkpoint import Finding
 from ._errors import InvalidArgumentError
 from ._keywords import CONVERT, ConvertOptions
 from ._location import StrPath, places, portables
@@ -48,6 +49,8 @@ class ConvertPlan(NamedTuple):
 
     leaves: list[PlannedLeaf]
     losses: list[Loss]
+    damage: Sequence[Finding] = ()
+    """With `salvage`: why each lost leaf of the source is lost, and what else is wrong with it."""
 
     @property
     def lossless(self) -> bool:
@@ -68,6 +71,8 @@ class ConvertReport(NamedTuple):
     """What the target could not hold."""
     save: SaveReport
     """How fast it went, and where the time went."""
+    damage: Sequence[Finding] = ()
+    """With `salvage`: why each lost leaf of the source is lost, and what else is wrong with it."""
 
     @property
     def reused_bytes(self) -> int:
@@ -127,22 +132,26 @@ def convert(
         _numbers("transpose", given["transpose"], minimum=0),
         _numbers("reshape", given["reshape"], minimum=-1),
         _arguments.flag("lossy", given["lossy"]),
+        _arguments.flag("salvage", given["salvage"]),
     )
     shared = _executors.chosen(given["executor"], given["workers"])
     if _arguments.flag("dry_run", dry_run):
-        leaves, losses = _native.plan_convert(at["source"], at["target"], save, rules)
+        leaves, losses, damage = _native.plan_convert(at["source"], at["target"], save, rules)
         return ConvertPlan(
             [PlannedLeaf(a, b, _form(before), _form(after)) for a, b, before, after in leaves],
             [Loss(*loss) for loss in losses],
+            [Finding(*each) for each in damage],
         )
+    damage = []
     if shared is not None:
-        told = portables(given["storage_options"], source=source, target=target, base=given["base"])
-        columns, losses = _shares.convert(shared, told, _options.with_base(save, None), rules, given["progress"])
+        shares = portables(given["storage_options"], source=source, target=target, base=given["base"])
+        columns, losses = _shares.convert(shared, shares, _options.with_base(save, None), rules, given["progress"])
     else:
         with Watch(given["progress"], "converting") as watch:
-            columns, losses = _native.convert(at["source"], at["target"], save, rules, watch)
-    report = SaveReport.from_native(columns)
-    return ConvertReport(report.path, report.stored_bytes, report.leaf_count, [Loss(*loss) for loss in losses], report)
+            columns, losses, damage = _native.convert(at["source"], at["target"], save, rules, watch)
+    report, lost = SaveReport.from_native(columns), [Finding(*each) for each in damage]
+    told = [Loss(*loss) for loss in losses]
+    return ConvertReport(report.path, report.stored_bytes, report.leaf_count, told, report, lost)
 
 
 def _with_kept(options: dict[str, Any]) -> dict[str, Any]:

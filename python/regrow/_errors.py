@@ -175,6 +175,15 @@ class IncompleteCheckpointWarning(UserWarning):
     """A checkpoint has lost files, and can be read without them: damage to it, or more of it lost, may go unseen."""
 
 
+class SalvageWarning(UserWarning):
+    """Leaves of a checkpoint are lost, and the others were loaded; `report` lists them."""
+
+    def __init__(self, message: str, report: object = None) -> None:
+        super().__init__(message)
+        self.report = report
+        """A `SalvageReport`."""
+
+
 BY_KIND: dict[str, type[RegrowError]] = {
     cls.kind: cls
     for cls in (

@@ -185,6 +185,8 @@ class ConvertOptions(WriteOptions, total=False):
         transpose: Globs, and the new order of axes: ``{"**/kernel": (1, 0)}``.
         reshape: Globs, and the new shape, after the transpose; one extent may be -1.
         lossy: Convert also what the target cannot hold as it is; the report lists it.
+        salvage: Convert what is intact in a damaged source, all of which is verified first. Lost leaves become
+            placeholders, or stay behind where the target cannot hold such; the report's `damage` lists them.
         rules: A TOML file of rules: ``layout``, ``options`` of it, ``only``, ``lossy``, and tables ``[[rename]]``,
             ``[[cast]]``, ``[[transpose]]``, ``[[reshape]]``. Keywords come before what it says.
         metadata: The new checkpoint's own metadata; the source's, if the layout has a place for it, if `None`.
@@ -206,6 +208,7 @@ class ConvertOptions(WriteOptions, total=False):
     transpose: Mapping[str, Sequence[int]] | None
     reshape: Mapping[str, Sequence[int]] | None
     lossy: bool
+    salvage: bool
     rules: StrPath | None
     step: int | None
     item: str | None
@@ -298,6 +301,7 @@ _CONVERT_DEFAULTS: ConvertOptions = {
     "transpose": None,
     "reshape": None,
     "lossy": False,
+    "salvage": False,
     "rules": None,
     "step": None,
     "item": None,

@@ -124,6 +124,11 @@ class Template:
         """Leaves these as they are in the template."""
         self.skipped.update(at for at, is_left_out in enumerate(leaves) if is_left_out)
 
+    def leave_out_paths(self, paths: frozenset[str]) -> None:
+        """Leaves these key paths as they are in the template."""
+        if paths:
+            self.skipped.update(at for at, path in enumerate(self.paths_of_all()) if path in paths)
+
     def has_regions(self) -> bool:
         """Whether there are JAX arrays, tensors, or arrays of another shape: these are read by regions."""
         return bool(self._jax or self._torch or self._resized)

@@ -46,6 +46,8 @@ class Wishes(NamedTuple):
     progress: Progress
     together: Together
     stages: Stages
+    lost: frozenset[str] = frozenset()
+    """The key paths of leaves that are lost, of a checkpoint that is being salvaged."""
 
     @classmethod
     def of(cls, given: Mapping[str, Any], together: Together, stages: Stages) -> Wishes:
@@ -144,6 +146,7 @@ def _read_whole(
 def _load_like(native: _native.Checkpoint, like: Any, wishes: Wishes, in_place: bool = False) -> Any:
     """Into the containers of a template; `in_place` into the memory of its tensors, too."""
     template = Template(like, wishes.only, wishes.handlers)
+    template.leave_out_paths(wishes.lost)
     template.check_unstorable(native.paths)
     if wishes.pad_or_truncate:
         template.allow_resizing()

@@ -327,13 +327,14 @@ def convert_rules(
 
 def plan_convert(
     source: _Place, target: _Place, save: tuple[Any, ...], convert: tuple[Any, ...]
-) -> tuple[list[tuple[str, str | None, _Info, _Info]], list[tuple[str, str, str]]]:
-    """Gives what would become of each leaf, and what the target cannot hold; raises what `convert` would refuse."""
+) -> tuple[list[tuple[str, str | None, _Info, _Info]], list[tuple[str, str, str]], list[_Finding]]:
+    """Gives what would become of each leaf, what the target cannot hold, and what the source has lost; raises what
+    `convert` would refuse."""
 
 def convert(
     source: _Place, target: _Place, save: tuple[Any, ...], convert: tuple[Any, ...], watch: _Watch
-) -> tuple[_Saved, list[tuple[str, str, str]]]:
-    """Converts; gives what `save` gives, and what the target cannot hold."""
+) -> tuple[_Saved, list[tuple[str, str, str]], list[_Finding]]:
+    """Converts; gives what `save` gives, what the target cannot hold, and what the source has lost."""
 
 @final
 class SharedConvert:
@@ -596,6 +597,10 @@ def best_step(steps: Sequence[_StepFacts], metric: str, is_max: bool) -> int | N
 
 def open(path: _Place, opening: _Opening) -> Checkpoint:
     """Opens a checkpoint of any layout."""
+
+def open_intact(path: _Place, opening: _Opening, watch: _Watch) -> tuple[Checkpoint, list[_Finding], list[_Finding]]:
+    """Opens and verifies a damaged checkpoint; gives it with placeholders for lost leaves, why each is lost, and what
+    else is wrong."""
 
 def verify(path: _Place, opening: _Opening, watch: _Watch) -> _Verified:
     """Reads and checks everything: what `Checkpoint.verify` gives."""

@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, Unpack
 
-from . import _arguments, _executors, _load, _native, _shares
+from . import _arguments, _executors, _load, _native, _salvage, _shares
 from ._attempts import attempts
 from ._cache import Cache, through
 from ._checkpoint import Checkpoint, VerifyReport
-from ._errors import IncompleteCheckpointWarning, RegrowError, ReplacedError
+from ._errors import IncompleteCheckpointWarning, InvalidArgumentError, RegrowError, ReplacedError
 from ._executors import Executor
 from ._keywords import LOAD, LoadOptions
 from ._location import Place, StrPath, local_path, place, portables, shown
@@ -34,6 +34,7 @@ def load(
     bare: bool = False,
     ignore_seal: bool = False,
     trusted_keys: TrustedKeys = None,
+    salvage: _salvage.Salvage = False,
     storage_options: Mapping[str, Any] | None = None,
     cache: StrPath | Cache | None = None,
     **options: Unpack[LoadOptions],
@@ -59,6 +60,10 @@ def load(
             sealed (`regrow.seal`).
         trusted_keys: Public Ed25519 keys, each as text (PEM, a line of OpenSSH, 64 hex digits) or as the path of a
             file: refuse what none of their owners has signed (`regrow.sign`), and prove every block that is read.
+        salvage: Where something is damaged, load the leaves that are intact: those that can be read and pass every
+            checksum that is over them. Lost leaves are ``...``; with `like` they stay as they are there. A
+            `SalvageWarning` lists them, or a function that is given here gets the `SalvageReport` instead:
+            ``salvage=print``. What is damaged is read twice.
         storage_options: How to reach the storage of a URL, as for `save`.
         cache: A folder of a local disk, or a `Cache` with a bound of its own, that keeps what is read from a bucket or
             a web server: the next load fetches what has changed. Not used for local paths.
@@ -66,23 +71,52 @@ def load(
 
     Raises:
         MismatchError: if the template differs, with every difference.
-        CorruptError: with file, leaf and offset.
+        CorruptError: with file, leaf and offset; with `salvage` only if nothing is intact.
         UntrustedError: if no trusted key has signed it.
         NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to load.
         NotFoundError: also for globs that match no leaf, all of them named.
     """
-    named = ["like", "step", "item", "strict", "bare", "ignore_seal", "trusted_keys", "storage_options", "cache"]
+    named = [
+        "like",
+        "step",
+        "item",
+        "strict",
+        "bare",
+        "ignore_seal",
+        "trusted_keys",
+        "salvage",
+        "storage_options",
+        "cache",
+    ]
     given = LOAD.chosen("load", options, named)
     at = through(cache, place("path", path, storage_options))
     trusted = keys_of(trusted_keys)
+    salvages = _salvage.chosen(salvage)
+    if salvages and not (given["verify"] and given["out"] is None and given["single_replica"] is None):
+        raise InvalidArgumentError(
+            "`salvage` reads and verifies: give no `verify=False`, no `out`, no `single_replica`"
+        )
     report = _arguments.function("report", given["report"])
     stages = Stages(report is not None)
+    opening = _opening(step, item, strict=strict, bare=bare, ignore_seal=ignore_seal, trusted_keys=trusted)
     warned: list[str] = []
+    salvaged: list[_salvage.SalvageReport] = []
 
-    def read() -> Any:
-        opened = _open(at, step, item, strict=strict, bare=bare, ignore_seal=ignore_seal, trusted_keys=trusted)
+    def read_whole() -> Any:
+        opened = _native.open(at, opening)
         warned[:] = opened.warnings
         return _load.load(opened, like, _load.Wishes.of(given, together, stages))
+
+    def read() -> Any:
+        try:
+            return read_whole()
+        except _salvage.DAMAGE:
+            if not salvages:
+                raise
+        opened, found = _salvage.opened(at, opening, given["progress"])
+        warned[:], salvaged[:] = opened.warnings, [found]
+        wishes = _load.Wishes.of(given, together, stages)
+        return _load.load(opened, like, wishes._replace(lost=frozenset(found.lost_paths)))
 
     try:
         with Together(path, given, stages) as together:
@@ -92,6 +126,8 @@ def load(
     finally:
         # Once, however often it was opened, and of the one that was read.
         _warn(path, warned)
+    for found in salvaged:
+        _salvage.tell(salvages, found, stacklevel=2)
     if report is not None:
         report(stages.report(shown(path)))
     return loaded
@@ -250,7 +286,24 @@ def _open(
     trusted_keys: tuple[str, ...] = (),
 ) -> _native.Checkpoint:
     """Opens without a word: who calls it passes the warnings on."""
-    opening = Opening(
+    opening = _opening(
+        step, item, strict=strict, bare=bare, mmap=mmap, ignore_seal=ignore_seal, trusted_keys=trusted_keys
+    )
+    return _native.open(at, opening)
+
+
+def _opening(
+    step: int | None,
+    item: str | None,
+    *,
+    strict: bool,
+    bare: bool,
+    ignore_seal: bool,
+    trusted_keys: tuple[str, ...],
+    mmap: bool = False,
+) -> Opening:
+    """How to open, checked."""
+    return Opening(
         _arguments.count("step", step),
         _arguments.text("item", item),
         _arguments.flag("strict", strict),
@@ -259,7 +312,6 @@ def _open(
         _arguments.flag("ignore_seal", ignore_seal),
         trusted_keys,
     )
-    return _native.open(at, opening)
 
 
 def _warn(path: StrPath, told: Iterable[str]) -> None:

@@ -88,6 +88,24 @@ pub fn open(py: Python<'_>, path: LocationIn, opening: OpeningIn) -> PyResult<Ch
     released(py, || regrow::open_with(path, &open_options(opening)?)).map(Checkpoint)
 }
 
+/// What is intact of a checkpoint, in which lost leaves are placeholders; what is lost; what else is wrong.
+type IntactOut = (Checkpoint, Vec<FindingOut>, Vec<FindingOut>);
+
+/// Opens what is intact of a damaged checkpoint, and verifies all of it.
+#[pyfunction]
+pub fn open_intact(
+    py: Python<'_>,
+    path: LocationIn,
+    opening: OpeningIn,
+    watch: WatchIn,
+) -> PyResult<IntactOut> {
+    let open = released(py, || open_options(opening))?;
+    let intact = watched(py, watch, u64::MAX, |monitor| regrow::engine::open_intact(path, &open, &monitor))?;
+    let findings = |errors: &[regrow::Error]| errors.iter().map(finding_out).collect();
+    let (lost, damage) = (findings(&intact.lost), findings(&intact.damage));
+    Ok((Checkpoint(intact.checkpoint), lost, damage))
+}
+
 /// Reads and checks the whole checkpoint at a path.
 #[pyfunction]
 pub fn verify(py: Python<'_>, path: LocationIn, opening: OpeningIn, watch: WatchIn) -> PyResult<VerifyOut> {

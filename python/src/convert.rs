@@ -9,14 +9,14 @@ use regrow::location::ToLocation;
 use regrow::tree::{LeafInfo, PathPattern};
 use regrow::{Error, Monitor, OpenOptions, Result};
 
-use crate::checkpoint::{SaveOut, save_report};
+use crate::checkpoint::{FindingOut, SaveOut, finding_out, save_report};
 use crate::error::{OrRaise, released};
 use crate::location::LocationIn;
 use crate::options::{SaveIn, save_options};
 use crate::watch::{WatchIn, cancellable, watched};
 
 /// Step, item, whether to open strictly, whether bare, selection, renames, transposes, reshapes, whether it may lose
-/// something.
+/// something, whether to salvage.
 pub type ConvertIn = (
     Option<u64>,
     Option<String>,
@@ -26,6 +26,7 @@ pub type ConvertIn = (
     Vec<(String, String)>,
     Vec<(String, Vec<usize>)>,
     Vec<(String, Vec<i64>)>,
+    bool,
     bool,
 );
 
@@ -66,7 +67,7 @@ pub fn convert_rules(py: Python<'_>, file: LocationIn) -> PyResult<RulesOut> {
     ))
 }
 
-/// Works out what a conversion would do, raises what it would raise, and writes nothing.
+/// Works out what a conversion would do, raises what it would raise, and writes nothing. Gives leaves, losses, damage.
 #[pyfunction]
 pub fn plan_convert(
     py: Python<'_>,
@@ -74,16 +75,17 @@ pub fn plan_convert(
     target: LocationIn,
     save: SaveIn,
     convert: ConvertIn,
-) -> PyResult<(Vec<PlannedOut>, Vec<LossOut>)> {
+) -> PyResult<(Vec<PlannedOut>, Vec<LossOut>, Vec<FindingOut>)> {
     let options = convert_options(save, convert).or_raise()?;
     let plan = released(py, || {
-        let plan = regrow::open_with(source, &options.open)?.plan_convert(&options)?;
+        let plan = engine::plan_convert(source, &options)?;
         plan.check(target, &options).map(|()| plan)
     })?;
-    Ok((plan.leaves.iter().map(planned).collect(), plan.losses.iter().map(loss).collect()))
+    let damage = plan.damage.iter().map(finding_out).collect();
+    Ok((plan.leaves.iter().map(planned).collect(), plan.losses.iter().map(loss).collect(), damage))
 }
 
-/// Converts; gives the report of the save, and losses.
+/// Converts; gives the report of the save, losses, damage.
 #[pyfunction]
 pub fn convert(
     py: Python<'_>,
@@ -92,7 +94,7 @@ pub fn convert(
     save: SaveIn,
     convert: ConvertIn,
     watch: WatchIn,
-) -> PyResult<(SaveOut, Vec<LossOut>)> {
+) -> PyResult<(SaveOut, Vec<LossOut>, Vec<FindingOut>)> {
     let mut options = convert_options(save, convert).or_raise()?;
     // How much there is to convert shows only when it is open: it may be long.
     let report = watched(py, watch, u64::MAX, |monitor| {
@@ -100,7 +102,8 @@ pub fn convert(
         regrow::convert(source.to_location()?, target.to_location()?, &options)
     })?;
     let losses = report.losses.iter().map(loss).collect();
-    Ok((save_report(report.save), losses))
+    let damage = report.damage.iter().map(finding_out).collect();
+    Ok((save_report(report.save), losses, damage))
 }
 
 /// Ticket, number of the share, of how many.
@@ -196,7 +199,7 @@ pub fn convert_share(
 }
 
 fn convert_options(save: SaveIn, convert: ConvertIn) -> Result<ConvertOptions> {
-    let (step, item, strict, bare, only, rename, transpose, reshape, lossy) = convert;
+    let (step, item, strict, bare, only, rename, transpose, reshape, lossy, salvage) = convert;
     fn rules<T>(rules: Vec<(String, T)>) -> Result<Vec<(PathPattern, T)>> {
         rules.into_iter().map(|(pattern, value)| Ok((PathPattern::new(&pattern)?, value))).collect()
     }
@@ -208,6 +211,7 @@ fn convert_options(save: SaveIn, convert: ConvertIn) -> Result<ConvertOptions> {
         transpose: rules(transpose)?,
         reshape: rules(reshape)?,
         lossy,
+        salvage,
     })
 }
 

@@ -7,10 +7,12 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::PathBuf;
 
 use common::damage::{checkpoints, contents, files, put};
-use regrow::tree::{Leaf, LeafData, LeafKind, Tree};
-use regrow::{ErrorKind, LoadOptions, SealOptions};
+use regrow::array::{Array, Dtype, Shape};
+use regrow::tree::{Key, Leaf, LeafData, LeafKind, NodeKind, Tree};
+use regrow::{ConvertOptions, ErrorKind, LoadOptions, SealOptions};
 use regrow_testkit::memory_folder;
 
 /// What a leaf is, by its key path.
@@ -110,4 +112,98 @@ fn what_is_not_verified_or_not_there_is_an_error() {
     assert_eq!(regrow::salvage(&path, &unverified).unwrap_err().kind(), ErrorKind::InvalidArgument);
     let nowhere = regrow::salvage(root.path().join("nowhere"), &LoadOptions::default()).unwrap_err();
     assert_eq!(nowhere.kind(), ErrorKind::NotFound);
+}
+
+/// In which only what is intact is read, and placeholders stand for the rest.
+#[test]
+fn a_conversion_writes_what_a_salvage_gives() {
+    let root = memory_folder().unwrap();
+    let options = LoadOptions::default();
+    let target = root.path().join("target");
+    let (mut converted, mut lossy) = (0, 0);
+    for (name, path) in checkpoints(root.path()) {
+        if regrow::engine::load_with(&path, &options).is_err() {
+            continue;
+        }
+        regrow::seal(&path, &SealOptions::default()).unwrap();
+        let is_data = |(file, _): &(PathBuf, Vec<u8>)| !file.to_string_lossy().contains("regrow.seal");
+        let all = files(path.parent().unwrap());
+        let (file, bytes) = all.into_iter().filter(is_data).max_by_key(|(_, bytes)| bytes.len()).unwrap();
+        let mut damaged = bytes.clone();
+        let at = damaged.len() / 2;
+        damaged[at] ^= 16;
+        put(&file, &damaged);
+        let convert = ConvertOptions { salvage: true, lossy: true, ..ConvertOptions::default() };
+        match (regrow::salvage(&path, &options), regrow::convert(&path, &target, &convert)) {
+            (Ok(salvaged), Ok(report)) => {
+                let told = |errors: &[regrow::Error]| {
+                    let leaves = errors.iter().filter_map(|error| error.place().leaf.as_ref());
+                    leaves.map(ToString::to_string).collect::<BTreeSet<String>>()
+                };
+                assert_eq!(told(&salvaged.lost), told(&report.damage), "{name}");
+                assert!(regrow::verify(&target).unwrap().is_ok(), "{name}");
+                let written = leaves(&regrow::engine::load_with(&target, &options).unwrap());
+                for (path, leaf) in leaves(&salvaged.tree) {
+                    if report.losses.iter().any(|loss| loss.path.to_string() == path) {
+                        lossy += 1;
+                    } else {
+                        assert_eq!(written.get(&path), Some(&leaf), "{name}: {path}");
+                    }
+                }
+                converted += 1;
+                fs::remove_dir_all(&target).unwrap();
+            }
+            (Err(_), Err(_)) => assert!(!target.exists(), "{name}"),
+            (salvaged, report) => panic!("{name}: {:?} {:?}", salvaged.map(|_| ()), report.map(|_| ())),
+        }
+    }
+    println!("{converted} converted, {lossy} leaves as something else");
+    assert!(converted >= 8);
+}
+
+#[test]
+fn lists_keep_their_places_and_other_layouts_leave_out_what_is_lost() {
+    let root = memory_folder().unwrap();
+    let path = root.path().join("x");
+    let mut build = regrow::tree::TreeBuilder::new();
+    let array = |bytes: &[u8]| {
+        let shape = Shape::new([bytes.len() as u64]).unwrap();
+        Leaf::array(Array::new(Dtype::UInt8, shape, bytes.to_vec().into()).unwrap())
+    };
+    build.open(Key::Index(0), NodeKind::List).unwrap();
+    for (at, byte) in [1_u8, 2, 3].into_iter().enumerate() {
+        build.leaf(Key::Index(at), array(&[byte; 70_000])).unwrap();
+    }
+    build.close().unwrap();
+    regrow::save(&path, &build.finish().unwrap()).unwrap();
+    let (file, mut bytes) = files(&path).into_iter().max_by_key(|(_, bytes)| bytes.len()).unwrap();
+    let lost = bytes.windows(16).position(|window| window == [2; 16]).unwrap();
+    bytes[lost + 35_000] = 9;
+    put(&file, &bytes);
+    for (layout, has_places) in
+        [("regrow", true), ("orbax", true), ("flax", false), ("npy", false), ("equinox", false)]
+    {
+        let target = root.path().join(format!("{layout}.out"));
+        let layout = regrow::engine::Layout::from_name(layout, serde_json::json!({})).unwrap();
+        let save = regrow::SaveOptions { layout, ..regrow::SaveOptions::default() };
+        let options = ConvertOptions { salvage: true, save, ..ConvertOptions::default() };
+        let report = regrow::convert(&path, &target, &options);
+        let Ok(report) = report else {
+            assert!(!has_places, "{report:?}");
+            println!("{target:?}: {}", report.unwrap_err());
+            continue;
+        };
+        assert_eq!(report.damage.len(), 1, "{target:?}");
+        let tree = regrow::engine::load_with(&target, &LoadOptions::default()).unwrap();
+        let bytes: Vec<Option<u8>> = tree
+            .leaves()
+            .iter()
+            .map(|leaf| leaf.as_array().map(|array| array.to_c_order().unwrap()[0]))
+            .collect();
+        println!("{target:?}: {bytes:?} {:?}", report.losses);
+        match has_places {
+            true => assert_eq!(bytes, [Some(1), None, Some(3)], "{target:?}"),
+            false => assert_eq!(bytes.iter().flatten().collect::<Vec<_>>(), [&1, &3], "{target:?}"),
+        }
+    }
 }

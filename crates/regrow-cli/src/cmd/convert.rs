@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use regrow::engine::{
     CastRule, ConvertOptions, ConvertPlan, ConvertRules, PlannedLeaf, RenameRule, ReshapeRule, TransposeRule,
+    plan_convert,
 };
 use regrow::formats::{Loss, LossKind};
 use regrow::location::Location;
@@ -58,6 +59,10 @@ pub struct Convert {
     /// Convert also what the target cannot hold as it is, and list it.
     #[arg(long)]
     lossy: bool,
+    /// Convert what is intact in a damaged checkpoint. All of it is verified first; each lost leaf is listed on stderr, with
+    /// file and offset. Lost leaves become placeholders, or stay behind. Exit code 1: something is lost.
+    #[arg(long)]
+    salvage: bool,
     /// Show what would happen to each leaf, and write nothing; fails as the conversion itself would.
     #[arg(long)]
     dry_run: bool,
@@ -99,15 +104,19 @@ impl Convert {
         // Whatever is wrong with an option is wrong usage, also what the engine calls unsupported.
         let mut options = self.convert_options(globals).map_err(Failure::Usage)?;
         let (source, target) = (globals.locate(&self.source)?, globals.locate(&self.target)?);
-        let checkpoint = regrow::open_with(&source, &options.open)?;
+        // What cannot be opened at all is no refusal.
+        let checkpoint = if self.salvage { None } else { Some(regrow::open_with(&source, &options.open)?) };
         if self.dry_run {
-            let planned = checkpoint.plan_convert(&options);
+            let planned = match &checkpoint {
+                Some(checkpoint) => checkpoint.plan_convert(&options),
+                None => plan_convert(&source, &options),
+            };
             let checked = planned.and_then(|plan| plan.check(&target, &options).map(|()| plan));
             let plan = match checked {
                 Err(error) => return Self::refused(error, &source, options.lossy, globals),
                 Ok(plan) => plan,
             };
-            let fits = options.lossy || plan.is_lossless();
+            let fits = (options.lossy || plan.is_lossless()) && plan.damage.is_empty();
             if globals.json {
                 out::json(out, &plan_json(&plan))?;
             } else {
@@ -124,6 +133,7 @@ impl Convert {
             Err(error) => return Self::refused(error, &source, options.lossy, globals),
             Ok(report) => report,
         };
+        let exit = if report.damage.is_empty() { Exit::Fine } else { Exit::FoundWrong };
         if globals.json {
             let value = json!({
                 "path": report.save.path.to_string_lossy(),
@@ -137,9 +147,13 @@ impl Convert {
                 "stages": report.save.stages.iter().map(super::stage_json).collect::<Vec<_>>(),
                 "io_path": report.save.io_path.to_string(),
                 "losses": report.losses.iter().map(loss_json).collect::<Vec<_>>(),
+                "damage": report.damage.iter().map(exit::error_json).collect::<Vec<_>>(),
             });
             out::json(out, &value)?;
-            return Ok(Exit::Fine);
+            return Ok(exit);
+        }
+        for error in &report.damage {
+            out::warn(&format!("lost: {error}"));
         }
         for loss in &report.losses {
             out::warn(&format!("{}: {loss}", loss.kind.name()));
@@ -155,7 +169,7 @@ impl Convert {
             write!(out, ", {} reused", out::size(report.save.reused_bytes))?;
         }
         writeln!(out)?;
-        Ok(Exit::Fine)
+        Ok(exit)
     }
 
     /// How a refusal ends, on a dry run as on a run.
@@ -212,6 +226,7 @@ impl Convert {
         })?;
         let mut options = rules.options()?;
         options.open = globals.open_options();
+        options.salvage = self.salvage;
         options.save.overwrite = self.overwrite;
         options.save.not_durable = self.no_sync;
         options.save.seal = self.seal;
@@ -269,6 +284,9 @@ fn print_plan(out: &mut impl Write, plan: &ConvertPlan) -> std::io::Result<()> {
     if plan.losses.iter().any(|loss| loss.kind != LossKind::Note) {
         writeln!(out, "the target cannot hold everything as it is: converting needs --lossy")?;
     }
+    for error in &plan.damage {
+        writeln!(out, "{}", printable_lines(&format!("lost: {error}")))?;
+    }
     Ok(())
 }
 
@@ -286,6 +304,7 @@ fn plan_json(plan: &ConvertPlan) -> Value {
         "leaves": plan.leaves.iter().map(leaf).collect::<Vec<_>>(),
         "losses": plan.losses.iter().map(loss_json).collect::<Vec<_>>(),
         "lossless": plan.is_lossless(),
+        "damage": plan.damage.iter().map(exit::error_json).collect::<Vec<_>>(),
     })
 }
 

@@ -93,6 +93,7 @@ pub use background::{
 pub use convert::{
     CastRule, ConvertOptions, ConvertPlan, ConvertReport, ConvertRules, ConvertShare, ConvertedShare,
     PlannedLeaf, Rename, RenameRule, ReshapeRule, SharedConvert, TransposeRule, convert, convert_share,
+    plan_convert,
 };
 pub use copy::{
     CopiedFile, CopiedShare, CopyOptions, CopyReport, CopyShare, FilesOfShare, SharedCopy, copy, copy_share,
@@ -111,7 +112,7 @@ pub use regions::LeafRegion;
 pub use remove::{RemoveOptions, RemoveReport, remove};
 pub use repair::{HealedFile, RecoveredFile, RepairOptions, RepairReport, repair};
 pub(crate) use retry::Retries;
-pub use salvage::{Salvaged, salvage};
+pub use salvage::{Intact, Salvaged, open_intact, salvage};
 pub use save::{save, save_with};
 pub use seal::{SealOptions, SealReport, seal};
 pub use sign::{SignOptions, SignReport, sign};

@@ -209,6 +209,12 @@ impl Checkpoint {
         }))
     }
 
+    /// The same checkpoint, of which another reader tells: one that reads through this one.
+    pub(super) fn read_by(&self, reader: impl FnOnce(Self) -> Box<dyn Reader>) -> Self {
+        let Inner { location, identity, is_mapped, is_pinned, .. } = &*self.0;
+        Self::of(location, *identity, *is_mapped, *is_pinned, reader(self.clone()))
+    }
+
     /// Whether it was opened for views of whatever is stored raw.
     pub(super) fn is_mapped(&self) -> bool {
         self.0.is_mapped

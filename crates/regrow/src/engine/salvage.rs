@@ -9,13 +9,21 @@
 //!
 //! A leaf is given if it can be read and passes every checksum that is over it. Where no checksum is over it, nothing can
 //! tell, and it is given as it is.
+//!
+//! [`open_intact`] stops after the verification. It gives a checkpoint in which lost leaves are placeholders, so that whatever
+//! works on a checkpoint (a conversion, regions, lazy leaves) works on what is left of one.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 use super::{Checkpoint, LoadOptions, OpenOptions, open_with};
+use crate::array::Region;
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::{Description, Reader, Rest, Standing};
 use crate::location::{Location, ToLocation};
-use crate::tree::{KeyPath, Leaf, LeafData, LeafKind, Tree};
+use crate::monitor::Monitor;
+use crate::reads::Source;
+use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
 /// What is intact of a checkpoint.
 #[derive(Debug)]
@@ -59,6 +67,97 @@ pub fn salvage(path: impl ToLocation, options: &LoadOptions) -> Result<Salvaged>
     Ok(Salvaged { tree, lost, damage, has_data_checksums })
 }
 
+/// What is intact of a checkpoint, opened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Intact {
+    /// The checkpoint. Lost leaves are placeholders in its tree, and are never read.
+    pub checkpoint: Checkpoint,
+    /// Why each lost leaf is lost, as [`Salvaged::lost`].
+    pub lost: Vec<Error>,
+    /// What else is wrong, as [`Salvaged::damage`].
+    pub damage: Vec<Error>,
+}
+
+/// Opens what is intact in the checkpoint at a path or URL: opens it in the first way that works, and verifies all of it.
+///
+/// # Errors
+/// As [`open`](super::open), if the checkpoint cannot be opened in any way; `Corrupt` if no leaf is intact; `Cancelled`.
+pub fn open_intact(path: impl ToLocation, options: &OpenOptions, monitor: &Monitor) -> Result<Intact> {
+    let mut damage = Vec::new();
+    let checkpoint = open_somehow(&path.to_location()?, options, &mut damage)?;
+    let lost = lost_leaves(&checkpoint, monitor, &mut damage)?;
+    let leaves = 0..checkpoint.tree().len();
+    let lost_errors = listed(&lost, leaves.clone().filter(|leaf| lost.contains_key(leaf)), leaves.len())?;
+    if lost.is_empty() {
+        return Ok(Intact { checkpoint, lost: lost_errors, damage });
+    }
+    let info = |(leaf, info): (usize, &LeafInfo)| match lost.contains_key(&leaf) {
+        true => LeafInfo { kind: LeafKind::Placeholder, sharding: None, ..info.clone() },
+        false => info.clone(),
+    };
+    let infos = checkpoint.tree().leaves().iter().enumerate().map(info).collect();
+    let tree = checkpoint.tree().with_leaves(infos)?;
+    let intact = checkpoint.read_by(|whole| Box::new(IntactReader { whole, tree }));
+    Ok(Intact { checkpoint: intact, lost: lost_errors, damage })
+}
+
+/// Reads a checkpoint of which some leaves are lost.
+#[derive(Debug)]
+struct IntactReader {
+    whole: Checkpoint,
+    tree: Tree<LeafInfo>,
+}
+
+impl IntactReader {
+    fn is_lost(&self, leaf: usize) -> bool {
+        self.tree.leaves().get(leaf).is_some_and(|info| info.kind == LeafKind::Placeholder)
+    }
+}
+
+impl Reader for IntactReader {
+    fn description(&self) -> &Description {
+        self.whole.description()
+    }
+
+    fn tree(&self) -> &Tree<LeafInfo> {
+        &self.tree
+    }
+
+    fn source(&self, leaf: usize) -> Result<Source<'_>> {
+        match self.is_lost(leaf) {
+            true => Ok(Source::Nothing),
+            false => self.whole.reader().source(leaf),
+        }
+    }
+
+    fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()> {
+        match self.is_lost(leaf) {
+            true => Err(Error::invalid("a lost leaf has no data")),
+            false => self.whole.reader().read_region(leaf, region, out),
+        }
+    }
+
+    fn holders(&self, leaf: usize) -> Result<Vec<(PathBuf, u64)>> {
+        match self.is_lost(leaf) {
+            true => Ok(Vec::new()),
+            false => self.whole.reader().holders(leaf),
+        }
+    }
+
+    fn read_order(&self) -> Vec<usize> {
+        self.whole.reader().read_order()
+    }
+
+    fn check_rest(&self) -> Result<Rest> {
+        self.whole.reader().check_rest()
+    }
+
+    fn standing(&self) -> Standing<'_> {
+        self.whole.reader().standing()
+    }
+}
+
 /// Opens a checkpoint in the first way that works. Errors of the others before it are damage.
 fn open_somehow(at: &Location, options: &OpenOptions, damage: &mut Vec<Error>) -> Result<Checkpoint> {
     let error = match open_with(at, options) {
@@ -100,43 +199,77 @@ fn intact(
         Err(error) if is_damage(&error) => {}
         Err(error) => return Err(error),
     }
-    let places: HashMap<&KeyPath, usize> =
-        checkpoint.paths().iter().enumerate().map(|(leaf, path)| (path, leaf)).collect();
-    let place_of = |error: &Error| error.place().leaf.as_ref().and_then(|path| places.get(path).copied());
-    let mut lost: HashMap<usize, Error> = HashMap::new();
-    match checkpoint.verify_watched(&options.monitor) {
-        Ok(report) => {
-            for finding in report.findings {
-                match place_of(&finding.error) {
-                    Some(leaf) => drop(lost.insert(leaf, finding.error)),
-                    None => damage.push(finding.error),
-                }
-            }
-        }
-        Err(error) if is_damage(&error) => damage.push(error),
-        Err(error) => return Err(error),
-    }
+    let mut lost = lost_leaves(checkpoint, &options.monitor, damage)?;
+    let places = Places::of(checkpoint);
     // Each round but the last one loses a leaf.
     let tree = loop {
         let options = LoadOptions { unread: lost.keys().copied().collect(), ..options.clone() };
         match checkpoint.load(&options) {
             Ok(tree) => break tree,
-            Err(error) if is_damage(&error) => match place_of(&error) {
+            Err(error) if is_damage(&error) => match places.of_leaf(&error) {
                 Some(leaf) if !lost.contains_key(&leaf) => drop(lost.insert(leaf, error)),
                 _ => return Err(error),
             },
             Err(error) => return Err(error),
         }
     };
-    let mut lost: Vec<(usize, Error)> =
-        lost.into_iter().filter(|(leaf, _)| wanted.binary_search(leaf).is_ok()).collect();
-    lost.sort_unstable_by_key(|(leaf, _)| *leaf);
-    if lost.len() == wanted.len()
-        && let Some((_, first)) = lost.first()
-    {
-        return Err(first.duplicate().help("no leaf is intact: nothing can be salvaged"));
+    let errors = listed(&lost, wanted.iter().copied().filter(|leaf| lost.contains_key(leaf)), wanted.len())?;
+    Ok((without_lost(tree)?, errors))
+}
+
+/// The leaves of a checkpoint by their key paths.
+struct Places<'c>(HashMap<&'c KeyPath, usize>);
+
+impl<'c> Places<'c> {
+    fn of(checkpoint: &'c Checkpoint) -> Self {
+        Self(checkpoint.paths().iter().enumerate().map(|(leaf, path)| (path, leaf)).collect())
     }
-    Ok((without_lost(tree)?, lost.into_iter().map(|(_, error)| error).collect()))
+
+    /// The leaf that an error is about.
+    fn of_leaf(&self, error: &Error) -> Option<usize> {
+        error.place().leaf.as_ref().and_then(|path| self.0.get(path).copied())
+    }
+}
+
+/// The leaves in which a verification finds damage, by their positions. What it finds elsewhere is damage.
+fn lost_leaves(
+    checkpoint: &Checkpoint,
+    monitor: &Monitor,
+    damage: &mut Vec<Error>,
+) -> Result<HashMap<usize, Error>> {
+    let places = Places::of(checkpoint);
+    let mut lost = HashMap::new();
+    match checkpoint.verify_watched(monitor) {
+        Ok(report) => {
+            for finding in report.findings {
+                match places.of_leaf(&finding.error) {
+                    // Of a sharding that does not fit, and of views that disagree, the numbers may be what they were.
+                    Some(leaf) if !checkpoint.can_be_read(leaf, monitor)? => {
+                        lost.insert(leaf, finding.error);
+                    }
+                    _ => damage.push(finding.error),
+                }
+            }
+        }
+        Err(error) if is_damage(&error) => damage.push(error),
+        Err(error) => return Err(error),
+    }
+    Ok(lost)
+}
+
+/// The errors of these lost leaves, unless they are all that was wanted.
+fn listed(
+    lost: &HashMap<usize, Error>,
+    leaves: impl Iterator<Item = usize>,
+    wanted_len: usize,
+) -> Result<Vec<Error>> {
+    let errors: Vec<Error> = leaves.filter_map(|leaf| lost.get(&leaf)).map(Error::duplicate).collect();
+    match errors.first() {
+        Some(first) if errors.len() == wanted_len => {
+            Err(first.duplicate().help("no leaf is intact: nothing can be salvaged"))
+        }
+        _ => Ok(errors),
+    }
 }
 
 /// What was not read is a placeholder: a kind without data would look like a leaf that is there.

@@ -158,6 +158,18 @@ impl Checkpoint {
         self.verify_part(monitor, Share::ALL)
     }
 
+    /// Whether the data of one leaf can be read, and pass their checksums.
+    ///
+    /// # Errors
+    /// `Cancelled`.
+    pub(super) fn can_be_read(&self, leaf: usize, monitor: &Monitor) -> Result<bool> {
+        match self.info(leaf).and_then(|info| check_leaf(self.reader(), leaf, info, monitor)) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::Cancelled => Err(error),
+            Err(_) => Ok(false),
+        }
+    }
+
     fn verify_part(&self, monitor: &Monitor, share: Share) -> Result<VerifyReport> {
         let _running = monitor.begin()?;
         let len_bytes = || self.tree().leaves().iter().map(LeafInfo::len_bytes);

@@ -1,5 +1,7 @@
 //! What becomes of each leaf in the target layout: it stays as it is, becomes the nearest thing, or is left out.
 
+use std::collections::HashSet;
+
 use super::rename::{self, Part};
 use super::{ConvertOptions, ConvertPlan, Draft, PlannedLeaf};
 use crate::array::{Dtype, Shape, is_lossless};
@@ -34,6 +36,8 @@ pub(super) fn plan(
     options: &ConvertOptions,
 ) -> Result<ConvertPlan> {
     let format = options.save.layout.format();
+    let gaps: HashSet<KeyPath> =
+        drafts.iter().filter(|draft| is_gap(draft, options)).map(|draft| draft.to.clone()).collect();
     let mut losses = Vec::new();
     let mut kept = Vec::with_capacity(drafts.len());
     let mut dropped = Vec::new();
@@ -79,6 +83,10 @@ pub(super) fn plan(
         let what = "the metrics saved with the step are left out".to_owned();
         losses.push(Loss { kind: LossKind::Value, path: KeyPath::root(), what });
     }
+    // That a leaf is lost is told as damage of the source. Whether the target has a place for the gap is no further loss.
+    for loss in losses.iter_mut().filter(|loss| gaps.contains(&loss.path)) {
+        loss.kind = LossKind::Note;
+    }
     losses.sort_by_key(|loss| std::cmp::Reverse(loss.kind));
     let planned = |draft: &Draft, to: Option<KeyPath>| PlannedLeaf {
         from: draft.from.clone(),
@@ -92,7 +100,13 @@ pub(super) fn plan(
         checkpoint.description().custom_metadata.clone().filter(|_| format.holds_metadata(&options.save));
     let metadata = options.save.custom_metadata.clone().or(own);
     let source = checkpoint.location().clone();
-    Ok(ConvertPlan { leaves, losses, source, tree: tree.map(|draft| draft.leaf), metadata })
+    let tree = tree.map(|draft| draft.leaf);
+    Ok(ConvertPlan { leaves, losses, damage: Vec::new(), source, tree, metadata })
+}
+
+/// Whether it stands for a leaf that the source has lost.
+fn is_gap(draft: &Draft, options: &ConvertOptions) -> bool {
+    options.salvage && draft.source.kind == LeafKind::Placeholder
 }
 
 /// The draft as the target takes it, or, as `Err`, one that stays behind.

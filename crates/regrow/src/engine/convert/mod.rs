@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use super::retry::Retries;
 use super::save::check_save;
-use super::{Checkpoint, OpenOptions, SaveOptions, SaveReport, save_with};
+use super::{Checkpoint, Intact, OpenOptions, SaveOptions, SaveReport, save_with};
 use crate::array::{Array, Shape, transposed};
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::{Loss, LossKind, ReaderExt};
@@ -53,6 +53,9 @@ pub struct ConvertOptions {
     pub reshape: Vec<(PathPattern, Vec<i64>)>,
     /// Convert also what the target cannot hold as it is: leaves become what comes nearest, or stay behind.
     pub lossy: bool,
+    /// Convert what is intact in a damaged checkpoint, as [`salvage`](super::salvage) loads it. All of it is verified first.
+    /// Lost leaves become placeholders, or stay behind where the target cannot hold such.
+    pub salvage: bool,
 }
 
 /// What becomes of one leaf.
@@ -75,6 +78,8 @@ pub struct ConvertPlan {
     pub leaves: Vec<PlannedLeaf>,
     /// What the target cannot hold, the worst first.
     pub losses: Vec<Loss>,
+    /// With [`salvage`](ConvertOptions::salvage): why each lost leaf of the source is lost, and what else is wrong with it.
+    pub damage: Vec<Error>,
     /// Where it comes from.
     source: Location,
     tree: Tree<Leaf>,
@@ -89,6 +94,8 @@ pub struct ConvertReport {
     pub save: SaveReport,
     /// What the target could not hold.
     pub losses: Vec<Loss>,
+    /// With [`salvage`](ConvertOptions::salvage): why each lost leaf of the source is lost, and what else is wrong with it.
+    pub damage: Vec<Error>,
 }
 
 impl ConvertPlan {
@@ -110,9 +117,23 @@ pub fn convert(
     options: &ConvertOptions,
 ) -> Result<ConvertReport> {
     let (source, target) = (source.to_location()?, target.to_location()?);
-    Retries::until_unreplaced(|| {
-        super::open_with(&source, &options.open)?.plan_convert(options)?.run(&target, options)
-    })
+    Retries::until_unreplaced(|| plan_convert(&source, options)?.run(&target, options))
+}
+
+/// Works out what a conversion of the checkpoint at `source` would do: all that `--dry-run` shows.
+///
+/// # Errors
+/// What opening says; as [`Checkpoint::plan_convert`].
+pub fn plan_convert(source: impl ToLocation, options: &ConvertOptions) -> Result<ConvertPlan> {
+    if !options.salvage {
+        return super::open_with(source, &options.open)?.plan_convert(options);
+    }
+    let Intact { checkpoint, mut lost, damage } =
+        super::open_intact(source, &options.open, &options.save.monitor)?;
+    let mut plan = checkpoint.plan_convert(options)?;
+    lost.extend(damage);
+    plan.damage = lost;
+    Ok(plan)
 }
 
 impl Checkpoint {
@@ -219,7 +240,7 @@ impl ConvertPlan {
         let target = target.to_location()?;
         let save_options = self.admit(&target, options)?;
         let save = save_with(target, &self.tree, &save_options)?;
-        Ok(ConvertReport { save, losses: self.losses })
+        Ok(ConvertReport { save, losses: self.losses, damage: self.damage })
     }
 
     /// Refuses what would be lost; how to save otherwise.

@@ -68,6 +68,10 @@ impl SharedConvert {
     /// # Errors
     /// As [`convert`](super::convert); `Unsupported` for a layout that one process has to write.
     pub fn begin(source: impl ToLocation, target: impl ToLocation, options: &ConvertOptions) -> Result<Self> {
+        if options.salvage {
+            return Err(Error::invalid("a conversion by several processes cannot salvage")
+                .help("salvage in one process, and convert what it has written"));
+        }
         let began = Instant::now();
         let (source, target) = (source.to_location()?, target.to_location()?);
         let checkpoint = open_with(&source, &options.open)?;
@@ -130,7 +134,7 @@ impl SharedConvert {
             ..SaveReport::new(at.describe(), stored_bytes, plan.tree.len(), data_bytes)
         };
         report.take_stock(&monitor, began.elapsed());
-        Ok(ConvertReport { save: report, losses: plan.losses })
+        Ok(ConvertReport { save: report, losses: plan.losses, damage: plan.damage })
     }
 }
 

@@ -37,6 +37,19 @@ impl Touched {
         }
     }
 
+    /// Takes the blocks of a file that lie wholly within these bytes for looked at.
+    pub fn add_within(&mut self, at: usize, file: &SealedFile, bytes: Range<u64>) {
+        let Some(blocks) = self.blocks.get_mut(at) else { return };
+        for block in file.table.blocks(bytes.start, bytes.end) {
+            if block.start >= bytes.start
+                && block.end <= bytes.end
+                && let Some(slot) = blocks.get_mut(block.number)
+            {
+                *slot = true;
+            }
+        }
+    }
+
     /// The byte ranges of a file's other blocks.
     fn left(&self, at: usize, checked: Checked<'_>) -> Vec<Range<u64>> {
         let touched = self.blocks.get(at).map_or(&[][..], Vec::as_slice);

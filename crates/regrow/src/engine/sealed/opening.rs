@@ -87,8 +87,18 @@ fn under(
         return Err(first);
     }
     let seal = Arc::new(seal);
-    let reader = read(&seal.location(at))?;
-    Ok(Box::new(SealedReader::new(reader, seal)?))
+    match read(&seal.location(at)) {
+        Ok(reader) => Ok(Box::new(SealedReader::new(reader, seal)?)),
+        // Some files are read whole to be opened, array data too, of which a part is damaged.
+        Err(error) if options.salvage && seal.signer.is_none() && is_damage(&error) => {
+            let unchecked = read(at).and_then(|reader| SealedReader::new(reader, seal));
+            match unchecked.and_then(|sealed| sealed.check_structure().map(|()| sealed)) {
+                Ok(sealed) => Ok(Box::new(sealed)),
+                Err(_) => Err(error),
+            }
+        }
+        Err(error) => Err(error),
+    }
 }
 
 fn step_of(reader: &dyn Reader) -> Option<Location> {

@@ -114,6 +114,24 @@ impl SealedReader {
         touched
     }
 
+    /// Errs unless all that is no array data is as it was sealed: blocks that lie wholly within one raw leaf are left for
+    /// whoever reads that leaf. For a reader that was made of unchecked bytes.
+    ///
+    /// # Errors
+    /// `Corrupt`; what the storage says.
+    pub fn check_structure(&self) -> Result<()> {
+        let mut touched = Touched::none(&self.seal.files);
+        for leaf in 0..self.tree().len() {
+            let Ok(Source::Raw(extent)) = self.reader.source(leaf) else { continue };
+            let Some(&at) = self.by_name.get(&extent.blob.describe()) else { continue };
+            let end_bytes = extent.offset_bytes.saturating_add(extent.len_bytes);
+            if let Some(file) = self.seal.files.get(at) {
+                touched.add_within(at, file, extent.offset_bytes..end_bytes);
+            }
+        }
+        untouched_findings(&touched, |at| self.checked(at))?.into_iter().next().map_or(Ok(()), Err)
+    }
+
     /// Files that were put into the folder since it was sealed.
     fn added(&self) -> Result<Vec<Error>> {
         if !self.seal.place.covers_folder || !self.seal.place.folder.has_listings() {

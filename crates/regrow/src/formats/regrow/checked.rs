@@ -430,6 +430,14 @@ fn summed_in_blocks(record: &DataFile) -> Result<SummedFile> {
     Ok(SummedFile { name: record.name.clone(), len_bytes, tables })
 }
 
+/// The end of a piece that begins at `at`: where a block ends, so that none is checked twice.
+fn piece_end(record: &DataFile, at: u64) -> u64 {
+    let Some(from) = at.checked_sub(record.data_offset) else { return record.data_offset };
+    let block_len = record.block_len_bytes.max(1);
+    let blocks = from / block_len + (CHECKED_LEN_BYTES / block_len).max(1);
+    record.data_offset.saturating_add(blocks.saturating_mul(block_len))
+}
+
 fn extent_of(file: &CheckedFile, offset_bytes: u64, len_bytes: u64) -> Extent<'_> {
     let end_bytes = offset_bytes.saturating_add(len_bytes);
     Extent {
@@ -475,17 +483,7 @@ impl Store for CheckedStore {
         if let Some(file) = self.file_named(key)? {
             let part = resolve_range(range, file.record.len_bytes)
                 .map_err(|error| error.in_file(file.blob.describe()))?;
-            // A long part of the map takes no memory. It would fault where the file is cut while somebody decodes it: one
-            // that has been cut before is read, which is an error, and so is all that is short.
-            if part.end - part.start > CHECKED_LEN_BYTES
-                && let Some(map) = file.blob.map()?.filter(|_| file.blob.has_its_length())
-            {
-                if part.start < file.record.data_offset {
-                    check_head(file)?;
-                }
-                file.checked().check(part.start, part.end, CheckFor::Views)?;
-                return Ok(Some(map.slice(part.start as usize..part.end as usize)));
-            }
+            // Not a part of the map, which would fault where the file is cut while somebody decodes it.
             return self.read_checked(file, part).map(Some);
         }
         if let Some(file) = self.small_file_named(key) {
@@ -500,6 +498,29 @@ impl Store for CheckedStore {
             None => Ok(None),
             Some(_) => Err(self.unrecorded(key)),
         }
+    }
+
+    /// A long chunk is decoded as its pieces come in, each checked: it takes no memory.
+    fn stream(
+        &self,
+        key: &[u8],
+        range: ByteRange,
+        each: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<bool> {
+        let Some(file) = self.file_named(key)? else {
+            return match self.get(key, range)? {
+                Some(bytes) => each(&bytes).map(|()| true),
+                None => Ok(false),
+            };
+        };
+        let Range { start: mut at, end } = resolve_range(range, file.record.len_bytes)
+            .map_err(|error| error.in_file(file.blob.describe()))?;
+        while at < end {
+            let piece_end = piece_end(&file.record, at).min(end);
+            each(&self.read_checked(file, at..piece_end)?)?;
+            at = piece_end;
+        }
+        Ok(true)
     }
 
     fn put(&self, key: &[u8], _value: Bytes) -> Result<()> {

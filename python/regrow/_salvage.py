@@ -1,0 +1,75 @@
+"""Loading what is intact in a damaged checkpoint."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from . import _arguments, _native
+from ._checkpoint import Finding
+from ._errors import CorruptError, IoError, LimitError, NotFoundError, SalvageWarning, UnsupportedError
+from ._location import Place
+from ._opening import Opening
+from ._progress import Progress, Watch
+from ._text import counted
+
+DAMAGE = (CorruptError, LimitError, UnsupportedError, NotFoundError, IoError)
+"""What damage is told by; where it is something else, opening what is intact says so again."""
+
+_SHOWN = 20
+"""Most findings that a text names."""
+
+
+class SalvageReport(NamedTuple):
+    """What was lost of a checkpoint, and what else is wrong with it."""
+
+    path: str
+    """The checkpoint."""
+    lost: list[Finding]
+    """Why each lost leaf is lost, with its key path, and with file and offset where these are known."""
+    damage: list[Finding]
+    """What else is wrong: with the opening, or with files that no leaf lies in."""
+
+    @property
+    def lost_paths(self) -> list[str]:
+        """The key paths of the lost leaves."""
+        return [finding.leaf for finding in self.lost if finding.leaf is not None]
+
+    def __str__(self) -> str:
+        lines = [f"{self.path}: {counted(len(self.lost), 'leaf is lost', 'leaves are lost')}"]
+        found = [*self.lost, *self.damage]
+        lines += [finding.message for finding in found[:_SHOWN]]
+        if len(found) > _SHOWN:
+            lines.append(f"and {len(found) - _SHOWN} more")
+        return "\n".join(lines)
+
+
+Salvage = bool | Callable[[SalvageReport], object]
+"""Whether to load what is intact, or who is told then."""
+
+
+def chosen(salvage: Any) -> Salvage:
+    """The argument ``salvage=``, checked."""
+    if isinstance(salvage, bool):
+        return salvage
+    if callable(salvage):
+        told: Callable[[SalvageReport], object] = salvage
+        return told
+    raise _arguments.wrong("salvage", salvage, "True, False, or a function that is given the report")
+
+
+def opened(at: Place, opening: Opening, progress: Progress) -> tuple[_native.Checkpoint, SalvageReport]:
+    """What is intact of a checkpoint, opened and verified: lost leaves are placeholders in it."""
+    with Watch(progress, "verifying") as watch:
+        native, lost, damage = _native.open_intact(at, opening, watch)
+    report = SalvageReport(native.path, [Finding(*each) for each in lost], [Finding(*each) for each in damage])
+    return native, report
+
+
+def tell(salvage: Salvage, report: SalvageReport, stacklevel: int) -> None:
+    """Tells the caller's function, or warns at the caller's line."""
+    if callable(salvage):
+        salvage(report)
+    else:
+        warnings.warn(SalvageWarning(str(report), report), stacklevel=stacklevel + 1)

@@ -1,0 +1,145 @@
+"""Loads and conversions of what is intact in a damaged checkpoint."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+from jax.sharding import NamedSharding, PartitionSpec
+
+import regrow
+
+
+def _tree() -> dict[str, Any]:
+    chance = np.random.default_rng(3)
+    return {
+        "params": {"kernel": chance.normal(size=(600, 200)).astype(np.float32), "bias": np.arange(7, dtype=np.int16)},
+        "layers": [np.arange(3.0), np.arange(4.0), np.arange(5.0)],
+        "step": 12,
+    }
+
+
+def _damage(folder: Path, array: np.ndarray) -> None:
+    """Flips a bit in the stored bytes of an array."""
+    wanted = array.tobytes()
+    for file in folder.rglob("*"):
+        data = bytearray(file.read_bytes()) if file.is_file() else bytearray()
+        at = data.find(wanted)
+        if at >= 0:
+            data[at + len(wanted) // 2] ^= 4
+            file.write_bytes(data)
+            return
+    raise AssertionError("no file has the array")
+
+
+@pytest.fixture(params=["regrow", "orbax", "flax", "equinox", "safetensors", "npy", "pytree_data"])
+def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A checkpoint whose kernel is damaged, under checksums."""
+    layout, tree = request.param, _tree()
+    path = tmp_path / {"flax": "x.msgpack", "equinox": "x.eqx", "safetensors": "x.safetensors", "npy": "x.npz"}.get(
+        layout, "x"
+    )
+    named = {"equinox": {"trailer": True}, "orbax": {"compression": "none"}}
+    options: dict[str, Any] = named.get(layout, {})
+    if layout == "safetensors":
+        tree = {"params": tree["params"], "layers": {str(at): leaf for at, leaf in enumerate(tree["layers"])}}
+    regrow.save(path, tree, layout=layout, seal=layout != "regrow", **options)
+    _damage(tmp_path, _tree()["params"]["kernel"])
+    return path
+
+
+def test_what_is_intact_is_loaded_and_the_rest_is_told(damaged: Path) -> None:
+    with pytest.raises(regrow.CorruptError):
+        regrow.load(damaged)
+    with pytest.warns(regrow.SalvageWarning, match="params/kernel") as caught:
+        loaded = regrow.load(damaged, salvage=True)
+    assert caught[0].filename == __file__
+    (lost,) = caught[0].message.report.lost
+    assert lost.leaf == "params/kernel"
+    assert lost.kind == "corrupt"
+    assert lost.file is not None
+    assert loaded["params"]["kernel"] is ...
+    np.testing.assert_array_equal(loaded["params"]["bias"], _tree()["params"]["bias"])
+    layers = loaded["layers"]
+    for at, leaf in enumerate(_tree()["layers"]):
+        np.testing.assert_array_equal(layers[str(at)] if isinstance(layers, dict) else layers[at], leaf)
+
+
+def test_a_template_keeps_its_own_where_a_leaf_is_lost(damaged: Path) -> None:
+    told: list[regrow.SalvageReport] = []
+    like = jax.tree.map(lambda leaf: np.zeros_like(leaf) if isinstance(leaf, np.ndarray) else leaf, _tree())
+    if damaged.suffix == ".safetensors":
+        like = {"params": like["params"], "layers": {str(at): leaf for at, leaf in enumerate(like["layers"])}}
+    like["params"]["bias"] = jnp.zeros(7, jnp.int16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loaded = regrow.load(damaged, like, salvage=told.append)
+    assert told[0].lost_paths == ["params/kernel"]
+    assert loaded["params"]["kernel"] is like["params"]["kernel"]
+    assert isinstance(loaded["params"]["bias"], jax.Array)
+    np.testing.assert_array_equal(loaded["params"]["bias"], _tree()["params"]["bias"])
+
+
+def test_shardings_and_regions_are_given_of_what_is_intact(tmp_path: Path) -> None:
+    regrow.save(tmp_path / "x", _tree())
+    _damage(tmp_path / "x", _tree()["params"]["kernel"])
+    shards = {"params/*": NamedSharding(jax.make_mesh((1,), ("x",)), PartitionSpec())}
+    with pytest.warns(regrow.SalvageWarning):
+        loaded = regrow.load(tmp_path / "x", shardings=shards, salvage=True)
+    assert isinstance(loaded["params"]["bias"], jax.Array)
+    assert loaded["params"]["kernel"] is ...
+    with pytest.warns(regrow.SalvageWarning):
+        loaded = regrow.load(tmp_path / "x", region={"layers/2": (slice(1, 3),)}, salvage=True)
+    np.testing.assert_array_equal(loaded["layers"][2], [1.0, 2.0])
+
+
+def test_a_conversion_leaves_out_what_is_lost(damaged: Path, tmp_path: Path) -> None:
+    with pytest.raises(regrow.CorruptError):
+        regrow.convert(damaged, tmp_path / "y")
+    assert not (tmp_path / "y").exists()
+    plan = regrow.convert(damaged, tmp_path / "y", salvage=True, dry_run=True)
+    assert [each.leaf for each in plan.damage if each.leaf] == ["params/kernel"]
+    report = regrow.convert(damaged, tmp_path / "y", salvage=True)
+    assert [each.leaf for each in report.damage if each.leaf] == ["params/kernel"]
+    assert regrow.verify(tmp_path / "y")
+    loaded = regrow.load(tmp_path / "y")
+    assert loaded["params"]["kernel"] is ...
+    np.testing.assert_array_equal(loaded["params"]["bias"], _tree()["params"]["bias"])
+    # A layout without placeholders lacks the leaf; other tools read the rest.
+    only = {"only": "params/*"}
+    report = regrow.convert(damaged, tmp_path / "z.safetensors", layout="safetensors", salvage=True, **only)
+    assert [each.leaf for each in report.damage if each.leaf] == ["params/kernel"]
+    (name,) = (tensors := safetensors.numpy.load_file(tmp_path / "z.safetensors"))
+    assert name.endswith("bias")
+    np.testing.assert_array_equal(tensors[name], _tree()["params"]["bias"])
+
+
+def test_what_is_whole_is_loaded_without_a_word(tmp_path: Path) -> None:
+    regrow.save(tmp_path / "x", _tree())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loaded = regrow.load(tmp_path / "x", salvage=True)
+    np.testing.assert_array_equal(loaded["params"]["kernel"], _tree()["params"]["kernel"])
+    report = regrow.convert(tmp_path / "x", tmp_path / "y", salvage=True)
+    assert not report.damage
+
+
+def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    regrow.save(tmp_path / "x", _tree())
+    for options in ({"verify": False}, {"out": _tree()}):
+        with pytest.raises(regrow.InvalidArgumentError, match="salvage"):
+            regrow.load(tmp_path / "x", salvage=True, **options)
+    with pytest.raises(regrow.InvalidArgumentError, match="salvage"):
+        regrow.load(tmp_path / "x", salvage="yes")
+    with pytest.raises(regrow.NotFoundError):
+        regrow.load(tmp_path / "nowhere", salvage=True)
+    regrow.save(tmp_path / "y", {"a": np.arange(9.0)})
+    _damage(tmp_path / "y", np.arange(9.0))
+    with pytest.raises(regrow.CorruptError, match="nothing can be salvaged"):
+        regrow.load(tmp_path / "y", salvage=True)
