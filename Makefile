@@ -358,12 +358,15 @@ sanitize: rust-prerequisites ## What is near unsafe code under AddressSanitizer,
 		printf '==> %s\n' "valgrind: left out, it is not on PATH (apt install valgrind)"
 	fi
 
-# Figures come from the counters of the compiler itself; the tools that read them are of its own version.
+# Figures come from the counters of the compiler itself. What reads them comes with the toolchain, or is a newer LLVM of the system.
 COVERAGE ?= --workspace --exclude regrow-python --tests
 coverage: rust-prerequisites $(NEXTEST) $(TOOLS)/bin/cargo-llvm-cov ## Which lines of the engine the tests run: target/coverage/ (builds all anew, half an hour); COVERAGE='-p regrow --lib' for some
-	@command -v "$$(rustc --print sysroot)"/lib/rustlib/*/bin/llvm-profdata >/dev/null || {
-		echo "make: the toolchain has no llvm-profdata; run: rustup component add llvm-tools" >&2; exit 1; }
-	$(SAY) "tests with counters"
+	@tools="$$(ls -d "$$(rustc --print sysroot)"/lib/rustlib/*/bin/llvm-profdata 2>/dev/null || ls -v /usr/lib/llvm-{19,2?}/bin/llvm-profdata 2>/dev/null | tail -n 1 || true)"
+	if [ -z "$$tools" ]; then
+		echo "make: there is no llvm-profdata; run: rustup component add llvm-tools (or, on Debian: apt install llvm-19)" >&2; exit 1
+	fi
+	export LLVM_PROFDATA="$$tools" LLVM_COV="$${tools%profdata}cov"
+	printf '==> %s\n' "tests with counters"
 	out="$$($(TARGET_DIR))/coverage"
 	export PATH="$(TOOLS)/bin:$$PATH" CARGO_LLVM_COV_TARGET_DIR="$$out/build"
 	$(CARGO) llvm-cov nextest --no-report --locked --no-fail-fast $(COVERAGE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +46,8 @@ class Wishes(NamedTuple):
     progress: Progress
     together: Together
     stages: Stages
+    salvages: bool = False
+    """Whether what is intact is asked for."""
     lost: frozenset[str] = frozenset()
     """The key paths of leaves that are lost, of a checkpoint that is being salvaged."""
 
@@ -161,6 +163,8 @@ def _load_like(native: _native.Checkpoint, like: Any, wishes: Wishes, in_place: 
     partial = wishes.partial or template.is_selection
     selected = native.select([], wishes.casts, template.columns(), partial)
     targets, places = template.regions(selected, by_leaf)
+    if wishes.salvages:
+        _check_alone(targets, (wish.like for wish in template.tensors(selected)))
     tensors = TorchTensors(template.tensors(selected), template.path_of, in_place=in_place)
     arrays = JaxArrays(targets, template.path_of) if targets else None
     replicas = _replicas(native, wishes, arrays, template.path_of)
@@ -189,6 +193,8 @@ def _load_parts(native: _native.Checkpoint, wishes: Wishes) -> Any:
     else:
         for at, box in _boxes(wishes, paths, kinds, shapes).items():
             places.append(Place(at, positions[at], dtypes[at], Cut((box,), shapes[at])))
+    if wishes.salvages:
+        _check_alone(targets, ())
     targets = [_with_impl(native, target) if target.is_key else target for target in targets]
     arrays = JaxArrays(targets, lambda at: paths[at]) if targets else None
     makers = _Makers(arrays, _replicas(native, wishes, arrays, lambda at: paths[at]))
@@ -221,6 +227,17 @@ def _with_impl(native: _native.Checkpoint, target: Target) -> Target:
     with Watch(False, "loading") as watch:
         _, leaves = native.load([], [], None, False, False, False, None, watch, list(range(native.leaf_count)))
     return target._replace(key_impl=LoadedLeaves(*leaves).notes.get(target.leaf))
+
+
+def _check_alone(targets: Iterable[Target], tensors: Iterable[Any]) -> None:
+    """Refuses to salvage arrays of which other processes hold parts: each would decide alone what is lost."""
+    is_shared = any(target.sharding is not None and not target.sharding.is_fully_addressable for target in targets)
+    if is_shared or any(hasattr(tensor, "placements") for tensor in tensors):
+        raise InvalidArgumentError(
+            "`salvage` is for one process, and some arrays of the template are spread over several\n"
+            "  help: `regrow.convert(..., salvage=True)` makes a checkpoint of what is intact, which all of them can load",
+            help="`regrow.convert(..., salvage=True)` makes a checkpoint of what is intact, which all of them can load",
+        )
 
 
 def _boxes(wishes: Wishes, paths: list[str], kinds: bytes, shapes: list[Any]) -> dict[int, Any]:

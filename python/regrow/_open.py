@@ -105,7 +105,8 @@ def load(
     def read_whole() -> Any:
         opened = _native.open(at, opening)
         warned[:] = opened.warnings
-        return _load.load(opened, like, _load.Wishes.of(given, together, stages))
+        wishes = _load.Wishes.of(given, together, stages)
+        return _load.load(opened, like, wishes._replace(salvages=bool(salvages)))
 
     def read() -> Any:
         try:
@@ -116,7 +117,7 @@ def load(
         opened, found = _salvage.opened(at, opening, given["progress"])
         warned[:], salvaged[:] = opened.warnings, [found]
         wishes = _load.Wishes.of(given, together, stages)
-        return _load.load(opened, like, wishes._replace(lost=frozenset(found.lost_paths)))
+        return _load.load(opened, like, wishes._replace(salvages=True, lost=frozenset(found.lost_paths)))
 
     try:
         with Together(path, given, stages) as together:

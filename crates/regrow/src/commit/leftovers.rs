@@ -173,6 +173,15 @@ pub(super) fn replaced_path(parent: &Path, name: &OsStr) -> Result<PathBuf> {
 /// Removes what killed writers of `name` left in `parent`; puts back a target that was caught between two
 /// renames. What cannot be removed stays: it is in nobody's way. True if a checkpoint has its name again.
 pub(super) fn sweep(parent: &Path, name: &OsStr) -> bool {
+    settle(parent, name, false)
+}
+
+/// As [`sweep`], but for removing anything: puts back and finishes alone.
+pub(super) fn finish(parent: &Path, name: &OsStr) -> bool {
+    settle(parent, name, true)
+}
+
+fn settle(parent: &Path, name: &OsStr, only_finish: bool) -> bool {
     let Ok(entries) = fs::read_dir(parent) else { return false };
     let mut has_named = false;
     let found: Vec<_> = entries
@@ -182,6 +191,9 @@ pub(super) fn sweep(parent: &Path, name: &OsStr) -> bool {
         })
         .collect();
     for (path, kind) in found {
+        if only_finish && kind != Kind::Replaced && !siblings::has_begun(&path) {
+            continue;
+        }
         // What a copy has left is for the next copy to go on with, but for a commit that had begun or is over.
         if kind == Kind::Copy && !siblings::has_begun(&path) && !is_over(&path) {
             continue;
@@ -193,7 +205,7 @@ pub(super) fn sweep(parent: &Path, name: &OsStr) -> bool {
         if kind == Kind::Replaced {
             match rename_new(&path, &parent.join(name)) {
                 // The overwrite went through, and only removing the old one was left to do.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !only_finish => {}
                 renamed => {
                     has_named |= renamed.is_ok();
                     continue;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::leftovers::{self, Lock, aside_path, leftovers_of, lock, sweep};
+use super::leftovers::{self, Lock, aside_path, finish, leftovers_of, lock, sweep};
 use super::rename::rename_new;
 use super::target::{check_folder, no_name};
 use crate::error::{Error, ErrorKind, Result};
@@ -91,6 +91,13 @@ pub(crate) fn remove_unfinished(at: &Path, force: bool) -> Result<Removed> {
         removed.merge(found);
     }
     Ok(removed)
+}
+
+/// Puts a checkpoint back that was caught between two renames, or ends a commit that had begun; true if there was one.
+pub(crate) fn finish_unfinished(at: &Path) -> Result<bool> {
+    let absolute = std::path::absolute(at).map_err(|_| no_name(at))?;
+    let names = absolute.parent().zip(absolute.file_name());
+    Ok(names.is_some_and(|(parent, name)| finish(parent, name)))
 }
 
 /// Whether a temporary folder is one of regrow's, whose writers hold its lock as long as they live.

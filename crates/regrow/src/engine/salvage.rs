@@ -22,7 +22,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{Description, Reader, Rest, Standing};
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
-use crate::reads::Source;
+use crate::reads::{Source, Unreadable};
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
 /// What is intact of a checkpoint.
@@ -244,15 +244,29 @@ fn lost_leaves(
             for finding in report.findings {
                 match places.of_leaf(&finding.error) {
                     // Of a sharding that does not fit, and of views that disagree, the numbers may be what they were.
-                    Some(leaf) if !checkpoint.can_be_read(leaf, monitor)? => {
+                    Some(leaf) if checkpoint.read_error(leaf, monitor)?.is_some() => {
                         lost.insert(leaf, finding.error);
                     }
                     _ => damage.push(finding.error),
                 }
             }
         }
-        Err(error) if is_damage(&error) => damage.push(error),
+        Err(error) if is_damage(&error) => {
+            // It ended before it had come to the leaves, or to all of them.
+            damage.push(error);
+            for leaf in 0..checkpoint.tree().len() {
+                if let Some(error) = checkpoint.read_error(leaf, monitor)? {
+                    lost.insert(leaf, error);
+                }
+            }
+        }
         Err(error) => return Err(error),
+    }
+    // They may be sound, and cannot be loaded.
+    for leaf in 0..checkpoint.tree().len() {
+        if let Ok(Source::Unreadable(Unreadable { why, .. })) = checkpoint.reader().source(leaf) {
+            lost.entry(leaf).or_insert_with(|| checkpoint.of_leaf(leaf, why));
+        }
     }
     Ok(lost)
 }

@@ -158,15 +158,15 @@ impl Checkpoint {
         self.verify_part(monitor, Share::ALL)
     }
 
-    /// Whether the data of one leaf can be read, and pass their checksums.
+    /// Why the data of one leaf cannot be read, or do not pass their checksums; `None` if they do.
     ///
     /// # Errors
     /// `Cancelled`.
-    pub(super) fn can_be_read(&self, leaf: usize, monitor: &Monitor) -> Result<bool> {
+    pub(super) fn read_error(&self, leaf: usize, monitor: &Monitor) -> Result<Option<Error>> {
         match self.info(leaf).and_then(|info| check_leaf(self.reader(), leaf, info, monitor)) {
-            Ok(_) => Ok(true),
+            Ok(_) => Ok(None),
             Err(error) if error.kind() == ErrorKind::Cancelled => Err(error),
-            Err(_) => Ok(false),
+            Err(error) => Ok(Some(self.of_leaf(leaf, error))),
         }
     }
 

@@ -13,6 +13,9 @@ pub struct RecoveredFile {
     pub bytes: Vec<u8>,
     /// What it was made of, and what is not sure about it: a sentence for people.
     pub how: String,
+    /// Whether nothing proves that it says what was there before, such as checksums of files as they are now. What was there
+    /// is kept beside it.
+    pub is_guess: bool,
 }
 
 /// A layout with files that can be made of others.

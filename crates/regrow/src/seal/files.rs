@@ -147,9 +147,15 @@ pub(crate) fn side_files_of(at: &Location) -> impl Iterator<Item = Location> + '
     KINDS.into_iter().map(|names| Place::beside(at, names).file)
 }
 
-/// Whether a file of this name is a seal, a signature or parity.
+/// What the name of a damaged document begins with that a repair has put aside.
+pub(crate) const DAMAGED_PREFIX: &str = "regrow.damaged.";
+
+/// Whether a file of this name is a seal, a signature or parity, or was put aside by a repair.
 pub(crate) fn is_name_of_side_file(name: &str) -> bool {
     let name = name.rsplit('/').next().unwrap_or_default();
+    if name.starts_with(DAMAGED_PREFIX) {
+        return true;
+    }
     let is_of = |names: SideNames| {
         name == names.in_folder || name.starts_with(names.beside.0) && name.ends_with(names.beside.1)
     };

@@ -10,8 +10,8 @@ use super::{
     Storage, StorageKind, StorageOptions, Transfer, TransferOptions, Url,
 };
 use crate::commit::{
-    self, JoinedTransfer, LocalTransfer, hold, move_folder, remove_checkpoint, remove_files,
-    remove_unfinished, stock,
+    self, JoinedTransfer, LocalTransfer, finish_unfinished, hold, move_folder, remove_checkpoint,
+    remove_files, remove_unfinished, stock,
 };
 use crate::error::{Error, Result};
 use crate::location::Location;
@@ -152,6 +152,10 @@ impl Storage for LocalDisk {
 
     fn remove_unfinished(&self, at: &Location, force: bool) -> Result<Removed> {
         remove_unfinished(at.local_path()?, force)
+    }
+
+    fn finish_unfinished(&self, at: &Location) -> Result<bool> {
+        finish_unfinished(at.local_path()?)
     }
 
     fn move_folder(&self, from: &Location, to: &Location) -> Result<bool> {

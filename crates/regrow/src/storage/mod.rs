@@ -390,6 +390,14 @@ pub trait Storage: Debug + Send + Sync {
         Err(Error::unsupported("nothing can be removed from this storage").in_file(at))
     }
 
+    /// Gives a checkpoint its name whose writer died just before it had it; true if that was so. Nothing is removed.
+    ///
+    /// # Errors
+    /// What the storage says.
+    fn finish_unfinished(&self, _at: &Location) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Gives a folder another name, whose parent is made if need be; false, and nothing has changed, where the storage
     /// cannot. The new name is on the disk when this returns.
     ///

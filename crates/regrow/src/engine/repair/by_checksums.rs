@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::recovered::{items_of, of_item};
 use super::{HealedFile, RepairOptions, RepairReport, is_damage};
 use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};
@@ -30,17 +31,28 @@ pub(super) fn heal(
     options: &RepairOptions,
     report: &mut RepairReport,
 ) -> Result<()> {
-    let Some(summed) = Summed::find(at, from)? else {
+    let items = if at.is_folder() { items_of(at)? } else { Vec::new() };
+    let mut has_checksums = false;
+    for part in [vec![at.clone()], items].concat() {
+        if let Some(summed) = Summed::find(&part, &of_item(from, at, &part))? {
+            has_checksums = true;
+            heal_files(&summed, options, report)?;
+        }
+    }
+    if !has_checksums {
         report.notes.push(NO_CHECKSUMS.to_owned());
-        return Ok(());
-    };
+    }
+    Ok(())
+}
+
+fn heal_files(summed: &Summed, options: &RepairOptions, report: &mut RepairReport) -> Result<()> {
     let len_bytes = summed.files.iter().map(|file| file.len_bytes).fold(0, u64::saturating_add);
     let monitor = &options.monitor;
     monitor.expect(len_bytes);
     monitor.enter(Stage::Read);
-    report.bytes = len_bytes;
+    report.bytes += len_bytes;
     for file in &summed.files {
-        let healing = Healing::look(&summed, file, monitor)?;
+        let healing = Healing::look(summed, file, monitor)?;
         if healing.is_whole() {
             continue;
         }
@@ -52,7 +64,7 @@ pub(super) fn heal(
         let target = summed.folder.join(&file.name);
         if !options.check {
             healing.write(&target)?;
-            let after = Healing::look(&summed, file, &Monitor::new())?;
+            let after = Healing::look(summed, file, &Monitor::new())?;
             if after.damage.len() > healing.lost_count() {
                 return Err(Error::corrupt("what was written is not what is read back").in_file(&target).help(
                     "the disk fails, or something else writes to the checkpoint: copy it elsewhere and repair the copy",

@@ -1,7 +1,7 @@
 //! Repair: a damaged checkpoint made whole, by what there is: parity beside it, another checkpoint, its own other files.
 //!
 //! ```text
-//! unfinished      saves that never ended: finished, or removed
+//! unfinished      a save that had ended but for its name is finished
 //! by_parity       with parity
 //!     index       its index, of either copy
 //!     scan        every block of the files and of the parity, by its checksum: what is damaged
@@ -10,10 +10,11 @@
 //! by_checksums    without parity: damaged blocks, from a replica or another step, each proved by the checkpoint's checksums
 //! recovered       files that are lost, made of the others: each layout knows which
 //! findings        the checkpoint is verified
+//! unfinished      what other saves have left is removed, if the checkpoint is whole
 //! ```
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::parity::is_damage;
 use super::seal::part_of;
@@ -173,9 +174,13 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
         return Err(Error::invalid("the replica is the checkpoint itself").in_file(at));
     }
     let mut report = RepairReport::of(at, options);
-    unfinished::settle(at, options, &mut report)?;
+    unfinished::finish(at, options, &mut report)?;
     let Found { part, parity, unopened } = find(at, options)?;
     report.path = part.describe();
+    let options = &RepairOptions {
+        from: options.from.as_ref().map(|from| step_of(from, at, &part)),
+        ..options.clone()
+    };
     match (&parity, &options.from) {
         (Some(parity), _) => by_parity::heal(&part, parity, options, &mut report)?,
         (None, Some(from)) => by_checksums::heal(&part, from, options, &mut report)?,
@@ -186,6 +191,7 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
     {
         // What was made anew may say what the rest should be.
         report.lost.clear();
+        report.bytes = 0;
         by_checksums::heal(&part, from, options, &mut report)?;
     }
     let is_one = !report.healed.is_empty() || !report.recovered.is_empty() || !report.lost.is_empty();
@@ -197,9 +203,13 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
         (report.findings, is_proved) = findings(&part, options)?;
     }
     if let (Some(parity), false) = (&parity, report.recovered.is_empty()) {
-        // What is there now is not what the parity was made of. What shares a block with a lost file is whole, if it can be told.
-        if is_proved {
-            report.lost.clear();
+        // What is there now is not what the parity was made of. What shares a block with a lost file is whole, if it can be
+        // told: not by checksums that were made of what is there.
+        match is_proved && !report.recovered.iter().any(|file| file.is_guess) {
+            true => report.lost.clear(),
+            false => {
+                report.lost.retain(|error| !report.recovered.iter().any(|file| is_about(error, &file.path)))
+            }
         }
         if report.is_whole() && !options.check {
             by_parity::remake(&part, parity)?;
@@ -208,12 +218,25 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
     if parity.is_none() && !report.findings.is_empty() {
         report.notes.push(NO_PARITY.to_owned());
     }
+    if report.is_whole() && !options.check {
+        unfinished::remove(at, &mut report)?;
+    }
     Ok(report)
+}
+
+fn is_about(error: &Error, file: &Path) -> bool {
+    error.place().file.as_deref() == Some(file)
+}
+
+/// Of two folders of steps, the same step of the other one.
+fn step_of(from: &Location, at: &Location, part: &Location) -> Location {
+    let step = from.join(part.name());
+    if part.is_same(at) || !step.is_folder() { from.clone() } else { step }
 }
 
 /// What is said where more might have been done.
 const NO_PARITY: &str = "there is no parity beside the checkpoint: what is damaged comes from a replica (`--from`), or not at \
-                         all; what is intact, `salvage` of the Rust crate loads";
+                         all; `regrow convert --salvage` and `load(salvage=True)` give the leaves that are intact";
 
 /// What there is to be repaired.
 struct Found {

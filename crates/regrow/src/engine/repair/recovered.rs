@@ -6,7 +6,9 @@ use super::{RepairOptions, RepairReport, is_damage};
 use crate::error::{Error, Result};
 use crate::formats::{self, builtin_formats};
 use crate::location::Location;
+use crate::seal::DAMAGED_PREFIX;
 use crate::storage::{Entry, UNCOMMITTED_MARK};
+use crate::store::StoreExt;
 
 /// Of files that say the same as others, one may bring back another, and that one a third.
 const ROUNDS_MAX: usize = 3;
@@ -30,6 +32,9 @@ pub struct RecoveredFile {
     pub bytes: u64,
     /// What it was made of, and what is not sure about it.
     pub how: String,
+    /// Whether nothing proves that it says what was there before: checksums of files as they are now, metadata of another
+    /// step. What was there is kept beside it, as `regrow.damaged.NAME`.
+    pub is_guess: bool,
 }
 
 /// Makes files anew, of the checkpoint in a folder and of its items.
@@ -41,8 +46,9 @@ pub(super) fn recover(at: &Location, options: &RepairOptions, report: &mut Repai
         return Ok(());
     }
     for folder in [vec![at.clone()], items_of(at)?].concat() {
+        let other = options.from.as_ref().map(|from| of_item(from, at, &folder));
         let mut rounds = 0;
-        while recover_in(&folder, options, report)? && !options.check && rounds < ROUNDS_MAX {
+        while recover_in(&folder, other.as_ref(), options, report)? && !options.check && rounds < ROUNDS_MAX {
             rounds += 1;
         }
     }
@@ -50,10 +56,15 @@ pub(super) fn recover(at: &Location, options: &RepairOptions, report: &mut Repai
 }
 
 /// True if anything was done.
-fn recover_in(folder: &Location, options: &RepairOptions, report: &mut RepairReport) -> Result<bool> {
+fn recover_in(
+    folder: &Location,
+    other: Option<&Location>,
+    options: &RepairOptions,
+    report: &mut RepairReport,
+) -> Result<bool> {
     for format in builtin_formats() {
         options.monitor.check()?;
-        let files = match format.recovery().map(|it| it.recover(folder, options.from.as_ref())) {
+        let files = match format.recovery().map(|it| it.recover(folder, other)) {
             Some(Ok(files)) => files,
             None => Vec::new(),
             // What it would be made of is damaged, too.
@@ -81,18 +92,40 @@ fn write(
     options: &RepairOptions,
     report: &mut RepairReport,
 ) -> Result<()> {
-    for formats::RecoveredFile { name, bytes, how } in files {
+    for formats::RecoveredFile { name, bytes, how, is_guess } in files {
         let (path, len_bytes) = (folder.join(&name).describe(), bytes.len() as u64);
         if !options.check {
+            if is_guess {
+                put_aside(folder, &name)?;
+            }
             folder.store().put(name.as_bytes(), bytes.into())?;
         }
         match report.recovered.iter_mut().find(|file| file.path == path) {
             // Made once more, with what has come back meanwhile.
             Some(file) => file.bytes = len_bytes,
-            None => report.recovered.push(RecoveredFile { path, bytes: len_bytes, how }),
+            None => report.recovered.push(RecoveredFile { path, bytes: len_bytes, how, is_guess }),
         }
     }
     Ok(())
+}
+
+/// Keeps what is there of a file for which there is only a guess: somebody may mend it by hand. The first that was kept stays.
+fn put_aside(folder: &Location, name: &str) -> Result<()> {
+    let (above, file) = name.rsplit_once('/').map_or(("", name), |(above, file)| (above, file));
+    let aside = match above {
+        "" => format!("{DAMAGED_PREFIX}{file}"),
+        above => format!("{above}/{DAMAGED_PREFIX}{file}"),
+    };
+    let store = folder.store();
+    match store.get_whole(name.as_bytes()) {
+        Ok(Some(bytes)) if bytes.iter().any(|&byte| byte != 0) => match store.len_bytes(aside.as_bytes())? {
+            None => store.put(aside.as_bytes(), bytes),
+            Some(_) => Ok(()),
+        },
+        Ok(_) => Ok(()),
+        Err(error) if is_damage(&error, folder) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Adds an error unless it has been said.
@@ -102,8 +135,14 @@ fn add(lost: &mut Vec<Error>, error: Error) {
     }
 }
 
+/// The item of another checkpoint that has the name of this one; of what is no item, and where there is none, the other itself.
+pub(super) fn of_item(other: &Location, at: &Location, folder: &Location) -> Location {
+    let item = other.join(folder.name());
+    if folder.is_same(at) || !item.is_folder() { other.clone() } else { item }
+}
+
 /// The folders of the items of a checkpoint that has some.
-fn items_of(at: &Location) -> Result<Vec<Location>> {
+pub(super) fn items_of(at: &Location) -> Result<Vec<Location>> {
     if !at.has_listings() {
         return Ok(Vec::new());
     }

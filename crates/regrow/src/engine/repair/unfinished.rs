@@ -1,24 +1,36 @@
 //! Saves that never ended, finished or removed.
 
 use super::{RepairOptions, RepairReport};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
-use crate::storage::Removed;
+use crate::storage::{Removed, UNCOMMITTED_MARK};
 use crate::text::{counted, format_bytes};
 
-/// Gives a checkpoint its name whose writer died just before it had it; removes what is left of other saves.
+/// Gives a checkpoint its name whose writer died just before it had it. Removes nothing.
+///
+/// # Errors
+/// What the storage says; `InvalidArgument` for what a save has left, which may be all that there is.
+pub(super) fn finish(at: &Location, options: &RepairOptions, report: &mut RepairReport) -> Result<()> {
+    if at.name_text().contains(UNCOMMITTED_MARK) {
+        return Err(Error::invalid("this is what a save that never ended has left, and no checkpoint").in_file(at).help(
+            "`regrow rm --unfinished` removes it; if it is all that is left, rename it, and repair it under its new name",
+        ));
+    }
+    // To look is to finish.
+    if !options.check && at.storage().finish_unfinished(at)? {
+        let note = "a save whose writer had died just before the checkpoint got its name was finished";
+        report.notes.push(note.to_owned());
+    }
+    Ok(())
+}
+
+/// Removes what other saves have left beside a checkpoint that is whole: what might be needed still stays.
 ///
 /// # Errors
 /// What the storage says.
-pub(super) fn settle(at: &Location, options: &RepairOptions, report: &mut RepairReport) -> Result<()> {
-    // To look is to settle.
-    if options.check {
-        return Ok(());
-    }
+pub(super) fn remove(at: &Location, report: &mut RepairReport) -> Result<()> {
     let note = match at.storage().remove_unfinished(at, false) {
-        Ok(Removed { is_finished: true, .. }) => {
-            "a save whose writer had died just before the checkpoint got its name was finished".to_owned()
-        }
+        Ok(Removed { is_finished: true, .. }) => return Ok(()),
         Ok(Removed { file_count, bytes, .. }) => {
             let files = counted(file_count, "file", "files");
             format!("what a save that never ended had left was removed: {files}, {}", format_bytes(bytes))
@@ -26,7 +38,7 @@ pub(super) fn settle(at: &Location, options: &RepairOptions, report: &mut Repair
         Err(error) => match error.kind() {
             ErrorKind::NotFound | ErrorKind::Unsupported | ErrorKind::InvalidArgument => return Ok(()),
             ErrorKind::AlreadyExists => {
-                "somebody may be saving to this path now; what a dead writer has left, `regrow remove --unfinished --force` \
+                "somebody may be saving to this path now; what a dead writer has left, `regrow rm --unfinished --force` \
                  removes"
                     .to_owned()
             }

@@ -92,6 +92,12 @@ impl Folder<'_> {
             Err(error) if processes.is_empty() || !is_lost(&error) => return Err(error),
             Err(_) => {}
         }
+        // A database that is gone would be chunks that are missing, and those are read as zeros where Orbax stores none.
+        if let Some((missing, _)) = (0..).zip(&processes).find(|(at, (number, _))| at != number) {
+            return Err(Error::corrupt("the database of a process is missing")
+                .in_file(self.at.join(format!("{PROCESS_PREFIX}{missing}")))
+                .help("copy the checkpoint again, with all its folders"));
+        }
         let mut merged: BTreeMap<Vec<u8>, EntryValue> = BTreeMap::new();
         for (_, name) in &processes {
             let folder = self.at.join(name);
@@ -110,10 +116,16 @@ impl Folder<'_> {
             counted(processes.len(), "database that a process wrote", "databases that the processes wrote")
         );
         if !database.nodes.is_empty() {
-            files.push(RecoveredFile { name: node_file, bytes: database.nodes, how: how.clone() });
+            files.push(RecoveredFile {
+                name: node_file,
+                bytes: database.nodes,
+                how: how.clone(),
+                is_guess: false,
+            });
         }
         let manifests = database.manifests.into_iter();
-        files.extend(manifests.map(|(name, bytes)| RecoveredFile { name, bytes, how: how.clone() }));
+        let recovered = |(name, bytes)| RecoveredFile { name, bytes, how: how.clone(), is_guess: false };
+        files.extend(manifests.map(recovered));
         Ok(Some(keys))
     }
 
@@ -139,8 +151,11 @@ impl Folder<'_> {
         }
         let name = METADATA_FILE.to_owned();
         if let Some((bytes, from)) = other.and_then(|other| self.metadata_of(other, &names, keys.is_some())) {
-            let how = format!("that of {}, which has arrays of the same names", from.describe().display());
-            files.push(RecoveredFile { name, bytes, how });
+            let how = format!(
+                "that of {}, which has arrays of the same names, without the user's own metadata",
+                from.describe().display()
+            );
+            files.push(RecoveredFile { name, bytes, how, is_guess: true });
             return Ok(());
         }
         let entry = |name: &String| Entry {
@@ -156,8 +171,8 @@ impl Folder<'_> {
             store_array_data_equal_to_fill_value: true,
             ..TreeMetadata::default()
         };
-        // A guess is worth less than a damaged file that somebody may mend by hand.
-        if !self.is_gone(METADATA_FILE)? {
+        // A guess is worth less than a damaged file that somebody may mend by hand, and than what opens without.
+        if !self.is_gone(METADATA_FILE)? || !self.had_metadata() {
             return Ok(());
         }
         structure::build(&metadata).in_file(self.at.join(METADATA_FILE))?;
@@ -167,8 +182,18 @@ impl Folder<'_> {
         if self.has(STRINGS_FILE) {
             how += &format!(", and so are the texts, which {STRINGS_FILE} has still");
         }
-        files.push(RecoveredFile { name, bytes: metadata.to_json()?, how });
+        files.push(RecoveredFile { name, bytes: metadata.to_json()?, how, is_guess: true });
         Ok(())
+    }
+
+    /// Whether something says that there was a `_METADATA`: zarr arrays alone, and checkpoints of former times, have none.
+    fn had_metadata(&self) -> bool {
+        const BESIDE: [&str; 4] = [METADATA_FILE, CHECKPOINT_METADATA_FILE, "_sharding", STRINGS_FILE];
+        let is_part =
+            |entry: &Listed| entry.is_dir && (entry.name == "array_metadatas" || process_of(entry).is_some());
+        let is_item = || self.at.parent().join(CHECKPOINT_METADATA_FILE).is_file();
+        !self.has("checkpoint")
+            && (BESIDE.iter().any(|file| self.has(file)) || self.listed.iter().any(is_part) || is_item())
     }
 
     /// Whether nothing is left of a file: no file, or zeros that were never written.
@@ -196,7 +221,14 @@ impl Folder<'_> {
             let is_same = stored.map(Entry::param_name).collect::<BTreeSet<_>>() == *names;
             let is_same =
                 is_same && theirs.use_ocdbt.unwrap_or(use_ocdbt) == use_ocdbt && !theirs.beside_regrow_json;
-            is_same.then_some((bytes, at))
+            if !is_same {
+                return None;
+            }
+            // What somebody has said of that step is not said of this one.
+            match theirs.custom_metadata {
+                None => Some((bytes, at)),
+                Some(_) => Some((TreeMetadata { custom_metadata: None, ..theirs }.to_json().ok()?, at)),
+            }
         })
     }
 
@@ -242,6 +274,7 @@ impl Folder<'_> {
             bytes: metadata.to_json()?,
             how: "of the items that are there; its times are now, and the user's metadata in it are gone"
                 .to_owned(),
+            is_guess: true,
         });
         Ok(())
     }
@@ -270,6 +303,7 @@ impl Folder<'_> {
                 name: COMMIT_SUCCESS_FILE.to_owned(),
                 bytes: COMMIT_TEXT.as_bytes().to_vec(),
                 how: format!("{CHECKPOINT_METADATA_FILE} says when the checkpoint was committed"),
+                is_guess: false,
             });
         }
         Ok(())

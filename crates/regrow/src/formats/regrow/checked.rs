@@ -202,7 +202,10 @@ impl CheckedStore {
         for record in
             self.0.small_files.iter().map(|file| &file.record).chain(self.parts().map(|part| &part.file))
         {
-            files.push(summed_whole(record)?);
+            // Of these nothing tells good bytes from others.
+            if !record.says_nothing() {
+                files.push(summed_whole(record)?);
+            }
         }
         for record in self.0.files.iter().map(|file| &file.record) {
             files.push(summed_in_blocks(record)?);
@@ -412,7 +415,6 @@ fn summed_whole(record: &SmallFile) -> Result<SummedFile> {
     let table = match digest {
         _ if len_bytes == 0 => None,
         Some(digest) => Some(BlockTable::of_digests(0..len_bytes, len_bytes, vec![digest], WORDS)?),
-        None if record.says_nothing() => Some(BlockTable::without_checksums(0..len_bytes, len_bytes)),
         None => Some(BlockTable::new(0..len_bytes, len_bytes, Checksum::Crc32c, vec![record.crc32c], WORDS)?),
     };
     Ok(SummedFile { name: record.name.clone(), len_bytes, tables: table.into_iter().collect() })

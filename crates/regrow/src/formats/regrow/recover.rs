@@ -58,8 +58,14 @@ impl Recovery for Regrow {
         if !lost {
             return Ok(Vec::new());
         }
-        match other.map(|other| record_of_replica(at, other)).transpose()?.flatten() {
-            Some(file) => Ok(vec![file]),
+        match other {
+            // The checksums of a new one would be those of the files as they are: then nothing is to be had of the other one.
+            Some(other) => match record_of_replica(at, other)? {
+                Some(file) => Ok(vec![file]),
+                None => Err(Error::corrupt("regrow.json is lost, and the other checkpoint is not of the same save")
+                    .in_file(at.join(manifest::FILE_NAME))
+                    .help("name a copy of this checkpoint; without another one, `repair` makes regrow.json of the headers")),
+            },
             None => record(at),
         }
     }
@@ -145,14 +151,17 @@ fn record_of_replica(at: &Location, other: &Location) -> Result<Option<Recovered
     let own = CheckedStore::new(at.opened()?, Vec::new(), records, Vec::new())?;
     let mut is_same = false;
     for record in own.small_records() {
-        is_same |= record.name == MANIFEST_KEY && own.is_whole(record)?;
+        is_same |= record.name == MANIFEST_KEY && !record.says_nothing() && own.is_whole(record)?;
     }
-    if !is_same {
+    // The record of an early version says nothing of the database, whose own number does.
+    let uuid =
+        || OcdbtStore::open(at.opened().ok()?).ok().map(|database| manifest::uuid_text(&database.uuid()));
+    if !is_same && theirs.database_uuid().is_none_or(|theirs| uuid().as_deref() != Some(theirs)) {
         return Ok(None);
     }
     let bytes = bytes_of(&*other.opened()?, manifest::FILE_NAME)?;
     let how = format!("that of {}, which is of the same save", other.describe().display());
-    Ok(Some(RecoveredFile { name: manifest::FILE_NAME.to_owned(), bytes, how }))
+    Ok(Some(RecoveredFile { name: manifest::FILE_NAME.to_owned(), bytes, how, is_guess: false }))
 }
 
 /// Whether a folder had a `regrow.json` that is gone.
@@ -225,15 +234,17 @@ fn documents(reader: Arc<RegrowReader>) -> Result<Vec<RecoveredFile>> {
     let recovered = |(name, bytes): (String, Vec<u8>)| {
         let how = match name.as_str() {
             MANIFEST_KEY => "made of regrow.json, which knows where each leaf lies",
+            "_CHECKPOINT_METADATA" => "made anew; its times are now, and the user's metadata in it are gone",
             _ => "made of regrow.json, which knows the pytree",
         };
-        RecoveredFile { name, bytes, how: how.to_owned() }
+        RecoveredFile { name, bytes, how: how.to_owned(), is_guess: false }
     };
     let mut files: Vec<RecoveredFile> = files.into_iter().map(recovered).collect();
     files.push(RecoveredFile {
         name: manifest::FILE_NAME.to_owned(),
         bytes: manifest,
         how: "records the files that were made anew".to_owned(),
+        is_guess: false,
     });
     Ok(files)
 }
@@ -256,7 +267,7 @@ fn record(at: &Location) -> Result<Vec<RecoveredFile>> {
     };
     let regrown = Structure::from_json(&structure)?.regrow()?;
     check_pieces(&regrown.tree, &pieces).in_file(at)?;
-    let places = data.places(&regrown.tree, !parts.is_empty());
+    let places = data.places(&regrown.tree, !parts.is_empty()).in_file(at)?;
     let known: HashSet<&str> = data.files.iter().map(|file| file.name.as_str()).collect();
     let database = OcdbtStore::open(Arc::clone(&store)).and_then(|it| it.entries().map(|_| it)).ok();
     // A database that cannot be read is none: it is made anew where that can be.
@@ -290,7 +301,7 @@ fn record(at: &Location) -> Result<Vec<RecoveredFile>> {
     };
     let guessed = if is_guessed { ", the pytree of Orbax' documents" } else { "" };
     let how = format!("{of}{guessed}{gone}; its checksums are those of the files as they are now");
-    Ok(vec![RecoveredFile { name: manifest::FILE_NAME.to_owned(), bytes, how }])
+    Ok(vec![RecoveredFile { name: manifest::FILE_NAME.to_owned(), bytes, how, is_guess: true }])
 }
 
 /// Whether a file of this name is one that a save writes beside the data.
@@ -392,8 +403,8 @@ fn structure_of(view: &dyn Reader) -> Result<String> {
 #[derive(Default)]
 struct DataFiles {
     files: Vec<DataFile>,
-    /// Of each tensor, where it lies.
-    tensors: HashMap<String, LeafPlace>,
+    /// Of each tensor, where it lies, and its length.
+    tensors: HashMap<String, (LeafPlace, u64)>,
     /// The pytree, from the first header that has it.
     structure: Option<String>,
 }
@@ -404,9 +415,16 @@ impl DataFiles {
         let (header, _) = read_header(store, name.as_ref())?;
         for tensor in &header.tensors {
             let place = LeafPlace::Raw { file: self.files.len(), offset_bytes: tensor.offset_bytes };
-            self.tensors.insert(tensor.name.to_string(), place);
+            if self.tensors.insert(tensor.name.to_string(), (place, tensor.len_bytes)).is_some() {
+                return Err(foreign(format!("two of the safetensors files have a tensor {:?}", tensor.name)));
+            }
         }
         let structure = header.metadata.into_iter().flatten().find(|(key, _)| key == STRUCTURE);
+        if let (Some(known), Some((_, other))) = (&self.structure, &structure)
+            && known != other
+        {
+            return Err(foreign("the safetensors files are of several pytrees".to_owned()));
+        }
         self.structure = self.structure.take().or(structure.map(|(_, text)| text));
         self.files.push(record_of(store, name, header.data_offset)?);
         Ok(())
@@ -428,14 +446,23 @@ impl DataFiles {
     }
 
     /// Where the bytes of each leaf are.
-    fn places(&self, tree: &Tree<LeafInfo>, are_in_parts: bool) -> Vec<LeafPlace> {
+    fn places(&self, tree: &Tree<LeafInfo>, are_in_parts: bool) -> Result<Vec<LeafPlace>> {
         let place = |info: &LeafInfo| match self.tensors.get(&*info.name) {
-            _ if !info.kind.is_array() => LeafPlace::Nowhere,
-            Some(place) if !are_in_parts => *place,
-            _ => LeafPlace::Chunks,
+            _ if !info.kind.is_array() => Ok(LeafPlace::Nowhere),
+            Some((_, len_bytes)) if !are_in_parts && *len_bytes != info.len_bytes() => {
+                Err(foreign(format!("the tensor {:?} is not as long as its leaf", info.name)))
+            }
+            Some((place, _)) if !are_in_parts => Ok(*place),
+            _ => Ok(LeafPlace::Chunks),
         };
         tree.leaves().iter().map(place).collect()
     }
+}
+
+/// What is said where a file is of another checkpoint.
+fn foreign(what: String) -> Error {
+    Error::corrupt(what)
+        .help("a file of another checkpoint lies in the folder: move it elsewhere, and repair again")
 }
 
 /// The record of a data file as it is now.

@@ -33,7 +33,12 @@ impl Recovery for Safetensors {
             let is_complete = count > 1 && shards.keys().copied().eq(1..=count);
             if is_complete && !is_index(&at.join(&name))? {
                 let how = format!("of the headers of {}", counted(shards.len(), "file", "files"));
-                files.push(RecoveredFile { name, bytes: index_of(at, shards.values().copied())?, how });
+                files.push(RecoveredFile {
+                    name,
+                    bytes: index_of(at, shards.values().copied())?,
+                    how,
+                    is_guess: false,
+                });
             }
         }
         Ok(files)

@@ -447,6 +447,10 @@ impl Storage for ListedStorage {
         self.unlisted().remove_unfinished(at, force)
     }
 
+    fn finish_unfinished(&self, at: &Location) -> Result<bool> {
+        self.unlisted().finish_unfinished(at)
+    }
+
     fn stock(&self, path: &Path) -> Result<Option<Stock>> {
         self.unlisted().stock(path)
     }

@@ -400,6 +400,10 @@ impl Storage for ObjectStorage {
         remove::remove_unfinished(&self.objects, at, force)
     }
 
+    fn finish_unfinished(&self, at: &Location) -> Result<bool> {
+        remove::finish_unfinished(&self.objects, at)
+    }
+
     fn stock(&self, path: &Path) -> Result<Option<Stock>> {
         let key = key_of(&self.objects, path)?;
         let mut found = self.objects.list(&folder_key(&self.objects, path)?, false)?.0;

@@ -81,6 +81,16 @@ fn delete_all(objects: &Arc<dyn Objects>, all: Vec<Object>) -> Result<Removed> {
 }
 
 /// Removes what saves and copies to a place have left.
+pub(super) fn finish_unfinished(objects: &Arc<dyn Objects>, at: &Location) -> Result<bool> {
+    let key = key_of(objects, at.path())?;
+    if key.is_empty() {
+        return Ok(false);
+    }
+    let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
+    let is_moved = below.object(MOVED).is_some();
+    settle_moved(objects, &key, below).map(|_| is_moved)
+}
+
 pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force: bool) -> Result<Removed> {
     let key = key_of(objects, at.path())?;
     if key.is_empty() {
