@@ -30,6 +30,9 @@ class SalvageReport(NamedTuple):
     """Why each lost leaf is lost, with its key path, and with file and offset where these are known."""
     damage: list[Finding]
     """What else is wrong: with the opening, or with files that no leaf lies in."""
+    is_bare: bool
+    """Whether the pytree is lost, or a file of an array with it: what is given are the arrays that there are, by their
+    names, and containers and kinds of leaves may be others."""
 
     @property
     def lost_paths(self) -> list[str]:
@@ -37,7 +40,8 @@ class SalvageReport(NamedTuple):
         return [finding.leaf for finding in self.lost if finding.leaf is not None]
 
     def __str__(self) -> str:
-        lines = [f"{self.path}: {counted(len(self.lost), 'leaf is lost', 'leaves are lost')}"]
+        and_more = ", and the pytree: the arrays that there are come by their names" if self.is_bare else ""
+        lines = [f"{self.path}: {counted(len(self.lost), 'leaf is lost', 'leaves are lost')}{and_more}"]
         found = [*self.lost, *self.damage]
         lines += [finding.message for finding in found[:_SHOWN]]
         if len(found) > _SHOWN:
@@ -62,9 +66,9 @@ def chosen(salvage: Any) -> Salvage:
 def opened(at: Place, opening: Opening, progress: Progress) -> tuple[_native.Checkpoint, SalvageReport]:
     """What is intact of a checkpoint, opened and verified: lost leaves are placeholders in it."""
     with Watch(progress, "verifying") as watch:
-        native, lost, damage = _native.open_intact(at, opening, watch)
-    report = SalvageReport(native.path, [Finding(*each) for each in lost], [Finding(*each) for each in damage])
-    return native, report
+        native, lost, damage, is_bare = _native.open_intact(at, opening, watch)
+    found = [Finding(*each) for each in lost], [Finding(*each) for each in damage]
+    return native, SalvageReport(native.path, *found, is_bare)
 
 
 def tell(salvage: Salvage, report: SalvageReport, stacklevel: int) -> None:

@@ -88,8 +88,9 @@ pub fn open(py: Python<'_>, path: LocationIn, opening: OpeningIn) -> PyResult<Ch
     released(py, || regrow::open_with(path, &open_options(opening)?)).map(Checkpoint)
 }
 
-/// What is intact of a checkpoint, in which lost leaves are placeholders; what is lost; what else is wrong.
-type IntactOut = (Checkpoint, Vec<FindingOut>, Vec<FindingOut>);
+/// What is intact of a checkpoint, in which lost leaves are placeholders; what is lost; what else is wrong; whether the
+/// pytree is lost.
+type IntactOut = (Checkpoint, Vec<FindingOut>, Vec<FindingOut>, bool);
 
 /// Opens what is intact of a damaged checkpoint, and verifies all of it.
 #[pyfunction]
@@ -103,7 +104,7 @@ pub fn open_intact(
     let intact = watched(py, watch, u64::MAX, |monitor| regrow::engine::open_intact(path, &open, &monitor))?;
     let findings = |errors: &[regrow::Error]| errors.iter().map(finding_out).collect();
     let (lost, damage) = (findings(&intact.lost), findings(&intact.damage));
-    Ok((Checkpoint(intact.checkpoint), lost, damage))
+    Ok((Checkpoint(intact.checkpoint), lost, damage, intact.is_bare))
 }
 
 /// Reads and checks the whole checkpoint at a path.

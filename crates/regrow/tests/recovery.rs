@@ -669,3 +669,78 @@ fn each_item_and_each_step_is_healed_from_its_own() {
     );
     assert!(regrow::verify(run.join("2")).unwrap().is_ok());
 }
+
+#[test]
+fn under_a_seal_only_what_was_sealed_comes_back() {
+    let root = memory_folder().unwrap();
+    let (path, copy) = (root.path().join("x"), root.path().join("copy"));
+    regrow::save_with(&path, &rich_tree(), &options(&Layout::default())).unwrap();
+    regrow::seal(&path, &SealOptions::default()).unwrap();
+    let before = files(&path);
+    for name in ["_METADATA", "commit_success.txt"] {
+        fs::remove_file(path.join(name)).unwrap();
+        let report = repair(&path);
+        assert!(report.is_whole() && report.recovered.len() == 1, "{name}: {report} {:?}", report.findings);
+        assert!(files(&path) == before, "{name}");
+    }
+    // A database has a number of its own each time it is made.
+    let path = root.path().join("orbax");
+    regrow::save_with(&path, &rich_tree(), &options(&layout("orbax", "{}"))).unwrap();
+    regrow::seal(&path, &SealOptions::default()).unwrap();
+    copy_folder(&path, &copy).unwrap();
+    let before = files(&path);
+    fs::remove_file(path.join("manifest.ocdbt")).unwrap();
+    let report = repair(&path);
+    assert!(!report.is_whole(), "{report}");
+    let after = files(&path);
+    assert!(after.iter().all(|(file, bytes)| before.get(file) == Some(bytes)), "nothing else is written");
+    let report = repair_from(&path, &copy);
+    assert!(report.is_whole() && files(&path) == before, "{report} {:?}", report.findings);
+}
+
+#[test]
+fn what_was_copied_beside_another_file_is_not_taken_for_its_own() {
+    let root = memory_folder().unwrap();
+    let at = |name: &str| root.path().join(name);
+    let safetensors = layout("safetensors", "{}");
+    let parity = Some("1/4".parse().unwrap());
+    let tree = dict([("a".to_owned(), array(Dtype::Float32, &[300, 7], 0).as_array().unwrap().clone())]);
+    regrow::save_with(
+        at("a.safetensors"),
+        &tree,
+        &SaveOptions { parity, seal: true, ..options(&safetensors) },
+    )
+    .unwrap();
+    let before = files(root.path());
+    for of in ["{}", "regrow.parity.{}.json", "regrow.parity.{}.blocks"] {
+        fs::copy(at(&of.replace("{}", "a.safetensors")), at(&of.replace("{}", "c.safetensors"))).unwrap();
+    }
+    let error = regrow::repair(at("c.safetensors"), &RepairOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    let seal = |name: &str| at(&format!("regrow.seal.{name}.json"));
+    fs::copy(seal("a.safetensors"), seal("c.safetensors")).unwrap();
+    assert_eq!(
+        regrow::engine::load_with(at("c.safetensors"), &LoadOptions::default())
+            .map(|_| ())
+            .unwrap_err()
+            .kind(),
+        ErrorKind::Corrupt
+    );
+    assert!(files(root.path()).iter().all(|(file, bytes)| before.get(file).is_none_or(|it| it == bytes)));
+}
+
+#[test]
+fn parity_does_not_follow_links_out_of_the_folder() {
+    let root = memory_folder().unwrap();
+    let path = root.path().join("x");
+    regrow::save_with(&path, &small_tree(), &options(&Layout::default())).unwrap();
+    fs::create_dir(root.path().join("elsewhere")).unwrap();
+    std::os::unix::fs::symlink("../elsewhere", path.join("link")).unwrap();
+    let error = regrow::add_parity(&path, &regrow::ParityOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    let missing = RepairOptions {
+        from: Some(Location::local(root.path().join("nowhere"))),
+        ..RepairOptions::default()
+    };
+    assert_eq!(regrow::repair(&path, &missing).unwrap_err().kind(), ErrorKind::NotFound);
+}

@@ -207,3 +207,41 @@ fn lists_keep_their_places_and_other_layouts_leave_out_what_is_lost() {
         }
     }
 }
+
+/// A copy that was not finished, and a file to which something was added: each block still says what it is.
+#[test]
+fn of_a_data_file_of_another_length_all_is_given_that_is_there() {
+    let root = memory_folder().unwrap();
+    let path = root.path().join("x");
+    let names = ["a", "b", "c"];
+    let mut build = regrow::tree::TreeBuilder::new();
+    build.open(Key::Index(0), NodeKind::Dict).unwrap();
+    for (name, byte) in names.into_iter().zip(1_u8..) {
+        let shape = Shape::new([1_u64 << 20]).unwrap();
+        let array = Array::new(Dtype::UInt8, shape, vec![byte; 1 << 20].into()).unwrap();
+        build.leaf(Key::dict(name), Leaf::array(array)).unwrap();
+    }
+    build.close().unwrap();
+    regrow::save(&path, &build.finish().unwrap()).unwrap();
+    let (file, bytes) = files(&path).into_iter().max_by_key(|(_, bytes)| bytes.len()).unwrap();
+    let cut = bytes.len() - (1 << 19);
+    let longer = [&bytes[..], b"more"].concat();
+    for (bytes, is_lost) in [(&bytes[..cut], ["c"].as_slice()), (&longer, &[])] {
+        put(&file, bytes);
+        assert_eq!(
+            regrow::engine::load_with(&path, &LoadOptions::default()).map(|_| ()).unwrap_err().kind(),
+            ErrorKind::Corrupt
+        );
+        let salvaged = regrow::salvage(&path, &LoadOptions::default()).unwrap();
+        let lost: Vec<String> =
+            salvaged.lost.iter().map(|error| error.place().leaf.as_ref().unwrap().to_string()).collect();
+        assert_eq!(lost, is_lost, "{:?}", salvaged.lost);
+        assert!(!salvaged.is_whole());
+        for (path, leaf) in salvaged.tree.iter() {
+            let byte = names.iter().position(|name| *name == path.to_string()).unwrap() as u8 + 1;
+            let is_whole =
+                leaf.as_array().is_none_or(|array| array.to_c_order().unwrap().iter().all(|it| *it == byte));
+            assert!(is_whole && leaf.as_array().is_none() == lost.contains(&path.to_string()), "{path}");
+        }
+    }
+}

@@ -17,6 +17,7 @@ use crate::error::Result;
 use crate::location::Location;
 use crate::parity;
 use crate::seal;
+use crate::seal::DAMAGED_PREFIX;
 use crate::signature;
 use crate::storage::{Entry, Found, UNCOMMITTED_MARK};
 use crate::store::StoreExt;
@@ -193,6 +194,7 @@ impl Own {
             || is_numbered_manifest
             || is_of_arrays
             || name.ends_with(LOCK_SUFFIX)
+            || name.starts_with(DAMAGED_PREFIX)
             || self.has_npy && name.ends_with(NPY_SUFFIX)
     }
 

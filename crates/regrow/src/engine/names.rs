@@ -43,6 +43,26 @@ pub(super) fn names_in(at: &Location, store: &dyn Store) -> Result<Vec<String>> 
     Ok(names.into_iter().filter(|name| !name.split('/').any(is_left_out)).collect())
 }
 
+/// Errs if a folder below this one is a link: what is behind it may be somebody else's, and is not to be written.
+///
+/// # Errors
+/// `Unsupported`; what the storage says.
+pub(super) fn check_no_links(at: &Location) -> Result<()> {
+    if at.local_path().is_err() {
+        return Ok(());
+    }
+    for entry in at.entries()?.into_iter().filter(|entry| entry.found == EntryKind::Folder) {
+        let below = at.join(&entry.name);
+        if entry.is_link {
+            return Err(Error::unsupported("a folder of the checkpoint is a link to another one")
+                .in_file(below)
+                .help("what is behind it would be changed by a repair: put the folder itself here, or remove the link"));
+        }
+        check_no_links(&below)?;
+    }
+    Ok(())
+}
+
 /// The files below a folder of a disk, through links, as they are read.
 fn walk(at: &Location, below: &str, depth: usize, names: &mut BTreeSet<String>) -> Result<()> {
     if depth > DEPTH_MAX {

@@ -35,6 +35,8 @@ pub struct Salvaged {
     pub lost: Vec<Error>,
     /// What else is wrong: with the opening, or with files that no leaf lies in.
     pub damage: Vec<Error>,
+    /// Whether the pytree is lost, or a file of an array with it: what is given are the arrays that there are, by their names.
+    pub is_bare: bool,
     /// Whether damage to any leaf that was given would have been seen: all their bytes are under checksums.
     pub has_data_checksums: bool,
 }
@@ -44,6 +46,15 @@ impl Salvaged {
     pub fn is_whole(&self) -> bool {
         self.lost.is_empty() && self.damage.is_empty()
     }
+}
+
+/// A checkpoint opened in the first way that worked.
+struct Opened {
+    checkpoint: Checkpoint,
+    /// As [`Salvaged::is_bare`].
+    is_bare: bool,
+    /// How it was opened.
+    options: OpenOptions,
 }
 
 /// Loads what is intact in the checkpoint at a path or URL, where [`load`](super::load) gives an error: the leaves that can be
@@ -61,10 +72,20 @@ pub fn salvage(path: impl ToLocation, options: &LoadOptions) -> Result<Salvaged>
     }
     let at = path.to_location()?;
     let mut damage = Vec::new();
-    let checkpoint = open_somehow(&at, &options.open, &mut damage)?;
+    let mut opened = open_somehow(&at, &options.open, &mut damage)?;
+    match opened.checkpoint.load(options) {
+        Ok(tree) => {
+            let has_data_checksums = opened.checkpoint.reader().standing().has_data_checksums;
+            let (lost, is_bare) = (Vec::new(), opened.is_bare);
+            return Ok(Salvaged { tree, lost, damage, is_bare, has_data_checksums });
+        }
+        Err(error) if is_damage(&error) => opened = opened.leniently(&at),
+        Err(error) => return Err(error),
+    }
+    let Opened { checkpoint, is_bare, .. } = opened;
     let (tree, lost) = intact(&checkpoint, options, &mut damage)?;
     let has_data_checksums = checkpoint.reader().standing().has_data_checksums;
-    Ok(Salvaged { tree, lost, damage, has_data_checksums })
+    Ok(Salvaged { tree, lost, damage, is_bare, has_data_checksums })
 }
 
 /// What is intact of a checkpoint, opened.
@@ -77,6 +98,8 @@ pub struct Intact {
     pub lost: Vec<Error>,
     /// What else is wrong, as [`Salvaged::damage`].
     pub damage: Vec<Error>,
+    /// Whether the pytree is lost, as [`Salvaged::is_bare`].
+    pub is_bare: bool,
 }
 
 /// Opens what is intact in the checkpoint at a path or URL: opens it in the first way that works, and verifies all of it.
@@ -85,12 +108,13 @@ pub struct Intact {
 /// As [`open`](super::open), if the checkpoint cannot be opened in any way; `Corrupt` if no leaf is intact; `Cancelled`.
 pub fn open_intact(path: impl ToLocation, options: &OpenOptions, monitor: &Monitor) -> Result<Intact> {
     let mut damage = Vec::new();
-    let checkpoint = open_somehow(&path.to_location()?, options, &mut damage)?;
+    let at = path.to_location()?;
+    let Opened { checkpoint, is_bare, .. } = open_somehow(&at, options, &mut damage)?.leniently(&at);
     let lost = lost_leaves(&checkpoint, monitor, &mut damage)?;
     let leaves = 0..checkpoint.tree().len();
     let lost_errors = listed(&lost, leaves.clone().filter(|leaf| lost.contains_key(leaf)), leaves.len())?;
     if lost.is_empty() {
-        return Ok(Intact { checkpoint, lost: lost_errors, damage });
+        return Ok(Intact { checkpoint, lost: lost_errors, damage, is_bare });
     }
     let info = |(leaf, info): (usize, &LeafInfo)| match lost.contains_key(&leaf) {
         true => LeafInfo { kind: LeafKind::Placeholder, sharding: None, ..info.clone() },
@@ -99,7 +123,7 @@ pub fn open_intact(path: impl ToLocation, options: &OpenOptions, monitor: &Monit
     let infos = checkpoint.tree().leaves().iter().enumerate().map(info).collect();
     let tree = checkpoint.tree().with_leaves(infos)?;
     let intact = checkpoint.read_by(|whole| Box::new(IntactReader { whole, tree }));
-    Ok(Intact { checkpoint: intact, lost: lost_errors, damage })
+    Ok(Intact { checkpoint: intact, lost: lost_errors, damage, is_bare })
 }
 
 /// Reads a checkpoint of which some leaves are lost.
@@ -159,21 +183,31 @@ impl Reader for IntactReader {
 }
 
 /// Opens a checkpoint in the first way that works. Errors of the others before it are damage.
-fn open_somehow(at: &Location, options: &OpenOptions, damage: &mut Vec<Error>) -> Result<Checkpoint> {
+fn open_somehow(at: &Location, options: &OpenOptions, damage: &mut Vec<Error>) -> Result<Opened> {
     let error = match open_with(at, options) {
-        Ok(checkpoint) => return Ok(checkpoint),
+        Ok(checkpoint) => return Ok(Opened { checkpoint, is_bare: false, options: options.clone() }),
         Err(error) if is_damage(&error) => error,
         Err(error) => return Err(error),
     };
     let lenient = OpenOptions { salvage: true, strict: false, ..options.clone() };
     let bare = OpenOptions { bare: true, ..lenient.clone() };
-    let opened = open_with(at, &lenient).or_else(|_| open_with(at, &bare));
-    match opened {
-        Ok(checkpoint) => {
+    for (options, is_bare) in [(lenient, false), (bare, true)] {
+        if let Ok(checkpoint) = open_with(at, &options) {
             damage.push(error);
-            Ok(checkpoint)
+            return Ok(Opened { checkpoint, is_bare, options });
         }
-        Err(_) => Err(error),
+    }
+    Err(error)
+}
+
+impl Opened {
+    /// The same, where files of another length than recorded are read as far as they go.
+    fn leniently(self, at: &Location) -> Self {
+        let options = OpenOptions { salvage: true, ..self.options.clone() };
+        match open_with(at, &options) {
+            Ok(checkpoint) => Self { checkpoint, options, ..self },
+            Err(_) => self,
+        }
     }
 }
 
@@ -194,11 +228,6 @@ fn intact(
     let mut wanted: Vec<usize> =
         checkpoint.select(options)?.into_iter().flatten().map(|selected| selected.leaf).collect();
     wanted.sort_unstable();
-    match checkpoint.load(options) {
-        Ok(tree) => return Ok((tree, Vec::new())),
-        Err(error) if is_damage(&error) => {}
-        Err(error) => return Err(error),
-    }
     let mut lost = lost_leaves(checkpoint, &options.monitor, damage)?;
     let places = Places::of(checkpoint);
     // Each round but the last one loses a leaf.

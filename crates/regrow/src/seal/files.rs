@@ -94,6 +94,20 @@ impl Place {
         Self { folder: at.parent(), file, covers_folder: false, stem: stem.to_owned() }
     }
 
+    /// Errs if what lies beside single files was copied by hand, and is about others.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub(crate) fn check_names(&self, names: &[String]) -> Result<()> {
+        match names.iter().find(|name| !self.covers_folder && !name.starts_with(&self.stem)) {
+            None => Ok(()),
+            Some(other) => Err(Error::corrupt("what lies beside this file is about another one")
+                .expected(format_args!("{:?}", self.stem), format_args!("{other:?}"))
+                .help("it was copied by hand: remove it, and make it anew (`regrow seal`, `regrow parity`); `regrow cp` \
+                       copies a file with its seal")),
+        }
+    }
+
     fn in_folder(folder: Location, names: SideNames) -> Self {
         Self { file: folder.join(names.in_folder), folder, covers_folder: true, stem: String::new() }
     }
@@ -221,6 +235,7 @@ impl Seal {
                 )
                 .help(HELP));
         }
+        place.check_names(&document.names)?;
         let block_len_bytes = document.block_len_bytes;
         let mut left = document.block_crc32.as_slice();
         let mut files = Vec::with_capacity(document.names.len());

@@ -45,6 +45,22 @@ pub(crate) fn trusted(at: &Location, keys: &[PublicKey]) -> Result<Option<Seal>>
     Place::search(at, NAMES, &|place| read(place, keys))
 }
 
+/// The signature beside a checkpoint, whoever made it and whether it holds: for what is put back under it. `None` if it cannot
+/// be read.
+///
+/// # Errors
+/// What the storage says.
+pub(crate) fn unverified(at: &Location) -> Result<Option<Seal>> {
+    let place = place_of(at);
+    let Some(bytes) = place.read("the signature")? else { return Ok(None) };
+    let read = || {
+        let document = SignatureDocument::parse(&bytes)?;
+        let signer = document.signers().into_iter().next().ok_or_else(missing)?;
+        in_use(document.unverified()?, signer, place.clone())
+    };
+    Ok(read().ok())
+}
+
 fn read(place: Place, keys: &[PublicKey]) -> Result<Option<Seal>> {
     let Some(bytes) = place.read("the signature")? else { return Ok(None) };
     let verified = || SignatureDocument::parse(&bytes)?.verified(keys);

@@ -128,7 +128,7 @@ pub fn plan_convert(source: impl ToLocation, options: &ConvertOptions) -> Result
     if !options.salvage {
         return super::open_with(source, &options.open)?.plan_convert(options);
     }
-    let Intact { checkpoint, mut lost, damage } =
+    let Intact { checkpoint, mut lost, damage, .. } =
         super::open_intact(source, &options.open, &options.save.monitor)?;
     let mut plan = checkpoint.plan_convert(options)?;
     lost.extend(damage);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::seal::{files_of, part_of};
 use super::{Checkpoint, OpenOptions, Retries, SaveOptions, open_with};
+use crate::engine::names::check_no_links;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
@@ -122,6 +123,9 @@ pub(super) fn put(
     may_commit: &dyn Fn() -> Result<()>,
 ) -> Result<ParityReport> {
     let ParityPlace { place, blocks } = ParityPlace::of(at);
+    if place.covers_folder {
+        check_no_links(&place.folder)?;
+    }
     let files = files_of(at, &place, layout)?;
     let publication = blocks.storage().publish(&blocks, PublishOptions::of_one_file(&Monitor::new()))?;
     let mut writer = publication.single_writer(0, 0)?;

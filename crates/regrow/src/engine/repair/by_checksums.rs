@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::guard::Guard;
 use super::recovered::{items_of, of_item};
 use super::{HealedFile, RepairOptions, RepairReport, is_damage};
 use crate::bytes::limits::work_space;
@@ -46,6 +47,7 @@ pub(super) fn heal(
 }
 
 fn heal_files(summed: &Summed, options: &RepairOptions, report: &mut RepairReport) -> Result<()> {
+    let guard = Guard::of(&summed.folder, summed.files.iter().map(|file| file.name.clone()));
     let len_bytes = summed.files.iter().map(|file| file.len_bytes).fold(0, u64::saturating_add);
     let monitor = &options.monitor;
     monitor.expect(len_bytes);
@@ -63,7 +65,7 @@ fn heal_files(summed: &Summed, options: &RepairOptions, report: &mut RepairRepor
         }
         let target = summed.folder.join(&file.name);
         if !options.check {
-            healing.write(&target)?;
+            healing.write(&target, &guard)?;
             let after = Healing::look(summed, file, &Monitor::new())?;
             if after.damage.len() > healing.lost_count() {
                 return Err(Error::corrupt("what was written is not what is read back").in_file(&target).help(
@@ -256,11 +258,12 @@ impl<'s> Healing<'s> {
     }
 
     /// Writes the file anew beside the damaged one, and puts it in its place in one step.
-    fn write(&self, target: &Location) -> Result<()> {
+    fn write(&self, target: &Location, guard: &Guard<'_>) -> Result<()> {
         let publication = target.storage().publish(target, PublishOptions::of_one_file(&Monitor::new()))?;
         let mut writer = publication.single_writer(self.file.len_bytes, 0)?;
         writer.write_with(self.file.len_bytes, &mut |offset_bytes, out| self.fill(offset_bytes, out))?;
         writer.finish()?;
+        guard.check(&self.file.name)?;
         publication.commit()
     }
 

@@ -1,5 +1,6 @@
 //! Repair by the parity beside a checkpoint, and by a replica as far as that is better.
 
+use super::guard::Guard;
 use super::heal::Heal;
 use super::index::Parity;
 use super::restored::Restored;
@@ -23,6 +24,7 @@ pub(super) fn heal(
 ) -> Result<()> {
     let (place, document) = (&parity.at.place, &parity.document);
     let run = Run::new(&place.folder, place.folder.store(), document);
+    let guard = Guard::of(&place.folder, document.names.iter().cloned());
     let damage = Damage::find(parity, &run, &options.monitor)?;
     report.bytes = document.geometry().len_bytes;
     let other = options.from.as_ref().map(|from| replica(from, at, parity)).transpose()?;
@@ -35,6 +37,7 @@ pub(super) fn heal(
         geometry,
         damage: &damage,
         restored,
+        guard: &guard,
         is_check: options.check,
         monitor: &options.monitor,
     };
@@ -45,10 +48,11 @@ pub(super) fn heal(
         return Ok(());
     }
     if !report.healed.is_empty() {
+        guard.check_folder()?;
         prove(parity, &damage, heal.restored.lost.len())?;
     }
     if report.is_parity_damaged && report.lost.is_empty() {
-        remake(at, parity)?;
+        remake(at, parity, &guard)?;
     }
     Ok(())
 }
@@ -57,10 +61,10 @@ pub(super) fn heal(
 ///
 /// # Errors
 /// What the storage says.
-pub(super) fn remake(at: &Location, parity: &Parity) -> Result<()> {
+pub(super) fn remake(at: &Location, parity: &Parity, guard: &Guard<'_>) -> Result<()> {
     let document = &parity.document;
     let ratio: ParityRatio = document.ratio.parse().unwrap_or_default();
-    parity::put(at, &document.layout, ratio, &Monitor::new(), &|| Ok(())).map(drop)
+    parity::put(at, &document.layout, ratio, &Monitor::new(), &|| guard.check_folder()).map(drop)
 }
 
 /// The files of a replica, by the names that they have there.

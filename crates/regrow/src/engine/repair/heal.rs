@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::PathBuf;
 
+use super::guard::Guard;
 use super::restored::Restored;
 use super::scan::Damage;
 use crate::bytes::limits::work_space;
@@ -31,6 +32,7 @@ pub(super) struct Heal<'h, 'r> {
     pub geometry: Geometry,
     pub damage: &'r Damage,
     pub restored: Restored<'r>,
+    pub guard: &'h Guard<'h>,
     /// Look, and write nothing.
     pub is_check: bool,
     pub monitor: &'h Monitor,
@@ -149,6 +151,7 @@ impl Heal<'_, '_> {
         let bad: BTreeSet<u64> = bad.iter().copied().collect();
         writer.write_with(len_bytes, &mut |offset_bytes, out| self.fill(file, &bad, offset_bytes, out))?;
         writer.finish()?;
+        self.guard.check(&file.name)?;
         publication.commit()
     }
 

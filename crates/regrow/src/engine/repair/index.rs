@@ -50,6 +50,7 @@ impl Parity {
             return Err(Error::corrupt("the parity is that of another kind of checkpoint"))
                 .in_file(&at.place.file);
         }
+        at.place.check_names(&document.names).in_file(&at.place.file)?;
         Ok(Some(Self { at, document, is_index_whole }))
     }
 

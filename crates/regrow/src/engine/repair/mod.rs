@@ -20,6 +20,7 @@ use super::parity::is_damage;
 use super::seal::part_of;
 use super::{OpenOptions, VerifyOptions, open_with, verify_with};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::pytree_data::Files;
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::storage::archive;
@@ -27,6 +28,7 @@ use crate::text::{counted, format_bytes, printable};
 
 mod by_checksums;
 mod by_parity;
+mod guard;
 mod heal;
 mod index;
 mod recovered;
@@ -37,6 +39,7 @@ mod unfinished;
 pub use heal::HealedFile;
 pub use recovered::RecoveredFile;
 
+use guard::Guard;
 use index::Parity;
 
 /// How to repair.
@@ -173,10 +176,16 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
     if options.from.as_ref().is_some_and(|from| from.is_same(at)) {
         return Err(Error::invalid("the replica is the checkpoint itself").in_file(at));
     }
+    if let Some(from) =
+        options.from.as_ref().filter(|from| !from.exists() && !Files::of(from).located().manifest.is_file())
+    {
+        return Err(Error::new(ErrorKind::NotFound, "the other checkpoint is not there").in_file(from));
+    }
     let mut report = RepairReport::of(at, options);
     unfinished::finish(at, options, &mut report)?;
     let Found { part, parity, unopened } = find(at, options)?;
     report.path = part.describe();
+    let guard = Guard::of(&part, []);
     let options = &RepairOptions {
         from: options.from.as_ref().map(|from| step_of(from, at, &part)),
         ..options.clone()
@@ -186,7 +195,10 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
         (None, Some(from)) => by_checksums::heal(&part, from, options, &mut report)?,
         (None, None) => {}
     }
-    recovered::recover(&part, options, &mut report)?;
+    // What the parity brings back need not be made.
+    if !(options.check && parity.is_some() && report.lost.is_empty()) {
+        recovered::recover(&part, options, &guard, &mut report)?;
+    }
     if let (None, Some(from), false) = (&parity, &options.from, report.recovered.is_empty() || options.check)
     {
         // What was made anew may say what the rest should be.
@@ -212,7 +224,7 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
             }
         }
         if report.is_whole() && !options.check {
-            by_parity::remake(&part, parity)?;
+            by_parity::remake(&part, parity, &guard)?;
         }
     }
     if parity.is_none() && !report.findings.is_empty() {

@@ -1,12 +1,15 @@
 //! Files that are lost, made of the others: each layout knows which.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use super::guard::Guard;
 use super::{RepairOptions, RepairReport, is_damage};
 use crate::error::{Error, Result};
 use crate::formats::{self, builtin_formats};
 use crate::location::Location;
-use crate::seal::DAMAGED_PREFIX;
+use crate::reads::Block;
+use crate::seal::{DAMAGED_PREFIX, Seal};
+use crate::signature;
 use crate::storage::{Entry, UNCOMMITTED_MARK};
 use crate::store::StoreExt;
 
@@ -41,14 +44,22 @@ pub struct RecoveredFile {
 ///
 /// # Errors
 /// What the storage says. Files that were written by then are whole.
-pub(super) fn recover(at: &Location, options: &RepairOptions, report: &mut RepairReport) -> Result<()> {
+pub(super) fn recover(
+    at: &Location,
+    options: &RepairOptions,
+    guard: &Guard<'_>,
+    report: &mut RepairReport,
+) -> Result<()> {
     if !at.is_folder() {
         return Ok(());
     }
+    let proof = Proof::of(at)?;
+    let writing = Writing { options, guard, proof: &proof };
     for folder in [vec![at.clone()], items_of(at)?].concat() {
         let other = options.from.as_ref().map(|from| of_item(from, at, &folder));
         let mut rounds = 0;
-        while recover_in(&folder, other.as_ref(), options, report)? && !options.check && rounds < ROUNDS_MAX {
+        while recover_in(&folder, other.as_ref(), &writing, report)? && !options.check && rounds < ROUNDS_MAX
+        {
             rounds += 1;
         }
     }
@@ -59,9 +70,10 @@ pub(super) fn recover(at: &Location, options: &RepairOptions, report: &mut Repai
 fn recover_in(
     folder: &Location,
     other: Option<&Location>,
-    options: &RepairOptions,
+    writing: &Writing<'_>,
     report: &mut RepairReport,
 ) -> Result<bool> {
+    let options = writing.options;
     for format in builtin_formats() {
         options.monitor.check()?;
         let files = match format.recovery().map(|it| it.recover(folder, other)) {
@@ -75,8 +87,7 @@ fn recover_in(
             Some(Err(error)) => return Err(error),
         };
         if !files.is_empty() {
-            write(folder, files, options, report)?;
-            return Ok(true);
+            return write(folder, files, writing, report);
         }
         // The first that knows the folder is the one that reads it.
         if format.recognise(folder).unwrap_or(false) {
@@ -86,15 +97,72 @@ fn recover_in(
     Ok(false)
 }
 
+/// How files are written, and which.
+struct Writing<'w> {
+    options: &'w RepairOptions,
+    guard: &'w Guard<'w>,
+    proof: &'w Proof,
+}
+
+/// What a checkpoint was when it was sealed or signed. What is put back under that is just this, or nothing: another one
+/// would break it for good, and a replica could not mend it.
+struct Proof(Vec<Seal>);
+
+impl Proof {
+    fn of(at: &Location) -> Result<Self> {
+        let seal = match Seal::found(at) {
+            Err(error) if is_damage(&error, at) => None,
+            found => found?,
+        };
+        Ok(Self(seal.into_iter().chain(signature::unverified(at)?).collect()))
+    }
+
+    /// Whether these bytes may be written to a file of this path below a folder; true where nothing is sealed or signed.
+    fn allows(&self, file: &Location, bytes: &[u8]) -> bool {
+        self.0.iter().all(|seal| {
+            let below = file.below(&seal.place.folder);
+            let listed = seal.files.iter().find(|listed| Path::new(&listed.name) == below);
+            listed.is_some_and(|listed| {
+                let part =
+                    |block: Block| bytes.get(block.start as usize..block.end as usize).unwrap_or_default();
+                listed.len_bytes == bytes.len() as u64
+                    && listed
+                        .table
+                        .blocks(0, listed.len_bytes)
+                        .all(|block| listed.table.is_good(block, part(block)))
+            })
+        })
+    }
+}
+
+/// True if anything was written.
 fn write(
     folder: &Location,
     files: Vec<formats::RecoveredFile>,
-    options: &RepairOptions,
+    writing: &Writing<'_>,
     report: &mut RepairReport,
-) -> Result<()> {
+) -> Result<bool> {
+    let mut has_written = false;
+    let options = writing.options;
+    if let Some(other) =
+        files.iter().find(|file| !writing.proof.allows(&folder.join(&file.name), &file.bytes))
+    {
+        let other = folder.join(&other.name);
+        add(
+            &mut report.lost,
+            Error::corrupt("what could be made is not what was sealed or signed").in_file(other).help(
+                "`--from` takes it from a copy; or take the seal away (`regrow seal --remove`), or the signature, and repair again",
+            ),
+        );
+    }
     for formats::RecoveredFile { name, bytes, how, is_guess } in files {
+        if !writing.proof.allows(&folder.join(&name), &bytes) {
+            continue;
+        }
+        has_written = true;
         let (path, len_bytes) = (folder.join(&name).describe(), bytes.len() as u64);
         if !options.check {
+            writing.guard.check_folder()?;
             if is_guess {
                 put_aside(folder, &name)?;
             }
@@ -106,7 +174,7 @@ fn write(
             None => report.recovered.push(RecoveredFile { path, bytes: len_bytes, how, is_guess }),
         }
     }
-    Ok(())
+    Ok(has_written)
 }
 
 /// Keeps what is there of a file for which there is only a guess: somebody may mend it by hand. The first that was kept stays.

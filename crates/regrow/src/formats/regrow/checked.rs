@@ -61,6 +61,8 @@ struct Inner {
     files: Vec<CheckedFile>,
     small_files: Vec<CheckedSmallFile>,
     parts: Vec<RecordedPart>,
+    /// Whether data files of another length than recorded are read, as far as they go.
+    takes_any_length: bool,
 }
 
 /// What one process has written: read when one of its files is wanted.
@@ -82,7 +84,11 @@ struct CheckedFile {
 }
 
 /// The files of these records, none of which is opened yet.
-fn checked_files(base: &Arc<dyn Store>, records: Vec<DataFile>) -> Result<Vec<CheckedFile>> {
+fn checked_files(
+    base: &Arc<dyn Store>,
+    records: Vec<DataFile>,
+    takes_any_length: bool,
+) -> Result<Vec<CheckedFile>> {
     let mut files = Vec::with_capacity(records.len());
     for record in records {
         let data_len = record.len_bytes.checked_sub(record.data_offset);
@@ -99,7 +105,7 @@ fn checked_files(base: &Arc<dyn Store>, records: Vec<DataFile>) -> Result<Vec<Ch
         let range = record.data_offset..record.len_bytes;
         let (len_bytes, expected) = (record.block_len_bytes, record.block_crc32c.clone());
         files.push(CheckedFile {
-            blob: RecordedBlob::new(base.clone(), &record.name, record.len_bytes),
+            blob: RecordedBlob::new(base.clone(), &record.name, record.len_bytes, takes_any_length),
             blocks: BlockTable::new(range, len_bytes, Checksum::Crc32c, expected, WORDS)?.never_rewritten(),
             record,
             has_head_passed: AtomicBool::new(false),
@@ -132,13 +138,14 @@ impl CheckedStore {
         records: Vec<DataFile>,
         small_files: Vec<SmallFile>,
         parts: Vec<PartRecord>,
+        takes_any_length: bool,
     ) -> Result<Self> {
-        let files = checked_files(&base, records)?;
+        let files = checked_files(&base, records, takes_any_length)?;
         let small_files = small_files.into_iter();
         let small_files =
             small_files.map(|record| CheckedSmallFile { record, passed: OnceLock::new() }).collect();
         let parts = parts.into_iter().map(|record| RecordedPart { record, files: OnceLock::new() }).collect();
-        Ok(Self(Arc::new(Inner { base, files, small_files, parts })))
+        Ok(Self(Arc::new(Inner { base, files, small_files, parts, takes_any_length })))
     }
 
     /// The files that a process has written, by its record of them.
@@ -154,7 +161,7 @@ impl CheckedStore {
                 .in_file(place())
                 .expected(format_args!("{:?}", part.record.data_files), format_args!("{named:?}")));
         }
-        let files = checked_files(&self.0.base, manifest.data_files);
+        let files = checked_files(&self.0.base, manifest.data_files, self.0.takes_any_length);
         let files = files.map_err(|error| error.in_file(place()))?;
         Ok(part.files.get_or_init(|| files))
     }
@@ -260,6 +267,24 @@ impl CheckedStore {
         let checked = self.file(file)?.checked();
         let wanted = parts.into_iter().map(|part| (checked, 0..0, part));
         fill(wanted, how, None, |_, error| error)
+    }
+
+    /// Of data files that are read whatever their length: those that have another one than recorded, or are gone.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub fn misfits(&self) -> Result<Vec<Error>> {
+        let mut found = Vec::new();
+        if !self.0.takes_any_length {
+            return Ok(found);
+        }
+        let own = [self.0.files.as_slice()].into_iter();
+        let of_parts = self.0.parts.iter().map(|part| self.files_of(part).unwrap_or_default());
+        for file in own.chain(of_parts).flatten() {
+            let len_bytes = self.0.base.len_bytes(file.record.name.as_bytes())?;
+            found.extend(file.blob.misfit(len_bytes));
+        }
+        Ok(found)
     }
 
     /// Checks what every data file has before its blocks: what fails.

@@ -68,7 +68,7 @@ impl Format for Regrow {
         super::refuse_unmarked(at)?;
         super::refuse_step_and_item(at, options)?;
         refuse_no_file(at)?;
-        Ok(Box::new(reader::RegrowReader::open(at)?))
+        Ok(Box::new(reader::RegrowReader::open_as(at, options.salvage)?))
     }
 
     fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {
@@ -142,7 +142,7 @@ pub(super) fn open_step(
     super::refuse_step_and_item(at, options)?;
     let open = || {
         refuse_no_file(at)?;
-        reader::RegrowReader::open(at)
+        reader::RegrowReader::open_as(at, options.salvage)
     };
     let reader = open().map_err(|error| folder.blame(error))?;
     Ok(Box::new(reader.into_step(about, folder)))

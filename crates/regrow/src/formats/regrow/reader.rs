@@ -61,15 +61,27 @@ impl RegrowReader {
         Self::open_named(at, manifest::FILE_NAME)
     }
 
+    /// The same for whoever salvages: data files of another length than recorded are read, as far as they go.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(super) fn open_as(at: &Location, takes_any_length: bool) -> Result<Self> {
+        Self::open_in(at, manifest::FILE_NAME, takes_any_length)
+    }
+
     /// Reads the `regrow.json` of this name: of a part, `regrow.process_<k>.json`.
     ///
     /// # Errors
     /// As [`open`](Self::open).
     pub(super) fn open_named(at: &Location, name: &str) -> Result<Self> {
+        Self::open_in(at, name, false)
+    }
+
+    fn open_in(at: &Location, name: &str, takes_any_length: bool) -> Result<Self> {
         let base = at.opened()?;
         let document = Document { what: name, language: Language::Json, len_max_bytes: JSON_LEN_MAX_BYTES };
         let bytes = base.read_document(name, document)?.unwrap_or_default();
-        Self::from_manifest(at, &bytes, base).in_file(at.join(name))
+        Self::from_manifest(at, &bytes, base, takes_any_length).in_file(at.join(name))
     }
 
     /// The same, as a step of a folder of steps.
@@ -116,7 +128,12 @@ impl RegrowReader {
         &self.texts
     }
 
-    fn from_manifest(at: &Location, bytes: &[u8], base: Arc<dyn Store>) -> Result<Self> {
+    fn from_manifest(
+        at: &Location,
+        bytes: &[u8],
+        base: Arc<dyn Store>,
+        takes_any_length: bool,
+    ) -> Result<Self> {
         let manifest = Manifest::parse(bytes)?;
         let mut regrown = manifest.structure.regrow()?;
         let places = manifest.places(regrown.tree.len())?;
@@ -163,7 +180,8 @@ impl RegrowReader {
             0 => variant,
             n => format!("{variant} by {}", counted(n, "process", "processes")),
         };
-        let store = CheckedStore::new(base, manifest.data_files, manifest.files, manifest.parts)?;
+        let store =
+            CheckedStore::new(base, manifest.data_files, manifest.files, manifest.parts, takes_any_length)?;
         let description = Description {
             layout: "regrow".to_owned(),
             variant,
@@ -323,7 +341,8 @@ impl Reader for RegrowReader {
     }
 
     fn check_rest(&self) -> Result<Rest> {
-        let mut errors = self.store.check_heads();
+        let mut errors = self.store.misfits()?;
+        errors.extend(self.store.check_heads());
         errors.extend(self.store.check_small_files()?);
         // Of damaged files nobody knows what they said.
         if errors.is_empty() {

@@ -15,13 +15,15 @@ pub(super) struct RecordedBlob {
     base: Arc<dyn Store>,
     name: String,
     len_bytes: u64,
+    /// Whether a file of another length is read, as far as it goes.
+    takes_any_length: bool,
     opened: OnceLock<Arc<dyn Blob>>,
 }
 
 impl RecordedBlob {
     /// The file of that name, which should be so long.
-    pub fn new(base: Arc<dyn Store>, name: &str, len_bytes: u64) -> Self {
-        Self { base, name: name.to_owned(), len_bytes, opened: OnceLock::new() }
+    pub fn new(base: Arc<dyn Store>, name: &str, len_bytes: u64, takes_any_length: bool) -> Self {
+        Self { base, name: name.to_owned(), len_bytes, takes_any_length, opened: OnceLock::new() }
     }
 
     /// The file itself.
@@ -34,9 +36,20 @@ impl RecordedBlob {
         }
         let found = self.base.open(self.name.as_bytes())?;
         match found {
-            Some(found) if found.len_bytes() == self.len_bytes => Ok(self.opened.get_or_init(|| found)),
+            Some(found) if found.len_bytes() == self.len_bytes || self.takes_any_length => {
+                Ok(self.opened.get_or_init(|| found))
+            }
             Some(found) => Err(self.is_another(&found.len_bytes())),
             None => Err(self.is_another(&"no such file")),
+        }
+    }
+
+    /// What is wrong with the file, if it is so long.
+    pub fn misfit(&self, len_bytes: Option<u64>) -> Option<Error> {
+        match len_bytes {
+            Some(len_bytes) if len_bytes == self.len_bytes => None,
+            Some(len_bytes) => Some(self.is_another(&len_bytes)),
+            None => Some(self.is_another(&"no such file")),
         }
     }
 
@@ -78,6 +91,7 @@ impl Blob for RecordedBlob {
 
     fn map(&self) -> Result<Option<Bytes>> {
         match self.opened()?.map()? {
+            Some(map) if map.len() as u64 != self.len_bytes && self.takes_any_length => Ok(None),
             // Cut short since it was opened.
             Some(map) if map.len() as u64 != self.len_bytes => Err(self.is_another(&map.len())),
             map => Ok(map),
@@ -86,6 +100,7 @@ impl Blob for RecordedBlob {
 
     fn map_private(&self) -> Result<Option<PrivateMap>> {
         match self.opened()?.map_private()? {
+            Some(map) if map.len() as u64 != self.len_bytes && self.takes_any_length => Ok(None),
             Some(map) if map.len() as u64 != self.len_bytes => Err(self.is_another(&map.len())),
             map => Ok(map),
         }

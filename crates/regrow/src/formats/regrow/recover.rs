@@ -148,7 +148,7 @@ impl Counterpart for SameLeaves {
 fn record_of_replica(at: &Location, other: &Location) -> Result<Option<RecoveredFile>> {
     let Ok(theirs) = RegrowReader::open(other) else { return Ok(None) };
     let records: Vec<SmallFile> = theirs.store().small_records().cloned().collect();
-    let own = CheckedStore::new(at.opened()?, Vec::new(), records, Vec::new())?;
+    let own = CheckedStore::new(at.opened()?, Vec::new(), records, Vec::new(), false)?;
     let mut is_same = false;
     for record in own.small_records() {
         is_same |= record.name == MANIFEST_KEY && !record.says_nothing() && own.is_whole(record)?;
@@ -231,6 +231,18 @@ fn documents(reader: Arc<RegrowReader>) -> Result<Vec<RecoveredFile>> {
     if files.is_empty() {
         return Ok(Vec::new());
     }
+    // Whatever is just what is recorded needs no new record: a signature over the old one goes on fitting.
+    let is_recorded = |(name, bytes): &(String, Vec<u8>)| {
+        let mut sum = Sum::new();
+        sum.update(bytes);
+        let made = sum.record(name.clone(), bytes.len() as u64);
+        reader.store().small_records().any(|record| *record == made)
+    };
+    let needs_record = !is_complete
+        && needed.iter().any(|(name, is_needed)| {
+            *is_needed && !reader.store().small_records().any(|record| record.name == *name)
+        });
+    let is_same = !needs_record && files.iter().all(is_recorded);
     let recovered = |(name, bytes): (String, Vec<u8>)| {
         let how = match name.as_str() {
             MANIFEST_KEY => "made of regrow.json, which knows where each leaf lies",
@@ -240,12 +252,14 @@ fn documents(reader: Arc<RegrowReader>) -> Result<Vec<RecoveredFile>> {
         RecoveredFile { name, bytes, how: how.to_owned(), is_guess: false }
     };
     let mut files: Vec<RecoveredFile> = files.into_iter().map(recovered).collect();
-    files.push(RecoveredFile {
-        name: manifest::FILE_NAME.to_owned(),
-        bytes: manifest,
-        how: "records the files that were made anew".to_owned(),
-        is_guess: false,
-    });
+    if !is_same {
+        files.push(RecoveredFile {
+            name: manifest::FILE_NAME.to_owned(),
+            bytes: manifest,
+            how: "records the files that were made anew".to_owned(),
+            is_guess: false,
+        });
+    }
     Ok(files)
 }
 
