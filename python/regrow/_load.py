@@ -233,11 +233,9 @@ def _check_alone(targets: Iterable[Target], tensors: Iterable[Any]) -> None:
     """Refuses to salvage arrays of which other processes hold parts: each would decide alone what is lost."""
     is_shared = any(target.sharding is not None and not target.sharding.is_fully_addressable for target in targets)
     if is_shared or any(hasattr(tensor, "placements") for tensor in tensors):
-        raise InvalidArgumentError(
-            "`salvage` is for one process, and some arrays of the template are spread over several\n"
-            "  help: `regrow.convert(..., salvage=True)` makes a checkpoint of what is intact, which all of them can load",
-            help="`regrow.convert(..., salvage=True)` makes a checkpoint of what is intact, which all of them can load",
-        )
+        help = "`regrow.convert(..., salvage=True)` makes a checkpoint of what is intact, which all of them can load"
+        what = "`salvage` is for one process, and some arrays of the template are spread over several"
+        raise InvalidArgumentError(f"{what}\n  help: {help}", help=help)
 
 
 def _boxes(wishes: Wishes, paths: list[str], kinds: bytes, shapes: list[Any]) -> dict[int, Any]:

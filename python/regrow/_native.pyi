@@ -598,7 +598,9 @@ def best_step(steps: Sequence[_StepFacts], metric: str, is_max: bool) -> int | N
 def open(path: _Place, opening: _Opening) -> Checkpoint:
     """Opens a checkpoint of any layout."""
 
-def open_intact(path: _Place, opening: _Opening, watch: _Watch) -> tuple[Checkpoint, list[_Finding], list[_Finding], bool]:
+def open_intact(
+    path: _Place, opening: _Opening, watch: _Watch
+) -> tuple[Checkpoint, list[_Finding], list[_Finding], bool]:
     """Opens and verifies a damaged checkpoint; gives it with placeholders for lost leaves, why each is lost, what else
     is wrong, and whether the pytree is lost."""
 
