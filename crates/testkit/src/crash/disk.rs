@@ -89,6 +89,23 @@ impl Disk {
         Ok(inode)
     }
 
+    /// What lies where: the bytes of files, and folders.
+    pub fn listing(&self) -> BTreeMap<String, Option<Arc<Vec<u8>>>> {
+        let mut found = BTreeMap::new();
+        let mut left = vec![(ROOT, String::new())];
+        while let Some((inode, path)) = left.pop() {
+            match self.inodes.get(inode) {
+                Some(Content::Folder(names)) => {
+                    left.extend(names.iter().map(|(name, child)| (*child, format!("{path}/{name}"))));
+                    found.insert(path, None);
+                }
+                Some(Content::File(bytes)) => drop(found.insert(path, Some(Arc::clone(bytes)))),
+                None => {}
+            }
+        }
+        found
+    }
+
     /// A new inode that no folder names yet.
     pub fn create(&mut self, is_folder: bool) -> Inode {
         let content =

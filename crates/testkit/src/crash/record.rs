@@ -39,6 +39,9 @@ pub(super) enum Synced {
 pub struct Recording {
     pub(super) before: Disk,
     pub(super) events: Vec<Event>,
+    /// Whether what was recorded leads to what lies in the folder. Calls of several threads at once may be taken for others:
+    /// then nothing can be told by it.
+    pub is_right: bool,
     /// Its exit code, unless a signal ended it.
     pub code: Option<i32>,
     /// What it wrote to stdout.
@@ -78,7 +81,8 @@ pub fn record(command: &mut Command, root: &Path) -> io::Result<Recording> {
         let inode = before.inode_count();
         before.create(recorder.now.is_folder(inode));
     }
-    Ok(Recording { before, events: recorder.events, code, stdout })
+    let is_right = recorder.now.listing() == Disk::of_folder(root)?.0.listing();
+    Ok(Recording { before, events: recorder.events, is_right, code, stdout })
 }
 
 struct Recorder {
