@@ -31,6 +31,8 @@ struct State {
     /// `None` until it was counted.
     len_bytes: Option<u64>,
     kept_since_bytes: u64,
+    /// For which there was room, and which threads are writing now.
+    in_flight_bytes: u64,
 }
 
 impl Bound {
@@ -38,7 +40,7 @@ impl Bound {
         Self { folder: folder.to_owned(), len_max_bytes, state: Mutex::default() }
     }
 
-    /// Whether so many bytes may be kept; removes others if it must.
+    /// Whether so many bytes may be kept; removes others if it must. If so, [`ended`](Self::ended) is to be called.
     pub(super) fn has_room_for(&self, len_bytes: u64) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = state.kept_since_bytes >= self.len_max_bytes / COUNT_PARTS;
@@ -49,21 +51,29 @@ impl Bound {
                 blocks(&self.folder).iter().map(|block| block.len_bytes).sum()
             }
         };
-        let fits = |held: u64| held.saturating_add(len_bytes) <= self.len_max_bytes;
+        let in_flight = state.in_flight_bytes;
+        let wanted = len_bytes.saturating_add(in_flight);
+        let fits = |held: u64| held.saturating_add(wanted) <= self.len_max_bytes;
         let held = if fits(held) || len_bytes > self.len_max_bytes {
             held
         } else {
-            self.remove_oldest(held, len_bytes)
+            self.remove_oldest(held, wanted)
         };
         state.len_bytes = Some(held);
+        if fits(held) {
+            state.in_flight_bytes = wanted;
+        }
         fits(held)
     }
 
-    /// Counts what was kept.
-    pub(super) fn add(&self, len_bytes: u64) {
+    /// Counts what there was room for, if it was kept.
+    pub(super) fn ended(&self, len_bytes: u64, is_kept: bool) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.len_bytes = state.len_bytes.map(|held| held.saturating_add(len_bytes));
-        state.kept_since_bytes = state.kept_since_bytes.saturating_add(len_bytes);
+        state.in_flight_bytes = state.in_flight_bytes.saturating_sub(len_bytes);
+        if is_kept {
+            state.len_bytes = state.len_bytes.map(|held| held.saturating_add(len_bytes));
+            state.kept_since_bytes = state.kept_since_bytes.saturating_add(len_bytes);
+        }
     }
 
     /// Removes what was not used for the longest time, and gives what is left. One process does it at a time; the others

@@ -192,8 +192,7 @@ impl Cache {
             return;
         }
         let identity = Identity::of(source, position);
-        if block::write(&identity.path(&self.folder), &identity, bytes).is_ok() {
-            self.bound.add(len_bytes + block::HEADER_LEN_BYTES);
-        }
+        let written = block::write(&identity.path(&self.folder), &identity, bytes);
+        self.bound.ended(len_bytes + block::HEADER_LEN_BYTES, written.is_ok());
     }
 }
