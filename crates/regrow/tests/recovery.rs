@@ -744,3 +744,47 @@ fn parity_does_not_follow_links_out_of_the_folder() {
     };
     assert_eq!(regrow::repair(&path, &missing).unwrap_err().kind(), ErrorKind::NotFound);
 }
+
+/// Somebody saves to the path when all damage has been found, and before any of it is healed.
+#[test]
+fn a_checkpoint_that_takes_the_path_meanwhile_is_left_alone() {
+    let root = memory_folder().unwrap();
+    let large = |step| tree_with(array(Dtype::Float32, &[600, 100], step));
+    for (name, layout, by_parity) in
+        [("a", Layout::default(), true), ("b", layout("npy", "{}"), true), ("c", Layout::default(), false)]
+    {
+        let (path, copy) = (root.path().join(name), root.path().join(format!("{name}.copy")));
+        let parity = by_parity.then(|| "1/4".parse().unwrap());
+        regrow::save_with(&path, &large(0), &SaveOptions { parity, ..options(&layout) }).unwrap();
+        copy_folder(&path, &copy).unwrap();
+        let (file, mut bytes) = files(&path)
+            .into_iter()
+            .filter(|(file, _)| !file.to_string_lossy().contains("regrow.parity"))
+            .max_by_key(|(_, bytes)| bytes.len())
+            .unwrap();
+        let at = bytes.len() - 50;
+        bytes[at] ^= 1;
+        put(&file, &bytes);
+        let replace = {
+            let (path, layout, tree) = (path.clone(), layout.clone(), std::sync::Mutex::new(Some(large(9))));
+            move |progress: regrow::monitor::Progress| {
+                // It is called 20 times a second at most.
+                std::thread::sleep(std::time::Duration::from_millis(51));
+                let is_read = progress.done_bytes > 0 && progress.done_bytes >= progress.total_bytes;
+                if is_read && let Some(tree) = tree.lock().unwrap().take() {
+                    regrow::save_with(&path, &tree, &SaveOptions { overwrite: true, ..options(&layout) })?;
+                }
+                Ok(())
+            }
+        };
+        let repair = RepairOptions {
+            from: (!by_parity).then(|| Location::local(&copy)),
+            monitor: regrow::Monitor::with_hook(replace),
+            ..RepairOptions::default()
+        };
+        let error = regrow::repair(&path, &repair).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Replaced, "{name}: {error}");
+        assert_eq!(loaded(&path), contents(&large(9)), "{name}");
+        assert!(regrow::verify(&path).unwrap().is_ok(), "{name}");
+    }
+}

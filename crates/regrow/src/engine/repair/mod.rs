@@ -183,13 +183,28 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
     }
     let mut report = RepairReport::of(at, options);
     unfinished::finish(at, options, &mut report)?;
-    let Found { part, parity, unopened } = find(at, options)?;
-    report.path = part.describe();
+    let found = find(at, options)?;
+    report.path = found.part.describe();
+    let from = options.from.as_ref().map(|from| step_of(from, at, &found.part));
+    let options = &RepairOptions { from, ..options.clone() };
+    let part = found.part.clone();
     let guard = Guard::of(&part, []);
-    let options = &RepairOptions {
-        from: options.from.as_ref().map(|from| step_of(from, at, &part)),
-        ..options.clone()
-    };
+    let repaired = repair_found(at, found, options, &guard, report);
+    // Whatever was found then may be of either. A file of its own is another one when it has been healed.
+    if part.is_folder() {
+        guard.check_folder()?;
+    }
+    repaired
+}
+
+fn repair_found(
+    at: &Location,
+    found: Found,
+    options: &RepairOptions,
+    guard: &Guard<'_>,
+    mut report: RepairReport,
+) -> Result<RepairReport> {
+    let Found { part, parity, unopened } = found;
     match (&parity, &options.from) {
         (Some(parity), _) => by_parity::heal(&part, parity, options, &mut report)?,
         (None, Some(from)) => by_checksums::heal(&part, from, options, &mut report)?,
@@ -197,7 +212,7 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
     }
     // What the parity brings back need not be made.
     if !(options.check && parity.is_some() && report.lost.is_empty()) {
-        recovered::recover(&part, options, &guard, &mut report)?;
+        recovered::recover(&part, options, guard, &mut report)?;
     }
     if let (None, Some(from), false) = (&parity, &options.from, report.recovered.is_empty() || options.check)
     {
@@ -224,7 +239,7 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
             }
         }
         if report.is_whole() && !options.check {
-            by_parity::remake(&part, parity, &guard)?;
+            by_parity::remake(&part, parity, guard)?;
         }
     }
     if parity.is_none() && !report.findings.is_empty() {
