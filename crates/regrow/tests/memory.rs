@@ -79,7 +79,7 @@ fn calls() -> Vec<Call> {
         call("diff", Holds::Nothing, 20, diff),
         call("statistics", Holds::Nothing, 16, statistics),
         call("copy", Holds::Nothing, 40, copy),
-        call("parity and repair", Holds::Nothing, 56, parity_and_repair),
+        call("parity and repair", Holds::Nothing, 96, parity_and_repair),
         call("seal", Holds::Nothing, 32, seal),
         call("verify under a seal", Holds::WholeFiles, 32, verify),
     ]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::parity::ParityDocument;
-use crate::store::{ReadPath, Store};
+use crate::store::{Blob, ReadPath, Store};
 
 /// Files one after another, read as one.
 #[derive(Debug)]
@@ -75,19 +75,12 @@ impl Run {
     /// # Errors
     /// `Corrupt` if a file is gone or too short; what the storage says.
     pub fn read(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
-        let mut left = out;
-        for part in self.parts(offset_bytes, left.len() as u64) {
-            let (now, later) = left.split_at_mut(part.len.min(left.len()));
-            let key = part.file.name.as_bytes();
-            let blob = self.store.open(key)?.ok_or_else(|| {
-                Error::corrupt("a file of the checkpoint is gone").in_file(self.store.describe(key))
-            })?;
-            let is_cached = blob.is_cached(part.offset_bytes, now.len() as u64);
-            let way = if is_cached { ReadPath::Cached } else { ReadPath::Direct };
-            blob.read(part.offset_bytes, now, way)?;
-            left = later;
-        }
-        Ok(())
+        self.reader().read(offset_bytes, out)
+    }
+
+    /// What reads one part of it after another, and opens a file once for parts that follow each other.
+    pub fn reader(&self) -> RunReader<'_> {
+        RunReader { run: self, last: None }
     }
 
     /// The same; false where the bytes are not to be had: a file is gone, too short or not one, a disk cannot read it.
@@ -118,6 +111,46 @@ impl Run {
                 }
             },
         )
+    }
+}
+
+/// Reads parts of a run.
+pub(in crate::engine) struct RunReader<'r> {
+    run: &'r Run,
+    /// The file that was read last: where its bytes begin in the run (no two that have any begin at the same), and it.
+    last: Option<(u64, Arc<dyn Blob>)>,
+}
+
+impl RunReader<'_> {
+    /// Fills `out` with the bytes from `offset_bytes` on.
+    ///
+    /// # Errors
+    /// As [`Run::read`].
+    pub fn read(&mut self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        let mut left = out;
+        for part in self.run.parts(offset_bytes, left.len() as u64) {
+            let (now, later) = left.split_at_mut(part.len.min(left.len()));
+            let blob = self.open(part.file)?;
+            let is_cached = blob.is_cached(part.offset_bytes, now.len() as u64);
+            let way = if is_cached { ReadPath::Cached } else { ReadPath::Direct };
+            blob.read(part.offset_bytes, now, way)?;
+            left = later;
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, file: &RunFile) -> Result<Arc<dyn Blob>> {
+        if let Some((start, blob)) = &self.last
+            && *start == file.range.start
+        {
+            return Ok(Arc::clone(blob));
+        }
+        let (store, key) = (&self.run.store, file.name.as_bytes());
+        let blob = store
+            .open(key)?
+            .ok_or_else(|| Error::corrupt("a file of the checkpoint is gone").in_file(store.describe(key)))?;
+        self.last = Some((file.range.start, Arc::clone(&blob)));
+        Ok(blob)
     }
 }
 

@@ -1,6 +1,8 @@
 //! Parity blocks and checksums of a run of files.
 
-use super::run::Run;
+use std::sync::{Mutex, PoisonError};
+
+use super::run::{Run, RunReader};
 use crate::bytes::checksum::Crc32;
 use crate::bytes::limits::work_space;
 use crate::error::Result;
@@ -9,11 +11,12 @@ use crate::parity::{Encoder, Geometry, ParityDocument, closing};
 use crate::store::FileWriter;
 use crate::threads::{map_ordered, thread_count};
 
-/// Bytes of stripes that one thread holds at once, about: neighbouring stripes are read together.
-const GROUP_LEN_BYTES: u64 = 16 << 20;
+/// Bytes that are wanted in each read: a disk gives fewer of them at half its speed. So many stripes that lie beside each other
+/// are read together.
+const ROW_LEN_BYTES: u64 = 128 << 10;
 
-/// Most stripes that are read together: longer reads are not faster.
-const GROUP_STRIPES_MAX: u64 = 16;
+/// Bytes of all stripes that are held at once, over all threads.
+const HELD_LEN_BYTES: u64 = 128 << 20;
 
 /// Stripes beside each other.
 #[derive(Debug, Clone, Copy)]
@@ -45,20 +48,29 @@ pub(super) fn write_blocks(
     monitor.enter(Stage::Read);
     let stripe_len_bytes =
         geometry.data_blocks.saturating_add(geometry.parity_blocks) * geometry.block_len_bytes;
-    let count_max = (GROUP_LEN_BYTES / stripe_len_bytes).clamp(1, GROUP_STRIPES_MAX);
+    let count_max =
+        (ROW_LEN_BYTES / geometry.block_len_bytes).min(HELD_LEN_BYTES / 2 / stripe_len_bytes).max(1);
     let stripes = geometry.stripes();
     let groups = (0..stripes)
         .step_by(count_max as usize)
         .map(|first| Group { first, count: count_max.min(stripes - first) });
     let mut checksums = vec![0; geometry.blocks() as usize];
     let mut parity_checksums = Vec::with_capacity(geometry.all_parity_blocks() as usize);
+    // What a group has worked in, the next one works in: memory that is new costs as much as the code.
+    let idle = Mutex::new(Vec::new());
     map_ordered(
         thread_count(),
         groups,
-        2 * thread_count() as u64 * count_max * stripe_len_bytes,
+        HELD_LEN_BYTES,
         |group| group.count * stripe_len_bytes,
         |group| {
-            let encoded = encode(run, &geometry, group)?;
+            let worker = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let mut worker = match worker {
+                Some(worker) => worker,
+                None => Worker::new(run, &geometry, count_max)?,
+            };
+            let encoded = worker.encode(&geometry, group)?;
+            idle.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
             let blocks = encoded.checksums.len() as u64;
             monitor.done(Stage::Read, blocks * geometry.block_len_bytes)?;
             Ok(encoded)
@@ -78,26 +90,47 @@ pub(super) fn write_blocks(
     out.write(&closing(index.len() as u64))
 }
 
-/// Reads the stripes of a group, a row of neighbouring blocks at a time, and encodes them.
-fn encode(run: &Run, geometry: &Geometry, group: Group) -> Result<Encoded> {
-    let block_len = geometry.block_len_bytes as usize;
-    let row_len = group.count as usize * block_len;
-    let mut rows = work_space(geometry.data_blocks * row_len as u64)?;
-    let mut checksums = Vec::with_capacity((geometry.data_blocks * group.count) as usize);
-    for (at, row) in (0..).zip(rows.chunks_mut(row_len)) {
-        let Some(first) = geometry.block(group.first, at) else { break };
-        let count = group.count.min(geometry.blocks() - first);
-        let bytes = geometry.range(first).start..geometry.range(first + count - 1).end;
-        let row = row.split_at_mut((bytes.end - bytes.start) as usize).0;
-        run.read(bytes.start, row)?;
-        checksums.extend((first..).zip(row.chunks(block_len).map(Crc32::of)));
+/// What encodes groups, one after another.
+struct Worker<'r> {
+    reader: RunReader<'r>,
+    encoder: Encoder,
+    /// A row of blocks of a group for each block of a stripe.
+    rows: Vec<u8>,
+}
+
+impl<'r> Worker<'r> {
+    fn new(run: &'r Run, geometry: &Geometry, count_max: u64) -> Result<Self> {
+        let rows = work_space(geometry.data_blocks * count_max * geometry.block_len_bytes)?;
+        Ok(Self { reader: run.reader(), encoder: Encoder::new(geometry)?, rows })
     }
-    let mut encoder = Encoder::new(geometry)?;
-    let mut parity =
-        Vec::with_capacity((group.count * geometry.parity_blocks * geometry.block_len_bytes) as usize);
-    for stripe in 0..group.count as usize {
-        let blocks = rows.chunks(row_len).map(|row| &row[stripe * block_len..][..block_len]);
-        encoder.stripe(blocks, |block| parity.extend_from_slice(block))?;
+
+    /// Reads the stripes of a group, a row of neighbouring blocks at a time, and encodes them.
+    fn encode(&mut self, geometry: &Geometry, group: Group) -> Result<Encoded> {
+        let block_len = geometry.block_len_bytes as usize;
+        let row_len = group.count as usize * block_len;
+        let rows = &mut self.rows[..geometry.data_blocks as usize * row_len];
+        let mut checksums = Vec::with_capacity((geometry.data_blocks * group.count) as usize);
+        for (at, row) in (0..).zip(rows.chunks_mut(row_len)) {
+            let bytes = match geometry.block(group.first, at) {
+                Some(first) => {
+                    let count = group.count.min(geometry.blocks() - first);
+                    geometry.range(first).start..geometry.range(first + count - 1).end
+                }
+                None => 0..0,
+            };
+            // What a stripe has not is zeros, and not what the group before had.
+            let (row, none) = row.split_at_mut((bytes.end - bytes.start) as usize);
+            none.fill(0);
+            self.reader.read(bytes.start, row)?;
+            let first = bytes.start / geometry.block_len_bytes;
+            checksums.extend((first..).zip(row.chunks(block_len).map(Crc32::of)));
+        }
+        let mut parity =
+            Vec::with_capacity((group.count * geometry.parity_blocks * geometry.block_len_bytes) as usize);
+        for stripe in 0..group.count as usize {
+            let blocks = rows.chunks(row_len).map(|row| &row[stripe * block_len..][..block_len]);
+            self.encoder.stripe(blocks, &mut parity)?;
+        }
+        Ok(Encoded { checksums, parity })
     }
-    Ok(Encoded { checksums, parity })
 }
