@@ -348,6 +348,49 @@ fn parity_goes_with_seals_and_signatures() {
     assert_eq!(contents(&regrow::engine::load_with(&path, &LoadOptions::default()).unwrap()), good);
 }
 
+/// Under the names of the copy, in a folder and in a bucket: each of its files can be lost, and comes back.
+#[test]
+fn copies_take_their_parity_along() {
+    let root = memory_folder().unwrap();
+    for (at, (layout, suffix)) in layouts().into_iter().enumerate() {
+        let (from, to) = (root.path().join(format!("{at}")), root.path().join(format!("{at}.copy")));
+        fs::create_dir_all(&from).unwrap();
+        fs::create_dir_all(&to).unwrap();
+        let what = format!("{} {suffix}", layout.name());
+        let (path, copied) = (from.join(format!("x{suffix}")), to.join(format!("other name{suffix}")));
+        let save = SaveOptions { parity: Some(ratio("1/1")), ..options(&layout) };
+        regrow::save_with(&path, &small_tree(), &save).unwrap();
+        let good = contents(&regrow::engine::load(&path).unwrap());
+        let copy = regrow::CopyOptions { not_durable: true, ..regrow::CopyOptions::default() };
+        regrow::copy(&path, &copied, &copy).unwrap();
+        let before = files(&to);
+        assert_eq!(before.len(), files(&from).len(), "{what}: as many files");
+        for file in before.keys() {
+            fs::remove_file(file).unwrap();
+            let report = repair(&copied);
+            assert!(report.is_whole(), "{what} {}: {report} {:?}", file.display(), report.lost);
+            assert_whole(&to, &before, &what);
+            assert_eq!(files(&to).len(), before.len(), "{what} {}: its parity, too", file.display());
+        }
+        assert!(contents(&regrow::engine::load(&copied).unwrap()) == good, "{what}");
+        // Over another one, whose parity goes.
+        // Another folder of nothing but tensors is not replaced, whoever wrote it.
+        if !matches!(layout, Layout::Safetensors(_)) || !suffix.is_empty() {
+            regrow::copy(&path, &copied, &regrow::CopyOptions { overwrite: true, ..copy }).unwrap();
+            assert!(repair(&copied).is_whole(), "{what}: again");
+        }
+        // What is damaged is not copied as if it were whole.
+        let is_blocks = |file: &&PathBuf| file.to_string_lossy().ends_with(".blocks");
+        let blocks = files(&from).into_keys().find(|file| is_blocks(&file)).unwrap();
+        fs::remove_file(blocks).unwrap();
+        if !path.is_dir() {
+            let error =
+                regrow::copy(&path, from.join(format!("third{suffix}")), &regrow::CopyOptions::default());
+            assert_eq!(error.unwrap_err().kind(), ErrorKind::Corrupt, "{what}");
+        }
+    }
+}
+
 #[test]
 fn what_has_no_parity_is_told() {
     let root = memory_folder().unwrap();

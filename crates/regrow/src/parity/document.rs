@@ -24,6 +24,7 @@ use super::ratio::ParityRatio;
 use crate::bytes::side_document::{SideDocument, now_unix_ns, writer};
 use crate::bytes::{hex, summed};
 use crate::error::{Error, Result};
+use crate::seal::rename_all;
 
 /// The version that is written, and the last that is read.
 const VERSION: u32 = 1;
@@ -98,6 +99,11 @@ impl ParityDocument {
             block_crc32: Vec::new(),
             parity_crc32: Vec::new(),
         }
+    }
+
+    /// Of files whose names begin with `stem`, those of a copy whose names begin with `to`.
+    pub fn rename(&mut self, stem: &str, to: &str) {
+        rename_all(&mut self.names, stem, to);
     }
 
     /// How the files are cut into blocks.

@@ -75,6 +75,15 @@ pub(crate) struct SealDocument {
     pub block_crc32: Vec<u32>,
 }
 
+/// Gives names that begin with `stem` another beginning.
+pub(crate) fn rename_all(names: &mut [String], stem: &str, to: &str) {
+    for name in names {
+        if let Some(rest) = name.strip_prefix(stem) {
+            *name = format!("{to}{rest}");
+        }
+    }
+}
+
 impl SealDocument {
     /// A seal that is made now, of no files yet.
     pub fn new(layout: &str, covers_folder: bool) -> Self {
@@ -101,11 +110,7 @@ impl SealDocument {
 
     /// Of files whose names begin with `stem`, those of a copy whose names begin with `to`.
     pub fn rename(&mut self, stem: &str, to: &str) {
-        for name in &mut self.names {
-            if let Some(rest) = name.strip_prefix(stem) {
-                *name = format!("{to}{rest}");
-            }
-        }
+        rename_all(&mut self.names, stem, to);
     }
 
     /// The file's bytes.
