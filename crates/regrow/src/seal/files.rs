@@ -225,7 +225,11 @@ impl Seal {
         Self::of(&bytes, place.clone()).in_file(&place.file).map(Some)
     }
 
-    fn of(bytes: &[u8], place: Place) -> Result<Self> {
+    /// The seal in these bytes, which lies at a place.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Unsupported` for one that cannot be used.
+    pub(crate) fn of(bytes: &[u8], place: Place) -> Result<Self> {
         let document = SealDocument::parse(bytes)?;
         if document.covers_folder != place.covers_folder {
             return Err(Error::corrupt("the seal is one of another kind of checkpoint")

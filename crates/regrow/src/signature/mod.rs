@@ -16,4 +16,4 @@ mod trust;
 
 pub(crate) use document::{BLOCK_LEN_BYTES, FILE_NAME, FileDigests, NAMES, SignatureDocument, Signed};
 pub use keys::{PrivateKey, PublicKey};
-pub(crate) use trust::{missing, place_of, trusted, unverified};
+pub(crate) use trust::{missing, of_its_own_keys, place_of, trusted, unverified};

@@ -61,6 +61,16 @@ pub(crate) fn unverified(at: &Location) -> Result<Option<Seal>> {
     Ok(read().ok())
 }
 
+/// The signature in these bytes, which lies at a place, by whichever keys it names itself: it holds, and nobody need trust it.
+///
+/// # Errors
+/// As [`SignatureDocument::verified`].
+pub(crate) fn of_its_own_keys(bytes: &[u8], place: Place) -> Result<Seal> {
+    let document = SignatureDocument::parse(bytes)?;
+    let (signed, signer) = document.verified(&document.signers())?;
+    in_use(signed, signer, place)
+}
+
 fn read(place: Place, keys: &[PublicKey]) -> Result<Option<Seal>> {
     let Some(bytes) = place.read("the signature")? else { return Ok(None) };
     let verified = || SignatureDocument::parse(&bytes)?.verified(keys);

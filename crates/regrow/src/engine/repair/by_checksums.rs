@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::anew::write_anew;
 use super::guard::Guard;
 use super::recovered::{items_of, of_item};
 use super::{HealedFile, RepairOptions, RepairReport, is_damage};
@@ -14,7 +15,6 @@ use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
 use crate::reads::{Block, BlockTable};
 use crate::seal::{Place, Seal};
-use crate::storage::PublishOptions;
 use crate::store::{Blob, ReadPath};
 
 /// What is said where nothing tells good bytes from others.
@@ -46,6 +46,20 @@ pub(super) fn heal(
     Ok(())
 }
 
+/// Whether the files here are all what a seal says, or a signature. Reads all of them.
+///
+/// # Errors
+/// What keeps anybody from reading; `Cancelled`.
+pub(super) fn fits(seal: Seal, at: &Location, monitor: &Monitor) -> Result<bool> {
+    let summed = Summed::of_seal(seal, at);
+    for file in &summed.files {
+        if !Healing::look(&summed, file, monitor)?.is_whole() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 fn heal_files(summed: &Summed, options: &RepairOptions, report: &mut RepairReport) -> Result<()> {
     let guard = Guard::of(&summed.folder, summed.files.iter().map(|file| file.name.clone()));
     let len_bytes = summed.files.iter().map(|file| file.len_bytes).fold(0, u64::saturating_add);
@@ -65,7 +79,7 @@ fn heal_files(summed: &Summed, options: &RepairOptions, report: &mut RepairRepor
         }
         let target = summed.folder.join(&file.name);
         if !options.check {
-            healing.write(&target, &guard)?;
+            healing.write(&guard)?;
             let after = Healing::look(summed, file, &Monitor::new())?;
             if after.damage.len() > healing.lost_count() {
                 return Err(Error::corrupt("what was written is not what is read back").in_file(&target).help(
@@ -97,18 +111,8 @@ impl Summed {
             Err(error) if is_damage(&error, at) => None,
             Err(error) => return Err(error),
         };
-        if let Some(Seal { place, files, .. }) = seal {
-            let theirs = Place::of(from);
-            let files = files.into_iter().filter_map(Arc::into_inner);
-            let files = files.map(|file| SummedFile {
-                name: file.name,
-                len_bytes: file.len_bytes,
-                tables: vec![file.table],
-            });
-            let stems = (!place.covers_folder && !theirs.covers_folder).then_some((place.stem, theirs.stem));
-            let counterpart = None;
-            let files = files.collect();
-            return Ok(Some(Self { folder: place.folder, files, theirs: theirs.folder, stems, counterpart }));
+        if let Some(seal) = seal {
+            return Ok(Some(Self::of_seal(seal, from)));
         }
         if !at.is_folder() {
             return Ok(None);
@@ -121,6 +125,20 @@ impl Summed {
             }
         }
         Ok(None)
+    }
+
+    fn of_seal(seal: Seal, from: &Location) -> Self {
+        let Seal { place, files, .. } = seal;
+        let theirs = Place::of(from);
+        let files = files.into_iter().filter_map(Arc::into_inner);
+        let files = files.map(|file| SummedFile {
+            name: file.name,
+            len_bytes: file.len_bytes,
+            tables: vec![file.table],
+        });
+        let stems = (!place.covers_folder && !theirs.covers_folder).then_some((place.stem, theirs.stem));
+        let files = files.collect();
+        Self { folder: place.folder, files, theirs: theirs.folder, stems, counterpart: None }
     }
 
     /// The other checkpoint's file of the same name.
@@ -257,14 +275,11 @@ impl<'s> Healing<'s> {
         runs.into_iter().map(error).collect()
     }
 
-    /// Writes the file anew beside the damaged one, and puts it in its place in one step.
-    fn write(&self, target: &Location, guard: &Guard<'_>) -> Result<()> {
-        let publication = target.storage().publish(target, PublishOptions::of_one_file(&Monitor::new()))?;
-        let mut writer = publication.single_writer(self.file.len_bytes, 0)?;
-        writer.write_with(self.file.len_bytes, &mut |offset_bytes, out| self.fill(offset_bytes, out))?;
-        writer.finish()?;
-        guard.check(&self.file.name)?;
-        publication.commit()
+    fn write(&self, guard: &Guard<'_>) -> Result<()> {
+        let (folder, file) = (&self.summed.folder, self.file);
+        write_anew(folder, &file.name, file.len_bytes, guard, &mut |offset_bytes, out| {
+            self.fill(offset_bytes, out)
+        })
     }
 
     fn fill(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::PathBuf;
 
+use super::anew::write_anew;
 use super::guard::Guard;
 use super::restored::Restored;
 use super::scan::Damage;
@@ -13,7 +14,6 @@ use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::parity::Geometry;
-use crate::storage::PublishOptions;
 
 /// A file that is whole again.
 #[derive(Debug, Clone)]
@@ -144,15 +144,12 @@ impl Heal<'_, '_> {
     }
 
     fn write(&mut self, file: &RunFile, bad: &[u64]) -> Result<()> {
-        let at = self.at(file);
-        let publication = at.storage().publish(&at, PublishOptions::of_one_file(&Monitor::new()))?;
         let len_bytes = file.range.end - file.range.start;
-        let mut writer = publication.single_writer(len_bytes, 0)?;
         let bad: BTreeSet<u64> = bad.iter().copied().collect();
-        writer.write_with(len_bytes, &mut |offset_bytes, out| self.fill(file, &bad, offset_bytes, out))?;
-        writer.finish()?;
-        self.guard.check(&file.name)?;
-        publication.commit()
+        let (folder, guard) = (self.folder, self.guard);
+        write_anew(folder, &file.name, len_bytes, guard, &mut |offset_bytes, out| {
+            self.fill(file, &bad, offset_bytes, out)
+        })
     }
 
     /// Fills `out` with bytes of a file from `offset_bytes` on.

@@ -8,6 +8,7 @@
 //!     restored    damaged blocks, made of a replica or of the rest of their stripe, each proved by its checksum
 //!     heal        each damaged file written anew beside the old one, and put in its place in one step
 //! by_checksums    without parity: damaged blocks, from a replica or another step, each proved by the checkpoint's checksums
+//! side_files      a damaged seal or signature, from a replica
 //! recovered       files that are lost, made of the others: each layout knows which
 //! findings        the checkpoint is verified
 //! unfinished      what other saves have left is removed, if the checkpoint is whole
@@ -20,12 +21,14 @@ use super::parity::is_damage;
 use super::seal::part_of;
 use super::{OpenOptions, VerifyOptions, open_with, verify_with};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::orbax::steps::step_number;
 use crate::formats::pytree_data::Files;
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
-use crate::storage::archive;
+use crate::storage::{Entry, archive};
 use crate::text::{counted, format_bytes, printable};
 
+mod anew;
 mod by_checksums;
 mod by_parity;
 mod guard;
@@ -34,6 +37,7 @@ mod index;
 mod recovered;
 mod restored;
 mod scan;
+mod side_files;
 mod unfinished;
 
 pub use heal::HealedFile;
@@ -221,6 +225,9 @@ fn repair_found(
         report.bytes = 0;
         by_checksums::heal(&part, from, options, &mut report)?;
     }
+    if let Some(from) = &options.from {
+        side_files::restore(&part, from, options, guard, &mut report)?;
+    }
     let is_one = !report.healed.is_empty() || !report.recovered.is_empty() || !report.lost.is_empty();
     if let Some(error) = unopened.filter(|error| !is_one && error.kind() != ErrorKind::Corrupt) {
         return Err(error);
@@ -287,15 +294,28 @@ fn find(at: &Location, options: &RepairOptions) -> Result<Found> {
             let parity = Parity::find(&part)?;
             Ok(Found { part, parity, unopened: None })
         }
-        Err(error) if options.step.is_some() || is_out_of_reach(&error) => Err(match error.kind() {
-            ErrorKind::Corrupt => {
-                error.help("name the folder of the step itself: it cannot be opened, and may be repaired")
-            }
-            _ => error,
-        }),
-        // Whether anything can be done, the files say.
-        Err(error) => Ok(Found { part: at.clone(), parity: None, unopened: Some(error) }),
+        Err(error) if is_out_of_reach(&error) => Err(error),
+        // A step that cannot be opened may be repaired like anything else.
+        Err(error) => match damaged_step(at, &error) {
+            Some(step) => find(&step, &RepairOptions { step: None, ..options.clone() }),
+            None if options.step.is_some() => Err(error),
+            // Whether anything can be done, the files say.
+            None => Ok(Found { part: at.clone(), parity: None, unopened: Some(error) }),
+        },
     }
+}
+/// The step that an error of opening a folder of steps is about.
+fn damaged_step(at: &Location, error: &Error) -> Option<Location> {
+    // What has items of its own is one checkpoint, whatever they are called.
+    if at.first_file(&recovered::OF_ITEMS).is_some() {
+        return None;
+    }
+    let file = error.place().file.as_deref().filter(|_| at.is_folder() && at.has_listings())?;
+    let folders = at.entries().ok()?.into_iter().filter(Entry::is_folder);
+    let mut steps = folders
+        .filter_map(|folder| folder.name.into_string().ok())
+        .filter(|name| step_number(name).is_some());
+    steps.find_map(|name| Some(at.join(name)).filter(|step| file.starts_with(step.describe())))
 }
 
 /// Whether an error says nothing of what is there.

@@ -17,7 +17,7 @@ use crate::store::StoreExt;
 const ROUNDS_MAX: usize = 3;
 
 /// Says that what is below a folder are its items.
-const OF_ITEMS: [&str; 2] = ["_CHECKPOINT_METADATA", "orbax.checkpoint"];
+pub(super) const OF_ITEMS: [&str; 2] = ["_CHECKPOINT_METADATA", "orbax.checkpoint"];
 
 /// What lies beside the arrays of one pytree, and is no item.
 const PARTS: [&str; 3] = ["d", "array_metadatas", "ocdbt.process_"];

@@ -1,0 +1,30 @@
+//! One file written anew beside the old one, and put in its place in one step.
+
+use super::guard::Guard;
+use crate::error::Result;
+use crate::location::Location;
+use crate::monitor::Monitor;
+use crate::storage::PublishOptions;
+
+/// Gives bytes of the new file from an offset on.
+pub(super) type Fill<'f> = &'f mut dyn FnMut(u64, &mut [u8]) -> Result<()>;
+
+/// Writes the file of this name below a folder: `len_bytes` that `fill` gives.
+///
+/// # Errors
+/// What the storage and `fill` say; `Replaced` if something else has taken the path meanwhile. The old file is as it was then.
+pub(super) fn write_anew(
+    folder: &Location,
+    name: &str,
+    len_bytes: u64,
+    guard: &Guard<'_>,
+    fill: Fill<'_>,
+) -> Result<()> {
+    let target = folder.join(name);
+    let publication = target.storage().publish(&target, PublishOptions::of_one_file(&Monitor::new()))?;
+    let mut writer = publication.single_writer(len_bytes, 0)?;
+    writer.write_with(len_bytes, fill)?;
+    writer.finish()?;
+    guard.check(name)?;
+    publication.commit()
+}

@@ -1,0 +1,90 @@
+//! A damaged seal or signature, taken from a replica, if every file here is what that one says.
+
+use super::guard::Guard;
+use super::{RecoveredFile, RepairOptions, RepairReport, by_checksums, is_damage};
+use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::seal::{Place, Seal, SealDocument};
+use crate::signature;
+
+/// Mends the seal and the signature of the checkpoint at a location. Those that are not there stay away: it may be that nobody
+/// has ever made one.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn restore(
+    at: &Location,
+    from: &Location,
+    options: &RepairOptions,
+    guard: &Guard<'_>,
+    report: &mut RepairReport,
+) -> Result<()> {
+    for side in [SEAL, SIGNATURE] {
+        let (place, theirs) = ((side.place_of)(at), (side.place_of)(from));
+        // Of the checkpoint itself: an item is under the seal of the whole.
+        if !place.file.is_file() || place.covers_folder != theirs.covers_folder {
+            continue;
+        }
+        let read = |place: &Place| match place.read(side.name) {
+            Err(error) if is_damage(&error, &place.file) => Ok(None),
+            read => read,
+        };
+        if read(&place)?.is_some_and(|bytes| (side.in_use)(&bytes, place.clone()).is_ok()) {
+            continue;
+        }
+        let damaged =
+            |what: &str| Error::corrupt(format!("{} is damaged, and {what}", side.name)).in_file(&place.file);
+        let renamed = |bytes: Vec<u8>| (side.renamed)(bytes, &theirs.stem, &place.stem).ok();
+        let bytes = read(&theirs)?.and_then(renamed);
+        let Some((bytes, seal)) =
+            bytes.and_then(|bytes| (side.in_use)(&bytes, place.clone()).ok().map(|seal| (bytes, seal)))
+        else {
+            report.lost.push(damaged("the other checkpoint has none that can be used").help(side.help));
+            continue;
+        };
+        if !by_checksums::fits(seal, at, &options.monitor)? {
+            let what = "that of the other checkpoint is not one of the files that are here";
+            report.lost.push(damaged(what).help(side.help));
+            continue;
+        }
+        let (path, len_bytes) = (place.file.describe(), bytes.len() as u64);
+        if !options.check {
+            guard.check_folder()?;
+            place.file.parent().store().put(place.file.name().as_encoded_bytes(), bytes.into())?;
+        }
+        let how = "that of the other checkpoint: every file here is what it says".to_owned();
+        report.recovered.push(RecoveredFile { path, bytes: len_bytes, how, is_guess: false });
+    }
+    Ok(())
+}
+
+/// A file that says what the others are.
+struct Side {
+    name: &'static str,
+    help: &'static str,
+    place_of: fn(&Location) -> Place,
+    /// Its bytes for files whose names begin otherwise: from the first beginning to the second.
+    renamed: fn(Vec<u8>, &str, &str) -> Result<Vec<u8>>,
+    in_use: fn(&[u8], Place) -> Result<Seal>,
+}
+
+const SEAL: Side = Side {
+    name: "the seal",
+    help: "if the checkpoint is what it should be, seal it anew: `regrow seal`",
+    place_of: Place::of,
+    renamed: |bytes, from, to| {
+        let mut document = SealDocument::parse(&bytes)?;
+        document.rename(from, to);
+        document.to_bytes()
+    },
+    in_use: Seal::of,
+};
+
+const SIGNATURE: Side = Side {
+    name: "the signature",
+    help: "whoever has the key can sign the checkpoint anew: `regrow sign`",
+    place_of: signature::place_of,
+    // It says nothing of how the names begin.
+    renamed: |bytes, _, _| Ok(bytes),
+    in_use: signature::of_its_own_keys,
+};
