@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import flax.serialization
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 import safetensors.numpy
 from jax.sharding import NamedSharding, PartitionSpec
@@ -143,3 +146,81 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     _damage(tmp_path / "y", np.arange(9.0))
     with pytest.raises(regrow.CorruptError, match="nothing can be salvaged"):
         regrow.load(tmp_path / "y", salvage=True)
+
+
+def _arrays() -> dict[str, np.ndarray]:
+    chance = np.random.default_rng(5)
+    return {f"w{at}": chance.normal(size=(40 + at, 30)).astype(np.float32) for at in range(6)}
+
+
+def _by_safetensors(path: Path) -> Path:
+    safetensors.numpy.save_file(_arrays(), path / "x.safetensors")
+    return path / "x.safetensors"
+
+
+def _by_numpy(path: Path) -> Path:
+    np.savez(path / "x.npz", **_arrays())
+    return path / "x.npz"
+
+
+def _by_numpy_deflated(path: Path) -> Path:
+    np.savez_compressed(path / "x.npz", **_arrays())
+    return path / "x.npz"
+
+
+def _by_flax(path: Path) -> Path:
+    (path / "x.msgpack").write_bytes(flax.serialization.to_bytes(_arrays()))
+    return path / "x.msgpack"
+
+
+@pytest.mark.parametrize("write", [_by_safetensors, _by_numpy, _by_numpy_deflated, _by_flax])
+def test_of_a_file_of_the_originals_that_was_cut_the_arrays_before_the_cut_come_back(
+    write: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    path = write(tmp_path)
+    whole = path.read_bytes()
+    counts = []
+    for cut in range(len(whole) - 1, len(whole) // 10, -len(whole) // 40):
+        path.unlink()
+        path.write_bytes(whole[:cut])
+        with pytest.raises(regrow.CorruptError):
+            regrow.load(path)
+        try:
+            given = regrow.load(path, salvage=lambda report: None)
+        except regrow.CorruptError:
+            counts.append(0)
+            continue
+        intact = {name: array for name, array in given.items() if array is not ...}
+        for name, array in intact.items():
+            np.testing.assert_array_equal(array, _arrays()[name])
+        counts.append(len(intact))
+    # A directory at the end costs no array; of each further piece there are fewer, and at the half of it some.
+    assert counts[0] >= len(_arrays()) - 1
+    assert counts == sorted(counts, reverse=True)
+    assert counts[len(counts) // 2] >= 2
+
+
+@pytest.mark.parametrize("ocdbt", [True, False])
+def test_what_orbax_has_written_costs_no_more_than_what_is_damaged(ocdbt: bool, tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=ocdbt)) as checkpointer:
+        checkpointer.save(path, _arrays())
+    seen = set()
+    for file in sorted(file for file in path.rglob("*") if file.is_file()):
+        whole = file.read_bytes()
+        for cut in {0, len(whole) // 2, max(0, len(whole) - 1)}:
+            file.unlink()
+            file.write_bytes(whole[:cut])
+            try:
+                given = regrow.load(path, salvage=lambda report: None)
+            except regrow.RegrowError:
+                given = {}
+            intact = {name: array for name, array in given.items() if array is not ...}
+            for name, array in intact.items():
+                np.testing.assert_array_equal(array, _arrays()[name])
+            seen.add(len(intact))
+            # Nothing but the database's only node takes all with it.
+            assert len(intact) >= (0 if ocdbt and file.parent.name == "d" else len(_arrays()) - 1), (file, cut)
+        file.write_bytes(whole)
+    assert len(_arrays()) in seen
+    assert len(_arrays()) - 1 in seen or ocdbt

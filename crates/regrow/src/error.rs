@@ -70,6 +70,12 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// Whether an error of this kind says that something stored is lost, damaged or of no use to this build, as against what
+    /// the caller asked for or may not do now. Whoever salvages goes on without it.
+    pub(crate) fn is_damage(self) -> bool {
+        matches!(self, Self::Corrupt | Self::Limit | Self::Unsupported | Self::NotFound | Self::Io)
+    }
+
     /// Every kind.
     pub const ALL: [Self; 20] = [
         Self::NotFound,
@@ -306,6 +312,13 @@ impl Error {
         let Inner { kind, what, place, expected_found, help, .. } = &*self.0;
         let (place, expected_found, help) = (place.clone(), expected_found.clone(), help.clone());
         Self(Box::new(Inner { kind: *kind, what: what.clone(), place, expected_found, help, source: None }))
+    }
+
+    /// The same without the leaf that it is about: for whoever knows that one by another path.
+    #[must_use]
+    pub(crate) fn of_no_leaf(mut self) -> Self {
+        self.0.place.leaf = None;
+        self
     }
 
     /// The same, of another kind.

@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
-use common::damage::{checkpoints, contents, files, put};
+use common::damage::{checkpoints, contents, files, put, small_tree};
 use regrow::array::{Array, Dtype, Shape};
 use regrow::tree::{Key, Leaf, LeafData, LeafKind, NodeKind, Tree};
-use regrow::{ConvertOptions, ErrorKind, LoadOptions, SealOptions};
-use regrow_testkit::memory_folder;
+use regrow::{ConvertOptions, ErrorKind, LoadOptions, Salvaged, SealOptions};
+use regrow_testkit::{copy_folder, fixtures, memory_folder};
 
 /// What a leaf is, by its key path.
 fn leaves(tree: &Tree<Leaf>) -> BTreeMap<String, String> {
@@ -30,6 +30,29 @@ fn leaves(tree: &Tree<Leaf>) -> BTreeMap<String, String> {
         other => format!("{:?} {other:?}", leaf.kind),
     };
     tree.iter().map(|(path, leaf)| (path.to_string(), text(leaf))).collect()
+}
+
+/// How many leaves are lost; fails unless all others are what was saved: of those that have lost their pytree, their bytes.
+fn are_what_was_saved(salvaged: &Salvaged, good: &BTreeMap<String, String>, what: &str) -> usize {
+    let lost: BTreeSet<String> =
+        salvaged.lost.iter().map(|error| error.place().leaf.as_ref().unwrap().to_string()).collect();
+    assert_eq!(lost.len(), salvaged.lost.len(), "{what}");
+    for (path, leaf) in leaves(&salvaged.tree) {
+        if lost.contains(&path) {
+            assert!(leaf.starts_with(&format!("{:?}", LeafKind::Placeholder)), "{what} {path}: {leaf}");
+        } else {
+            // Opened bare, it is its arrays alone: names and kinds of leaves may be others.
+            let data = |leaf: &str| leaf.split_once(' ').map(|(_, data)| data.to_owned());
+            let is_bare = !salvaged.damage.is_empty();
+            let is_same = good.get(&path).is_none_or(|good| data(good) == data(&leaf));
+            assert!(
+                good.get(&path) == Some(&leaf) || is_bare && is_same,
+                "{what}: {path} is not what was saved: {leaf}, {:?}",
+                salvaged.lost
+            );
+        }
+    }
+    lost.len()
 }
 
 #[test]
@@ -60,34 +83,10 @@ fn what_is_intact_comes_back_and_the_rest_is_listed() {
                     }
                 }
                 match regrow::salvage(&path, &options) {
-                    Ok(salvaged) => {
-                        let lost: BTreeSet<String> = salvaged
-                            .lost
-                            .iter()
-                            .map(|error| error.place().leaf.as_ref().unwrap().to_string())
-                            .collect();
-                        assert_eq!(lost.len(), salvaged.lost.len(), "{what}");
-                        for (path, leaf) in leaves(&salvaged.tree) {
-                            if lost.contains(&path) {
-                                assert!(
-                                    leaf.starts_with(&format!("{:?}", LeafKind::Placeholder)),
-                                    "{what} {path}"
-                                );
-                            } else {
-                                // Opened bare, it is its arrays alone: names and kinds of leaves may be others.
-                                let data = |leaf: &str| leaf.split_once(' ').map(|(_, data)| data.to_owned());
-                                let is_bare = !salvaged.damage.is_empty();
-                                let is_same = good.get(&path).is_none_or(|good| data(good) == data(&leaf));
-                                assert!(
-                                    good.get(&path) == Some(&leaf) || is_bare && is_same,
-                                    "{what}: {path} is not what was saved"
-                                );
-                            }
-                        }
-                        here += usize::from(!lost.is_empty());
-                    }
+                    Ok(salvaged) => here += usize::from(are_what_was_saved(&salvaged, &good, &what) > 0),
                     Err(error) => {
                         none_here += 1;
+                        println!("{what}: {}", error.to_string().replace('\n', " | "));
                         assert!(regrow::engine::load_with(&path, &options).is_err(), "{what}: {error}");
                     }
                 }
@@ -102,6 +101,126 @@ fn what_is_intact_comes_back_and_the_rest_is_listed() {
     }
     println!("{partly} partly, {nothing} not at all");
     assert!(partly > 50, "of {partly} something is lost and something given");
+}
+
+/// What leaves nothing: all data were in the file, or all that says what they are; the few arrays of a small one are in one
+/// block, of which nothing is known when its checksum fails.
+const NOTHING_LEFT: &str = "\
+    equinox .eqx (regrow)  gone
+    equinox/model_and_opt.eqx  gone
+    flax .msgpack (regrow)  gone
+    flax/all_dtypes.msgpack  gone
+    flax/chunked.msgpack  cut by a third
+    flax/chunked.msgpack  cut to a third
+    flax/chunked.msgpack  gone
+    npy .npz (regrow)  gone
+    npy/deflated.npz  gone
+    npy/fortran_big.npy  cut by a byte
+    npy/fortran_big.npy  cut by a third
+    npy/fortran_big.npy  cut to a third
+    npy/fortran_big.npy  gone
+    items in four layouts _CHECKPOINT_METADATA gone
+    orbax  (regrow) d/ cut by a byte
+    orbax  (regrow) d/ cut by a third
+    orbax  (regrow) d/ cut to a third
+    orbax  (regrow) d/ gone
+    orbax  (regrow) state/d/ cut by a byte
+    orbax  (regrow) state/d/ cut by a third
+    orbax  (regrow) state/d/ cut to a third
+    orbax  (regrow) state/d/ gone
+    orbax/sd_ocdbt_zarr3_chunked/ckpt d/ cut by a byte
+    orbax/sd_ocdbt_zarr3_chunked/ckpt d/ cut by a third
+    orbax/sd_ocdbt_zarr3_chunked/ckpt d/ cut to a third
+    orbax/sd_ocdbt_zarr3_chunked/ckpt d/ gone
+    pytree_data  (regrow)  cut by a third
+    pytree_data  (regrow)  cut to a third
+    pytree_data  (regrow)  gone
+    regrow  (regrow) model.safetensors cut by a byte
+    regrow  (regrow) model.safetensors cut by a third
+    regrow  (regrow) model.safetensors cut to a third
+    regrow  (regrow) model.safetensors gone
+    safetensors  (regrow) model.safetensors gone
+    safetensors .safetensors (regrow)  gone
+    safetensors/every_dtype.safetensors  cut by a third
+    safetensors/every_dtype.safetensors  cut to a third
+    safetensors/every_dtype.safetensors  gone
+    safetensors/sharded model.safetensors.index.json cut by a third
+    safetensors/sharded model.safetensors.index.json cut to a third
+    safetensors/sharded model.safetensors.index.json gone
+    torch/dcp_sharded .metadata cut by a byte
+    torch/dcp_sharded .metadata cut by a third
+    torch/dcp_sharded .metadata cut to a third
+    torch/dcp_sharded .metadata gone
+    torch/legacy_training.pt  cut by a third
+    torch/legacy_training.pt  cut to a third
+    torch/legacy_training.pt  gone
+    torch/training.pt  cut to a third
+    torch/training.pt  gone";
+
+/// The same without a seal, of damage that shows without one: files that are gone, and files that are cut.
+#[test]
+fn of_files_that_are_gone_or_cut_all_else_comes_back() {
+    let root = memory_folder().unwrap();
+    let options = LoadOptions::default();
+    let mut nothing = BTreeSet::new();
+    let mut all = checkpoints(root.path());
+    let steps = root.path().join("steps").join("ckpt");
+    copy_folder(&fixtures().join("orbax/manager_composite/ckpt"), &steps).unwrap();
+    all.push(("items in steps".to_owned(), steps));
+    let own = root.path().join("own_items").join("x");
+    for (item, layout) in [("a", "regrow"), ("b", "orbax"), ("c", "npy"), ("d", "safetensors")] {
+        let layout = regrow::engine::Layout::from_name(layout, serde_json::json!({})).unwrap();
+        regrow::save_with(own.join(item), &small_tree(), &common::damage::options(&layout)).unwrap();
+    }
+    let document = r#"{"item_handlers": {"a": null, "b": null, "c": null, "d": null}, "metrics": {}, "performance_metrics": {},
+        "init_timestamp_nsecs": 1, "commit_timestamp_nsecs": 2, "custom_metadata": {}}"#;
+    fs::write(own.join("_CHECKPOINT_METADATA"), document).unwrap();
+    all.push(("items in four layouts".to_owned(), own));
+    for (name, path) in all {
+        let Ok(whole) = regrow::engine::load_with(&path, &options) else { continue };
+        let good = leaves(&whole);
+        let folder = path.parent().unwrap();
+        for (file, bytes) in files(folder) {
+            let len = bytes.len();
+            let cuts = [
+                ("cut by a byte", len.saturating_sub(1)),
+                ("cut by a third", len * 2 / 3),
+                ("cut to a third", len / 3),
+            ];
+            let cuts = cuts.into_iter().map(|(say, cut)| (say, Some(cut)));
+            for (say, cut) in [("gone", None)].into_iter().chain(cuts).filter(|(_, cut)| *cut != Some(len)) {
+                let below = file.strip_prefix(&path).ok().filter(|below| below.components().next().is_some());
+                let below = below.map_or_else(String::new, |below| below.to_string_lossy().into_owned());
+                // What is in the folder of a database has a name of its own each time.
+                let below = below.split_once("d/").map_or(below.clone(), |(above, _)| format!("{above}d/"));
+                let what = format!("{name} {below} {say}");
+                match cut {
+                    None => fs::remove_file(&file).unwrap(),
+                    Some(cut) => put(&file, &bytes[..cut]),
+                }
+                // Where nothing says that there was more, that is how it is: another pytree, chunks of zeros.
+                let loaded = regrow::engine::load_with(&path, &options);
+                let is_sound = loaded.is_ok();
+                let good = loaded.map_or_else(|_| good.clone(), |tree| leaves(&tree));
+                match regrow::salvage(&path, &options) {
+                    Ok(salvaged) => {
+                        let lost = are_what_was_saved(&salvaged, &good, &what);
+                        let there = leaves(&salvaged.tree).len() - lost;
+                        let is_told = is_sound || !salvaged.is_whole();
+                        assert!(is_told, "{what}: {there} of {}", good.len());
+                    }
+                    Err(_) => drop(nothing.insert(what)),
+                }
+                let _ = fs::write(&file, b"");
+                put(&file, &bytes);
+            }
+        }
+    }
+    let expected = BTreeSet::from_iter(NOTHING_LEFT.lines().map(str::trim).map(str::to_owned));
+    let unexpected: Vec<&String> = nothing.difference(&expected).collect();
+    assert!(unexpected.is_empty(), "nothing comes back of {unexpected:#?}");
+    let better: Vec<&String> = expected.difference(&nothing).collect();
+    assert!(better.is_empty(), "something comes back of {better:#?}");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Salvage: what is intact in a damaged checkpoint, and what is lost of it.
 //!
 //! ```text
-//! open      as asked; else leniently (under a seal that files do not fit, or without one that cannot be read); else bare
+//! open      as asked; else leniently: a layout opens what is left, a seal that files do not fit is used as far as they do,
+//!           one that cannot be read is not; else bare
 //! load      as ever: where nothing is wrong, that is all
 //! verify    everything once: which leaves are damaged
 //! load      the others; one that fails all the same is lost too
@@ -18,7 +19,7 @@ use std::path::PathBuf;
 
 use super::{Checkpoint, LoadOptions, OpenOptions, open_with};
 use crate::array::Region;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::formats::{Description, Reader, Rest, Standing};
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
@@ -73,14 +74,16 @@ pub fn salvage(path: impl ToLocation, options: &LoadOptions) -> Result<Salvaged>
     let at = path.to_location()?;
     let mut damage = Vec::new();
     let mut opened = open_somehow(&at, &options.open, &mut damage)?;
-    match opened.checkpoint.load(options) {
-        Ok(tree) => {
-            let has_data_checksums = opened.checkpoint.reader().standing().has_data_checksums;
-            let (lost, is_bare) = (Vec::new(), opened.is_bare);
-            return Ok(Salvaged { tree, lost, damage, is_bare, has_data_checksums });
+    if damage.is_empty() {
+        match opened.checkpoint.load(options) {
+            Ok(tree) => {
+                let has_data_checksums = opened.checkpoint.reader().standing().has_data_checksums;
+                let (lost, is_bare) = (Vec::new(), opened.is_bare);
+                return Ok(Salvaged { tree, lost, damage, is_bare, has_data_checksums });
+            }
+            Err(error) if error.kind().is_damage() => opened = opened.leniently(&at),
+            Err(error) => return Err(error),
         }
-        Err(error) if is_damage(&error) => opened = opened.leniently(&at),
-        Err(error) => return Err(error),
     }
     let Opened { checkpoint, is_bare, .. } = opened;
     let (tree, lost) = intact(&checkpoint, options, &mut damage)?;
@@ -186,18 +189,35 @@ impl Reader for IntactReader {
 fn open_somehow(at: &Location, options: &OpenOptions, damage: &mut Vec<Error>) -> Result<Opened> {
     let error = match open_with(at, options) {
         Ok(checkpoint) => return Ok(Opened { checkpoint, is_bare: false, options: options.clone() }),
-        Err(error) if is_damage(&error) => error,
+        Err(error) if error.kind().is_damage() => error,
         Err(error) => return Err(error),
     };
     let lenient = OpenOptions { salvage: true, strict: false, ..options.clone() };
     let bare = OpenOptions { bare: true, ..lenient.clone() };
+    let mut best: Option<(usize, Opened)> = None;
     for (options, is_bare) in [(lenient, false), (bare, true)] {
-        if let Ok(checkpoint) = open_with(at, &options) {
-            damage.push(error);
-            return Ok(Opened { checkpoint, is_bare, options });
+        let Ok(checkpoint) = open_with(at, &options) else { continue };
+        let (len, openable) = (checkpoint.tree().len(), openable_len(&checkpoint));
+        // By names alone there may be arrays of what has lost its tree.
+        if best.as_ref().is_none_or(|(before, _)| openable > *before) {
+            best = Some((openable, Opened { checkpoint, is_bare, options }));
+        }
+        if openable == len {
+            break;
         }
     }
-    Err(error)
+    let Some((_, opened)) = best else { return Err(error) };
+    damage.push(error);
+    Ok(opened)
+}
+
+/// Whether a leaf can be opened, so that its data may be intact.
+fn is_openable(checkpoint: &Checkpoint, leaf: usize) -> bool {
+    !matches!(checkpoint.reader().source(leaf), Ok(Source::Unreadable(_)) | Err(_))
+}
+
+fn openable_len(checkpoint: &Checkpoint) -> usize {
+    (0..checkpoint.tree().len()).filter(|&leaf| is_openable(checkpoint, leaf)).count()
 }
 
 impl Opened {
@@ -211,22 +231,17 @@ impl Opened {
     }
 }
 
-fn is_damage(error: &Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::Corrupt | ErrorKind::Limit | ErrorKind::Unsupported | ErrorKind::NotFound | ErrorKind::Io
-    )
-}
-
 /// The tree without what is lost, and what that is.
 fn intact(
     checkpoint: &Checkpoint,
     options: &LoadOptions,
     damage: &mut Vec<Error>,
 ) -> Result<(Tree<Leaf>, Vec<Error>)> {
-    // Patterns that match nothing and templates that do not fit are the caller's errors.
-    let mut wanted: Vec<usize> =
-        checkpoint.select(options)?.into_iter().flatten().map(|selected| selected.leaf).collect();
+    // Patterns that match nothing and templates that do not fit are the caller's errors. Of what cannot even be opened nobody
+    // knows whether it fits.
+    let unread = (0..checkpoint.tree().len()).filter(|&leaf| !is_openable(checkpoint, leaf)).collect();
+    let selected = checkpoint.select(&LoadOptions { unread, ..options.clone() })?;
+    let mut wanted: Vec<usize> = selected.into_iter().flatten().map(|selected| selected.leaf).collect();
     wanted.sort_unstable();
     let mut lost = lost_leaves(checkpoint, &options.monitor, damage)?;
     let places = Places::of(checkpoint);
@@ -235,7 +250,7 @@ fn intact(
         let options = LoadOptions { unread: lost.keys().copied().collect(), ..options.clone() };
         match checkpoint.load(&options) {
             Ok(tree) => break tree,
-            Err(error) if is_damage(&error) => match places.of_leaf(&error) {
+            Err(error) if error.kind().is_damage() => match places.of_leaf(&error) {
                 Some(leaf) if !lost.contains_key(&leaf) => drop(lost.insert(leaf, error)),
                 _ => return Err(error),
             },
@@ -280,7 +295,7 @@ fn lost_leaves(
                 }
             }
         }
-        Err(error) if is_damage(&error) => {
+        Err(error) if error.kind().is_damage() => {
             // It ended before it had come to the leaves, or to all of them.
             damage.push(error);
             for leaf in 0..checkpoint.tree().len() {

@@ -15,7 +15,7 @@ use crate::tree::{KeyPath, LeafInfo, LeafKind, Node, NodeKind, Tree};
 /// For each leaf of the template the stored leaf that goes there; `None` for those to be skipped.
 ///
 /// Leaves for which `casts` says true may differ in dtype. With `partial`, stored leaves that the template
-/// lacks are no difference.
+/// lacks are no difference. Placeholders that nobody is going to read may be anything.
 ///
 /// # Errors
 /// `Mismatch`, with every difference on a line of its own.
@@ -24,6 +24,7 @@ pub(super) fn match_template(
     template: &Tree<TemplateLeaf>,
     partial: bool,
     casts: impl Fn(&KeyPath) -> bool,
+    is_unread: impl Fn(usize) -> bool,
 ) -> Result<Vec<Option<usize>>> {
     if fits_as_it_is(stored, template) {
         let leaves = template.leaves().iter().enumerate();
@@ -50,6 +51,7 @@ pub(super) fn match_template(
         let info = found.and_then(|leaf| stored.leaves().get(leaf));
         match info {
             _ if want.skip => {}
+            Some(LeafInfo { kind: LeafKind::Placeholder, .. }) if found.is_some_and(&is_unread) => {}
             None => {
                 differences.push(format!("missing   {path}: the template has it, the checkpoint has not"))
             }

@@ -185,7 +185,7 @@ impl Checked<'_> {
             return Piece::of(self, block, 0).read_long(true, None);
         };
         if map.len() as u64 <= block.end.saturating_sub(1) {
-            return Err(beyond_the_end());
+            return Err(beyond_the_end(self.blob));
         }
         let bytes = map.slice(block.start as usize..block.end as usize);
         advise(&bytes, Access::Soon);
@@ -196,7 +196,7 @@ impl Checked<'_> {
     fn check_within(self, block: Block, start: u64, bytes: &[u8]) -> Result<()> {
         let inside = block.start.checked_sub(start).zip(block.end.checked_sub(start));
         let bytes = inside.and_then(|(from, to)| bytes.get(from as usize..to as usize));
-        self.table.check(self.blob, block, bytes.ok_or_else(beyond_the_end)?)
+        self.table.check(self.blob, block, bytes.ok_or_else(|| beyond_the_end(self.blob))?)
     }
 }
 
@@ -211,7 +211,7 @@ impl Piece<'_, '_> {
             return self.read_through_cache(true, way);
         }
         let Some(map) = blob.map()?.filter(|_| blob.has_its_length()) else {
-            return Err(beyond_the_end());
+            return Err(beyond_the_end(blob));
         };
         let mut failed = Ok(());
         for block in table.blocks(self.start, self.end) {
@@ -351,7 +351,7 @@ fn deliver(
                 let target = (from - part.offset_bytes) as usize..(to - part.offset_bytes) as usize;
                 let source = bytes.get((from - start) as usize..(to - start) as usize);
                 let target = part.out.get_mut(target).unwrap_or_default();
-                target.copy_from_slice(source.ok_or_else(beyond_the_end)?);
+                target.copy_from_slice(source.ok_or_else(|| beyond_the_end(checked.blob))?);
             }
             if part.end() > block.end {
                 break;

@@ -10,6 +10,7 @@ use std::ops::Range;
 use super::pass::Checked;
 use super::table::Block;
 use crate::error::{Error, Result};
+use crate::store::Blob;
 use crate::store::FETCH_LEN_MAX_BYTES;
 
 /// Bytes of short blocks that one thread takes at a time, at most.
@@ -88,7 +89,9 @@ pub(super) fn cut<'f, 'a>(wanted: impl IntoIterator<Item = Wanted<'f, 'a>>) -> R
         let Part { mut offset_bytes, mut out, leaf } = part;
         let (table, blocks) = (checked.table, checked.table.range());
         let end = offset_bytes.checked_add(out.len() as u64).filter(|end| *end <= blocks.end);
-        let Some(end) = end.filter(|_| offset_bytes >= blocks.start) else { return Err(beyond_the_end()) };
+        let Some(end) = end.filter(|_| offset_bytes >= blocks.start) else {
+            return Err(beyond_the_end(checked.blob));
+        };
         touch(&mut pieces, checked, vouching.start..offset_bytes.min(vouching.end), leaf);
         while !out.is_empty() {
             let block = table.block_at(offset_bytes);
@@ -169,7 +172,8 @@ pub(super) fn is_in_place_later(checked: Checked<'_>, part: &Part<'_>, at: u64, 
     from > at && to >= from + IN_PLACE_LEN_MIN_BYTES
 }
 
-pub(super) fn beyond_the_end() -> Error {
+pub(super) fn beyond_the_end(blob: &dyn Blob) -> Error {
     Error::corrupt("a leaf ends beyond its data file")
+        .in_file(blob.describe())
         .help("the data file was cut short, or is another one: copy the whole checkpoint again")
 }

@@ -97,6 +97,24 @@ pub struct Unreadable<'r> {
     pub is_sound: bool,
 }
 
+impl Unreadable<'_> {
+    /// Of a leaf that is lost: there is nothing to be checked first. Which leaf that is in the whole, the reader of a part does not
+    /// know.
+    pub fn lost(why: Error) -> Self {
+        Self { why: why.of_no_leaf(), seal: Box::new(Unsealed), is_sound: false }
+    }
+}
+
+/// No checksum.
+#[derive(Debug)]
+struct Unsealed;
+
+impl Seal for Unsealed {
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
 /// One checksum over all of a leaf, which can be checked only with all of its stored bytes.
 pub trait Seal: std::fmt::Debug + Send + Sync {
     /// Checks it, or knows that it has passed.

@@ -158,17 +158,28 @@ pub fn use_it(path: &Path, says: &mut dyn FnMut(&Error)) -> Reached {
     if let Some(folder) = path.parent() {
         let _ = regrow::list(folder).map_err(&mut told);
     }
-    for open in
-        [OpenOptions::default(), OpenOptions { ignore_seal: true, mapped: true, ..OpenOptions::default() }]
-    {
+    let salvage = OpenOptions { salvage: true, ..OpenOptions::default() };
+    let ways = [
+        OpenOptions::default(),
+        OpenOptions { ignore_seal: true, mapped: true, ..OpenOptions::default() },
+        salvage.clone(),
+        OpenOptions { ignore_seal: true, bare: true, ..salvage },
+    ];
+    let mut is_small = true;
+    for open in ways {
         let checkpoint = match regrow::open_with(path, &open) {
             Ok(checkpoint) => checkpoint,
+            // Most layouts have no arrays alone.
+            Err(_) if open.bare => continue,
             Err(error) => {
                 told(error);
                 continue;
             }
         };
-        reached = reached.max(Reached::Opened);
+        // What is left of it is free.
+        if !open.salvage {
+            reached = reached.max(Reached::Opened);
+        }
         checkpoint.keys();
         let infos = checkpoint.tree().leaves();
         let len_bytes = infos.iter().map(LeafInfo::len_bytes).fold(0, u64::saturating_add);
@@ -186,6 +197,7 @@ pub fn use_it(path: &Path, says: &mut dyn FnMut(&Error)) -> Reached {
                 }
             }
         }
+        is_small &= len_bytes <= READ_LEN_MAX_BYTES;
         if len_bytes <= READ_LEN_MAX_BYTES {
             failed |= checkpoint.load(&regrow::LoadOptions::default()).map_err(&mut told).is_err();
             match checkpoint.verify() {
@@ -193,9 +205,12 @@ pub fn use_it(path: &Path, says: &mut dyn FnMut(&Error)) -> Reached {
                 Err(error) => told(error),
             }
         }
-        if !failed {
+        if !failed && !open.salvage {
             reached = Reached::Read;
         }
+    }
+    if is_small {
+        let _ = regrow::salvage(path, &regrow::LoadOptions::default()).map_err(&mut told);
     }
     reached
 }

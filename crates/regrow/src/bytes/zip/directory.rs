@@ -26,7 +26,7 @@ const COMMENT_LEN_MAX_BYTES: usize = u16::MAX as usize;
 const VERSION_MAX: u8 = 63;
 
 /// In place of a number that the zip64 extra holds.
-const IN_ZIP64: u32 = u32::MAX;
+pub(super) const IN_ZIP64: u32 = u32::MAX;
 
 /// What is in an archive.
 #[derive(Debug)]
@@ -140,8 +140,8 @@ pub(crate) struct Headers {
 #[derive(Debug, Clone)]
 pub(crate) struct Header {
     pub member: Member,
-    raw_name: Vec<u8>,
-    flags: u16,
+    pub(super) raw_name: Vec<u8>,
+    pub(super) flags: u16,
 }
 
 impl Header {
@@ -331,17 +331,11 @@ fn central_header(input: &mut Cursor<'_>) -> Result<Option<Header>> {
             Error::unsupported(format!("the member {name:?} of a zip archive is encrypted")).at_byte(at)
         );
     }
-    let method = match method_code {
-        0 => Method::Stored,
-        8 => Method::Deflated,
-        other => {
-            return Err(Error::unsupported(format!(
-                "the member {name:?} of a zip archive is of method {other}"
-            ))
+    let method = method_of(method_code).ok_or_else(|| {
+        Error::unsupported(format!("the member {name:?} of a zip archive is of method {method_code}"))
             .at_byte(at)
-            .expected("0 (stored) or 8 (deflated)", other));
-        }
-    };
+            .expected("0 (stored) or 8 (deflated)", method_code)
+    })?;
     refuse_disks(disk == 0 || disk == u16::MAX, at)?;
     let mut zip64 = zip64_extra(extra)?;
     let mut wide = |narrow: u32| match narrow {
@@ -369,8 +363,17 @@ fn central_header(input: &mut Cursor<'_>) -> Result<Option<Header>> {
     Ok(Some(Header { member, raw_name: raw_name.to_vec(), flags }))
 }
 
+/// The method of this number, if it is one that is read here.
+pub(super) fn method_of(code: u16) -> Option<Method> {
+    match code {
+        0 => Some(Method::Stored),
+        8 => Some(Method::Deflated),
+        _ => None,
+    }
+}
+
 /// What the zip64 extra holds; nothing if there is none.
-fn zip64_extra(extra: &[u8]) -> Result<Cursor<'_>> {
+pub(super) fn zip64_extra(extra: &[u8]) -> Result<Cursor<'_>> {
     let mut input = Cursor::new(extra);
     // Some writers end extras with a few odd bytes: what is no field is none of ours.
     while input.remaining_bytes() >= 4 {
@@ -410,7 +413,7 @@ fn refuse_overlaps(members: &[Member]) -> Result<()> {
     Ok(())
 }
 
-fn name_of(raw: &[u8], flags: u16) -> Result<String> {
+pub(super) fn name_of(raw: &[u8], flags: u16) -> Result<String> {
     if flags & FLAG_UTF8 != 0 {
         return match std::str::from_utf8(raw) {
             Ok(name) => Ok(name.to_owned()),
@@ -432,6 +435,6 @@ fn name_of(raw: &[u8], flags: u16) -> Result<String> {
 /// Characters 0x80 to 0xff of IBM's code page 437: what names are in that are not flagged as UTF-8.
 const CODE_PAGE_437_HIGH: &str = "ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜ¢£¥₧ƒáíóúñÑªº¿⌐¬½¼¡«»░▒▓│┤╡╢╖╕╣║╗╝╜╛┐└┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■\u{a0}";
 
-fn u16le(input: &mut Cursor<'_>) -> Result<u16> {
+pub(super) fn u16le(input: &mut Cursor<'_>) -> Result<u16> {
     input.array("a number of a zip archive").map(u16::from_le_bytes)
 }

@@ -17,15 +17,18 @@
 //! - encryption, several disks and other methods are refused.
 //!
 //! [`read_directory`] reads the header of every member as well. [`read_headers`] leaves each header until its member is
-//! wanted, which saves requests to a bucket.
+//! wanted, which saves requests to a bucket. [`find_members`] and [`find_headers`] do
+//! without a directory, for archives that have lost theirs.
 //!
 //! Source: PKWARE APPNOTE 6.3, sections 4.3 to 4.5.
 
 mod directory;
+mod found;
 
 pub(crate) use directory::{
-    Directory, Header, beginning_len_bytes, begins_member, read_directory, read_headers,
+    Directory, Header, Member, beginning_len_bytes, begins_member, read_directory, read_headers,
 };
+pub(crate) use found::{find_headers, find_members};
 
 /// Marks of the four kinds of records.
 pub(crate) const LOCAL: [u8; 4] = *b"PK\x03\x04";

@@ -50,7 +50,8 @@ impl Checkpoint {
         options: &LoadOptions,
     ) -> Result<Vec<Option<usize>>> {
         let is_cast = |path: &KeyPath| cast_for(options, path).is_some();
-        match_template(self.tree(), template, options.partial, is_cast)
+        let is_unread = |leaf: usize| options.unread.contains(&leaf);
+        match_template(self.tree(), template, options.partial, is_cast, is_unread)
             .map_err(|error| error.in_file(self.path()))
     }
 

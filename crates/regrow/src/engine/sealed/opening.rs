@@ -88,10 +88,10 @@ fn under(
     }
     let seal = Arc::new(seal);
     match read(&seal.location(at)) {
-        Ok(reader) => Ok(Box::new(SealedReader::new(reader, seal)?)),
+        Ok(reader) => Ok(Box::new(SealedReader::new(reader, seal, options.salvage)?)),
         // Some files are read whole to be opened, array data too, of which a part is damaged.
         Err(error) if options.salvage && seal.signer.is_none() && is_damage(&error) => {
-            let unchecked = read(at).and_then(|reader| SealedReader::new(reader, seal));
+            let unchecked = read(at).and_then(|reader| SealedReader::new(reader, seal, true));
             match unchecked.and_then(|sealed| sealed.check_structure().map(|()| sealed)) {
                 Ok(sealed) => Ok(Box::new(sealed)),
                 Err(_) => Err(error),

@@ -9,7 +9,7 @@ use crate::array::Region;
 use crate::engine::names::names_in;
 use crate::error::{Error, Result};
 use crate::formats::{Description, Reader, Rest, Standing};
-use crate::reads::{BlobRef, Checked, Checks, Coded, Extent, KeyedBlob, Source};
+use crate::reads::{BlobRef, Checked, Checks, Coded, Extent, KeyedBlob, Source, Unreadable};
 use crate::seal::{Seal, SealedFile, is_name_of_side_file};
 use crate::store::{Blob, Store};
 use crate::tree::{LeafInfo, Tree};
@@ -33,14 +33,17 @@ pub(super) struct SealedReader {
     /// The files by what they are called in errors, which is how a blob is known again.
     by_name: HashMap<PathBuf, usize>,
     blobs: Vec<OnceLock<Arc<dyn Blob>>>,
+    /// What is wrong with files that are read by their paths, if the checkpoint is salvaged.
+    lost: HashMap<String, Error>,
 }
 
 impl SealedReader {
     /// `reader` has read its metadata under the seal.
     ///
     /// # Errors
-    /// What the storage says; `Corrupt` for a layout that reads files by their paths, if any block of them fails.
-    pub fn new(reader: Box<dyn Reader>, seal: Arc<Seal>) -> Result<Self> {
+    /// What the storage says; `Corrupt` for a layout that reads files by their paths, if any block of them fails. To salvage,
+    /// the leaves in such a file are lost.
+    pub fn new(reader: Box<dyn Reader>, seal: Arc<Seal>, salvage: bool) -> Result<Self> {
         let folder = &seal.place.folder;
         let store = if seal.place.covers_folder { folder.opened()? } else { folder.store() };
         let names =
@@ -52,18 +55,35 @@ impl SealedReader {
             Some(key) => format!("signed by {key}: {files}"),
             None => format!("sealed: {files}"),
         });
-        let sealed = Self { reader, description, seal: Arc::clone(&seal), store, by_name, blobs };
+        let lost = HashMap::new();
+        let mut sealed = Self { reader, description, seal: Arc::clone(&seal), store, by_name, blobs, lost };
         if seal.signer.is_some()
             && let Some(added) = sealed.added()?.into_iter().next()
         {
             return Err(added);
         }
         if sealed.description.layout == READ_BY_PATH {
-            for at in 0..seal.files.len() {
-                sealed.checked(at)?.map_or(Ok(()), first_bad)?;
+            for (at, file) in seal.files.iter().enumerate() {
+                let checked = sealed.checked(at).and_then(|file| file.map_or(Ok(()), first_bad));
+                match checked {
+                    Err(why) if salvage && why.kind().is_damage() => {
+                        sealed.lost.insert(file.name.clone(), why);
+                    }
+                    checked => checked?,
+                }
             }
         }
         Ok(sealed)
+    }
+
+    /// Why a leaf is lost that lies in a file that is read by its path. Its name is that of the file, and of its place there.
+    fn lost(&self, leaf: usize) -> Option<&Error> {
+        let name =
+            if self.lost.is_empty() { None } else { self.tree().leaves().get(leaf).map(|info| &*info.name) };
+        let is_in = |file: &str, name: &str| {
+            name.strip_prefix(file).is_some_and(|at| at.is_empty() || at.starts_with('/'))
+        };
+        name.and_then(|name| self.lost.iter().find(|(file, _)| is_in(file, name)).map(|(_, why)| why))
     }
 
     /// A file as it lies there, unchecked.
@@ -156,6 +176,9 @@ impl Reader for SealedReader {
     }
 
     fn source(&self, leaf: usize) -> Result<Source<'_>> {
+        if let Some(why) = self.lost(leaf) {
+            return Ok(Source::Unreadable(Unreadable::lost(why.duplicate())));
+        }
         Ok(match self.reader.source(leaf)? {
             Source::Raw(extent) => Source::Raw(self.under_seal(extent)?),
             Source::Coded(Coded { span: Some(span), seal, working_len_bytes }) => {

@@ -51,13 +51,22 @@ impl LeafFile {
     /// # Errors
     /// `Corrupt` if what stands in front of the leaves is no line of JSON, or the trailer speaks of other records.
     pub fn open(at: impl ToLocation) -> Result<Self> {
-        let image = Image::of(at.to_location()?)?;
+        let (file, damage) = Self::open_front(at.to_location()?)?;
+        damage.map_or(Ok(file), Err)
+    }
+
+    /// The same where what is behind the whole records may be anything: it is the error.
+    ///
+    /// # Errors
+    /// `Corrupt` if what stands in front of the leaves is no line of JSON.
+    pub(super) fn open_front(at: Location) -> Result<(Self, Option<Error>)> {
+        let image = Image::of(at)?;
         let scan = Scan::of(&image.bytes).in_file(&image.at)?;
         let end = usize::try_from(scan.end_bytes).unwrap_or(usize::MAX);
         let mut file =
             Self { image, scan, trailer: None, blocks: Vec::new(), damage: None, trailing_len_bytes: 0 };
-        file.read_trailer(end).map_err(|error| error.in_file(&file.image.at))?;
-        Ok(file)
+        let damage = file.read_trailer(end).err().map(|error| error.in_file(&file.image.at));
+        Ok((file, damage))
     }
 
     fn read_trailer(&mut self, end: usize) -> Result<()> {

@@ -75,7 +75,7 @@ impl Format for Equinox {
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         super::refuse_uncommitted(at)?;
         super::refuse_step_and_item(at, options)?;
-        Ok(Box::new(reader::EquinoxReader::open(at, options.bare)?))
+        Ok(Box::new(reader::EquinoxReader::open(at, options)?))
     }
 
     fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {

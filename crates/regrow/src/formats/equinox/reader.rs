@@ -8,6 +8,7 @@ use crate::array::{Array, Region};
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::{BARE_HELP, Description, Reader, Rest, Standing};
 use crate::location::Location;
+use crate::options::OpenOptions;
 use crate::reads::{Coded, Source, Text};
 use crate::text::counted;
 use crate::tree::{LeafInfo, Tree};
@@ -22,13 +23,18 @@ pub(super) struct EquinoxReader {
 
 impl EquinoxReader {
     /// Reads the headers of the file `at` a location; if `bare`, the pytree is the list of its records, whatever the
-    /// trailer says.
+    /// trailer says. To salvage, these are the records before the first that is broken.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`, each with an offset.
-    pub(super) fn open(at: &Location, bare: bool) -> Result<Self> {
-        let file = LeafFile::open(at)?;
-        if file.broken().is_some() {
+    pub(super) fn open(at: &Location, options: &OpenOptions) -> Result<Self> {
+        let &OpenOptions { bare, salvage, .. } = options;
+        let (file, damage) = LeafFile::open_front(at.clone())?;
+        let is_front_enough = bare && salvage && !file.records().is_empty();
+        if let Some(damage) = damage.filter(|_| !is_front_enough) {
+            return Err(damage);
+        }
+        if file.broken().is_some() && !is_front_enough {
             let broken = file.into_broken();
             return Err(broken.unwrap_or_else(|| Error::corrupt("a record is broken")));
         }

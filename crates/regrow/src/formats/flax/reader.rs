@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::decode::{Data, decode};
+use super::decode::{Data, decode, decode_front};
 use super::files::Whole;
 use super::gda::{ArraysFolder, Resolved};
 use super::steps::Steps;
@@ -14,7 +14,7 @@ use crate::formats::pieces::copy_pieces;
 use crate::formats::{Description, Reader, Rest, Standing, refuse_step_and_item};
 use crate::location::Location;
 use crate::options::OpenOptions;
-use crate::reads::{self, BlobRef, Coded, Extent, Text};
+use crate::reads::{self, BlobRef, Coded, Extent, Text, Unreadable};
 use crate::tree::{LeafInfo, LeafKind, Tree};
 use crate::zarr::ZarrArray;
 
@@ -36,6 +36,8 @@ enum Source {
     Zarr(ZarrArray),
     Text(Arc<str>),
     Absent,
+    /// Of a file that is salvaged.
+    Lost(Error),
 }
 
 impl FlaxReader {
@@ -46,11 +48,11 @@ impl FlaxReader {
     pub(super) fn open(at: &Location, options: &OpenOptions) -> Result<Self> {
         if !at.is_folder() {
             refuse_step_and_item(at, options)?;
-            return Self::open_file(at);
+            return Self::open_file(at, options.salvage);
         }
         let steps = Steps::find(at, options)?;
         let picked = steps.pick(options.step, at)?;
-        let mut reader = Self::open_file(&picked.at)?;
+        let mut reader = Self::open_file(&picked.at, options.salvage)?;
         let description = &mut reader.description;
         description.step = picked.whole();
         description.steps = steps.files.iter().filter_map(super::steps::StepFile::whole).collect();
@@ -67,9 +69,13 @@ impl FlaxReader {
         Ok(reader)
     }
 
-    fn open_file(at: &Location) -> Result<Self> {
+    fn open_file(at: &Location, salvage: bool) -> Result<Self> {
         let file = Whole::of(at)?;
-        let decoded = decode(&file.bytes).in_file(at)?;
+        let decoded = match salvage {
+            true => decode_front(&file.bytes),
+            false => decode(&file.bytes),
+        };
+        let decoded = decoded.in_file(at)?;
         let mut description = Description {
             layout: "flax".to_owned(),
             variant: "msgpack".to_owned(),
@@ -84,6 +90,7 @@ impl FlaxReader {
             let source = match leaf.data {
                 Data::Pieces(pieces) => Source::Pieces(pieces),
                 Data::Absent => Source::Absent,
+                Data::Lost(why) => Source::Lost(why.in_file(at)),
                 Data::Text(text) => match arrays.resolve(&text) {
                     Ok(None) => Source::Text(text),
                     Ok(Some(Resolved::Array(array))) => {
@@ -100,6 +107,10 @@ impl FlaxReader {
                         info.kind = LeafKind::Unknown(note.into());
                         info.shape = Shape::new(vec![0]).unwrap_or_default();
                         Source::Absent
+                    }
+                    Err(error) if salvage && error.kind().is_damage() => {
+                        info.kind = LeafKind::Placeholder;
+                        Source::Lost(error)
                     }
                     Err(error) => {
                         failed.get_or_insert(error);
@@ -155,6 +166,7 @@ impl Reader for FlaxReader {
             Source::Zarr(_) => reads::Source::Coded(Coded::in_chunks(info)),
             Source::Text(text) => reads::Source::Text(Text::Known(text)),
             Source::Absent => reads::Source::Nothing,
+            Source::Lost(why) => reads::Source::Unreadable(Unreadable::lost(why.duplicate())),
         })
     }
 
@@ -167,6 +179,7 @@ impl Reader for FlaxReader {
                 let text = [Bytes::copy_from_slice(text.as_bytes())];
                 copy_pieces(&text, Dtype::UInt8, &info.shape, region, out)
             }
+            Source::Lost(why) => Err(why.duplicate()),
             Source::Absent => {
                 Err(Error::unsupported(format!("a leaf of kind {} has no data here", info.kind.name())))
             }

@@ -70,7 +70,7 @@ impl Format for Npy {
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         super::refuse_uncommitted(at)?;
         super::refuse_step_and_item(at, options)?;
-        Ok(Box::new(reader::NpyReader::open(at, options.bare)?))
+        Ok(Box::new(reader::NpyReader::open(at, options)?))
     }
 
     fn target(&self, at: &Location, options: &SaveOptions) -> Target {

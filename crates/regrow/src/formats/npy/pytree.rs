@@ -1,6 +1,7 @@
 //! From arrays to a pytree: the one that regrow kept, or dicts of names.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::header::Header;
@@ -10,15 +11,17 @@ use crate::array::{Dtype, Shape};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::structure::Regrown;
 use crate::text::counted;
-use crate::tree::{Key, KeyPath, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
+use crate::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
 /// What an array is, or why it cannot be read. Without a header it is bytes.
 pub(super) type Content = Result<(Stored, Option<Header>), Unreadable>;
 
-/// An array that is not damaged but cannot be read: a pickle, an unknown dtype. The others are read all the same.
+/// An array that is not damaged but cannot be read: a pickle, an unknown dtype. The others are read all the same. For whoever
+/// salvages also one that is damaged or gone.
 #[derive(Debug)]
 pub(super) struct Unreadable {
-    pub stored: Stored,
+    /// Where it is; `None` if that is not known.
+    pub stored: Option<Stored>,
     pub why: Error,
 }
 
@@ -40,7 +43,7 @@ pub(super) struct Placed {
     pub texts: HashMap<usize, Arc<str>>,
     /// For each leaf its data; `None` for those without elements that can be read.
     pub stored: Vec<Option<Stored>>,
-    /// The leaves of kind `Unknown`.
+    /// The leaves of kind `Unknown`, and those that are lost.
     pub unreadable: HashMap<usize, Unreadable>,
     /// Arrays that are no leaf's data, by their names: texts, which the kept pytree has, and what it does not know of.
     pub others: Vec<(String, Stored)>,
@@ -102,11 +105,17 @@ pub(super) fn nested(items: Vec<Item>, notes: &mut Vec<String>) -> Result<Placed
     }
 }
 
-/// Finds the data of every leaf of a pytree that regrow kept.
+/// Finds the data of every leaf of a pytree that regrow kept. Whoever `salvages` the checkpoint at that path gets the others where
+/// that of one is lost.
 ///
 /// # Errors
 /// `Corrupt` if it is missing, or of another dtype or shape.
-pub(super) fn kept(regrown: Regrown, items: Vec<Item>, notes: &mut Vec<String>) -> Result<Placed> {
+pub(super) fn kept(
+    regrown: Regrown,
+    items: Vec<Item>,
+    salvages: Option<&Path>,
+    notes: &mut Vec<String>,
+) -> Result<Placed> {
     note_unreadable(&items, notes);
     let mut by_name: HashMap<String, Content> = HashMap::with_capacity(items.len());
     for item in items {
@@ -118,19 +127,29 @@ pub(super) fn kept(regrown: Regrown, items: Vec<Item>, notes: &mut Vec<String>) 
     let Regrown { mut tree, texts } = regrown;
     let mut stored = Vec::with_capacity(tree.len());
     let mut codings = Vec::with_capacity(tree.len());
-    let mut others = Vec::new();
-    let in_file = |content: Content| content.map_or_else(|content| content.stored, |(stored, _)| stored);
+    let (mut others, mut unreadable) = (Vec::new(), HashMap::new());
+    let in_file =
+        |content: Content| content.map_or_else(|content| content.stored, |(stored, _)| Some(stored));
     for (path, info) in tree.iter() {
         let found = by_name.remove(&*info.name);
         if !info.kind.is_array() {
-            others.extend(found.map(|content| (info.name.to_string(), in_file(content))));
+            others.extend(found.and_then(in_file).map(|stored| (info.name.to_string(), stored)));
             stored.push(None);
             codings.push((Arc::from(""), None));
             continue;
         }
-        let of_leaf = matching(&path, info, found)?;
-        codings.push((coding(&of_leaf), chunk_shape(&of_leaf)));
-        stored.push(Some(of_leaf));
+        match (matching(info, found), salvages) {
+            (Ok(of_leaf), _) => {
+                codings.push((coding(&of_leaf), chunk_shape(&of_leaf)));
+                stored.push(Some(of_leaf));
+            }
+            (Err(why), Some(at)) if why.kind().is_damage() => {
+                unreadable.insert(stored.len(), Unreadable { stored: None, why: why.in_file(at) });
+                stored.push(None);
+                codings.push((Arc::from(""), None));
+            }
+            (Err(why), _) => return Err(why.at_leaf(&path)),
+        }
     }
     for (info, coding) in tree.leaves_mut().iter_mut().zip(codings) {
         (info.coding, info.chunk_shape) = coding;
@@ -141,18 +160,17 @@ pub(super) fn kept(regrown: Regrown, items: Vec<Item>, notes: &mut Vec<String>) 
             counted(by_name.len(), "array is not", "arrays are not")
         ));
     }
-    others.extend(by_name.into_iter().map(|(name, content)| (name, in_file(content))));
+    others.extend(by_name.into_iter().filter_map(|(name, content)| Some((name, in_file(content)?))));
     others.sort_by_key(|(_, stored)| (stored.file, stored.offset_bytes));
-    Ok(Placed { tree, texts, stored, unreadable: HashMap::new(), others })
+    Ok(Placed { tree, texts, stored, unreadable, others })
 }
 
-fn matching(path: &KeyPath, info: &LeafInfo, found: Option<Content>) -> Result<Stored> {
+fn matching(info: &LeafInfo, found: Option<Content>) -> Result<Stored> {
     let (mut stored, header) = match found {
         Some(Ok(found)) => found,
-        Some(Err(content)) => return Err(content.why.at_leaf(path)),
+        Some(Err(content)) => return Err(content.why),
         None => {
             return Err(Error::corrupt(format!("the array {:?} is missing", info.name))
-                .at_leaf(path)
                 .help("copy the whole checkpoint again"));
         }
     };
@@ -168,7 +186,6 @@ fn matching(path: &KeyPath, info: &LeafInfo, found: Option<Content>) -> Result<S
                 None => "no npy file".to_owned(),
             };
             Err(Error::corrupt("an array is not what its pytree says")
-                .at_leaf(path)
                 .expected(format_args!("{} {}", info.dtype, info.shape), found))
         }
     }
@@ -189,7 +206,10 @@ fn info(name: &str, content: &Content) -> LeafInfo {
             (record.kind.clone(), record.dtype, record.shape.clone(), coding(stored), chunk_shape(stored))
         }
         Err(content) => (
-            LeafKind::Unknown(Arc::from(content.why.what())),
+            match content.stored {
+                Some(_) => LeafKind::Unknown(Arc::from(content.why.what())),
+                None => LeafKind::Placeholder,
+            },
             Dtype::UInt8,
             Shape::scalar(),
             Arc::from(""),

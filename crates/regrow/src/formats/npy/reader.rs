@@ -10,7 +10,9 @@ use super::record::Record;
 use super::sidecar::{self, Pointer, Sidecar};
 use super::source::{Files, Stored};
 use super::walk;
-use super::zip::{Directory, Inflater, Method, beginning_len_bytes, begins_member, read_directory};
+use super::zip::{
+    Directory, Inflater, Member, Method, beginning_len_bytes, begins_member, find_members, read_directory,
+};
 use crate::array::Region;
 use crate::bytes::glance::Language;
 use crate::bytes::limits::allocate;
@@ -18,6 +20,7 @@ use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::structure::Regrown;
 use crate::formats::{BARE_HELP, Description, Reader, Rest, Standing};
 use crate::location::Location;
+use crate::options::OpenOptions;
 use crate::reads::{Source, Text};
 use crate::storage::Found;
 use crate::text::counted;
@@ -35,20 +38,22 @@ pub(super) struct NpyReader {
 }
 
 impl NpyReader {
-    /// Reads the header of every array `at` a location; if `bare`, nothing but them.
+    /// Reads the header of every array `at` a location; if `bare`, nothing but them. To salvage, arrays whose headers cannot be
+    /// read are leaves without data.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; `NameCollision` for two arrays of one name.
-    pub(super) fn open(at: &Location, bare: bool) -> Result<Self> {
+    pub(super) fn open(at: &Location, options: &OpenOptions) -> Result<Self> {
+        let bare = options.bare;
         let description = Description { layout: "npy".to_owned(), ..Description::default() };
         if at.is_folder() {
-            return Self::open_folder(at, bare, description);
+            return Self::open_folder(at, options, description);
         }
         let mut files = Files::new(at.parent().store());
         let (file, file_len_bytes) = files.add(at.name().as_encoded_bytes())?;
         let first = files.read(file, 0, file_len_bytes.min(MAGIC.len() as u64))?;
         if ZIP_BEGINNINGS.iter().any(|beginning| first.starts_with(beginning)) {
-            return Self::open_archive(files, file, file_len_bytes, bare, description).in_file(at);
+            return Self::open_archive(files, file, file_len_bytes, options, description).in_file(at);
         }
         let stored = plain(&files, file, file_len_bytes, bare)
             .and_then(|content| content.map_err(|content| content.why))
@@ -64,12 +69,16 @@ impl NpyReader {
         })
     }
 
-    fn open_folder(at: &Location, bare: bool, mut description: Description) -> Result<Self> {
+    fn open_folder(at: &Location, options: &OpenOptions, mut description: Description) -> Result<Self> {
+        let &OpenOptions { bare, salvage, .. } = options;
         let mut files = Files::new(at.store());
         let mut items = Vec::new();
         for found in walk::npy_files(at)? {
             let (file, len_bytes) = files.add(&found.path)?;
-            let content = plain(&files, file, len_bytes, bare).in_file(files.describe(file))?;
+            let content = match plain(&files, file, len_bytes, bare).in_file(files.describe(file)) {
+                Err(why) if salvage && why.kind().is_damage() => Err(Unreadable { stored: None, why }),
+                content => content?,
+            };
             let name = String::from_utf8_lossy(&found.path);
             let name = name.get(..name.len() - SUFFIX.len()).unwrap_or(&name).to_owned();
             items.push(Item { name, keys: found.keys, content });
@@ -83,7 +92,7 @@ impl NpyReader {
             Some(json) => {
                 let (regrown, metadata) = Sidecar::read(&json).map_err(or_bare).in_file(&beside)?;
                 description.custom_metadata = metadata;
-                pytree::kept(regrown, items, &mut description.notes)
+                pytree::kept(regrown, items, salvage.then_some(&*at.describe()), &mut description.notes)
             }
             None => pytree::nested(items, &mut description.notes),
         };
@@ -96,11 +105,17 @@ impl NpyReader {
         files: Files,
         file: usize,
         file_len_bytes: u64,
-        bare: bool,
+        options: &OpenOptions,
         mut description: Description,
     ) -> Result<Self> {
+        let &OpenOptions { bare, salvage, .. } = options;
         let read = |offset_bytes, len_bytes| files.read(file, offset_bytes, len_bytes);
-        let directory = read_directory(file_len_bytes, &read)?;
+        let directory = match read_directory(file_len_bytes, &read) {
+            Err(error) if salvage && error.kind().is_damage() => {
+                pointed_to(find_members(file_len_bytes, &read)?)
+            }
+            directory => directory?,
+        };
         let mut items = Vec::with_capacity(directory.members.len());
         let mut deflated = 0;
         for member in &directory.members {
@@ -122,9 +137,16 @@ impl NpyReader {
                 Ok(header) => Ok((stored, header)),
                 Err(error) => {
                     // What is damaged is told so, before anything is said of what it holds.
-                    files.check(&stored).map_err(|error| named(error, &member.name))?;
-                    let error = named(error.shift(member.offset_bytes), &member.name);
-                    Err(unreadable(error, stored)?)
+                    let checked = files.check(&stored).map_err(|error| named(error, &member.name));
+                    let error = checked
+                        .err()
+                        .unwrap_or_else(|| named(error.shift(member.offset_bytes), &member.name));
+                    match unreadable(error, stored) {
+                        Err(why) if salvage && why.kind().is_damage() => {
+                            Err(Unreadable { stored: None, why: why.in_file(files.describe(file)) })
+                        }
+                        unreadable => Err(unreadable?),
+                    }
                 }
             };
             let name = member.name.strip_suffix(SUFFIX).unwrap_or(&member.name).to_owned();
@@ -141,7 +163,12 @@ impl NpyReader {
         let placed = match kept {
             Some((regrown, metadata)) => {
                 description.custom_metadata = metadata;
-                pytree::kept(regrown, items, &mut description.notes)?
+                pytree::kept(
+                    regrown,
+                    items,
+                    salvage.then_some(&*files.describe(file)),
+                    &mut description.notes,
+                )?
             }
             None => pytree::nested(items, &mut description.notes)?,
         };
@@ -168,7 +195,7 @@ impl Reader for NpyReader {
         if let Some(Unreadable { stored, why }) = self.placed.unreadable.get(&leaf) {
             let help = "the other leaves can be selected (`only`)";
             let help = why.help_text().map_or(help.to_owned(), |why| format!("{help}; {why}"));
-            return Ok(self.files.unreadable(stored, why.duplicate().help(help)));
+            return Ok(self.files.unreadable(stored.as_ref(), why.duplicate().help(help)));
         }
         match self.stored(leaf) {
             Ok(stored) => self.files.source(leaf, stored),
@@ -180,6 +207,13 @@ impl Reader for NpyReader {
     }
 
     fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()> {
+        if let Some(Unreadable { stored, why }) = self.placed.unreadable.get(&leaf) {
+            let why = why.duplicate();
+            return Err(match stored {
+                Some(stored) => why.in_file(self.files.describe(stored.file)),
+                None => why,
+            });
+        }
         self.files.read_region(leaf, self.stored(leaf)?, region, out)
     }
 
@@ -295,7 +329,7 @@ fn front(files: &Files, stored: &Stored, len_bytes: u64) -> Result<Bytes> {
 /// Any other error is returned.
 fn unreadable(error: Error, stored: Stored) -> Result<Unreadable> {
     match error.kind() {
-        ErrorKind::Unsupported => Ok(Unreadable { stored, why: error }),
+        ErrorKind::Unsupported => Ok(Unreadable { stored: Some(stored), why: error }),
         _ => Err(error),
     }
 }
@@ -352,6 +386,16 @@ fn kept_in_archive(
     let json = read(pointer.offset_bytes, pointer.len_bytes)?;
     pointer.check(&json)?;
     Sidecar::read(&json).map(Some)
+}
+
+/// Members that were found without a directory: if the pytree is among them, it is where a directory would say, and not listed.
+fn pointed_to(mut directory: Directory) -> Directory {
+    let is_pytree = |member: &Member| member.name == sidecar::FILE_NAME && member.method == Method::Stored;
+    if let Some(at) = directory.members.iter().position(is_pytree) {
+        let Member { offset_bytes, len_bytes, crc32, .. } = directory.members.remove(at);
+        directory.comment = Pointer { offset_bytes, len_bytes, crc32 }.to_comment().into_bytes();
+    }
+    directory
 }
 
 /// Whether a pytree is kept beside the arrays of a folder. Something else of its name is what has become of one: without

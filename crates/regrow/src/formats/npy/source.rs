@@ -174,7 +174,8 @@ impl Files {
     }
 
     /// A leaf that cannot be read, for that reason.
-    pub fn unreadable<'r>(&'r self, stored: &'r Stored, why: Error) -> Source<'r> {
+    pub fn unreadable<'r>(&'r self, stored: Option<&'r Stored>, why: Error) -> Source<'r> {
+        let Some(stored) = stored else { return Source::Unreadable(Unreadable::lost(why)) };
         let seal = Box::new(Member { files: self, leaf: None, stored });
         Source::Unreadable(Unreadable { why: why.in_file(self.describe(stored.file)), seal, is_sound: false })
     }

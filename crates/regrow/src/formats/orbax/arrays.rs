@@ -3,13 +3,18 @@
 //! A database is listed once into a table, so that finding a chunk costs one look-up however many leaves there
 //! are; identical `zarr.json` documents are parsed once. Folders are looked into one array at a time.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::files::Listed;
+use super::left::entries_there;
+use super::marker_files::MANIFEST_FILE;
+use super::opened::Wanted;
 use super::slot::{Slot, Source};
+use super::steps::TMP_MARK;
 use super::stored_array::{StoredArray, zarr_key};
 use crate::bytes::limits::ZARR_DOCUMENT_LEN_MAX_BYTES;
 use crate::error::{Error, ErrorKind, Result};
@@ -18,9 +23,6 @@ use crate::store::ocdbt::OcdbtStore;
 use crate::store::{ByteRange, Located, Store, resolve_range};
 use crate::tree::{LeafInfo, LeafKind};
 use crate::zarr::{ArrayMeta, Missing, ZarrArray};
-
-/// The root record of a database.
-pub(super) const MANIFEST_FILE: &str = "manifest.ocdbt";
 
 /// The documents of zarr v2 and v3.
 pub(super) const DOCUMENTS: [&str; 2] = [".zarray", "zarr.json"];
@@ -32,6 +34,7 @@ pub(super) struct Arrays {
     index: Option<Arc<Index>>,
     use_zarr3: bool,
     missing: Missing,
+    wanted: Wanted,
     documents: HashMap<Bytes, Arc<ArrayMeta>>,
 }
 
@@ -40,20 +43,32 @@ impl Arrays {
     ///
     /// # Errors
     /// `Corrupt` if its manifest or a node is damaged or missing.
-    pub fn in_database(folder: &Location, use_zarr3: bool, missing: Missing) -> Result<Self> {
-        let database = OcdbtStore::open(folder.opened()?)?;
-        let entries = database.entries()?.into_iter().map(|(key, at)| (key.into_boxed_slice(), at)).collect();
+    pub fn in_database(folder: &Location, use_zarr3: bool, missing: Missing, wanted: Wanted) -> Result<Self> {
+        let (entries, damage) = match wanted {
+            Wanted::Whole => (OcdbtStore::open(folder.opened()?)?.entries()?, None),
+            Wanted::Intact | Wanted::Arrays => entries_there(folder)?,
+        };
+        // A chunk that is not found may be in a node that cannot be read: it was not left out because it is all zeros.
+        let missing = if damage.is_some() { Missing::Error } else { missing };
+        let entries = entries.into_iter().map(|(key, at)| (key.into_boxed_slice(), at)).collect();
         let index = Arc::new(Index { folder: folder.clone(), entries });
         let store: Arc<dyn Store> = index.clone();
-        Ok(Self { store, index: Some(index), use_zarr3, missing, documents: HashMap::new() })
+        Ok(Self { store, index: Some(index), use_zarr3, missing, wanted, documents: HashMap::new() })
     }
 
     /// The arrays in the folders below `folder`.
     ///
     /// # Errors
     /// What the storage says of opening the folder.
-    pub fn in_folders(folder: &Location, use_zarr3: bool, missing: Missing) -> Result<Self> {
-        Ok(Self { store: folder.opened()?, index: None, use_zarr3, missing, documents: HashMap::new() })
+    pub fn in_folders(folder: &Location, use_zarr3: bool, missing: Missing, wanted: Wanted) -> Result<Self> {
+        Ok(Self {
+            store: folder.opened()?,
+            index: None,
+            use_zarr3,
+            missing,
+            wanted,
+            documents: HashMap::new(),
+        })
     }
 
     /// How the arrays are kept, in words: `ocdbt, zarr v3`.
@@ -65,9 +80,14 @@ impl Arrays {
     /// The leaf stored under `name`.
     ///
     /// # Errors
-    /// `Corrupt` if its document is missing or damaged, `Unsupported` if it asks for an unknown codec or dtype.
+    /// `Corrupt` if its document is missing or damaged, `Unsupported` if it asks for an unknown codec or dtype. To salvage it is
+    /// lost then.
     pub fn leaf(&mut self, name: &str, kind: LeafKind) -> Result<Slot> {
-        let meta = self.document(name)?;
+        let document = self.document(name);
+        let meta = match self.wanted.or_lost(document)? {
+            Ok(meta) => meta,
+            Err(why) => return Ok(Slot::lost(name, why)),
+        };
         let info = LeafInfo {
             kind,
             dtype: meta.dtype(),
@@ -130,6 +150,29 @@ impl Arrays {
                 "the leaf is listed in _METADATA but its array is not there; copy the whole checkpoint again",
             ))
     }
+}
+
+/// The names of the arrays whose documents these keys of a database are, and whether they are zarr v3.
+pub(super) fn names_of_keys<'k>(keys: impl Iterator<Item = &'k [u8]>) -> (BTreeSet<String>, bool) {
+    let mut use_zarr3 = false;
+    let names = keys.filter_map(|key| {
+        let (name, document) = std::str::from_utf8(key).ok()?.rsplit_once('/')?;
+        use_zarr3 |= document == DOCUMENTS[1];
+        DOCUMENTS.contains(&document).then(|| name.to_owned())
+    });
+    (names.collect(), use_zarr3)
+}
+
+/// The same of arrays that lie in folders of their own below `at`.
+pub(super) fn names_of_folders(at: &Location, listed: &[Listed]) -> (BTreeSet<String>, bool) {
+    let (mut names, mut use_zarr3) = (BTreeSet::new(), false);
+    for folder in listed.iter().filter(|entry| entry.is_dir && !entry.name.contains(TMP_MARK)) {
+        if let Some(document) = at.join(&folder.name).first_file(&DOCUMENTS) {
+            use_zarr3 |= document == DOCUMENTS[1];
+            names.insert(folder.name.clone());
+        }
+    }
+    (names, use_zarr3)
 }
 
 fn unsafe_name(error: Error, name: &str) -> Error {

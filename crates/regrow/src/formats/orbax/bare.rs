@@ -7,9 +7,8 @@
 //! Source: orbax' `legacy` readers.
 
 use super::arrays::{Arrays, DOCUMENTS};
-use super::entry::{Entry, KeyType};
 use super::metadata::TreeMetadata;
-use super::opened::Opened;
+use super::opened::{Opened, Wanted};
 use super::steps::TMP_MARK;
 use super::structure;
 use crate::commit::CHECKPOINT_MARKERS;
@@ -31,21 +30,15 @@ const TYPES_FOLDER: &str = "array_metadatas";
 /// # Errors
 /// `Corrupt` with file and leaf; `NotACheckpoint` if something below is no part of an array, with the checkpoints
 /// that lie there.
-pub(super) fn open(folder: &Location) -> Result<Opened> {
+pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
     let found = Walk::whole().run(folder)?;
     if let Some(foreign) = &found.foreign {
         return Err(refused(folder, foreign));
     }
     let names = found.names;
-    let entry = |name: &String| Entry {
-        keys: name.split('.').map(|key| (KeyType::Dict, key.to_owned())).collect(),
-        value_type: "np.ndarray".to_owned(),
-        skip_deserialize: false,
-        write_shape: None,
-    };
-    let metadata = TreeMetadata { entries: names.iter().map(entry).collect(), ..TreeMetadata::default() };
+    let metadata = TreeMetadata::of_names(names.iter());
     // What Orbax wrote in those days has all its chunks.
-    let mut arrays = Arrays::in_folders(folder, false, Missing::Error)?;
+    let mut arrays = Arrays::in_folders(folder, false, Missing::Error, wanted)?;
     let tree = structure::build(&metadata)?.try_map(|_, &position| match names.get(position) {
         Some(name) => arrays.leaf(name, LeafKind::NumpyArray),
         None => Err(Error::corrupt("an array has no name")
@@ -202,13 +195,13 @@ mod tests {
         for foreign in ["plot.png", "c/regrow.json", "other/run/checkpoint", "w.safetensors"] {
             put(root.path(), &[foreign]);
             assert!(!are_in(&at).unwrap(), "{foreign}");
-            assert_eq!(open(&at).unwrap_err().kind(), ErrorKind::NotACheckpoint, "{foreign}");
+            assert_eq!(open(&at, Wanted::Whole).unwrap_err().kind(), ErrorKind::NotACheckpoint, "{foreign}");
             fs::remove_file(root.path().join(foreign)).unwrap();
         }
         // Too far in for a look, but not for who opens it.
         put(root.path(), &["c/d/run/_METADATA"]);
         assert!(are_in(&at).unwrap());
-        let error = open(&at).unwrap_err();
+        let error = open(&at, Wanted::Whole).unwrap_err();
         assert_eq!(error.expected_found().unwrap().1, "c/d/run/_METADATA");
         assert!(error.help_text().unwrap().contains("\"c/d/run\""));
     }

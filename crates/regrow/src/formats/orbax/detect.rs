@@ -19,6 +19,7 @@ use super::files::{Listed, list, read_small, some_names};
 use super::items::Item;
 use super::marker_files::{COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
 use super::metadata::METADATA_FILE;
+use super::opened::Wanted;
 use super::steps::{self, Steps, TMP_MARK};
 use super::{bare, legacy};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
@@ -55,9 +56,9 @@ pub(super) enum Found {
 /// Looks at a location where something is.
 ///
 /// # Errors
-/// `Uncommitted` if all that is there is temporary; `Corrupt` for an unreadable `_CHECKPOINT_METADATA`; what the
+/// `Uncommitted` if all that is there is temporary; `Corrupt` for an unreadable `_CHECKPOINT_METADATA`, if all is wanted; what the
 /// storage says.
-pub(super) fn detect(at: &Location) -> Result<Found> {
+pub(super) fn detect(at: &Location, wanted: Wanted) -> Result<Found> {
     if steps::is_temporary(at) {
         return Err(steps::uncommitted(at));
     }
@@ -68,7 +69,7 @@ pub(super) fn detect(at: &Location) -> Result<Found> {
     }
     let mut listed = list(at)?;
     let about = match has_file(&listed, CHECKPOINT_METADATA_FILE) {
-        true => about(at)?,
+        true => wanted.or_lost(about(at))?.unwrap_or_default(),
         false => CheckpointMetadata::default(),
     };
     if !at.has_listings() {

@@ -1,8 +1,7 @@
 //! Small files and folder listings, with bounds and with errors that name the file.
 
-use super::arrays::MANIFEST_FILE;
 use super::checkpoint_metadata::CHECKPOINT_METADATA_FILE;
-use super::marker_files::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
+use super::marker_files::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, MANIFEST_FILE, V1_MARKER_FILE};
 use super::metadata::METADATA_FILE;
 use super::sharding::SHARDING_FILE;
 use super::strings::STRINGS_FILE;

@@ -17,11 +17,10 @@
 use serde_json::Value;
 
 use super::array_metadatas::ARRAY_METADATAS_FOLDER;
-use super::arrays::MANIFEST_FILE;
 use super::files::{Listed, list, read_small, some_names};
-use super::marker_files::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE};
+use super::marker_files::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, MANIFEST_FILE};
 use super::metadata::METADATA_FILE;
-use super::opened::Opened;
+use super::opened::{Opened, Wanted};
 use super::pytree;
 use super::sharding::SHARDING_FILE;
 use super::slot::{Slot, graft};
@@ -128,14 +127,15 @@ impl Item {
     ///
     /// # Errors
     /// `Corrupt` with file and leaf; `Unsupported` for an unknown item.
-    pub fn open(&self, folder: &Location) -> Result<Opened> {
+    pub fn open(&self, folder: &Location, wanted: Wanted) -> Result<Opened> {
         match self {
-            Self::Pytree => pytree::open(folder),
-            Self::Array => Ok(only_array(pytree::open(folder)?)),
-            Self::Aggregate => legacy::open_aggregate(folder),
+            Self::Pytree => pytree::open(folder, wanted),
+            Self::Array => Ok(only_array(pytree::open(folder, wanted)?)),
+            Self::Aggregate => legacy::open_aggregate(folder, wanted),
+            Self::Damaged if wanted == Wanted::Arrays => pytree::open(folder, wanted),
             Self::Damaged => Err(pytree::missing_metadata(folder)),
             Self::JaxKey => {
-                let mut opened = only_array(pytree::open(&folder.join(JAX_KEY))?);
+                let mut opened = only_array(pytree::open(&folder.join(JAX_KEY), wanted)?);
                 let is_typed = read_flag(&folder.join("jax_random_key_metadata").join("metadata"), "typed")?;
                 for slot in opened.tree.leaves_mut() {
                     // Which implementation it was is not stored.
@@ -144,7 +144,7 @@ impl Item {
                 Ok(opened)
             }
             Self::NumpyKey => {
-                let mut opened = pytree::open(&folder.join(NUMPY_KEY))?;
+                let mut opened = pytree::open(&folder.join(NUMPY_KEY), wanted)?;
                 if read_flag(&folder.join("np_random_key_metadata").join("metadata"), "legacy")? {
                     opened.tree = list_as_tuple(opened.tree)?;
                 }

@@ -11,12 +11,12 @@
 
 use bytes::Bytes;
 
-use super::arrays::{Arrays, MANIFEST_FILE};
-use super::marker_files::AGGREGATE_FILE;
-use super::opened::Opened;
+use super::arrays::Arrays;
+use super::marker_files::{AGGREGATE_FILE, MANIFEST_FILE};
+use super::opened::{Opened, Wanted};
 use super::slot::{Slot, Source};
 use crate::error::{Error, Result, ResultExt};
-use crate::formats::flax::decode::decode;
+use crate::formats::flax::decode::{decode, decode_front};
 use crate::formats::flax::msgpack::begins_map;
 use crate::location::Location;
 use crate::tree::{LeafKind, Tree};
@@ -29,28 +29,33 @@ const PLACEHOLDERS: [&str; 2] = ["PLACEHOLDER://", "AGGREGATED://"];
 ///
 /// # Errors
 /// `Corrupt` with file and leaf.
-pub(super) fn open_aggregate(folder: &Location) -> Result<Opened> {
+pub(super) fn open_aggregate(folder: &Location, wanted: Wanted) -> Result<Opened> {
     let database = folder.join(MANIFEST_FILE).is_file().then(|| folder.clone());
-    Ok(Opened { database, ..Opened::new(read_aggregate(folder)?, "msgpack") })
+    Ok(Opened { database, ..Opened::new(read_aggregate(folder, wanted)?, "msgpack") })
 }
 
 /// The tree in the msgpack file `checkpoint`, with the arrays that its placeholders stand for.
 ///
 /// # Errors
 /// `Corrupt` with file and leaf.
-pub(super) fn read_aggregate(folder: &Location) -> Result<Tree<Slot>> {
+pub(super) fn read_aggregate(folder: &Location, wanted: Wanted) -> Result<Tree<Slot>> {
     let file = folder.join(AGGREGATE_FILE);
     let mut arrays = None;
     let mut slots = Vec::new();
-    let tree = decode(&whole(folder, AGGREGATE_FILE)?).in_file(&file)?;
+    let bytes = whole(folder, AGGREGATE_FILE)?;
+    let tree = match wanted {
+        Wanted::Whole => decode(&bytes),
+        Wanted::Intact | Wanted::Arrays => decode_front(&bytes),
+    };
+    let tree = tree.in_file(&file)?;
     let infos = tree.map(|leaf| slots.push(Slot::decoded(leaf)));
     for (slot, (path, ())) in slots.iter_mut().zip(infos.iter()) {
         let Source::Text(text) = &slot.source else { continue };
         let Some(name) = PLACEHOLDERS.iter().find_map(|prefix| text.strip_prefix(prefix)) else { continue };
         if arrays.is_none() {
             arrays = Some(match folder.join(MANIFEST_FILE).is_file() {
-                true => Arrays::in_database(folder, false, Missing::Fill)?,
-                false => Arrays::in_folders(folder, false, Missing::Fill)?,
+                true => Arrays::in_database(folder, false, Missing::Fill, wanted)?,
+                false => Arrays::in_folders(folder, false, Missing::Fill, wanted)?,
             });
         }
         if let Some(arrays) = &mut arrays {

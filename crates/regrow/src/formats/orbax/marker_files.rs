@@ -8,3 +8,6 @@ pub const V1_MARKER_FILE: &str = "orbax.checkpoint";
 
 /// The msgpack file of the oldest layouts.
 pub const AGGREGATE_FILE: &str = "checkpoint";
+
+/// The root record of a database.
+pub(super) const MANIFEST_FILE: &str = "manifest.ocdbt";

@@ -102,6 +102,26 @@ impl TreeMetadata {
         })
     }
 
+    /// The tree of arrays of which nothing but their names is known: dicts in each other, cut at the dots.
+    pub(super) fn of_names<'n>(names: impl Iterator<Item = &'n String>) -> Self {
+        Self::of_keys(names, |name| name.split('.').collect())
+    }
+
+    /// The same as one dict of names.
+    pub(super) fn of_whole_names<'n>(names: impl Iterator<Item = &'n String>) -> Self {
+        Self::of_keys(names, |name| vec![name])
+    }
+
+    fn of_keys<'n>(names: impl Iterator<Item = &'n String>, keys: impl Fn(&'n str) -> Vec<&'n str>) -> Self {
+        let entry = |name: &'n String| Entry {
+            keys: keys(name).into_iter().map(|key| (KeyType::Dict, key.to_owned())).collect(),
+            value_type: "np.ndarray".to_owned(),
+            skip_deserialize: false,
+            write_shape: None,
+        };
+        Self { entries: names.map(entry).collect(), ..Self::default() }
+    }
+
     /// The document as Orbax writes it, byte for byte.
     ///
     /// # Errors

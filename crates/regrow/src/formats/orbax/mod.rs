@@ -26,7 +26,7 @@
 //! | [`marker_files`] | files whose names say what a folder is |
 //! | `legacy`, `bare` | what there was before `_METADATA` |
 //! | `open`, `reader` | from a location to one tree; from its leaves to bytes |
-//! | `recover` | files that are lost, made of the others |
+//! | `recover`, `left` | files that are lost, made of the others; what is left of a database |
 //! | `writer` | the same forms, written: a folder of modules |
 //!
 //! Opening costs one pass over the metadata and the database's index, and one look-up a leaf; no array data is read.
@@ -52,6 +52,7 @@ pub mod entry;
 mod files;
 mod items;
 pub(crate) mod json_text;
+mod left;
 mod legacy;
 mod losses;
 pub mod marker_files;
@@ -72,6 +73,8 @@ pub mod strings;
 mod structure;
 pub(crate) mod writer;
 
+use opened::Wanted;
+
 /// The Orbax layout, in all its ages.
 #[derive(Debug)]
 pub struct Orbax;
@@ -82,12 +85,15 @@ impl Format for Orbax {
     }
 
     fn recognise(&self, at: &Location) -> Result<bool> {
-        Ok(!matches!(detect::detect(at)?, detect::Found::Nothing(_)))
+        // What is wrong with its documents is for `open` to tell.
+        Ok(!matches!(detect::detect(at, Wanted::Intact)?, detect::Found::Nothing(_)))
     }
 
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        super::refuse_bare(self, at, options)?;
-        let found = detect::detect(at)?;
+        if !options.salvage {
+            super::refuse_bare(self, at, options)?;
+        }
+        let found = detect::detect(at, Wanted::of(options))?;
         if matches!(found, detect::Found::FlaxSteps) {
             return super::flax::Flax.open(at, options);
         }

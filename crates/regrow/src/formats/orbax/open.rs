@@ -13,7 +13,7 @@ use super::composite::Composite;
 use super::detect::{Found, detect, not_a_checkpoint};
 use super::files::{Listed, read_small, some_names};
 use super::items::{self, Item};
-use super::opened::Opened;
+use super::opened::{Opened, Wanted};
 use super::reader::OrbaxReader;
 use super::slot::{Slot, Source, graft};
 use super::steps::{self, Step, Steps, TMP_MARK};
@@ -62,10 +62,14 @@ pub(super) fn open(found: Found, at: &Location, options: &OpenOptions) -> Result
             let reading = step.folder.for_reading()?.location;
             if Regrow.recognise(&reading)? {
                 // It has checksums, which Orbax' files alone have not.
-                let options = OpenOptions { step: None, ..options.clone() };
-                return regrow::open_step(&reading, &options, description, folder.clone());
+                let own = OpenOptions { step: None, ..options.clone() };
+                match regrow::open_step(&reading, &own, description.clone(), folder.clone()) {
+                    // Its own files say nearly all of it, too.
+                    Err(error) if options.salvage && error.kind().is_damage() => {}
+                    opened => return opened,
+                }
             }
-            let found = detect(&reading);
+            let found = detect(&reading, Wanted::of(options));
             let whole = found.and_then(|found| open_one(&reading, options, &mut description, found));
             let whole = whole.map_err(|error| folder.blame(error))?;
             if description.custom_metadata.is_none() {
@@ -129,7 +133,7 @@ fn open_one(
     match found {
         Found::One(item, about) => {
             refuse_item(options, at)?;
-            let parts = take(item.open(at)?, description);
+            let parts = take(item.open(at, Wanted::of(options))?, description);
             note_custom(description, &about);
             Ok(Whole::Own(parts))
         }
@@ -140,11 +144,11 @@ fn open_one(
         }
         Found::BareArrays => {
             refuse_item(options, at)?;
-            Ok(Whole::Own(take(bare::open(at)?, description)))
+            Ok(Whole::Own(take(bare::open(at, Wanted::of(options))?, description)))
         }
         Found::MsgpackFile => {
             refuse_item(options, at)?;
-            Ok(Whole::Own(take(legacy::open_aggregate(&at.parent())?, description)))
+            Ok(Whole::Own(take(legacy::open_aggregate(&at.parent(), Wanted::of(options))?, description)))
         }
         Found::Steps(_) | Found::FlaxSteps => {
             Err(Error::new(ErrorKind::NotACheckpoint, "this step holds steps of its own").in_file(at))
@@ -160,6 +164,7 @@ fn open_items(
     listed: &[Listed],
     about: &CheckpointMetadata,
 ) -> Result<Whole> {
+    let wanted = Wanted::of(options);
     let has_file = |name: &str| listed.iter().any(|entry| !entry.is_dir && entry.name == name);
     let deleted = if has_file(DELETION_FILE) { deleted_item(at)? } else { None };
     let mut found: Vec<(String, Item)> = Vec::new();
@@ -191,31 +196,31 @@ fn open_items(
     };
     for (name, item) in &found {
         if let (Item::Metrics(file), None) = (item, &description.metrics) {
-            description.metrics = Some(items::read_metrics(&at.join(name), file)?);
+            description.metrics = wanted.or_lost(items::read_metrics(&at.join(name), file))?.ok();
         }
     }
-    if let Some(wanted) = &options.item {
-        let Some((name, item)) = found.iter().find(|(name, _)| name == wanted) else {
+    if let Some(asked) = &options.item {
+        let Some((name, item)) = found.iter().find(|(name, _)| name == asked) else {
             if let ItemHandlers::Many(handlers) = &about.item_handlers
-                && handlers.iter().any(|(name, _)| name == wanted)
-                && deleted.as_ref() != Some(wanted)
+                && handlers.iter().any(|(name, _)| name == asked)
+                && deleted.as_ref() != Some(asked)
             {
-                return Err(Error::corrupt(format!("the item {wanted} is listed but its folder is missing"))
-                    .in_file(at.join(wanted))
+                return Err(Error::corrupt(format!("the item {asked} is listed but its folder is missing"))
+                    .in_file(at.join(asked))
                     .help("copy the checkpoint again, all of it, or take another step"));
             }
             let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
-            return Err(Error::new(ErrorKind::NotFound, format!("there is no item {wanted:?}"))
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no item {asked:?}"))
                 .in_file(at)
                 .help(format!("the items are: {}", names.join(", "))));
         };
         return match item {
-            Item::Layout(place) => Ok(Whole::OneItem(open_layout(&at.join(name), *place)?)),
-            item => Ok(Whole::Own(take(item.open(&at.join(name))?, description))),
+            Item::Layout(place) => Ok(Whole::OneItem(open_layout(&at.join(name), *place, options)?)),
+            item => Ok(Whole::Own(take(item.open(&at.join(name), wanted)?, description))),
         };
     }
     if found.iter().any(|(_, item)| matches!(item, Item::Layout(_))) {
-        return open_mixed(at, &found, description);
+        return open_mixed(at, &found, options, description);
     }
     let mut data =
         found.iter().filter(|(_, item)| !matches!(item, Item::Metrics(_) | Item::Files(_))).peekable();
@@ -240,7 +245,7 @@ fn open_items(
         }
         return Ok(Whole::Own(Parts { tree: dict_of(Vec::new())?, databases: Vec::new(), lost: Vec::new() }));
     };
-    let first = take(item.open(&at.join(name))?, description);
+    let first = take(item_or_lost(item, &at.join(name), wanted)?, description);
     if data.peek().is_none() {
         return Ok(Whole::Own(first));
     }
@@ -249,7 +254,7 @@ fn open_items(
     let (mut trees, mut databases, mut lost) =
         (vec![(name.clone(), first.tree)], first.databases, first.lost);
     for (name, item) in data {
-        let parts = take(item.open(&at.join(name))?, description);
+        let parts = take(item_or_lost(item, &at.join(name), wanted)?, description);
         note_item(&mut custom, name, description);
         trees.push((name.clone(), parts.tree));
         databases.extend(parts.databases);
@@ -294,18 +299,29 @@ fn files_of_handler(
 }
 
 /// Opens items of which some are in other layouts: each by its own reader.
-fn open_mixed(at: &Location, found: &[(String, Item)], description: &mut Description) -> Result<Whole> {
+fn open_mixed(
+    at: &Location,
+    found: &[(String, Item)],
+    options: &OpenOptions,
+    description: &mut Description,
+) -> Result<Whole> {
+    let wanted = Wanted::of(options);
     let mut readers: Vec<(String, Box<dyn Reader>)> = Vec::new();
     let mut custom = serde_json::Map::new();
     for (name, item) in found {
+        let item_at = at.join(name);
+        let own = |opened: Opened| -> Box<dyn Reader> {
+            let mut own = Description { layout: "orbax".to_owned(), ..Description::default() };
+            let parts = take(opened, &mut own);
+            Box::new(reader_of(parts, own, None))
+        };
         let reader = match item {
             Item::Metrics(_) | Item::Files(_) => continue,
-            Item::Layout(place) => open_layout(&at.join(name), *place)?,
-            item => {
-                let mut own = Description { layout: "orbax".to_owned(), ..Description::default() };
-                let parts = take(item.open(&at.join(name))?, &mut own);
-                Box::new(reader_of(parts, own, None))
-            }
+            Item::Layout(place) => match wanted.or_lost(open_layout(&item_at, *place, options))? {
+                Ok(reader) => reader,
+                Err(why) => own(lost_item(why)),
+            },
+            item => own(item_or_lost(item, &item_at, wanted)?),
         };
         if let Some(value) = &reader.description().custom_metadata {
             custom.insert(name.clone(), value.clone());
@@ -319,15 +335,25 @@ fn open_mixed(at: &Location, found: &[(String, Item)], description: &mut Descrip
     Ok(Whole::Items(readers))
 }
 
+/// An item, or one leaf that is lost if the item cannot be opened.
+fn item_or_lost(item: &Item, at: &Location, wanted: Wanted) -> Result<Opened> {
+    Ok(wanted.or_lost(item.open(at, wanted))?.unwrap_or_else(lost_item))
+}
+
+fn lost_item(why: Error) -> Opened {
+    Opened::new(Tree::single(Slot::lost("", why)), "lost")
+}
+
 /// Opens an item that is in a layout of its own.
-fn open_layout(item: &Location, place: Place) -> Result<Box<dyn Reader>> {
+fn open_layout(item: &Location, place: Place, options: &OpenOptions) -> Result<Box<dyn Reader>> {
     let at = &match place {
         Place::Folder => item.clone(),
         Place::File(file) => item.join(file),
     };
+    let options = OpenOptions { salvage: options.salvage, ..OpenOptions::default() };
     for format in builtin_formats().into_iter().filter(|format| format.name() != Orbax.name()) {
         if format.recognise(at)? {
-            return format.open(at, &OpenOptions::default());
+            return format.open(at, &options);
         }
     }
     Err(Error::new(ErrorKind::NotACheckpoint, "this item is in no layout that regrow reads").in_file(at))

@@ -3,8 +3,44 @@
 use serde_json::Value;
 
 use super::slot::Slot;
+use crate::error::{Error, Result};
 use crate::location::Location;
+use crate::options::OpenOptions;
 use crate::tree::Tree;
+
+/// How much of a checkpoint has to be there for it to be opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// All of it.
+    Whole,
+    /// What is left: leaves and items that cannot be opened are lost, and what says nothing of leaves may be missing.
+    Intact,
+    /// The same where the tree is lost, too: arrays by their names.
+    Arrays,
+}
+
+impl Wanted {
+    /// What these options ask for.
+    pub fn of(options: &OpenOptions) -> Self {
+        match (options.salvage, options.bare) {
+            (false, _) => Self::Whole,
+            (true, false) => Self::Intact,
+            (true, true) => Self::Arrays,
+        }
+    }
+
+    /// The result, or the error if that is one that a part may be lost by.
+    ///
+    /// # Errors
+    /// All other errors; every error if all is wanted.
+    pub fn or_lost<T>(self, result: Result<T>) -> Result<std::result::Result<T, Error>> {
+        match result {
+            Ok(value) => Ok(Ok(value)),
+            Err(error) if self != Self::Whole && error.kind().is_damage() => Ok(Err(error)),
+            Err(error) => Err(error),
+        }
+    }
+}
 
 /// An opened pytree.
 #[derive(Debug)]

@@ -15,12 +15,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::array_metadatas::{self, ARRAY_METADATAS_FOLDER};
-use super::arrays::{Arrays, MANIFEST_FILE};
+use super::arrays::{Arrays, names_of_folders, names_of_keys};
 use super::entry::Entry;
 use super::files::{list, read_small};
-use super::marker_files::AGGREGATE_FILE;
+use super::left::{entries_there, process_of};
+use super::marker_files::{AGGREGATE_FILE, MANIFEST_FILE};
 use super::metadata::{METADATA_FILE, TreeMetadata};
-use super::opened::Opened;
+use super::opened::{Opened, Wanted};
 use super::sharding::{SHARDING_FILE, Shardings};
 use super::slot::Slot;
 use super::strings::{STRINGS_FILE, Strings};
@@ -30,19 +31,19 @@ use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::regrow;
 use crate::location::Location;
 use crate::sharding::Sharding;
-use crate::tree::LeafKind;
+use crate::tree::{LeafKind, Tree};
 use crate::zarr::Missing;
 
 /// Opens the pytree in `folder`.
 ///
 /// # Errors
 /// `Corrupt`, `NameCollision`, `Unsupported`, `Limit`, with file and leaf.
-pub(super) fn open(folder: &Location) -> Result<Opened> {
-    let file = folder.join(METADATA_FILE);
-    let bytes = read_small(&file)?.ok_or_else(|| missing_metadata(folder))?;
-    let metadata = TreeMetadata::parse(&bytes).in_file(&file)?;
-    let structure = structure::build(&metadata).in_file(&file)?;
-    let mut leaves = Leaves::new(folder, &metadata)?;
+pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
+    let (metadata, structure) = match read_tree(folder) {
+        Err(error) if wanted == Wanted::Arrays && error.kind().is_damage() => guess_tree(folder)?,
+        read => read?,
+    };
+    let mut leaves = Leaves::new(folder, &metadata, wanted);
     // Key paths are only built for errors: a tree may be deep.
     let mut slots = Vec::with_capacity(structure.len());
     for &position in structure.leaves() {
@@ -53,7 +54,8 @@ pub(super) fn open(folder: &Location) -> Result<Opened> {
                     "the two were not written by one save: copy _METADATA again, or restore an earlier step",
                 )
         })?;
-        slots.push(leaves.leaf(entry).map_err(|error| error.at_leaf(&structure::key_path(entry)))?);
+        let slot = leaves.leaf(entry).map_err(|error| error.at_leaf(&structure::key_path(entry)));
+        slots.push(wanted.or_lost(slot)?.unwrap_or_else(|why| Slot::lost(&entry.param_name(), why)));
     }
     let tree = structure.with_leaves(slots)?;
     let mut notes = Vec::new();
@@ -75,6 +77,46 @@ pub(super) fn open(folder: &Location) -> Result<Opened> {
     })
 }
 
+/// What `_METADATA` says, and the tree of it.
+fn read_tree(folder: &Location) -> Result<(TreeMetadata, Tree<usize>)> {
+    let file = folder.join(METADATA_FILE);
+    let bytes = read_small(&file)?.ok_or_else(|| missing_metadata(folder))?;
+    let metadata = TreeMetadata::parse(&bytes).in_file(&file)?;
+    let structure = structure::build(&metadata).in_file(&file)?;
+    Ok((metadata, structure))
+}
+
+/// The tree of the names of the arrays that there are, where what says more is lost.
+fn guess_tree(folder: &Location) -> Result<(TreeMetadata, Tree<usize>)> {
+    let listed = list(folder)?;
+    let use_ocdbt = folder.join(MANIFEST_FILE).is_file() || listed.iter().any(|it| process_of(it).is_some());
+    let (names, use_zarr3) = match use_ocdbt {
+        true => {
+            let (entries, _) = entries_there(folder)?;
+            names_of_keys(entries.iter().map(|(key, _)| key.as_slice()))
+        }
+        false => names_of_folders(folder, &listed),
+    };
+    if names.is_empty() {
+        return Err(missing_metadata(folder));
+    }
+    let known = |metadata: TreeMetadata| TreeMetadata {
+        use_ocdbt: Some(use_ocdbt),
+        use_zarr3,
+        store_array_data_equal_to_fill_value: true,
+        ..metadata
+    };
+    let metadata = known(TreeMetadata::of_names(names.iter()));
+    let structure = structure::build(&metadata)?;
+    if structure.len() == names.len() {
+        return Ok((metadata, structure));
+    }
+    // A name goes on where another ends: no tree of dicts holds both.
+    let metadata = known(TreeMetadata::of_whole_names(names.iter()));
+    let structure = structure::build(&metadata)?;
+    Ok((metadata, structure))
+}
+
 /// The error for a pytree folder that has lost the file that describes it.
 pub(super) fn missing_metadata(folder: &Location) -> Error {
     Error::corrupt("the checkpoint has arrays but no _METADATA, so its tree is not known")
@@ -86,6 +128,7 @@ pub(super) fn missing_metadata(folder: &Location) -> Error {
 struct Leaves<'a> {
     folder: &'a Location,
     metadata: &'a TreeMetadata,
+    wanted: Wanted,
     in_database: bool,
     arrays: Option<Arrays>,
     strings: Option<Strings>,
@@ -96,12 +139,13 @@ struct Leaves<'a> {
 }
 
 impl<'a> Leaves<'a> {
-    fn new(folder: &'a Location, metadata: &'a TreeMetadata) -> Result<Self> {
+    fn new(folder: &'a Location, metadata: &'a TreeMetadata, wanted: Wanted) -> Self {
         let has_manifest = folder.join(MANIFEST_FILE).is_file();
         let in_database = metadata.use_ocdbt.unwrap_or(has_manifest);
-        Ok(Self {
+        Self {
             folder,
             metadata,
+            wanted,
             in_database: in_database && has_manifest,
             arrays: None,
             strings: None,
@@ -109,7 +153,7 @@ impl<'a> Leaves<'a> {
             key_impls: None,
             aggregate: None,
             notes: Vec::new(),
-        })
+        }
     }
 
     fn leaf(&mut self, entry: &Entry) -> Result<Slot> {
@@ -146,13 +190,16 @@ impl<'a> Leaves<'a> {
             };
             let (folder, use_zarr3) = (self.folder, self.metadata.use_zarr3);
             self.arrays = Some(match (self.in_database, self.metadata.use_ocdbt) {
-                (true, _) => Arrays::in_database(folder, use_zarr3, missing)?,
+                (true, _) => Arrays::in_database(folder, use_zarr3, missing, self.wanted)?,
+                (false, Some(true)) if self.wanted != Wanted::Whole => {
+                    Arrays::in_database(folder, use_zarr3, missing, self.wanted)?
+                }
                 (false, Some(true)) => {
                     return Err(Error::corrupt("the database that holds the arrays has no manifest")
                         .in_file(folder.join(MANIFEST_FILE))
                         .help("copy the whole checkpoint again, with all its files"));
                 }
-                (false, _) => Arrays::in_folders(folder, use_zarr3, missing)?,
+                (false, _) => Arrays::in_folders(folder, use_zarr3, missing, self.wanted)?,
             });
         }
         match &mut self.arrays {
@@ -193,7 +240,7 @@ impl<'a> Leaves<'a> {
     fn sharding(&mut self, name: &str) -> Result<Option<Arc<Sharding>>> {
         if self.shardings.is_none() {
             let file = self.folder.join(SHARDING_FILE);
-            let parsed = match read_small(&file)? {
+            let parsed = match self.wanted.or_lost(read_small(&file))?.unwrap_or_default() {
                 None => Shardings::default(),
                 Some(bytes) => Shardings::parse(&bytes).unwrap_or_else(|error| {
                     // Advice only: no data depends on it.
@@ -211,7 +258,9 @@ impl<'a> Leaves<'a> {
 
     fn key_impl(&mut self, name: &str) -> Result<Option<&str>> {
         if self.key_impls.is_none() {
-            self.key_impls = Some(read_key_impls(&self.folder.join(ARRAY_METADATAS_FOLDER))?);
+            let read = read_key_impls(&self.folder.join(ARRAY_METADATAS_FOLDER));
+            // Without it keys are what they are stored as.
+            self.key_impls = Some(self.wanted.or_lost(read)?.unwrap_or_default());
         }
         Ok(self.key_impls.as_ref().and_then(|impls| impls.get(name)).map(String::as_str))
     }
@@ -220,7 +269,7 @@ impl<'a> Leaves<'a> {
     fn aggregated(&mut self, entry: &Entry, name: &str) -> Result<Slot> {
         let file = self.folder.join(AGGREGATE_FILE);
         if self.aggregate.is_none() {
-            let tree = legacy::read_aggregate(self.folder)?;
+            let tree = legacy::read_aggregate(self.folder, self.wanted)?;
             let texts =
                 |path: crate::tree::KeyPath| path.keys().iter().map(|key| key.text().into_owned()).collect();
             let paths: Vec<Vec<String>> = tree.paths().into_iter().map(texts).collect();

@@ -64,6 +64,7 @@ impl Reader for OrbaxReader {
             },
             Source::Text(text) => reads::Source::Text(reads::Text::Known(text)),
             Source::Absent => reads::Source::Nothing,
+            Source::Lost(why) => reads::Source::Unreadable(reads::Unreadable::lost(why.duplicate())),
         })
     }
 
@@ -75,6 +76,7 @@ impl Reader for OrbaxReader {
             Source::Text(text) => {
                 copy_pieces(&[Bytes::copy_from_slice(text.as_bytes())], info.dtype, &info.shape, region, out)
             }
+            Source::Lost(why) => Err(why.duplicate()),
             Source::Absent => {
                 Err(Error::unsupported(format!("a leaf of kind {} has no array", info.kind.name())))
             }

@@ -11,14 +11,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Orbax;
-use super::arrays::{DOCUMENTS, MANIFEST_FILE};
+use super::arrays::{names_of_folders, names_of_keys};
 use super::checkpoint_metadata::{
     CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers, PYTREE_HANDLER, V1_METRICS_HANDLER,
     V1_PYTREE_HANDLER,
 };
-use super::entry::{Entry, KeyType};
+use super::entry::Entry;
 use super::files::{Listed, list, read_small};
-use super::marker_files::{COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
+use super::left::{PROCESS_PREFIX, process_of};
+use super::marker_files::{COMMIT_SUCCESS_FILE, MANIFEST_FILE, V1_MARKER_FILE};
 use super::metadata::{METADATA_FILE, TreeMetadata};
 use super::steps::TMP_MARK;
 use super::strings::STRINGS_FILE;
@@ -31,9 +32,6 @@ use crate::location::Location;
 use crate::store::Located;
 use crate::store::ocdbt::{EntryValue, OcdbtConfig, OcdbtStore, random_data_file_name, write_database};
 use crate::text::counted;
-
-/// What the folder of one process' database is called.
-const PROCESS_PREFIX: &str = "ocdbt.process_";
 
 /// So many bytes are looked at to see whether there are any.
 const GLANCE_LEN_BYTES: u64 = 4096;
@@ -143,8 +141,8 @@ impl Folder<'_> {
             Err(error) => return Err(error),
         }
         let (names, use_zarr3) = match keys {
-            Some(keys) => names_of_keys(keys),
-            None => self.names_of_folders()?,
+            Some(keys) => names_of_keys(keys.iter().map(Vec::as_slice)),
+            None => names_of_folders(self.at, &self.listed),
         };
         if names.is_empty() {
             return Ok(());
@@ -158,18 +156,11 @@ impl Folder<'_> {
             files.push(RecoveredFile { name, bytes, how, is_guess: true });
             return Ok(());
         }
-        let entry = |name: &String| Entry {
-            keys: name.split('.').map(|key| (KeyType::Dict, key.to_owned())).collect(),
-            value_type: "np.ndarray".to_owned(),
-            skip_deserialize: false,
-            write_shape: None,
-        };
         let metadata = TreeMetadata {
-            entries: names.iter().map(entry).collect(),
             use_ocdbt: Some(keys.is_some()),
             use_zarr3,
             store_array_data_equal_to_fill_value: true,
-            ..TreeMetadata::default()
+            ..TreeMetadata::of_names(names.iter())
         };
         // A guess is worth less than a damaged file that somebody may mend by hand, and than what opens without.
         if !self.is_gone(METADATA_FILE)? || !self.had_metadata() {
@@ -230,19 +221,6 @@ impl Folder<'_> {
                 Some(_) => Some((TreeMetadata { custom_metadata: None, ..theirs }.to_json().ok()?, at)),
             }
         })
-    }
-
-    /// The names of arrays that lie in folders of their own.
-    fn names_of_folders(&self) -> Result<(BTreeSet<String>, bool)> {
-        let (mut names, mut use_zarr3) = (BTreeSet::new(), false);
-        for folder in self.listed.iter().filter(|entry| entry.is_dir && !entry.name.contains(TMP_MARK)) {
-            let at = self.at.join(&folder.name);
-            if let Some(document) = at.first_file(&DOCUMENTS) {
-                use_zarr3 |= document == DOCUMENTS[1];
-                names.insert(folder.name.clone());
-            }
-        }
-        Ok((names, use_zarr3))
     }
 
     /// What the v1 API opens a checkpoint by, if it is lost; what anybody reads first, if it is damaged.
@@ -310,12 +288,6 @@ impl Folder<'_> {
     }
 }
 
-/// The number of the process whose database a folder is.
-fn process_of(entry: &Listed) -> Option<(u32, &str)> {
-    let number = entry.name.strip_prefix(PROCESS_PREFIX)?.parse().ok()?;
-    entry.is_dir.then_some((number, entry.name.as_str()))
-}
-
 /// A value of a database in the folder `base`, as one above it refers to it.
 fn below(base: &Arc<[u8]>, located: Located) -> EntryValue {
     match located {
@@ -327,17 +299,6 @@ fn below(base: &Arc<[u8]>, located: Located) -> EntryValue {
             len_bytes: span.len_bytes,
         },
     }
-}
-
-/// The names of the arrays with these keys, and whether they are zarr v3.
-fn names_of_keys(keys: &[Vec<u8>]) -> (BTreeSet<String>, bool) {
-    let mut use_zarr3 = false;
-    let names = keys.iter().filter_map(|key| {
-        let (name, document) = std::str::from_utf8(key).ok()?.rsplit_once('/')?;
-        use_zarr3 |= document == DOCUMENTS[1];
-        DOCUMENTS.contains(&document).then(|| name.to_owned())
-    });
-    (names.collect(), use_zarr3)
 }
 
 /// Whether an error says that a file is not what it was, and not that nobody may read it.

@@ -27,6 +27,8 @@ pub(super) enum Source {
     Text(Arc<str>),
     /// A placeholder, or a kind of leaf that has no known form.
     Absent,
+    /// Lost, for that reason: of a checkpoint that is salvaged.
+    Lost(Error),
 }
 
 impl Slot {
@@ -45,6 +47,11 @@ impl Slot {
         }
     }
 
+    /// A leaf of which nothing but its name is left.
+    pub fn lost(name: &str, why: Error) -> Self {
+        Self { source: Source::Lost(why), ..Self::absent(name, LeafKind::Placeholder) }
+    }
+
     /// A Python number.
     pub fn scalar(name: &str, value: Scalar, coding: &str) -> Self {
         let (dtype, bytes) = value.to_element();
@@ -60,6 +67,7 @@ impl Slot {
             Data::Pieces(pieces) => Source::Pieces(pieces),
             Data::Text(text) => Source::Text(text),
             Data::Absent => Source::Absent,
+            Data::Lost(why) => Source::Lost(why),
         };
         Self { info: leaf.info, source }
     }

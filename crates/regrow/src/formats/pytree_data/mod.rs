@@ -69,7 +69,7 @@ impl Format for PytreeData {
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         super::refuse_bare(self, at, options)?;
         super::refuse_step_and_item(at, options)?;
-        Ok(Box::new(reader::PytreeDataReader::open(&Files::of(at).located())?))
+        Ok(Box::new(reader::PytreeDataReader::open(&Files::of(at).located(), options.salvage)?))
     }
 
     fn target(&self, _at: &Location, options: &SaveOptions) -> Target {
@@ -146,7 +146,7 @@ pub struct Entries {
 /// of the files is missing; `Unsupported` for files that are on no local disk.
 pub fn entries_of(files: &Files, verify: bool) -> Result<Entries> {
     files.manifest.local_path()?;
-    let (manifest, data) = reader::DataFile::open(&files.clone().located())?;
+    let (manifest, data) = reader::DataFile::open(&files.clone().located(), false)?;
     if verify {
         data.check_all()?;
     }

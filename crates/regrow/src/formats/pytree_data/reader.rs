@@ -19,7 +19,7 @@ use crate::location::Location;
 use crate::reads::{
     BlobRef, BlockTable, CheckFor, Checked, Checks, Checksum, Coded, Extent, KeyedBlob, Source, Text, Words,
 };
-use crate::store::{Blob, ByteRange, Store};
+use crate::store::{Blob, ByteRange, Store, resolve_range};
 use crate::tree::{LeafInfo, LeafKind, Tree};
 
 /// What is said of a block that fails.
@@ -52,12 +52,12 @@ pub(super) struct DataFile {
 }
 
 impl PytreeDataReader {
-    /// Reads the manifest and checks all of it against the length of the data file.
+    /// Reads the manifest and checks all of it against the length of the data file; to salvage, the file may be cut.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; `NotFound` if the data file is missing.
-    pub(super) fn open(files: &Files) -> Result<Self> {
-        let (manifest, data) = DataFile::open(files)?;
+    pub(super) fn open(files: &Files, salvage: bool) -> Result<Self> {
+        let (manifest, data) = DataFile::open(files, salvage)?;
         let placed = place(&manifest).in_file(&files.manifest)?;
         let has_checksums = manifest.extra.is_some();
         let mut notes = Vec::new();
@@ -93,7 +93,7 @@ impl PytreeDataReader {
 
 impl DataFile {
     /// Reads and checks the manifest, and opens the data file; nothing of the data is read.
-    pub(super) fn open(files: &Files) -> Result<(Manifest, Self)> {
+    pub(super) fn open(files: &Files, takes_any_length: bool) -> Result<(Manifest, Self)> {
         let manifest = read_manifest(&files.manifest)?;
         check_paths(&manifest).in_file(&files.manifest)?;
         let data = match manifest.extra.as_ref().and_then(|extra| extra.data.as_ref()) {
@@ -111,7 +111,8 @@ impl DataFile {
                 .in_file(&data)
                 .help("a manifest holds no data: copy both files")
         })?;
-        check_ranges(&manifest.entries, len_bytes).in_file(&files.manifest)?;
+        let end = if takes_any_length { u64::MAX } else { len_bytes };
+        check_ranges(&manifest.entries, end).in_file(&files.manifest)?;
         let blob = KeyedBlob::new(store.clone(), &name, len_bytes, changed);
         let entries = manifest.entries.clone();
         let blocks: Vec<_> = entries.iter().map(blocks_of).collect::<Result<_>>().in_file(&files.manifest)?;
@@ -141,7 +142,9 @@ impl DataFile {
     /// A range of the file, as a slice of its map where there is one.
     fn stored_bytes(&self, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
         if let Some(map) = self.blob.map()? {
-            return Ok(map.slice(offset_bytes as usize..(offset_bytes + len_bytes) as usize));
+            let range = ByteRange::Span { offset_bytes, len_bytes };
+            let part = resolve_range(range, map.len() as u64).map_err(|error| error.in_file(self.path()))?;
+            return Ok(map.slice(part.start as usize..part.end as usize));
         }
         let range = ByteRange::Span { offset_bytes, len_bytes };
         self.store.get(&self.name, range)?.ok_or_else(|| changed().in_file(self.path()))

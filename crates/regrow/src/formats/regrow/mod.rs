@@ -28,6 +28,7 @@
 //!
 //! The exact pytree in `regrow.json` is [`structure`](super::structure)'s. Source: `docs/formats/regrow-layout.md`.
 
+use super::orbax::Orbax;
 use super::{
     Description, Fidelity, Format, Loss, ManyWriters, Reader, Recovery, SingleFile, Target, WriterRank,
 };
@@ -63,12 +64,20 @@ impl Format for Regrow {
     }
 
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        super::refuse_bare(self, at, options)?;
+        if !options.salvage {
+            super::refuse_bare(self, at, options)?;
+        }
         super::refuse_uncommitted(at)?;
         super::refuse_unmarked(at)?;
         super::refuse_step_and_item(at, options)?;
-        refuse_no_file(at)?;
-        Ok(Box::new(reader::RegrowReader::open_as(at, options.salvage)?))
+        let opened = refuse_no_file(at).and_then(|()| reader::RegrowReader::open_as(at, options.salvage));
+        match opened {
+            // Orbax' files say nearly all of it, too.
+            Err(error) if options.salvage && error.kind().is_damage() => {
+                Orbax.open(at, options).map_err(|_| error)
+            }
+            opened => Ok(Box::new(opened?)),
+        }
     }
 
     fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {

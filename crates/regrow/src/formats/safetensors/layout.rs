@@ -121,6 +121,22 @@ impl Header {
     /// # Errors
     /// `Corrupt` if it breaks a rule of the format; `Unsupported` for a dtype that is not known.
     pub fn parse(json: &[u8], file_len_bytes: u64) -> Result<Self> {
+        let header = Self::parse_alone(json)?;
+        let last = header.tensors.last();
+        let end = last.map_or(header.data_offset, |last| last.offset_bytes + last.len_bytes);
+        if end != file_len_bytes {
+            return Err(corrupt("the tensors do not fill the file")
+                .expected(format_args!("{end} bytes"), file_len_bytes)
+                .help("the file was cut short or added to; copy it again"));
+        }
+        Ok(header)
+    }
+
+    /// The same, whatever the length of the file.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn parse_alone(json: &[u8]) -> Result<Self> {
         let data_offset = (LENGTH_LEN_BYTES + json.len()) as u64;
         // safetensors promises `{` in front, but reads whitespace there as well.
         if json.iter().find(|byte| !b" \t\n\r".contains(byte)) != Some(&b'{') {
@@ -149,12 +165,9 @@ impl Header {
                         tensor.offset_bytes - data_offset,
                     ));
             }
-            end += tensor.len_bytes;
-        }
-        if end != file_len_bytes {
-            return Err(corrupt("the tensors do not fill the file")
-                .expected(format_args!("{end} bytes"), file_len_bytes)
-                .help("the file was cut short or added to; copy it again"));
+            end = end
+                .checked_add(tensor.len_bytes)
+                .ok_or_else(|| corrupt(&format!("tensor {:?} ends behind the longest file", tensor.name)))?;
         }
         Ok(Self { tensors, metadata: raw.metadata, data_offset })
     }

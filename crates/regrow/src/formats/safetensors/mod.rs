@@ -73,6 +73,10 @@ impl Format for Safetensors {
         super::refuse_bare(self, at, options)?;
         super::refuse_step_and_item(at, options)?;
         other_checkpoints::refuse(at)?;
+        if options.salvage {
+            refuse_absent(at)?;
+            return Ok(Box::new(reader::SafetensorsReader::open_to_salvage(at)?));
+        }
         open_as(at, &TreeForm::Kept)
     }
 

@@ -45,19 +45,24 @@ impl Parts {
     /// Finds the files `at` a location: a safetensors file, an index, or a folder with either.
     ///
     /// Of several indexes in a folder (of variants, such as `model.fp16.safetensors.index.json`) the one with
-    /// the usual name counts; without that one, none does.
-    pub(super) fn find(at: &Location) -> Result<Self> {
+    /// the usual name counts; without that one, none does. Whoever salvages takes all files of a folder where an index cannot be
+    /// read, and those that there are where some are missing.
+    pub(super) fn find(at: &Location, salvage: bool) -> Result<Self> {
         if at.is_folder() {
             let mut names = names_in(at)?;
             names.sort();
             let indexes: Vec<&OsString> = names.iter().filter(|name| is_index(name)).collect();
             let usual = indexes.iter().find(|name| **name == INDEX_FILE_NAME);
             let only = indexes.first().filter(|_| indexes.len() == 1);
-            return match usual.or(only) {
-                Some(index) => Self::of_index(at.clone(), at.join(index)),
-                None => {
+            let indexed = usual.or(only).map(|index| Self::of_index(at.clone(), at.join(index)));
+            return match indexed {
+                Some(Err(error)) if !(salvage && error.kind().is_damage()) => Err(error),
+                Some(Ok(parts)) => Ok(parts),
+                Some(Err(_)) | None => {
                     names.retain(|name| is_part(name));
-                    refuse_missing_shards(at, &names)?;
+                    if !salvage {
+                        refuse_missing_shards(at, &names)?;
+                    }
                     Ok(Self { folder: at.clone(), names, index: None, is_one_file: false })
                 }
             };
@@ -143,10 +148,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let at = Location::local(folder.path());
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
-        let names = || Parts::find(&at).unwrap().names;
+        let names = || Parts::find(&at, false).unwrap().names;
         assert!(!are_at(&at).unwrap());
         write("m-00002-of-00002.safetensors", "");
-        let error = Parts::find(&at).unwrap_err().to_string();
+        let error = Parts::find(&at, false).unwrap_err().to_string();
         assert!(error.contains("shard 1 of 2 is missing"), "{error}");
         std::fs::remove_file(folder.path().join("m-00002-of-00002.safetensors")).unwrap();
         write("b.safetensors", "");
@@ -161,7 +166,7 @@ mod tests {
         write(INDEX_FILE_NAME, r#"{"weight_map":{"x":"a.safetensors","y":"a.safetensors"}}"#);
         assert_eq!(names(), ["a.safetensors"]);
         let variant = at.join("model.fp16.safetensors.index.json");
-        assert_eq!(Parts::find(&variant).unwrap().names, ["b.safetensors"]);
-        assert_eq!(Parts::find(&at.join("b.safetensors")).unwrap().names, ["b.safetensors"]);
+        assert_eq!(Parts::find(&variant, false).unwrap().names, ["b.safetensors"]);
+        assert_eq!(Parts::find(&at.join("b.safetensors"), false).unwrap().names, ["b.safetensors"]);
     }
 }

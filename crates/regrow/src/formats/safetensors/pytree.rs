@@ -1,10 +1,12 @@
 //! From tensors to a pytree: the one that regrow kept, a flat dict of names, or dicts in each other.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::layout::{F4, Tensor, can_be_packed, stored_as};
 use super::packed::F4_BITS;
+use crate::array::{Dtype, Shape};
 use crate::bytes::limits::TREE_DEPTH_MAX;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::structure::Regrown;
@@ -36,25 +38,41 @@ pub(super) struct Placed {
     pub texts: HashMap<usize, Arc<str>>,
     /// For each leaf its tensor; `None` for those without elements that can be read.
     pub tensors: Vec<Option<Stored>>,
+    /// Why leaves are lost, if the checkpoint is salvaged.
+    pub lost: HashMap<usize, Error>,
 }
 
-/// Finds the tensor of every leaf of a pytree that regrow kept.
+/// The tensors of a checkpoint that is salvaged which are in files that cannot be read.
+#[derive(Debug)]
+pub(super) struct Lost {
+    /// Where the checkpoint is.
+    pub at: PathBuf,
+    /// Why, by their names.
+    pub tensors: BTreeMap<Arc<str>, Error>,
+}
+
+/// Finds the tensor of every leaf of a pytree that regrow kept. With `salvage`, leaves whose tensors are not there are lost.
 ///
 /// # Errors
 /// `Corrupt` if one is missing or of another dtype or shape.
-pub(super) fn kept(regrown: Regrown, stored: &[Stored]) -> Result<Placed> {
+pub(super) fn kept(regrown: Regrown, stored: &[Stored], salvage: Option<&Lost>) -> Result<Placed> {
     let by_name: HashMap<&str, &Stored> = stored.iter().map(|entry| (&*entry.1.name, entry)).collect();
     let Regrown { mut tree, texts } = regrown;
     let mut tensors = Vec::with_capacity(tree.len());
+    let mut lost = HashMap::new();
     for (path, info) in tree.iter() {
         if !info.kind.is_array() {
             tensors.push(None);
             continue;
         }
         let Some(&found) = by_name.get(&*info.name) else {
-            return Err(Error::corrupt(format!("the tensor {:?} is not in the file", info.name))
-                .at_leaf(&path)
-                .help("other files of the checkpoint hold the leaves that are not here; open its folder"));
+            let missing = Error::corrupt(format!("the tensor {:?} is not in the file", info.name))
+                .help("other files of the checkpoint hold the leaves that are not here; open its folder");
+            let Some(salvage) = salvage else { return Err(missing.at_leaf(&path)) };
+            let why = salvage.tensors.get(&*info.name).map(Error::duplicate);
+            lost.insert(tensors.len(), why.unwrap_or_else(|| missing.in_file(&salvage.at)));
+            tensors.push(None);
+            continue;
         };
         let (tag, dims) = match can_be_packed(info.dtype, &info.shape) && found.1.tag == F4 {
             true => (F4, info.shape.dims().to_vec()),
@@ -77,16 +95,19 @@ pub(super) fn kept(regrown: Regrown, stored: &[Stored]) -> Result<Placed> {
             info.coding = if tensor.is_packed() { packed.clone() } else { raw.clone() };
         }
     }
-    Ok(Placed { tree, texts, tensors })
+    Ok(Placed { tree, texts, tensors, lost })
 }
 
-/// A flat dict of the tensors, in the order of their bytes.
-pub(super) fn flat(stored: Vec<Stored>) -> Result<Placed> {
+/// A flat dict of the tensors, in the order of their bytes; behind them those that are lost.
+pub(super) fn flat(stored: Vec<Stored>, salvage: Option<&Lost>) -> Result<Placed> {
     let mut place = Placing::default();
     place.build.open(Key::Index(0), NodeKind::Dict)?;
     for stored in stored {
         let name = stored.1.name.clone();
         place.leaf(Key::Dict(name), stored)?;
+    }
+    for (name, why) in salvage.iter().flat_map(|lost| &lost.tensors) {
+        place.lost_leaf(name, why)?;
     }
     place.build.close()?;
     place.finish()
@@ -178,6 +199,7 @@ fn goes_on(name: &str, longer: &str) -> Error {
 struct Placing {
     build: TreeBuilder<LeafInfo>,
     tensors: Vec<Option<Stored>>,
+    lost: HashMap<usize, Error>,
     raw: Arc<str>,
     packed: Arc<str>,
 }
@@ -185,7 +207,7 @@ struct Placing {
 impl Default for Placing {
     fn default() -> Self {
         let (raw, packed) = (Arc::from("raw"), Arc::from("packed"));
-        Self { build: TreeBuilder::new(), tensors: Vec::new(), raw, packed }
+        Self { build: TreeBuilder::new(), tensors: Vec::new(), lost: HashMap::new(), raw, packed }
     }
 }
 
@@ -212,15 +234,33 @@ impl Placing {
         Ok(())
     }
 
+    /// A tensor of which nothing but its name is known.
+    fn lost_leaf(&mut self, name: &Arc<str>, why: &Error) -> Result<()> {
+        let info = LeafInfo {
+            kind: LeafKind::Placeholder,
+            dtype: Dtype::UInt8,
+            shape: Shape::scalar(),
+            name: name.clone(),
+            chunk_shape: None,
+            write_shape: None,
+            sharding: None,
+            coding: Arc::from(""),
+        };
+        self.build.leaf(Key::Dict(name.clone()), info)?;
+        self.lost.insert(self.tensors.len(), why.duplicate());
+        self.tensors.push(None);
+        Ok(())
+    }
+
     fn finish(self) -> Result<Placed> {
-        Ok(Placed { tree: self.build.finish()?, texts: HashMap::new(), tensors: self.tensors })
+        let Self { build, tensors, lost, .. } = self;
+        Ok(Placed { tree: build.finish()?, texts: HashMap::new(), tensors, lost })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::array::{Dtype, Shape};
 
     fn stored(names: &[&str]) -> Vec<Stored> {
         let tensor = |name: &str| Tensor {

@@ -1,6 +1,6 @@
 //! A safetensors file, or several of them, or one in memory, as a checkpoint.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::iter::repeat;
 use std::path::PathBuf;
@@ -13,14 +13,14 @@ use super::layout::{Header, LENGTH_LEN_BYTES, Tensor};
 use super::metadata::{self, STRUCTURE};
 use super::packed::unpack_f4;
 use super::parts::Parts;
-use super::pytree::{self, Placed, Stored, TreeForm};
+use super::pytree::{self, Lost, Placed, Stored, TreeForm};
 use crate::array::{Region, Shape, copy_region};
 use crate::bytes::glance::{Glance, Language};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::structure::Structure;
 use crate::formats::{Description, Reader, Rest, Standing};
 use crate::location::Location;
-use crate::reads::{BlobRef, Coded, Extent, KeyedBlob, MappedPlace, PrivateMaps, Source, Text};
+use crate::reads::{BlobRef, Coded, Extent, KeyedBlob, MappedPlace, PrivateMaps, Source, Text, Unreadable};
 use crate::store::{ByteRange, MemoryStore, Store};
 use crate::tree::{LeafInfo, Tree};
 
@@ -54,7 +54,16 @@ impl SafetensorsReader {
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; `NameCollision` if two files hold a tensor of the same name.
     pub(super) fn open(at: &Location, form: &TreeForm) -> Result<Self> {
-        Self::open_files(at, form, &mut |_, _| Ok(()))
+        Self::open_files(at, form, false, &mut |_, _| Ok(()))
+    }
+
+    /// The same without files that cannot be read, as long as an index says what was in them, and of files that are cut what
+    /// is before the cut.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(super) fn open_to_salvage(at: &Location) -> Result<Self> {
+        Self::open_files(at, &TreeForm::Kept, true, &mut |_, _| Ok(()))
     }
 
     /// The same, with private maps of the files whose headers were read.
@@ -63,7 +72,7 @@ impl SafetensorsReader {
     /// As [`open`](Self::open).
     pub(super) fn open_mapped(at: &Location, form: &TreeForm) -> Result<(Self, Option<PrivateMaps>)> {
         let mut maps = Vec::new();
-        let reader = Self::open_files(at, form, &mut |store, file| {
+        let reader = Self::open_files(at, form, false, &mut |store, file| {
             // At once: the store closes its oldest file when it has many.
             let map = store.map_private(file.name.as_encoded_bytes())?;
             if map.as_ref().is_some_and(|map| map.len() as u64 != file.len_bytes) {
@@ -86,22 +95,43 @@ impl SafetensorsReader {
     fn open_files(
         at: &Location,
         form: &TreeForm,
+        salvage: bool,
         each: &mut dyn FnMut(&dyn Store, &DataFile) -> Result<()>,
     ) -> Result<Self> {
-        let parts = Parts::find(at)?;
+        let parts = Parts::find(at, salvage)?;
         let store = parts.folder.store();
         let is_one_file = parts.is_one_file && at.local_path().is_ok();
-        let mut read = Headers { is_one_file, ..Headers::default() };
+        let lost = salvage.then(|| Lost { at: at.describe(), tensors: BTreeMap::new() });
+        let mut read = Headers { is_one_file, salvage: lost, ..Headers::default() };
+        let mut unread: HashMap<OsString, Error> = HashMap::new();
         for name in parts.names {
             let file = store.describe(name.as_encoded_bytes());
-            let (header, len_bytes) = read_header(&*store, &name).in_file(file)?;
+            let header = match salvage {
+                true => read_header_alone(&*store, &name),
+                false => read_header(&*store, &name),
+            };
+            let (header, len_bytes) = match header.in_file(file) {
+                Err(why) if salvage && !is_one_file && why.kind().is_damage() => {
+                    unread.insert(name, why);
+                    continue;
+                }
+                header => header?,
+            };
             let file = DataFile { name, len_bytes, memory: None };
             each(&*store, &file)?;
             read.add(header, file);
         }
-        match &parts.index {
-            Some((file, index)) => keep_indexed(&mut read.stored, index, &read.files).in_file(file)?,
-            None => refuse_equal_names(&read.stored).in_file(at)?,
+        match (&parts.index, &mut read.salvage) {
+            (Some((file, index)), Some(lost)) => {
+                keep_found(&mut read.stored, (file, index), &read.files, &unread, lost);
+            }
+            (Some((file, index)), None) => {
+                keep_indexed(&mut read.stored, index, &read.files).in_file(file)?;
+            }
+            (None, _) => refuse_equal_names(&read.stored).in_file(at)?,
+        }
+        if let (true, Some(why)) = (read.files.is_empty(), unread.into_values().next()) {
+            return Err(why);
         }
         let variant = match (read.files.len(), &parts.index) {
             (1, _) => "one file".to_owned(),
@@ -186,6 +216,9 @@ impl Reader for SafetensorsReader {
     }
 
     fn source(&self, leaf: usize) -> Result<Source<'_>> {
+        if let Some(why) = self.placed.lost.get(&leaf) {
+            return Ok(Source::Unreadable(Unreadable::lost(why.duplicate())));
+        }
         let Ok((info, file, tensor)) = self.leaf(leaf) else {
             let text = self.placed.texts.get(&leaf);
             return Ok(text.map_or(Source::Nothing, |text| Source::Text(Text::Known(text))));
@@ -209,6 +242,9 @@ impl Reader for SafetensorsReader {
     }
 
     fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()> {
+        if let Some(why) = self.placed.lost.get(&leaf) {
+            return Err(why.duplicate());
+        }
         let (info, file, tensor) = self.leaf(leaf)?;
         if region.is_empty() {
             return Ok(());
@@ -267,6 +303,8 @@ struct Headers {
     files: Vec<DataFile>,
     stored: Vec<Stored>,
     metadata: Option<serde_json::Map<String, serde_json::Value>>,
+    /// If the checkpoint is salvaged: what is lost.
+    salvage: Option<Lost>,
 }
 
 impl Headers {
@@ -282,7 +320,7 @@ impl Headers {
     }
 
     fn place(self, store: Arc<dyn Store>, variant: String, form: &TreeForm) -> Result<SafetensorsReader> {
-        let Self { is_one_file, files, stored, metadata } = self;
+        let Self { is_one_file, files, stored, metadata, salvage } = self;
         let mut description = Description {
             layout: "safetensors".to_owned(),
             variant,
@@ -290,12 +328,14 @@ impl Headers {
             ..Description::default()
         };
         let placed = match form {
-            TreeForm::Kept => place_kept(stored, metadata.unwrap_or_default(), &mut description)?,
+            TreeForm::Kept => {
+                place_kept(stored, metadata.unwrap_or_default(), salvage.as_ref(), &mut description)?
+            }
             TreeForm::Flat | TreeForm::Nested(_) => {
                 description.custom_metadata = metadata.map(Into::into);
                 match form {
                     TreeForm::Nested(separator) => pytree::nested(stored, separator)?,
-                    _ => pytree::flat(stored)?,
+                    _ => pytree::flat(stored, None)?,
                 }
             }
         };
@@ -307,21 +347,22 @@ impl Headers {
 fn place_kept(
     stored: Vec<Stored>,
     mut metadata: serde_json::Map<String, serde_json::Value>,
+    salvage: Option<&Lost>,
     description: &mut Description,
 ) -> Result<Placed> {
     let structure = metadata.shift_remove(STRUCTURE);
     let placed = match structure.as_ref().and_then(serde_json::Value::as_str).map(regrow) {
         Some(Ok(regrown)) => {
-            let placed = pytree::kept(regrown, &stored)?;
+            let placed = pytree::kept(regrown, &stored, salvage)?;
             description.custom_metadata = metadata::custom(metadata);
             return Ok(placed);
         }
         Some(Err(error)) => {
             let note = format!("its pytree cannot be read, only its tensors: {}", error.what());
             description.notes.push(note);
-            pytree::flat(stored)?
+            pytree::flat(stored, salvage)?
         }
-        None => pytree::flat(stored)?,
+        None => pytree::flat(stored, salvage)?,
     };
     description.custom_metadata = (!metadata.is_empty()).then_some(metadata.into());
     Ok(placed)
@@ -343,6 +384,18 @@ fn slice(bytes: &Bytes, offset_bytes: u64, len_bytes: u64) -> Option<Bytes> {
 }
 
 pub(crate) fn read_header(store: &dyn Store, name: &OsStr) -> Result<(Header, u64)> {
+    let (json, file_len_bytes) = read_json(store, name)?;
+    Ok((Header::parse(&json, file_len_bytes)?, file_len_bytes))
+}
+
+/// The same of a file that may be cut.
+fn read_header_alone(store: &dyn Store, name: &OsStr) -> Result<(Header, u64)> {
+    let (json, file_len_bytes) = read_json(store, name)?;
+    Ok((Header::parse_alone(&json)?, file_len_bytes))
+}
+
+/// The text of a header, and the length of its file.
+fn read_json(store: &dyn Store, name: &OsStr) -> Result<(Bytes, u64)> {
     let missing = || Error::corrupt("a safetensors file is missing").help("copy the whole checkpoint again");
     let key = name.as_encoded_bytes();
     let range = |offset_bytes, len_bytes| ByteRange::Span { offset_bytes, len_bytes };
@@ -365,7 +418,7 @@ pub(crate) fn read_header(store: &dyn Store, name: &OsStr) -> Result<(Header, u6
         }
         _ => store.get(key, range(LENGTH_LEN_BYTES as u64, len_bytes))?.ok_or_else(missing)?,
     };
-    Ok((Header::parse(&json, file_len_bytes)?, file_len_bytes))
+    Ok((json, file_len_bytes))
 }
 
 fn regrow(structure: &str) -> Result<crate::formats::structure::Regrown> {
@@ -383,6 +436,26 @@ fn keep_indexed(stored: &mut Vec<Stored>, index: &Index, files: &[DataFile]) -> 
                 .help("the index and the files are not of the same checkpoint; copy all of them again"))
         }
         None => Ok(()),
+    }
+}
+
+/// The same for whoever salvages: what the index names and is not there is lost.
+fn keep_found(
+    stored: &mut Vec<Stored>,
+    (index_file, index): (&Location, &Index),
+    files: &[DataFile],
+    unread: &HashMap<OsString, Error>,
+    lost: &mut Lost,
+) {
+    let file_name = |file: usize| files.get(file).and_then(|file| file.name.to_str());
+    stored.retain(|(file, tensor)| index.file_of(&tensor.name) == file_name(*file));
+    let names: HashSet<&str> = stored.iter().map(|(_, tensor)| &*tensor.name).collect();
+    for (tensor, file) in index.tensors().filter(|(tensor, _)| !names.contains(tensor)) {
+        let why = unread.get(OsStr::new(file)).map_or_else(
+            || Error::corrupt(format!("the tensor is not in {file}, as the index says")).in_file(index_file),
+            Error::duplicate,
+        );
+        lost.tensors.insert(Arc::from(tensor), why);
     }
 }
 

@@ -17,7 +17,7 @@ use bytes::Bytes;
 
 use super::file::DataFile;
 use super::storages::Storage;
-use crate::bytes::zip::read_headers;
+use crate::bytes::zip::{find_headers, read_headers};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Longest pickle that is read.
@@ -42,14 +42,18 @@ pub(super) struct TorchArchive {
 }
 
 impl TorchArchive {
-    /// Opens the archive in `len_bytes` of a file, from `base_bytes` on.
+    /// Opens the archive in `len_bytes` of a file, from `base_bytes` on; to salvage, one that is cut.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; with the offset in the file.
-    pub fn open(file: &DataFile, base_bytes: u64, len_bytes: u64) -> Result<Self> {
+    pub fn open(file: &DataFile, base_bytes: u64, len_bytes: u64, salvage: bool) -> Result<Self> {
         let read =
             |offset_bytes: u64, len_bytes| file.slice(base_bytes.saturating_add(offset_bytes), len_bytes);
-        let listed = read_headers(len_bytes, &read).map_err(|error| error.shift(base_bytes))?;
+        let listed = match read_headers(len_bytes, &read) {
+            Err(error) if salvage && error.kind().is_damage() => find_headers(len_bytes, &read),
+            listed => listed,
+        };
+        let listed = listed.map_err(|error| error.shift(base_bytes))?;
         let mut headers = listed.headers;
         let first = headers.first().map_or("", |header| header.member.name.as_str());
         let prefix = first.split_inclusive('/').next().filter(|part| part.ends_with('/')).unwrap_or_default();

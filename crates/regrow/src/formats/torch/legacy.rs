@@ -45,18 +45,18 @@ pub(super) struct Legacy {
 }
 
 impl Legacy {
-    /// Opens a file.
+    /// Opens a file; to salvage, one that is cut behind its pickles.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; with the offset.
-    pub fn open(file: &DataFile) -> Result<Self> {
+    pub fn open(file: &DataFile, salvage: bool) -> Result<Self> {
         if let Some(map) = file.map()? {
-            return Self::read(&map.slice(..file.len_bytes as usize), file);
+            return Self::read(&map.slice(..file.len_bytes as usize), file, salvage);
         }
         let mut len = HEAD_LEN_BYTES.min(file.len_bytes);
         loop {
             let head = file.slice(0, len)?;
-            let read = Self::read(&head, file);
+            let read = Self::read(&head, file, salvage);
             let is_all = len == file.len_bytes || len >= PICKLES_LEN_MAX_BYTES;
             let ends_inside = |error: &Error| error.kind() == ErrorKind::Corrupt && !is_all;
             match read {
@@ -67,7 +67,7 @@ impl Legacy {
         }
     }
 
-    fn read(head: &Bytes, file: &DataFile) -> Result<Self> {
+    fn read(head: &Bytes, file: &DataFile, salvage: bool) -> Result<Self> {
         let mut at = 0;
         let mut next = |what: &str| {
             let rest = head.get(at..).unwrap_or_default();
@@ -109,25 +109,35 @@ impl Legacy {
         let mut storages = HashMap::with_capacity(list.len());
         let mut data_at = keys_at.saturating_add(keys.len_bytes()) as u64;
         for &key_id in list {
-            let bad = |what: &str| Error::corrupt(what).at_byte(data_at);
-            let key = keys.text(key_id).ok_or_else(|| bad("the key of a storage is no text"))?;
-            let claim =
-                claims.get(key).ok_or_else(|| bad("the file holds a storage that no tensor is a view of"))?;
-            let count =
-                Cursor::new(&file.slice(data_at, size_of::<u64>() as u64)?).u64le("a number of elements")?;
-            let len_bytes = claim.len_bytes().filter(|_| count == claim.len_elements).ok_or_else(|| {
-                bad("a storage has another number of elements than its tensors say")
-                    .expected(claim.len_elements, count)
-            })?;
-            let start = data_at.saturating_add(size_of::<u64>() as u64);
-            let end = start.saturating_add(len_bytes);
-            if end > file.len_bytes {
-                return Err(bad("the file ends inside a storage")
-                    .expected(format_args!("{end} bytes"), file.len_bytes)
-                    .help("it was cut short; copy it again"));
-            }
-            if storages.insert(key.to_owned(), Storage::at(start, len_bytes)).is_some() {
-                return Err(bad("the key of a storage is there twice"));
+            let storage = || {
+                let bad = |what: &str| Error::corrupt(what).at_byte(data_at);
+                let key = keys.text(key_id).ok_or_else(|| bad("the key of a storage is no text"))?;
+                let claim = claims
+                    .get(key)
+                    .ok_or_else(|| bad("the file holds a storage that no tensor is a view of"))?;
+                let count = Cursor::new(&file.slice(data_at, size_of::<u64>() as u64)?)
+                    .u64le("a number of elements")?;
+                let len_bytes =
+                    claim.len_bytes().filter(|_| count == claim.len_elements).ok_or_else(|| {
+                        bad("a storage has another number of elements than its tensors say")
+                            .expected(claim.len_elements, count)
+                    })?;
+                let start = data_at.saturating_add(size_of::<u64>() as u64);
+                let end = start.saturating_add(len_bytes);
+                if end > file.len_bytes {
+                    return Err(bad("the file ends inside a storage")
+                        .expected(format_args!("{end} bytes"), file.len_bytes)
+                        .help("it was cut short; copy it again"));
+                }
+                Ok((key, Storage::at(start, len_bytes), end))
+            };
+            let (key, storage, end) = match storage() {
+                // Where the next one would begin is not known.
+                Err(error) if salvage && error.kind().is_damage() => break,
+                storage => storage?,
+            };
+            if storages.insert(key.to_owned(), storage).is_some() {
+                return Err(Error::corrupt("the key of a storage is there twice").at_byte(data_at));
             }
             data_at = end;
         }

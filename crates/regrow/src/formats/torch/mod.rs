@@ -68,14 +68,14 @@ impl Format for Torch {
         super::refuse_uncommitted(at)?;
         super::refuse_step_and_item(at, options)?;
         if at.is_folder() {
-            return Ok(Box::new(dcp::DcpReader::open(at)?));
+            return Ok(Box::new(dcp::DcpReader::open(at, options.salvage)?));
         }
         let form = detect::form_of(at)?.ok_or_else(|| {
             Error::corrupt("this is no file of torch.save")
                 .in_file(at)
                 .expected("a zip archive or a pickle", "something else")
         })?;
-        Ok(Box::new(reader::TorchReader::open(at, form)?))
+        Ok(Box::new(reader::TorchReader::open(at, form, options.salvage)?))
     }
 
     fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {

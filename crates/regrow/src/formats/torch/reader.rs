@@ -54,6 +54,8 @@ enum Leaf {
     Text(Arc<str>),
     Nothing,
     Refused(Error),
+    /// Of a file that is salvaged.
+    Lost(Error),
 }
 
 /// A file of either form, as far as it has been read.
@@ -63,19 +65,19 @@ enum Opened {
 }
 
 impl TorchReader {
-    /// Opens the file `at` a location: reads its pickle, and no storage.
+    /// Opens the file `at` a location: reads its pickle, and no storage. To salvage, storages may be missing.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; with file, leaf and offset.
-    pub(super) fn open(at: &Location, form: Form) -> Result<Self> {
+    pub(super) fn open(at: &Location, form: Form, salvage: bool) -> Result<Self> {
         let file = Arc::new(DataFile::open(at)?);
         match form {
-            Form::Zip => Self::open_within(&file, 0, file.len_bytes),
+            Form::Zip => Self::open_within(&file, 0, file.len_bytes, salvage),
             Form::Legacy => {
-                let legacy = Legacy::open(&file).in_file(at)?;
+                let legacy = Legacy::open(&file, salvage).in_file(at)?;
                 let (bytes, big_endian, pickle_at) =
                     (legacy.pickle.clone(), legacy.big_endian, legacy.pickle_at);
-                Self::of(file, Opened::Legacy(legacy), (&bytes, pickle_at), big_endian).in_file(at)
+                Self::of(file, Opened::Legacy(legacy), (&bytes, pickle_at), big_endian, salvage).in_file(at)
             }
             Form::Pickle => Err(Error::unsupported("this is a pickle, and none of torch.save's")
                 .in_file(at)
@@ -90,12 +92,18 @@ impl TorchReader {
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub(super) fn open_within(file: &Arc<DataFile>, base_bytes: u64, len_bytes: u64) -> Result<Self> {
+    pub(super) fn open_within(
+        file: &Arc<DataFile>,
+        base_bytes: u64,
+        len_bytes: u64,
+        salvage: bool,
+    ) -> Result<Self> {
         let name = file.describe();
-        let archive = TorchArchive::open(file, base_bytes, len_bytes).in_file(&name)?;
+        let archive = TorchArchive::open(file, base_bytes, len_bytes, salvage).in_file(&name)?;
         let pickle_at = archive.pickle_at(file)?;
         let (bytes, big_endian) = (archive.pickle.clone(), archive.big_endian);
-        Self::of(Arc::clone(file), Opened::Zip(archive), (&bytes, pickle_at), big_endian).in_file(name)
+        Self::of(Arc::clone(file), Opened::Zip(archive), (&bytes, pickle_at), big_endian, salvage)
+            .in_file(name)
     }
 
     fn of(
@@ -103,6 +111,7 @@ impl TorchReader {
         mut opened: Opened,
         (bytes, at): (&Bytes, u64),
         big_endian: bool,
+        salvage: bool,
     ) -> Result<Self> {
         let pickle = Pickle::read(bytes).shift(at)?;
         let unfolded = unfold(&pickle, bytes).shift(at)?;
@@ -146,14 +155,18 @@ impl TorchReader {
                 Data::Tensor(tensor) => {
                     let id = tensor.storage;
                     let known = by_id.get(&id).copied();
-                    let number = match known.map_or_else(|| find(id), Ok) {
-                        Ok(number) => number,
+                    match known.map_or_else(|| find(id), Ok) {
+                        Ok(number) => {
+                            by_id.insert(id, number);
+                            shared.entry(number).or_default().push(at_leaf);
+                            info.coding = coding(&tensor, big_endian).into();
+                            Leaf::View(number, tensor)
+                        }
+                        Err(error) if salvage && error.kind().is_damage() => {
+                            Leaf::Lost(error.shift(at).in_file(file.describe()))
+                        }
                         Err(error) => return Err(error.shift(at).at_leaf(&structure.path_of(at_leaf))),
-                    };
-                    by_id.insert(id, number);
-                    shared.entry(number).or_default().push(at_leaf);
-                    info.coding = coding(&tensor, big_endian).into();
-                    Leaf::View(number, tensor)
+                    }
                 }
                 Data::Memory(bytes) => Leaf::Memory(bytes),
                 Data::Text(text) => Leaf::Text(text),
@@ -260,6 +273,7 @@ impl Reader for TorchReader {
                 let (why, seal) = (why.duplicate(), Box::new(InPickle));
                 Source::Unreadable(Unreadable { why, seal, is_sound: true })
             }
+            Leaf::Lost(why) => Source::Unreadable(Unreadable::lost(why.duplicate())),
         })
     }
 
@@ -279,7 +293,7 @@ impl Reader for TorchReader {
             Leaf::Nothing => {
                 Err(Error::unsupported(format!("a leaf of kind {} has no data", info.kind.name())))
             }
-            Leaf::Refused(why) => Err(why.duplicate()),
+            Leaf::Refused(why) | Leaf::Lost(why) => Err(why.duplicate()),
         }
     }
 

@@ -104,7 +104,7 @@ impl Format for Trak {
         super::refuse_bare(self, at, options)?;
         super::refuse_uncommitted(at)?;
         super::refuse_step_and_item(at, options)?;
-        Ok(Box::new(reader::TrakReader::open(at.local_path()?)?))
+        Ok(Box::new(reader::TrakReader::open(at.local_path()?, options.salvage)?))
     }
 
     fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {

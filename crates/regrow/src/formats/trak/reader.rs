@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::array_file::ArrayFile;
-use super::catalog::{Catalog, model_folders};
+use super::catalog::{Catalog, Subject, model_folders};
 use super::check;
 use super::documents::{self, Experiment, ModelFlags};
 use super::layout::{
@@ -20,7 +20,7 @@ use super::store::is_there;
 use crate::array::{Region, Shape};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{Description, Reader, Rest, Standing};
-use crate::reads::{self, Coded, Text};
+use crate::reads::{self, Coded, Text, Unreadable};
 use crate::text::counted;
 use crate::tree::{Key, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Scalar, Tree, TreeBuilder};
 
@@ -40,6 +40,8 @@ pub(super) struct TrakReader {
 enum Source {
     /// It was in a JSON file.
     Member(LeafData),
+    /// It was in a JSON file that is damaged: of a store that is salvaged.
+    Lost(Error),
     /// In an array of the store.
     Array {
         file: String,
@@ -53,15 +55,23 @@ impl TrakReader {
     /// Reads the JSON files and the headers of the arrays.
     ///
     /// # Errors
-    /// `Corrupt` if a JSON file cannot be used. An array that cannot be read is a leaf nonetheless, of the sizes
-    /// that it should have: reading it says what is wrong.
-    pub(super) fn open(root: &Path) -> Result<Self> {
+    /// `Corrupt` if a JSON file cannot be used, unless the store is salvaged. An array that cannot be read is a leaf nonetheless,
+    /// of the sizes that it should have: reading it says what is wrong.
+    pub(super) fn open(root: &Path, salvage: bool) -> Result<Self> {
         let mut catalog = Catalog::read(root)?;
-        if !catalog.faults.is_empty() {
+        if !salvage && !catalog.faults.is_empty() {
             return Err(catalog.faults.swap_remove(0).error);
         }
+        let mut faults = HashMap::new();
+        for fault in std::mem::take(&mut catalog.faults) {
+            // The model is there, whatever has become of its flags.
+            if let Subject::Model(Some(id)) = fault.subject {
+                catalog.models.entry(id).or_default();
+                faults.insert(id, fault.error);
+            }
+        }
         let parameters = parameters_of(root, &catalog)?;
-        let mut out = Builder { root, parameters, build: TreeBuilder::new(), sources: Vec::new() };
+        let mut out = Builder { root, parameters, faults, build: TreeBuilder::new(), sources: Vec::new() };
         let scores_without_record = check::scores_without_record(root, &catalog)?;
         out.build_all(&catalog, &scores_without_record)?;
         let precision = match parameters.precision {
@@ -133,6 +143,7 @@ impl Reader for TrakReader {
         Ok(match self.sources.get(leaf) {
             Some(Source::Member(LeafData::Text(text))) => reads::Source::Text(Text::Known(text)),
             Some(Source::Member(LeafData::Absent)) | None => reads::Source::Nothing,
+            Some(Source::Lost(why)) => reads::Source::Unreadable(Unreadable::lost(why.duplicate())),
             Some(_) => reads::Source::Coded(Coded::default()),
         })
     }
@@ -223,6 +234,8 @@ pub(super) fn parameters_of(root: &Path, catalog: &Catalog) -> Result<Parameters
 struct Builder<'a> {
     root: &'a Path,
     parameters: Parameters,
+    /// What is wrong with the flags of models.
+    faults: HashMap<i64, Error>,
     build: TreeBuilder<LeafInfo>,
     sources: Vec<Source>,
 }
@@ -270,7 +283,18 @@ impl Builder<'_> {
                 self.array(Key::dict(array.key()), file, self.parameters.train(array))?;
             }
         }
-        self.member(Key::dict("flags"), &flags.to_record(), &id_file(id))?;
+        match self.faults.remove(&id) {
+            None => self.member(Key::dict("flags"), &flags.to_record(), &id_file(id))?,
+            Some(why) => {
+                let shape = Shape::new([0])?;
+                let place = id_file(id);
+                self.build.leaf(
+                    Key::dict("flags"),
+                    info(LeafKind::Placeholder, crate::array::Dtype::UInt8, shape, &place),
+                )?;
+                self.sources.push(Source::Lost(why));
+            }
+        }
         let folder = self.root.join(id.to_string());
         let names = if folder.is_dir() { check::experiments_of(self.root, id)? } else { Vec::new() };
         let targets: Vec<(ExperimentName, u64)> = names

@@ -63,6 +63,7 @@ pub use entries::EntryValue;
 pub(crate) use entries::{Entries, FileName, ValueRef};
 pub(crate) use manifest::MANIFEST_KEY;
 pub(crate) use node::KEY_LEN_MAX_BYTES;
+pub(crate) use reader::Listed;
 pub use reader::OcdbtStore;
 pub use rule::Rule;
 pub use versions::Version;

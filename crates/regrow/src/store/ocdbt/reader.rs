@@ -17,6 +17,9 @@ use super::rule::Rule;
 use super::versions::{Version, VersionChild, VersionContent};
 use super::walk::{Bounds, Walk, prefix_end};
 
+/// Keys of a database, and where their values lie.
+pub(crate) type Listed = Vec<(Vec<u8>, Located)>;
+
 /// Memory that listed entries may take. Shared subtrees and shared key prefixes let a small file list more.
 const ENTRIES_LEN_MAX_BYTES: u64 = 4 << 30;
 
@@ -95,9 +98,23 @@ impl OcdbtStore {
     /// `Corrupt` for a node that is damaged or missing, `Limit` for a database that lists without end. Whether
     /// data files of values are there shows when a value is read.
     pub fn entries(&self) -> Result<Vec<(Vec<u8>, Located)>> {
+        self.collect_entries(None)
+    }
+
+    /// The same without what is below nodes that cannot be read; the error of the first of them.
+    ///
+    /// # Errors
+    /// As [`entries`](Self::entries), but for damaged and missing nodes.
+    pub(crate) fn entries_there(&self) -> Result<(Listed, Option<Error>)> {
+        let mut damage = None;
+        let entries = self.collect_entries(Some(&mut damage))?;
+        Ok((entries, damage))
+    }
+
+    fn collect_entries(&self, damage: Option<&mut Option<Error>>) -> Result<Listed> {
         let mut entries = Vec::new();
         let mut budget = Budget::default();
-        self.walk(Bounds::ALL, &mut |prefix, leaf, wanted| {
+        self.walk(Bounds::ALL, damage, &mut |prefix, leaf, wanted| {
             entries.reserve(wanted.len());
             for i in wanted {
                 let key = full_key(prefix, leaf.key(i));
@@ -123,9 +140,14 @@ impl OcdbtStore {
         self.files.base().describe(MANIFEST_KEY.as_bytes())
     }
 
-    fn walk(&self, wanted: Bounds<'_>, visit: &mut super::walk::Visit<'_>) -> Result<()> {
+    fn walk(
+        &self,
+        wanted: Bounds<'_>,
+        damage: Option<&mut Option<Error>>,
+        visit: &mut super::walk::Visit<'_>,
+    ) -> Result<()> {
         match &self.version {
-            Some(version) => Walk::run(&self.files, version, wanted, visit),
+            Some(version) => Walk::run(&self.files, version, wanted, damage, visit),
             None => Ok(()),
         }
     }
@@ -219,7 +241,7 @@ impl Store for OcdbtStore {
         let wanted = Bounds { from: prefix, to: end.as_deref(), ..Bounds::ALL };
         let mut keys = Vec::new();
         let mut budget = Budget::default();
-        self.walk(wanted, &mut |prefix, leaf, wanted| {
+        self.walk(wanted, None, &mut |prefix, leaf, wanted| {
             keys.reserve(wanted.len());
             for i in wanted {
                 let key = full_key(prefix, leaf.key(i));

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use crate::bytes::limits::OCDBT_NODES_MAX;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 use super::files::Files;
 use super::node::{Node, NodeRef};
@@ -68,6 +68,8 @@ pub(super) type Visit<'v> = dyn FnMut(&[u8], &Node, Range<usize>) -> Result<()> 
 pub(super) struct Walk<'w, 'v> {
     files: &'w Files,
     visit: &'w mut Visit<'v>,
+    /// Where the error of the first node that cannot be read goes, if the others are wanted all the same.
+    damage: Option<&'w mut Option<Error>>,
     prefix: Vec<u8>,
     nodes: u64,
 }
@@ -78,10 +80,11 @@ impl<'w, 'v> Walk<'w, 'v> {
         files: &'w Files,
         version: &Version,
         wanted: Bounds<'_>,
+        damage: Option<&'w mut Option<Error>>,
         visit: &'w mut Visit<'v>,
     ) -> Result<()> {
         let Some(root) = &version.root else { return Ok(()) };
-        let mut walk = Self { files, visit, prefix: Vec::new(), nodes: 0 };
+        let mut walk = Self { files, visit, damage, prefix: Vec::new(), nodes: 0 };
         walk.node(root, version.root_height, wanted)
     }
 
@@ -91,8 +94,17 @@ impl<'w, 'v> Walk<'w, 'v> {
             let error = Rule::Limit.error("the database has too many B+tree nodes");
             return Err(error.expected(format_args!("at most {OCDBT_NODES_MAX}"), "more"));
         }
-        let node = self.files.node(reference, height, bounds.min_key, self.prefix.len())?;
-        check_limit(&node, bounds.limit).map_err(|error| self.files.blame(reference, error))?;
+        let node = self.files.node(reference, height, bounds.min_key, self.prefix.len()).and_then(|node| {
+            check_limit(&node, bounds.limit).map_err(|error| self.files.blame(reference, error))?;
+            Ok(node)
+        });
+        let node = match (node, &mut self.damage) {
+            (Err(error), Some(damage)) if error.kind().is_damage() => {
+                damage.get_or_insert(error);
+                return Ok(());
+            }
+            (node, _) => node?,
+        };
         let end = bounds.to.map_or(node.len(), |to| node.count_below(to));
         if height == 0 {
             let start = node.count_below(bounds.from);

@@ -123,7 +123,7 @@ impl Decoder<'_> {
         Ok(Decoded { info: self.info(kind, dtype, shape), data: Data::Pieces(pieces) })
     }
 
-    fn info(&self, kind: LeafKind, dtype: Dtype, shape: Shape) -> LeafInfo {
+    pub(super) fn info(&self, kind: LeafKind, dtype: Dtype, shape: Shape) -> LeafInfo {
         LeafInfo {
             kind,
             dtype,

@@ -17,8 +17,9 @@ use bytes::Bytes;
 
 use super::layout::CHUNKED_KEY;
 use super::msgpack::{DEPTH_MAX, Scanner, Token, too_deep};
+use crate::array::{Dtype, Shape};
 use crate::error::{Error, Result};
-use crate::tree::{Key, KeyPath, LeafInfo, NodeKind, Tree, TreeBuilder};
+use crate::tree::{Key, KeyPath, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
 mod chunked;
 mod leaves;
@@ -43,6 +44,8 @@ pub(crate) enum Data {
     Text(Arc<str>),
     /// Nowhere: an extension that is not Flax'.
     Absent,
+    /// Lost, for that reason: of an object that is salvaged.
+    Lost(Error),
 }
 
 /// Reads one object that must fill `bytes`.
@@ -50,19 +53,35 @@ pub(crate) enum Data {
 /// # Errors
 /// `Corrupt`, `Unsupported` or `Limit`, with leaf and offset.
 pub(crate) fn decode(bytes: &Bytes) -> Result<Tree<Decoded>> {
-    let mut decoder = Decoder {
-        bytes,
-        scanner: Scanner::new(bytes),
-        path: KeyPath::root(),
-        open: Vec::new(),
-        open_lists: 0,
-        build: TreeBuilder::new(),
-    };
+    let mut decoder = Decoder::new(bytes);
     match decoder.object() {
         Ok(()) => decoder.build.finish(),
-        Err(error) if decoder.path.is_root() => Err(error),
-        Err(error) => Err(error.at_leaf(&decoder.path)),
+        Err(error) => Err(decoder.blame(error)),
     }
+}
+
+/// Reads as much of one object as there is before the first thing that is wrong with it. The leaf where that is is lost; of what
+/// would have come behind it nothing is known.
+///
+/// # Errors
+/// As [`decode`], if it is wrong from its first byte on.
+pub(crate) fn decode_front(bytes: &Bytes) -> Result<Tree<Decoded>> {
+    let mut decoder = Decoder::new(bytes);
+    if let Err(error) = decoder.object() {
+        if decoder.open.is_empty() {
+            // All of it was read, and something is behind it; or nothing was.
+            return if decoder.is_complete { decoder.build.finish() } else { Err(decoder.blame(error)) };
+        }
+        let pending = decoder.pending.take();
+        if let Some(key) = pending {
+            let info = decoder.info(LeafKind::Placeholder, Dtype::UInt8, Shape::scalar());
+            decoder.build.leaf(key, Decoded { info, data: Data::Lost(error) })?;
+        }
+        for _ in 0..decoder.open.len() {
+            decoder.build.close()?;
+        }
+    }
+    decoder.build.finish()
 }
 
 /// A container that is being read.
@@ -82,6 +101,29 @@ struct Decoder<'a> {
     /// Arrays among `open`: below one there are no chunks.
     open_lists: usize,
     build: TreeBuilder<Decoded>,
+    /// The key of the value that is being read.
+    pending: Option<Key>,
+    /// Whether the last byte of the object was read.
+    is_complete: bool,
+}
+
+impl<'a> Decoder<'a> {
+    fn new(bytes: &'a Bytes) -> Self {
+        Self {
+            bytes,
+            scanner: Scanner::new(bytes),
+            path: KeyPath::root(),
+            open: Vec::new(),
+            open_lists: 0,
+            build: TreeBuilder::new(),
+            pending: None,
+            is_complete: false,
+        }
+    }
+
+    fn blame(&self, error: Error) -> Error {
+        if self.path.is_root() { error } else { error.at_leaf(&self.path) }
+    }
 }
 
 impl Decoder<'_> {
@@ -106,8 +148,11 @@ impl Decoder<'_> {
                 Some(_) => self.key()?,
             };
             self.path.push(key.clone());
+            self.pending = Some(key.clone());
             self.value(key)?;
+            self.pending = None;
         }
+        self.is_complete = true;
         self.scanner.finish("the msgpack object")
     }
 

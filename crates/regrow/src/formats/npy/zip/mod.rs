@@ -12,7 +12,9 @@ pub(super) use crate::bytes::checksum::Crc32;
 use crate::bytes::zip::{
     CENTRAL, END, END64, END64_LEN_BYTES, END64_LOCATOR, EXTRA_ZIP64, FLAG_UTF8, LOCAL, LOCAL_LEN_BYTES,
 };
-pub(super) use crate::bytes::zip::{Directory, Method, beginning_len_bytes, begins_member, read_directory};
+pub(super) use crate::bytes::zip::{
+    Directory, Member, Method, beginning_len_bytes, begins_member, find_members, read_directory,
+};
 use crate::error::Error;
 
 /// Extra field of padding that aligns the data, as Android's zipalign writes it.

@@ -36,7 +36,7 @@ impl Piece {
         if let Some(loaded) = self.loaded.get() {
             return Ok(loaded);
         }
-        let loaded = TorchReader::open_within(file, self.offset_bytes, self.len_bytes)?;
+        let loaded = TorchReader::open_within(file, self.offset_bytes, self.len_bytes, false)?;
         let found = match loaded.tree().leaves() {
             [LeafInfo { dtype, shape, .. }] if loaded.tree().nodes().len() == 1 => (*dtype, shape.clone()),
             _ => (Dtype::UInt8, Shape::new([0])?),

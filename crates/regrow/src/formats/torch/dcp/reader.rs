@@ -39,14 +39,17 @@ enum Leaf {
     /// A leaf of an object, both by number.
     Object(usize, usize),
     Refused(Error),
+    /// Of a folder that is salvaged.
+    Lost(Error),
 }
 
 impl DcpReader {
-    /// Opens the folder `at` a location: reads its index, and the objects that are no tensors.
+    /// Opens the folder `at` a location: reads its index, and the objects that are no tensors. To salvage, files may be missing or
+    /// cut.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; with file, leaf and offset.
-    pub(in super::super) fn open(at: &Location) -> Result<Self> {
+    pub(in super::super) fn open(at: &Location, salvage: bool) -> Result<Self> {
         let index = DataFile::open(&at.join(INDEX))?;
         if index.len_bytes > INDEX_LEN_MAX_BYTES {
             return Err(Error::new(ErrorKind::Limit, "the index of the folder is too long")
@@ -71,18 +74,26 @@ impl DcpReader {
         let build = tree::build(&paths, |build, key, number| {
             let Some(entry) = entries.get_mut(number).and_then(Option::take) else { return Ok(()) };
             let (info, leaf) = match entry.content {
-                Content::Object(place) => {
-                    return opening
-                        .object(build, key, (&entry.name, &entry.path), &place)
-                        .at_leaf(&entry.path);
-                }
+                Content::Object(place) => match opening.open_object(&place) {
+                    Err(why) if salvage && why.kind().is_damage() => {
+                        let kind = LeafKind::Placeholder;
+                        (info(&entry.name, kind, Dtype::UInt8, Shape::new([0])?, None), Leaf::Lost(why))
+                    }
+                    object => {
+                        let object = object.at_leaf(&entry.path)?;
+                        return opening.object(build, key, (&entry.name, &entry.path), object);
+                    }
+                },
                 Content::Tensor { dtype, shape, pieces } => {
                     count_of_pieces += pieces.len();
                     let first = pieces.first().map(|(region, _)| region.shape());
                     let chunk_shape = first.filter(|_| pieces.len() > 1);
                     let pieces = pieces.into_iter().map(|(region, place)| opening.piece(region, &place));
-                    let pieces = pieces.collect::<Result<Vec<_>>>().at_leaf(&entry.path)?;
-                    (info(&entry.name, LeafKind::NumpyArray, dtype, shape, chunk_shape), Leaf::Pieces(pieces))
+                    let leaf = match pieces.collect::<Result<Vec<_>>>() {
+                        Err(why) if salvage && why.kind().is_damage() => Leaf::Lost(why),
+                        pieces => Leaf::Pieces(pieces.at_leaf(&entry.path)?),
+                    };
+                    (info(&entry.name, LeafKind::NumpyArray, dtype, shape, chunk_shape), leaf)
                 }
                 Content::Refused(why) => {
                     let kind = LeafKind::Unknown("torch.Tensor".into());
@@ -173,17 +184,21 @@ impl Opening<'_> {
         Ok(Piece::new(region, self.file(place)?, place.offset_bytes, place.len_bytes))
     }
 
+    /// Opens an object that is no tensor.
+    fn open_object(&mut self, place: &Place) -> Result<TorchReader> {
+        let number = self.file(place)?;
+        let file = self.files.get(number).ok_or_else(|| Error::invalid("no such file"))?;
+        TorchReader::open_within(file, place.offset_bytes, place.len_bytes, false)
+    }
+
     /// Puts the pytree of an object into the tree.
     fn object(
         &mut self,
         build: &mut TreeBuilder<(LeafInfo, Leaf)>,
         key: Key,
         (name, path): (&str, &KeyPath),
-        place: &Place,
+        object: TorchReader,
     ) -> Result<()> {
-        let number = self.file(place)?;
-        let Some(file) = self.files.get(number) else { return Ok(()) };
-        let object = TorchReader::open_within(file, place.offset_bytes, place.len_bytes)?;
         let mut open: Vec<usize> = Vec::new();
         let mut key = Some(key);
         let mut leaves = object.tree().leaves().iter().enumerate();
@@ -250,6 +265,7 @@ impl Reader for DcpReader {
                 let (why, seal) = (why.duplicate(), Box::new(InIndex));
                 Ok(Source::Unreadable(Unreadable { why, seal, is_sound: true }))
             }
+            Leaf::Lost(why) => Ok(Source::Unreadable(Unreadable::lost(why.duplicate()))),
         }
     }
 
@@ -260,7 +276,7 @@ impl Reader for DcpReader {
                 pieces::read_region(pieces, |number| self.file(number), info, region, out)
             }
             Leaf::Object(object, leaf) => self.object(*object)?.read_region(*leaf, region, out),
-            Leaf::Refused(why) => Err(why.duplicate()),
+            Leaf::Refused(why) | Leaf::Lost(why) => Err(why.duplicate()),
         }
     }
 

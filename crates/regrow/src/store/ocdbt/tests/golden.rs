@@ -222,7 +222,7 @@ fn our_tree_has_tensorstores_shape() {
                 Ok(())
             };
             let all = walk::Bounds::ALL;
-            walk::Walk::run(database.files(), version, all, &mut visit).unwrap();
+            walk::Walk::run(database.files(), version, all, None, &mut visit).unwrap();
             leaves
         };
         assert_eq!(shape(&again), shape(&database), "{name}");

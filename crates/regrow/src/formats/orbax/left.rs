@@ -1,0 +1,43 @@
+//! What is left of a database that is damaged: the nodes that can be read, the databases of the processes.
+
+use std::collections::BTreeMap;
+
+use super::files::{Listed, list};
+use super::opened::Wanted;
+use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::store::Located;
+use crate::store::ocdbt::{self, OcdbtStore};
+
+/// The entries of the database of a folder without what is below nodes that cannot be read, and the error of the first of
+/// those. If its root is lost, these are the entries of the databases that the processes have written for themselves.
+///
+/// # Errors
+/// `Corrupt` if nothing can be read.
+pub(super) fn entries_there(folder: &Location) -> Result<(ocdbt::Listed, Option<Error>)> {
+    let database = OcdbtStore::open(folder.opened()?).and_then(|database| database.entries_there());
+    let lost = match database {
+        Err(error) if error.kind().is_damage() => error,
+        database => return database,
+    };
+    let mut merged: BTreeMap<Vec<u8>, Located> = BTreeMap::new();
+    for (_, name) in list(folder)?.iter().filter_map(process_of) {
+        let database =
+            OcdbtStore::open(folder.join(name).opened()?).and_then(|database| database.entries_there());
+        // What several processes have written, such as documents, is the same.
+        let (entries, _) = Wanted::Intact.or_lost(database)?.unwrap_or_default();
+        for (key, located) in entries {
+            merged.entry(key).or_insert(located);
+        }
+    }
+    if merged.is_empty() { Err(lost) } else { Ok((merged.into_iter().collect(), Some(lost))) }
+}
+
+/// What the folder of one process' database is called.
+pub(super) const PROCESS_PREFIX: &str = "ocdbt.process_";
+
+/// The number of the process whose database a folder is.
+pub(super) fn process_of(entry: &Listed) -> Option<(u32, &str)> {
+    let number = entry.name.strip_prefix(PROCESS_PREFIX)?.parse().ok()?;
+    entry.is_dir.then_some((number, entry.name.as_str()))
+}
