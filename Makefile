@@ -383,7 +383,7 @@ mutants: rust-prerequisites $(TOOLS)/bin/cargo-mutants ## Changes to what keeps 
 	$(SAY) "mutants of $(MUTANTS), shard $(MUTANTS_SHARD): $$($(TARGET_DIR))/mutants"
 	export CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0
 	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) mutants --package regrow --features cloud $(patsubst %,--re 'crates/regrow/src/%',$(MUTANTS)) \
-		--shard $(MUTANTS_SHARD) --baseline skip --timeout 300 --build-timeout 900 --output "$$($(TARGET_DIR))/mutants" -- $(MUTANTS_TESTS)
+		--shard $(MUTANTS_SHARD) --sharding round-robin --baseline skip --timeout 300 --build-timeout 900 --output "$$($(TARGET_DIR))/mutants" -- $(MUTANTS_TESTS)
 
 clean: ## Remove all that make has built
 	@rm -rf target fuzz/target examples/candle/target $(VENV) $(TORCH_VENV) $(EXECUTORS_VENV) $(BUCKETS_VENV) $(DOCS_VENV) .tools demo-output $(BENCH_OUT) docs/api docs/site-out docs/.cache
