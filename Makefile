@@ -322,9 +322,11 @@ fuzz: rust-prerequisites $(TOOLS)/bin/cargo-fuzz ## Every door for foreign bytes
 	fuzz/seed.sh
 	cd fuzz
 	export RUSTC_BOOTSTRAP=1 # the sanitizers' flags are not stable; the toolchain is
+	# Threads that have ended may still hold their own memory when leaks are looked for, at the end too.
+	export ASAN_OPTIONS=detect_leaks=0
 	for target in $(FUZZ_TARGETS); do
 		printf '==> %s\n' "$$target for $(FUZZ_SECONDS) s"
-		# Threads that have ended may still hold their own memory when leaks are looked for.
+		mkdir -p corpus/$$target
 		$(TOOLS)/bin/cargo-fuzz run --fuzz-dir . --features cloud $$target corpus/$$target -- \
 			-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -malloc_limit_mb=1024 -timeout=20 -detect_leaks=0 -max_len=65536 -verbosity=0 -print_final_stats=1
 	done
