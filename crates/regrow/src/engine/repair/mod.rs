@@ -304,6 +304,7 @@ fn find(at: &Location, options: &RepairOptions) -> Result<Found> {
         },
     }
 }
+
 /// The step that an error of opening a folder of steps is about.
 fn damaged_step(at: &Location, error: &Error) -> Option<Location> {
     // What has items of its own is one checkpoint, whatever they are called.
