@@ -367,3 +367,35 @@ fn of_a_data_file_of_another_length_all_is_given_that_is_there() {
         }
     }
 }
+
+/// One damage keeps the checkpoint from being opened, and hides no other one.
+#[test]
+fn what_is_lost_beside_leaves_is_told_too() {
+    let root = memory_folder().unwrap();
+    let path = root.path().join("ckpt");
+    copy_folder(&fixtures().join("orbax/manager_composite/ckpt"), &path).unwrap();
+    for file in ["_CHECKPOINT_METADATA", "metrics/metrics"] {
+        put(&path.join("ckpt_000300").join(file), b"{");
+    }
+    let salvaged = regrow::salvage(&path, &LoadOptions::default()).unwrap();
+    let told = |text: &str| salvaged.damage.iter().any(|error| error.to_string().contains(text));
+    assert!(told("_CHECKPOINT_METADATA") && told("metrics"), "{:?}", salvaged.damage);
+
+    let path = root.path().join("sharded");
+    let sharded =
+        regrow::engine::Layout::from_name("safetensors", serde_json::json!({"max_shard_size": 64})).unwrap();
+    regrow::save_with(&path, &small_tree(), &common::damage::options(&sharded)).unwrap();
+    let shards: Vec<PathBuf> = files(&path)
+        .into_keys()
+        .filter(|file| file.extension().is_some_and(|it| it == "safetensors"))
+        .collect();
+    assert!(shards.len() > 1);
+    for (at, shard) in shards.iter().enumerate() {
+        let bytes = fs::read(shard).unwrap();
+        fs::remove_file(shard).unwrap();
+        let salvaged = regrow::salvage(&path, &LoadOptions::default()).unwrap();
+        // The first has the pytree.
+        assert!(salvaged.is_bare == (at == 0) && !salvaged.lost.is_empty(), "{shard:?}");
+        fs::write(shard, bytes).unwrap();
+    }
+}

@@ -206,8 +206,12 @@ fn open_somehow(at: &Location, options: &OpenOptions, damage: &mut Vec<Error>) -
             break;
         }
     }
-    let Some((_, opened)) = best else { return Err(error) };
+    let Some((_, mut opened)) = best else { return Err(error) };
     damage.push(error);
+    // What else an opening has done without.
+    let warnings = &opened.checkpoint.description().warnings;
+    damage.extend(warnings.iter().map(|warning| Error::corrupt(warning.as_str()).in_file(at)));
+    opened.is_bare |= opened.checkpoint.reader().standing().has_lost_pytree;
     Ok(opened)
 }
 

@@ -70,6 +70,8 @@ pub struct Standing<'r> {
     pub step_folder: Option<&'r StepFolder>,
     /// The key by whose signature all that is read is proved, if the caller asked for one.
     pub signer: Option<PublicKey>,
+    /// Whether the pytree is lost, if the checkpoint is salvaged: the arrays are there by their names.
+    pub has_lost_pytree: bool,
 }
 
 /// What was found of everything that is not a leaf's data.

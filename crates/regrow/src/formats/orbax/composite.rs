@@ -164,6 +164,7 @@ impl Reader for Composite {
             is_never_rewritten: all(|standing| standing.is_never_rewritten),
             reads_open_files: all(|standing| standing.reads_open_files),
             signer: None,
+            has_lost_pytree: self.items.iter().any(|item| item.reader.standing().has_lost_pytree),
             step_folder: self.step_folder.as_ref(),
         }
     }

@@ -196,7 +196,10 @@ fn open_items(
     };
     for (name, item) in &found {
         if let (Item::Metrics(file), None) = (item, &description.metrics) {
-            description.metrics = wanted.or_lost(items::read_metrics(&at.join(name), file))?.ok();
+            match wanted.or_lost(items::read_metrics(&at.join(name), file))? {
+                Ok(metrics) => description.metrics = Some(metrics),
+                Err(why) => description.warnings.push(format!("the metrics are lost: {why}")),
+            }
         }
     }
     if let Some(asked) = &options.item {

@@ -71,7 +71,7 @@ pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
             None => "no arrays".to_owned(),
         },
         notes,
-        warnings: Vec::new(),
+        warnings: std::mem::take(&mut leaves.warnings),
         database: leaves.in_database.then(|| folder.clone()),
         lost_manifest: regrow::lost_manifest(folder, metadata.beside_regrow_json)?,
     })
@@ -136,6 +136,8 @@ struct Leaves<'a> {
     key_impls: Option<HashMap<String, String>>,
     aggregate: Option<HashMap<Vec<String>, Slot>>,
     notes: Vec<String>,
+    /// What is lost beside leaves.
+    warnings: Vec<String>,
 }
 
 impl<'a> Leaves<'a> {
@@ -153,6 +155,7 @@ impl<'a> Leaves<'a> {
             key_impls: None,
             aggregate: None,
             notes: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 
@@ -240,7 +243,11 @@ impl<'a> Leaves<'a> {
     fn sharding(&mut self, name: &str) -> Result<Option<Arc<Sharding>>> {
         if self.shardings.is_none() {
             let file = self.folder.join(SHARDING_FILE);
-            let parsed = match self.wanted.or_lost(read_small(&file))?.unwrap_or_default() {
+            let read = self.wanted.or_lost(read_small(&file))?.unwrap_or_else(|why| {
+                self.warnings.push(format!("shardings are not known: {why}"));
+                None
+            });
+            let parsed = match read {
                 None => Shardings::default(),
                 Some(bytes) => Shardings::parse(&bytes).unwrap_or_else(|error| {
                     // Advice only: no data depends on it.
@@ -260,7 +267,10 @@ impl<'a> Leaves<'a> {
         if self.key_impls.is_none() {
             let read = read_key_impls(&self.folder.join(ARRAY_METADATAS_FOLDER));
             // Without it keys are what they are stored as.
-            self.key_impls = Some(self.wanted.or_lost(read)?.unwrap_or_default());
+            self.key_impls = Some(self.wanted.or_lost(read)?.unwrap_or_else(|why| {
+                self.warnings.push(format!("keys of PRNGs show as arrays: {why}"));
+                HashMap::new()
+            }));
         }
         Ok(self.key_impls.as_ref().and_then(|impls| impls.get(name)).map(String::as_str))
     }

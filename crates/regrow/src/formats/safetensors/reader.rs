@@ -34,6 +34,8 @@ pub(super) struct SafetensorsReader {
     /// Whether all of it is one file on a local disk, or bytes in memory: the store goes on reading the file that it
     /// opened.
     is_one_file: bool,
+    /// Whether the checkpoint is salvaged without the file that a kept pytree is in.
+    has_lost_pytree: bool,
 }
 
 /// Longer headers are read in pieces of this length.
@@ -130,6 +132,7 @@ impl SafetensorsReader {
             }
             (None, _) => refuse_equal_names(&read.stored).in_file(at)?,
         }
+        read.has_unread = !unread.is_empty();
         if let (true, Some(why)) = (read.files.is_empty(), unread.into_values().next()) {
             return Err(why);
         }
@@ -292,7 +295,8 @@ impl Reader for SafetensorsReader {
     }
 
     fn standing(&self) -> Standing<'_> {
-        Standing { reads_open_files: self.is_one_file, ..Standing::default() }
+        let has_lost_pytree = self.has_lost_pytree;
+        Standing { reads_open_files: self.is_one_file, has_lost_pytree, ..Standing::default() }
     }
 }
 
@@ -305,6 +309,7 @@ struct Headers {
     metadata: Option<serde_json::Map<String, serde_json::Value>>,
     /// If the checkpoint is salvaged: what is lost.
     salvage: Option<Lost>,
+    has_unread: bool,
 }
 
 impl Headers {
@@ -320,7 +325,9 @@ impl Headers {
     }
 
     fn place(self, store: Arc<dyn Store>, variant: String, form: &TreeForm) -> Result<SafetensorsReader> {
-        let Self { is_one_file, files, stored, metadata, salvage } = self;
+        let Self { is_one_file, files, stored, metadata, salvage, has_unread } = self;
+        let has_structure = metadata.as_ref().is_some_and(|metadata| metadata.contains_key(STRUCTURE));
+        let has_lost_pytree = has_unread && !has_structure;
         let mut description = Description {
             layout: "safetensors".to_owned(),
             variant,
@@ -339,7 +346,7 @@ impl Headers {
                 }
             }
         };
-        Ok(SafetensorsReader { description, placed, store, files, is_one_file })
+        Ok(SafetensorsReader { description, placed, store, files, is_one_file, has_lost_pytree })
     }
 }
 
