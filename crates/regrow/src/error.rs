@@ -73,7 +73,13 @@ impl ErrorKind {
     /// Whether an error of this kind says that something stored is lost, damaged or of no use to this build, as against what
     /// the caller asked for or may not do now. Whoever salvages goes on without it.
     pub(crate) fn is_damage(self) -> bool {
-        matches!(self, Self::Corrupt | Self::Limit | Self::Unsupported | Self::NotFound | Self::Io)
+        self.is_of_content() || matches!(self, Self::NotFound | Self::Io)
+    }
+
+    /// Whether an error of this kind says that the bytes that are there are not what they were, or not what this build knows, as
+    /// against bytes that nobody gets.
+    pub(crate) fn is_of_content(self) -> bool {
+        matches!(self, Self::Corrupt | Self::Limit | Self::Unsupported)
     }
 
     /// Every kind.

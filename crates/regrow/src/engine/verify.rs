@@ -107,15 +107,12 @@ fn verify_once(at: &Location, options: &VerifyOptions, share: Share) -> Result<V
     }
     // Where only the pytree beside the arrays is damaged, they are checked all the same.
     let bare = OpenOptions { bare: true, ..options.open.clone() };
-    let Some(checkpoint) = is_damage(&error).then(|| super::open_with(at, &bare).ok()).flatten() else {
+    let Some(checkpoint) = error.kind().is_of_content().then(|| super::open_with(at, &bare).ok()).flatten()
+    else {
         return Err(error);
     };
     let report = checkpoint.verify_part(&options.monitor, share)?;
     Ok(checkpoint.found_first(report, if share.has_rest() { vec![error] } else { Vec::new() }))
-}
-
-fn is_damage(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported)
 }
 
 /// What is to be said of a checkpoint that cannot be opened under its seal, and can without: all files that do not fit, or
@@ -128,7 +125,8 @@ fn verify_without_seal(
 ) -> Result<Option<VerifiedShare>> {
     let open = OpenOptions { ignore_seal: true, trusted_keys: Vec::new(), ..options.open.clone() };
     let opened = || super::open_with(at, &open).ok();
-    let is_sealed = is_damage(error) && (!options.open.ignore_seal || !options.open.trusted_keys.is_empty());
+    let is_sealed =
+        error.kind().is_of_content() && (!options.open.ignore_seal || !options.open.trusted_keys.is_empty());
     let Some(checkpoint) = is_sealed.then(opened).flatten() else { return Ok(None) };
     let step = checkpoint.reader().standing().step_folder.map(|step| step.location().clone());
     let mut errors =

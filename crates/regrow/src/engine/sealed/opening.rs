@@ -65,13 +65,11 @@ fn found(at: &Location, options: &OpenOptions) -> Result<Option<Seal>> {
 /// The same for an opening: who salvages does without a seal that cannot be read, and never without a signature.
 fn found_for(at: &Location, options: &OpenOptions) -> Result<Option<Seal>> {
     match found(at, options) {
-        Err(error) if options.salvage && options.trusted_keys.is_empty() && is_damage(&error) => Ok(None),
+        Err(error) if options.salvage && options.trusted_keys.is_empty() && error.kind().is_of_content() => {
+            Ok(None)
+        }
         found => found,
     }
-}
-
-fn is_damage(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Limit | ErrorKind::Unsupported)
 }
 
 fn under(
@@ -90,7 +88,7 @@ fn under(
     match read(&seal.location(at)) {
         Ok(reader) => Ok(Box::new(SealedReader::new(reader, seal, options.salvage)?)),
         // Some files are read whole to be opened, array data too, of which a part is damaged.
-        Err(error) if options.salvage && seal.signer.is_none() && is_damage(&error) => {
+        Err(error) if options.salvage && seal.signer.is_none() && error.kind().is_of_content() => {
             let unchecked = read(at).and_then(|reader| SealedReader::new(reader, seal, true));
             match unchecked.and_then(|sealed| sealed.check_structure().map(|()| sealed)) {
                 Ok(sealed) => Ok(Box::new(sealed)),

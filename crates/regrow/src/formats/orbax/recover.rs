@@ -303,8 +303,5 @@ fn below(base: &Arc<[u8]>, located: Located) -> EntryValue {
 
 /// Whether an error says that a file is not what it was, and not that nobody may read it.
 fn is_lost(error: &Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Limit | ErrorKind::Unsupported
-    )
+    error.kind().is_of_content() || error.kind() == ErrorKind::NotFound
 }
