@@ -332,6 +332,14 @@ impl Location {
         self.storage.identity(&self.path)
     }
 
+    /// Which save the folder here is of: the same as long as nothing else takes the path, whatever is made whole in it.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub(crate) fn holder(&self) -> Result<Option<Identity>> {
+        self.storage.holder(&self.path)
+    }
+
     /// How the checkpoint here is read: where its files are, and what was there when that was found out.
     ///
     /// # Errors

@@ -114,3 +114,53 @@ fn lost_objects_come_back_without_parity() {
     assert!(report.is_whole() && report.healed.len() == 1, "{report} {:?}", report.findings);
     assert_eq!(bytes_of(&regrow::load(&path).unwrap()), good);
 }
+
+/// Somebody saves to the path when all damage has been found, and before any of it is healed: over it, or when it was removed.
+#[test]
+fn a_checkpoint_that_takes_the_path_meanwhile_is_left_alone() {
+    let (server, root) = bucket();
+    let near = memory_folder().unwrap();
+    let cases = [("regrow", true), ("npy", true), ("orbax", true), ("regrow", false), ("safetensors", true)];
+    for (number, (layout, by_parity)) in cases.into_iter().enumerate() {
+        for is_removed in [false, true] {
+            let name = format!("{number}{is_removed}");
+            let (path, copy) = (root.join(&name), Location::local(near.path().join(&name)));
+            let parity = by_parity.then(|| "1/4".parse().unwrap());
+            regrow::save_with(&path, &tree(1), &SaveOptions { parity, ..options(layout) }).unwrap();
+            regrow::copy(&path, &copy, &regrow::CopyOptions::default()).unwrap();
+            let prefix = format!("runs/{name}/");
+            let largest = objects(&server)
+                .into_iter()
+                .filter(|(key, _)| key.starts_with(&prefix) && !key.contains("regrow.parity"))
+                .max_by_key(|(_, bytes)| bytes.len());
+            let (key, bytes) = largest.unwrap();
+            assert!(server.flip_byte(BUCKET, &key, bytes.len() as u64 - 50));
+            let replace = {
+                let (path, save, once) = (path.clone(), options(layout), std::sync::Mutex::new(Some(())));
+                move |progress: regrow::monitor::Progress| {
+                    // It is called 20 times a second at most.
+                    std::thread::sleep(std::time::Duration::from_millis(51));
+                    let is_read = progress.done_bytes > 0 && progress.done_bytes >= progress.total_bytes;
+                    if is_read && once.lock().unwrap().take().is_some() {
+                        if is_removed {
+                            regrow::remove(&path, &regrow::engine::RemoveOptions::default())?;
+                        }
+                        let overwrite = !is_removed;
+                        regrow::save_with(&path, &tree(9), &SaveOptions { overwrite, ..save.clone() })?;
+                    }
+                    Ok(())
+                }
+            };
+            let repair = RepairOptions {
+                from: (!by_parity).then(|| copy.clone()),
+                monitor: regrow::Monitor::with_hook(replace),
+                ..RepairOptions::default()
+            };
+            let said = format!("{layout} {by_parity} {is_removed}");
+            let error = regrow::repair(&path, &repair).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Replaced, "{said}: {error}");
+            assert_eq!(bytes_of(&regrow::load(&path).unwrap()), bytes_of(&tree(9)), "{said}");
+            assert!(regrow::verify(&path).unwrap().is_ok(), "{said}");
+        }
+    }
+}

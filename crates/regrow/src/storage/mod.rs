@@ -301,6 +301,15 @@ pub trait Storage: Debug + Send + Sync {
     /// What the path leads to now; `None` if that is nothing.
     fn identity(&self, path: &Path) -> Option<Identity>;
 
+    /// Which save the folder at the path is of: another one when something else takes the path, and the same when a file in it is
+    /// made whole. `None` if there is none.
+    ///
+    /// # Errors
+    /// What the storage says.
+    fn holder(&self, path: &Path) -> Result<Option<Identity>> {
+        Ok(self.identity(path))
+    }
+
     /// How the checkpoint at the path is read: from another location, of which one look has shown what is there;
     /// `None` to read it where it is.
     ///

@@ -24,7 +24,13 @@ pub(super) fn write_anew(
     let publication = target.storage().publish(&target, PublishOptions::of_one_file(&Monitor::new()))?;
     let mut writer = publication.single_writer(len_bytes, 0)?;
     writer.write_with(len_bytes, fill)?;
-    writer.finish()?;
-    guard.check(name)?;
+    if folder.commits_by_marker() {
+        // The end of the object is the commit.
+        guard.check(name)?;
+        writer.finish()?;
+    } else {
+        writer.finish()?;
+        guard.check(name)?;
+    }
     publication.commit()
 }

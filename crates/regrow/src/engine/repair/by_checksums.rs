@@ -61,7 +61,7 @@ pub(super) fn fits(seal: Seal, at: &Location, monitor: &Monitor) -> Result<bool>
 }
 
 fn heal_files(summed: &Summed, options: &RepairOptions, report: &mut RepairReport) -> Result<()> {
-    let guard = Guard::of(&summed.folder, summed.files.iter().map(|file| file.name.clone()));
+    let guard = Guard::of(&summed.folder, summed.files.iter().map(|file| file.name.clone()))?;
     let len_bytes = summed.files.iter().map(|file| file.len_bytes).fold(0, u64::saturating_add);
     let monitor = &options.monitor;
     monitor.expect(len_bytes);

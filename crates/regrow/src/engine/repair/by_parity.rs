@@ -24,7 +24,7 @@ pub(super) fn heal(
 ) -> Result<()> {
     let (place, document) = (&parity.at.place, &parity.document);
     let run = Run::new(&place.folder, place.folder.store(), document);
-    let guard = Guard::of(&place.folder, document.names.iter().cloned());
+    let guard = Guard::of(&place.folder, document.names.iter().cloned())?;
     let damage = Damage::find(parity, &run, &options.monitor)?;
     report.bytes = document.geometry().len_bytes;
     let other = options.from.as_ref().map(|from| replica(from, at, parity)).transpose()?;

@@ -1,35 +1,64 @@
 //! What a repair has begun with: nothing is written where something else has taken a path meanwhile.
 
 use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::storage::Identity;
+use crate::store::{Store, Version};
 
-/// A folder and some files in it, as they were. Known of disks alone: in a bucket an object has no identity but its contents.
+/// A folder and some files in it, as they were.
 #[derive(Debug)]
 pub(super) struct Guard<'g> {
     folder: &'g Location,
-    before: Option<Identity>,
-    files: HashMap<String, Option<Identity>>,
+    before: Mutex<Option<Identity>>,
+    files: HashMap<String, Seen>,
+}
+
+/// A file as it was; one that is not there, too.
+#[derive(Debug, PartialEq, Eq)]
+enum Seen {
+    /// On a disk, by its inode: a link to it changes its times, and makes it no other file.
+    File(Option<Identity>),
+    /// In a bucket, where an object has nothing else to be known by.
+    Object(Option<Version>),
+}
+
+impl Seen {
+    fn of(folder: &Location, store: &dyn Store, name: &str) -> Result<Self> {
+        match folder.local_path() {
+            Ok(_) => Ok(Self::File(folder.join(name).identity())),
+            Err(_) => Ok(Self::Object(store.version(name.as_bytes())?)),
+        }
+    }
 }
 
 impl<'g> Guard<'g> {
-    /// Looks at the folder and the files of these names.
-    pub fn of(folder: &'g Location, names: impl IntoIterator<Item = String>) -> Self {
-        let is_near = folder.local_path().is_ok();
-        let before = if is_near { folder.identity() } else { None };
-        let names = names.into_iter().filter(|_| is_near);
-        let files = names.map(|name| (name.clone(), folder.join(&name).identity())).collect();
-        Self { folder, before, files }
+    /// Looks at the folder and the files of these names; in a bucket by one list.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub fn of(folder: &'g Location, names: impl IntoIterator<Item = String>) -> Result<Self> {
+        let mut names = names.into_iter().peekable();
+        let mut files = HashMap::new();
+        if names.peek().is_some() {
+            let store = folder.opened()?;
+            for name in names {
+                let seen = Seen::of(folder, &*store, &name)?;
+                files.insert(name, seen);
+            }
+        }
+        Ok(Self { folder, before: Mutex::new(folder.holder()?), files })
     }
 
     /// Errs if something else has taken the path of the folder.
     ///
     /// # Errors
-    /// `Replaced`.
+    /// `Replaced`; what the storage says.
     pub fn check_folder(&self) -> Result<()> {
-        match self.before.is_none() || self.folder.identity() == self.before {
+        let before = *self.before.lock().unwrap_or_else(PoisonError::into_inner);
+        match before.is_none() || self.folder.holder()? == before {
             true => Ok(()),
             false => Err(replaced(self.folder)),
         }
@@ -39,14 +68,25 @@ impl<'g> Guard<'g> {
     /// on takes them along.
     ///
     /// # Errors
-    /// `Replaced`.
+    /// `Replaced`; what the storage says.
     pub fn check(&self, name: &str) -> Result<()> {
         self.check_folder()?;
-        let at = self.folder.join(name);
         match self.files.get(name) {
-            Some(before) if at.identity() != *before => Err(replaced(&at)),
+            // By a list as before: what one says of an object need not be what a request for it says.
+            Some(before) if Seen::of(self.folder, &*self.folder.opened()?, name)? != *before => {
+                Err(replaced(&self.folder.join(name)))
+            }
             _ => Ok(()),
         }
+    }
+
+    /// Looks at the folder again: the repair itself has written what tells one save from another.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub fn renew(&self) -> Result<()> {
+        *self.before.lock().unwrap_or_else(PoisonError::into_inner) = self.folder.holder()?;
+        Ok(())
     }
 }
 
@@ -74,7 +114,7 @@ mod tests {
         };
         make("old");
         let folder = Location::local(&path);
-        let guard = Guard::of(&folder, ["a".to_owned(), "gone".to_owned()]);
+        let guard = Guard::of(&folder, ["a".to_owned(), "gone".to_owned()]).unwrap();
         guard.check("a").unwrap();
         guard.check("gone").unwrap();
         // Nobody has asked for it.

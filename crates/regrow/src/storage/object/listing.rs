@@ -406,6 +406,10 @@ impl Storage for ListedStorage {
         self.listing.below(&self.objects, &name).ok()?.identity()
     }
 
+    fn holder(&self, path: &Path) -> Result<Option<Identity>> {
+        self.unlisted().holder(path)
+    }
+
     fn for_reading(&self, path: &Path) -> Result<Option<Reading>> {
         let Some(name) = self.below(path)? else { return self.unlisted().for_reading(path) };
         if self.listing.object(&name).is_some() {

@@ -27,6 +27,9 @@ pub(super) const MOVED: &str = "regrow-moved.json";
 /// Who brings a checkpoint that has moved to its own name; in the folder that it has moved to, while that lasts.
 pub(super) const SETTLING: &str = "regrow-settling.json";
 
+/// Objects of which every save writes one at least, with its own nonce if it is one of ours.
+pub(super) const OF_EVERY_SAVE: [&str; 4] = [CLAIM, MARKER, OTHER_MARKER, MOVED];
+
 /// Objects that say that a whole checkpoint is here, or where it is.
 pub(super) fn is_commit(name: &str) -> bool {
     matches!(name, MARKER | OTHER_MARKER | MOVED)

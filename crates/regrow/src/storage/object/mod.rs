@@ -358,6 +358,17 @@ impl Storage for ObjectStorage {
         Some(Identity::of_objects(object.tag.text()))
     }
 
+    /// By the claim, the markers and the pointer: every save writes them.
+    fn holder(&self, path: &Path) -> Result<Option<Identity>> {
+        let folder = folder_key(&self.objects, path)?;
+        let found = |name: &&str| -> Result<Option<(String, SystemTime)>> {
+            let object = self.objects.head(&format!("{folder}{name}"))?;
+            Ok(object.map(|object| (object.tag.text().to_owned(), object.modified)))
+        };
+        let found = marker::OF_EVERY_SAVE.iter().map(found).collect::<Result<Vec<_>>>()?;
+        Ok(Some(Identity::of_objects(found)))
+    }
+
     fn for_reading(&self, path: &Path) -> Result<Option<Reading>> {
         listing::for_reading(&self.objects, path).map(Some)
     }

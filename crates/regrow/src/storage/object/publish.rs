@@ -127,9 +127,7 @@ pub(super) fn join(
         // Threads may stand for processes: whoever began says how long the save runs.
         _running: None,
     };
-    joined.check_claim().map_err(|error| {
-        error.help("the process that began this save has given up, or writes to another bucket")
-    })?;
+    joined.check_claim()?;
     Ok(Box::new(joined))
 }
 
@@ -349,7 +347,15 @@ impl NewObjects {
     fn check_claim(&self) -> Result<()> {
         let claim = format!("{}/{CLAIM}", self.folder);
         let found = self.objects.get(&claim)?.and_then(|(bytes, _)| Claim::parse(&bytes));
-        if found.is_some_and(|found| found.nonce == self.nonce) { Ok(()) } else { Err(self.exists()) }
+        match found.is_some_and(|found| found.nonce == self.nonce) {
+            true => Ok(()),
+            false if self.is_joined => {
+                Err(Error::new(ErrorKind::NotFound, "the save that this process was to help with has ended")
+                    .in_file(&self.target)
+                    .help("whoever began it has given up, or writes to another bucket"))
+            }
+            false => Err(self.exists()),
+        }
     }
 }
 
