@@ -188,7 +188,8 @@ impl SharedCopy {
         let rest_bytes = rest.map(|(_, file)| file.transfer.len_bytes).fold(0, u64::saturating_add);
         monitor.expect(rest_bytes.saturating_mul(passes(&options)));
         let copying = Copying::new(&*transfer, &options);
-        copying.check_versions(&plan, &is_taken)?;
+        // Workers open the source anew: what they have read must be what was planned.
+        plan.check_versions(&source, &target, is_taken)?;
         copying.all(&plan, &|at| !is_taken(at)).map_err(|error| stays(error, &options))?;
         let reused_bytes = copying.reused_bytes.load(Ordering::Relaxed).saturating_add(taken.reused_bytes);
         monitor.finish()?;

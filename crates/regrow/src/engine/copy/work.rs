@@ -69,25 +69,6 @@ impl<'a> Copying<'a> {
         numbered().filter(|(_, file)| file.is_marker()).try_for_each(|(at, file)| self.one(at, file))
     }
 
-    /// Errs if one of these files has another version by now.
-    pub(super) fn check_versions(
-        &self,
-        plan: &Plan,
-        is_wanted: &(dyn Fn(usize) -> bool + Sync),
-    ) -> Result<()> {
-        let wanted = plan.files.iter().enumerate().filter(|(at, _)| is_wanted(*at));
-        for_each_parallel(
-            self.threads,
-            wanted,
-            u64::MAX,
-            |_| 1,
-            |(_, file)| {
-                self.options.monitor.check()?;
-                file.check_version()
-            },
-        )
-    }
-
     fn one(&self, at: usize, file: &SourceFile) -> Result<()> {
         let monitor = &self.options.monitor;
         monitor.check()?;
