@@ -9,6 +9,7 @@ MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
+GPU_PYTHON ?= python3
 CARGO ?= cargo
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -25,7 +26,7 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates python/src python/Carg
 # Each imports JAX and what is compared with; a file of tests stays in one of them.
 PYTEST_PROCESSES ?= 2
 NEXTEST := $(if $(shell command -v cargo-nextest),,$(TOOLS)/bin/cargo-nextest)
-PYTHON_DIRS := python/regrow python/tests python/tests_torch python/tests_cloud python/tests_browser python/tests_executors python/tests_long python/tests_orbax_suite examples benches docs/site.py docs/griffe_keys.py
+PYTHON_DIRS := python/regrow python/tests python/tests_torch python/tests_gpu python/tests_cloud python/tests_browser python/tests_executors python/tests_long python/tests_orbax_suite examples benches docs/site.py docs/griffe_keys.py
 
 # Its own, so that a wheel needs none of the judges.
 MATURIN := $(TOOLS)/maturin/bin/maturin
@@ -54,7 +55,7 @@ BROWSER_BIN := $(CURDIR)/$(BROWSER_VENV)/bin
 DOCS_VENV := .venv-docs
 DOCS_BIN := $(CURDIR)/$(DOCS_VENV)/bin
 
-.PHONY: help demo test test-rust test-python test-long soak test-browser report-assets test-portable test-torch test-aarch64 test-executors test-orbax-suite example-candle test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz fuzz-long differential sanitize coverage mutants
+.PHONY: help demo test test-rust test-python test-long soak test-browser report-assets test-portable test-torch test-gpu test-aarch64 test-executors test-orbax-suite example-candle test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz fuzz-long differential sanitize coverage mutants
 .PHONY: bench-torch bench-buckets bench-processes bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## Say what there is
@@ -118,6 +119,14 @@ test-torch: rust-prerequisites $(TORCH_VENV)/.installed ## What needs PyTorch: t
 	cd python && $(TORCH_BIN)/maturin develop --quiet --locked
 	printf '==> %s\n' "tensors and DTensors, judged by torch's distributed checkpoint; the real TRAKer; safetensors; programs that use them"
 	$(TORCH_BIN)/python -m pytest tests_torch
+
+test-gpu: develop ## Arrays and tensors on a GPU of NVIDIA: GPU_PYTHON=python3 has JAX and PyTorch for it, Orbax, optax, safetensors, pytest
+	@$(GPU_PYTHON) -c 'import jax, torch; jax.devices("gpu"); assert torch.cuda.is_available()' || {
+		echo "make: $(GPU_PYTHON) has no JAX or no PyTorch that sees a GPU; say make test-gpu GPU_PYTHON=..." >&2; exit 1; }
+	$(SAY) "saved from a GPU, and loaded onto it"
+	cd python && PYTHONPATH=$(CURDIR)/python $(GPU_PYTHON) -m pytest tests_gpu
+	printf '==> %s\n' "how fast"
+	PYTHONPATH=$(CURDIR)/python $(GPU_PYTHON) tests_gpu/speed.py 2 5
 
 test-executors: rust-prerequisites $(EXECUTORS_VENV)/.installed ## Conversions by the workers of Dask and Ray (installs both, 300 MB)
 	$(SAY) "the Python extension, dev profile"

@@ -209,9 +209,10 @@ def save_async(
     """Saves a pytree in the background: returns as soon as the snapshot is taken.
 
     What is done to the tree after the return is not in the checkpoint. JAX arrays of 4 KiB and more are referred to,
-    which costs nothing: they cannot change. While a save refers to them JAX cannot donate their memory to the result
-    of a computation: it makes new memory instead, without a word, until the save has ended. Everything else is copied
-    into memory that the next snapshot uses again, so the first one is the slowest.
+    which costs nothing on the CPU: they cannot change. Those of a GPU or TPU are brought to the host before the return.
+    While a save refers to them JAX cannot donate their memory to the result of a computation: it makes new memory
+    instead, without a word, until the save has ended. Everything else is copied into memory that the next snapshot uses
+    again, so the first one is the slowest.
 
     Args:
         path: As in `save`.
