@@ -1,0 +1,205 @@
+//! A copy of the repository with the changes in it, and the tests built from it. Changes that the compiler refuses are taken out.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::Deserialize;
+
+use crate::Failure;
+use crate::listed::Mutant;
+use crate::schemata::{Schemata, ids_of, of_file};
+
+/// The crate whose sources are changed.
+pub const CRATE: &str = "crates/regrow";
+
+/// So often the compiler is asked, before it is given up.
+const ROUNDS_MAX: usize = 40;
+
+pub struct Compiled {
+    /// The tests' programs.
+    pub binaries: Vec<PathBuf>,
+    /// No place was found for these: constants, conditions that bind.
+    pub without_a_place: BTreeSet<usize>,
+    pub refused: BTreeSet<usize>,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    reason: String,
+    message: Option<Diagnostic>,
+    executable: Option<PathBuf>,
+    profile: Option<Profile>,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+#[derive(Deserialize)]
+struct Diagnostic {
+    level: String,
+    rendered: Option<String>,
+    spans: Vec<DiagnosticSpan>,
+    children: Vec<Diagnostic>,
+}
+
+#[derive(Deserialize)]
+struct DiagnosticSpan {
+    file_name: String,
+    byte_start: usize,
+    byte_end: usize,
+}
+
+/// Copies the repository's files, puts the changes in, and builds the tests.
+pub fn compile(repository: &Path, out: &Path, mutants: &[Mutant]) -> Result<Compiled, Failure> {
+    let tree = out.join("tree");
+    let changed: HashSet<&Path> = mutants.iter().map(|mutant| mutant.file.as_path()).collect();
+    copy_tree(repository, &tree, &changed)?;
+    let mut refused = BTreeSet::new();
+    for round in 1..=ROUNDS_MAX {
+        let files = write_changes(repository, &tree, mutants, &refused)?;
+        let messages = cargo(
+            &tree,
+            out,
+            &["check", "-p", "regrow", "--features", "cloud", "--lib", "--profile", "test"],
+        )?;
+        let bad = to_blame(&messages, &files)?;
+        println!("round {round}: {} changes refused by the compiler", bad.len());
+        if bad.is_empty() {
+            let placed: HashSet<usize> = files.values().flat_map(ids_of).collect();
+            let without = (0..mutants.len()).filter(|id| !placed.contains(id) && !refused.contains(id));
+            let without_a_place = without.collect();
+            return Ok(Compiled { binaries: build(&tree, out)?, without_a_place, refused });
+        }
+        refused.extend(bad);
+    }
+    Err("the compiler refuses one change after another".into())
+}
+
+fn build(tree: &Path, out: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let messages =
+        cargo(tree, out, &["test", "--no-run", "-p", "regrow", "--features", "cloud", "--lib", "--tests"])?;
+    if let Some(error) = errors(&messages).next() {
+        return Err(error.rendered.clone().unwrap_or_default().into());
+    }
+    let is_test = |message: &Message| message.profile.as_ref().is_some_and(|profile| profile.test);
+    Ok(messages.into_iter().filter(is_test).filter_map(|message| message.executable).collect())
+}
+
+fn copy_tree(repository: &Path, tree: &Path, changed: &HashSet<&Path>) -> Result<(), Failure> {
+    let listed = Command::new("git")
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .current_dir(repository)
+        .output()?;
+    for name in String::from_utf8(listed.stdout)?.split('\0').filter(|name| !name.is_empty()) {
+        let (from, to) = (repository.join(name), tree.join(name));
+        if changed.contains(Path::new(name)) || !from.is_file() {
+            continue;
+        }
+        write_if_new(&to, &fs::read(&from)?)?;
+    }
+    let switch = include_str!("switch.rs.txt");
+    write_if_new(&tree.join(CRATE).join("src/mutants.rs"), switch.as_bytes())?;
+    let root = fs::read_to_string(repository.join(CRATE).join("src/lib.rs"))?;
+    write_if_new(&tree.join(CRATE).join("src/lib.rs"), format!("{root}\nmod mutants;\n").as_bytes())
+}
+
+/// Leaves a file with these bytes alone, so that it is not compiled again.
+fn write_if_new(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    if fs::read(path).is_ok_and(|there| there == bytes) {
+        return Ok(());
+    }
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    Ok(fs::write(path, bytes)?)
+}
+
+fn write_changes(
+    repository: &Path,
+    tree: &Path,
+    mutants: &[Mutant],
+    refused: &BTreeSet<usize>,
+) -> Result<HashMap<PathBuf, Schemata>, Failure> {
+    let mut by_file: HashMap<&Path, Vec<(usize, &Mutant)>> = HashMap::new();
+    for (id, mutant) in mutants.iter().enumerate() {
+        let of_this_file = by_file.entry(&mutant.file).or_default();
+        if !refused.contains(&id) {
+            of_this_file.push((id, mutant));
+        }
+    }
+    let mut files = HashMap::new();
+    for (file, of_this_file) in by_file {
+        let source = fs::read_to_string(repository.join(file))?;
+        let schemata =
+            of_file(&source, &of_this_file).map_err(|error| format!("{}: {error}", file.display()))?;
+        write_if_new(&tree.join(file), schemata.text.as_bytes())?;
+        files.insert(file.to_owned(), schemata);
+    }
+    Ok(files)
+}
+
+fn cargo(tree: &Path, out: &Path, arguments: &[&str]) -> Result<Vec<Message>, Failure> {
+    let mut command = Command::new("cargo");
+    command.args(arguments).args(["--locked", "--message-format=json"]).current_dir(tree);
+    command.env("CARGO_TARGET_DIR", out.join("build")).env("CARGO_PROFILE_DEV_DEBUG", "0");
+    let output = command.stderr(Stdio::inherit()).output()?;
+    let lines = String::from_utf8(output.stdout)?;
+    let messages: Vec<Message> = lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    match messages.iter().any(|message| message.reason == "build-finished") {
+        true => Ok(messages),
+        false => Err("cargo did not even begin to build".into()),
+    }
+}
+
+fn errors(messages: &[Message]) -> impl Iterator<Item = &Diagnostic> {
+    let diagnostics = messages.iter().filter(|message| message.reason == "compiler-message");
+    diagnostics
+        .filter_map(|message| message.message.as_ref())
+        .filter(|found| found.level.starts_with("error"))
+}
+
+/// The changes that errors are about: those whose text an error points at, else the innermost ones around it.
+fn to_blame(messages: &[Message], files: &HashMap<PathBuf, Schemata>) -> Result<BTreeSet<usize>, Failure> {
+    let mut bad = BTreeSet::new();
+    for error in errors(messages).filter(|error| !error.spans.is_empty()) {
+        let of_children = error.children.iter().flat_map(|child| &child.spans);
+        let spans: Vec<&DiagnosticSpan> = error.spans.iter().chain(of_children).collect();
+        let before = bad.len();
+        bad.extend(spans.iter().flat_map(|span| pointed_at(span, files)));
+        if bad.len() == before && !spans.iter().any(|span| pointed_at(span, files).next().is_some()) {
+            let around = spans.iter().filter_map(|span| innermost(span, files));
+            let found: Vec<usize> = around.flatten().collect();
+            if found.is_empty() {
+                return Err(error.rendered.clone().unwrap_or_default().into());
+            }
+            bad.extend(found);
+        }
+    }
+    Ok(bad)
+}
+
+fn of_span<'a>(span: &DiagnosticSpan, files: &'a HashMap<PathBuf, Schemata>) -> Option<&'a Schemata> {
+    files.get(Path::new(&span.file_name))
+}
+
+fn pointed_at<'a>(
+    span: &'a DiagnosticSpan,
+    files: &'a HashMap<PathBuf, Schemata>,
+) -> impl Iterator<Item = usize> + 'a {
+    let pieces = of_span(span, files).into_iter().flat_map(|schemata| &schemata.pieces);
+    let is_in = |added: &std::ops::Range<usize>| added.start <= span.byte_start && span.byte_end <= added.end;
+    pieces.filter(move |piece| is_in(&piece.added)).map(|piece| piece.id)
+}
+
+fn innermost(span: &DiagnosticSpan, files: &HashMap<PathBuf, Schemata>) -> Option<Vec<usize>> {
+    let schemata = of_span(span, files)?;
+    let is_around =
+        |place: &std::ops::Range<usize>| place.start < span.byte_end && span.byte_start < place.end;
+    let around: Vec<_> = schemata.pieces.iter().filter(|piece| is_around(&piece.place)).collect();
+    let least = around.iter().map(|piece| piece.place.len()).min()?;
+    Some(around.iter().filter(|piece| piece.place.len() == least).map(|piece| piece.id).collect())
+}

@@ -1,0 +1,205 @@
+//! Mutation testing in hours where a build for each change would take days.
+//!
+//! `cargo mutants` lists the changes. All of them are put into one copy of the sources, each behind a condition, and built once. Every
+//! test is run once to see which changes it comes by. Then one change after another is switched on, and the tests that come by it are
+//! run, until one fails. A change that none notices has survived: a test is missing, or the change makes no difference.
+//!
+//! ```text
+//! listed ─▶ schemata ─▶ compiled ─▶ suite (trace) ─▶ suite (run, one change on) ─▶ outcomes.jsonl
+//! ```
+//! Outcomes are written as they come, and a run that was ended goes on where it was.
+
+mod compiled;
+mod listed;
+mod schemata;
+mod suite;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use serde::{Deserialize, Serialize};
+
+use crate::compiled::{CRATE, Compiled, compile};
+use crate::listed::Mutant;
+use crate::suite::{Outcome, Test, empty, trace, workers};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Which changes of the sources no test notices.
+#[derive(Parser)]
+struct Arguments {
+    /// What `cargo mutants --list --json` has written.
+    list: PathBuf,
+    /// The folder for the copy, its build, and outcomes.jsonl.
+    out: PathBuf,
+    /// Only changes of files whose paths have one of these in them.
+    #[arg(long)]
+    only: Vec<String>,
+    /// Seconds of tests for each change; one that none has noticed by then counts as survived.
+    #[arg(long, default_value_t = 60)]
+    budget_s: u64,
+    /// Every n-th change alone.
+    #[arg(long, default_value_t = 1)]
+    every: usize,
+    /// Programs of tests that are left out, by the beginning of their names.
+    #[arg(long)]
+    without: Vec<String>,
+}
+
+/// What became of a change.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Judged {
+    name: String,
+    file: PathBuf,
+    what: Fate,
+    /// The test that noticed it.
+    by: Option<String>,
+    /// How many were run, and how many come by it.
+    tests_run: usize,
+    tests: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+enum Fate {
+    Caught,
+    TookTooLong,
+    /// All tests that come by it pass.
+    Survived,
+    /// Those that fitted into the budget pass.
+    OutOfBudget,
+    /// No test comes by it.
+    Unreached,
+    /// In a constant, or in a condition that binds: it cannot be switched.
+    Unswitchable,
+    /// It does not compile.
+    Refused,
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let mutants = Mutant::read_all(&arguments.list, &arguments.only)?;
+    fs::create_dir_all(&arguments.out)?;
+    let out = arguments.out.canonicalize()?;
+    println!("{} changes", mutants.len());
+    let compiled = compile(&std::env::current_dir()?, &out, &mutants)?;
+    let mut binaries = compiled.binaries.clone();
+    binaries.retain(|binary| {
+        let name = binary.file_name().unwrap_or_default().to_string_lossy();
+        !arguments.without.iter().any(|other| name.starts_with(other))
+    });
+    let folder = out.join("tree").join(CRATE);
+    let tests = trace(&binaries, &folder, &out, mutants.len())?;
+    let path = out.join("outcomes.jsonl");
+    judge(arguments, &mutants, &compiled, &tests, &folder, &path)?;
+    summarize(&path)
+}
+
+fn read_outcomes(path: &Path) -> Result<Vec<Judged>, Failure> {
+    let Ok(file) = File::open(path) else { return Ok(Vec::new()) };
+    BufReader::new(file).lines().map(|line| Ok(serde_json::from_str(&line?)?)).collect()
+}
+
+fn judge(
+    arguments: &Arguments,
+    mutants: &[Mutant],
+    compiled: &Compiled,
+    tests: &[Test],
+    folder: &Path,
+    path: &Path,
+) -> Result<(), Failure> {
+    let known: HashMap<String, Judged> =
+        read_outcomes(path)?.into_iter().map(|judged| (judged.name.clone(), judged)).collect();
+    let outcomes = Mutex::new(File::options().create(true).append(true).open(path)?);
+    let kills: Mutex<HashMap<(&Path, usize), usize>> = Mutex::default();
+    let next = AtomicUsize::new(0);
+    let out = path.parent().unwrap_or(path);
+    workers(out, folder, |room| {
+        loop {
+            let id = next.fetch_add(1, Ordering::Relaxed) * arguments.every;
+            let Some(mutant) = mutants.get(id) else { return Ok(()) };
+            if known.contains_key(&mutant.name) {
+                continue;
+            }
+            let mut reaching: Vec<usize> = Vec::new();
+            reaching.extend(
+                tests.iter().enumerate().filter(|(_, test)| test.reaches.contains(&id)).map(|(at, _)| at),
+            );
+            let order = kills.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let kills_of = |at: usize| order.get(&(mutant.file.as_path(), at)).copied().unwrap_or(0);
+            reaching
+                .sort_by_key(|&at| (std::cmp::Reverse(kills_of(at)), tests.get(at).map(|test| test.takes)));
+            let mut judged = Judged {
+                name: mutant.name.clone(),
+                file: mutant.file.clone(),
+                what: if reaching.is_empty() { Fate::Unreached } else { Fate::Survived },
+                by: None,
+                tests_run: 0,
+                tests: reaching.len(),
+            };
+            if compiled.refused.contains(&id) {
+                judged.what = Fate::Refused;
+            } else if compiled.without_a_place.contains(&id) {
+                judged.what = Fate::Unswitchable;
+            }
+            let began = Instant::now();
+            for at in reaching {
+                let Some(test) = tests.get(at) else { continue };
+                if began.elapsed() > Duration::from_secs(arguments.budget_s) {
+                    judged.what = Fate::OutOfBudget;
+                    break;
+                }
+                judged.tests_run += 1;
+                let outcome = test.run(room, ("REGROW_MUTANT", &id.to_string()), test.limit())?;
+                empty(room.temporary)?;
+                if outcome == Outcome::Passed {
+                    continue;
+                }
+                judged.what = if outcome == Outcome::Failed { Fate::Caught } else { Fate::TookTooLong };
+                judged.by = Some(test.name.clone());
+                *kills
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .entry((&mutant.file, at))
+                    .or_default() += 1;
+                break;
+            }
+            println!(
+                "{id} {:?} after {} of {}: {}",
+                judged.what, judged.tests_run, judged.tests, judged.name
+            );
+            let mut line = serde_json::to_string(&judged)?;
+            line.push('\n');
+            outcomes.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes())?;
+        }
+    })
+}
+
+fn summarize(path: &Path) -> Result<(), Failure> {
+    let mut by_folder: BTreeMap<String, BTreeMap<Fate, usize>> = BTreeMap::new();
+    for judged in read_outcomes(path)? {
+        let below = judged.file.strip_prefix(CRATE).unwrap_or(&judged.file);
+        let folder = below.parent().unwrap_or(below).display().to_string();
+        *by_folder.entry(folder).or_default().entry(judged.what).or_default() += 1;
+        *by_folder.entry("all".to_owned()).or_default().entry(judged.what).or_default() += 1;
+    }
+    for (folder, counts) in by_folder {
+        println!("{folder}: {counts:?}");
+    }
+    Ok(())
+}

@@ -1,0 +1,279 @@
+//! All changes of a file in one text, each behind a condition of its own.
+//!
+//! ```text
+//! len < max            (if on(7) { len == max } else if on(8) { len > max } else { len < max })
+//! fn f() -> u64 { n }  fn f() -> u64 { if on(9) { return 0; } n }
+//! ```
+//!
+//! The text is only added to, and no line is: where the compiler refuses something, its byte says which change it was.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use proc_macro2::{LineColumn, Span};
+use quote::ToTokens;
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::{Arm, BinOp, Block, Expr, ExprBinary, ExprStruct, ExprUnary, Signature};
+
+use crate::Failure;
+use crate::listed::{Genre, Mutant};
+
+/// The condition under which a change is made.
+pub fn is_on(id: usize) -> String {
+    format!("crate::mutants::on({id})")
+}
+
+/// A file with its changes.
+#[derive(Debug)]
+pub struct Schemata {
+    pub text: String,
+    /// Where each change stands in the text, and the whole place that it changes.
+    pub pieces: Vec<Piece>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Piece {
+    pub id: usize,
+    pub added: Range<usize>,
+    pub place: Range<usize>,
+}
+
+/// The changes of a file whose numbers are given; those that no place was found for are left out.
+pub fn of_file(source: &str, mutants: &[(usize, &Mutant)]) -> Result<Schemata, Failure> {
+    let parsed = syn::parse_file(source)?;
+    let mut wanted: HashMap<_, Vec<(usize, &Mutant)>> = HashMap::new();
+    for &(id, mutant) in mutants {
+        let at = mutant.span.start;
+        wanted.entry((mutant.genre, at.line, at.column)).or_default().push((id, mutant));
+    }
+    let mut finder = Finder { wanted, edits: Vec::new(), depth: 0, constants: 0 };
+    finder.visit_file(&parsed);
+    Ok(apply(source, finder.edits))
+}
+
+/// A text that is put in.
+struct Edit {
+    at: usize,
+    /// Closings stand before openings, those of what is inside before those of what is around it.
+    order: (bool, i64),
+    text: String,
+    ids: Vec<usize>,
+    place: Range<usize>,
+}
+
+fn apply(source: &str, mut edits: Vec<Edit>) -> Schemata {
+    edits.sort_by_key(|edit| (edit.at, edit.order));
+    let mut text = String::with_capacity(source.len() * 2);
+    let mut pieces = Vec::new();
+    let mut shifts = Vec::new();
+    let mut done = 0;
+    for edit in &edits {
+        text.push_str(source.get(done..edit.at).unwrap_or_default());
+        done = edit.at;
+        shifts.push((edit.at, text.len() - edit.at));
+        let start = text.len();
+        text.push_str(&edit.text);
+        for &id in &edit.ids {
+            // By itself, where the text has a condition for it alone.
+            let own = edit.text.find(&is_on(id)).map_or(0, |at| at);
+            let rest = edit.text.get(own..).unwrap_or_default();
+            let end = rest.find(" else ").map_or(rest.len(), |at| at);
+            pieces.push(Piece { id, added: start + own..start + own + end, place: edit.place.clone() });
+        }
+    }
+    text.push_str(source.get(done..).unwrap_or_default());
+    let shifted = |at: usize| {
+        let before = shifts.partition_point(|(place, _)| *place <= at);
+        at + before.checked_sub(1).and_then(|last| shifts.get(last)).map_or(0, |(_, shift)| *shift)
+    };
+    for piece in &mut pieces {
+        piece.place = shifted(piece.place.start)..shifted(piece.place.end);
+    }
+    Schemata { text, pieces }
+}
+
+struct Finder<'a> {
+    wanted: HashMap<(Genre, usize, usize), Vec<(usize, &'a Mutant)>>,
+    edits: Vec<Edit>,
+    depth: i64,
+    /// Inside so many things that the compiler computes: no condition can stand there.
+    constants: usize,
+}
+
+impl<'a> Finder<'a> {
+    fn take(&mut self, genre: Genre, at: LineColumn) -> Vec<(usize, &'a Mutant)> {
+        if self.constants > 0 {
+            return Vec::new();
+        }
+        self.wanted.remove(&(genre, at.line, at.column + 1)).unwrap_or_default()
+    }
+
+    fn open(&mut self, at: usize, text: String, ids: Vec<usize>, place: &Range<usize>) {
+        self.depth += 1;
+        self.edits.push(Edit { at, order: (true, self.depth), text, ids, place: place.clone() });
+    }
+
+    fn close(&mut self, at: usize, text: &str, place: &Range<usize>) {
+        let order = (false, -self.depth);
+        self.edits.push(Edit { at, order, text: text.to_owned(), ids: Vec::new(), place: place.clone() });
+    }
+
+    /// One of the others, or what is there.
+    fn choose(&mut self, place: Range<usize>, others: Vec<(usize, String)>) {
+        if others.is_empty() {
+            return;
+        }
+        let conditions = others.iter().map(|(id, other)| format!("if {} {{ {other} }} else ", is_on(*id)));
+        let text = format!("({}{{ ", conditions.collect::<String>());
+        self.open(place.start, text, others.iter().map(|(id, _)| *id).collect(), &place);
+        self.close(place.end, " })", &place);
+    }
+
+    fn body(&mut self, signature: &Signature, block: &Block) {
+        let Some(first) = block.stmts.first().filter(|_| signature.constness.is_none()) else { return };
+        let place = bytes_of(block.span());
+        let at = bytes_of(first.span()).start;
+        for (id, mutant) in self.take(Genre::FnValue, first.span().start()) {
+            let value = mutant.replacement.replace('\n', " ");
+            self.open(at, format!("if {} {{ return {value}; }} ", is_on(id)), vec![id], &place);
+        }
+    }
+
+    fn in_constant(&mut self, visit: impl FnOnce(&mut Self)) {
+        self.constants += 1;
+        visit(self);
+        self.constants -= 1;
+    }
+}
+
+fn bytes_of(span: Span) -> Range<usize> {
+    span.byte_range()
+}
+
+/// On one line, without comments.
+fn flat(tokens: &impl ToTokens) -> String {
+    tokens.to_token_stream().to_string().replace('\n', " ")
+}
+
+/// Whether a condition binds something: then it is no value.
+fn binds(expression: &Expr) -> bool {
+    match expression {
+        Expr::Let(_) => true,
+        Expr::Binary(ExprBinary { left, op: BinOp::And(_), right, .. }) => binds(left) || binds(right),
+        _ => false,
+    }
+}
+
+impl<'ast> Visit<'ast> for Finder<'_> {
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        self.body(&item.sig, &item.block);
+        match item.sig.constness {
+            Some(_) => self.in_constant(|finder| visit::visit_item_fn(finder, item)),
+            None => visit::visit_item_fn(self, item),
+        }
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+        self.body(&item.sig, &item.block);
+        match item.sig.constness {
+            Some(_) => self.in_constant(|finder| visit::visit_impl_item_fn(finder, item)),
+            None => visit::visit_impl_item_fn(self, item),
+        }
+    }
+
+    fn visit_trait_item_fn(&mut self, item: &'ast syn::TraitItemFn) {
+        if let Some(block) = &item.default {
+            self.body(&item.sig, block);
+        }
+        visit::visit_trait_item_fn(self, item);
+    }
+
+    fn visit_item_const(&mut self, item: &'ast syn::ItemConst) {
+        self.in_constant(|finder| visit::visit_item_const(finder, item));
+    }
+
+    fn visit_impl_item_const(&mut self, item: &'ast syn::ImplItemConst) {
+        self.in_constant(|finder| visit::visit_impl_item_const(finder, item));
+    }
+
+    fn visit_item_static(&mut self, item: &'ast syn::ItemStatic) {
+        self.in_constant(|finder| visit::visit_item_static(finder, item));
+    }
+
+    fn visit_type(&mut self, item: &'ast syn::Type) {
+        self.in_constant(|finder| visit::visit_type(finder, item));
+    }
+
+    fn visit_expr_repeat(&mut self, repeat: &'ast syn::ExprRepeat) {
+        self.visit_expr(&repeat.expr);
+        self.in_constant(|finder| finder.visit_expr(&repeat.len));
+    }
+
+    fn visit_expr_binary(&mut self, binary: &'ast ExprBinary) {
+        if !binds(&binary.left) && !binds(&binary.right) {
+            let (left, right) = (flat(&binary.left), flat(&binary.right));
+            let others = self.take(Genre::BinaryOperator, binary.op.span().start());
+            let others =
+                others.iter().map(|(id, mutant)| (*id, format!("{left} {} {right}", mutant.replacement)));
+            self.choose(bytes_of(binary.span()), others.collect());
+        }
+        visit::visit_expr_binary(self, binary);
+    }
+
+    fn visit_expr_unary(&mut self, unary: &'ast ExprUnary) {
+        let operand = flat(&unary.expr);
+        let others = self.take(Genre::UnaryOperator, unary.span().start());
+        let others = others.iter().map(|(id, _)| (*id, operand.clone()));
+        self.choose(bytes_of(unary.span()), others.collect());
+        visit::visit_expr_unary(self, unary);
+    }
+
+    fn visit_arm(&mut self, arm: &'ast Arm) {
+        let guard = arm.guard.as_ref().map(|(_, guard)| guard).filter(|guard| !binds(guard));
+        let deleted = self.take(Genre::MatchArm, arm.span().start());
+        if arm.guard.is_none() || guard.is_some() {
+            for (id, _) in deleted {
+                let place = bytes_of(arm.pat.span());
+                match guard {
+                    Some(guard) => {
+                        let place = bytes_of(guard.span());
+                        self.open(place.start, format!("!{} && (", is_on(id)), vec![id], &place);
+                        self.close(place.end, ")", &place);
+                    }
+                    None => self.open(place.end, format!(" if !{}", is_on(id)), vec![id], &place),
+                }
+            }
+        }
+        if let Some(guard) = guard {
+            let others = self.take(Genre::MatchArmGuard, guard.span().start());
+            let others = others.iter().map(|(id, mutant)| (*id, mutant.replacement.clone()));
+            self.choose(bytes_of(guard.span()), others.collect());
+        }
+        visit::visit_arm(self, arm);
+    }
+
+    fn visit_expr_struct(&mut self, made: &'ast ExprStruct) {
+        if let Some(rest) = &made.rest {
+            for field in &made.fields {
+                for (id, _) in self.take(Genre::StructField, field.span().start()) {
+                    let other = format!("({}).{}", flat(rest), flat(&field.member));
+                    let place = bytes_of(field.expr.span());
+                    if field.colon_token.is_some() {
+                        self.choose(place, vec![(id, other)]);
+                    } else {
+                        let own = flat(&field.expr);
+                        let text = format!(": if {} {{ {other} }} else {{ {own} }}", is_on(id));
+                        self.open(place.end, text, vec![id], &place);
+                    }
+                }
+            }
+        }
+        visit::visit_expr_struct(self, made);
+    }
+}
+
+/// The numbers of the changes that a text has.
+pub fn ids_of(schemata: &Schemata) -> HashSet<usize> {
+    schemata.pieces.iter().map(|piece| piece.id).collect()
+}

@@ -1,0 +1,159 @@
+//! The tests: which changes each comes by, how long it takes, and running one under a change.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::{Deserialize, Serialize};
+
+use crate::Failure;
+
+/// More memory, or longer files, than any test wants.
+const LIMITS: [&str; 2] = ["--as=17179869184", "--fsize=17179869184"];
+
+/// A test that passes without a change.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Test {
+    pub binary: PathBuf,
+    pub name: String,
+    pub takes: Duration,
+    /// The changes that it comes by.
+    pub reaches: Vec<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Passed,
+    Failed,
+    TookTooLong,
+}
+
+/// What surrounds a run of a test.
+pub struct Room<'a> {
+    /// The folder of the crate: tests find their fixtures from there.
+    pub folder: &'a Path,
+    /// For the files of tests, emptied by whoever gives it.
+    pub temporary: &'a Path,
+}
+
+impl Test {
+    /// Runs it with a variable of the environment.
+    pub fn run(&self, room: &Room<'_>, variable: (&str, &str), limit: Duration) -> Result<Outcome, Failure> {
+        let mut command = Command::new("prlimit");
+        command.args(LIMITS).arg("--").arg(&self.binary).args(["--exact", &self.name, "--test-threads", "1"]);
+        command.current_dir(room.folder).env("CARGO_MANIFEST_DIR", room.folder).env("TMPDIR", room.temporary);
+        command.env(variable.0, variable.1).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut child = command.spawn()?;
+        let outcome = wait(&mut child, limit);
+        // Children of the test that are left, too.
+        if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        child.wait()?;
+        outcome
+    }
+
+    /// Under a change it may take longer, but not for ever.
+    pub fn limit(&self) -> Duration {
+        Duration::from_secs(5) + self.takes * 5
+    }
+}
+
+fn wait(child: &mut Child, limit: Duration) -> Result<Outcome, Failure> {
+    let began = Instant::now();
+    let mut pause = Duration::from_millis(1);
+    while began.elapsed() < limit {
+        if let Some(status) = child.try_wait()? {
+            return Ok(if status.success() { Outcome::Passed } else { Outcome::Failed });
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+    Ok(Outcome::TookTooLong)
+}
+
+/// All tests of these programs, each run once without a change; those that fail are left out, and named.
+pub fn trace(binaries: &[PathBuf], folder: &Path, out: &Path, count: usize) -> Result<Vec<Test>, Failure> {
+    let mut found = Vec::new();
+    for binary in binaries {
+        let listed =
+            Command::new(binary).args(["--list", "--format", "terse"]).current_dir(folder).output()?;
+        let ignored = Command::new(binary)
+            .args(["--list", "--format", "terse", "--ignored"])
+            .current_dir(folder)
+            .output()?;
+        let ignored = String::from_utf8(ignored.stdout)?;
+        let names = String::from_utf8(listed.stdout)?;
+        let names = names.lines().filter(|line| !ignored.lines().any(|other| other == *line));
+        for name in names.filter_map(|line| line.strip_suffix(": test")) {
+            let (binary, name) = (binary.clone(), name.to_owned());
+            found.push(Test { binary, name, takes: Duration::ZERO, reaches: Vec::new() });
+        }
+    }
+    println!("{} tests are run once each", found.len());
+    let next = AtomicUsize::new(0);
+    let passed = Mutex::new(Vec::new());
+    workers(out, folder, |room| {
+        let seen = room.temporary.with_extension("trace");
+        while let Some(test) = found.get(next.fetch_add(1, Ordering::Relaxed)) {
+            fs::write(&seen, vec![0; count])?;
+            let began = Instant::now();
+            let variable = ("REGROW_MUTANTS_TRACE", &*seen.to_string_lossy());
+            let outcome = test.run(room, variable, Duration::from_secs(120))?;
+            empty(room.temporary)?;
+            if outcome != Outcome::Passed {
+                println!("left out, it fails without a change: {}", test.name);
+                continue;
+            }
+            let reached = fs::read(&seen)?.into_iter().enumerate().filter(|(_, byte)| *byte != 0);
+            let reaches: Vec<usize> = reached.map(|(id, _)| id).collect();
+            let mut passed = passed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            passed.push(Test { takes: began.elapsed(), reaches, ..test.clone() });
+        }
+        Ok(())
+    })?;
+    Ok(passed.into_inner().unwrap_or_default())
+}
+
+/// Runs the same on every core, each with a folder of its own.
+pub fn workers(
+    out: &Path,
+    folder: &Path,
+    work: impl Fn(&Room<'_>) -> Result<(), Failure> + Sync,
+) -> Result<(), Failure> {
+    let count = thread::available_parallelism().map_or(1, usize::from);
+    let results: Vec<Result<(), Failure>> = thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = (0..count)
+            .map(|number| {
+                scope.spawn(move || {
+                    let temporary = out.join(format!("tmp-{number}"));
+                    fs::create_dir_all(&temporary)?;
+                    work(&Room { folder, temporary: &temporary })
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| Err("a worker panicked".into())))
+            .collect()
+    });
+    results.into_iter().collect()
+}
+
+/// Removes what tests have left.
+pub fn empty(folder: &Path) -> Result<(), Failure> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        // Folders that a test has made read-only stay.
+        let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+    }
+    Ok(())
+}
