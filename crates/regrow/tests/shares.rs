@@ -103,6 +103,33 @@ fn what_several_convert_is_what_one_converts() {
 }
 
 #[test]
+fn shares_take_what_a_base_has() {
+    let (_folder, places) = places("shares-base");
+    for to in &places {
+        let (source, base, target) = (to.join("s"), to.join("b"), to.join("t"));
+        save(&source, 1, &Layout::default());
+        let begun = SharedConvert::begin(&source, &base, &converting()).unwrap();
+        let shares = convert_all(&begun, &source, &base, 2);
+        begun.finish(&shares).unwrap();
+        let save = SaveOptions { base: Some(base.clone()), ..converting().save };
+        let options = ConvertOptions { save, ..converting() };
+        let begun = SharedConvert::begin(&source, &target, &options).unwrap();
+        let share = |share| ConvertShare { ticket: begun.ticket(), share, count: 2 };
+        let shares = [0, 1].map(|at| convert_share(&source, &target, &options, &share(at)).unwrap());
+        let reused: u64 = shares.iter().map(|share| share.reused_bytes).sum();
+        let len_bytes: u64 = files_at(&base)
+            .iter()
+            .filter(|(name, _)| name.ends_with(".safetensors"))
+            .map(|(_, it)| it.len() as u64)
+            .sum();
+        assert_eq!(reused, len_bytes, "{to}");
+        let report = begun.finish(&shares).unwrap();
+        assert_eq!(report.save.reused_bytes, len_bytes, "{to}");
+        assert_eq!(bytes_of(&regrow::load(&target).unwrap()), bytes_of(&tree(1)), "{to}");
+    }
+}
+
+#[test]
 fn a_share_that_is_written_twice_is_in_it_once() {
     let (_folder, places) = places("shares-twice");
     for to in &places {

@@ -315,3 +315,130 @@ fn handlers_in(folder: &Location) -> Option<serde_json::Value> {
     let mut document: serde_json::Value = serde_json::from_slice(&text).ok()?;
     document.get_mut("item_handlers").map(serde_json::Value::take)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    /// Whatever regrow would take for its own without a record, an overwrite removes.
+    #[test]
+    fn names_of_regrow_are_told_from_those_that_look_like_them() {
+        for name in [
+            "model.safetensors",
+            "model-00001-of-00002.safetensors",
+            "model-00001-of-00002-2.safetensors",
+            "model-00001-of-00002-2-3.safetensors",
+        ] {
+            assert!(is_data_file_of_regrow(name), "{name}");
+        }
+        for name in [
+            "models.safetensors",
+            "model-.safetensors",
+            "model-1.safetensors",
+            "model-a-of-00002.safetensors",
+            "model-00001-of-b.safetensors",
+            "model-00001-of-00002-x.safetensors",
+            "model-00001-of-.safetensors",
+            "model--of-00002.safetensors",
+            "model-00001-of-00002-.safetensors",
+            "model-1a-of-2.safetensors",
+            "model.safetensors.bak",
+            "my-model.safetensors",
+        ] {
+            assert!(!is_data_file_of_regrow(name), "{name}");
+        }
+        for name in ["regrow.process_0.json", "regrow.process_12.zstd"] {
+            assert!(is_part_of_regrow(name), "{name}");
+        }
+        for name in [
+            "regrow.process_.json",
+            "regrow.process_a.json",
+            "regrow.process_1a.json",
+            "regrow.process_0.txt",
+            "regrow.process_0",
+            "regrow.process.json",
+        ] {
+            assert!(!is_part_of_regrow(name), "{name}");
+        }
+    }
+
+    fn part(folder: &Path, has_npy: bool) -> bool {
+        is_part(&Location::local(folder), has_npy, DEPTH_MAX).unwrap()
+    }
+
+    #[test]
+    fn a_folder_belongs_only_if_all_in_it_does() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = |files: &[&str]| {
+            let folder = root.path().join(format!("case{}", fs::read_dir(root.path()).unwrap().count()));
+            fs::create_dir(&folder).unwrap();
+            for file in files {
+                fs::create_dir_all(folder.join(file).parent().unwrap()).unwrap();
+                fs::write(folder.join(file), "x").unwrap();
+            }
+            folder
+        };
+        assert!(part(&folder(&[]), false));
+        assert!(part(&folder(&["metadata"]), false));
+        let named = folder(&[]);
+        fs::write(named.join(named.file_name().unwrap()), "x").unwrap();
+        assert!(part(&named, false));
+        assert!(part(&folder(&[".zarray", "thesis.txt"]), false));
+        assert!(part(&folder(&["a.npy", "b/c.npy"]), true));
+        for (files, has_npy) in [
+            (&["thesis.txt"][..], false),
+            (&["metadata", "thesis.txt"], false),
+            (&["a.npy"], false),
+            (&["a.npy", "thesis.txt"], true),
+            (&["a/b/thesis.txt"], true),
+        ] {
+            assert!(!part(&folder(files), has_npy), "{files:?} {has_npy}");
+        }
+        let linked = folder(&[]);
+        std::os::unix::fs::symlink("/etc/hostname", linked.join("metadata")).unwrap();
+        assert!(!part(&linked, false));
+        let linked = folder(&[]);
+        std::os::unix::fs::symlink("/tmp", linked.join("inner")).unwrap();
+        assert!(!part(&linked, false));
+        // As deep as is looked, and one deeper.
+        for (depth, belongs) in [(DEPTH_MAX, true), (DEPTH_MAX + 1, false)] {
+            let top = folder(&[]);
+            fs::create_dir_all(top.join(vec!["a"; depth].join("/"))).unwrap();
+            assert_eq!(part(&top, false), belongs, "{depth}");
+        }
+    }
+
+    #[test]
+    fn no_more_strangers_are_named_than_anybody_reads() {
+        let root = tempfile::tempdir().unwrap();
+        for (count, named) in [(0, 0), (SHOWN_MAX, SHOWN_MAX), (SHOWN_MAX + 9, SHOWN_MAX + 1)] {
+            let folder = root.path().join(count.to_string());
+            fs::create_dir(&folder).unwrap();
+            (0..count).for_each(|at| fs::write(folder.join(format!("{at}.txt")), "x").unwrap());
+            assert_eq!(strangers_in(&Location::local(&folder)).unwrap().len(), named);
+        }
+    }
+
+    #[test]
+    fn long_documents_and_long_lists_are_left_out() {
+        let root = tempfile::tempdir().unwrap();
+        let file = Location::local(root.path().join("x"));
+        assert_eq!(read_short(&file, 10), None);
+        for (len, is_read) in [(10, true), (11, false)] {
+            fs::write(root.path().join("x"), vec![b'x'; len]).unwrap();
+            assert_eq!(read_short(&file, 10).is_some(), is_read, "{len}");
+        }
+        let list = |len: usize| vec!["x".repeat(len - r#"[""]"#.len())];
+        for (len, is_noted) in [
+            (100, true),
+            (FILES_LINE_LEN_MAX_BYTES, true),
+            (FILES_LINE_LEN_MAX_BYTES + 1, false),
+            (FILES_LINE_LEN_MAX_BYTES + 100, false),
+        ] {
+            assert_eq!(!note_of_files(&list(len)).is_empty(), is_noted, "{len}");
+        }
+    }
+}

@@ -61,3 +61,24 @@ impl Drop for Hold {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_held_once_and_by_everybody_after_that() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("a/b/lock");
+        let held = hold(&path).unwrap();
+        assert!(held.is_some(), "this file system has locks");
+        assert_eq!(hold(&path).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        // By another name of the same folder.
+        std::os::unix::fs::symlink("a", root.path().join("c")).unwrap();
+        assert_eq!(hold(&root.path().join("c/b/lock")).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        let other = hold(&root.path().join("a/b/other")).unwrap();
+        drop(held);
+        assert!(hold(&path).unwrap().is_some());
+        drop(other);
+    }
+}

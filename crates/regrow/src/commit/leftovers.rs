@@ -536,4 +536,76 @@ mod tests {
         assert_eq!(fs::read(root.path().join("target/file")).unwrap(), b"first");
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
     }
+
+    /// Cut within no character, wherever the characters begin.
+    #[test]
+    fn long_names_are_shortened_between_characters() {
+        for character in ["x", "ü", "€", "🦀"] {
+            for before in 0..8 {
+                let name = format!("{}{}", "a".repeat(before), character.repeat(400 / character.len()));
+                let name = OsString::from(name);
+                let short = shortened(&name).unwrap();
+                let text = short.to_str().unwrap();
+                let (kept, hash) = text.rsplit_once('~').unwrap();
+                assert_eq!(hash.len(), HASH_LEN);
+                assert!(name.to_str().unwrap().starts_with(kept));
+                // As much of it as there is room for.
+                let room = KEPT_LEN_MAX_BYTES - "~".len() - HASH_LEN;
+                assert!(kept.len() <= room && kept.len() + character.len() > room, "{}", kept.len());
+            }
+        }
+        assert_eq!(shortened(OsStr::new(&"x".repeat(KEPT_LEN_MAX_BYTES))), None);
+        assert!(shortened(OsStr::new(&"x".repeat(KEPT_LEN_MAX_BYTES + 1))).is_some());
+    }
+
+    #[test]
+    fn who_only_finishes_removes_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let name = OsStr::new("target");
+        let put = |path: &Path, content: &str| {
+            fs::create_dir(path).unwrap();
+            fs::write(path.join("file"), content).unwrap();
+        };
+        let unfinished = OwnFolder::make(root.path(), name, false).unwrap().path;
+        fs::write(unfinished.join("file"), "unfinished").unwrap();
+        assert!(!finish(root.path(), name));
+        assert!(unfinished.join("file").is_file());
+        let aside = replaced_path(root.path(), name).unwrap();
+        put(&aside, "old");
+        assert!(finish(root.path(), name), "it has its name again");
+        assert_eq!(fs::read(root.path().join("target/file")).unwrap(), b"old");
+        // The overwrite went through: what it has left is for the next save to remove.
+        put(&aside, "older");
+        assert!(!finish(root.path(), name));
+        assert_eq!(fs::read(aside.join("file")).unwrap(), b"older");
+        assert_eq!(fs::read(root.path().join("target/file")).unwrap(), b"old");
+        // Locked, it is somebody's.
+        let held = lock(&aside).unwrap();
+        assert!(!sweep(root.path(), name));
+        assert!(aside.is_dir() && !unfinished.exists());
+        drop(held);
+        assert!(!sweep(root.path(), name));
+        assert!(!aside.exists());
+        assert_eq!(fs::read(root.path().join("target/file")).unwrap(), b"old");
+    }
+
+    #[test]
+    fn a_copy_is_taken_by_one_at_a_time_and_private_where_it_is_to_be() {
+        let root = tempfile::tempdir().unwrap();
+        let name = OsStr::new("target");
+        let plain = OwnFolder::of_copy(root.path(), name, false).unwrap();
+        assert!(!plain.has_beginning);
+        fs::write(plain.path.join(JOURNAL), b"").unwrap();
+        let path = plain.path.clone();
+        drop(plain);
+        let again = OwnFolder::of_copy(root.path(), name, false).unwrap();
+        assert!(again.has_beginning && again.path == path);
+        drop(again);
+        fs::remove_dir_all(&path).unwrap();
+        fs::write(&path, b"a file").unwrap();
+        OwnFolder::of_copy(root.path(), name, false).unwrap_err();
+        assert_eq!(fs::read(&path).unwrap(), b"a file");
+        let error = OwnFolder::of_copy(&root.path().join("none"), name, false).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::NotFound);
+    }
 }

@@ -542,3 +542,50 @@ fn addresses_are_not_saved_into_folders() {
     }
     assert!(!Path::new("gs:").exists());
 }
+
+#[test]
+fn files_of_one_model_are_told_by_their_names() {
+    use super::target::are_of_one_model;
+
+    for (names, is_one) in [
+        (&["m.safetensors"][..], true),
+        (&["m-00001-of-00002.safetensors", "m.safetensors.index.json"], true),
+        // A name that only looks like that of a part is one of its own.
+        (&["m-a-of-00002.safetensors", "m.safetensors"], false),
+        (&["m-00001-of-b.safetensors", "m.safetensors"], false),
+        (&["m--of-00002.safetensors", "m.safetensors"], false),
+        (&["m-00001-of-.safetensors", "m.safetensors"], false),
+        (&["m-a-of-2.safetensors"], true),
+        (&["m-1-of-2.safetensors", "below/m-2-of-2.safetensors"], false),
+        (&["m.safetensors", "notes.txt"], false),
+        (&["m.safetensors", "regrow.seal.json"], true),
+    ] {
+        assert_eq!(are_of_one_model(names), is_one, "{names:?}");
+    }
+}
+
+#[test]
+fn what_may_not_be_replaced_is_refused_before_anything_begins() {
+    let root = tempfile::tempdir().unwrap();
+    let target = Location::local(root.path().join("x"));
+    let is_empty = |at: &Location| match fs::read(at.path()) {
+        Ok(bytes) if bytes.is_empty() => Ok(()),
+        Ok(_) => Err(Error::invalid("precious")),
+        Err(_) => Err(Error::invalid("asked about nothing")),
+    };
+    // Nothing is there, so nobody is asked.
+    for overwrite in [false, true] {
+        StagedFile::may_begin(&target, overwrite, Some(is_empty)).unwrap();
+    }
+    fs::write(target.path(), b"").unwrap();
+    StagedFile::may_begin(&target, true, Some(is_empty)).unwrap();
+    assert_eq!(
+        StagedFile::may_begin(&target, false, Some(is_empty)).unwrap_err().kind(),
+        ErrorKind::AlreadyExists
+    );
+    fs::write(target.path(), b"thesis").unwrap();
+    let error = StagedFile::may_begin(&target, true, Some(is_empty)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    StagedFile::may_begin(&target, true, None).unwrap();
+    assert_eq!(names(root.path()), ["x"]);
+}

@@ -313,3 +313,31 @@ fn overwriters_never_mix_their_files() {
     assert!(saved(&stem).unwrap().ends_with(" 14"));
     assert_eq!(count(root.path()), 2);
 }
+
+/// Who may read all of the files finds them where a dead writer has left them; nobody else looks into the folder.
+#[test]
+fn the_temporary_folder_is_as_open_as_its_files() {
+    use crate::system::{mode_of, set_mode};
+
+    for (first, second, folder) in [
+        (0o644, 0o644, 0o755),
+        (0o640, 0o644, 0o750),
+        (0o644, 0o640, 0o750),
+        (0o604, 0o644, 0o705),
+        (0o600, 0o644, 0o700),
+        (0o644, 0o600, 0o700),
+        (0o600, 0o600, 0o700),
+    ] {
+        let root = tempfile::tempdir().unwrap();
+        let targets = [".data", ".manifest"].map(|suffix| root.path().join(format!("x{suffix}")));
+        let staged = root.path().join("staged");
+        for (at, (target, mode)) in targets.iter().zip([first, second]).enumerate() {
+            let path = staged_path(&staged, at, target);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, "x").unwrap();
+            set_mode(&path, mode).unwrap();
+        }
+        super::open_to_readers(&staged, &targets).unwrap();
+        assert_eq!(mode_of(&fs::metadata(&staged).unwrap()) & 0o777, folder, "{first:o} {second:o}");
+    }
+}
