@@ -53,8 +53,13 @@ struct DiagnosticSpan {
     byte_end: usize,
 }
 
-/// Copies the repository's files, puts the changes in, and builds the tests.
-pub fn compile(repository: &Path, out: &Path, mutants: &[Mutant]) -> Result<Compiled, Failure> {
+/// Copies the repository's files, puts the changes in, and builds the tests: the unit tests and those of `programs`, or all.
+pub fn compile(
+    repository: &Path,
+    out: &Path,
+    mutants: &[Mutant],
+    programs: &[String],
+) -> Result<Compiled, Failure> {
     let tree = out.join("tree");
     let changed: HashSet<&Path> = mutants.iter().map(|mutant| mutant.file.as_path()).collect();
     copy_tree(repository, &tree, &changed)?;
@@ -72,16 +77,20 @@ pub fn compile(repository: &Path, out: &Path, mutants: &[Mutant]) -> Result<Comp
             let placed: HashSet<usize> = files.values().flat_map(ids_of).collect();
             let without = (0..mutants.len()).filter(|id| !placed.contains(id) && !refused.contains(id));
             let without_a_place = without.collect();
-            return Ok(Compiled { binaries: build(&tree, out)?, without_a_place, refused });
+            return Ok(Compiled { binaries: build(&tree, out, programs)?, without_a_place, refused });
         }
         refused.extend(bad);
     }
     Err("the compiler refuses one change after another".into())
 }
 
-fn build(tree: &Path, out: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let messages =
-        cargo(tree, out, &["test", "--no-run", "-p", "regrow", "--features", "cloud", "--lib", "--tests"])?;
+fn build(tree: &Path, out: &Path, programs: &[String]) -> Result<Vec<PathBuf>, Failure> {
+    let mut arguments = vec!["test", "--no-run", "-p", "regrow", "--features", "cloud", "--lib"];
+    if programs.is_empty() {
+        arguments.push("--tests");
+    }
+    arguments.extend(programs.iter().flat_map(|program| ["--test", program]));
+    let messages = cargo(tree, out, &arguments)?;
     if let Some(error) = errors(&messages).next() {
         return Err(error.rendered.clone().unwrap_or_default().into());
     }

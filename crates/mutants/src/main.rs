@@ -14,7 +14,7 @@ mod listed;
 mod schemata;
 mod suite;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -51,6 +51,12 @@ struct Arguments {
     /// Programs of tests that are left out, by the beginning of their names.
     #[arg(long)]
     without: Vec<String>,
+    /// Of the programs of tests in `tests/` only these, beside the unit tests; all if none is named.
+    #[arg(long)]
+    with: Vec<String>,
+    /// Try those again that were not caught: with more tests, or a larger budget.
+    #[arg(long)]
+    again: bool,
 }
 
 /// What became of a change.
@@ -97,7 +103,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     fs::create_dir_all(&arguments.out)?;
     let out = arguments.out.canonicalize()?;
     println!("{} changes", mutants.len());
-    let compiled = compile(&std::env::current_dir()?, &out, &mutants)?;
+    let compiled = compile(&std::env::current_dir()?, &out, &mutants, &arguments.with)?;
     let mut binaries = compiled.binaries.clone();
     binaries.retain(|binary| {
         let name = binary.file_name().unwrap_or_default().to_string_lossy();
@@ -123,8 +129,13 @@ fn judge(
     folder: &Path,
     path: &Path,
 ) -> Result<(), Failure> {
-    let known: HashMap<String, Judged> =
-        read_outcomes(path)?.into_iter().map(|judged| (judged.name.clone(), judged)).collect();
+    let mut known: HashSet<String> = HashSet::new();
+    for judged in read_outcomes(path)? {
+        let is_open = matches!(judged.what, Fate::Survived | Fate::OutOfBudget | Fate::Unreached);
+        if !(arguments.again && is_open) {
+            known.insert(judged.name);
+        }
+    }
     let outcomes = Mutex::new(File::options().create(true).append(true).open(path)?);
     let kills: Mutex<HashMap<(&Path, usize), usize>> = Mutex::default();
     let next = AtomicUsize::new(0);
@@ -133,7 +144,7 @@ fn judge(
         loop {
             let id = next.fetch_add(1, Ordering::Relaxed) * arguments.every;
             let Some(mutant) = mutants.get(id) else { return Ok(()) };
-            if known.contains_key(&mutant.name) {
+            if known.contains(&mutant.name) {
                 continue;
             }
             let mut reaching: Vec<usize> = Vec::new();
@@ -158,9 +169,10 @@ fn judge(
                 judged.what = Fate::Unswitchable;
             }
             let began = Instant::now();
+            let budget = Duration::from_secs(arguments.budget_s);
             for at in reaching {
                 let Some(test) = tests.get(at) else { continue };
-                if began.elapsed() > Duration::from_secs(arguments.budget_s) {
+                if began.elapsed() > budget {
                     judged.what = Fate::OutOfBudget;
                     break;
                 }
@@ -172,6 +184,10 @@ fn judge(
                 }
                 judged.what = if outcome == Outcome::Failed { Fate::Caught } else { Fate::TookTooLong };
                 judged.by = Some(test.name.clone());
+                if outcome == Outcome::TookTooLong {
+                    // Others would wait as long for it.
+                    break;
+                }
                 *kills
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
@@ -192,7 +208,10 @@ fn judge(
 
 fn summarize(path: &Path) -> Result<(), Failure> {
     let mut by_folder: BTreeMap<String, BTreeMap<Fate, usize>> = BTreeMap::new();
-    for judged in read_outcomes(path)? {
+    // The last that is said of a change holds.
+    let last: HashMap<String, Judged> =
+        read_outcomes(path)?.into_iter().map(|judged| (judged.name.clone(), judged)).collect();
+    for judged in last.into_values() {
         let below = judged.file.strip_prefix(CRATE).unwrap_or(&judged.file);
         let folder = below.parent().unwrap_or(below).display().to_string();
         *by_folder.entry(folder).or_default().entry(judged.what).or_default() += 1;

@@ -62,7 +62,7 @@ impl Test {
 
     /// Under a change it may take longer, but not for ever.
     pub fn limit(&self) -> Duration {
-        Duration::from_secs(5) + self.takes * 5
+        Duration::from_secs(5) + (self.takes * 5).min(self.takes + Duration::from_secs(25))
     }
 }
 
@@ -79,8 +79,20 @@ fn wait(child: &mut Child, limit: Duration) -> Result<Outcome, Failure> {
     Ok(Outcome::TookTooLong)
 }
 
-/// All tests of these programs, each run once without a change; those that fail are left out, and named.
+/// All tests of these programs, each run once without a change; those that fail are left out, and named. What an earlier run has
+/// found of the same programs holds.
 pub fn trace(binaries: &[PathBuf], folder: &Path, out: &Path, count: usize) -> Result<Vec<Test>, Failure> {
+    let known = out.join("tests.json");
+    let modified = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    if binaries.iter().all(|binary| modified(binary) < modified(&known)) {
+        return Ok(serde_json::from_slice(&fs::read(&known)?)?);
+    }
+    let found = trace_anew(binaries, folder, out, count)?;
+    fs::write(&known, serde_json::to_vec(&found)?)?;
+    Ok(found)
+}
+
+fn trace_anew(binaries: &[PathBuf], folder: &Path, out: &Path, count: usize) -> Result<Vec<Test>, Failure> {
     let mut found = Vec::new();
     for binary in binaries {
         let listed =
@@ -148,8 +160,9 @@ pub fn workers(
     results.into_iter().collect()
 }
 
-/// Removes what tests have left.
+/// Removes what tests have left. They may have removed the folder itself.
 pub fn empty(folder: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(folder)?;
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         // Folders that a test has made read-only stay.

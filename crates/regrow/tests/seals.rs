@@ -16,7 +16,7 @@ use regrow::engine::Layout;
 use regrow::location::{Location, ToLocation};
 use regrow::tree::{Key, Leaf, TreeBuilder};
 use regrow::{CopyOptions, ErrorKind, LoadOptions, OpenOptions, SaveOptions, SealOptions, VerifyOptions};
-use regrow_testkit::{fixtures, memory_folder};
+use regrow_testkit::{copy_folder, fixtures, memory_folder};
 
 /// Flips in each checkpoint, unless the environment says otherwise: `docs/reliability.md` has the figures of more.
 const FLIPS: u64 = 40;
@@ -481,4 +481,26 @@ fn a_store_of_trak_is_saved_with_a_seal_that_sees_every_file() {
         put(file, good);
     }
     assert!(all.len() > 10 && regrow::verify(&path).unwrap().is_ok());
+}
+
+/// A file of a sealed folder that is opened by itself is under the seal of the folder; one that came later is not.
+#[test]
+fn the_seal_of_a_folder_is_over_each_file_of_it() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("x");
+    copy_folder(&fixtures().join("safetensors/sharded"), &path).unwrap();
+    seal(&path);
+    let part = files(&path).into_keys().find(|file| file.to_string_lossy().contains("-of-")).unwrap();
+    let good = fs::read(&part).unwrap();
+    regrow::engine::load_with(&part, &LoadOptions::default()).unwrap();
+    let mut bad = good.clone();
+    *bad.last_mut().unwrap() ^= 1;
+    put(&part, &bad);
+    let error = regrow::engine::load_with(&part, &LoadOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(!regrow::verify(&part).unwrap().is_ok());
+    put(&part, &good);
+    let later = path.join("later.safetensors");
+    fs::write(&later, &bad).unwrap();
+    regrow::engine::load_with(&later, &LoadOptions::default()).unwrap();
 }

@@ -73,3 +73,88 @@ fn copy(to: &mut [u8], from: &[u8]) {
 pub(super) fn of_blob<'a>(blob: &'a dyn Blob, way: ReadPath) -> impl Fn(u64, &mut [u8]) -> Result<()> + 'a {
     move |offset_bytes, out| blob.read(offset_bytes, out, way)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::super::files::SealedFile;
+    use super::*;
+    use crate::bytes::checksum::crc32c;
+    use crate::error::ErrorKind;
+    use crate::reads::{BlockTable, Checksum, Words};
+    use crate::store::{MemoryBlob, Suits};
+
+    const BLOCK_LEN: usize = 64;
+
+    /// Bytes that are said to be in a bucket, or on a disk.
+    #[derive(Debug)]
+    struct Placed {
+        blob: MemoryBlob,
+        is_far: bool,
+    }
+
+    impl Blob for Placed {
+        fn len_bytes(&self) -> u64 {
+            self.blob.len_bytes()
+        }
+        fn describe(&self) -> PathBuf {
+            self.blob.describe()
+        }
+        fn read(&self, offset_bytes: u64, out: &mut [u8], way: ReadPath) -> Result<()> {
+            self.blob.read(offset_bytes, out, way)
+        }
+        fn suits(&self) -> Suits {
+            Suits { requests_min: if self.is_far { 64 } else { 1 }, requests_max: 64 }
+        }
+    }
+
+    fn sealed(bytes: &[u8]) -> SealedFile {
+        let words = Words { what: |_, _| "a block".to_owned(), help: "", help_if_zeros: "" };
+        let sums = bytes.chunks(BLOCK_LEN).map(crc32c).collect();
+        let len_bytes = bytes.len() as u64;
+        let table = BlockTable::new(0..len_bytes, BLOCK_LEN as u64, Checksum::Crc32c, sums, words).unwrap();
+        SealedFile { name: "x".to_owned(), len_bytes, table }
+    }
+
+    #[test]
+    fn every_part_is_what_it_is_and_no_flipped_bit_of_its_blocks_passes() {
+        for len in [1, 63, 64, 65, 128, 300] {
+            let bytes: Vec<u8> = (0..len).map(|at| (at * 7 + 3) as u8).collect();
+            let file = sealed(&bytes);
+            for is_far in [false, true] {
+                let placed = |bytes: &[u8]| Placed {
+                    blob: MemoryBlob::new(bytes.to_vec().into(), "x".into()),
+                    is_far,
+                };
+                let sound = placed(&bytes);
+                for start in 0..=len {
+                    for end in start..=len {
+                        let read = |placed: &Placed| {
+                            let raw = |at: u64, out: &mut [u8]| placed.read(at, out, ReadPath::Cached);
+                            let mut out = vec![0; end - start];
+                            file.read_checked(placed, start as u64, &mut out, &raw).map(|()| out)
+                        };
+                        assert!(read(&sound).unwrap() == bytes[start..end], "{len} {is_far} {start}..{end}");
+                        if start == end || (start + end) % 5 > 0 {
+                            continue;
+                        }
+                        // In the first and the last block that is touched, before, within and after what is wanted.
+                        let (first, last) =
+                            (start / BLOCK_LEN * BLOCK_LEN, ((end - 1) / BLOCK_LEN + 1) * BLOCK_LEN);
+                        for at in [first, start, end - 1, last.min(len) - 1] {
+                            let mut bad = bytes.clone();
+                            bad[at] ^= 1;
+                            let error = read(&placed(&bad)).unwrap_err();
+                            assert_eq!(
+                                error.kind(),
+                                ErrorKind::Corrupt,
+                                "{len} {is_far} {start}..{end} {at}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -10,7 +10,6 @@
 //! |---|---|
 //! | [`LocalStore`] | paths below a folder; ranged reads, read-only maps, durable puts |
 //! | [`MemoryStore`] | anything; for tests and small things |
-//! | [`PrefixStore`] | those of another store below a prefix |
 //! | [`ocdbt::OcdbtStore`] | those of one version of an OCDBT database (read only) |
 
 use std::fmt::Debug;
@@ -29,7 +28,6 @@ mod file_writer;
 pub(crate) mod local;
 mod memory;
 pub mod ocdbt;
-mod prefix;
 mod private_map;
 mod scratch;
 
@@ -40,7 +38,6 @@ pub use file_writer::{FileSink, FileWriter, WriteOptions, WrittenFile};
 pub use local::{Access, DirectWriter, LocalStore, advise};
 pub(crate) use local::{read_document, read_opened_document};
 pub use memory::MemoryStore;
-pub use prefix::PrefixStore;
 pub use private_map::PrivateMap;
 pub use scratch::Scratch;
 
@@ -266,11 +263,6 @@ pub trait StoreExt: Store {
     /// The whole value of a text key.
     fn get_text_key(&self, key: &str) -> Result<Option<Bytes>> {
         self.get(key.as_bytes(), ByteRange::Full)
-    }
-
-    /// Whether the key is there.
-    fn has(&self, key: &str) -> Result<bool> {
-        Ok(self.len_bytes(key.as_bytes())?.is_some())
     }
 }
 impl<T: Store + ?Sized> StoreExt for T {}
