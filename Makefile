@@ -385,16 +385,20 @@ coverage: rust-prerequisites $(NEXTEST) $(TOOLS)/bin/cargo-llvm-cov ## Which lin
 	$(CARGO) llvm-cov report --summary-only | tee "$$out/summary.txt"
 	printf '==> %s\n' "$$out/html/index.html"
 
-# Mutants of what decides whether a checkpoint is whole: each is built, and the tests that concern it must notice. They are built often
-# and run once, so they are not optimised.
-MUTANTS ?= commit/ store/ storage/ seal/ parity/ bytes/checksum reads/table
-MUTANTS_SHARD ?= 0/1
-MUTANTS_TESTS ?= --lib
-mutants: rust-prerequisites $(TOOLS)/bin/cargo-mutants ## Changes to what keeps checkpoints whole that no test notices (a minute for each change); MUTANTS='seal/' for a part, MUTANTS_SHARD=3/64 for some of it
-	$(SAY) "mutants of $(MUTANTS), shard $(MUTANTS_SHARD): $$($(TARGET_DIR))/mutants"
-	export CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0
-	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) mutants --package regrow --features cloud $(patsubst %,--re 'crates/regrow/src/%',$(MUTANTS)) \
-		--shard $(MUTANTS_SHARD) --sharding round-robin --baseline skip --timeout 300 --build-timeout 900 --output "$$($(TARGET_DIR))/mutants" -- $(MUTANTS_TESTS)
+# Mutants of what decides whether a checkpoint is whole: all in one build, one switched on at a time, until a test that comes by it fails.
+# What was judged is kept: a run that was ended goes on, and MUTANTS_MORE=--again tries those anew that no test noticed.
+MUTANTS ?= commit/ store/ seal/ parity/ bytes/checksum bytes/summed reads/table
+MUTANTS_BUDGET ?= 30
+MUTANTS_MORE ?=
+MUTANTS_WITHOUT := compile_fail public_api imports bounds examples disk_images
+mutants: rust-prerequisites $(TOOLS)/bin/cargo-mutants ## Changes to what keeps checkpoints whole that no test notices (hours on two cores; goes on where it was ended); MUTANTS='seal/' for a part
+	out="$$($(TARGET_DIR))/mutants"
+	mkdir -p "$$out"
+	$(SAY) "mutants of $(MUTANTS): $$out/outcomes.jsonl"
+	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) mutants --list --json --package regrow --features cloud \
+		$(patsubst %,--re '^crates/regrow/src/%',$(MUTANTS)) > "$$out/list.json"
+	$(CARGO) run --quiet --locked -p regrow-mutants -- "$$out/list.json" "$$out" --budget-s $(MUTANTS_BUDGET) \
+		$(patsubst %,--only 'crates/regrow/src/%',$(MUTANTS)) $(patsubst %,--without %,$(MUTANTS_WITHOUT)) $(MUTANTS_MORE)
 
 clean: ## Remove all that make has built
 	@rm -rf target fuzz/target examples/candle/target $(VENV) $(TORCH_VENV) $(EXECUTORS_VENV) $(BUCKETS_VENV) $(DOCS_VENV) .tools demo-output $(BENCH_OUT) docs/api docs/site-out docs/.cache

@@ -42,7 +42,7 @@ pub struct Piece {
 /// The changes of a file whose numbers are given; those that no place was found for are left out.
 pub fn of_file(source: &str, mutants: &[(usize, &Mutant)]) -> Result<Schemata, Failure> {
     let parsed = syn::parse_file(source)?;
-    let mut wanted: HashMap<_, Vec<(usize, &Mutant)>> = HashMap::new();
+    let mut wanted: HashMap<_, Numbered<'_>> = HashMap::new();
     for &(id, mutant) in mutants {
         let at = mutant.span.start;
         wanted.entry((mutant.genre, at.line, at.column)).or_default().push((id, mutant));
@@ -93,8 +93,12 @@ fn apply(source: &str, mut edits: Vec<Edit>) -> Schemata {
     Schemata { text, pieces }
 }
 
+/// Changes with their numbers.
+type Numbered<'a> = Vec<(usize, &'a Mutant)>;
+
 struct Finder<'a> {
-    wanted: HashMap<(Genre, usize, usize), Vec<(usize, &'a Mutant)>>,
+    /// By the kind of place, its line and its column.
+    wanted: HashMap<(Genre, usize, usize), Numbered<'a>>,
     edits: Vec<Edit>,
     depth: i64,
     /// Inside so many things that the compiler computes: no condition can stand there.
@@ -102,7 +106,7 @@ struct Finder<'a> {
 }
 
 impl<'a> Finder<'a> {
-    fn take(&mut self, genre: Genre, at: LineColumn) -> Vec<(usize, &'a Mutant)> {
+    fn take(&mut self, genre: Genre, at: LineColumn) -> Numbered<'a> {
         if self.constants > 0 {
             return Vec::new();
         }
@@ -276,4 +280,86 @@ impl<'ast> Visit<'ast> for Finder<'_> {
 /// The numbers of the changes that a text has.
 pub fn ids_of(schemata: &Schemata) -> HashSet<usize> {
     schemata.pieces.iter().map(|piece| piece.id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listed::Span;
+
+    fn mutant(genre: Genre, line: usize, column: usize, replacement: &str) -> Mutant {
+        Mutant {
+            file: "x.rs".into(),
+            span: Span { start: crate::listed::LineColumn { line, column } },
+            genre,
+            replacement: replacement.to_owned(),
+            name: String::new(),
+        }
+    }
+
+    fn text_of(source: &str, mutants: &[Mutant]) -> Schemata {
+        of_file(source, &mutants.iter().enumerate().collect::<Vec<_>>()).unwrap()
+    }
+
+    #[test]
+    fn changes_lie_in_each_other_and_add_no_line() {
+        let source = "fn f(a: u64, b: u64, c: bool) -> bool {\n    a < b && !c\n}\n";
+        let mutants = [
+            mutant(Genre::FnValue, 2, 5, "true"),
+            mutant(Genre::BinaryOperator, 2, 7, "=="),
+            mutant(Genre::BinaryOperator, 2, 11, "||"),
+            mutant(Genre::UnaryOperator, 2, 14, ""),
+        ];
+        let schemata = text_of(source, &mutants);
+        let expected = "fn f(a: u64, b: u64, c: bool) -> bool {\n    if crate::mutants::on(0) { return true; } \
+                        (if crate::mutants::on(2) { a < b || ! c } else { \
+                        (if crate::mutants::on(1) { a == b } else { a < b }) && \
+                        (if crate::mutants::on(3) { c } else { !c }) })\n}\n";
+        assert_eq!(schemata.text, expected);
+        assert_eq!(ids_of(&schemata), HashSet::from([0, 1, 2, 3]));
+        for piece in &schemata.pieces {
+            let added = schemata.text.get(piece.added.clone()).unwrap();
+            assert!(added.starts_with(&is_on(piece.id)), "{} {added}", piece.id);
+        }
+    }
+
+    #[test]
+    fn arms_guards_fields_and_assignments() {
+        let source = "fn f(a: u8) -> S {\n    let mut n = 0;\n    n += 1;\n    match a {\n        1 if n > 0 => g(),\n        \
+                      2 => h(),\n        _ => S { a, b: n, ..S::default() },\n    }\n}\n";
+        let mutants = [
+            mutant(Genre::BinaryOperator, 3, 7, "-="),
+            mutant(Genre::MatchArmGuard, 5, 14, "true"),
+            mutant(Genre::MatchArm, 6, 9, ""),
+            mutant(Genre::StructField, 7, 18, ""),
+            mutant(Genre::StructField, 7, 21, ""),
+        ];
+        let text = text_of(source, &mutants).text;
+        for part in [
+            "(if crate::mutants::on(0) { n -= 1 } else { n += 1 });",
+            "1 if (if crate::mutants::on(1) { true } else { n > 0 }) =>",
+            "2 if !crate::mutants::on(2) =>",
+            "a: if crate::mutants::on(3) { (S :: default ()).a } else { a }",
+            "b: (if crate::mutants::on(4) { (S :: default ()).b } else { n })",
+        ] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        syn::parse_file(&text).unwrap();
+    }
+
+    #[test]
+    fn what_the_compiler_computes_and_what_binds_is_left_alone() {
+        let source = "const A: u64 = 1 << 2;\nconst fn f() -> u64 { 1 + 2 }\nfn g(a: Option<u64>) -> bool {\n    \
+                      if let Some(b) = a && b > 1 { true } else { false }\n}\n";
+        let mutants = [
+            mutant(Genre::BinaryOperator, 1, 18, ">>"),
+            mutant(Genre::BinaryOperator, 2, 25, "-"),
+            mutant(Genre::FnValue, 2, 23, "0"),
+            mutant(Genre::BinaryOperator, 4, 24, "||"),
+            mutant(Genre::BinaryOperator, 4, 29, "<"),
+        ];
+        let schemata = text_of(source, &mutants);
+        assert_eq!(ids_of(&schemata), HashSet::from([4]));
+        assert!(schemata.text.contains("a && (if crate::mutants::on(4) { b < 1 } else { b > 1 }) {"));
+    }
 }
