@@ -475,3 +475,24 @@ fn a_killed_repair_makes_nothing_worse() {
     println!("killed at each of {kills} calls");
     assert!(kills > 10, "written, synced, named, for each file: {kills}");
 }
+
+#[test]
+fn the_step_that_is_asked_for_gets_the_parity() {
+    let root = memory_folder().unwrap();
+    for step in ["1", "2"] {
+        regrow::save_with(root.path().join(step), &small_tree(), &options(&Layout::default())).unwrap();
+    }
+    let parity = |step: &str| root.path().join(step).join("regrow.parity.json").is_file();
+    let add = |step, remove| {
+        let options = ParityOptions { step, remove, ..ParityOptions::default() };
+        regrow::add_parity(root.path(), &options).unwrap()
+    };
+    assert!(add(Some(1), false).has_changed);
+    assert!(parity("1") && !parity("2"));
+    add(None, false);
+    assert!(parity("2"));
+    add(Some(1), true);
+    assert!(!parity("1") && parity("2"));
+    let missing = ParityOptions { step: Some(3), ..ParityOptions::default() };
+    assert!(regrow::add_parity(root.path(), &missing).is_err());
+}

@@ -504,3 +504,39 @@ fn the_seal_of_a_folder_is_over_each_file_of_it() {
     fs::write(&later, &bad).unwrap();
     regrow::engine::load_with(&later, &LoadOptions::default()).unwrap();
 }
+
+/// Data and manifest have one seal, and all of their names lead to it.
+#[test]
+fn the_seal_of_a_pair_is_found_by_each_of_its_names() {
+    let root = tempfile::tempdir().unwrap();
+    let at = |name: &str| root.path().join(name);
+    let layout = Layout::from_name("pytree_data", serde_json::Value::Null).unwrap();
+    regrow::save_with(at("x"), &small_tree(), &options(&layout)).unwrap();
+    let data =
+        files(root.path()).into_keys().find(|file| !file.to_string_lossy().contains("manifest")).unwrap();
+    let names: Vec<PathBuf> = [at("x")].into_iter().chain(files(root.path()).into_keys()).collect();
+    assert_eq!(names.len(), 3);
+    seal(at("x"));
+    assert_eq!(files(root.path()).len(), 3, "one seal");
+    let mut bytes = fs::read(&data).unwrap();
+    // In the numbers of the last array, which nothing else is over.
+    let at = bytes.len() - 1;
+    bytes[at] ^= 1;
+    put(&data, &bytes);
+    for name in &names {
+        assert_eq!(
+            regrow::engine::load_with(name, &LoadOptions::default()).unwrap_err().kind(),
+            ErrorKind::Corrupt
+        );
+        let sealed = regrow::seal(name, &SealOptions { remove: true, ..SealOptions::default() }).unwrap();
+        assert!(sealed.has_changed, "{}", name.display());
+        assert_eq!(files(root.path()).len(), 2);
+        put(&data, &{
+            let mut good = bytes.clone();
+            good[at] ^= 1;
+            good
+        });
+        seal(name);
+        put(&data, &bytes);
+    }
+}

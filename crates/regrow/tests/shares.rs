@@ -228,6 +228,7 @@ fn tickets_and_conversions_that_nobody_can_do_are_refused() {
             version.to_owned(),
             format!("0.0.0 {rest}"),
             format!("{version} {digest} ../s"),
+            format!("{version} {digest} ../s.orbax-checkpoint-tmp-1"),
             format!("{version} {digest} /etc"),
             format!("{version} {digest} s"),
             format!("{version} {digest} nonce s"),
@@ -238,6 +239,10 @@ fn tickets_and_conversions_that_nobody_can_do_are_refused() {
             let error = convert_share(&source, &target, &converting(), &share).unwrap_err();
             let kinds = [ErrorKind::InvalidArgument, ErrorKind::NotFound];
             assert!(kinds.contains(&error.kind()), "{to} {ticket:?}: {error}");
+            // On a disk no ticket leads out of the folder, whatever is there.
+            let is_elsewhere =
+                ticket.contains('/') && to.local_path().is_ok() && !ticket.starts_with("0.0.0");
+            assert!(!is_elsewhere || error.kind() == ErrorKind::InvalidArgument, "{ticket:?}: {error}");
         }
         assert!(files_at(&source) == before);
         drop(begun);
@@ -375,6 +380,14 @@ fn workers_that_bring_the_same_or_nothing_do_no_harm() {
             reused_bytes: 0,
         };
         assert_eq!(begun.take(&no_digest).unwrap_err().kind(), ErrorKind::InvalidArgument, "{to}");
+        if to.local_path().is_ok() {
+            let by = &second[0].files[0].by;
+            for by in [format!("{by}/../../.."), "../..".to_owned(), "s".to_owned()] {
+                let file = regrow::engine::CopiedFile { by, ..first[0].files[0].clone() };
+                let elsewhere = CopiedShare { files: vec![file], reused_bytes: 0 };
+                assert_eq!(begun.take(&elsewhere).unwrap_err().kind(), ErrorKind::InvalidArgument);
+            }
+        }
         // Where an object that was written again is another one, though the bytes are the same, the copy ends and goes on later.
         if let Err(error) = begun.finish() {
             assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{to}: {error}");
@@ -442,6 +455,7 @@ fn tickets_of_copies_lead_nowhere_else() {
             version.to_owned(),
             format!("0.0.0 {rest}"),
             format!("{version} ../s"),
+            format!("{version} ../s.orbax-checkpoint-tmp-copy"),
             format!("{version} s"),
             format!("{version} /tmp/x.orbax-checkpoint-tmp-1"),
             format!("{version} {rest}x"),
@@ -450,6 +464,10 @@ fn tickets_of_copies_lead_nowhere_else() {
             let error = copy_share(&source, &target, &copying(), &share).unwrap_err();
             let kinds = [ErrorKind::InvalidArgument, ErrorKind::NotFound];
             assert!(kinds.contains(&error.kind()), "{to} {ticket:?}: {error}");
+            // On a disk no ticket leads out of the folder, whatever is there.
+            let is_elsewhere =
+                ticket.contains('/') && to.local_path().is_ok() && !ticket.starts_with("0.0.0");
+            assert!(!is_elsewhere || error.kind() == ErrorKind::InvalidArgument, "{ticket:?}: {error}");
         }
         assert!(files_at(&source) == before, "{to}");
         assert!(!target.exists() || regrow::open(&target).is_err(), "{to}");

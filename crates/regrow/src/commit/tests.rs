@@ -589,3 +589,22 @@ fn what_may_not_be_replaced_is_refused_before_anything_begins() {
     StagedFile::may_begin(&target, true, None).unwrap();
     assert_eq!(names(root.path()), ["x"]);
 }
+
+#[test]
+fn what_a_living_writer_has_is_removed_by_force_alone() {
+    use super::remove::remove_unfinished;
+
+    let root = tempfile::tempdir().unwrap();
+    for by_its_own_name in [true, false] {
+        let target = root.path().join("x");
+        let staged = StagedFolder::create(&target, false).unwrap();
+        staged.write("_METADATA", b"m").unwrap();
+        let at = if by_its_own_name { staged.folder().to_owned() } else { target.clone() };
+        let error = remove_unfinished(&at, false).unwrap_err();
+        assert!(staged.folder().join("_METADATA").is_file(), "{error}");
+        let removed = remove_unfinished(&at, true).unwrap();
+        assert!(!removed.is_finished && removed.file_count == 1, "{removed:?}");
+        assert!(names(root.path()).is_empty());
+        drop(staged);
+    }
+}
