@@ -1,6 +1,5 @@
 //! Seals and signatures in a bucket that does not answer: what cannot be read is not taken for what is not there.
 #![cfg(feature = "cloud")]
-#![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
 
 mod common;
 
@@ -36,7 +35,7 @@ fn a_seal_that_cannot_be_read_is_an_error() {
         regrow::save_with(&at, &tree(1), &SaveOptions { layout, ..SaveOptions::default() }).unwrap();
         regrow::seal(&at, &SealOptions::default()).unwrap();
         regrow::sign(&at, &key, &SignOptions::default()).unwrap();
-        let trusting = OpenOptions { trusted_keys: vec![public.clone()], ..OpenOptions::default() };
+        let trusting = OpenOptions { trusted_keys: vec![public], ..OpenOptions::default() };
         let load = |open: &OpenOptions| {
             let options = LoadOptions { open: open.clone(), ..LoadOptions::default() };
             regrow::engine::load_with(&at, &options).map(|_| ())
