@@ -142,4 +142,23 @@ mod tests {
         }
         assert_eq!(Rule::of(&Error::corrupt("no rule (at all)")), None);
     }
+
+    #[test]
+    fn a_rule_says_what_kind_of_error_it_is_and_what_to_do() {
+        let of = |rule: Rule| (rule.error("x").kind(), rule.error("x").help_text().map(str::to_owned));
+        let advice = |rule| of(rule).1.unwrap_or_default();
+        assert_eq!(of(Rule::NoManifest).0, ErrorKind::NotFound);
+        assert_eq!(of(Rule::Version).0, ErrorKind::Unsupported);
+        assert_eq!(of(Rule::Compression).0, ErrorKind::Unsupported);
+        assert_eq!(of(Rule::Limit).0, ErrorKind::Limit);
+        assert_eq!(of(Rule::Ref), (ErrorKind::Corrupt, None));
+        for rule in [Rule::FileMissing, Rule::FileShort] {
+            assert_eq!(of(rule).0, ErrorKind::Corrupt);
+            assert!(advice(rule).contains("all its folders"), "{}", advice(rule));
+        }
+        for rule in [Rule::Crc, Rule::Length, Rule::Magic, Rule::Zstd, Rule::Short] {
+            assert_eq!(of(rule).0, ErrorKind::Corrupt);
+            assert!(advice(rule).contains("copy it again"), "{}", advice(rule));
+        }
+    }
 }

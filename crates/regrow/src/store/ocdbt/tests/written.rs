@@ -8,14 +8,14 @@ use proptest::prelude::*;
 use super::*;
 use crate::ErrorKind;
 
-const NODE_FILE: &str = "d/0123456789abcdef0123456789abcdef";
+pub(super) const NODE_FILE: &str = "d/0123456789abcdef0123456789abcdef";
 
 /// Config of the smallest nodes, so that few keys make many levels.
-fn small_nodes(zstd_level: Option<i32>) -> OcdbtConfig {
+pub(super) fn small_nodes(zstd_level: Option<i32>) -> OcdbtConfig {
     OcdbtConfig { max_decoded_node_bytes: 100, zstd_level, ..OcdbtConfig::default() }
 }
 
-fn write(config: &OcdbtConfig, entries: Vec<(Vec<u8>, EntryValue)>) -> Arc<dyn Store> {
+pub(super) fn write(config: &OcdbtConfig, entries: Vec<(Vec<u8>, EntryValue)>) -> Arc<dyn Store> {
     let store = MemoryStore::new();
     store_database(&store, NODE_FILE, write_database(config, entries, NODE_FILE, 0).unwrap());
     Arc::new(store)
