@@ -32,5 +32,6 @@ pub(super) fn write_anew(
         writer.finish()?;
         guard.check(name)?;
     }
-    publication.commit()
+    publication.commit()?;
+    guard.has_written()
 }

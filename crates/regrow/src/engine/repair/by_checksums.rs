@@ -30,6 +30,7 @@ pub(super) fn heal(
     at: &Location,
     from: &Location,
     options: &RepairOptions,
+    guard: &Guard<'_>,
     report: &mut RepairReport,
 ) -> Result<()> {
     let items = if at.is_folder() { items_of(at)? } else { Vec::new() };
@@ -37,7 +38,7 @@ pub(super) fn heal(
     for part in [vec![at.clone()], items].concat() {
         if let Some(summed) = Summed::find(&part, &of_item(from, at, &part))? {
             has_checksums = true;
-            heal_files(&summed, options, report)?;
+            heal_files(&summed, options, guard, report)?;
         }
     }
     if !has_checksums {
@@ -60,8 +61,13 @@ pub(super) fn fits(seal: Seal, at: &Location, monitor: &Monitor) -> Result<bool>
     Ok(true)
 }
 
-fn heal_files(summed: &Summed, options: &RepairOptions, report: &mut RepairReport) -> Result<()> {
-    let guard = Guard::of(&summed.folder, summed.files.iter().map(|file| file.name.clone()))?;
+fn heal_files(
+    summed: &Summed,
+    options: &RepairOptions,
+    guard: &Guard<'_>,
+    report: &mut RepairReport,
+) -> Result<()> {
+    let guard = guard.over(&summed.folder, summed.files.iter().map(|file| file.name.clone()))?;
     let len_bytes = summed.files.iter().map(|file| file.len_bytes).fold(0, u64::saturating_add);
     let monitor = &options.monitor;
     monitor.expect(len_bytes);

@@ -20,11 +20,12 @@ pub(super) fn heal(
     at: &Location,
     parity: &Parity,
     options: &RepairOptions,
+    guard: &Guard<'_>,
     report: &mut RepairReport,
 ) -> Result<()> {
     let (place, document) = (&parity.at.place, &parity.document);
     let run = Run::new(&place.folder, place.folder.store(), document);
-    let guard = Guard::of(&place.folder, document.names.iter().cloned())?;
+    let guard = guard.over(&place.folder, document.names.iter().cloned())?;
     let damage = Damage::find(parity, &run, &options.monitor)?;
     report.bytes = document.geometry().len_bytes;
     let other = options.from.as_ref().map(|from| replica(from, at, parity)).transpose()?;

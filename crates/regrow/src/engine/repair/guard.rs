@@ -1,7 +1,7 @@
 //! What a repair has begun with: nothing is written where something else has taken a path meanwhile.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
@@ -12,7 +12,7 @@ use crate::store::{Store, Version};
 #[derive(Debug)]
 pub(super) struct Guard<'g> {
     folder: &'g Location,
-    before: Mutex<Option<Identity>>,
+    before: Arc<Mutex<Option<Identity>>>,
     files: HashMap<String, Seen>,
 }
 
@@ -35,21 +35,33 @@ impl Seen {
 }
 
 impl<'g> Guard<'g> {
-    /// Looks at the folder and the files of these names; in a bucket by one list.
+    /// Looks at the folder.
     ///
     /// # Errors
     /// What the storage says.
-    pub fn of(folder: &'g Location, names: impl IntoIterator<Item = String>) -> Result<Self> {
-        let mut names = names.into_iter().peekable();
-        let mut files = HashMap::new();
-        if names.peek().is_some() {
-            let store = folder.opened()?;
-            for name in names {
-                let seen = Seen::of(folder, &*store, &name)?;
-                files.insert(name, seen);
-            }
-        }
-        Ok(Self { folder, before: Mutex::new(folder.holder()?), files })
+    pub fn of(folder: &'g Location) -> Result<Self> {
+        let before = Arc::new(Mutex::new(folder.holder()?));
+        Ok(Self { folder, before, files: HashMap::new() })
+    }
+
+    /// The same for a folder, mostly this one, and for files of these names in it, which are looked at now; in a bucket by one
+    /// list.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub fn over<'h>(
+        &self,
+        folder: &'h Location,
+        names: impl IntoIterator<Item = String>,
+    ) -> Result<Guard<'h>> {
+        let before = match folder.is_same(self.folder) {
+            true => Arc::clone(&self.before),
+            false => Arc::new(Mutex::new(folder.holder()?)),
+        };
+        let store = folder.opened()?;
+        let look = |name: String| Ok((Seen::of(folder, &*store, &name)?, name));
+        let files = names.into_iter().map(|name| look(name).map(|(seen, name)| (name, seen)));
+        Ok(Guard { folder, before, files: files.collect::<Result<_>>()? })
     }
 
     /// Errs if something else has taken the path of the folder.
@@ -80,11 +92,14 @@ impl<'g> Guard<'g> {
         }
     }
 
-    /// Looks at the folder again: the repair itself has written what tells one save from another.
+    /// Takes what is there now for its own, where a file tells one save from another, which the repair may have written itself.
     ///
     /// # Errors
     /// What the storage says.
-    pub fn renew(&self) -> Result<()> {
+    pub fn has_written(&self) -> Result<()> {
+        if !self.folder.commits_by_marker() {
+            return Ok(());
+        }
         *self.before.lock().unwrap_or_else(PoisonError::into_inner) = self.folder.holder()?;
         Ok(())
     }
@@ -114,7 +129,8 @@ mod tests {
         };
         make("old");
         let folder = Location::local(&path);
-        let guard = Guard::of(&folder, ["a".to_owned(), "gone".to_owned()]).unwrap();
+        let outer = Guard::of(&folder).unwrap();
+        let guard = outer.over(&folder, ["a".to_owned(), "gone".to_owned()]).unwrap();
         guard.check("a").unwrap();
         guard.check("gone").unwrap();
         // Nobody has asked for it.

@@ -192,7 +192,7 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
     let from = options.from.as_ref().map(|from| step_of(from, at, &found.part));
     let options = &RepairOptions { from, ..options.clone() };
     let part = found.part.clone();
-    let guard = Guard::of(&part, [])?;
+    let guard = Guard::of(&part)?;
     let repaired = repair_found(at, found, options, &guard, report);
     // Whatever was found then may be of either. A file of its own is another one when it has been healed.
     if part.is_folder() {
@@ -210,8 +210,8 @@ fn repair_found(
 ) -> Result<RepairReport> {
     let Found { part, parity, unopened } = found;
     match (&parity, &options.from) {
-        (Some(parity), _) => by_parity::heal(&part, parity, options, &mut report)?,
-        (None, Some(from)) => by_checksums::heal(&part, from, options, &mut report)?,
+        (Some(parity), _) => by_parity::heal(&part, parity, options, guard, &mut report)?,
+        (None, Some(from)) => by_checksums::heal(&part, from, options, guard, &mut report)?,
         (None, None) => {}
     }
     // What the parity brings back need not be made.
@@ -223,7 +223,7 @@ fn repair_found(
         // What was made anew may say what the rest should be.
         report.lost.clear();
         report.bytes = 0;
-        by_checksums::heal(&part, from, options, &mut report)?;
+        by_checksums::heal(&part, from, options, guard, &mut report)?;
     }
     if let Some(from) = &options.from {
         side_files::restore(&part, from, options, guard, &mut report)?;

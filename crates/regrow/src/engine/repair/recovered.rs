@@ -167,10 +167,7 @@ fn write(
                 put_aside(folder, &name)?;
             }
             folder.store().put(name.as_bytes(), bytes.into())?;
-            if folder.commits_by_marker() {
-                // It may be a marker.
-                writing.guard.renew()?;
-            }
+            writing.guard.has_written()?;
         }
         match report.recovered.iter_mut().find(|file| file.path == path) {
             // Made once more, with what has come back meanwhile.
