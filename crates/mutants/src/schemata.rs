@@ -76,9 +76,9 @@ fn apply(source: &str, mut edits: Vec<Edit>) -> Schemata {
         text.push_str(&edit.text);
         for &id in &edit.ids {
             // By itself, where the text has a condition for it alone.
-            let own = edit.text.find(&is_on(id)).map_or(0, |at| at);
+            let own = edit.text.find(&is_on(id)).unwrap_or(0);
             let rest = edit.text.get(own..).unwrap_or_default();
-            let end = rest.find(" else ").map_or(rest.len(), |at| at);
+            let end = rest.find(" else ").unwrap_or(rest.len());
             pieces.push(Piece { id, added: start + own..start + own + end, place: edit.place.clone() });
         }
     }

@@ -15,8 +15,8 @@ use crate::threads::{map_ordered, thread_count};
 /// are read together.
 const ROW_LEN_BYTES: u64 = 128 << 10;
 
-/// Reads that each group has under way at once: a disk that is asked for one after another gives a quarter of its speed, a bucket
-/// far less.
+/// Reads that each group has under way at once: one after another they leave a disk idle in between, and a bucket for most of the time
+/// (`docs/performance.md`).
 const READS_AT_ONCE: usize = 8;
 
 /// Bytes of all stripes that are held at once, over all threads.

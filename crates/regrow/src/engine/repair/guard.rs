@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::storage::Identity;
-use crate::store::{Store, Version};
+use crate::store::Version;
 
 /// A folder and some files in it, as they were.
 #[derive(Debug)]
@@ -26,11 +26,15 @@ enum Seen {
 }
 
 impl Seen {
-    fn of(folder: &Location, store: &dyn Store, name: &str) -> Result<Self> {
-        match folder.local_path() {
-            Ok(_) => Ok(Self::File(folder.join(name).identity())),
-            Err(_) => Ok(Self::Object(store.version(name.as_bytes())?)),
+    /// Each of these names; in a bucket by one list, since what that says of an object need not be what a request for it says.
+    fn of(folder: &Location, names: impl IntoIterator<Item = String>) -> Result<HashMap<String, Self>> {
+        let names = names.into_iter();
+        if folder.local_path().is_ok() {
+            let file = |name: String| (name.clone(), Self::File(folder.join(name).identity()));
+            return Ok(names.map(file).collect());
         }
+        let store = folder.opened()?;
+        names.map(|name| Ok((name.clone(), Self::Object(store.version(name.as_bytes())?)))).collect()
     }
 }
 
@@ -44,8 +48,7 @@ impl<'g> Guard<'g> {
         Ok(Self { folder, before, files: HashMap::new() })
     }
 
-    /// The same for a folder, mostly this one, and for files of these names in it, which are looked at now; in a bucket by one
-    /// list.
+    /// The same for a folder, mostly this one, and for files of these names in it, which are looked at now.
     ///
     /// # Errors
     /// What the storage says.
@@ -58,10 +61,7 @@ impl<'g> Guard<'g> {
             true => Arc::clone(&self.before),
             false => Arc::new(Mutex::new(folder.holder()?)),
         };
-        let store = folder.opened()?;
-        let look = |name: String| Ok((Seen::of(folder, &*store, &name)?, name));
-        let files = names.into_iter().map(|name| look(name).map(|(seen, name)| (name, seen)));
-        Ok(Guard { folder, before, files: files.collect::<Result<_>>()? })
+        Ok(Guard { folder, before, files: Seen::of(folder, names)? })
     }
 
     /// Errs if something else has taken the path of the folder.
@@ -84,8 +84,7 @@ impl<'g> Guard<'g> {
     pub fn check(&self, name: &str) -> Result<()> {
         self.check_folder()?;
         match self.files.get(name) {
-            // By a list as before: what one says of an object need not be what a request for it says.
-            Some(before) if Seen::of(self.folder, &*self.folder.opened()?, name)? != *before => {
+            Some(before) if Seen::of(self.folder, [name.to_owned()])?.get(name) != Some(before) => {
                 Err(replaced(&self.folder.join(name)))
             }
             _ => Ok(()),
