@@ -352,7 +352,7 @@ sanitize: rust-prerequisites ## What is near unsafe code under AddressSanitizer,
 	sanitized() {
 		# The sanitizers' flags are not stable; the toolchain is. Leaks are for tests/nothing_held.rs: of threads that are just ending
 		# the sanitizer takes their own memory for one. Some tests ask for more memory than there is.
-		RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 CARGO_TARGET_DIR="$$target/sanitize" \
+		RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" CARGO_PROFILE_DEV_DEBUG=line-tables-only ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 CARGO_TARGET_DIR="$$target/sanitize" \
 			$(CARGO) test --quiet --locked --target "$$host" -p regrow --features cloud "$$@"
 	}
 	sanitized --lib -- $(SANITIZE_UNIT) --skip take_no_time
@@ -397,7 +397,7 @@ mutants: rust-prerequisites $(TOOLS)/bin/cargo-mutants ## Changes to what keeps 
 	$(SAY) "mutants of $(MUTANTS): $$out/outcomes.jsonl"
 	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) mutants --list --json --package regrow --features cloud \
 		$(patsubst %,--re '^crates/regrow/src/%',$(MUTANTS)) > "$$out/list.json"
-	$(CARGO) run --quiet --locked -p regrow-mutants -- "$$out/list.json" "$$out" --budget-s $(MUTANTS_BUDGET) \
+	$(CARGO) run --quiet --locked -p regrow-mutants -- "$$out/list.json" "$$out" --explained crates/mutants/explained.toml --budget-s $(MUTANTS_BUDGET) \
 		$(patsubst %,--only 'crates/regrow/src/%',$(MUTANTS)) $(patsubst %,--without %,$(MUTANTS_WITHOUT)) $(MUTANTS_MORE)
 
 clean: ## Remove all that make has built

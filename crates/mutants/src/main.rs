@@ -10,6 +10,7 @@
 //! Outcomes are written as they come, and a run that was ended goes on where it was.
 
 mod compiled;
+mod explained;
 mod listed;
 mod schemata;
 mod suite;
@@ -27,6 +28,7 @@ use clap::Parser;
 use serde::{Deserialize, Serialize};
 
 use crate::compiled::{CRATE, Compiled, compile};
+use crate::explained::Explained;
 use crate::listed::Mutant;
 use crate::suite::{Outcome, Test, empty, trace, workers};
 
@@ -57,6 +59,9 @@ struct Arguments {
     /// Try those again that were not caught: with more tests, or a larger budget.
     #[arg(long)]
     again: bool,
+    /// Why some changes are noticed by no test. What survives and stands not there makes the run fail.
+    #[arg(long)]
+    explained: PathBuf,
 }
 
 /// What became of a change.
@@ -72,7 +77,7 @@ struct Judged {
     tests: usize,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Fate {
     Caught,
     TookTooLong,
@@ -88,6 +93,25 @@ enum Fate {
     Refused,
 }
 
+impl Fate {
+    /// Whether no test has noticed it.
+    fn is_open(self) -> bool {
+        matches!(self, Self::Survived | Self::OutOfBudget | Self::Unreached)
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Caught => "caught",
+            Self::TookTooLong => "took too long",
+            Self::Survived => "survived",
+            Self::OutOfBudget => "out of budget",
+            Self::Unreached => "unreached",
+            Self::Unswitchable => "unswitchable",
+            Self::Refused => "refused",
+        }
+    }
+}
+
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -99,6 +123,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let explained = Explained::read(&arguments.explained)?;
     let mutants = Mutant::read_all(&arguments.list, &arguments.only)?;
     fs::create_dir_all(&arguments.out)?;
     let out = arguments.out.canonicalize()?;
@@ -113,7 +138,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let tests = trace(&binaries, &folder, &out, mutants.len())?;
     let path = out.join("outcomes.jsonl");
     judge(arguments, &mutants, &compiled, &tests, &folder, &path)?;
-    summarize(&path)
+    summarize(&path, &explained)
 }
 
 fn read_outcomes(path: &Path) -> Result<Vec<Judged>, Failure> {
@@ -131,8 +156,7 @@ fn judge(
 ) -> Result<(), Failure> {
     let mut known: HashSet<String> = HashSet::new();
     for judged in read_outcomes(path)? {
-        let is_open = matches!(judged.what, Fate::Survived | Fate::OutOfBudget | Fate::Unreached);
-        if !(arguments.again && is_open) {
+        if !(arguments.again && judged.what.is_open()) {
             known.insert(judged.name);
         }
     }
@@ -206,19 +230,35 @@ fn judge(
     })
 }
 
-fn summarize(path: &Path) -> Result<(), Failure> {
-    let mut by_folder: BTreeMap<String, BTreeMap<Fate, usize>> = BTreeMap::new();
+/// How many there are of each part, and which are neither noticed nor explained: those are an error.
+fn summarize(path: &Path, explained: &Explained) -> Result<(), Failure> {
+    let mut by_folder: BTreeMap<String, BTreeMap<&str, usize>> = BTreeMap::new();
     // The last that is said of a change holds.
-    let last: HashMap<String, Judged> =
+    let last: BTreeMap<String, Judged> =
         read_outcomes(path)?.into_iter().map(|judged| (judged.name.clone(), judged)).collect();
-    for judged in last.into_values() {
+    for judged in last.values() {
         let below = judged.file.strip_prefix(CRATE).unwrap_or(&judged.file);
         let folder = below.parent().unwrap_or(below).display().to_string();
-        *by_folder.entry(folder).or_default().entry(judged.what).or_default() += 1;
-        *by_folder.entry("all".to_owned()).or_default().entry(judged.what).or_default() += 1;
+        let word = match judged.what {
+            what if what.is_open() && explained.explains(judged) => "explained",
+            what => what.word(),
+        };
+        *by_folder.entry(folder).or_default().entry(word).or_default() += 1;
+        *by_folder.entry("all".to_owned()).or_default().entry(word).or_default() += 1;
     }
     for (folder, counts) in by_folder {
         println!("{folder}: {counts:?}");
     }
-    Ok(())
+    let open: Vec<&Judged> = last.values().filter(|judged| judged.what.is_open()).collect();
+    for text in explained.without_a_change(&open) {
+        println!("explained, and noticed or gone: {text}");
+    }
+    let unexplained: Vec<&&Judged> = open.iter().filter(|judged| !explained.explains(judged)).collect();
+    for judged in &unexplained {
+        println!("{}: {}", judged.what.word(), judged.name);
+    }
+    match unexplained.len() {
+        0 => Ok(()),
+        count => Err(format!("{count} changes are neither noticed nor explained").into()),
+    }
 }

@@ -62,7 +62,7 @@ impl Test {
 
     /// Under a change it may take longer, but not for ever.
     pub fn limit(&self) -> Duration {
-        Duration::from_secs(5) + (self.takes * 5).min(self.takes + Duration::from_secs(25))
+        Duration::from_secs(3) + (self.takes * 5).min(self.takes + Duration::from_secs(25))
     }
 }
 

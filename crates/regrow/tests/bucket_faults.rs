@@ -2,15 +2,18 @@
 #![cfg(feature = "cloud")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod common;
+
 use std::path::Path;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use common::buckets::s3;
 use proptest::prelude::*;
 use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::{Layout, load};
-use regrow::location::{Location, StorageOptions};
+use regrow::location::Location;
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 use regrow::{CopyOptions, ErrorKind, SaveOptions, copy, open, save_with, verify};
 use regrow_testkit::object_server::{Action, Fault, ObjectServer, Op, Refusal, When};
@@ -29,11 +32,7 @@ static SERVER: LazyLock<ObjectServer> = LazyLock::new(start);
 static SERVER_OF_COPIES: LazyLock<ObjectServer> = LazyLock::new(start);
 
 fn root(server: &ObjectServer, case: &str) -> Location {
-    let options = StorageOptions::new()
-        .with("endpoint_url", server.endpoint())
-        .with("region", "us-east-1")
-        .with("key", "test")
-        .with("secret", "testtest")
+    let options = s3(server.endpoint())
         .with("max_retries", "3")
         .with("retry_timeout", "4")
         .with("read_timeout", "4")

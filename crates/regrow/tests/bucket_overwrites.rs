@@ -8,9 +8,10 @@ mod common;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use common::buckets::s3;
 use common::{bytes_of, layouts, tree};
 use regrow::engine::{Layout, load};
-use regrow::location::{Location, StorageOptions};
+use regrow::location::Location;
 use regrow::tree::{Key, Leaf, Scalar, TreeBuilder};
 use regrow::{ErrorKind, SaveOptions, save_with};
 use regrow_testkit::object_server::{Fault, ObjectServer, Op, Refusal};
@@ -20,12 +21,7 @@ const STAGED: &str = "runs/x.orbax-checkpoint-tmp-";
 fn bucket() -> (ObjectServer, Location) {
     let server = ObjectServer::start().unwrap();
     server.create_bucket("bucket");
-    let options = StorageOptions::new()
-        .with("endpoint_url", server.endpoint())
-        .with("region", "us-east-1")
-        .with("key", "test")
-        .with("secret", "testtest")
-        .with("max_retries", "1");
+    let options = s3(server.endpoint()).with("max_retries", "1");
     let root = Location::with_options(Path::new("s3://bucket/runs"), &options).unwrap();
     (server, root)
 }

@@ -7,9 +7,10 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use common::buckets::s3;
 use common::{bytes_of, tree};
 use regrow::engine::Layout;
-use regrow::location::{Location, StorageOptions};
+use regrow::location::Location;
 use regrow::{ErrorKind, RepairOptions, RepairReport, SaveOptions};
 use regrow_testkit::memory_folder;
 use regrow_testkit::object_server::{Fault, ObjectServer, Op, Refusal};
@@ -19,13 +20,7 @@ const BUCKET: &str = "repair";
 fn bucket() -> (ObjectServer, Location) {
     let server = ObjectServer::start().unwrap();
     server.create_bucket(BUCKET);
-    let options = StorageOptions::new()
-        .with("endpoint_url", server.endpoint())
-        .with("region", "us-east-1")
-        .with("key", "test")
-        .with("secret", "testtest")
-        .with("max_retries", "2")
-        .with("retry_timeout", "2");
+    let options = s3(server.endpoint()).with("max_retries", "2").with("retry_timeout", "2");
     let root = Location::with_options(Path::new(&format!("s3://{BUCKET}/runs")), &options).unwrap();
     (server, root)
 }

@@ -5,9 +5,10 @@ mod common;
 
 use std::path::Path;
 
+use common::buckets::s3;
 use common::tree;
 use regrow::engine::Layout;
-use regrow::location::{Location, StorageOptions};
+use regrow::location::Location;
 use regrow::{
     ErrorKind, LoadOptions, OpenOptions, PrivateKey, PublicKey, SaveOptions, SealOptions, SignOptions,
 };
@@ -18,13 +19,7 @@ use regrow_testkit::object_server::{Fault, ObjectServer, Op, Refusal};
 fn a_seal_that_cannot_be_read_is_an_error() {
     let server = ObjectServer::start().unwrap();
     server.create_bucket("seals");
-    let options = StorageOptions::new()
-        .with("endpoint_url", server.endpoint())
-        .with("region", "us-east-1")
-        .with("key", "test")
-        .with("secret", "testtest")
-        .with("max_retries", "1")
-        .with("retry_timeout", "1");
+    let options = s3(server.endpoint()).with("max_retries", "1").with("retry_timeout", "1");
     let root = Location::with_options(Path::new("s3://seals/runs"), &options).unwrap();
     let keys = fixtures().join("keys");
     let key = PrivateKey::read(keys.join("alice.pem")).unwrap();

@@ -9,10 +9,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use common::buckets::s3;
 use common::{bytes_of, layouts, tree};
 use regrow::array::Region;
 use regrow::engine::{Layout, load};
-use regrow::location::{Location, StorageOptions, ToLocation};
+use regrow::location::{Location, ToLocation};
 use regrow::{Cache, ErrorKind, SaveOptions, open, save_with};
 use regrow_testkit::object_server::{ObjectServer, Op};
 use tempfile::TempDir;
@@ -52,11 +53,7 @@ impl Setting {
 }
 
 fn bucket(server: &ObjectServer) -> Location {
-    let options = StorageOptions::new()
-        .with("endpoint_url", server.endpoint())
-        .with("region", "us-east-1")
-        .with("key", "test")
-        .with("secret", "testtest");
+    let options = s3(server.endpoint());
     Location::with_options(Path::new("s3://bucket/runs"), &options).unwrap()
 }
 

@@ -7,6 +7,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -109,13 +111,9 @@ fn places() -> Vec<Place> {
 /// A bucket of the test kit's server.
 #[cfg(feature = "cloud")]
 fn bucket(number: usize) -> Option<Location> {
-    use regrow::location::StorageOptions;
+    use common::buckets::s3;
 
-    let options = StorageOptions::new()
-        .with("endpoint_url", SERVER.endpoint())
-        .with("region", "us-east-1")
-        .with("key", "test")
-        .with("secret", "testtest");
+    let options = s3(SERVER.endpoint());
     let name = format!("conformance{number}");
     SERVER.create_bucket(&name);
     Some(Location::with_options(Path::new(&format!("s3://{name}/runs")), &options).unwrap())

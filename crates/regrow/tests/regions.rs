@@ -327,18 +327,15 @@ mod requests {
     use std::collections::HashMap;
     use std::path::Path;
 
-    use regrow::location::{Location, StorageOptions};
+    use regrow::location::Location;
     use regrow_testkit::object_server::{ObjectServer, Op};
 
     use super::*;
+    use crate::common::buckets::s3;
 
     fn bucket(server: &ObjectServer) -> Location {
         server.create_bucket("regions");
-        let options = StorageOptions::new()
-            .with("endpoint_url", server.endpoint())
-            .with("region", "us-east-1")
-            .with("key", "test")
-            .with("secret", "testtest");
+        let options = s3(server.endpoint());
         Location::with_options(Path::new("s3://regions/runs"), &options).unwrap()
     }
 

@@ -205,19 +205,15 @@ fn what_is_not_there_is_not_found() {
 #[cfg(feature = "cloud")]
 mod requests {
     use regrow::array::{Array, Dtype, Shape};
-    use regrow::location::StorageOptions;
     use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
     use regrow_testkit::object_server::{Fault, ObjectServer, Op};
 
     use super::*;
+    use crate::common::buckets::s3;
 
     fn bucket(server: &ObjectServer) -> Location {
         server.create_bucket("requests");
-        let options = StorageOptions::new()
-            .with("endpoint_url", server.endpoint())
-            .with("region", "us-east-1")
-            .with("key", "test")
-            .with("secret", "testtest");
+        let options = s3(server.endpoint());
         Location::with_options(Path::new("s3://requests/runs"), &options).unwrap()
     }
 

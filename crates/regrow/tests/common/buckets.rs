@@ -1,20 +1,26 @@
 //! Buckets of the test kit's server, which lives as long as the process.
 
 use regrow::location::Location;
+#[cfg(feature = "cloud")]
+use regrow::location::StorageOptions;
+
+/// What such a server asks of those who want its buckets as S3's.
+#[cfg(feature = "cloud")]
+pub fn s3(endpoint: impl Into<String>) -> StorageOptions {
+    StorageOptions::new()
+        .with("endpoint_url", endpoint)
+        .with("region", "us-east-1")
+        .with("key", "test")
+        .with("secret", "testtest")
+}
 
 /// A folder in a bucket of S3, and one of GCS; none without the feature `cloud`.
 #[cfg(feature = "cloud")]
 pub fn buckets(test: &str) -> Vec<Location> {
     use std::path::Path;
 
-    use regrow::location::StorageOptions;
-
     SERVER.create_bucket(test);
-    let s3 = StorageOptions::new()
-        .with("endpoint_url", SERVER.endpoint())
-        .with("region", "us-east-1")
-        .with("key", "test")
-        .with("secret", "testtest");
+    let s3 = s3(SERVER.endpoint());
     let gcs = StorageOptions::new().with("endpoint_url", SERVER.endpoint()).with("anon", "true");
     vec![
         Location::with_options(Path::new(&format!("s3://{test}/s3")), &s3).unwrap(),

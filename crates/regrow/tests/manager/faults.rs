@@ -249,10 +249,10 @@ mod calls {
 
 #[cfg(feature = "cloud")]
 mod requests {
-    use regrow::location::StorageOptions;
     use regrow_testkit::object_server::{Fault, ObjectServer, Op, Refusal};
 
     use super::*;
+    use crate::common::buckets::s3;
 
     /// The bucket refuses a request, one after the other; another time it does what it is asked to, and says that it has
     /// not.
@@ -260,12 +260,7 @@ mod requests {
     fn a_bucket_that_refuses_leaves_whole_steps_and_the_next_save_cleans_up() {
         let server = ObjectServer::start().unwrap();
         server.create_bucket("manager");
-        let options = StorageOptions::new()
-            .with("endpoint_url", server.endpoint())
-            .with("region", "us-east-1")
-            .with("key", "test")
-            .with("secret", "testtest")
-            .with("max_retries", "0");
+        let options = s3(server.endpoint()).with("max_retries", "0");
         let at = |name: &str| {
             Location::with_options(Path::new(&format!("s3://manager/{name}")), &options).unwrap()
         };

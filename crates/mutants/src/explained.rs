@@ -1,0 +1,55 @@
+//! Changes that no test in Rust notices, and why: `explained.toml` beside this crate's `Cargo.toml`.
+
+use std::fs;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::{Failure, Judged};
+
+/// Why some changes of a file make no difference, or who else notices them.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Explanation {
+    /// Below the sources of the crate.
+    file: String,
+    /// Parts of the changes' names: lines move, words stay.
+    changes: Vec<String>,
+    #[expect(dead_code, reason = "for people")]
+    why: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    explained: Vec<Explanation>,
+}
+
+/// The explanations, by which each change is looked for.
+pub struct Explained(Vec<Explanation>);
+
+impl Explained {
+    pub fn read(path: &Path) -> Result<Self, Failure> {
+        let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let file: File = toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Self(file.explained))
+    }
+
+    pub fn explains(&self, judged: &Judged) -> bool {
+        self.0.iter().any(|explanation| {
+            judged.file.ends_with(&explanation.file)
+                && explanation.changes.iter().any(|change| judged.name.contains(change))
+        })
+    }
+
+    /// What stands there of changes that are not on the list any more, or that tests notice.
+    pub fn without_a_change<'a>(&'a self, open: &'a [&Judged]) -> impl Iterator<Item = String> + 'a {
+        let pairs = self.0.iter().flat_map(|of| of.changes.iter().map(move |change| (&of.file, change)));
+        pairs
+            .filter(|(file, change)| {
+                !open.iter().any(|judged| judged.file.ends_with(file) && judged.name.contains(*change))
+            })
+            .map(|(file, change)| format!("{file}: {change}"))
+    }
+}
