@@ -32,6 +32,9 @@ use crate::explained::Explained;
 use crate::listed::Mutant;
 use crate::suite::{Outcome, Test, empty, trace, workers};
 
+/// A line of JSON for each change that was judged.
+const OUTCOMES: &str = "outcomes.jsonl";
+
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Which changes of the sources no test notices.
@@ -59,6 +62,9 @@ struct Arguments {
     /// Try those again that were not caught: with more tests, or a larger budget.
     #[arg(long)]
     again: bool,
+    /// Only say what outcomes.jsonl holds.
+    #[arg(long)]
+    report: bool,
     /// Why some changes are noticed by no test. What survives and stands not there makes the run fail.
     #[arg(long)]
     explained: PathBuf,
@@ -124,6 +130,9 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {
     let explained = Explained::read(&arguments.explained)?;
+    if arguments.report {
+        return summarize(&arguments.out.join(OUTCOMES), &explained);
+    }
     let mutants = Mutant::read_all(&arguments.list, &arguments.only)?;
     fs::create_dir_all(&arguments.out)?;
     let out = arguments.out.canonicalize()?;
@@ -136,7 +145,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     });
     let folder = out.join("tree").join(CRATE);
     let tests = trace(&binaries, &folder, &out, mutants.len())?;
-    let path = out.join("outcomes.jsonl");
+    let path = out.join(OUTCOMES);
     judge(arguments, &mutants, &compiled, &tests, &folder, &path)?;
     summarize(&path, &explained)
 }

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use super::naming;
-use super::siblings::{self, staged_path, take_names};
+use super::siblings::{self, Failed, staged_path, take_names};
 use super::staging::{Place, Staged, Staging, Terms};
 use super::target::{check_sibling, resolve};
 use crate::error::{Error, Result};
@@ -75,6 +75,14 @@ impl StagedSiblings {
     }
 }
 
+impl StagedSiblings {
+    /// What could not be undone waits in the temporary folder, which is not ours to remove any more.
+    fn left_with(&mut self, failed: Failed) -> Error {
+        self.staging.committed |= failed.keep;
+        failed.error
+    }
+}
+
 /// The stem as an absolute path, and the names of the files. The stem itself may be anything: it is not touched.
 fn place(target: &Path, suffixes: &[String]) -> Result<(PathBuf, Vec<PathBuf>)> {
     let absolute = resolve(target, false)?;
@@ -101,11 +109,7 @@ impl Staged for StagedSiblings {
         let check = || self.targets.iter().try_for_each(|target| check_sibling(target, *overwrite));
         match take_names(&own.path, &self.targets, *durable, &check) {
             Ok(()) => Ok(Some(own.path.clone())),
-            Err(failed) => {
-                // Then it is not ours to remove any more.
-                self.staging.committed |= failed.keep;
-                Err(failed.error)
-            }
+            Err(failed) => Err(self.left_with(failed)),
         }
     }
 }
@@ -136,5 +140,30 @@ impl Publication for StagedSiblings {
 
     fn commit(self: Box<Self>) -> Result<()> {
         naming::commit(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn what_waits_for_its_name_stays_and_all_else_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        for keep in [false, true] {
+            let suffixes = [".data".to_owned(), ".manifest".to_owned()];
+            let mut staged = StagedSiblings::create(&folder.path().join("x"), &suffixes, false).unwrap();
+            let own = staged.staging.own.path.clone();
+            let mut writer = staged.sibling_writer(0, 3, 0).unwrap();
+            writer.write(b"new").unwrap();
+            writer.finish().unwrap();
+            staged.left_with(Failed { error: Error::invalid("it failed"), keep });
+            drop(staged);
+            assert_eq!(own.join(".regrow-0/x.data").exists(), keep);
+            assert_eq!(own.exists(), keep);
+            let _ = fs::remove_dir_all(own);
+        }
     }
 }

@@ -142,12 +142,14 @@ fn stage(path: &Path, options: &TransferOptions<'_>) -> Result<Box<dyn Staged>> 
 
 /// The lines by the name of their file; those that cannot be read are left out.
 pub(super) fn read_journal(folder: &Path) -> BTreeMap<String, Vec<Line>> {
+    let Ok(file) = File::open(folder.join(JOURNAL)) else { return BTreeMap::new() };
+    read_lines(file, JOURNAL_LEN_MAX_BYTES)
+}
+
+fn read_lines(journal: impl Read, len_max_bytes: u64) -> BTreeMap<String, Vec<Line>> {
     let mut lines: BTreeMap<String, Vec<Line>> = BTreeMap::new();
-    let Ok(file) = File::open(folder.join(JOURNAL)) else { return lines };
     let mut text = Vec::new();
-    if file.take(JOURNAL_LEN_MAX_BYTES + 1).read_to_end(&mut text).is_err()
-        || text.len() as u64 > JOURNAL_LEN_MAX_BYTES
-    {
+    if journal.take(len_max_bytes + 1).read_to_end(&mut text).is_err() || text.len() as u64 > len_max_bytes {
         return lines;
     }
     for line in text.split(|&byte| byte == b'\n') {
@@ -357,5 +359,51 @@ impl FileSink for Rest {
             system::sync(&self.file).map_err(|error| Error::io("cannot sync", &self.path, error))?;
         }
         Ok(WrittenFile { len_bytes: self.offset_bytes, block_crc32c: Vec::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_journal_beyond_its_bound_nothing_is_read() {
+        let line = Line {
+            name: "a".to_owned(),
+            version: "1".to_owned(),
+            len_bytes: 3,
+            digest: blake3::hash(b"abc").to_hex().to_string(),
+        };
+        let text = [&serde_json::to_vec(&line).unwrap()[..], b"\nno line"].concat();
+        let len_bytes = text.len() as u64;
+        for (len_max_bytes, count) in [(len_bytes, 1), (len_bytes + 1, 1), (len_bytes - 1, 0), (0, 0)] {
+            let lines = read_lines(&text[..], len_max_bytes);
+            assert_eq!(lines.len(), count, "{len_max_bytes}");
+            assert!(lines.values().flatten().all(|read| read.hash() == line.hash()));
+        }
+        // Nothing is read beyond it, however much there is.
+        assert!(read_lines(io::repeat(b'x'), 1000).is_empty());
+    }
+
+    #[test]
+    fn the_rest_of_a_file_goes_behind_its_beginning() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "beginning, and more that is not known").unwrap();
+        let monitor = Monitor::new();
+        let mut rest = Rest::open(&path, 9, true, &monitor).unwrap();
+        assert_eq!(rest.offset_bytes(), 9);
+        rest.write(b", middle").unwrap();
+        assert_eq!(rest.offset_bytes(), 17);
+        // In pieces, of which the last is short.
+        let long: Vec<u8> = (0..40_001_u32).map(|at| at as u8).collect();
+        rest.write_with(long.len() as u64, &mut |at, piece| {
+            piece.copy_from_slice(&long[at as usize..at as usize + piece.len()]);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(rest.offset_bytes(), 40_018);
+        assert_eq!(Box::new(rest).finish().unwrap().len_bytes, 40_018);
+        assert!(fs::read(&path).unwrap() == [&b"beginning, middle"[..], &long].concat());
     }
 }

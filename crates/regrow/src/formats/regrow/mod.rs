@@ -21,8 +21,10 @@
 //! | `part_columns` | what whoever merges parts reads of one |
 //! | `save` | a save, in four stages: plan, reuse, place, write |
 //! | `reader` | the way back |
-//! | `checked` | data files whose blocks are checked before they are handed out |
-//! | `recorded` | one of them, opened when it is wanted |
+//! | `checked` | the folder, each of whose files is checked before its first byte is handed out |
+//! | `data_file` | one that is checked in blocks |
+//! | `small_file` | one that is checked as a whole |
+//! | `recorded` | a data file, opened when it is wanted |
 //! | `recover` | files that are lost, made of the others |
 //! | `views` | whether all who read it read the same |
 //!
@@ -41,12 +43,14 @@ use crate::storage::{Entry, Found};
 use crate::tree::{Leaf, LeafInfo, Tree};
 
 mod checked;
+mod data_file;
 pub mod manifest;
 mod part_columns;
 mod reader;
 mod recorded;
 mod recover;
 mod save;
+mod small_file;
 mod views;
 
 /// The default layout.

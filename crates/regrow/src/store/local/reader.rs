@@ -91,26 +91,20 @@ impl DirectReader {
         let Some(file) = self.direct.as_ref().filter(|_| !self.is_refused.load(Ordering::Relaxed)) else {
             return Ok(false);
         };
-        let mut done = 0;
-        while done < wanted {
-            match file.read_at(room.get_mut(done..).unwrap_or_default(), start + done as u64) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(len) => done += len,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if refuses_direct(&error) => {
-                    self.is_refused.store(true, Ordering::Relaxed);
-                    return Ok(false);
-                }
-                Err(error) => return Err(error),
+        let direct = |room: &mut [u8], offset| file.read_at(room, offset);
+        match read_in_blocks(
+            direct,
+            |rest, offset| self.cached.read_exact_at(rest, offset),
+            start,
+            wanted,
+            room,
+        ) {
+            Err(error) if refuses_direct(&error) => {
+                self.is_refused.store(true, Ordering::Relaxed);
+                Ok(false)
             }
-            if done < wanted && done % ALIGN_BYTES != 0 {
-                // A read that stopped within a block: the rest comes the other way.
-                let rest = room.get_mut(done..wanted).unwrap_or_default();
-                self.cached.read_exact_at(rest, start + done as u64)?;
-                done = wanted;
-            }
+            other => other.map(|()| true),
         }
-        Ok(true)
     }
 
     fn explain(&self, error: io::Error, offset: u64) -> Error {
@@ -123,6 +117,30 @@ impl DirectReader {
             .expected(format_args!("{} bytes", self.len_bytes), "fewer")
             .help("something else is writing to it; wait for that, or copy it again")
     }
+}
+
+/// Fills the first `wanted` bytes of `room` by `direct`, which is asked at whole blocks alone; by `cached` from where a read stopped
+/// within a block.
+fn read_in_blocks(
+    mut direct: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
+    mut cached: impl FnMut(&mut [u8], u64) -> io::Result<()>,
+    start: u64,
+    wanted: usize,
+    room: &mut [u8],
+) -> io::Result<()> {
+    let mut done = 0;
+    while done < wanted {
+        match direct(room.get_mut(done..).unwrap_or_default(), start + done as u64) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(len) => done += len,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if done < wanted && done % ALIGN_BYTES != 0 {
+            return cached(room.get_mut(done..wanted).unwrap_or_default(), start + done as u64);
+        }
+    }
+    Ok(())
 }
 
 impl Blob for DirectReader {
@@ -284,6 +302,40 @@ mod tests {
         let reader = open(&path).unwrap();
         assert_eq!(reader.fetch(4000, 6000, ReadPath::Direct, &mut Scratch::default()).unwrap(), [5; 6000]);
         assert_eq!(reader.is_cached(0, 10_000), !cfg!(feature = "portable"));
+    }
+
+    #[test]
+    fn reads_that_stop_anywhere_give_every_byte_and_go_on_at_whole_blocks() {
+        let block = ALIGN_BYTES;
+        let bytes: Vec<u8> = (0..4 * block).map(|at| (at % 251) as u8).collect();
+        for wanted in [1, block - 1, block, block + 1, 3 * block - 1, 3 * block] {
+            for stop in [1, block - 1, block, block + 1, 2 * block, 2 * block + 7, 4 * block] {
+                let mut room = vec![0; 3 * block];
+                let mut interrupted = false;
+                let direct = |room: &mut [u8], offset: u64| {
+                    interrupted = !interrupted;
+                    if interrupted {
+                        return Err(io::ErrorKind::Interrupted.into());
+                    }
+                    let offset = offset as usize - block;
+                    assert_eq!((offset % block, room.len() % block), (0, 0), "{wanted} {stop}");
+                    let len = room.len().min(stop);
+                    room[..len].copy_from_slice(&bytes[offset..offset + len]);
+                    Ok(len)
+                };
+                let cached = |room: &mut [u8], offset: u64| {
+                    let offset = offset as usize - block;
+                    room.copy_from_slice(&bytes[offset..offset + room.len()]);
+                    Ok(())
+                };
+                read_in_blocks(direct, cached, block as u64, wanted, &mut room).unwrap();
+                assert!(room[..wanted] == bytes[..wanted], "{wanted} {stop}");
+            }
+        }
+        let ended = read_in_blocks(|_, _| Ok(0), |_, _| Ok(()), 0, 1, &mut [0]).unwrap_err();
+        assert_eq!(ended.kind(), io::ErrorKind::UnexpectedEof);
+        let refused = |_: &mut [u8], _| Err(io::ErrorKind::PermissionDenied.into());
+        assert!(read_in_blocks(refused, |_, _| Ok(()), 0, 1, &mut [0]).is_err());
     }
 
     #[test]

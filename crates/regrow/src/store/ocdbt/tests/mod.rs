@@ -2,6 +2,7 @@
 
 mod damaged;
 mod golden;
+mod limits;
 mod written;
 
 use std::path::Path;
