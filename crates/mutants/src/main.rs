@@ -164,13 +164,18 @@ fn judge(
     path: &Path,
 ) -> Result<(), Failure> {
     let mut known: HashSet<String> = HashSet::new();
+    // Who noticed one change of a file is asked first about the next, also of an earlier run.
+    let mut kills: HashMap<(PathBuf, String), usize> = HashMap::new();
     for judged in read_outcomes(path)? {
+        if let (Fate::Caught, Some(by)) = (judged.what, &judged.by) {
+            *kills.entry((judged.file.clone(), by.clone())).or_default() += 1;
+        }
         if !(arguments.again && judged.what.is_open()) {
             known.insert(judged.name);
         }
     }
     let outcomes = Mutex::new(File::options().create(true).append(true).open(path)?);
-    let kills: Mutex<HashMap<(&Path, usize), usize>> = Mutex::default();
+    let kills = Mutex::new(kills);
     let next = AtomicUsize::new(0);
     let out = path.parent().unwrap_or(path);
     workers(out, folder, |room| {
@@ -185,9 +190,11 @@ fn judge(
                 tests.iter().enumerate().filter(|(_, test)| test.reaches.contains(&id)).map(|(at, _)| at),
             );
             let order = kills.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let kills_of = |at: usize| order.get(&(mutant.file.as_path(), at)).copied().unwrap_or(0);
-            reaching
-                .sort_by_key(|&at| (std::cmp::Reverse(kills_of(at)), tests.get(at).map(|test| test.takes)));
+            let kills_of =
+                |test: &Test| order.get(&(mutant.file.clone(), test.name.clone())).copied().unwrap_or(0);
+            reaching.sort_by_cached_key(|&at| {
+                tests.get(at).map(|test| (std::cmp::Reverse(kills_of(test)), test.takes))
+            });
             let mut judged = Judged {
                 name: mutant.name.clone(),
                 file: mutant.file.clone(),
@@ -224,7 +231,7 @@ fn judge(
                 *kills
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
-                    .entry((&mutant.file, at))
+                    .entry((mutant.file.clone(), test.name.clone()))
                     .or_default() += 1;
                 break;
             }

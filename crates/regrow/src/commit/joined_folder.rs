@@ -139,3 +139,59 @@ impl Publication for JoinedFolder {
         Err(Error::invalid("the process that began the checkpoint commits it").in_file(&self.target))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::StagedFolder;
+    use super::*;
+    use crate::storage::Target;
+
+    fn joined(target: &Location, ticket: &str, durable: bool, monitor: &Monitor) -> JoinedFolder {
+        let kind = Target::Folder;
+        let options = PublishOptions { kind: &kind, overwrite: false, may_replace: None, durable, monitor };
+        JoinedFolder::join(target, ticket, options).unwrap()
+    }
+
+    #[test]
+    fn who_joins_says_what_it_was_told_and_commits_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let target = Location::local(root.path().join("x"));
+        let begun = StagedFolder::create(&root.path().join("x"), false).unwrap();
+        for durable in [false, true] {
+            let monitor = Monitor::new();
+            let one = joined(&target, &begun.ticket().unwrap(), durable, &monitor);
+            assert_eq!((one.is_durable(), one.stored_bytes().unwrap()), (durable, 0));
+            let name = format!("d/small {durable}");
+            one.write(&name, b"abc").unwrap();
+            assert_eq!(one.written(&name).unwrap(), b"abc");
+            assert_eq!(one.unsynced.lock().unwrap().len(), usize::from(durable));
+            one.finish_share().unwrap();
+            assert!(one.unsynced.lock().unwrap().is_empty());
+            // Each has a monitor of its own, which ends its own share.
+            monitor.cancel();
+            assert!(one.monitor().is_cancelled());
+            assert_eq!(one.finish_share().unwrap_err().kind(), ErrorKind::Cancelled);
+            let refused: Box<dyn Publication> = Box::new(one);
+            assert_eq!(refused.commit().unwrap_err().kind(), ErrorKind::InvalidArgument);
+        }
+        assert!(begun.folder().join("d/small true").is_file());
+    }
+
+    #[test]
+    fn it_is_published_when_its_own_folder_has_the_name() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("x");
+        let begun = StagedFolder::create(&path, false).unwrap();
+        let monitor = Monitor::new();
+        let one = joined(&Location::local(&path), &begun.ticket().unwrap(), true, &monitor);
+        assert!(!one.is_published().unwrap());
+        begun.write("_METADATA", b"{}").unwrap();
+        begun.commit().unwrap();
+        assert!(one.is_published().unwrap());
+        // Another one that takes the name is not it.
+        let other = StagedFolder::create(&path, true).unwrap();
+        other.write("_METADATA", b"{}").unwrap();
+        other.commit().unwrap();
+        assert!(!one.is_published().unwrap());
+    }
+}

@@ -189,3 +189,68 @@ impl Transfer for JoinedTransfer {
         Err(Error::invalid("the process that began the copy commits it").in_file(&self.folder))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::transfer::LocalTransfer;
+    use super::*;
+    use crate::storage::{Marker, Target};
+
+    fn file(name: &str, len_bytes: u64) -> TransferFile {
+        TransferFile { name: name.to_owned(), len_bytes, version: "1".to_owned() }
+    }
+
+    #[test]
+    fn who_joins_writes_whole_files_into_a_folder_of_its_own() {
+        let root = tempfile::tempdir().unwrap();
+        let target = Location::local(root.path().join("x"));
+        let files = [
+            file("small", 3),
+            file("just short", SYNC_LATER_LEN_MAX_BYTES - 1),
+            file("long", SYNC_LATER_LEN_MAX_BYTES),
+        ];
+        let (kind, marker, monitor) = (Target::Folder, Marker::Other, Monitor::new());
+        let options = TransferOptions {
+            kind: &kind,
+            files: &files,
+            marker: &marker,
+            overwrite: false,
+            may_replace: None,
+            durable: true,
+            monitor: &monitor,
+        };
+        let begun = LocalTransfer::begin(&target, options).unwrap();
+        let one = JoinedTransfer::join(&target, &begun.ticket().unwrap(), options).unwrap();
+        let other = JoinedTransfer::join(&target, &begun.ticket().unwrap(), options).unwrap();
+        assert_ne!(one.folder, other.folder);
+        assert_eq!(one.writer(0, 1).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        for at in 0..files.len() {
+            let mut writer = one.writer(at, 0).unwrap();
+            writer.write(b"abc").unwrap();
+            writer.finish().unwrap();
+        }
+        // What is long its writer has synced.
+        let unsynced: Vec<_> =
+            one.state().unsynced.iter().map(|path| path.file_name().unwrap().to_owned()).collect();
+        assert_eq!(unsynced, ["small", "just short"]);
+        assert_eq!(one.written(0).unwrap().len_bytes(), 3);
+        // Gone, and gone once more.
+        one.discard(0).unwrap();
+        assert!(!one.folder.join("small").exists());
+        one.discard(0).unwrap();
+        fs::create_dir(one.folder.join("small")).unwrap();
+        assert_eq!(one.discard(0).unwrap_err().kind(), ErrorKind::Io);
+        let refused: Box<dyn Transfer> = Box::new(one);
+        assert_eq!(refused.commit().unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_an_error_at_once() {
+        let root = tempfile::tempdir().unwrap();
+        let error = own_folder(&root.path().join("nowhere")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        fs::create_dir(root.path().join(format!("{SHARE_PREFIX}0"))).unwrap();
+        let (folder, name) = own_folder(root.path()).unwrap();
+        assert_eq!((name, folder.is_dir()), (format!("{SHARE_PREFIX}1"), true));
+    }
+}

@@ -440,6 +440,17 @@ mod tests {
         }
     }
 
+    #[cfg(unix)]
+    #[test]
+    fn a_name_of_no_whole_character_is_shortened_too() {
+        use std::os::unix::ffi::OsStrExt;
+
+        let name = OsStr::from_bytes(&[0x80; NAME_LEN_MAX_BYTES]);
+        let short = shortened(name).unwrap();
+        assert_eq!(short.len(), "~".len() + HASH_LEN);
+        assert_ne!(shortened(OsStr::from_bytes(&[0x81; NAME_LEN_MAX_BYTES])).unwrap(), short);
+    }
+
     #[test]
     fn who_looks_shares_the_lock_and_who_writes_does_not() {
         let root = tempfile::tempdir().unwrap();

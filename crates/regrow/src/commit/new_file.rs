@@ -141,10 +141,27 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(".regrow-tmp-0123"), b"").unwrap();
         fs::write(folder.path().join(".0123456789abcdef.__lock"), b"").unwrap();
-        for kept in ["kept", "kept.__lock", ".regrow.lock", ".array.__lock"] {
+        for kept in [
+            "kept",
+            "kept.__lock",
+            ".regrow.lock",
+            ".array.__lock",
+            ".not_hexadecimal_.__lock",
+            ".0123.__lock",
+        ] {
             fs::write(folder.path().join(kept), b"").unwrap();
         }
         sweep_new_files(folder.path());
-        assert_eq!(names(folder.path()), [".array.__lock", ".regrow.lock", "kept", "kept.__lock"]);
+        assert_eq!(
+            names(folder.path()),
+            [
+                ".0123.__lock",
+                ".array.__lock",
+                ".not_hexadecimal_.__lock",
+                ".regrow.lock",
+                "kept",
+                "kept.__lock"
+            ]
+        );
     }
 }

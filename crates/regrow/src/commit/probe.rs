@@ -161,6 +161,27 @@ mod tests {
     }
 
     #[test]
+    fn what_the_system_cannot_do_is_missing() {
+        done(true).unwrap();
+        assert_eq!(done(false).unwrap_err().kind(), io::ErrorKind::Unsupported);
+        let folder = tempfile::tempdir().unwrap();
+        has_folder_locks(folder.path()).unwrap();
+        let Lock::Ours(_held) = lock(folder.path()).unwrap() else { panic!("nobody else has it") };
+        assert_eq!(has_folder_locks(folder.path()).unwrap_err().kind(), io::ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn each_ability_is_told_in_words_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let all: Vec<Ability> =
+            probe(folder.path()).unwrap().into_iter().map(|(ability, _)| ability).collect();
+        let words: std::collections::HashSet<&str> =
+            all.iter().flat_map(|ability| [ability.name(), ability.without()]).collect();
+        assert_eq!(words.len(), 2 * all.len());
+        assert!(words.iter().all(|word| word.contains(' ') || *word == "syncs"), "{words:?}");
+    }
+
+    #[test]
     fn what_fails_is_missing_unless_the_disk_is_full() {
         assert!(is_there(Ok(())).unwrap());
         assert!(!is_there(Err(io::ErrorKind::Unsupported.into())).unwrap());

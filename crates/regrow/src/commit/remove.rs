@@ -154,3 +154,31 @@ pub(crate) fn stock(folder: &Path) -> Result<(Removed, Option<SystemTime>)> {
     }
     Ok((removed, modified))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_a_folder_in_its_path_is_removed() {
+        let file = tempfile::NamedTempFile::new_in(std::env::current_dir().unwrap()).unwrap();
+        let name = Path::new(file.path().file_name().unwrap());
+        std::fs::write(name, b"abc").unwrap();
+        let removed = remove_files(&[name]).unwrap();
+        assert_eq!((removed.file_count, removed.bytes), (1, 3));
+        assert!(!file.path().exists());
+    }
+
+    #[test]
+    fn what_is_more_than_a_checkpoint_stays_and_is_told() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("regrow.json"), b"{}").unwrap();
+        fs::write(root.path().join("thesis.tex"), b"...").unwrap();
+        let error = remove_checkpoint(root.path()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.help_text().is_some_and(|help| help.contains("all of it would be removed")), "{error}");
+        let nothing = remove_checkpoint(&root.path().join("nothing")).unwrap_err();
+        assert!(nothing.help_text().is_none_or(|help| !help.contains("would be removed")), "{nothing}");
+        assert!(root.path().join("thesis.tex").exists());
+    }
+}

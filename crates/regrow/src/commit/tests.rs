@@ -608,3 +608,48 @@ fn what_a_living_writer_has_is_removed_by_force_alone() {
         drop(staged);
     }
 }
+
+#[test]
+fn every_kind_says_what_it_was_told() {
+    let root = tempfile::tempdir().unwrap();
+    for durable in [false, true] {
+        let suffixes = [".m".to_owned()];
+        let kinds: [Box<dyn Publication>; 3] = [
+            Box::new(StagedFolder::create(&root.path().join("folder"), false).unwrap().durable(durable)),
+            Box::new(StagedFile::create(&root.path().join("file"), false).unwrap().durable(durable)),
+            Box::new(
+                StagedSiblings::create(&root.path().join("pair"), &suffixes, false).unwrap().durable(durable),
+            ),
+        ];
+        for kind in kinds {
+            assert_eq!(kind.is_durable(), durable, "{kind:?}");
+            kind.monitor().cancel();
+            assert_eq!(kind.commit().unwrap_err().kind(), ErrorKind::Cancelled);
+        }
+    }
+    assert!(names(root.path()).is_empty());
+}
+
+#[test]
+fn of_those_who_claim_a_name_one_gets_it() {
+    let root = tempfile::tempdir().unwrap();
+    let staged = StagedFolder::create(&root.path().join("x"), false).unwrap();
+    assert!(staged.claim("mine").unwrap());
+    assert!(!staged.claim("mine").unwrap());
+    // What fails is no claim of another one.
+    staged.claim(&"x".repeat(300)).unwrap_err();
+}
+
+#[test]
+fn orbax_temporary_folder_is_taken_while_it_is_as_orbax_made_it() {
+    let root = tempfile::tempdir().unwrap();
+    let target = root.path().join("x.orbax-checkpoint-tmp");
+    let check = || super::target::check_name(&target).is_ok();
+    assert!(!check());
+    fs::create_dir(&target).unwrap();
+    assert!(check());
+    fs::write(target.join("_CHECKPOINT_METADATA"), b"{}").unwrap();
+    assert!(check());
+    fs::write(target.join("_METADATA"), b"{}").unwrap();
+    assert!(!check());
+}

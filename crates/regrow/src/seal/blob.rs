@@ -71,3 +71,64 @@ impl Blob for SealedBlob {
         self.blob.suits()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bytes::checksum::crc32c;
+    use crate::error::{Error, ErrorKind};
+    use crate::reads::{BlockTable, Checksum, Words};
+
+    /// A file of three bytes of which everything is unusual.
+    #[derive(Debug)]
+    struct Unusual;
+
+    impl Blob for Unusual {
+        fn len_bytes(&self) -> u64 {
+            3
+        }
+        fn describe(&self) -> PathBuf {
+            "unusual".into()
+        }
+        fn read(&self, offset_bytes: u64, out: &mut [u8], _way: ReadPath) -> Result<()> {
+            let end = offset_bytes as usize + out.len();
+            let part = b"abc".get(offset_bytes as usize..end);
+            out.copy_from_slice(part.ok_or_else(|| Error::corrupt("it ends before"))?);
+            Ok(())
+        }
+        fn is_cached(&self, offset_bytes: u64, _len_bytes: u64) -> bool {
+            offset_bytes == 1
+        }
+        fn has_its_length(&self) -> bool {
+            false
+        }
+        fn identity(&self) -> Option<Identity> {
+            Some(Identity::Inode(1, 2, None))
+        }
+        fn object(&self) -> Option<(String, Identity)> {
+            Some(("key".to_owned(), Identity::Inode(3, 4, None)))
+        }
+        fn suits(&self) -> Suits {
+            Suits { requests_min: 5, requests_max: 6 }
+        }
+    }
+
+    #[test]
+    fn what_a_file_says_of_itself_it_says_under_a_seal() {
+        let words = Words { what: |_, _| "a block".to_owned(), help: "", help_if_zeros: "" };
+        let table = BlockTable::new(0..3, 3, Checksum::Crc32c, vec![crc32c(b"abc")], words).unwrap();
+        let file = Arc::new(SealedFile { name: "unusual".to_owned(), len_bytes: 3, table });
+        let fails = || Error::corrupt("another length");
+        let said = Said { misfit: fails, unlisted: fails, changed: fails };
+        let sealed = SealedBlob::new(Arc::new(Unusual), file, said).unwrap();
+        assert_eq!((sealed.len_bytes(), sealed.describe()), (3, Unusual.describe()));
+        assert_eq!((sealed.is_cached(0, 1), sealed.is_cached(1, 1)), (false, true));
+        assert!(!sealed.has_its_length());
+        assert_eq!((sealed.identity(), sealed.object()), (Unusual.identity(), Unusual.object()));
+        assert_eq!(sealed.suits(), Unusual.suits());
+        let mut out = [0; 2];
+        sealed.read(1, &mut out, ReadPath::Cached).unwrap();
+        assert_eq!(&out, b"bc");
+        assert_eq!(sealed.read(2, &mut out, ReadPath::Cached).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+}

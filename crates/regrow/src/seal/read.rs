@@ -76,6 +76,7 @@ pub(super) fn of_blob<'a>(blob: &'a dyn Blob, way: ReadPath) -> impl Fn(u64, &mu
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
     use std::path::PathBuf;
 
     use super::super::files::SealedFile;
@@ -130,18 +131,35 @@ mod tests {
                 let sound = placed(&bytes);
                 for start in 0..=len {
                     for end in start..=len {
+                        let asked = RefCell::new(Vec::new());
                         let read = |placed: &Placed| {
-                            let raw = |at: u64, out: &mut [u8]| placed.read(at, out, ReadPath::Cached);
+                            let raw = |at: u64, out: &mut [u8]| {
+                                asked.borrow_mut().push((at as usize, out.len()));
+                                placed.read(at, out, ReadPath::Cached)
+                            };
                             let mut out = vec![0; end - start];
                             file.read_checked(placed, start as u64, &mut out, &raw).map(|()| out)
                         };
                         assert!(read(&sound).unwrap() == bytes[start..end], "{len} {is_far} {start}..{end}");
-                        if start == end || (start + end) % 5 > 0 {
+                        if start == end {
+                            assert!(asked.take().is_empty(), "{len} {is_far} {start}..{end}");
                             continue;
                         }
-                        // In the first and the last block that is touched, before, within and after what is wanted.
+                        // The first and the last block that is touched.
                         let (first, last) =
                             (start / BLOCK_LEN * BLOCK_LEN, ((end - 1) / BLOCK_LEN + 1) * BLOCK_LEN);
+                        let (requests, blocks_end) = (asked.take(), last.min(len));
+                        let read_len: usize = requests.iter().map(|(_, len)| len).sum();
+                        assert_eq!(
+                            read_len,
+                            blocks_end - first,
+                            "{len} {is_far} {start}..{end}: {requests:?}"
+                        );
+                        assert!(!is_far || requests.len() == 1, "{len} {start}..{end}: {requests:?}");
+                        if (start + end) % 5 > 0 {
+                            continue;
+                        }
+                        // Before, within and after what is wanted.
                         for at in [first, start, end - 1, last.min(len) - 1] {
                             let mut bad = bytes.clone();
                             bad[at] ^= 1;

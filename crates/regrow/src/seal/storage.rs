@@ -145,3 +145,87 @@ impl Storage for SealedStorage {
 fn read_only(target: &Location) -> Error {
     Error::unsupported("an opened checkpoint is read only").in_file(target)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::document::SealDocument;
+    use super::super::files::Place;
+    use super::*;
+    use crate::ErrorKind;
+    use crate::bytes::checksum::Crc32;
+    use crate::monitor::Monitor;
+    use crate::storage::local::LocalDisk;
+    use crate::store::StoreExt;
+
+    /// A sealed folder with one file, and one that was put there later.
+    fn sealed() -> (tempfile::TempDir, SealedStorage) {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a.npy"), b"a").unwrap();
+        let place = Place::of(&Location::local(folder.path()));
+        let mut document = SealDocument::new("npy", true);
+        document.push("a.npy".to_owned(), 1, &[Crc32::of(b"a")]);
+        let bytes = document.to_bytes().unwrap();
+        std::fs::write(place.file.path(), &bytes).unwrap();
+        std::fs::write(folder.path().join("later"), b"...").unwrap();
+        let seal = Arc::new(Seal::of(&bytes, place).unwrap());
+        (folder, SealedStorage::new(Arc::new(LocalDisk), seal))
+    }
+
+    #[test]
+    fn a_sealed_storage_says_what_its_storage_says_but_of_side_files() {
+        let (folder, sealed) = sealed();
+        for name in ["", "a.npy", "later", "nothing"] {
+            let path = folder.path().join(name);
+            assert_eq!(sealed.describe(&path), LocalDisk.describe(&path));
+            assert_eq!(sealed.absolute(&path), LocalDisk.absolute(&path));
+            assert_eq!(sealed.canonical(&path), LocalDisk.canonical(&path));
+            assert_eq!(sealed.is_taken(&path), LocalDisk.is_taken(&path));
+            assert_eq!(sealed.identity(&path), LocalDisk.identity(&path));
+            assert_eq!(sealed.stands_for(&path), LocalDisk.stands_for(&path));
+            assert_eq!(sealed.local_path(&path), LocalDisk.local_path(&path));
+            assert_eq!(
+                sealed.for_reading(&path).unwrap().is_some(),
+                LocalDisk.for_reading(&path).unwrap().is_some()
+            );
+            assert_eq!(
+                sealed.stock(&path).ok().flatten().is_some(),
+                LocalDisk.stock(&path).ok().flatten().is_some()
+            );
+        }
+        assert_eq!(sealed.first_file(folder.path(), &["nothing", "later", "a.npy"]), Some("later"));
+        assert_eq!(sealed.first_file(folder.path(), &["nothing"]), None);
+        assert_eq!(sealed.has_listings(), LocalDisk.has_listings());
+        assert_eq!(sealed.is_written_in_place(), LocalDisk.is_written_in_place());
+        assert_eq!(sealed.commits_by_marker(), LocalDisk.commits_by_marker());
+        let mut names: Vec<_> =
+            sealed.entries(folder.path()).unwrap().into_iter().map(|entry| entry.name).collect();
+        names.sort();
+        assert_eq!(names, ["a.npy", "later"]);
+        let (target, monitor) = (Location::local(folder.path().join("new")), Monitor::new());
+        let options = PublishOptions::of_one_file(&monitor);
+        assert_eq!(sealed.check_publish(&target, options).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(sealed.publish(&target, options).unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn a_sealed_store_gives_what_was_sealed_and_takes_nothing() {
+        let (folder, sealed) = sealed();
+        let (store, plain) = (sealed.store(folder.path()), LocalDisk.store(folder.path()));
+        assert_eq!(store.list(b"").unwrap(), [b"a.npy".to_vec(), b"later".to_vec()]);
+        assert_eq!(store.list(b"l").unwrap(), [b"later".to_vec()]);
+        assert_eq!(store.get_whole(b"a.npy").unwrap().unwrap(), "a");
+        assert_eq!(store.get_whole(b"later").unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(store.put(b"new", bytes::Bytes::new()).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(store.delete(b"later").unwrap_err().kind(), ErrorKind::Unsupported);
+        assert!(folder.path().join("later").exists() && !folder.path().join("new").exists());
+        assert_eq!(store.version(b"a.npy").unwrap(), plain.version(b"a.npy").unwrap());
+        assert_eq!(store.describe(b"a.npy"), plain.describe(b"a.npy"));
+        // Of the seal itself nothing is sealed; of what is, there are no maps that nobody has checked.
+        let own = sealed.seal.place.file.name().as_encoded_bytes();
+        assert_eq!(store.map(own).unwrap(), plain.map(own).unwrap());
+        assert!(store.map_private(own).unwrap().is_some() == plain.map_private(own).unwrap().is_some());
+        assert!(store.map(b"a.npy").unwrap().is_none() && store.map_private(b"a.npy").unwrap().is_none());
+        std::fs::write(folder.path().join("a.npy"), b"b").unwrap();
+        assert_eq!(store.get_whole(b"a.npy").unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+}

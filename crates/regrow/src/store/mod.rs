@@ -294,3 +294,76 @@ pub(crate) fn resolve_range(range: ByteRange, len_bytes: u64) -> Result<std::ops
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    /// A store that has what every store must have, and no more.
+    #[derive(Debug)]
+    struct Least(MemoryStore);
+
+    impl Store for Least {
+        fn get(&self, key: &[u8], range: ByteRange) -> Result<Option<Bytes>> {
+            self.0.get(key, range)
+        }
+        fn put(&self, key: &[u8], value: Bytes) -> Result<()> {
+            self.0.put(key, value)
+        }
+        fn delete(&self, key: &[u8]) -> Result<()> {
+            self.0.delete(key)
+        }
+        fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
+            self.0.list(prefix)
+        }
+        fn len_bytes(&self, key: &[u8]) -> Result<Option<u64>> {
+            self.0.len_bytes(key)
+        }
+        fn locate(&self, key: &[u8]) -> Result<Option<Located>> {
+            self.0.locate(key)
+        }
+        fn describe(&self, key: &[u8]) -> PathBuf {
+            self.0.describe(key)
+        }
+    }
+
+    #[test]
+    fn the_comfort_of_a_store_is_made_of_the_least() {
+        let store = Least(MemoryStore::new());
+        store.put(b"key", Bytes::from_static(b"abcdef")).unwrap();
+        let span = ByteRange::Span { offset_bytes: 1, len_bytes: 4 };
+        let mut got = Vec::new();
+        let mut each = |bytes: &[u8]| {
+            got.extend_from_slice(bytes);
+            Ok(())
+        };
+        assert!(store.stream(b"key", span, &mut each).unwrap());
+        assert!(!store.stream(b"other", span, &mut each).unwrap());
+        assert_eq!(got, b"bcde");
+        assert!(store.is_cached(b"key", 0, 1));
+        assert_eq!(store.whole(b"key").unwrap().unwrap(), "abcdef");
+        let opened = store.open(b"key").unwrap().unwrap();
+        let mut out = [0; 2];
+        opened.read(4, &mut out, ReadPath::Cached).unwrap();
+        assert_eq!((opened.len_bytes(), &out), (6, b"ef"));
+        assert!(store.open(b"other").unwrap().is_none());
+        // What it cannot know is refused, and not guessed.
+        let put = store.put_if_absent(b"new", Bytes::new()).unwrap_err();
+        assert_eq!(put.kind(), ErrorKind::Unsupported);
+        assert_eq!(store.version(b"key").unwrap_err().kind(), ErrorKind::Unsupported);
+        assert!(store.get(b"new", ByteRange::Full).unwrap().is_none());
+    }
+
+    #[test]
+    fn in_memory_values_are_put_once_removed_and_mapped() {
+        let store = MemoryStore::new();
+        assert!(store.put_if_absent(b"key", Bytes::from_static(b"first")).unwrap());
+        assert!(!store.put_if_absent(b"key", Bytes::from_static(b"second")).unwrap());
+        assert_eq!(store.map(b"key").unwrap().unwrap(), "first");
+        assert!(store.map(b"other").unwrap().is_none());
+        store.delete(b"key").unwrap();
+        store.delete(b"key").unwrap();
+        assert!(store.list(b"").unwrap().is_empty());
+    }
+}

@@ -40,3 +40,21 @@ impl PrivateMap {
 pub(super) fn has_no_maps(error: &io::Error) -> bool {
     system::has_no_maps(error)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_has_no_maps_is_told_from_what_fails() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, b"abc").unwrap();
+        let map = PrivateMap::of(&File::open(&path).unwrap()).unwrap().unwrap();
+        assert_eq!((map.len(), map.as_mut_ptr().is_null()), (3, false));
+        // A folder has none, as files of some file systems; and a file that may not be read is an error.
+        assert!(PrivateMap::of(&File::open(folder.path()).unwrap()).unwrap().is_none());
+        PrivateMap::of(&File::options().write(true).open(&path).unwrap()).unwrap_err();
+    }
+}

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::leftovers::{Begun, begun};
 use super::super::*;
-use super::{has_begun, staged_path, take_names_until, where_is};
+use super::{finish, has_begun, staged_path, take_names_until, where_is};
 use crate::error::{ErrorKind, Result};
 use crate::location::Location;
 use crate::storage::Publication;
@@ -340,4 +340,20 @@ fn the_temporary_folder_is_as_open_as_its_files() {
         super::open_to_readers(&staged, &targets).unwrap();
         assert_eq!(mode_of(&fs::metadata(&staged).unwrap()) & 0o777, folder, "{first:o} {second:o}");
     }
+}
+
+#[test]
+fn a_folder_that_cannot_be_listed_is_an_error_and_stays() {
+    let root = tempfile::tempdir().unwrap();
+    let stem = root.path().join("model");
+    let staged = stage(&stem, false, "new").unwrap();
+    let own = staged.staging.own.path.clone();
+    // As after a death in the middle of the moves, but that one of the folders is something else.
+    fs::create_dir(own.join(".regrow-replaced")).unwrap();
+    fs::rename(staged_path(&own, 0, &file(&stem, ".data")), file(&stem, ".data")).unwrap();
+    fs::remove_dir_all(own.join(".regrow-1")).unwrap();
+    fs::write(own.join(".regrow-1"), b"no folder").unwrap();
+    assert!(has_begun(&own));
+    finish(&own, root.path()).unwrap_err();
+    assert!(own.join(".regrow-1").exists() && file(&stem, ".data").exists());
 }
