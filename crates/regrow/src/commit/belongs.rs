@@ -323,6 +323,27 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn what_is_beside_a_checkpoint_is_told_from_what_is_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+        put("_METADATA", "{\"tree_metadata\": {}, \"what\": \"an Orbax checkpoint\"}");
+        for own in ["manifest.0123456789abcdef", ".nfs0001", "x.orbax-checkpoint-tmp-7"] {
+            put(own, "...");
+        }
+        let strangers = || strangers_in(&Location::local(folder.path())).unwrap();
+        assert_eq!(strangers(), Vec::<String>::new());
+        for stranger in ["manifest.0123", "manifest.not_hexadecimal_", "model.safetensors", "a.npy"] {
+            put(stranger, "...");
+            assert_eq!(strangers(), [stranger]);
+            fs::remove_file(folder.path().join(stranger)).unwrap();
+        }
+        // Beside a `regrow.json` that is lost, a data file of regrow is one of its own.
+        put("_METADATA", "{\"custom_metadata\": {\"beside_regrow_json\": true}}");
+        put("model.safetensors", "...");
+        assert_eq!(strangers(), Vec::<String>::new());
+    }
+
     /// Whatever regrow would take for its own without a record, an overwrite removes.
     #[test]
     fn names_of_regrow_are_told_from_those_that_look_like_them() {

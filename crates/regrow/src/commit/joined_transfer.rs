@@ -228,8 +228,9 @@ mod tests {
             let mut writer = one.writer(at, 0).unwrap();
             writer.write(b"abc").unwrap();
             writer.finish().unwrap();
+            let is_synced = monitor.stages().iter().any(|report| report.stage == Stage::Sync);
+            assert_eq!(is_synced, at == 2, "what is long its own writer syncs");
         }
-        // What is long its writer has synced.
         let unsynced: Vec<_> =
             one.state().unsynced.iter().map(|path| path.file_name().unwrap().to_owned()).collect();
         assert_eq!(unsynced, ["small", "just short"]);

@@ -159,6 +159,7 @@ mod tests {
             let mut writer = staged.sibling_writer(0, 3, 0).unwrap();
             writer.write(b"new").unwrap();
             writer.finish().unwrap();
+            assert_eq!(staged.stored_bytes().unwrap(), 3);
             staged.left_with(Failed { error: Error::invalid("it failed"), keep });
             drop(staged);
             assert_eq!(own.join(".regrow-0/x.data").exists(), keep);

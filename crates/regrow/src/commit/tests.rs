@@ -653,3 +653,60 @@ fn orbax_temporary_folder_is_taken_while_it_is_as_orbax_made_it() {
     fs::write(target.join("_METADATA"), b"{}").unwrap();
     assert!(!check());
 }
+
+#[test]
+fn a_folder_that_moves_takes_no_name_that_somebody_has() {
+    let root = tempfile::tempdir().unwrap();
+    let (from, taken, free) = (root.path().join("a"), root.path().join("b"), root.path().join("new/c"));
+    for folder in [&from, &taken] {
+        fs::create_dir(folder).unwrap();
+        fs::write(folder.join("file"), folder.as_os_str().as_encoded_bytes()).unwrap();
+    }
+    let error = super::move_folder::move_folder(&from, &taken).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+    assert_eq!(fs::read(taken.join("file")).unwrap(), taken.as_os_str().as_encoded_bytes());
+    super::move_folder::move_folder(&from, &free).unwrap();
+    assert!(free.join("file").is_file() && !from.exists());
+    assert_eq!(super::move_folder::move_folder(&from, &free).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_file_is_asked_about_only_if_it_is_there() {
+    let root = tempfile::tempdir().unwrap();
+    let monitor = Monitor::new();
+    let refuse = |_: &Location| Err(Error::invalid("it may not be replaced"));
+    for (name, is_there) in [("new", false), ("old", true)] {
+        let path = root.path().join(name);
+        let terms = super::staging::Terms::of_save(true, true, &monitor);
+        let staged = StagedFile::begin(&path, &terms, Some(refuse));
+        if !is_there {
+            let staged = staged.unwrap();
+            fs::write(staged.single_file(), b"new").unwrap();
+            staged.commit().unwrap();
+            continue;
+        }
+        fs::write(&path, b"precious").unwrap();
+        // Whether it is asked when it begins or when it is named.
+        let refused = staged.and_then(|staged| {
+            fs::write(staged.single_file(), b"new").unwrap();
+            staged.commit()
+        });
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument);
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+    }
+}
+
+#[test]
+fn a_link_is_followed_if_it_is_itself_to_be_overwritten() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = fs::canonicalize(root.path()).unwrap();
+    fs::create_dir(folder.join("real")).unwrap();
+    fs::write(folder.join("real/x"), b"").unwrap();
+    symlink("real", folder.join("link")).unwrap();
+    let resolve = |name: &str, overwrite| super::target::resolve(&folder.join(name), overwrite).unwrap();
+    assert_eq!(resolve("link", false), folder.join("link"));
+    assert_eq!(resolve("link", true), folder.join("real"));
+    // A link further up is the user's way to say where.
+    assert_eq!(resolve("link/x", true), folder.join("link/x"));
+    assert_eq!(resolve("link/new", true), folder.join("link/new"));
+}

@@ -406,4 +406,81 @@ mod tests {
         assert_eq!(Box::new(rest).finish().unwrap().len_bytes, 40_018);
         assert!(fs::read(&path).unwrap() == [&b"beginning, middle"[..], &long].concat());
     }
+
+    fn file(name: &str, len_bytes: u64) -> TransferFile {
+        TransferFile { name: name.to_owned(), len_bytes, version: "1".to_owned() }
+    }
+
+    #[test]
+    fn what_an_earlier_copy_has_left_is_used_if_it_is_of_this_version() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let lines = |lens: &[u64], version: &str| {
+            let line = |&len_bytes: &u64| Line {
+                name: "file".to_owned(),
+                version: version.to_owned(),
+                len_bytes,
+                digest: blake3::hash(&len_bytes.to_le_bytes()).to_hex().to_string(),
+            };
+            BTreeMap::from([("file".to_owned(), lens.iter().map(line).collect::<Vec<_>>())])
+        };
+        let digest = |len_bytes: u64| blake3::hash(&len_bytes.to_le_bytes());
+        let left = |lines| left_of(&file("file", 9), &path, &lines);
+        assert_eq!(left(lines(&[9], "1")), Left::Nothing, "it is not there");
+        fs::create_dir(&path).unwrap();
+        assert_eq!(left(lines(&[9], "1")), Left::Nothing, "it is a folder");
+        fs::remove_dir(&path).unwrap();
+        fs::write(&path, [7; 9]).unwrap();
+        assert_eq!(left(BTreeMap::new()), Left::Nothing, "nobody knows it");
+        assert_eq!(left(lines(&[9], "2")), Left::Nothing, "it is of another version");
+        let whole = Left::Whole { digest: digest(9), is_proven: false };
+        assert_eq!(left(lines(&[4, 9], "1")), whole);
+        // Its beginning alone is known, or it is not as long as it was.
+        assert_eq!(left(lines(&[4], "1")), Left::Beginning(vec![(4, digest(4))]));
+        fs::write(&path, [7; 6]).unwrap();
+        assert_eq!(left(lines(&[4, 6, 8, 9], "1")), Left::Beginning(vec![(4, digest(4)), (6, digest(6))]));
+    }
+
+    #[test]
+    fn a_copy_leaves_what_is_of_use_and_nothing_when_it_has_ended() {
+        let root = tempfile::tempdir().unwrap();
+        let target = Location::local(root.path().join("x"));
+        let files = [file("a", 3), file("b", 3)];
+        let (kind, marker, monitor) = (Target::Folder, crate::storage::Marker::Other, Monitor::new());
+        let options = TransferOptions {
+            kind: &kind,
+            files: &files,
+            marker: &marker,
+            overwrite: false,
+            may_replace: None,
+            durable: true,
+            monitor: &monitor,
+        };
+        let names =
+            || fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+        let begin = || LocalTransfer::begin(&target, options).unwrap();
+        drop(begin());
+        assert!(names().is_empty(), "nothing was copied: {:?}", names());
+        let write = |transfer: &LocalTransfer, at: usize| {
+            let mut writer = transfer.writer(at, 0).unwrap();
+            writer.write(b"abc").unwrap();
+            writer.finish().unwrap();
+            transfer.finished(at, blake3::hash(b"abc"), true).unwrap();
+        };
+        let first = begin();
+        write(&first, 0);
+        assert_eq!(first.staging().unsynced.lock().unwrap().len(), 1, "the commit syncs what is short");
+        drop(first);
+        // What is whole stays, also if the next one writes nothing at all.
+        drop(begin());
+        let second = begin();
+        assert_eq!(second.left(0), Left::Whole { digest: blake3::hash(b"abc"), is_proven: false });
+        assert_eq!(second.left(1), Left::Nothing);
+        second.finished(0, blake3::hash(b"abc"), true).unwrap();
+        write(&second, 1);
+        assert_eq!(second.staging().unsynced.lock().unwrap().len(), 2);
+        Box::new(second).commit().unwrap();
+        assert_eq!(names(), ["x"]);
+        assert_eq!(fs::read(root.path().join("x/b")).unwrap(), b"abc");
+    }
 }

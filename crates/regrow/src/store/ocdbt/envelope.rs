@@ -333,6 +333,71 @@ mod tests {
     }
 
     #[test]
+    fn an_error_in_a_body_says_where_the_file_has_it() {
+        let fails = |level| {
+            let body = Body::open(&sealed(b"body", level).into(), Structure::BtreeNode, 1 << 20).unwrap();
+            body.parse(|input| {
+                input.u8("first")?;
+                Err::<(), Error>(input.fail(Rule::Btree, "it fails"))
+            })
+            .unwrap_err()
+        };
+        let plain = fails(None);
+        assert_eq!(plain.place().offset_bytes, Some(VERSION_OFFSET as u64 + 2 + 1));
+        assert!(!plain.to_string().contains("decompressed"), "{plain}");
+        let compressed = fails(Some(1));
+        assert_eq!(compressed.place().offset_bytes, Some(VERSION_OFFSET as u64 + 2));
+        assert!(compressed.to_string().contains("at byte 1 of the decompressed body"), "{compressed}");
+        // A compression that nobody knows, in a structure whose checksum is right.
+        let mut bytes = sealed(b"body", None);
+        bytes[VERSION_OFFSET + 1] = 7;
+        let end = bytes.len() - CRC_LEN_BYTES;
+        let crc = crc32c(&bytes[..end]);
+        bytes[end..].copy_from_slice(&crc.to_le_bytes());
+        let error = Body::open(&bytes.into(), Structure::BtreeNode, 1 << 20).unwrap_err();
+        assert_eq!(Rule::of(&error), Some(Rule::Compression));
+        assert_eq!(error.place().offset_bytes, Some(VERSION_OFFSET as u64 + 1));
+    }
+
+    #[test]
+    fn long_structures_are_looked_at_piece_by_piece() {
+        for body_len in [LOOKED_AT_LEN_MIN_BYTES, LOOKED_AT_LEN_MIN_BYTES + PIECE_LEN_BYTES as u64 - 18] {
+            let body: Vec<u8> = (0..body_len).map(|at| (at % 251) as u8).collect();
+            let good = sealed(&body, None);
+            let rule = |bytes: &[u8]| {
+                let read = |at: u64, len: u64| {
+                    assert!(len <= PIECE_LEN_BYTES as u64);
+                    Ok(Bytes::copy_from_slice(&bytes[at as usize..(at + len) as usize]))
+                };
+                look(&read, bytes.len() as u64, Structure::BtreeNode)
+                    .err()
+                    .map(|error| Rule::of(&error).unwrap())
+            };
+            assert_eq!(rule(&good), None);
+            let end = good.len();
+            for (at, expected) in [
+                (0, Rule::Magic),
+                (LENGTH_OFFSET, Rule::Length),
+                (VERSION_OFFSET, Rule::Crc),
+                (PIECE_LEN_BYTES, Rule::Crc),
+                (end - CRC_LEN_BYTES - 1, Rule::Crc),
+                (end - 1, Rule::Crc),
+            ] {
+                let mut bad = good.clone();
+                bad[at] ^= 1;
+                assert_eq!(rule(&bad), Some(expected), "byte {at} of {end}");
+            }
+        }
+        // How long one may be is known before anything is read.
+        let of_len = |len_bytes| {
+            let read = |_, _| Ok(Bytes::from_static(&[0; VERSION_OFFSET]));
+            Rule::of(&look(&read, len_bytes, Structure::BtreeNode).unwrap_err())
+        };
+        assert_eq!(of_len(OCDBT_NODE_LEN_MAX_BYTES + 1), Some(Rule::Limit));
+        assert_eq!(of_len(OCDBT_NODE_LEN_MAX_BYTES), Some(Rule::Magic));
+    }
+
+    #[test]
     fn a_bomb_meets_the_cap() {
         let zeros = vec![0; (1 << 20) + 1];
         assert_eq!(rule_of(sealed(&zeros, Some(3))), Some(Rule::Limit));

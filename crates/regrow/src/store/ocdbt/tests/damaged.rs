@@ -173,6 +173,10 @@ fn what_a_changed_database_lists_it_finds() {
                     Ok((database, listed))
                 });
                 let Ok((database, listed)) = listed else {
+                    assert!(
+                        !check(base.clone()).is_empty(),
+                        "byte {at} by {by}: what a reader meets a check finds"
+                    );
                     refused += 1;
                     continue;
                 };

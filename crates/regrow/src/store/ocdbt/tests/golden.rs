@@ -128,6 +128,8 @@ fn listing_a_prefix_is_filtering_all_keys() {
     for name in GOLDEN {
         let database = OcdbtStore::open(load(name)).unwrap();
         let all = database.list(b"").unwrap();
+        let entries: Vec<_> = database.entries().unwrap().into_iter().map(|(key, _)| key).collect();
+        assert_eq!(all, entries, "{name}");
         let of_keys = all
             .iter()
             .flat_map(|key| [0, 1, 2, key.len() / 2, key.len()].map(|len| &key[..len.min(key.len())]));
