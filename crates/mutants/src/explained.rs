@@ -13,7 +13,7 @@ use crate::{Failure, Judged};
 struct Explanation {
     /// Below the sources of the crate.
     file: String,
-    /// Parts of the changes' names: lines move, words stay.
+    /// What is changed to what in which function: the changes' names without their places, which move.
     changes: Vec<String>,
     #[expect(dead_code, reason = "for people")]
     why: String,
@@ -39,7 +39,7 @@ impl Explained {
     pub fn explains(&self, judged: &Judged) -> bool {
         self.0.iter().any(|explanation| {
             judged.file.ends_with(&explanation.file)
-                && explanation.changes.iter().any(|change| judged.name.contains(change))
+                && explanation.changes.iter().any(|change| is_named(judged, change))
         })
     }
 
@@ -48,8 +48,13 @@ impl Explained {
         let pairs = self.0.iter().flat_map(|of| of.changes.iter().map(move |change| (&of.file, change)));
         pairs
             .filter(|(file, change)| {
-                !open.iter().any(|judged| judged.file.ends_with(file) && judged.name.contains(*change))
+                !open.iter().any(|judged| judged.file.ends_with(file) && is_named(judged, change))
             })
             .map(|(file, change)| format!("{file}: {change}"))
     }
+}
+
+/// The name is the place and the change: `src/file.rs:12:34: replace a with b in function`.
+fn is_named(judged: &Judged, change: &str) -> bool {
+    judged.name.split_once(": ").is_some_and(|(_, words)| words == change)
 }

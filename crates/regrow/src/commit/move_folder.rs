@@ -26,3 +26,26 @@ pub(crate) fn move_folder(from: &Path, to: &Path) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_folder_that_moves_takes_no_name_that_somebody_has() {
+        let root = tempfile::tempdir().unwrap();
+        let (from, taken, free) = (root.path().join("a"), root.path().join("b"), root.path().join("new/c"));
+        for folder in [&from, &taken] {
+            fs::create_dir(folder).unwrap();
+            fs::write(folder.join("file"), folder.as_os_str().as_encoded_bytes()).unwrap();
+        }
+        let error = move_folder(&from, &taken).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+        assert_eq!(fs::read(taken.join("file")).unwrap(), taken.as_os_str().as_encoded_bytes());
+        move_folder(&from, &free).unwrap();
+        assert!(free.join("file").is_file() && !from.exists());
+        assert_eq!(move_folder(&from, &free).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+}

@@ -164,3 +164,35 @@ impl Publication for StagedFile {
         naming::commit(self)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{Error, ErrorKind};
+
+    #[test]
+    fn a_file_is_asked_about_only_if_it_is_there() {
+        let root = tempfile::tempdir().unwrap();
+        let monitor = Monitor::new();
+        let refuse = |_: &Location| Err(Error::invalid("it may not be replaced"));
+        for (name, is_there) in [("new", false), ("old", true)] {
+            let path = root.path().join(name);
+            let terms = Terms::of_save(true, true, &monitor);
+            let staged = StagedFile::begin(&path, &terms, Some(refuse));
+            if !is_there {
+                let staged = staged.unwrap();
+                fs::write(staged.single_file(), b"new").unwrap();
+                staged.commit().unwrap();
+                continue;
+            }
+            fs::write(&path, b"precious").unwrap();
+            // Whether it is asked when it begins or when it is named.
+            let refused = staged.and_then(|staged| {
+                fs::write(staged.single_file(), b"new").unwrap();
+                staged.commit()
+            });
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument);
+            assert_eq!(fs::read(&path).unwrap(), b"precious");
+        }
+    }
+}

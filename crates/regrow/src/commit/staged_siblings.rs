@@ -73,9 +73,7 @@ impl StagedSiblings {
     pub fn commit(self) -> Result<()> {
         naming::commit(Box::new(self))
     }
-}
 
-impl StagedSiblings {
     /// What could not be undone waits in the temporary folder, which is not ours to remove any more.
     fn left_with(&mut self, failed: Failed) -> Error {
         self.staging.committed |= failed.keep;

@@ -184,3 +184,39 @@ fn model_of(name: &str) -> Option<&str> {
     };
     Some(of_shard().unwrap_or(name))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_link_is_followed_if_it_is_itself_to_be_overwritten() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = fs::canonicalize(root.path()).unwrap();
+        fs::create_dir(folder.join("real")).unwrap();
+        fs::write(folder.join("real/x"), b"").unwrap();
+        symlink("real", folder.join("link")).unwrap();
+        let resolve = |name: &str, overwrite| super::resolve(&folder.join(name), overwrite).unwrap();
+        assert_eq!(resolve("link", false), folder.join("link"));
+        assert_eq!(resolve("link", true), folder.join("real"));
+        // A link further up is the user's way to say where.
+        assert_eq!(resolve("link/x", true), folder.join("link/x"));
+        assert_eq!(resolve("link/new", true), folder.join("link/new"));
+    }
+
+    #[test]
+    fn orbax_temporary_folder_is_taken_while_it_is_as_orbax_made_it() {
+        let root = tempfile::tempdir().unwrap();
+        let target = root.path().join("x.orbax-checkpoint-tmp");
+        let check = || check_name(&target).is_ok();
+        assert!(!check());
+        fs::create_dir(&target).unwrap();
+        assert!(check());
+        fs::write(target.join("_CHECKPOINT_METADATA"), b"{}").unwrap();
+        assert!(check());
+        fs::write(target.join("_METADATA"), b"{}").unwrap();
+        assert!(!check());
+    }
+}

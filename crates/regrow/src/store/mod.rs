@@ -25,6 +25,8 @@ mod blob;
 mod blocks;
 mod buffer;
 mod file_writer;
+#[cfg(test)]
+pub(crate) mod least;
 pub(crate) mod local;
 mod memory;
 pub mod ocdbt;
@@ -297,36 +299,9 @@ pub(crate) fn resolve_range(range: ByteRange, len_bytes: u64) -> Result<std::ops
 
 #[cfg(test)]
 mod tests {
+    use super::least::Least;
     use super::*;
     use crate::error::ErrorKind;
-
-    /// A store that has what every store must have, and no more.
-    #[derive(Debug)]
-    struct Least(MemoryStore);
-
-    impl Store for Least {
-        fn get(&self, key: &[u8], range: ByteRange) -> Result<Option<Bytes>> {
-            self.0.get(key, range)
-        }
-        fn put(&self, key: &[u8], value: Bytes) -> Result<()> {
-            self.0.put(key, value)
-        }
-        fn delete(&self, key: &[u8]) -> Result<()> {
-            self.0.delete(key)
-        }
-        fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
-            self.0.list(prefix)
-        }
-        fn len_bytes(&self, key: &[u8]) -> Result<Option<u64>> {
-            self.0.len_bytes(key)
-        }
-        fn locate(&self, key: &[u8]) -> Result<Option<Located>> {
-            self.0.locate(key)
-        }
-        fn describe(&self, key: &[u8]) -> PathBuf {
-            self.0.describe(key)
-        }
-    }
 
     #[test]
     fn the_comfort_of_a_store_is_made_of_the_least() {

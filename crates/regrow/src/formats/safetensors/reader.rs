@@ -480,52 +480,17 @@ fn refuse_equal_names(stored: &[Stored]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
     use crate::array::Dtype;
     use crate::formats::ReaderExt;
-    use crate::store::{Located, MemoryStore};
-
-    /// A bucket: reads, and no maps.
-    #[derive(Debug)]
-    struct Unmapped(MemoryStore);
-
-    impl Store for Unmapped {
-        fn get(&self, key: &[u8], range: ByteRange) -> Result<Option<Bytes>> {
-            self.0.get(key, range)
-        }
-
-        fn put(&self, key: &[u8], value: Bytes) -> Result<()> {
-            self.0.put(key, value)
-        }
-
-        fn delete(&self, key: &[u8]) -> Result<()> {
-            self.0.delete(key)
-        }
-
-        fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
-            self.0.list(prefix)
-        }
-
-        fn len_bytes(&self, key: &[u8]) -> Result<Option<u64>> {
-            self.0.len_bytes(key)
-        }
-
-        fn locate(&self, key: &[u8]) -> Result<Option<Located>> {
-            self.0.locate(key)
-        }
-
-        fn describe(&self, key: &[u8]) -> PathBuf {
-            self.0.describe(key)
-        }
-    }
+    use crate::store::MemoryStore;
+    use crate::store::least::Least;
 
     #[test]
     fn without_maps_all_is_read_and_nothing_shown() {
         let name = "every_dtype.safetensors";
         let path = regrow_testkit::fixtures().join("safetensors").join(name);
-        let store = Unmapped(MemoryStore::new());
+        let store = Least(MemoryStore::new());
         store.put(name.as_bytes(), std::fs::read(&path).unwrap().into()).unwrap();
         let (header, len_bytes) = read_header(&store, OsStr::new(name)).unwrap();
         let mut read = Headers::default();
