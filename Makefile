@@ -81,13 +81,13 @@ test-python: develop
 
 test-long: develop $(NEXTEST) ## Processes killed at random moments of a save, a hundred times, deletions at every call, every bit flipped, power cuts and killed requests by the ten thousand, images of file systems; tutorials that take seconds (forty minutes); REGROW_SEED=... for the same moments
 	$(SAY) "what follows a save, killed or failing at every system call and every request to a bucket"
-	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test manager faults
+	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test it manager::faults::
 	printf '==> %s\n' "every bit of small files flipped"
-	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test flipped_bits
+	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test it flipped_bits::
 	printf '==> %s\n' "every state of the disk that a power cut could leave of a save"
-	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test power_cuts --no-capture
+	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test it --no-capture power_cuts::
 	printf '==> %s\n' "every state of a bucket that a killed writer could leave"
-	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test bucket_cuts --no-capture
+	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test it --no-capture bucket_cuts::
 	printf '==> %s\n' "images of file systems, cloned while a child saves on them, and mounted"
 	for kind in ext4 xfs btrfs; do
 	    if [ "$$(id -u)" != 0 ] || ! losetup --find > /dev/null 2>&1; then
@@ -95,7 +95,7 @@ test-long: develop $(NEXTEST) ## Processes killed at random moments of a save, a
 	    elif ! command -v mkfs.xfs > /dev/null || ! command -v mkfs.$$kind > /dev/null; then
 	        echo "LEFT OUT: $$kind; mkfs.xfs or mkfs.$$kind is missing (Debian: apt install e2fsprogs xfsprogs btrfs-progs)"
 	    else
-	        PATH="$(TOOLS)/bin:$$PATH" $(CARGO) nextest run --profile long -p regrow --features cloud --test disk_images --run-ignored only --no-capture "$${kind}_"
+	        PATH="$(TOOLS)/bin:$$PATH" $(CARGO) nextest run --profile long -p regrow --features cloud --test it --run-ignored only --no-capture "disk_images::$${kind}_"
 	    fi
 	done
 	printf '==> %s\n' "saves by several processes, some of which are killed"
@@ -162,11 +162,11 @@ example-candle: rust-prerequisites ## A model of candle whose tensors are leaves
 	$(CARGO) run --quiet --locked --manifest-path examples/candle/Cargo.toml
 
 # Left out: tests of memory and of time, where the emulator's own would be measured.
-AARCH64 ?= --lib --test conformance --test orbax_fixtures -- \
-	--skip pages_are_made_until_nobody_wants_them --skip no_damage_panics_or_takes_memory --skip two_hundred_thousand_keys_take_no_time
+AARCH64 ?= --skip pages_are_made_until_nobody_wants_them --skip no_damage_panics_or_takes_memory --skip two_hundred_thousand_keys_take_no_time
 test-aarch64: rust-prerequisites $(TOOLS)/cross/.installed ## The engine's own tests and those of the fixtures, built for aarch64, under qemu (fetches a compiler, 250 MB)
 	$(SAY) "the engine's tests on aarch64"
-	.ci/cross aarch64-unknown-linux-gnu test -p regrow $(AARCH64)
+	.ci/cross aarch64-unknown-linux-gnu test -p regrow --lib -- $(AARCH64)
+	.ci/cross aarch64-unknown-linux-gnu test -p regrow --test it -- $(AARCH64) conformance:: orbax_fixtures::
 
 test-cloud: develop cloud-servers ## Buckets of s3s-fs, SeaweedFS and Azurite, with TensorStore and Orbax (installs the servers, 400 MB); CLOUD='...' for pytest
 	$(SAY) "servers of object stores: the conformance suite, TensorStore, Orbax"
@@ -257,7 +257,7 @@ workflows: $(TOOLS)/workflows/.installed ## Lint what is in .github/, and CITATI
 api: develop ## The snapshots of the public names anew: python/public_api.txt, crates/regrow/public_api.txt
 	$(SAY) "public names of Python and Rust"
 	$(BIN)/python python/tests/public_api.py
-	REGROW_WRITE_API=1 $(CARGO) test --quiet -p regrow --test public_api
+	REGROW_WRITE_API=1 $(CARGO) test --quiet -p regrow --test it public_api::
 
 docs: rust-prerequisites $(DOCS_VENV)/.installed ## The documentation site, with the references of Python and Rust: into docs/site-out/html/
 	$(SAY) "cargo doc"
@@ -350,7 +350,7 @@ sanitize: rust-prerequisites ## What is near unsafe code under AddressSanitizer,
 	target="$$($(TARGET_DIR))"
 	host="$$($(CARGO) -vV | sed -n 's/^host: //p')"
 	sanitized() {
-		# The sanitizers' flags are not stable; the toolchain is. Leaks are for tests/nothing_held.rs: of threads that are just ending
+		# The sanitizers' flags are not stable; the toolchain is. Leaks are for `nothing_held`: of threads that are just ending
 		# the sanitizer takes their own memory for one. Some tests ask for more memory than there is.
 		RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" CARGO_PROFILE_DEV_DEBUG=line-tables-only ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 CARGO_TARGET_DIR="$$target/sanitize" \
 			$(CARGO) test --quiet --locked --target "$$host" -p regrow --features cloud "$$@"
@@ -358,7 +358,7 @@ sanitize: rust-prerequisites ## What is near unsafe code under AddressSanitizer,
 	sanitized --lib -- $(SANITIZE_UNIT) --skip take_no_time
 	for test in $(SANITIZE_TESTS); do
 		printf '==> %s\n' "$$test under AddressSanitizer"
-		sanitized --test "$$test"
+		sanitized --test it -- "$$test::"
 	done
 	if command -v valgrind >/dev/null; then
 		printf '==> %s\n' "unit tests under valgrind's memcheck: $(VALGRIND_UNIT)"

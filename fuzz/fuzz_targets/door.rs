@@ -8,8 +8,8 @@ use std::{fs, io};
 
 use tempfile::TempDir;
 
-#[path = "../../crates/regrow/tests/common/hostile.rs"]
-pub mod hostile;
+#[path = "../../crates/regrow/tests/hostile/samples.rs"]
+pub mod samples;
 
 /// In memory where the system has such a folder: the disk would be the slowest part.
 static FOLDER: LazyLock<TempDir> =
@@ -32,7 +32,7 @@ pub fn put(name: &str, bytes: &[u8]) -> PathBuf {
 
 /// Opens it and reads all that is not too long.
 pub fn open(path: &Path) {
-    hostile::use_it(path, &mut |_| ());
+    samples::use_it(path, &mut |_| ());
 }
 
 /// The input, cut at bytes that no JSON and no TOML has.

@@ -7,7 +7,7 @@ mod door;
 
 use std::sync::{LazyLock, Mutex};
 
-use door::hostile::{Sample, samples};
+use door::samples::{Sample, samples};
 use libfuzzer_sys::fuzz_target;
 
 static SAMPLES: LazyLock<Mutex<Vec<Sample>>> = LazyLock::new(|| Mutex::new(samples(door::folder())));

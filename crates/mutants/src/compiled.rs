@@ -53,12 +53,12 @@ struct DiagnosticSpan {
     byte_end: usize,
 }
 
-/// Copies the repository's files, puts the changes in, and builds the tests: the unit tests and those of `programs`, or all.
+/// Copies the repository's files, puts the changes in, and builds the tests, all or the unit tests alone.
 pub fn compile(
     repository: &Path,
     out: &Path,
     mutants: &[Mutant],
-    programs: &[String],
+    unit_alone: bool,
 ) -> Result<Compiled, Failure> {
     let tree = out.join("tree");
     let changed: HashSet<&Path> = mutants.iter().map(|mutant| mutant.file.as_path()).collect();
@@ -77,19 +77,18 @@ pub fn compile(
             let placed: HashSet<usize> = files.values().flat_map(ids_of).collect();
             let without = (0..mutants.len()).filter(|id| !placed.contains(id) && !refused.contains(id));
             let without_a_place = without.collect();
-            return Ok(Compiled { binaries: build(&tree, out, programs)?, without_a_place, refused });
+            return Ok(Compiled { binaries: build(&tree, out, unit_alone)?, without_a_place, refused });
         }
         refused.extend(bad);
     }
     Err("the compiler refuses one change after another".into())
 }
 
-fn build(tree: &Path, out: &Path, programs: &[String]) -> Result<Vec<PathBuf>, Failure> {
+fn build(tree: &Path, out: &Path, unit_alone: bool) -> Result<Vec<PathBuf>, Failure> {
     let mut arguments = vec!["test", "--no-run", "-p", "regrow", "--features", "cloud", "--lib"];
-    if programs.is_empty() {
+    if !unit_alone {
         arguments.push("--tests");
     }
-    arguments.extend(programs.iter().flat_map(|program| ["--test", program]));
     let messages = cargo(tree, out, &arguments)?;
     if let Some(error) = errors(&messages).next() {
         return Err(error.rendered.clone().unwrap_or_default().into());

@@ -53,12 +53,12 @@ struct Arguments {
     /// Every n-th change alone.
     #[arg(long, default_value_t = 1)]
     every: usize,
-    /// Programs of tests that are left out, by the beginning of their names.
+    /// Modules of the tests in `tests/` that are left out.
     #[arg(long)]
     without: Vec<String>,
-    /// Of the programs of tests in `tests/` only these, beside the unit tests; all if none is named.
+    /// The unit tests alone.
     #[arg(long)]
-    with: Vec<String>,
+    unit: bool,
     /// Try those again that were not caught: with more tests, or a larger budget.
     #[arg(long)]
     again: bool,
@@ -137,14 +137,10 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     fs::create_dir_all(&arguments.out)?;
     let out = arguments.out.canonicalize()?;
     println!("{} changes", mutants.len());
-    let compiled = compile(&std::env::current_dir()?, &out, &mutants, &arguments.with)?;
-    let mut binaries = compiled.binaries.clone();
-    binaries.retain(|binary| {
-        let name = binary.file_name().unwrap_or_default().to_string_lossy();
-        !arguments.without.iter().any(|other| name.starts_with(other))
-    });
+    let compiled = compile(&std::env::current_dir()?, &out, &mutants, arguments.unit)?;
     let folder = out.join("tree").join(CRATE);
-    let tests = trace(&binaries, &folder, &out, mutants.len())?;
+    let without: Vec<String> = arguments.without.iter().map(|module| format!("{module}::")).collect();
+    let tests = trace(&compiled.binaries, &without, &folder, &out, mutants.len())?;
     let path = out.join(OUTCOMES);
     judge(arguments, &mutants, &compiled, &tests, &folder, &path)?;
     summarize(&path, &explained)

@@ -59,3 +59,23 @@ pub fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
     }
     Ok(())
 }
+
+/// The files beside a program's `main.rs` that it does not name as modules. They would not be compiled, and nobody would miss the
+/// tests in them.
+///
+/// # Errors
+/// What the file system says.
+pub fn files_without_a_module(main: &Path) -> std::io::Result<Vec<String>> {
+    let text = std::fs::read_to_string(main)?;
+    let mut named: Vec<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';')).collect();
+    named.push("main");
+    let mut without = Vec::new();
+    for entry in std::fs::read_dir(main.parent().unwrap_or(main))? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if !named.contains(&name.trim_end_matches(".rs")) {
+            without.push(name);
+        }
+    }
+    Ok(without)
+}

@@ -1,0 +1,61 @@
+//! Living in a shell: completions, help, closed pipes, the demonstration.
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+use crate::common::{command, regrow, saved, text};
+
+#[test]
+fn completions_for_every_shell_name_the_commands() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let run = regrow(["completions", shell]);
+        assert_eq!(run.code, 0);
+        for word in ["overview", "verify", "doctor"] {
+            assert!(run.stdout.contains(word), "{shell} lacks {word}");
+        }
+    }
+    assert_eq!(regrow(["completions", "no-such-shell"]).code, 2);
+}
+
+#[test]
+fn help_and_version_are_no_failures() {
+    let help = regrow(["--help"]);
+    assert_eq!(help.code, 0);
+    assert!(help.stdout.contains("Exit codes: 0 fine"));
+    assert_eq!(regrow(["cat", "--help"]).code, 0);
+    assert_eq!(regrow(["--version"]).code, 0);
+}
+
+#[test]
+fn a_closed_pipe_ends_quietly() {
+    let (_folder, path) = saved();
+    // Far more than a pipe holds, so that writing must fail once the reader has gone.
+    let paths = vec![text(&path); 3000];
+    let mut child = Command::new(command().get_program())
+        .arg("verify")
+        .args(paths)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    assert_eq!((child.wait().unwrap().code(), stderr.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn the_demonstration_finds_its_own_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().join("kept");
+    let run = regrow(["demo", "--keep", text(&kept)]);
+    assert_eq!(run.code, 0, "{run:?}");
+    assert!(run.stdout.contains("no wrong number reached the program"), "{run:?}");
+    assert_eq!(regrow(["verify", text(&kept.join("step_1")), text(&kept.join("step_1_orbax"))]).code, 0);
+    assert_eq!(regrow(["verify", text(&kept.join("step_1_damaged"))]).code, 1);
+    // The folder is there already; nothing in it may be written over.
+    assert_eq!(regrow(["demo", "--keep", text(&kept)]).code, 2);
+
+    let run = regrow(["demo", "--json"]);
+    assert_eq!(run.json()["damage_found"], true);
+}

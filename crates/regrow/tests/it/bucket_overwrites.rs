@@ -1,0 +1,178 @@
+//! Overwrites in a bucket: what they may replace, and how one is finished that was not.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::common::buckets::s3;
+use crate::common::{bytes_of, layouts, tree};
+use regrow::engine::{Layout, load};
+use regrow::location::Location;
+use regrow::tree::{Key, Leaf, Scalar, TreeBuilder};
+use regrow::{ErrorKind, SaveOptions, save_with};
+use regrow_testkit::object_server::{Fault, ObjectServer, Op, Refusal};
+
+const STAGED: &str = "runs/x.orbax-checkpoint-tmp-";
+
+fn bucket() -> (ObjectServer, Location) {
+    let server = ObjectServer::start().unwrap();
+    server.create_bucket("bucket");
+    let options = s3(server.endpoint()).with("max_retries", "1");
+    let root = Location::with_options(Path::new("s3://bucket/runs"), &options).unwrap();
+    (server, root)
+}
+
+fn options(layout: &str) -> SaveOptions {
+    let layout = Layout::from_name(layout, serde_json::Value::Null).unwrap();
+    SaveOptions { layout, overwrite: true, ..SaveOptions::default() }
+}
+
+fn holds(path: &Location, fill: u8) -> bool {
+    bytes_of(&load(path).unwrap()) == bytes_of(&tree(fill))
+}
+
+/// A claim of a process on another machine.
+fn claim(age: Duration) -> Vec<u8> {
+    let since = (SystemTime::now() - age).duration_since(UNIX_EPOCH).unwrap().as_secs();
+    serde_json::to_vec(
+        &serde_json::json!({ "nonce": "0123", "host": "elsewhere 1", "pid": 7, "since": since }),
+    )
+    .unwrap()
+}
+
+/// A checkpoint that has moved, and is to be brought to its own name yet; and the folder that it is in.
+fn unsettled(server: &ObjectServer, path: &Location) -> String {
+    save_with(path, &tree(1), &options("regrow")).unwrap();
+    server.fault(Fault::refuse(Refusal::InternalError).on(Op::Copy));
+    save_with(path, &tree(2), &options("regrow")).unwrap();
+    server.clear_faults();
+    assert!(server.get("bucket", "runs/x/regrow-moved.json").is_some());
+    let staged = server.keys("bucket", STAGED);
+    staged[0].rsplit_once('/').unwrap().0.to_owned()
+}
+
+#[test]
+fn one_process_at_a_time_finishes_an_overwrite() {
+    let (server, root) = bucket();
+    let path = root.join("x");
+    let folder = unsettled(&server, &path);
+    let before = server.keys("bucket", "");
+    server.put("bucket", &format!("{folder}/regrow-settling.json"), claim(Duration::ZERO));
+    let error = save_with(&path, &tree(3), &options("regrow")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+    assert!(holds(&path, 2));
+    let mut after = server.keys("bucket", "");
+    after.retain(|key| !key.ends_with("regrow-settling.json"));
+    assert_eq!(before, after);
+    // Whoever was at it is gone.
+    server.put("bucket", &format!("{folder}/regrow-settling.json"), claim(Duration::from_secs(7200)));
+    save_with(&path, &tree(3), &options("regrow")).unwrap();
+    assert!(holds(&path, 3));
+    let left = server.keys("bucket", STAGED);
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn many_that_finish_one_overwrite_lose_nothing() {
+    for _ in 0..5 {
+        let (server, root) = bucket();
+        let path = root.join("x");
+        unsettled(&server, &path);
+        std::thread::scope(|scope| {
+            for fill in 3..7 {
+                let path = &path;
+                scope.spawn(move || match save_with(path, &tree(fill), &options("regrow")) {
+                    Ok(_) => {}
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}"),
+                });
+            }
+        });
+        let found = bytes_of(&load(&path).unwrap());
+        assert!((2..7).any(|fill| found == bytes_of(&tree(fill))));
+        assert!(regrow::verify(&path).unwrap().is_ok());
+        save_with(&path, &tree(9), &options("regrow")).unwrap();
+        assert!(holds(&path, 9));
+        let left = server.keys("bucket", STAGED);
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+#[test]
+fn what_is_a_users_own_is_not_replaced() {
+    let (server, root) = bucket();
+    let path = root.join("x");
+    for (at, stranger) in ["notes.txt", "tokenizer.json", "other/model.safetensors"].into_iter().enumerate() {
+        save_with(&path, &tree(at as u8), &options("regrow")).unwrap();
+        let key = format!("runs/x/{stranger}");
+        server.put("bucket", &key, "mine");
+        let error = save_with(&path, &tree(9), &options("regrow")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{stranger}: {error}");
+        assert_eq!(server.get("bucket", &key).unwrap(), "mine");
+        assert!(server.delete("bucket", &key));
+        assert!(holds(&path, at as u8), "{stranger}");
+    }
+    for (at, names) in [["a.safetensors", "b.safetensors"], ["a/model.safetensors", "b/model.safetensors"]]
+        .into_iter()
+        .enumerate()
+    {
+        let folder = root.join(format!("models{at}"));
+        for name in names {
+            server.put("bucket", &format!("runs/models{at}/{name}"), "mine");
+        }
+        let error = save_with(&folder, &tree(1), &options("safetensors")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{names:?}: {error}");
+        for name in names {
+            assert_eq!(server.get("bucket", &format!("runs/models{at}/{name}")).unwrap(), "mine");
+        }
+    }
+}
+
+#[test]
+fn a_file_whose_name_is_refused_replaces_nothing() {
+    let (server, root) = bucket();
+    let path = root.join("x.npz");
+    save_with(&path, &tree(1), &options("npy")).unwrap();
+    let before = server.get("bucket", "runs/x.npz").unwrap();
+    let mut refused = 0;
+    for (layout, suffix) in layouts() {
+        if matches!(suffix, "" | ".npz") {
+            continue;
+        }
+        let name = layout.name();
+        let options = SaveOptions { layout, overwrite: true, ..SaveOptions::default() };
+        match save_with(&path, &tree(2), &options) {
+            // It is told by its content, whatever its name.
+            Ok(_) => {
+                assert!(holds(&path, 2), "{name}");
+                server.put("bucket", "runs/x.npz", before.clone());
+            }
+            Err(error) => {
+                refused += 1;
+                assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{name}: {error}");
+                assert!(server.get("bucket", "runs/x.npz").unwrap() == before, "{name}");
+                assert!(holds(&path, 1), "{name}");
+            }
+        }
+    }
+    assert!(refused > 0);
+}
+
+/// A single number has nothing by which its file would be known again under a name of no layout.
+#[test]
+fn a_file_that_would_not_be_known_again_is_not_even_written() {
+    let (server, root) = bucket();
+    let path = root.join("x.bin");
+    let mut build = TreeBuilder::new();
+    build.leaf(Key::Index(0), Leaf::scalar(Scalar::Int(7))).unwrap();
+    let number = build.finish().unwrap();
+    save_with(&path, &tree(1), &options("flax")).unwrap();
+    let before = server.get("bucket", "runs/x.bin").unwrap();
+    server.clear_requests();
+    let error = save_with(&path, &number, &options("flax")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    assert!(error.to_string().contains("would not be recognised"), "{error}");
+    assert!(server.get("bucket", "runs/x.bin").unwrap() == before);
+    assert_eq!(server.count(Op::Put), 0);
+    assert!(holds(&path, 1));
+    // Under a name that tells the layout it is.
+    save_with(root.join("x.msgpack"), &number, &options("flax")).unwrap();
+}

@@ -1,0 +1,157 @@
+//! Repair in a bucket: objects that are lost come back, and a network that fails is an error and no damage.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::common::buckets::s3;
+use crate::common::{bytes_of, tree};
+use regrow::engine::Layout;
+use regrow::location::Location;
+use regrow::{ErrorKind, RepairOptions, RepairReport, SaveOptions};
+use regrow_testkit::memory_folder;
+use regrow_testkit::object_server::{Fault, ObjectServer, Op, Refusal};
+
+const BUCKET: &str = "repair";
+
+fn bucket() -> (ObjectServer, Location) {
+    let server = ObjectServer::start().unwrap();
+    server.create_bucket(BUCKET);
+    let options = s3(server.endpoint()).with("max_retries", "2").with("retry_timeout", "2");
+    let root = Location::with_options(Path::new(&format!("s3://{BUCKET}/runs")), &options).unwrap();
+    (server, root)
+}
+
+fn options(layout: &str) -> SaveOptions {
+    let layout = Layout::from_name(layout, serde_json::Value::Null).unwrap();
+    SaveOptions { layout, ..SaveOptions::default() }
+}
+
+fn objects(server: &ObjectServer) -> BTreeMap<String, Vec<u8>> {
+    let keys = server.keys(BUCKET, "").into_iter();
+    keys.map(|key| (key.clone(), server.get(BUCKET, &key).unwrap().to_vec())).collect()
+}
+
+fn repair(at: &Location) -> RepairReport {
+    regrow::repair(at, &RepairOptions::default()).unwrap()
+}
+
+#[test]
+fn a_network_that_fails_is_an_error_and_no_damage() {
+    let (server, root) = bucket();
+    let path = root.join("x");
+    regrow::save_with(
+        &path,
+        &tree(1),
+        &SaveOptions { parity: Some("1/4".parse().unwrap()), ..options("regrow") },
+    )
+    .unwrap();
+    let model = "runs/x/model.safetensors";
+    let good = objects(&server);
+    for is_damaged in [false, true] {
+        if is_damaged {
+            assert!(server.flip_byte(BUCKET, model, 100_000));
+        }
+        let before = objects(&server);
+        // Of the data, and of the parity, in turn: both are read with retries, and then given up.
+        for key in ["*/model.safetensors", "*/regrow.parity.blocks"] {
+            server.fault(Fault::refuse(Refusal::InternalError).on(Op::Get).key(key));
+            let error = regrow::repair(&path, &RepairOptions::default()).unwrap_err();
+            assert!(!matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound), "{key}: {error}");
+            server.clear_faults();
+            assert!(objects(&server) == before, "{key}: something was written");
+        }
+    }
+    let report = repair(&path);
+    assert!(report.is_whole() && report.healed.len() == 1, "{report} {:?}", report.findings);
+    assert!(objects(&server)[model] == good[model]);
+}
+
+#[test]
+fn lost_objects_come_back_without_parity() {
+    let (server, root) = bucket();
+    let good = bytes_of(&tree(1));
+    let near = memory_folder().unwrap();
+    for (layout, lost) in [
+        ("regrow", &["regrow.json"][..]),
+        ("regrow", &["_METADATA", "manifest.ocdbt", "commit_success.txt"]),
+        (
+            "regrow",
+            &["regrow.json", "_METADATA", "manifest.ocdbt", "_CHECKPOINT_METADATA", "commit_success.txt"],
+        ),
+        ("orbax", &["manifest.ocdbt"]),
+        ("orbax", &["_METADATA", "manifest.ocdbt", "commit_success.txt"]),
+    ] {
+        let path = root.join(format!("{layout}{}", lost.len()));
+        regrow::save_with(&path, &tree(1), &options(layout)).unwrap();
+        for name in lost {
+            assert!(server.delete(BUCKET, &format!("runs/{layout}{}/{name}", lost.len())), "{name}");
+        }
+        let report = repair(&path);
+        assert!(
+            report.is_whole() && !report.recovered.is_empty(),
+            "{layout} {lost:?}: {report} {:?}",
+            report.findings
+        );
+        assert_eq!(bytes_of(&regrow::load(&path).unwrap()), good, "{layout} {lost:?}");
+    }
+    // Of a replica on a disk.
+    let copy = near.path().join("copy");
+    let path = root.join("copied");
+    regrow::save_with(&copy, &tree(1), &options("regrow")).unwrap();
+    regrow::copy(&copy, &path, &regrow::CopyOptions::default()).unwrap();
+    assert!(server.truncate(BUCKET, "runs/copied/model.safetensors", 9000));
+    let from = Some(Location::local(&copy));
+    let report = regrow::repair(&path, &RepairOptions { from, ..RepairOptions::default() }).unwrap();
+    assert!(report.is_whole() && report.healed.len() == 1, "{report} {:?}", report.findings);
+    assert_eq!(bytes_of(&regrow::load(&path).unwrap()), good);
+}
+
+/// Somebody saves to the path when all damage has been found, and before any of it is healed: over it, or when it was removed.
+#[test]
+fn a_checkpoint_that_takes_the_path_meanwhile_is_left_alone() {
+    let (server, root) = bucket();
+    let near = memory_folder().unwrap();
+    let cases = [("regrow", true), ("npy", true), ("orbax", true), ("regrow", false), ("safetensors", true)];
+    for (number, (layout, by_parity)) in cases.into_iter().enumerate() {
+        for is_removed in [false, true] {
+            let name = format!("{number}{is_removed}");
+            let (path, copy) = (root.join(&name), Location::local(near.path().join(&name)));
+            let parity = by_parity.then(|| "1/4".parse().unwrap());
+            regrow::save_with(&path, &tree(1), &SaveOptions { parity, ..options(layout) }).unwrap();
+            regrow::copy(&path, &copy, &regrow::CopyOptions::default()).unwrap();
+            let prefix = format!("runs/{name}/");
+            let largest = objects(&server)
+                .into_iter()
+                .filter(|(key, _)| key.starts_with(&prefix) && !key.contains("regrow.parity"))
+                .max_by_key(|(_, bytes)| bytes.len());
+            let (key, bytes) = largest.unwrap();
+            assert!(server.flip_byte(BUCKET, &key, bytes.len() as u64 - 50));
+            let replace = {
+                let (path, save, once) = (path.clone(), options(layout), std::sync::Mutex::new(Some(())));
+                move |progress: regrow::monitor::Progress| {
+                    // It is called 20 times a second at most.
+                    std::thread::sleep(std::time::Duration::from_millis(51));
+                    let is_read = progress.done_bytes > 0 && progress.done_bytes >= progress.total_bytes;
+                    if is_read && once.lock().unwrap().take().is_some() {
+                        if is_removed {
+                            regrow::remove(&path, &regrow::engine::RemoveOptions::default())?;
+                        }
+                        let overwrite = !is_removed;
+                        regrow::save_with(&path, &tree(9), &SaveOptions { overwrite, ..save.clone() })?;
+                    }
+                    Ok(())
+                }
+            };
+            let repair = RepairOptions {
+                from: (!by_parity).then(|| copy.clone()),
+                monitor: regrow::Monitor::with_hook(replace),
+                ..RepairOptions::default()
+            };
+            let said = format!("{layout} {by_parity} {is_removed}");
+            let error = regrow::repair(&path, &repair).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Replaced, "{said}: {error}");
+            assert_eq!(bytes_of(&regrow::load(&path).unwrap()), bytes_of(&tree(9)), "{said}");
+            assert!(regrow::verify(&path).unwrap().is_ok(), "{said}");
+        }
+    }
+}

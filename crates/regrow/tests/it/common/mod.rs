@@ -1,0 +1,59 @@
+//! What several files of tests save: one tree, in every layout that lives anywhere.
+
+#![cfg_attr(not(feature = "cloud"), allow(dead_code, reason = "some of it is for tests of buckets"))]
+
+pub mod buckets;
+pub mod cuts;
+pub mod damage;
+pub mod ranks;
+
+use regrow::array::{Array, Dtype, Shape};
+use regrow::engine::Layout;
+use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
+
+/// Arrays of several sizes, one of them of several requests' length.
+pub fn tree(fill: u8) -> Tree<Leaf> {
+    let array = |dtype: Dtype, dims: &[u64]| {
+        let shape = Shape::new(dims.to_vec()).unwrap();
+        let len = shape.len_bytes(dtype).unwrap() as usize;
+        let bytes: Vec<u8> = (0..len).map(|at| (at as u8 & 0x3f) ^ fill).collect();
+        Leaf::array(Array::new(dtype, shape, bytes.into()).unwrap())
+    };
+    let mut build = TreeBuilder::new();
+    build.open(Key::Index(0), NodeKind::Dict).unwrap();
+    build.leaf(Key::dict("bias"), array(Dtype::Float32, &[7])).unwrap();
+    build.leaf(Key::dict("counter"), array(Dtype::Int64, &[])).unwrap();
+    build.leaf(Key::dict("kernel"), array(Dtype::Float32, &[700, 1500])).unwrap();
+    build.leaf(Key::dict("small"), array(Dtype::UInt8, &[3, 5])).unwrap();
+    build.close().unwrap();
+    build.finish().unwrap()
+}
+
+/// The leaves by their printed key paths.
+pub fn bytes_of(tree: &Tree<Leaf>) -> Vec<(String, Vec<u8>)> {
+    let leaf = |(path, leaf): (regrow::tree::KeyPath, &Leaf)| {
+        (path.to_string(), leaf.as_array().unwrap().to_c_order().unwrap().to_vec())
+    };
+    tree.iter().map(leaf).collect()
+}
+
+/// Every layout that lives anywhere, and how the names of its files end.
+pub fn layouts() -> Vec<(Layout, &'static str)> {
+    let json =
+        |name: &str, options: &str| Layout::from_name(name, serde_json::from_str(options).unwrap()).unwrap();
+    vec![
+        (json("regrow", "null"), ""),
+        (json("orbax", "null"), ""),
+        (json("orbax", r#"{"use_ocdbt": false}"#), ""),
+        (json("orbax", r#"{"use_ocdbt": false, "use_zarr3": true}"#), ""),
+        (json("orbax", r#"{"v1": true}"#), ""),
+        (json("flax", "null"), ".msgpack"),
+        (json("equinox", "null"), ".eqx"),
+        (json("pytree_data", "null"), ""),
+        (json("safetensors", "null"), ".safetensors"),
+        (json("safetensors", r#"{"max_shard_size": 1000000}"#), ""),
+        (json("npy", "null"), ".npz"),
+        (json("npy", r#"{"compress": 1}"#), ".npz"),
+        (json("npy", "null"), ""),
+    ]
+}

@@ -1,0 +1,149 @@
+//! Leases of readers, the lock of the writer, and waiting for new steps.
+
+use std::time::Duration;
+
+use regrow::ErrorKind;
+use regrow::location::{Location, ToLocation};
+use regrow::manager::{DeleteOptions, Deleted, Manager, ManagerOptions, SaveStep, Steps};
+use serde_json::json;
+
+use super::{keep_latest, options, places, save, tree};
+use crate::common::buckets::buckets;
+
+#[test]
+fn a_lease_keeps_a_step_and_ends_with_its_reader() {
+    for (root, _folder) in places("lease") {
+        let steps = Steps::new(&root, None).unwrap();
+        save(&steps, 1);
+        save(&steps, 2);
+        let lease = steps.lease(1).unwrap();
+        assert_eq!((lease.step().number, steps.leased().unwrap()), (1, vec![1]));
+        assert!(steps.tidy(2, &keep_latest(1)).unwrap().deletions.is_empty());
+        assert_eq!(
+            *steps.delete(&[1], &DeleteOptions::default()).unwrap()[0].outcome.as_ref().unwrap(),
+            Deleted::Leased
+        );
+        drop(lease);
+        assert!(steps.leased().unwrap().is_empty());
+        // One that nobody renewed for long, one of a reader that was killed just now, and what is no lease.
+        let record = |until: f64| format!(r#"{{"step": 1, "until": {until}, "holder": "x:1"}}"#);
+        let store = root.store();
+        store.put(b".regrow/leases/1~old", record(1.0).into()).unwrap();
+        store.put(b".regrow/leases/1~bad", "{".into()).unwrap();
+        assert!(steps.leased().unwrap().is_empty(), "{root}");
+        store.put(b".regrow/leases/1~new", record(4e9).into()).unwrap();
+        assert_eq!(steps.leased().unwrap(), [1]);
+        store.delete(b".regrow/leases/1~new").unwrap();
+        // A reader that comes while the step is being deleted.
+        store.put(b".regrow/deleting/1", r#"{"since": 4e9, "holder": "x:1"}"#.into()).unwrap();
+        assert_eq!(steps.lease(1).unwrap_err().kind(), ErrorKind::NotFound);
+        assert!(steps.leased().unwrap().is_empty());
+        // ... by one who was killed at it long ago.
+        store.put(b".regrow/deleting/1", r#"{"since": 1, "holder": "x:1"}"#.into()).unwrap();
+        assert_eq!(steps.lease(1).unwrap().step().number, 1);
+        assert!(steps.lease(7).is_err());
+    }
+}
+
+#[test]
+fn a_second_writer_is_refused_and_a_dead_one_gives_way() {
+    for (root, _folder) in places("lock") {
+        let steps = Steps::new(&root, None).unwrap();
+        let lock = steps.lock().unwrap();
+        let error = steps.lock().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+        assert!(error.help_text().unwrap().contains("reading only"), "{error}");
+        drop(lock);
+        drop(steps.lock().unwrap());
+    }
+    // In a bucket: a lease that holds, one of a process of this machine that has ended, and one that nobody renewed.
+    let root = "memory://manager-leases/run".to_location().unwrap();
+    let steps = Steps::new(&root, None).unwrap();
+    // What a process of this machine writes.
+    let own = || root.store().get(b".regrow/writer.json", regrow::store::ByteRange::Full).unwrap().unwrap();
+    let lock = steps.lock().unwrap();
+    let own: serde_json::Value = serde_json::from_slice(&own()).unwrap();
+    drop(lock);
+    let machine = own["machine"].as_str().unwrap();
+    assert!(machine.len() > 36, "the start of the kernel is in it: {machine}");
+    let dead = {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        child.id()
+    };
+    // Another machine may have the same name, and the same numbers of processes.
+    for (until, holder, machine, is_free) in [
+        (4e9, "elsewhere:1".to_owned(), "", false),
+        (4e9, format!("here:{dead}"), "another start", false),
+        (4e9, format!("here:{dead}"), machine, true),
+        (1.0, "elsewhere:1".to_owned(), "", true),
+    ] {
+        let record = json!({ "nonce": "n", "until": until, "holder": holder, "machine": machine });
+        root.store().put(b".regrow/writer.json", record.to_string().into()).unwrap();
+        let taken = steps.lock();
+        assert_eq!(taken.is_ok(), is_free, "{holder} {until} {taken:?}");
+        if let Err(error) = taken {
+            assert!(error.to_string().contains(&holder), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_writer_that_has_lost_its_lease_writes_no_more() {
+    for root in storages_with_leases("lost") {
+        let options = ManagerOptions { save: options("regrow"), ..ManagerOptions::default() };
+        let manager = Manager::new(&root, options).unwrap();
+        let save = |step| manager.save(step, &tree(1), &SaveStep::default());
+        assert!(save(1).unwrap());
+        manager.wait().unwrap();
+        // Somebody has removed it: it is there again.
+        let (store, lease) = (root.store(), b".regrow/writer.json");
+        store.delete(lease).unwrap();
+        assert!(save(2).unwrap(), "{root}");
+        manager.wait().unwrap();
+        assert!(store.len_bytes(lease).unwrap().is_some());
+        // Another one has taken the place of a process that was stopped for long.
+        let other = json!({ "nonce": "other", "until": 4e9, "holder": "elsewhere:7" });
+        store.put(lease, other.to_string().into()).unwrap();
+        let error = save(3).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{root}");
+        assert!(error.to_string().contains("elsewhere:7"), "{error}");
+        assert_eq!(manager.delete(1, false).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        drop(manager);
+        assert_eq!(Steps::new(&root, None).unwrap().numbers().unwrap(), [1, 2], "{root}");
+        assert!(store.len_bytes(lease).unwrap().is_some(), "the other one's lease stays");
+    }
+}
+
+/// Places where the writer has a lease, and no lock of the system.
+fn storages_with_leases(test: &str) -> Vec<Location> {
+    let memory = format!("memory://manager-{test}/run").to_location().unwrap();
+    std::iter::once(memory).chain(buckets(test).into_iter().map(|bucket| bucket.join("run"))).collect()
+}
+
+#[test]
+fn waiting_ends_with_a_step_or_with_the_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let steps = Steps::new(folder.path().join("run"), None).unwrap();
+    let (short, look_every) = (Duration::from_millis(5), Duration::from_millis(1));
+    let mut looks = 0;
+    let found = steps.wait_for_new(None, short, look_every, &mut || {
+        looks += 1;
+        Ok(())
+    });
+    assert!(found.unwrap().is_none() && looks > 0);
+    let mut looks = 0;
+    // It comes between two looks.
+    let found = steps.wait_for_new(Some(1), Duration::from_secs(60), look_every, &mut || {
+        looks += 1;
+        if looks < 3 {
+            save(&steps, looks)
+        }
+        Ok(())
+    });
+    let lease = found.unwrap().unwrap();
+    assert_eq!((lease.step().number, looks, steps.leased().unwrap()), (2, 2, vec![2]));
+    let stop = || Err(regrow::Error::new(ErrorKind::Cancelled, "enough"));
+    let stopped = steps.wait_for_new(Some(2), Duration::from_secs(60), look_every, &mut { stop });
+    assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Cancelled);
+}

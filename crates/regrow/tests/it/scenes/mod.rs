@@ -1,0 +1,74 @@
+//! What tests do to a place, and what has to hold of it after a cut, whichever moment that comes at: of a folder by
+//! `power_cuts`, of a bucket by `bucket_cuts`.
+//!
+//! Each scene is done by a child, which finds it by its name.
+
+#![cfg_attr(not(feature = "cloud"), allow(dead_code, reason = "some of it is for tests of buckets"))]
+
+pub mod beside;
+pub mod items;
+pub mod random;
+pub mod saves;
+pub mod steps;
+
+use regrow::location::Location;
+use regrow::{Error, ErrorKind, RemoveOptions};
+
+/// Something that is done to a place.
+pub trait Scene {
+    /// By this the child knows it.
+    fn name(&self) -> String;
+
+    /// What is there before, and lasts.
+    fn prepare(&self, root: &Location);
+
+    /// What the child does.
+    fn act(&self, root: &Location) -> regrow::Result<()>;
+
+    /// What holds of the place after a cut; it may be changed. `is_done`: the child had been told that all is well.
+    fn check(&self, root: &Location, is_done: bool) -> Result<(), String>;
+}
+
+/// All scenes that can be done anywhere.
+pub fn scenes() -> Vec<Box<dyn Scene>> {
+    let mut scenes = saves::scenes();
+    scenes.extend(items::scenes());
+    scenes.extend(steps::scenes());
+    scenes.extend(beside::scenes());
+    scenes
+}
+
+/// The scene that a child is to do.
+pub fn named(name: &str) -> Option<Box<dyn Scene>> {
+    let scene = scenes().into_iter().find(|scene| scene.name() == name);
+    scene.or_else(|| random::Random::named(name).map(|scene| Box::new(scene) as Box<dyn Scene>))
+}
+
+/// An error as the checks tell it.
+pub fn told<T>(what: &str, result: regrow::Result<T>) -> Result<T, String> {
+    result.map_err(|error| format!("{what}: {error}"))
+}
+
+/// Whether an error says that there is no checkpoint: there is nothing, or in a bucket what nobody has committed.
+pub fn is_nothing(at: &Location, error: &Error) -> bool {
+    error.kind() == ErrorKind::NotFound || at.commits_by_marker() && error.kind() == ErrorKind::Uncommitted
+}
+
+/// Makes room for a save of a layout. Files beside each other are not replaced in a bucket: whoever wants that removes them first.
+pub fn make_room(target: &Location, layout: &str) -> Result<(), String> {
+    if layout != "pytree_data" || !target.commits_by_marker() {
+        return Ok(());
+    }
+    match regrow::remove(target, &RemoveOptions::default()) {
+        Err(error) if is_nothing(target, &error) => Ok(()),
+        removed => told("room for the next save", removed).map(drop),
+    }
+}
+
+/// Errs if there is something in a folder that is not its own.
+pub fn check_names(folder: &Location, is_own: impl Fn(&str) -> bool) -> Result<(), String> {
+    let entries = told("the names", folder.entries())?;
+    let names = entries.into_iter().map(|entry| entry.name.into_string().unwrap());
+    let strangers: Vec<String> = names.filter(|name| !is_own(name)).collect();
+    if strangers.is_empty() { Ok(()) } else { Err(format!("left in {folder}: {strangers:?}")) }
+}
