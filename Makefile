@@ -386,7 +386,7 @@ coverage: rust-prerequisites $(NEXTEST) $(TOOLS)/bin/cargo-llvm-cov ## Which lin
 	printf '==> %s\n' "$$out/html/index.html"
 
 # Mutants of what decides whether a checkpoint is whole: all in one build, one switched on at a time, until a test that comes by it fails.
-# What was judged is kept: a run that was ended goes on, and MUTANTS_MORE=--again tries those anew that no test noticed.
+# What was judged is kept: a run that was ended goes on, and MUTANTS_MORE=--again tries those anew that no test noticed and nothing explains.
 MUTANTS ?= commit/ store/ seal/ parity/ bytes/checksum bytes/summed reads/table
 MUTANTS_BUDGET ?= 30
 MUTANTS_MORE ?=

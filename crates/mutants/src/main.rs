@@ -59,7 +59,7 @@ struct Arguments {
     /// The unit tests alone.
     #[arg(long)]
     unit: bool,
-    /// Try those again that were not caught: with more tests, or a larger budget.
+    /// Try those again that were not caught and are not explained: with more tests, or a larger budget.
     #[arg(long)]
     again: bool,
     /// Only say what outcomes.jsonl holds.
@@ -142,7 +142,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let without: Vec<String> = arguments.without.iter().map(|module| format!("{module}::")).collect();
     let tests = trace(&compiled.binaries, &without, &folder, &out, mutants.len())?;
     let path = out.join(OUTCOMES);
-    judge(arguments, &mutants, &compiled, &tests, &folder, &path)?;
+    judge(arguments, &explained, &mutants, &compiled, &tests, &folder, &path)?;
     summarize(&path, &explained)
 }
 
@@ -153,6 +153,7 @@ fn read_outcomes(path: &Path) -> Result<Vec<Judged>, Failure> {
 
 fn judge(
     arguments: &Arguments,
+    explained: &Explained,
     mutants: &[Mutant],
     compiled: &Compiled,
     tests: &[Test],
@@ -166,7 +167,7 @@ fn judge(
         if let (Fate::Caught, Some(by)) = (judged.what, &judged.by) {
             *kills.entry((judged.file.clone(), by.clone())).or_default() += 1;
         }
-        if !(arguments.again && judged.what.is_open()) {
+        if !arguments.again || !judged.what.is_open() || explained.explains(&judged) {
             known.insert(judged.name);
         }
     }

@@ -403,6 +403,11 @@ mod tests {
         })
         .unwrap();
         assert_eq!(rest.offset_bytes(), 40_018);
+        assert_eq!(rest.describe(), path);
+        let _running = monitor.begin().unwrap();
+        monitor.expect(9);
+        rest.saved(5).unwrap();
+        assert_eq!(monitor.progress().done_bytes, 5);
         assert_eq!(Box::new(rest).finish().unwrap().len_bytes, 40_018);
         assert!(fs::read(&path).unwrap() == [&b"beginning, middle"[..], &long].concat());
     }
@@ -471,8 +476,13 @@ mod tests {
         write(&first, 0);
         assert_eq!(first.staging().unsynced.lock().unwrap().len(), 1, "the commit syncs what is short");
         drop(first);
-        // What is whole stays, also if the next one writes nothing at all.
+        // What is whole stays, also if the next one writes nothing at all; what nobody knows goes.
+        let own = begin().staging().own.path.clone();
+        fs::create_dir_all(own.join("empty/deep")).unwrap();
+        fs::create_dir(own.join("junk")).unwrap();
+        fs::write(own.join("junk/file"), b"...").unwrap();
         drop(begin());
+        assert!(own.join(JOURNAL).exists() && !own.join("junk").exists() && !own.join("empty").exists());
         let second = begin();
         assert_eq!(second.left(0), Left::Whole { digest: blake3::hash(b"abc"), is_proven: false });
         assert_eq!(second.left(1), Left::Nothing);
@@ -482,5 +492,51 @@ mod tests {
         Box::new(second).commit().unwrap();
         assert_eq!(names(), ["x"]);
         assert_eq!(fs::read(root.path().join("x/b")).unwrap(), b"abc");
+    }
+
+    #[test]
+    fn long_files_are_synced_by_who_writes_them_and_short_ones_by_the_commit() {
+        let root = tempfile::tempdir().unwrap();
+        let target = Location::local(root.path().join("x"));
+        let lens = [SYNC_LATER_LEN_MAX_BYTES - 1, SYNC_LATER_LEN_MAX_BYTES, SYNC_LATER_LEN_MAX_BYTES + 1];
+        let files = [file("short", lens[0]), file("long", lens[1]), file("longer", lens[2])];
+        let (kind, marker, monitor) = (Target::Folder, crate::storage::Marker::Other, Monitor::new());
+        let durably = TransferOptions {
+            kind: &kind,
+            files: &files,
+            marker: &marker,
+            overwrite: false,
+            may_replace: None,
+            durable: true,
+            monitor: &monitor,
+        };
+        let digest = blake3::hash(b"");
+        for durable in [false, true] {
+            let transfer = LocalTransfer::begin(&target, TransferOptions { durable, ..durably }).unwrap();
+            for (at, file) in files.iter().enumerate() {
+                let _running = monitor.begin().unwrap();
+                let mut writer = transfer.writer(at, 0).unwrap();
+                writer.write(&vec![7; file.len_bytes as usize]).unwrap();
+                writer.finish().unwrap();
+                let is_synced = monitor.stages().iter().any(|report| report.stage == Stage::Sync);
+                assert_eq!(is_synced, durable && at > 0, "{} {durable}", file.name);
+                transfer.finished(at, digest, true).unwrap();
+            }
+            let unsynced = || transfer.staging().unsynced.lock().unwrap().len();
+            assert_eq!(unsynced(), usize::from(durable), "{durable}");
+            // A folder that has the name of a file is no reason to go on.
+            transfer.discard(0).unwrap();
+            transfer.discard(0).unwrap();
+            fs::create_dir(transfer.file(0).unwrap().1).unwrap();
+            assert_eq!(transfer.discard(0).unwrap_err().kind(), crate::ErrorKind::Io);
+            fs::remove_dir(transfer.file(0).unwrap().1).unwrap();
+            drop(transfer);
+            // What an earlier copy has written it may not have synced.
+            let again = LocalTransfer::begin(&target, TransferOptions { durable, ..durably }).unwrap();
+            assert_eq!(again.left(1), Left::Whole { digest, is_proven: false });
+            again.finished(1, digest, true).unwrap();
+            assert_eq!(again.staging().unsynced.lock().unwrap().len(), usize::from(durable), "{durable}");
+            (0..files.len()).for_each(|at| again.discard(at).unwrap());
+        }
     }
 }

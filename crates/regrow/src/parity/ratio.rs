@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn a_stripe_has_enough_parity() {
         for (ratio, data, parity) in
-            [("1/16", 256, 16), ("1/1", 64, 64), ("1/100", 1024, 11), ("1/2", 64, 32)]
+            [("1/16", 256, 16), ("1/1", 64, 64), ("1/100", 1024, 11), ("1/2", 64, 32), ("3/40", 214, 17)]
         {
             let ratio: ParityRatio = ratio.parse().unwrap();
             assert_eq!((ratio.data_blocks_max(), ratio.parity_blocks_of(data)), (data, parity));

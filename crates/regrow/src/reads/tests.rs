@@ -48,6 +48,14 @@ fn pieces(table: &BlockTable, parts: &[(u64, usize)]) -> Vec<(u64, u64, Vec<usiz
 }
 
 #[test]
+fn blocks_of_no_length_are_refused() {
+    for sums in [vec![], vec![0]] {
+        let error = BlockTable::new(0..10, 0, Checksum::Crc32c, sums, WORDS).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+    }
+}
+
+#[test]
 fn parts_near_each_other_are_one_piece_and_what_nobody_wants_is_in_none() {
     let (_, table) = checked(100, 10);
     let wanted = [(60, 40), (100, 60), (260, 0), (770, 20), (790, 60), (850, 1)];

@@ -377,4 +377,64 @@ mod tests {
             assert_eq!(found.join(" "), expected, "{at:?} {signer:?}");
         }
     }
+
+    #[test]
+    fn a_side_file_is_looked_for_where_one_can_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| Location::local(folder.path().join(name));
+        let read = |place: &Place| place.read("a seal").unwrap();
+        // The longest name that a file can have, and one byte more.
+        let around = NAMES.beside.0.len() + NAMES.beside.1.len();
+        for (extra, is_found) in [(0, true), (1, false)] {
+            let place = Place::beside(&at(&"x".repeat(NAME_LEN_MAX_BYTES - around + extra)), NAMES);
+            let made = std::fs::write(place.file.path(), b"{}");
+            assert_eq!(made.is_ok(), is_found);
+            assert_eq!(read(&place).is_some(), is_found);
+        }
+        // Below a file, and below a folder that is not there, is no seal, and no error.
+        std::fs::write(folder.path().join("file"), b"").unwrap();
+        for name in ["file/x.npz", "nowhere/x.npz"] {
+            assert_eq!(read(&Place::beside(&at(name), NAMES)), None, "{name}");
+        }
+        // Names alone are of the working folder, which is there.
+        let place = Place::beside(&"a-name-that-nobody-has.npz".to_location().unwrap(), NAMES);
+        assert_eq!(read(&place), None);
+    }
+
+    #[test]
+    fn side_files_are_known_by_their_names() {
+        for name in ["regrow.seal.json", "a/b/regrow.seal.json", "regrow.damaged.json"] {
+            assert!(is_name_of_side_file(name), "{name}");
+        }
+        for kind in KINDS {
+            let (before, behind) = kind.beside;
+            for name in
+                [kind.in_folder.to_owned(), format!("{before}x.npz{behind}"), format!("a/{before}x{behind}")]
+            {
+                assert!(is_name_of_side_file(&name), "{name}");
+            }
+            for name in [format!("{before}x"), format!("x{behind}"), format!("{}.x", kind.in_folder)] {
+                assert!(
+                    KINDS.iter().any(|other| other.in_folder == name) || !is_name_of_side_file(&name),
+                    "{name}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn files_of_another_length_do_not_fit() {
+        let folder = tempfile::tempdir().unwrap();
+        let seal = seal(Place::of(&Location::local(folder.path())), None);
+        let said = || seal.misfits().unwrap().iter().map(ToString::to_string).collect::<Vec<_>>();
+        std::fs::write(folder.path().join("a.data"), b"1").unwrap();
+        std::fs::write(folder.path().join("a.manifest"), b"1").unwrap();
+        assert_eq!(said(), Vec::<String>::new());
+        std::fs::write(folder.path().join("a.data"), b"12").unwrap();
+        std::fs::remove_file(folder.path().join("a.manifest")).unwrap();
+        let said = said();
+        assert!(said.len() == 2 && said[0].contains("2 bytes") && said[1].contains("nothing"), "{said:?}");
+        std::fs::create_dir(folder.path().join("a.manifest")).unwrap();
+        assert!(seal.misfits().unwrap()[1].to_string().contains("no file"));
+    }
 }

@@ -155,7 +155,9 @@ mod tests {
                             blocks_end - first,
                             "{len} {is_far} {start}..{end}: {requests:?}"
                         );
-                        assert!(!is_far || requests.len() == 1, "{len} {start}..{end}: {requests:?}");
+                        // On a disk the whole blocks by one read, and what is left of a block before and behind them.
+                        let most = if is_far { 1 } else { 3 };
+                        assert!(requests.len() <= most, "{len} {is_far} {start}..{end}: {requests:?}");
                         if (start + end) % 5 > 0 {
                             continue;
                         }

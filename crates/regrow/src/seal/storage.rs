@@ -148,14 +148,14 @@ fn read_only(target: &Location) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::document::SealDocument;
+    use super::super::document::{BLOCK_LEN_BYTES, SealDocument};
     use super::super::files::Place;
     use super::*;
     use crate::ErrorKind;
     use crate::bytes::checksum::Crc32;
     use crate::monitor::Monitor;
     use crate::storage::local::LocalDisk;
-    use crate::store::StoreExt;
+    use crate::store::{ByteRange, StoreExt};
 
     /// A sealed folder with one file, and one that was put there later.
     fn sealed() -> (tempfile::TempDir, SealedStorage) {
@@ -227,5 +227,41 @@ mod tests {
         assert!(store.map(b"a.npy").unwrap().is_none() && store.map_private(b"a.npy").unwrap().is_none());
         std::fs::write(folder.path().join("a.npy"), b"b").unwrap();
         assert_eq!(store.get_whole(b"a.npy").unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+
+    /// A sealed file of so many blocks, the last of them short, in a sealed folder.
+    fn sealed_blocks(count: u64) -> (tempfile::TempDir, SealedStorage, Vec<u8>) {
+        let folder = tempfile::tempdir().unwrap();
+        let bytes: Vec<u8> = (0..count * BLOCK_LEN_BYTES - 7).map(|at| (at % 251) as u8).collect();
+        std::fs::write(folder.path().join("a.npy"), &bytes).unwrap();
+        let mut document = SealDocument::new("npy", true);
+        let sums: Vec<u32> = bytes.chunks(BLOCK_LEN_BYTES as usize).map(Crc32::of).collect();
+        document.push("a.npy".to_owned(), bytes.len() as u64, &sums);
+        let place = Place::of(&Location::local(folder.path()));
+        let seal = Arc::new(Seal::of(&document.to_bytes().unwrap(), place).unwrap());
+        (folder, SealedStorage::new(Arc::new(LocalDisk), seal), bytes)
+    }
+
+    #[test]
+    fn of_a_sealed_file_the_blocks_that_are_wanted_count() {
+        let (folder, sealed, bytes) = sealed_blocks(3);
+        let store = sealed.store(folder.path());
+        let mut bad = bytes.clone();
+        bad[BLOCK_LEN_BYTES as usize] ^= 1;
+        std::fs::write(folder.path().join("a.npy"), &bad).unwrap();
+        let block = BLOCK_LEN_BYTES;
+        let len_bytes = bytes.len() as u64;
+        // Up to the damaged block, and from its end on: it is not read.
+        for (start, end) in
+            [(0, block), (block - 1, block), (2 * block, len_bytes), (2 * block + 5, len_bytes)]
+        {
+            let range = ByteRange::Span { offset_bytes: start, len_bytes: end - start };
+            let found = store.get(b"a.npy", range).unwrap().unwrap();
+            assert!(found == bytes[start as usize..end as usize], "{start}..{end}");
+        }
+        for (start, end) in [(0, block + 1), (block, block + 1), (2 * block - 1, len_bytes)] {
+            let range = ByteRange::Span { offset_bytes: start, len_bytes: end - start };
+            assert_eq!(store.get(b"a.npy", range).unwrap_err().kind(), ErrorKind::Corrupt, "{start}..{end}");
+        }
     }
 }

@@ -54,3 +54,21 @@ impl Drop for Scratch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::FETCH_LEN_MAX_BYTES;
+
+    #[test]
+    fn there_is_room_for_any_length_whatever_came_before() {
+        let most = FETCH_LEN_MAX_BYTES as usize;
+        let lens = [0, 10, 20, 5, HEAP_LEN_MAX_BYTES, HEAP_LEN_MAX_BYTES + 1, 3, most, 1];
+        let mut kept = Scratch::default();
+        for len in lens {
+            assert_eq!(kept.room(len).unwrap().len(), len);
+            assert_eq!(Scratch::default().room(len).unwrap().len(), len);
+        }
+        assert!(kept.room(usize::MAX).is_err());
+    }
+}

@@ -63,6 +63,13 @@ fn both_files_are_committed_and_nothing_else_is_left() {
 }
 
 #[test]
+fn what_is_stored_is_the_length_of_all_files() {
+    let root = tempfile::tempdir().unwrap();
+    let staged = stage(&root.path().join("a"), false, "seven b").unwrap();
+    assert_eq!(staged.stored_bytes().unwrap(), 14);
+}
+
+#[test]
 fn one_of_the_files_is_enough_to_be_in_the_way() {
     for suffix in SUFFIXES {
         let root = tempfile::tempdir().unwrap();
@@ -377,4 +384,20 @@ fn who_commits_is_seen_while_it_does() {
     assert!(super::is_under_way(&stem));
     drop(held);
     assert!(!super::is_under_way(&stem));
+}
+
+#[test]
+fn a_file_whose_mode_cannot_be_looked_up_is_not_replaced() {
+    let root = tempfile::tempdir().unwrap();
+    let stem = root.path().join("a");
+    let staged = stage(&stem, true, "new").unwrap();
+    staged.staging.sync_tree().unwrap();
+    // A link that leads to itself has no mode.
+    let target = file(&stem, SUFFIXES[0]);
+    std::os::unix::fs::symlink(&target, &target).unwrap();
+    let error = take_names_until(&staged.staging.own.path, &staged.targets, true, &|| Ok(()), usize::MAX)
+        .unwrap_err();
+    assert_eq!(error.error.kind(), ErrorKind::Io, "{}", error.error);
+    assert!(fs::symlink_metadata(&target).unwrap().is_symlink());
+    assert_eq!(count(&staged.staging.own.path), SUFFIXES.len(), "nothing has moved");
 }

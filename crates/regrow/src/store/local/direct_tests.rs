@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::super::output::Mode;
 use super::*;
 use crate::bytes::checksum::crc32c;
+use crate::store::FileWriter;
 use crate::store::buffer::ALIGN_BYTES;
 use crate::system::set_direct;
 
@@ -192,4 +193,32 @@ fn dropped_unfinished_it_ends_its_thread_and_leaves_the_file() {
     drop(writer);
     assert_eq!(open(), 0);
     assert!(path.exists());
+}
+
+#[test]
+fn bytes_that_take_no_room_count_as_done_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let monitor = Monitor::new();
+    let _running = monitor.begin().unwrap();
+    monitor.expect(10);
+    let writer = DirectWriter::create(&folder.path().join("file"), 0, 0).unwrap().watched(&monitor);
+    let mut writer = FileWriter::new(writer);
+    assert!(writer.can_patch());
+    writer.saved(7).unwrap();
+    assert_eq!(monitor.progress().done_bytes, 7);
+    writer.write(b"abc").unwrap();
+    assert_eq!(writer.offset_bytes(), 3);
+    assert_eq!(writer.finish().unwrap().len_bytes, 3);
+    assert_eq!(monitor.progress().done_bytes, 10);
+}
+
+#[test]
+fn a_writer_stops_when_it_is_told_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let monitor = Monitor::new();
+    let mut writer = DirectWriter::create(&folder.path().join("file"), 0, 0).unwrap().watched(&monitor);
+    monitor.cancel();
+    // At the latest when the buffers are full.
+    let stopped = (0..64).find_map(|_| writer.write(&[0; MIB]).err());
+    assert_eq!(stopped.unwrap().kind(), ErrorKind::Cancelled);
 }

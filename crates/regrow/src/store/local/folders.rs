@@ -119,6 +119,14 @@ mod tests {
     }
 
     #[test]
+    fn folders_that_cannot_be_synced_are_an_error() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(sync_made(&make_folders(&root.path().join("a/b")).unwrap()).is_ok());
+        let error = sync_made(&[root.path().join("nowhere/x")]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
     fn says_which_folders_it_made() {
         let root = tempfile::tempdir().unwrap();
         let deep = root.path().join("a/b/c");

@@ -245,7 +245,8 @@ mod tests {
     fn both_ways_give_the_same_bytes_at_any_offset() {
         let (_folder, path, bytes) = file(3_000_001);
         let reader = open(&path).unwrap();
-        assert_eq!(reader.len_bytes(), bytes.len() as u64);
+        assert_eq!((reader.len_bytes(), reader.describe()), (bytes.len() as u64, path));
+        assert!(reader.map_private().unwrap().is_some());
         for (offset, len) in [
             (0, 1),
             (0, 3_000_001),
@@ -292,6 +293,31 @@ mod tests {
         assert!(reader.is_cached(0, 1 << 19));
         assert!(!reader.is_cached(0, 1 << 20));
         assert_eq!(reader.page_cache.has_page(1 << 20), None);
+        // A fetch that is not to go past the page cache fills it.
+        reader.fetch(1 << 19, 1 << 19, ReadPath::Cached, &mut Scratch::default()).unwrap();
+        assert!(reader.is_cached(0, 1 << 20));
+    }
+
+    #[cfg(all(target_os = "linux", not(feature = "portable")))]
+    #[test]
+    fn where_direct_reads_are_refused_the_page_cache_serves_and_other_errors_are_errors() {
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![7; 2 * ALIGN_BYTES]).unwrap();
+        let mut reader = open(&path).unwrap();
+        assert!(reader.direct.is_some(), "the working folder is on a disk");
+        // At an odd address, which disks refuse.
+        let mut pages = vec![0; 3 * ALIGN_BYTES];
+        let odd = pages.as_ptr().align_offset(ALIGN_BYTES) + 1;
+        assert!(!reader.read_direct(0, 10, &mut pages[odd..odd + ALIGN_BYTES]).unwrap());
+        assert!(reader.is_refused.load(Ordering::Relaxed));
+        let mut scratch = Scratch::default();
+        assert!(reader.fetch(0, 10, ReadPath::Direct, &mut scratch).unwrap() == [7; 10]);
+        // A file that is open for writing alone.
+        reader.is_refused.store(false, Ordering::Relaxed);
+        reader.direct = Some(File::options().write(true).open(&path).unwrap());
+        assert_eq!(reader.fetch(0, 10, ReadPath::Direct, &mut scratch).unwrap_err().kind(), ErrorKind::Io);
+        assert!(!reader.is_refused.load(Ordering::Relaxed));
     }
 
     #[test]
@@ -325,6 +351,7 @@ mod tests {
                 };
                 let cached = |room: &mut [u8], offset: u64| {
                     let offset = offset as usize - block;
+                    assert!(!room.is_empty() && offset % block != 0, "{wanted} {stop}");
                     room.copy_from_slice(&bytes[offset..offset + room.len()]);
                     Ok(())
                 };
@@ -351,5 +378,11 @@ mod tests {
         }
         assert!(open(&path.join("below")).is_none());
         assert!(open(path.parent().unwrap()).is_none());
+        // Links in a circle are not nothing.
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&path, &path).unwrap();
+        let folder = Folder::at_path(path.parent().unwrap());
+        let error = DirectReader::open(folder.file(Path::new("file"))).unwrap_err();
+        assert_eq!((error.kind(), error.place().file.clone()), (ErrorKind::Io, Some(path)));
     }
 }

@@ -98,4 +98,21 @@ mod tests {
         open_or_make_regular(&at("missing")).unwrap();
         open_or_make_regular(&at("missing")).unwrap();
     }
+
+    #[test]
+    fn only_some_errors_say_that_nothing_is_there() {
+        use io::ErrorKind::{
+            Interrupted, InvalidFilename, NotADirectory, NotFound, PermissionDenied, StorageFull,
+        };
+        for (kind, expected) in [
+            (NotFound, true),
+            (NotADirectory, true),
+            (InvalidFilename, true),
+            (PermissionDenied, false),
+            (Interrupted, false),
+            (StorageFull, false),
+        ] {
+            assert_eq!(is_absent(&kind.into()), expected, "{kind}");
+        }
+    }
 }

@@ -56,3 +56,23 @@ impl Watch {
         self.monitor.timed(Stage::Sync, 0, sync)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    #[test]
+    fn bytes_are_counted_once_and_the_writer_hears_when_to_stop() {
+        let monitor = Monitor::new();
+        let _running = monitor.begin().unwrap();
+        monitor.expect(100);
+        let mut watch = Watch { monitor: monitor.clone(), ..Watch::default() };
+        for offset_bytes in [10, 30, 30] {
+            watch.count(offset_bytes).unwrap();
+            assert_eq!(monitor.progress().done_bytes, offset_bytes);
+        }
+        monitor.cancel();
+        assert_eq!(watch.count(30).unwrap_err().kind(), ErrorKind::Cancelled);
+    }
+}

@@ -65,6 +65,14 @@ mod tests {
     }
 
     #[test]
+    fn trees_are_as_high_as_sixty_three_bits_are_long() {
+        let heights = [(1, 62), (2, 30), (3, 20), (4, 14), (5, 11), (16, 2)];
+        for (a, height) in heights {
+            assert_eq!(Arity(a).height_max(), height, "{a}");
+        }
+    }
+
+    #[test]
     fn the_arithmetic_holds_at_its_ends() {
         for a in 1..=16 {
             let arity = Arity(a);

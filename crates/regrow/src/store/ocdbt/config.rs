@@ -136,3 +136,34 @@ pub(super) fn read_arity(input: &mut Fields<'_>) -> Result<u8> {
     let error = input.fail(Rule::Config, "version_tree_arity_log2 is out of range");
     Err(error.expected(format_args!("1 to {ARITY_LOG2_MAX}"), arity_log2))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn nodes_may_be_twice_as_long_as_a_writer_aims_at() {
+        for (aimed_at, most) in [
+            (0, NODE_LEN_ALWAYS_READ_BYTES),
+            (8 << 20, 16 << 20),
+            (100_000_000, 200_000_000),
+            (u32::MAX, OCDBT_NODE_LEN_MAX_BYTES),
+        ] {
+            let config = OcdbtConfig { max_decoded_node_bytes: aimed_at, ..OcdbtConfig::default() };
+            assert_eq!(config.node_len_max_bytes(), most, "{aimed_at}");
+        }
+    }
+
+    #[test]
+    fn fields_are_in_their_ranges() {
+        let zstd = |level| OcdbtConfig { zstd_level: level, ..OcdbtConfig::default() };
+        let arity = |log2| OcdbtConfig { version_tree_arity_log2: log2, ..OcdbtConfig::default() };
+        for good in [zstd(None), zstd(Some(-131_072)), zstd(Some(22)), arity(1), arity(ARITY_LOG2_MAX)] {
+            good.validate().unwrap();
+        }
+        for bad in [zstd(Some(-131_073)), zstd(Some(23)), arity(0), arity(ARITY_LOG2_MAX + 1)] {
+            assert_eq!(bad.validate().unwrap_err().kind(), ErrorKind::InvalidArgument, "{bad:?}");
+        }
+    }
+}

@@ -333,6 +333,19 @@ mod tests {
     }
 
     #[test]
+    fn a_structure_has_a_least_and_a_greatest_length() {
+        // Behind the checksum of as many bytes as a structure has at least, the version is missing.
+        let mut least = sealed(b"", None);
+        least.truncate(LEN_MIN_BYTES);
+        assert_eq!(rule_of(least[..LEN_MIN_BYTES - 1].to_vec()), Some(Rule::Short));
+        assert_eq!(rule_of(least), Some(Rule::Length));
+        // Zeros that nobody has touched take no memory.
+        let most = OCDBT_NODE_LEN_MAX_BYTES as usize;
+        assert_eq!(rule_of(vec![0; most + 1]), Some(Rule::Limit));
+        assert_eq!(rule_of(vec![0; most]), Some(Rule::Magic));
+    }
+
+    #[test]
     fn an_error_in_a_body_says_where_the_file_has_it() {
         let fails = |level| {
             let body = Body::open(&sealed(b"body", level).into(), Structure::BtreeNode, 1 << 20).unwrap();
@@ -387,6 +400,13 @@ mod tests {
                 bad[at] ^= 1;
                 assert_eq!(rule(&bad), Some(expected), "byte {at} of {end}");
             }
+        }
+        // What is short is read but once, by who wants it.
+        for (len_bytes, is_looked_at) in
+            [(LOOKED_AT_LEN_MIN_BYTES - 1, false), (LOOKED_AT_LEN_MIN_BYTES, true)]
+        {
+            let fails = |_, _| Err(Rule::FileShort.error("it is read"));
+            assert_eq!(look(&fails, len_bytes, Structure::BtreeNode).is_err(), is_looked_at, "{len_bytes}");
         }
         // How long one may be is known before anything is read.
         let of_len = |len_bytes| {

@@ -102,3 +102,21 @@ fn too_wide(what: &str, value: u64, max: u64, at: u64) -> Error {
         .at_byte(at)
         .expected(format_args!("at most {max}"), value)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_fit_as_there_are_bytes_for() {
+        let fields = Fields::new(&[0; 10]);
+        for (count, each_bytes, fits) in
+            [(10, 1, true), (11, 1, false), (3, 3, true), (4, 3, false), (10, 0, true)]
+        {
+            let found = fields.fits(count, each_bytes, "things");
+            assert_eq!(found.is_ok(), fits, "{count} of {each_bytes}");
+        }
+        let error = fields.fits(u64::MAX, 4, "things").unwrap_err();
+        assert_eq!(error.expected_found().unwrap(), ("at most 2", "18446744073709551615"));
+    }
+}

@@ -311,3 +311,20 @@ impl Budget {
             .expected(format_args!("at most {ENTRIES_LEN_MAX_BYTES} bytes with their index"), "more"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_takes_its_keys_and_their_index_and_no_more_than_may_be() {
+        let each_bytes = size_of::<(Vec<u8>, Located)>() as u64;
+        let mut budget = Budget::default();
+        budget.spend(10).unwrap();
+        budget.spend(1).unwrap();
+        assert_eq!(budget.0, 11 + 2 * each_bytes);
+        let mut full = Budget(ENTRIES_LEN_MAX_BYTES - each_bytes - 5);
+        full.spend(5).unwrap();
+        assert_eq!(Rule::of(&full.spend(0).unwrap_err()), Some(Rule::Limit));
+    }
+}

@@ -213,6 +213,8 @@ mod tests {
         let rule = |bytes: &[u8]| Rule::of(&read(&mut Fields::new(bytes), b"", 1 << 20).unwrap_err());
         assert_eq!(rule(&[1, 1, 2, b'a']), Some(Rule::Table), "base longer than the path");
         assert_eq!(rule(&[2, 2, 1, 0, 0, 0, b'a']), Some(Rule::Table), "prefix longer than the path before");
+        let below = read(&mut Fields::new(&[2, 2, 1, 0, 0, 0, b'a']), b"below/", 1 << 20).unwrap_err();
+        assert_eq!(Rule::of(&below), Some(Rule::Table), "also where what leads there is longer");
         assert_eq!(rule(&[2, 2, 2, 0, 1, 2, b'a', b'b']), Some(Rule::Table), "prefix past a base");
         assert_eq!(rule(&[2, 0]), Some(Rule::Eof), "count that cannot fit");
         assert_eq!(rule(&[1, 3, 0, b'a']), Some(Rule::Eof));

@@ -286,3 +286,17 @@ fn leaf_node(
     let (body, stats) = leaf_body(entries, range, files, excluded_len);
     (body, Written { first_key, excluded_len, offset_bytes: 0, len_bytes: 0, stats })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn versions_have_the_time_of_their_commit() {
+        let elapsed = UNIX_EPOCH + Duration::from_nanos(now_ns());
+        assert!(SystemTime::now().duration_since(elapsed).unwrap_or_default() < Duration::from_secs(60));
+        assert!(elapsed <= SystemTime::now());
+    }
+}

@@ -2,15 +2,17 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::written::{small_nodes, write};
+use super::written::{NODE_FILE, small_nodes, write};
 use super::*;
+use crate::bytes::varint::write_varint;
 use crate::store::Located;
 use crate::store::ocdbt::arity::Arity;
+use crate::store::ocdbt::envelope::{Structure, seal};
 use crate::store::ocdbt::manifest::{MANIFEST_KEY, Manifest};
-use crate::store::ocdbt::node::{NodeRef, Stats};
-use crate::store::ocdbt::table::DataFile;
+use crate::store::ocdbt::node::{ENTRIES_MAX, KEY_LEN_MAX_BYTES, Node, NodeRef, Stats, write_stats};
+use crate::store::ocdbt::table::{self, DataFile};
 use crate::store::ocdbt::versions::{Version, VersionChild, VersionContent, VersionNode};
-use crate::{ErrorKind, Result};
+use crate::{Error, ErrorKind, Result};
 
 fn reference() -> NodeRef {
     NodeRef { file: DataFile::new(b"", b"d/0"), offset_bytes: 0, len_bytes: 10 }
@@ -128,6 +130,232 @@ fn a_child_holds_a_generation_and_no_more_than_end_there() {
         let said = said_of_manifest(arity, vec![version(17)], vec![node]);
         assert!(said.contains(word), "{num_generations}: {said}");
     }
+}
+
+#[test]
+fn a_version_without_a_root_is_empty() {
+    let arity = Arity(4);
+    let stats = Stats { num_keys: 1, ..Stats::default() };
+    for (root_height, stats, word) in [
+        (0, Stats::default(), "fine"),
+        (1, Stats::default(), "has no root"),
+        (0, stats, "has no root"),
+        (1, stats, "has no root"),
+    ] {
+        let said = said_of_manifest(
+            arity,
+            vec![Version { root: None, root_height, stats, ..version(1) }],
+            Vec::new(),
+        );
+        assert!(said.contains(word), "{root_height} {stats:?}: {said}");
+    }
+}
+
+#[test]
+fn ranges_end_where_files_can() {
+    let last = i64::MAX as u64;
+    for (offset_bytes, len_bytes, word) in
+        [(last - 1, 1, "fine"), (last, 1, "beyond 2^63"), (last, 0, "fine"), (u64::MAX, 2, "beyond 2^63")]
+    {
+        let root = Some(NodeRef { offset_bytes, len_bytes, ..reference() });
+        let said = said_of_manifest(Arity(4), vec![Version { root, ..version(1) }], Vec::new());
+        assert!(said.contains(word), "{len_bytes} bytes from {offset_bytes}: {said}");
+    }
+}
+
+#[test]
+fn the_nodes_of_a_manifest_go_down_from_the_highest() {
+    let said = |last, children| said_of_manifest(Arity(2), vec![version(last)], children);
+    // Of seventeen generations sixteen are in one node of height 1; of twenty-one, four more in the list of that height.
+    assert_eq!(said(17, vec![child(16, 1)]), "fine");
+    assert!(said(17, vec![child(4, 1), child(8, 1)]).contains("do not decrease"));
+    assert!(said(17, vec![child(16, 2)]).contains("no version tree node of height 2"));
+    assert!(said(17, vec![child(20, 1)]).contains("ends elsewhere"));
+    assert!(said(17, vec![child(15, 1)]).contains("15"));
+}
+
+/// A database of a single leaf, with three keys of one, six and three bytes, without compression; and the leaf.
+fn one_leaf() -> (Arc<dyn Store>, NodeRef, Bytes) {
+    let config = OcdbtConfig { zstd_level: None, ..OcdbtConfig::default() };
+    let keys: [&[u8]; 3] = [b"a", b"abcdef", b"bcd"];
+    let base = write(&config, keys.into_iter().map(|key| (key.to_vec(), inline(b"x"))).collect());
+    let database = OcdbtStore::open(base.clone()).unwrap();
+    let root = database.version().unwrap().root.clone().unwrap();
+    let span = ByteRange::Span { offset_bytes: root.offset_bytes, len_bytes: root.len_bytes };
+    let stored = base.get(root.file.path().unwrap(), span).unwrap().unwrap();
+    (base, root, stored)
+}
+
+#[test]
+fn keys_are_as_long_together_as_a_node_may_be() {
+    let (_, _, stored) = one_leaf();
+    let node = Node::parse(&stored, b"", 10).unwrap();
+    assert_eq!((node.len(), node.longest_key_len()), (3, 6));
+    for key in [&b"a"[..], b"abcdef", b"bcd"] {
+        assert!(node.find(key).is_some());
+    }
+    for key in [&b""[..], b"ab", b"abcdefg", b"c"] {
+        assert_eq!(node.find(key), None);
+    }
+    assert_eq!(Rule::of(&Node::parse(&stored, b"", 9).unwrap_err()), Some(Rule::Limit));
+}
+
+#[test]
+fn a_node_has_an_entry_and_no_more_than_may_be() {
+    let most = ENTRIES_MAX as u64;
+    for (count, rule) in [(0, Rule::Btree), (most, Rule::Eof), (most + 1, Rule::Btree)] {
+        // A leaf, no files, so many entries, and nothing of them.
+        let mut body = vec![0, 0];
+        write_varint(&mut body, count);
+        let mut stored = Vec::new();
+        seal(&mut stored, Structure::BtreeNode, &body, None).unwrap();
+        let error = Node::parse(&stored.into(), b"", 1 << 20).unwrap_err();
+        assert_eq!(Rule::of(&error), Some(rule), "{count}: {error}");
+    }
+}
+
+#[test]
+fn a_key_is_as_long_as_may_be_with_what_leads_to_it() {
+    let (base, root, _) = one_leaf();
+    let database = OcdbtStore::open(base).unwrap();
+    for prefix_len in [0, 20_000, KEY_LEN_MAX_BYTES - 6] {
+        database.files().node(&root, 0, b"", prefix_len).unwrap();
+    }
+    let error = database.files().node(&root, 0, b"", KEY_LEN_MAX_BYTES - 5).unwrap_err();
+    assert_eq!(Rule::of(&error), Some(Rule::Btree));
+    assert_eq!(error.expected_found().unwrap().1, (KEY_LEN_MAX_BYTES + 1).to_string());
+}
+
+/// The leaf of [`one_leaf`] below a node whose only key all of the leaf's keys begin with.
+fn below_a_key_of(key_len: usize) -> Arc<dyn Store> {
+    let (base, leaf, _) = one_leaf();
+    let mut manifest = Manifest::read(&*base).unwrap();
+    let stats = manifest.versions[0].stats;
+    let mut body = vec![1];
+    table::write(&mut body, &[(b"", NODE_FILE.as_bytes())]);
+    // One child, the length of its key and of what is common below it, the key; file, place and statistics of the child.
+    [1, key_len as u64, key_len as u64].into_iter().for_each(|number| write_varint(&mut body, number));
+    body.resize(body.len() + key_len, b'k');
+    [0, leaf.offset_bytes, leaf.len_bytes].into_iter().for_each(|number| write_varint(&mut body, number));
+    write_stats(&mut body, std::iter::once(stats));
+    let mut file = base.get_whole(NODE_FILE.as_bytes()).unwrap().unwrap().to_vec();
+    let offset_bytes = file.len() as u64;
+    let len_bytes = seal(&mut file, Structure::BtreeNode, &body, None).unwrap();
+    base.put(NODE_FILE.as_bytes(), file.into()).unwrap();
+    let root = Some(NodeRef { offset_bytes, len_bytes, ..leaf });
+    let stats = stats.plus(Stats { num_tree_bytes: len_bytes, ..Stats::default() });
+    manifest.versions[0] = Version { root, root_height: 1, stats, ..manifest.versions[0].clone() };
+    let (key, bytes) = manifest.encode().unwrap().remove(0);
+    base.put(key.as_bytes(), bytes.into()).unwrap();
+    base
+}
+
+#[test]
+fn a_check_counts_what_leads_to_a_key() {
+    let fits = below_a_key_of(KEY_LEN_MAX_BYTES - 6);
+    assert!(check(fits.clone()).is_empty(), "{:?}", check(fits));
+    assert_eq!(OcdbtStore::open(fits).unwrap().entries().unwrap()[1].0.len(), KEY_LEN_MAX_BYTES);
+    let base = below_a_key_of(KEY_LEN_MAX_BYTES - 5);
+    assert_eq!(Rule::of(&check(base.clone())[0]), Some(Rule::Btree));
+    assert_eq!(Rule::of(&OcdbtStore::open(base).unwrap().entries().unwrap_err()), Some(Rule::Btree));
+}
+
+#[test]
+fn long_nodes_lie_anywhere_in_their_file() {
+    // Six megabytes of values in one leaf, behind other bytes.
+    let config =
+        OcdbtConfig { max_decoded_node_bytes: 100_000_000, zstd_level: None, ..OcdbtConfig::default() };
+    let entries: Vec<_> =
+        (0..6_u8).map(|at| (vec![b'a' + at], EntryValue::Inline(vec![at; 1 << 20].into()))).collect();
+    let mut nodes = vec![9; 1001];
+    let database = write_database(&config, entries, NODE_FILE, nodes.len() as u64).unwrap();
+    nodes.extend_from_slice(&database.nodes);
+    let store = MemoryStore::new();
+    store_database(&store, NODE_FILE, Database { nodes, ..database });
+    let found = contents(&OcdbtStore::open(Arc::new(store)).unwrap());
+    assert!(found.len() == 6 && found.iter().zip(0..).all(|((_, value), at)| value[..] == [at; 1 << 20]));
+}
+
+/// Says something else of the nodes' file than is there.
+#[derive(Debug)]
+struct Odd {
+    base: Arc<dyn Store>,
+    says: fn(Bytes) -> Result<Option<Bytes>>,
+}
+
+impl Store for Odd {
+    fn get(&self, key: &[u8], range: ByteRange) -> Result<Option<Bytes>> {
+        let found = self.base.get(key, range)?;
+        if key == NODE_FILE.as_bytes() { (self.says)(found.unwrap_or_default()) } else { Ok(found) }
+    }
+
+    fn put(&self, key: &[u8], bytes: Bytes) -> Result<()> {
+        self.base.put(key, bytes)
+    }
+
+    fn delete(&self, key: &[u8]) -> Result<()> {
+        self.base.delete(key)
+    }
+
+    fn len_bytes(&self, key: &[u8]) -> Result<Option<u64>> {
+        self.base.len_bytes(key)
+    }
+
+    fn locate(&self, key: &[u8]) -> Result<Option<Located>> {
+        self.base.locate(key)
+    }
+
+    fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.base.list(prefix)
+    }
+
+    fn describe(&self, key: &[u8]) -> std::path::PathBuf {
+        self.base.describe(key)
+    }
+}
+
+#[test]
+fn what_the_store_says_of_a_node_is_what_is_said() {
+    let (base, ..) = one_leaf();
+    // What the store says; the kind of the error, its rule, and whether the rest would be listed all the same.
+    type Case = (fn(Bytes) -> Result<Option<Bytes>>, ErrorKind, Option<Rule>, bool);
+    let cases: [Case; 4] = [
+        (|found| Ok(Some(found.slice(1..))), ErrorKind::Corrupt, Some(Rule::FileShort), true),
+        (|_| Ok(None), ErrorKind::Corrupt, Some(Rule::FileMissing), true),
+        (|_| Err(Error::corrupt("the file ends early")), ErrorKind::Corrupt, Some(Rule::FileShort), true),
+        (|_| Err(Error::new(ErrorKind::PermissionDenied, "no")), ErrorKind::PermissionDenied, None, false),
+    ];
+    for (says, kind, rule, is_damage) in cases {
+        let database = OcdbtStore::open(Arc::new(Odd { base: base.clone(), says })).unwrap();
+        let error = database.entries().unwrap_err();
+        assert_eq!((error.kind(), Rule::of(&error)), (kind, rule), "{error}");
+        match database.entries_there() {
+            Ok((entries, damage)) => {
+                assert!(is_damage && entries.is_empty(), "{error}");
+                assert_eq!(damage.unwrap().kind(), kind);
+            }
+            Err(error) => assert_eq!((is_damage, error.kind()), (false, kind)),
+        }
+    }
+}
+
+#[test]
+fn versions_come_one_after_the_other_also_where_a_node_ends() {
+    let config = OcdbtConfig { version_tree_arity_log2: 1, ..small_nodes(None) };
+    let base = write(&config, vec![(b"first".to_vec(), inline(b"0"))]);
+    for at in 0..2_u8 {
+        commit_version(&base, vec![(b"more".to_vec(), Some(inline(&[at])))]).unwrap();
+    }
+    assert!(check(base.clone()).is_empty());
+    let mut manifest = Manifest::read(&*base).unwrap();
+    assert_eq!((manifest.versions.len(), manifest.children.len()), (1, 1));
+    // The third version says that it is no younger than the second; the manifest knows the time of the first alone.
+    manifest.versions[0].commit_time_ns = manifest.children[0].commit_time_ns + 1;
+    let (key, bytes) = manifest.encode().unwrap().remove(0);
+    base.put(key.as_bytes(), bytes.into()).unwrap();
+    let errors = check(base);
+    assert_eq!(Rule::of(&errors[0]), Some(Rule::VersionTree), "{errors:?}");
+    assert!(errors[0].to_string().contains("generation 3 does not come after generation 2"), "{}", errors[0]);
 }
 
 /// A manifest of one version, of which nothing else is looked at.
