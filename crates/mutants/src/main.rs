@@ -130,10 +130,10 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {
     let explained = Explained::read(&arguments.explained)?;
-    if arguments.report {
-        return summarize(&arguments.out.join(OUTCOMES), &explained);
-    }
     let mutants = Mutant::read_all(&arguments.list, &arguments.only)?;
+    if arguments.report {
+        return summarize(&arguments.out.join(OUTCOMES), &mutants, &explained);
+    }
     fs::create_dir_all(&arguments.out)?;
     let out = arguments.out.canonicalize()?;
     println!("{} changes", mutants.len());
@@ -143,7 +143,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let tests = trace(&compiled.binaries, &without, &folder, &out, mutants.len())?;
     let path = out.join(OUTCOMES);
     judge(arguments, &explained, &mutants, &compiled, &tests, &folder, &path)?;
-    summarize(&path, &explained)
+    summarize(&path, &mutants, &explained)
 }
 
 fn read_outcomes(path: &Path) -> Result<Vec<Judged>, Failure> {
@@ -244,11 +244,13 @@ fn judge(
 }
 
 /// How many there are of each part, and which are neither noticed nor explained: those are an error.
-fn summarize(path: &Path, explained: &Explained) -> Result<(), Failure> {
+fn summarize(path: &Path, mutants: &[Mutant], explained: &Explained) -> Result<(), Failure> {
     let mut by_folder: BTreeMap<String, BTreeMap<&str, usize>> = BTreeMap::new();
+    // Of lines that have moved since, earlier runs have said something under other names.
+    let listed: HashSet<&str> = mutants.iter().map(|mutant| mutant.name.as_str()).collect();
+    let outcomes = read_outcomes(path)?.into_iter().filter(|judged| listed.contains(judged.name.as_str()));
     // The last that is said of a change holds.
-    let last: BTreeMap<String, Judged> =
-        read_outcomes(path)?.into_iter().map(|judged| (judged.name.clone(), judged)).collect();
+    let last: BTreeMap<String, Judged> = outcomes.map(|judged| (judged.name.clone(), judged)).collect();
     for judged in last.values() {
         let below = judged.file.strip_prefix(CRATE).unwrap_or(&judged.file);
         let folder = below.parent().unwrap_or(below).display().to_string();

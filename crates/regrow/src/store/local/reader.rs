@@ -351,7 +351,7 @@ mod tests {
                 };
                 let cached = |room: &mut [u8], offset: u64| {
                     let offset = offset as usize - block;
-                    assert!(!room.is_empty() && offset % block != 0, "{wanted} {stop}");
+                    assert!(!room.is_empty() && !offset.is_multiple_of(block), "{wanted} {stop}");
                     room.copy_from_slice(&bytes[offset..offset + room.len()]);
                     Ok(())
                 };
