@@ -95,7 +95,7 @@ test-long: develop $(NEXTEST) ## Processes killed at random moments of a save, a
 	    elif ! command -v mkfs.xfs > /dev/null || ! command -v mkfs.$$kind > /dev/null; then
 	        echo "LEFT OUT: $$kind; mkfs.xfs or mkfs.$$kind is missing (Debian: apt install e2fsprogs xfsprogs btrfs-progs)"
 	    else
-	        PATH="$(TOOLS)/bin:$$PATH" $(CARGO) nextest run --profile long -p regrow --features cloud --test it --run-ignored only --no-capture "disk_images::$${kind}_"
+	        PATH="$(TOOLS)/bin:$$PATH" $(CARGO) nextest run --profile long -p regrow --features cloud --test it --run-ignored only --no-capture -E "test(/^disk_images::(.*_)?$${kind}_/)"
 	    fi
 	done
 	printf '==> %s\n' "saves by several processes, some of which are killed"
@@ -166,7 +166,9 @@ AARCH64 ?= --skip pages_are_made_until_nobody_wants_them --skip no_damage_panics
 test-aarch64: rust-prerequisites $(TOOLS)/cross/.installed ## The engine's own tests and those of the fixtures, built for aarch64, under qemu (fetches a compiler, 250 MB)
 	$(SAY) "the engine's tests on aarch64"
 	.ci/cross aarch64-unknown-linux-gnu test -p regrow --lib -- $(AARCH64)
-	.ci/cross aarch64-unknown-linux-gnu test -p regrow --test it -- $(AARCH64) conformance:: orbax_fixtures::
+	for module in conformance orbax_fixtures; do
+		.ci/cross aarch64-unknown-linux-gnu test -p regrow --test it -- $(AARCH64) "$$module::"
+	done
 
 test-cloud: develop cloud-servers ## Buckets of s3s-fs, SeaweedFS and Azurite, with TensorStore and Orbax (installs the servers, 400 MB); CLOUD='...' for pytest
 	$(SAY) "servers of object stores: the conformance suite, TensorStore, Orbax"
@@ -254,10 +256,10 @@ workflows: $(TOOLS)/workflows/.installed ## Lint what is in .github/, and CITATI
 	$(TOOLS)/workflows/bin/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	$(TOOLS)/workflows/bin/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 
-api: develop ## The snapshots of the public names anew: python/public_api.txt, crates/regrow/public_api.txt
+api: develop $(NEXTEST) ## The snapshots of the public names anew: python/public_api.txt, crates/regrow/public_api.txt
 	$(SAY) "public names of Python and Rust"
 	$(BIN)/python python/tests/public_api.py
-	REGROW_WRITE_API=1 $(CARGO) test --quiet -p regrow --test it public_api::
+	PATH="$(TOOLS)/bin:$$PATH" REGROW_WRITE_API=1 $(CARGO) nextest run -p regrow --test it public_api::
 
 docs: rust-prerequisites $(DOCS_VENV)/.installed ## The documentation site, with the references of Python and Rust: into docs/site-out/html/
 	$(SAY) "cargo doc"
@@ -358,13 +360,14 @@ sanitize: rust-prerequisites ## What is near unsafe code under AddressSanitizer,
 	sanitized --lib -- $(SANITIZE_UNIT) --skip take_no_time
 	for test in $(SANITIZE_TESTS); do
 		printf '==> %s\n' "$$test under AddressSanitizer"
+		sanitized --test it -- "$$test::" --list | grep ': test$$' > /dev/null || { echo "make: there are no tests of the name $$test" >&2; exit 1; }
 		sanitized --test it -- "$$test::"
 	done
 	if command -v valgrind >/dev/null; then
 		printf '==> %s\n' "unit tests under valgrind's memcheck: $(VALGRIND_UNIT)"
 		$(CARGO) test --quiet --locked -p regrow --features cloud --lib --no-run
 		program="$$($(CARGO) test --locked -p regrow --features cloud --lib --no-run 2>&1 | sed -n 's/.*Executable unittests.*(\(.*\))/\1/p')"
-		valgrind --quiet --error-exitcode=1 --fair-sched=try "$$program" $(VALGRIND_UNIT) --skip take_no_time
+		valgrind --quiet --error-exitcode=1 --fair-sched=try "$$program" $(VALGRIND_UNIT) --skip take_no_time --skip a_vast_structure_is_refused
 	else
 		printf '==> %s\n' "valgrind: left out, it is not on PATH (apt install valgrind)"
 	fi

@@ -60,21 +60,30 @@ pub fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The files beside a program's `main.rs` that it does not name as modules. They would not be compiled, and nobody would miss the
+/// The files of a program of tests that no module names, from its `main.rs` on. They would not be compiled, and nobody would miss the
 /// tests in them.
 ///
 /// # Errors
 /// What the file system says.
-pub fn files_without_a_module(main: &Path) -> std::io::Result<Vec<String>> {
+pub fn files_without_a_module(main: &Path) -> std::io::Result<Vec<PathBuf>> {
     let text = std::fs::read_to_string(main)?;
-    let mut named: Vec<&str> =
-        text.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';')).collect();
-    named.push("main");
+    let names = text
+        .lines()
+        .filter_map(|line| line.trim_start_matches("pub ").strip_prefix("mod ")?.strip_suffix(';'));
+    let named: Vec<&str> = names.collect();
     let mut without = Vec::new();
     for entry in std::fs::read_dir(main.parent().unwrap_or(main))? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        if !named.contains(&name.trim_end_matches(".rs")) {
-            without.push(name);
+        let path = entry?.path();
+        let is_named =
+            path.file_stem().and_then(|name| name.to_str()).is_some_and(|name| named.contains(&name));
+        let module = path.join("mod.rs");
+        match (path.is_dir(), is_named) {
+            (true, true) if module.is_file() => without.extend(files_without_a_module(&module)?),
+            (false, false) if path != main && path.extension().is_some_and(|ending| ending == "rs") => {
+                without.push(path)
+            }
+            (true, false) => without.push(path),
+            _ => {}
         }
     }
     Ok(without)

@@ -223,17 +223,19 @@ fn a_killed_cp_goes_on() {
 fn a_name_in_the_working_folder_has_its_seal() {
     let (folder, path) = saved();
     let file = folder.path().join("model.msgpack");
-    let converted = regrow(["convert", text(&path), text(&file)]);
+    let converted = regrow(["convert", "--layout", "flax", "--lossy", text(&path), text(&file)]);
     assert_eq!(converted.code, 0, "{converted:?}");
     let ends_well = |arguments: [&str; 2]| {
         command().current_dir(folder.path()).args(arguments).output().unwrap().status.success()
     };
     assert!(ends_well(["seal", "model.msgpack"]) && ends_well(["verify", "model.msgpack"]));
+    let seal = folder.path().join("regrow.seal.model.msgpack.json");
+    assert!(file.is_file() && seal.is_file());
     // No checksum of its own tells.
     let mut bytes = fs::read(&file).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&file, bytes).unwrap();
     assert!(!ends_well(["verify", "model.msgpack"]));
-    fs::remove_file(folder.path().join("model.msgpack.seal.json")).unwrap();
+    fs::remove_file(seal).unwrap();
     assert!(ends_well(["verify", "model.msgpack"]));
 }

@@ -528,7 +528,7 @@ mod tests {
             transfer.discard(0).unwrap();
             transfer.discard(0).unwrap();
             fs::create_dir(transfer.file(0).unwrap().1).unwrap();
-            assert_eq!(transfer.discard(0).unwrap_err().kind(), crate::ErrorKind::Io);
+            assert!(transfer.discard(0).is_err());
             fs::remove_dir(transfer.file(0).unwrap().1).unwrap();
             drop(transfer);
             // What an earlier copy has written it may not have synced.

@@ -397,8 +397,18 @@ mod tests {
             assert_eq!(read(&Place::beside(&at(name), NAMES)), None, "{name}");
         }
         // Names alone are of the working folder, which is there.
-        let place = Place::beside(&"a-name-that-nobody-has.npz".to_location().unwrap(), NAMES);
-        assert_eq!(read(&place), None);
+        let (before, behind) = NAMES.beside;
+        let seal = tempfile::Builder::new().prefix(before).suffix(behind).tempfile_in("").unwrap();
+        std::fs::write(seal.path(), b"{}").unwrap();
+        let name = seal.path().file_name().unwrap().to_str().unwrap();
+        let name = name.strip_prefix(before).unwrap().strip_suffix(behind).unwrap();
+        for (name, is_found) in [(name, true), ("a-name-that-nobody-has", false)] {
+            assert_eq!(
+                read(&Place::beside(&name.to_location().unwrap(), NAMES)).is_some(),
+                is_found,
+                "{name}"
+            );
+        }
     }
 
     #[test]

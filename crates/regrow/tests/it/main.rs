@@ -81,6 +81,6 @@ fn every_file_here_is_one_of_these_modules() {
     let main = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/main.rs");
     assert_eq!(
         regrow_testkit::files_without_a_module(&main).expect("the sources are here"),
-        Vec::<String>::new()
+        Vec::<std::path::PathBuf>::new()
     );
 }
