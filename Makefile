@@ -23,6 +23,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export JAX_PLATFORMS ?= cpu
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates python/src python/Cargo.toml -name '*.rs' -o -name Cargo.toml 2>/dev/null)
+# Always the same packages: cargo builds dependencies anew for another choice, whose features differ. The Python extension is maturin's.
+RUST_TESTED := --workspace --exclude regrow-python
 # Each imports JAX and what is compared with; a file of tests stays in one of them.
 PYTEST_PROCESSES ?= 2
 NEXTEST := $(if $(shell command -v cargo-nextest),,$(TOOLS)/bin/cargo-nextest)
@@ -71,9 +73,9 @@ test: test-rust test-python ## All tests: engine, command, Python
 
 test-rust: rust-prerequisites $(NEXTEST)
 	$(SAY) "tests of the engine and the command"
-	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) nextest run --workspace --exclude regrow-python --tests --no-fail-fast
+	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) nextest run $(RUST_TESTED) --tests --no-fail-fast
 	printf '==> %s\n' "examples in the documentation"
-	$(CARGO) test --quiet --doc -p regrow
+	$(CARGO) test --quiet --doc $(RUST_TESTED)
 
 test-python: develop
 	$(SAY) "tests of the Python package"
@@ -195,7 +197,7 @@ check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, 
 	git ls-files -z -- ':!fixtures' ':!*.lock' ':!LICENSE-*' ':!crates/regrow-report/assets/page.js' ':!crates/regrow-report/assets/THIRD-PARTY.txt' ':!*.json' ':!*.png' ':!requirements-*.txt' | xargs -0 $(BIN)/codespell
 	if command -v valgrind >/dev/null; then
 		printf '==> %s\n' "instruction counts"
-		$(CARGO) build --quiet --locked -p regrow --example guard
+		$(CARGO) build --quiet --locked $(RUST_TESTED) --example guard
 		$(PYTHON) benches/guard.py
 	else
 		printf '==> %s\n' "instruction counts: left out, valgrind is not on PATH (apt install valgrind)"
@@ -314,7 +316,7 @@ bench-processes: develop-release ## Sharded saves and restores by 1, 2 and 4 pro
 
 guard: rust-prerequisites ## Instruction counts of the fixed-cost paths against benches/guard.json (needs valgrind)
 	$(SAY) "instruction counts"
-	$(CARGO) build --quiet --locked -p regrow --example guard
+	$(CARGO) build --quiet --locked $(RUST_TESTED) --example guard
 	$(PYTHON) benches/guard.py $(GUARD)
 
 # Of an hour, all targets have the same.
@@ -373,7 +375,7 @@ sanitize: rust-prerequisites ## What is near unsafe code under AddressSanitizer,
 	fi
 
 # Figures come from the counters of the compiler itself. What reads them comes with the toolchain, or is a newer LLVM of the system.
-COVERAGE ?= --workspace --exclude regrow-python --tests
+COVERAGE ?= $(RUST_TESTED) --tests
 coverage: rust-prerequisites $(NEXTEST) $(TOOLS)/bin/cargo-llvm-cov ## Which lines of the engine the tests run: target/coverage/ (builds all anew, half an hour); COVERAGE='-p regrow --lib' for some
 	@tools="$$(ls -d "$$(rustc --print sysroot)"/lib/rustlib/*/bin/llvm-profdata 2>/dev/null || ls -v /usr/lib/llvm-{19,2?}/bin/llvm-profdata 2>/dev/null | tail -n 1 || true)"
 	if [ -z "$$tools" ]; then

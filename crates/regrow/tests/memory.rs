@@ -72,7 +72,8 @@ fn calls() -> Vec<Call> {
         call("load", Holds::Arrays, 24, load),
         call("load into memory", Holds::Nothing, 24, load_into_memory),
         call("load by maps", Holds::Decoded, 16, load_by_maps),
-        call("load with a cast", Holds::Halves, 20, load_with_a_cast),
+        // What a load takes, and a piece for each of two threads.
+        call("load with a cast", Holds::Halves, 28, load_with_a_cast),
         call("verify", Holds::Nothing, 32, verify),
         call("convert to regrow", Holds::Nothing, 40, convert_to_regrow),
         call("convert from regrow", Holds::Nothing, 36, convert_from_regrow),
