@@ -10,8 +10,10 @@
 use std::sync::Arc;
 
 use super::listing::Listing;
-use super::marker::{CLAIM, Claim, MARKER, MOVED, OTHER_MARKER, Running, SETTLING, is_bookkeeping, nonce};
-use super::settle::settle_moved;
+use super::marker::{
+    CLAIM, Claim, MARKER, MOVED, OTHER_MARKER, Running, SETTLING, is_bookkeeping, is_commit, nonce,
+};
+use super::settle::{points_to, settle_moved};
 use super::target::{check_gone, check_replaceable};
 use super::{Conditional, Object, Objects, key_of, split};
 use crate::error::{Error, ErrorKind, Result};
@@ -107,8 +109,9 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
     };
     let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
     if !below.is_empty() && (at.name_text().contains(UNCOMMITTED_MARK) || is_begun(&below)) {
-        check_dead(objects, at, &below, force)?;
-        take(objects.list(below.prefix(), false)?.0)?;
+        if let Some(left) = left_behind(objects, at, &below, force)? {
+            take(left)?;
+        }
     } else if below.object(MOVED).is_some() {
         // The checkpoint is in one of the folders that are looked at next.
         settle_moved(objects, &key, below)?;
@@ -120,8 +123,9 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
         |other: &str| other.strip_prefix(&name).is_some_and(|rest| rest.starts_with(UNCOMMITTED_MARK));
     for folder in folders.iter().filter(|folder| is_left(folder)) {
         let left = Listing::of_checkpoint(objects, format!("{parent}{folder}/"))?;
-        check_dead(objects, &at.with_name(folder), &left, force)?;
-        take(objects.list(left.prefix(), false)?.0)?;
+        if let Some(left) = left_behind(objects, &at.with_name(folder), &left, force)? {
+            take(left)?;
+        }
     }
     for claim in files.into_iter().filter(|file| is_left(file.key.get(parent.len()..).unwrap_or_default())) {
         let found = objects.get(&claim.key)?.and_then(|(bytes, _)| Claim::parse(&bytes));
@@ -143,6 +147,42 @@ fn is_begun(listing: &Listing) -> bool {
     listing.object(CLAIM).is_some() && !listing.is_marked() && listing.object(MOVED).is_none()
 }
 
+/// What a writer that is gone has left in a folder; `None` if it is a checkpoint by now. It may have committed between the list
+/// and its end: whoever is gone has written all that it ever will, so that a second list says what is there for good.
+///
+/// # Errors
+/// `AlreadyExists` if its writer may still be at it, or another one has taken the place meanwhile.
+fn left_behind(
+    objects: &Arc<dyn Objects>,
+    at: &Location,
+    before: &Listing,
+    force: bool,
+) -> Result<Option<Vec<Object>>> {
+    check_dead(objects, at, before, force)?;
+    let folder = before.prefix().trim_end_matches('/');
+    let is_committed = match folder.split_once(UNCOMMITTED_MARK) {
+        // The pointer makes it one, and not the marker.
+        Some((target, _)) => points_to(objects, target)?.as_deref() == Some(folder),
+        None => false,
+    };
+    let (all, _) = objects.list(before.prefix(), false)?;
+    let name_of = |object: &Object| object.key.get(before.prefix().len()..).unwrap_or_default().to_owned();
+    let is_marked =
+        !folder.contains(UNCOMMITTED_MARK) && all.iter().any(|object| is_commit(&name_of(object)));
+    if is_committed || is_marked {
+        return Ok(None);
+    }
+    let claim = all.iter().find(|object| name_of(object) == CLAIM);
+    match (before.object(CLAIM), claim) {
+        (Some(before), Some(now)) if before.tag.is_known() && !before.tag.is_same(&now.tag) => {
+            Err(Error::new(ErrorKind::AlreadyExists, "a save to this place has begun").in_file(at))
+        }
+        // Somebody else has removed it, or is about to write here.
+        (Some(_), None) => Ok(None),
+        _ => Ok(Some(all)),
+    }
+}
+
 /// Errs if the writer of a folder may still be at it.
 fn check_dead(objects: &Arc<dyn Objects>, at: &Location, listing: &Listing, force: bool) -> Result<()> {
     if force {
@@ -160,5 +200,151 @@ fn check_dead(objects: &Arc<dyn Objects>, at: &Location, listing: &Listing, forc
             .in_file(at)
             .expected(format_args!("no change for {} minutes", RESPECTED_FOR.as_secs() / 60), "a later one")
             .help("wait for it; if it is dead for sure, say so (`force`)")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use bytes::Bytes;
+
+    use super::super::marker::Moved;
+    use super::super::settle::sweep;
+    use super::super::{MemoryObjects, ObjectStorage, Tag, Upload};
+    use super::*;
+    use crate::store::Suits;
+
+    /// What a writer does behind the answer to a look at its claim.
+    type Meanwhile = fn(&MemoryObjects);
+
+    /// A bucket in which somebody else is at work.
+    struct Overtaken {
+        objects: MemoryObjects,
+        meanwhile: Mutex<Option<Meanwhile>>,
+    }
+
+    impl std::fmt::Debug for Overtaken {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            self.objects.fmt(f)
+        }
+    }
+
+    impl Objects for Overtaken {
+        fn url(&self, key: &str) -> String {
+            self.objects.url(key)
+        }
+        fn head(&self, key: &str) -> Result<Option<Object>> {
+            self.objects.head(key)
+        }
+        fn get(&self, key: &str) -> Result<Option<(Bytes, Object)>> {
+            let found = self.objects.get(key);
+            if key.ends_with(CLAIM)
+                && let Some(meanwhile) = self.meanwhile.lock().unwrap().take()
+            {
+                meanwhile(&self.objects);
+            }
+            found
+        }
+        fn read(&self, object: &Object, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+            self.objects.read(object, offset_bytes, out)
+        }
+        fn list(&self, prefix: &str, page: bool) -> Result<(Vec<Object>, bool)> {
+            self.objects.list(prefix, page)
+        }
+        fn list_level(&self, prefix: &str) -> Result<(Vec<Object>, Vec<String>)> {
+            self.objects.list_level(prefix)
+        }
+        fn list_beginning(&self, begins: &str, page: bool) -> Result<(Vec<Object>, bool)> {
+            self.objects.list_beginning(begins, page)
+        }
+        fn put(&self, key: &str, bytes: Bytes) -> Result<Tag> {
+            self.objects.put(key, bytes)
+        }
+        fn create(&self, key: &str, bytes: Bytes) -> Result<Conditional> {
+            self.objects.create(key, bytes)
+        }
+        fn delete(&self, keys: &[String]) -> Result<()> {
+            self.objects.delete(keys)
+        }
+        fn copy(&self, from: &Object, to: &str) -> Result<Tag> {
+            self.objects.copy(from, to)
+        }
+        fn upload(&self, key: &str, expected_len_bytes: u64) -> Result<Box<dyn Upload>> {
+            self.objects.upload(key, expected_len_bytes)
+        }
+        fn suits(&self) -> Suits {
+            self.objects.suits()
+        }
+    }
+
+    const STAGED: &str = "x.orbax-checkpoint-tmp-of-it";
+
+    /// A folder that a writer of this process has begun that has ended by now.
+    fn begun(folder: &str, meanwhile: Option<Meanwhile>) -> (Arc<dyn Objects>, Location) {
+        let objects = MemoryObjects::new("b");
+        objects.put(&format!("{folder}/{CLAIM}"), Claim::new("of-it").to_bytes()).unwrap();
+        objects.put(&format!("{folder}/data"), Bytes::from_static(b"...")).unwrap();
+        let objects: Arc<dyn Objects> = Arc::new(Overtaken { objects, meanwhile: Mutex::new(meanwhile) });
+        let at = Location::new(Arc::new(ObjectStorage::new(Arc::clone(&objects))), "x");
+        (objects, at)
+    }
+
+    fn names(objects: &Arc<dyn Objects>) -> Vec<String> {
+        objects.list("", false).unwrap().0.into_iter().map(|object| object.key).collect()
+    }
+
+    fn commits(objects: &MemoryObjects) {
+        objects.put(&format!("x/{MARKER}"), Bytes::new()).unwrap();
+        objects.delete(&[format!("x/{CLAIM}")]).unwrap();
+    }
+
+    fn commits_and_cannot_remove_its_claim(objects: &MemoryObjects) {
+        objects.put(&format!("x/{MARKER}"), Bytes::new()).unwrap();
+    }
+
+    fn commits_an_overwrite(objects: &MemoryObjects) {
+        let moved = Moved { nonce: "of-it".to_owned(), folder: STAGED.to_owned() };
+        objects.put(&format!("{STAGED}/{MARKER}"), Bytes::new()).unwrap();
+        objects.put(&format!("x/{MOVED}"), moved.to_bytes()).unwrap();
+        objects.delete(&[format!("{STAGED}/{CLAIM}")]).unwrap();
+    }
+
+    fn makes_room_for_another(objects: &MemoryObjects) {
+        objects.put(&format!("x/{CLAIM}"), Claim::new("of another").to_bytes()).unwrap();
+    }
+
+    #[test]
+    fn what_a_writer_that_is_gone_has_left_goes() {
+        for folder in ["x", STAGED] {
+            for force in [false, true] {
+                let (objects, at) = begun(folder, None);
+                remove_unfinished(&objects, &at, force).unwrap();
+                assert_eq!(names(&objects), Vec::<String>::new(), "{folder}");
+            }
+        }
+        let (objects, _) = begun(STAGED, None);
+        sweep(&objects, "x").unwrap();
+        assert_eq!(names(&objects), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_has_committed_before_its_writer_was_gone_stays() {
+        let cases: [(&str, Meanwhile, ErrorKind); 4] = [
+            ("x", commits, ErrorKind::NotFound),
+            ("x", commits_and_cannot_remove_its_claim, ErrorKind::NotFound),
+            (STAGED, commits_an_overwrite, ErrorKind::NotFound),
+            ("x", makes_room_for_another, ErrorKind::AlreadyExists),
+        ];
+        for (at_case, (folder, meanwhile, kind)) in cases.into_iter().enumerate() {
+            let (objects, at) = begun(folder, Some(meanwhile));
+            let error = remove_unfinished(&objects, &at, false).unwrap_err();
+            assert_eq!(error.kind(), kind, "{at_case}: {error}");
+            let data = format!("{folder}/data");
+            assert!(names(&objects).contains(&data), "{at_case}: {:?}", names(&objects));
+        }
+        let (objects, _) = begun(STAGED, Some(commits_an_overwrite));
+        sweep(&objects, "x").unwrap();
+        assert!(names(&objects).contains(&format!("{STAGED}/data")), "{:?}", names(&objects));
     }
 }

@@ -67,7 +67,8 @@ fn begin(objects: &Arc<dyn Objects>, settling: &str) -> Result<(Running, Renewal
 }
 
 /// The folder to which the pointer at `key` leads, if there is one.
-fn points_to(objects: &Arc<dyn Objects>, key: &str) -> Result<Option<String>> {
+/// The folder that the checkpoint at `key` has moved to.
+pub(super) fn points_to(objects: &Arc<dyn Objects>, key: &str) -> Result<Option<String>> {
     let Some(pointer) = objects.head(&format!("{key}/{MOVED}"))? else { return Ok(None) };
     match moved_to(objects, &pointer) {
         Err(error) if error.kind() == ErrorKind::Replaced => Ok(None),
@@ -124,7 +125,11 @@ pub(super) fn sweep(objects: &Arc<dyn Objects>, key: &str) -> Result<()> {
         let has = |name: &str| staged.iter().any(|object| object.key == format!("{folder}/{name}"));
         // What goes last says until then what the others are.
         let last = match objects.get(&format!("{folder}/{CLAIM}"))? {
-            Some((claim, _)) => Claim::parse(&claim).is_some_and(|claim| claim.is_gone()).then_some(CLAIM),
+            // Between that answer and its end it may have committed: then the pointer leads there.
+            Some((claim, _)) if Claim::parse(&claim).is_some_and(|claim| claim.is_gone()) => {
+                (points_to(objects, key)?.as_deref() != Some(&folder)).then_some(CLAIM)
+            }
+            Some(_) => None,
             // The claim goes once the pointer is there, and the pointer once all is at its name: what neither of them knows is
             // settled, and whoever did that was killed before the end. Others write folders of such names, too.
             None if has(SETTLING) && points_to(objects, key)?.as_deref() != Some(&folder) => Some(SETTLING),
