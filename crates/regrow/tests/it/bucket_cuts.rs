@@ -7,9 +7,9 @@
 use std::cell::Cell;
 use std::env;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
+use crate::common::child::child;
 use crate::scenes::saves::{self, Over, Save};
 use crate::scenes::{Scene, told};
 use proptest::prelude::*;
@@ -70,8 +70,7 @@ fn find_wrong(scene: &dyn Scene, scheme: &str, look: impl Fn(&ObjectServer)) -> 
     scene.prepare(&root());
     server.latency(LATENCY);
     server.record();
-    let mut child = Command::new(env::current_exe().unwrap());
-    child.args(["--exact", "bucket_cuts::does_what_it_is_told_to", "--nocapture", "--test-threads=1"]);
+    let mut child = child("bucket_cuts::does_what_it_is_told_to");
     child.env(ENDPOINT, server.endpoint()).env(SCHEME, scheme).env(SCENE, scene.name());
     let ended = child.output().unwrap();
     let history = server.recorded();

@@ -22,6 +22,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::common::child::child;
 use crate::common::cuts::{bytes_of, dict};
 use crate::common::layouts;
 use regrow::array::{Array, Dtype, Shape};
@@ -88,8 +89,7 @@ struct Saver {
 
 impl Saver {
     fn start(root: &Path, not_durable: bool) -> Self {
-        let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--exact", "disk_images::saves_until_it_is_killed", "--nocapture", "--test-threads=1"]);
+        let mut command = child("disk_images::saves_until_it_is_killed");
         command.env(ROOT, root).stdout(Stdio::piped());
         if not_durable {
             command.env(NOT_DURABLE, "1");

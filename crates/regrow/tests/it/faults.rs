@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
+use crate::common::child::child;
 use regrow::array::{Array, Dtype, Shape};
 use regrow::commit::{StagedFile, StagedFolder, StagedSiblings};
 use regrow::engine::{ItemsOptions, ItemsSave, Layout, WHOLE, load, verify};
@@ -135,8 +136,7 @@ impl Scene {
     }
 
     fn child(&self) -> Command {
-        let mut child = Command::new(env::current_exe().unwrap());
-        child.args(["--exact", "faults::saves_once_if_it_is_told_to", "--nocapture", "--test-threads=1"]);
+        let mut child = child("faults::saves_once_if_it_is_told_to");
         child.env(TARGET, &self.target).env(LAYOUT, self.layout);
         child
     }

@@ -5,10 +5,11 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 use std::{env, fs, thread};
 
+use crate::common::child::child;
 use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::Layout;
 use regrow::engine::load;
@@ -68,8 +69,7 @@ fn a_killed_save_never_mixes_two_pairs() {
     let stem = folder.path().join("latest");
     let (mut ended, mut left) = (0, 0);
     for kill in 0..KILLS {
-        let mut child = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "killed_pair_saves::saves_pairs_until_it_is_killed", "--nocapture"])
+        let mut child = child("killed_pair_saves::saves_pairs_until_it_is_killed")
             .env(FOLDER, folder.path())
             .stdout(Stdio::piped())
             .spawn()

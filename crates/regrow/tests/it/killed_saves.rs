@@ -4,10 +4,11 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 use std::{env, fs, thread};
 
+use crate::common::child::child;
 use regrow::commit::StagedFolder;
 use regrow::storage::Publication;
 
@@ -65,8 +66,7 @@ fn a_killed_save_is_all_or_nothing() {
     let mut seen = None;
     let mut left = 0;
     for kill in 0..KILLS {
-        let mut child = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "killed_saves::saves_until_it_is_killed", "--nocapture"])
+        let mut child = child("killed_saves::saves_until_it_is_killed")
             .env(FOLDER, folder.path())
             .stdout(Stdio::piped())
             .spawn()

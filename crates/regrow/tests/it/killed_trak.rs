@@ -7,10 +7,11 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 use std::{env, fs, thread};
 
+use crate::common::child::child;
 use regrow::formats::trak::layout::{ExperimentName, Parameters, Precision, TrainArray};
 use regrow::formats::trak::{Mode, TrakStore};
 use serde_json::{Map, Value, json};
@@ -40,13 +41,8 @@ fn row(row: u64, columns: u64) -> Vec<u8> {
 }
 
 fn spawn(test: &str, root: &Path, worker: u64) -> Child {
-    let mut child = Command::new(env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture"])
-        .env(FOLDER, root)
-        .env(WORKER, worker.to_string())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child =
+        child(test).env(FOLDER, root).env(WORKER, worker.to_string()).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     lines.by_ref().map(Result::unwrap).find(|line| line.contains("READY")).unwrap();
     // What the test's own frame prints at the end must find somebody who reads it.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::common::child::child;
 use crate::common::damage::{checkpoints, contents, files, options, put, small_tree};
 use crate::common::{bytes_of, layouts, tree};
 use regrow::engine::Layout;
@@ -449,8 +450,8 @@ fn a_killed_repair_makes_nothing_worse() {
                 fs::remove_file(file).unwrap();
             }
         }
-        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "repair::repairs_what_it_is_told_to", "--nocapture"]).env(PATH, &path);
+        let mut child = child("repair::repairs_what_it_is_told_to");
+        child.env(PATH, &path);
         let ended = run(&mut child, writes, kills, Fault::Kill).unwrap();
         for (file, good) in data(&good) {
             let found = fs::read(&file).unwrap_or_default();

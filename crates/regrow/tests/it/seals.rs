@@ -5,7 +5,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::common::damage::{checkpoints, contents, files, options, put, small_tree};
+use crate::common::child::child;
+use crate::common::damage::{checkpoints, contents, damaged_in_turn, files, options, put, small_tree};
 use crate::common::{bytes_of, layouts, tree};
 use regrow::array::{Array, Dtype, Region, Shape};
 use regrow::engine::Layout;
@@ -210,27 +211,10 @@ fn cut_lost_swapped_and_added_files_are_seen() {
         let home = path.parent().unwrap();
         let all: Vec<(PathBuf, Vec<u8>)> =
             files(home).into_iter().filter(|(file, _)| !is_seal(file)).collect();
-        for (at, (file, bytes)) in all.iter().enumerate() {
-            let what = |what: &str| format!("{name}: {} {what}", file.display());
-            fs::remove_file(file).unwrap();
-            assert!(is_seen(&path, &good, &what("lost")), "{}", what("lost"));
-            fs::write(file, bytes).unwrap();
-            if let Some((_, cut)) = bytes.split_last() {
-                put(file, &bytes[..cut.len() - cut.len() / 3]);
-                assert!(is_seen(&path, &good, &what("cut")), "{}", what("cut"));
-            }
-            put(file, &[bytes, &b"\0"[..]].concat());
-            assert!(is_seen(&path, &good, &what("longer")), "{}", what("longer"));
-            put(file, bytes);
-            let (other, others) = &all[(at + 1) % all.len()];
-            if others != bytes {
-                put(file, others);
-                put(other, bytes);
-                assert!(is_seen(&path, &good, &what("swapped")), "{}", what("swapped"));
-                put(file, bytes);
-                put(other, others);
-            }
-        }
+        damaged_in_turn(&all, |what| {
+            let what = format!("{name}: {what}");
+            assert!(is_seen(&path, &good, &what), "{what}");
+        });
         if path.is_dir() {
             let added = path.join("added.npy");
             fs::write(&added, b"something").unwrap();
@@ -439,8 +423,8 @@ fn a_killed_seal_is_all_or_nothing() {
             if is_sealed {
                 seal(&path);
             }
-            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-            child.args(["--exact", "seals::seals_what_it_is_told_to", "--nocapture"]).env(PATH, &path);
+            let mut child = child("seals::seals_what_it_is_told_to");
+            child.env(PATH, &path);
             let ended = run(&mut child, writes, kills, Fault::Kill).unwrap();
             assert!(contents(&regrow::engine::load(&path).unwrap()) == good, "killed at call {kills}");
             let report = regrow::verify(&path).unwrap();

@@ -10,11 +10,9 @@
 use std::sync::Arc;
 
 use super::listing::Listing;
-use super::marker::{
-    CLAIM, Claim, MARKER, MOVED, OTHER_MARKER, Running, SETTLING, is_bookkeeping, is_commit, nonce,
-};
-use super::settle::{points_to, settle_moved};
-use super::target::{check_gone, check_replaceable};
+use super::marker::{CLAIM, Claim, MARKER, MOVED, OTHER_MARKER, Running, SETTLING, is_bookkeeping, nonce};
+use super::settle::settle_moved;
+use super::target::{check_gone, check_replaceable, left_for_good};
 use super::{Conditional, Object, Objects, key_of, split};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::pytree_data::{DATA_SUFFIX, MANIFEST_SUFFIX};
@@ -109,7 +107,8 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
     };
     let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
     if !below.is_empty() && (at.name_text().contains(UNCOMMITTED_MARK) || is_begun(&below)) {
-        if let Some(left) = left_behind(objects, at, &below, force)? {
+        check_dead(objects, at, &below, force)?;
+        if let Some(left) = left_for_good(objects, at, &below)? {
             take(left)?;
         }
     } else if below.object(MOVED).is_some() {
@@ -123,7 +122,9 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
         |other: &str| other.strip_prefix(&name).is_some_and(|rest| rest.starts_with(UNCOMMITTED_MARK));
     for folder in folders.iter().filter(|folder| is_left(folder)) {
         let left = Listing::of_checkpoint(objects, format!("{parent}{folder}/"))?;
-        if let Some(left) = left_behind(objects, &at.with_name(folder), &left, force)? {
+        let at = at.with_name(folder);
+        check_dead(objects, &at, &left, force)?;
+        if let Some(left) = left_for_good(objects, &at, &left)? {
             take(left)?;
         }
     }
@@ -145,42 +146,6 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
 /// Whether a listing shows a save that has begun and not ended.
 fn is_begun(listing: &Listing) -> bool {
     listing.object(CLAIM).is_some() && !listing.is_marked() && listing.object(MOVED).is_none()
-}
-
-/// What a writer that is gone has left in a folder; `None` if it is a checkpoint by now. It may have committed between the list
-/// and its end: whoever is gone has written all that it ever will, so that a second list says what is there for good.
-///
-/// # Errors
-/// `AlreadyExists` if its writer may still be at it, or another one has taken the place meanwhile.
-fn left_behind(
-    objects: &Arc<dyn Objects>,
-    at: &Location,
-    before: &Listing,
-    force: bool,
-) -> Result<Option<Vec<Object>>> {
-    check_dead(objects, at, before, force)?;
-    let folder = before.prefix().trim_end_matches('/');
-    let is_committed = match folder.split_once(UNCOMMITTED_MARK) {
-        // The pointer makes it one, and not the marker.
-        Some((target, _)) => points_to(objects, target)?.as_deref() == Some(folder),
-        None => false,
-    };
-    let (all, _) = objects.list(before.prefix(), false)?;
-    let name_of = |object: &Object| object.key.get(before.prefix().len()..).unwrap_or_default().to_owned();
-    let is_marked =
-        !folder.contains(UNCOMMITTED_MARK) && all.iter().any(|object| is_commit(&name_of(object)));
-    if is_committed || is_marked {
-        return Ok(None);
-    }
-    let claim = all.iter().find(|object| name_of(object) == CLAIM);
-    match (before.object(CLAIM), claim) {
-        (Some(before), Some(now)) if before.tag.is_known() && !before.tag.is_same(&now.tag) => {
-            Err(Error::new(ErrorKind::AlreadyExists, "a save to this place has begun").in_file(at))
-        }
-        // Somebody else has removed it, or is about to write here.
-        (Some(_), None) => Ok(None),
-        _ => Ok(Some(all)),
-    }
 }
 
 /// Errs if the writer of a folder may still be at it.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::listing::Listing;
 use super::marker::{CLAIM, CLAIM_TIME_MAX, Claim, MARKER, MOVED, is_bookkeeping, is_commit};
+use super::settle::points_to;
 use super::{Object, Objects, key_of};
 use crate::commit::{CHECKPOINT_MARKERS, are_of_one_model, refuse_strangers, strangers_in};
 use crate::error::{Error, ErrorKind, Result};
@@ -123,12 +124,41 @@ fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> 
     let Some(claim) = below.object(CLAIM) else { return Ok(None) };
     let Some((bytes, _)) = objects.get(&claim.key)? else { return Ok(None) };
     check_gone(target, Claim::parse(&bytes).as_ref())?;
-    // It may have committed between that list and its end: whoever is gone has written all that it ever will.
-    let (all, _) = objects.list(below.prefix(), false)?;
-    let name_of = |object: &Object| object.key.get(below.prefix().len()..).unwrap_or_default().to_owned();
-    let is_committed = all.iter().any(|object| is_commit(&name_of(object)));
-    let is_claimed = all.iter().any(|object| name_of(object) == CLAIM);
-    Ok(Some(all).filter(|_| is_claimed && !is_committed))
+    left_for_good(objects, target, below)
+}
+
+/// What a writer has left in a folder that is gone, as a list has shown before; `None` if it is a checkpoint by now. It may have
+/// committed between that list and its end: whoever is gone has written all that it ever will, so a second list says what is
+/// there for good. Nothing that somebody has begun is removed without this look.
+///
+/// # Errors
+/// `AlreadyExists` if another one has taken the place meanwhile.
+pub(super) fn left_for_good(
+    objects: &Arc<dyn Objects>,
+    at: &Location,
+    before: &Listing,
+) -> Result<Option<Vec<Object>>> {
+    let folder = before.prefix().trim_end_matches('/');
+    let target = folder.split_once(UNCOMMITTED_MARK).map(|(target, _)| target);
+    // What replaces another checkpoint is one by a pointer, and not by its marker.
+    if let Some(target) = target
+        && points_to(objects, target)?.as_deref() == Some(folder)
+    {
+        return Ok(None);
+    }
+    let (all, _) = objects.list(before.prefix(), false)?;
+    let name_of = |object: &Object| object.key.get(before.prefix().len()..).unwrap_or_default().to_owned();
+    if target.is_none() && all.iter().any(|object| is_commit(&name_of(object))) {
+        return Ok(None);
+    }
+    match (before.object(CLAIM), all.iter().find(|object| name_of(object) == CLAIM)) {
+        (Some(before), Some(now)) if before.tag.is_known() && !before.tag.is_same(&now.tag) => {
+            Err(Error::new(ErrorKind::AlreadyExists, "another save to this target has begun").in_file(at))
+        }
+        // Somebody else has removed it, and is about to write here.
+        (Some(_), None) => Ok(None),
+        _ => Ok(Some(all)),
+    }
 }
 
 /// Errs if the writer of a claim may still be at it.

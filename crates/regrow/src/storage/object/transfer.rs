@@ -23,7 +23,7 @@ use super::keys::ObjectBlob;
 use super::marker::{
     CLAIM, Claim, Copied, MARKER, MOVED, Moved, OTHER_MARKER, Running, marker_bytes, nonce, staged_folder,
 };
-use super::settle::{settle, settle_moved};
+use super::settle::{points_to, settle, settle_moved};
 use super::sink::ObjectSink;
 use super::target::{Before, check, check_gone, check_name, exists_already, pair_stays};
 use super::{Conditional, Object, Objects, key_of};
@@ -147,6 +147,11 @@ impl ObjectTransfer {
         let earlier = found.as_ref().and_then(|(bytes, _)| Claim::parse(bytes));
         if found.is_some() {
             check_gone(target, earlier.as_ref())?;
+            // Another copy may have committed between that answer and its end.
+            if new.old_prefix.is_some() && points_to(objects, &new.key)?.as_ref() == Some(&new.folder) {
+                return Err(Error::new(ErrorKind::AlreadyExists, "another copy to this target was faster")
+                    .in_file(target));
+            }
         }
         let copied = earlier.map(|claim| claim.copied).unwrap_or_default();
         if let Target::Siblings { .. } = options.kind {

@@ -110,3 +110,29 @@ pub fn put(file: &Path, bytes: &[u8]) {
     fs::remove_file(file).unwrap();
     fs::write(file, bytes).unwrap();
 }
+
+/// Each of these files lost, cut, made longer, and swapped with another one that has other bytes; `check` is told which and what.
+/// All is as it was behind each.
+pub fn damaged_in_turn(all: &[(PathBuf, Vec<u8>)], check: impl Fn(&str)) {
+    for (at, (file, bytes)) in all.iter().enumerate() {
+        let check = |what: &str| check(&format!("{} {what}", file.display()));
+        fs::remove_file(file).unwrap();
+        check("lost");
+        fs::write(file, bytes).unwrap();
+        if let Some((_, cut)) = bytes.split_last() {
+            put(file, &bytes[..cut.len() - cut.len() / 3]);
+            check("cut");
+        }
+        put(file, &[bytes, &b"\0"[..]].concat());
+        check("longer");
+        put(file, bytes);
+        let (other, others) = &all[(at + 1) % all.len()];
+        if others != bytes {
+            put(file, others);
+            put(other, bytes);
+            check("swapped");
+            put(file, bytes);
+            put(other, others);
+        }
+    }
+}

@@ -3,6 +3,7 @@
 #![cfg_attr(not(feature = "cloud"), allow(dead_code, reason = "some of it is for tests of buckets"))]
 
 pub mod buckets;
+pub mod child;
 pub mod cuts;
 pub mod damage;
 pub mod ranks;

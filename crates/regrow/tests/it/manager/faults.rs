@@ -130,6 +130,7 @@ mod calls {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     use super::*;
+    use crate::common::child::child as child_of;
 
     const ROOT: &str = "REGROW_TEST_FAULT_ROOT";
     const WORK: &str = "REGROW_TEST_FAULT_WORK";
@@ -169,14 +170,8 @@ mod calls {
     }
 
     fn child(root: &Path, work: Work) -> Command {
-        let mut child = Command::new(env::current_exe().unwrap());
+        let mut child = child_of("manager::faults::calls::does_what_it_is_told_to");
         // What it says goes to a pipe: files are of no length in one of them.
-        child.args([
-            "--exact",
-            "manager::faults::calls::does_what_it_is_told_to",
-            "--nocapture",
-            "--test-threads=1",
-        ]);
         child.env(ROOT, root).env(WORK, work.name());
         child
     }

@@ -7,9 +7,9 @@
 mod trak;
 
 use std::path::Path;
-use std::process::Command;
 use std::{env, fs};
 
+use crate::common::child::child;
 use crate::scenes::saves::{self, Save};
 use crate::scenes::{Scene, told};
 use proptest::prelude::*;
@@ -76,8 +76,7 @@ fn play(scene: &dyn Scene, short_states: usize) -> Option<Result<(), String>> {
     let root = folder.path().join("disk");
     fs::create_dir(&root).unwrap();
     scene.prepare(&Location::local(&root));
-    let mut child = Command::new(env::current_exe().unwrap());
-    child.args(["--exact", "power_cuts::does_what_it_is_told_to", "--nocapture", "--test-threads=1"]);
+    let mut child = child("power_cuts::does_what_it_is_told_to");
     child.env(ROOT, &root).env(SCENE, scene.name());
     let recording = match record(&mut child, &root) {
         Err(error) if error.raw_os_error() == Some(EPERM) => {

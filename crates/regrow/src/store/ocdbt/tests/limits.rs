@@ -276,17 +276,24 @@ fn long_nodes_lie_anywhere_in_their_file() {
     assert!(found.len() == 6 && found.iter().zip(0..).all(|((_, value), at)| value[..] == [at; 1 << 20]));
 }
 
-/// Says something else of the nodes' file than is there.
-#[derive(Debug)]
+/// What a store is asked for, and what there is.
+type Says = Box<dyn Fn(&[u8], Option<Bytes>) -> Result<Option<Bytes>> + Send + Sync>;
+
+/// Says something else of what is whole in it or a part than there is.
 struct Odd {
     base: Arc<dyn Store>,
-    says: fn(Bytes) -> Result<Option<Bytes>>,
+    says: Says,
+}
+
+impl std::fmt::Debug for Odd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.base.fmt(f)
+    }
 }
 
 impl Store for Odd {
     fn get(&self, key: &[u8], range: ByteRange) -> Result<Option<Bytes>> {
-        let found = self.base.get(key, range)?;
-        if key == NODE_FILE.as_bytes() { (self.says)(found.unwrap_or_default()) } else { Ok(found) }
+        (self.says)(key, self.base.get(key, range)?)
     }
 
     fn put(&self, key: &[u8], bytes: Bytes) -> Result<()> {
@@ -325,7 +332,11 @@ fn what_the_store_says_of_a_node_is_what_is_said() {
         (|_| Err(Error::corrupt("the file ends early")), ErrorKind::Corrupt, Some(Rule::FileShort), true),
         (|_| Err(Error::new(ErrorKind::PermissionDenied, "no")), ErrorKind::PermissionDenied, None, false),
     ];
-    for (says, kind, rule, is_damage) in cases {
+    for (of_nodes, kind, rule, is_damage) in cases {
+        let says: Says = Box::new(move |key, found| match key == NODE_FILE.as_bytes() {
+            true => of_nodes(found.unwrap_or_default()),
+            false => Ok(found),
+        });
         let database = OcdbtStore::open(Arc::new(Odd { base: base.clone(), says })).unwrap();
         let error = database.entries().unwrap_err();
         assert_eq!((error.kind(), Rule::of(&error)), (kind, rule), "{error}");
@@ -383,52 +394,6 @@ fn commits_end_where_the_tree_is_full() {
     }
 }
 
-/// Gives another database's manifest from its so-manieth read on, as if somebody had committed in between.
-#[derive(Debug)]
-struct Overtaken {
-    base: Arc<dyn Store>,
-    manifest: Bytes,
-    reads_left: AtomicUsize,
-}
-
-impl Store for Overtaken {
-    fn get(&self, key: &[u8], range: ByteRange) -> Result<Option<Bytes>> {
-        if key == MANIFEST_KEY.as_bytes() {
-            if self.reads_left.load(Ordering::Relaxed) == 0 {
-                let other = MemoryStore::new();
-                other.put(key, self.manifest.clone())?;
-                return other.get(key, range);
-            }
-            self.reads_left.fetch_sub(1, Ordering::Relaxed);
-        }
-        self.base.get(key, range)
-    }
-
-    fn put(&self, key: &[u8], bytes: Bytes) -> Result<()> {
-        self.base.put(key, bytes)
-    }
-
-    fn delete(&self, key: &[u8]) -> Result<()> {
-        self.base.delete(key)
-    }
-
-    fn len_bytes(&self, key: &[u8]) -> Result<Option<u64>> {
-        self.base.len_bytes(key)
-    }
-
-    fn locate(&self, key: &[u8]) -> Result<Option<Located>> {
-        self.base.locate(key)
-    }
-
-    fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.base.list(prefix)
-    }
-
-    fn describe(&self, key: &[u8]) -> std::path::PathBuf {
-        self.base.describe(key)
-    }
-}
-
 #[test]
 fn a_commit_in_between_is_kept() {
     let config = small_nodes(None);
@@ -451,8 +416,14 @@ fn a_commit_in_between_is_kept() {
         manifest(&other)
     };
     for (what, meanwhile) in [("another version", later), ("another database", of_another)] {
-        let store: Arc<dyn Store> =
-            Arc::new(Overtaken { base: base.clone(), manifest: meanwhile, reads_left: AtomicUsize::new(1) });
+        // From the second time on that it is read.
+        let reads = AtomicUsize::new(0);
+        let says: Says = Box::new(move |key, found| {
+            let is_manifest = key == MANIFEST_KEY.as_bytes();
+            let is_later = is_manifest && reads.fetch_add(1, Ordering::Relaxed) > 0;
+            Ok(if is_later { Some(meanwhile.clone()) } else { found })
+        });
+        let store: Arc<dyn Store> = Arc::new(Odd { base: base.clone(), says });
         let error = commit_version(&store, vec![(b"mine".to_vec(), Some(inline(b"2")))]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{what}: {error}");
         assert_eq!(manifest(&base), before, "{what}");
