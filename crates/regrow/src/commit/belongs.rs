@@ -21,6 +21,7 @@ use crate::seal::DAMAGED_PREFIX;
 use crate::signature;
 use crate::storage::{Entry, Found, UNCOMMITTED_MARK};
 use crate::store::StoreExt;
+use crate::store::local::folders::LOCK_SUFFIX;
 
 /// Files that Orbax, TensorStore and regrow write at the top of a checkpoint, besides the markers.
 const FILES: [&str; 8] = [
@@ -70,9 +71,6 @@ const FOLDER_PREFIX: &str = "ocdbt.process_";
 /// How the numbered manifests of an OCDBT database begin.
 const MANIFEST_PREFIX: &str = "manifest.";
 
-/// How TensorStore's locks end.
-const LOCK_SUFFIX: &str = ".__lock";
-
 /// How npy files end.
 const NPY_SUFFIX: &str = ".npy";
 
@@ -94,6 +92,12 @@ const CHECKPOINT_METADATA_FILE: &str = "_CHECKPOINT_METADATA";
 /// How many are named in an error.
 const SHOWN_MAX: usize = 5;
 
+/// Whether a file of this name waits for another one: what is put beside a checkpoint is first written so, and whoever is killed
+/// leaves it so.
+pub(super) fn is_on_its_way(name: &str) -> bool {
+    name.contains(UNCOMMITTED_MARK) || name.starts_with('.') && name.ends_with(LOCK_SUFFIX)
+}
+
 /// Names in the checkpoint folder that are no part of the checkpoint, a few of them.
 ///
 /// # Errors
@@ -114,7 +118,7 @@ fn look_for_strangers(folder: &Location) -> Result<Vec<String>> {
     let own = Own::of(folder);
     for entry in folder.entries()? {
         let name = entry.name.to_string_lossy().into_owned();
-        if name.starts_with(REMOVED_PREFIX) || name.contains(UNCOMMITTED_MARK) {
+        if name.starts_with(REMOVED_PREFIX) || is_on_its_way(&name) {
             continue;
         }
         let belongs = match is_real_folder(&entry) {

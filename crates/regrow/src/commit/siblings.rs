@@ -308,7 +308,9 @@ fn lock(parent: &Path) -> Result<File> {
             Ok(()) | Err(TryLockError::Error(_)) => return Ok(folder),
             Err(TryLockError::WouldBlock) if since.elapsed() < LOCK_WAIT => std::thread::sleep(LOCK_PACE),
             Err(TryLockError::WouldBlock) => {
-                return Err(Error::new(ErrorKind::Io, "another writer holds the folder").in_file(parent));
+                return Err(Error::new(ErrorKind::TimedOut, "another writer holds the folder")
+                    .in_file(parent)
+                    .help("wait for it, and try again"));
             }
         }
     }

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::belongs;
+use super::belongs::is_on_its_way;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::seal::is_name_of_side_file;
@@ -156,6 +157,9 @@ fn holds_only_safetensors(folder: &Path) -> bool {
     for entry in entries {
         let Ok(entry) = entry else { return false };
         let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        if entry.file_name().to_str().is_some_and(is_on_its_way) {
+            continue;
+        }
         let Some(name) = entry.file_name().to_str().map(str::to_owned).filter(|_| is_file) else {
             return false;
         };
@@ -166,7 +170,8 @@ fn holds_only_safetensors(folder: &Path) -> bool {
 
 /// Whether these are the safetensors files of one model and their index, and nothing else but what regrow puts beside them.
 pub(crate) fn are_of_one_model(names: &[&str]) -> bool {
-    let names = names.iter().filter(|name| name.contains('/') || !is_name_of_side_file(name));
+    let is_none_of_it = |name: &str| is_name_of_side_file(name) || is_on_its_way(name);
+    let names = names.iter().filter(|name| name.contains('/') || !is_none_of_it(name));
     let models: Option<HashSet<&str>> =
         names.map(|name| model_of(name).filter(|_| !name.contains('/'))).collect();
     models.is_some_and(|models| models.len() <= 1)

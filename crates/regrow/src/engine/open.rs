@@ -72,7 +72,8 @@ pub fn open_with(path: impl ToLocation, options: &OpenOptions) -> Result<Checkpo
     Checkpoint::open_as(path.to_location()?, options, |at| open_any(at, options))
 }
 
-fn identity(at: &Location) -> Option<Identity> {
+/// What tells the checkpoint at a location from another one there.
+pub(super) fn identity(at: &Location) -> Option<Identity> {
     // A pytree's data and manifest go by a name that neither of them has.
     at.identity().or_else(|| Files::of(at).located().manifest.identity())
 }

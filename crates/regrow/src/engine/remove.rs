@@ -17,8 +17,7 @@ use crate::formats::flax::steps::ARRAYS_SUFFIX;
 use crate::formats::pytree_data::{Files, PytreeData};
 use crate::formats::{Format, builtin_formats};
 use crate::location::{Location, ToLocation};
-use crate::seal::Place;
-use crate::signature::place_of;
+use crate::seal::side_files_of;
 use crate::storage::{Found, Removal, Removed, archive};
 
 /// How to remove.
@@ -70,7 +69,15 @@ pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveRe
             }
             removed => removed,
         },
-        false => at.storage().remove(&at, &check(&at)?)?,
+        false => {
+            let what = check(&at)?;
+            let mut removed = at.storage().remove(&at, &what)?;
+            if matches!(what, Removal::Files(_)) {
+                // After the files: whoever seals them meanwhile finds that they are gone.
+                removed.merge(remove_beside(&at)?);
+            }
+            removed
+        }
     };
     Ok(RemoveReport { path: at.describe(), file_count: removed.file_count, bytes: removed.bytes })
 }
@@ -121,7 +128,7 @@ fn check(at: &Location) -> Result<Removal> {
             let files = Files::of(at).located();
             let mut found = vec![files.manifest];
             found.extend(Some(files.data).filter(Location::is_file));
-            Ok(Removal::Files(with_seal(found, at)))
+            Ok(Removal::Files(found))
         }
         Some(Found::File { .. }) => {
             let is_index = at.name_text().ends_with(".safetensors.index.json");
@@ -130,15 +137,19 @@ fn check(at: &Location) -> Result<Removal> {
                     .in_file(at)
                     .help("remove them together, yourself"));
             }
-            Ok(Removal::Files(with_seal(vec![at.clone()], at)))
+            Ok(Removal::Files(vec![at.clone()]))
         }
         _ => Err(Error::new(ErrorKind::NotACheckpoint, "there is no checkpoint here").in_file(at)),
     }
 }
 
-/// The files of a checkpoint, and the seal and the signature beside them.
-fn with_seal(mut files: Vec<Location>, at: &Location) -> Vec<Location> {
-    let beside = [Place::of(at).file, place_of(at).file];
-    files.extend(beside.into_iter().filter(Location::is_file));
-    files
+/// Removes what lies beside files that are gone: seal, signature, parity.
+fn remove_beside(at: &Location) -> Result<Removed> {
+    let mut removed = Removed::default();
+    for file in side_files_of(at) {
+        let Some(Found::File { len_bytes }) = file.look()? else { continue };
+        file.parent().store().delete(file.name().as_encoded_bytes())?;
+        removed.add(len_bytes);
+    }
+    Ok(removed)
 }

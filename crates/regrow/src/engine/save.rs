@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Instant;
 
 use super::checks::{check_leaves, check_options, check_place, check_rules, how_published, publish};
-use super::side_files::SideFiles;
+use super::side_files::{SideFiles, take_from_replaced};
 use super::together::save_together;
 use super::{Layout, SaveOptions, SaveReport, replace};
 use crate::array::Array;
@@ -90,6 +90,7 @@ fn save_tree(
     let mut side_files = SideFiles::of(options);
     side_files.before(&*publication)?;
     publication.commit()?;
+    take_from_replaced(at, &kind, options.overwrite)?;
     side_files.after(at)?;
     Ok(SaveReport { reused_bytes, ..SaveReport::new(at.describe(), stored_bytes, tree.len(), data_bytes) })
 }

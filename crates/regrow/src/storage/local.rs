@@ -110,6 +110,10 @@ impl Storage for LocalDisk {
         Some(Identity::Inode(id.device, id.number, found.created().ok()))
     }
 
+    fn remove_if_empty(&self, folder: &Path) {
+        let _ = fs::remove_dir(folder);
+    }
+
     fn publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
         commit::begin(target, options)
     }

@@ -310,6 +310,14 @@ pub trait Storage: Debug + Send + Sync {
         Ok(self.identity(path))
     }
 
+    /// Errs if somebody is writing the checkpoint at this location, or bringing it there, as far as others could meet a part of it.
+    ///
+    /// # Errors
+    /// `AlreadyExists`; what the storage says.
+    fn check_unwritten(&self, _at: &Location) -> Result<()> {
+        Ok(())
+    }
+
     /// How the checkpoint at the path is read: from another location, of which one look has shown what is there;
     /// `None` to read it where it is.
     ///
@@ -406,6 +414,9 @@ pub trait Storage: Debug + Send + Sync {
     fn finish_unfinished(&self, _at: &Location) -> Result<bool> {
         Ok(false)
     }
+
+    /// Removes a folder if nothing is in it; where there are no folders there is nothing to do.
+    fn remove_if_empty(&self, _folder: &Path) {}
 
     /// Gives a folder another name, whose parent is made if need be; false, and nothing has changed, where the storage
     /// cannot. The new name is on the disk when this returns.

@@ -74,6 +74,7 @@ mod shares;
 mod signatures;
 mod statistics;
 mod storages;
+mod two_at_once;
 mod views;
 
 #[test]

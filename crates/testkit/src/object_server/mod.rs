@@ -22,6 +22,7 @@
 //! answers       empty ones, documents               list, json, xml, text: their formats
 //! store         objects, uploads, conditions        blob: their bytes
 //! history       what each request of a writer changed, and what it leaves if it is killed
+//! turns         clients that stand still until they are told to go on
 //! control       /-/ for clients in other languages
 //! ```
 //!
@@ -49,6 +50,7 @@ mod request;
 mod service;
 mod store;
 mod text;
+mod turns;
 mod uploads;
 mod xml;
 
@@ -69,6 +71,7 @@ pub use fault::{Action, Fault, When};
 pub use history::{BucketState, History};
 pub use refusal::Refusal;
 pub use request::{Op, Request};
+pub use turns::Stop;
 
 /// How a server is set up before it starts.
 #[derive(Debug)]
@@ -156,6 +159,7 @@ impl Builder {
             schedule: Mutex::default(),
             log: Mutex::default(),
             history: Mutex::default(),
+            turns: Mutex::default(),
             moment: AtomicU64::new(0),
             latency_us: AtomicU64::new(0),
             page_keys_max: AtomicUsize::new(self.page_keys_max),
@@ -259,6 +263,15 @@ impl ObjectServer {
     /// Puts a state that a writer may have left in the place of all that is in the buckets.
     pub fn put_back(&self, state: &BucketState) {
         locked(&self.shared.store).put_back(&state.content);
+    }
+
+    /// Has a client stand still at its request number `at`, counted from 0 and from now on, and at those that come after it, until
+    /// [`Stop::go_on`] or until that is dropped. The client is known by its access key of S3 or its token of GCS.
+    #[must_use]
+    pub fn stop(&self, client: &str, at: u64) -> Stop {
+        let (turn, stop) = turns::begin(at);
+        locked(&self.shared.turns).insert(client.to_owned(), turn);
+        stop
     }
 
     /// Every request waits so long before it is looked at.

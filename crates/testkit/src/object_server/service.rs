@@ -17,6 +17,7 @@ use super::history::History;
 use super::refusal::{Refusal, error_document};
 use super::request::{Dialect, Op, Request, Target};
 use super::store::Store;
+use super::turns::Turns;
 use super::xml::{self, Document};
 
 /// How the server was set up.
@@ -40,6 +41,7 @@ pub(super) struct Shared {
     pub(super) log: Mutex<Vec<Request>>,
     /// While it is recorded.
     pub(super) history: Mutex<Option<History>>,
+    pub(super) turns: Mutex<Turns>,
     /// Counts what is to be told apart by its order.
     pub(super) moment: AtomicU64,
     pub(super) latency_us: AtomicU64,
@@ -99,6 +101,11 @@ pub(super) async fn answer(
     // A client that goes away in the middle of its body has written nothing.
     let body = collected(body).await.map_err(|_| Dropped)?;
     record.received_bytes = body.len() as u64;
+    let turn = client_of(&target).and_then(|client| locked(&shared.turns).get_mut(client)?.take());
+    if let Some(mut goes_on) = turn {
+        // An error is a test that has ended.
+        _ = goes_on.wait_for(|goes_on| *goes_on).await;
+    }
     let wait = strike.delay + Duration::from_micros(shared.latency_us.load(Ordering::Relaxed));
     if !wait.is_zero() {
         tokio::time::sleep(wait).await;
@@ -133,6 +140,15 @@ pub(super) async fn answer(
         history.end(write, shared.moment.fetch_add(1, Ordering::SeqCst));
     }
     Ok(response)
+}
+
+/// Who asks: the bearer token, or the access key of a signature.
+fn client_of(target: &Target) -> Option<&str> {
+    let header = target.header(header::AUTHORIZATION.as_str())?;
+    match header.strip_prefix("Bearer ") {
+        Some(token) => Some(token.trim()),
+        None => header.split("Credential=").nth(1)?.split('/').next(),
+    }
 }
 
 /// Sets the length, and takes the body from answers that have none.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::seal::{files_of, part_of};
+use super::side_files::Standing;
 use super::{Checkpoint, OpenOptions, Retries, SaveOptions, open_with};
 use crate::engine::names::check_no_links;
 use crate::error::{Error, ErrorKind, Result};
@@ -105,13 +106,10 @@ fn make(at: &Location, options: &ParityOptions) -> Result<ParityReport> {
     }
     let layout = checkpoint.description().layout.clone();
     let part = part_of(at, &checkpoint);
-    put(&part, &layout, options.ratio, &options.monitor, &|| match checkpoint.is_replaced() {
-        true => Err(checkpoint.was_replaced()),
-        false => Ok(()),
-    })
+    put(&part, &layout, options.ratio, &options.monitor, &Standing::of(&checkpoint, &part)?)
 }
 
-/// Makes the parity of the files of a checkpoint that is there; `may_commit` is asked when they have been read.
+/// Makes the parity of the files of a checkpoint that is there.
 ///
 /// # Errors
 /// As [`add_parity`].
@@ -120,7 +118,7 @@ pub(super) fn put(
     layout: &str,
     ratio: ParityRatio,
     monitor: &Monitor,
-    may_commit: &dyn Fn() -> Result<()>,
+    standing: &Standing<'_>,
 ) -> Result<ParityReport> {
     let ParityPlace { place, blocks } = ParityPlace::of(at);
     if place.covers_folder {
@@ -131,12 +129,13 @@ pub(super) fn put(
     let mut writer = publication.single_writer(0, 0)?;
     let made = Made::of(files, layout, ratio, &place, &mut writer, monitor)?;
     monitor.finish()?;
-    // In a bucket the end of the file is the commit.
-    may_commit()?;
-    writer.finish()?;
-    publication.commit()?;
     let file = &place.file;
-    file.parent().store().put(file.name().as_encoded_bytes(), made.index.into())?;
+    standing.put(&[file, &blocks], || {
+        // In a bucket the end of the file is the commit.
+        writer.finish()?;
+        publication.commit()?;
+        file.parent().store().put(file.name().as_encoded_bytes(), made.index.into())
+    })?;
     Ok(ParityReport { path: file.describe(), ..made.report })
 }
 
@@ -263,8 +262,12 @@ impl ParityOfSave {
     /// What the storage says, and that the checkpoint is there without its parity.
     pub fn after(self, at: &Location) -> Result<()> {
         let Some(ratio) = self.ratio else { return Ok(()) };
-        put(at, self.layout, ratio, &Monitor::new(), &|| Ok(())).map(drop).map_err(|error| {
-            error.help("the checkpoint was saved, and got no parity: `regrow parity` tries again")
-        })
+        match put(at, self.layout, ratio, &Monitor::new(), &Standing::now(at)) {
+            // Another save has followed this one, and what lies beside its checkpoint is its own matter.
+            Err(error) if error.kind() == ErrorKind::Replaced => Ok(()),
+            put => put.map(drop).map_err(|error| {
+                error.help("the checkpoint was saved, and got no parity: `regrow parity` tries again")
+            }),
+        }
     }
 }

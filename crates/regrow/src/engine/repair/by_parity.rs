@@ -7,6 +7,7 @@ use super::restored::Restored;
 use super::scan::Damage;
 use super::{RepairOptions, RepairReport};
 use crate::engine::parity::{self, Run};
+use crate::engine::side_files::Standing;
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
@@ -65,7 +66,8 @@ pub(super) fn heal(
 pub(super) fn remake(at: &Location, parity: &Parity, guard: &Guard<'_>) -> Result<()> {
     let document = &parity.document;
     let ratio: ParityRatio = document.ratio.parse().unwrap_or_default();
-    parity::put(at, &document.layout, ratio, &Monitor::new(), &|| guard.check_folder()).map(drop)
+    guard.check_folder()?;
+    parity::put(at, &document.layout, ratio, &Monitor::new(), &Standing::now(at)).map(drop)
 }
 
 /// The files of a replica, by the names that they have there.

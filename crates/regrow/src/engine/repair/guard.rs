@@ -42,9 +42,11 @@ impl<'g> Guard<'g> {
     /// Looks at the folder.
     ///
     /// # Errors
-    /// What the storage says.
+    /// `AlreadyExists` if somebody is writing there: what is half of one checkpoint and half of another is not damaged. What the
+    /// storage says.
     pub fn of(folder: &'g Location) -> Result<Self> {
         let before = Arc::new(Mutex::new(folder.holder()?));
+        folder.storage().check_unwritten(folder)?;
         Ok(Self { folder, before, files: HashMap::new() })
     }
 
@@ -70,10 +72,10 @@ impl<'g> Guard<'g> {
     /// `Replaced`; what the storage says.
     pub fn check_folder(&self) -> Result<()> {
         let before = *self.before.lock().unwrap_or_else(PoisonError::into_inner);
-        match before.is_none() || self.folder.holder()? == before {
-            true => Ok(()),
-            false => Err(replaced(self.folder)),
+        if before.is_some() && self.folder.holder()? != before {
+            return Err(replaced(self.folder));
         }
+        self.folder.storage().check_unwritten(self.folder)
     }
 
     /// The same of a file of it, too. To be called when its new contents lie beside it: what takes the folder's path from then

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use super::digests::Digest;
 use super::names::names_in;
+use super::side_files::Standing;
 use super::{Checkpoint, Layout, OpenOptions, Retries, SaveOptions, open_with};
 use crate::bytes::checksum::Crc32;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::formats::flax::steps::ARRAYS_SUFFIX;
 use crate::formats::pytree_data::{self, Files};
 use crate::location::{Location, ToLocation};
@@ -121,26 +122,25 @@ fn make(at: &Location, options: &SealOptions) -> Result<SealReport> {
             .help("a damaged checkpoint is not sealed: `regrow verify` shows all that is wrong"));
     }
     let part = part_of(at, &checkpoint);
-    let (document, bytes) = document_of(&part, &layout, &options.monitor)?;
-    if checkpoint.is_replaced() {
-        return Err(checkpoint.was_replaced());
-    }
-    let path = write(&part, &document)?;
+    let standing = Standing::of(&checkpoint, &part)?;
+    let place = Place::of(&part);
+    let (document, bytes) = document_of(&part, &place, &layout, &options.monitor)?;
+    let path = write(&place, &document, &standing)?;
     Ok(SealReport { path, file_count: document.names.len(), bytes, has_changed: true })
 }
 
 /// Puts a seal where it belongs, in one step.
-fn write(at: &Location, document: &SealDocument) -> Result<PathBuf> {
-    let file = Place::of(at).file;
-    file.parent().store().put(file.name().as_encoded_bytes(), document.to_bytes()?.into())?;
+fn write(place: &Place, document: &SealDocument, standing: &Standing<'_>) -> Result<PathBuf> {
+    let file = &place.file;
+    let bytes = document.to_bytes()?;
+    standing.put(&[file], || file.parent().store().put(file.name().as_encoded_bytes(), bytes.into()))?;
     Ok(file.describe())
 }
 
 /// The seal of a checkpoint, and the bytes of the files under it.
-fn document_of(at: &Location, layout: &str, monitor: &Monitor) -> Result<(SealDocument, u64)> {
-    let place = Place::of(at);
+fn document_of(at: &Location, place: &Place, layout: &str, monitor: &Monitor) -> Result<(SealDocument, u64)> {
     let mut document = SealDocument::new(layout, place.covers_folder);
-    let (store, names) = files_of(at, &place, layout)?;
+    let (store, names) = files_of(at, place, layout)?;
     let digest = Digest { block_len_bytes: BLOCK_LEN_BYTES, of_block: Crc32::of, doing: "sealed" };
     let mut bytes = 0_u64;
     for file in digest.files(&*store, names, monitor)? {
@@ -214,7 +214,8 @@ impl SealOfSave {
     /// What the storage says.
     pub fn before(&mut self, publication: &dyn Publication) -> Result<()> {
         if let Some(folder) = publication.local_folder().filter(|_| self.is_wanted) {
-            let (document, _) = document_of(&Location::local(folder), self.layout, &Monitor::new())?;
+            let at = Location::local(folder);
+            let (document, _) = document_of(&at, &Place::of(&at), self.layout, &Monitor::new())?;
             publication.write(FILE_NAME, &document.to_bytes()?)?;
             self.is_wanted = false;
         }
@@ -229,9 +230,15 @@ impl SealOfSave {
         if !self.is_wanted {
             return Ok(());
         }
-        let seal = || write(at, &document_of(at, self.layout, &Monitor::new())?.0);
-        seal().map(drop).map_err(|error| {
-            error.help("the checkpoint was saved, and could not be sealed: `regrow seal` tries again")
-        })
+        let standing = Standing::now(at);
+        let place = Place::of(at);
+        let seal = || write(&place, &document_of(at, &place, self.layout, &Monitor::new())?.0, &standing);
+        match seal() {
+            // Another save has followed this one, and what lies beside its checkpoint is its own matter.
+            Err(error) if error.kind() == ErrorKind::Replaced => Ok(()),
+            sealed => sealed.map(drop).map_err(|error| {
+                error.help("the checkpoint was saved, and could not be sealed: `regrow seal` tries again")
+            }),
+        }
     }
 }

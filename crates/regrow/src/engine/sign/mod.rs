@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::digests::Digest;
 use super::seal::{files_of, part_of};
+use super::side_files::Standing;
 use super::{OpenOptions, Retries, open_with};
 use crate::error::{Error, Result, ResultExt};
 use crate::location::{Location, ToLocation};
@@ -81,17 +82,16 @@ fn sign_once(at: &Location, key: &PrivateKey, options: &SignOptions) -> Result<S
     }
     let layout = checkpoint.description().layout.clone();
     let part = part_of(at, &checkpoint);
+    let standing = Standing::of(&checkpoint, &part)?;
     let signed = signed_of(&part, &layout, &options.monitor)?;
-    if checkpoint.is_replaced() {
-        return Err(checkpoint.was_replaced());
-    }
     let file = place_of(&part).file;
     let mut document = match earlier(&part, &signed)? {
         Some(document) => document,
         None => SignatureDocument::unsigned(&signed)?,
     };
     document.add(key).in_file(&file)?;
-    put(&file, document.to_bytes()?)?;
+    let bytes = document.to_bytes()?;
+    standing.put(&[&file], || put(&file, bytes))?;
     Ok(SignReport {
         path: file.describe(),
         file_count: signed.names.len(),

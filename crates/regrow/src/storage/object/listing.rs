@@ -287,6 +287,10 @@ fn list_and_look_ahead(objects: &Arc<dyn Objects>, prefix: String) -> Result<Lis
 /// # Errors
 /// `Uncommitted` if it is being written; what the bucket says.
 pub(super) fn for_reading(objects: &Arc<dyn Objects>, path: &Path) -> Result<Reading> {
+    read_as_listed(objects, path, true)
+}
+
+fn read_as_listed(objects: &Arc<dyn Objects>, path: &Path, may_look_again: bool) -> Result<Reading> {
     let listing = list_and_look_ahead(objects, folder_key(objects, path)?)?;
     if listing.is_empty() {
         let (folder, name) = split(path);
@@ -296,6 +300,10 @@ pub(super) fn for_reading(objects: &Arc<dyn Objects>, path: &Path) -> Result<Rea
         }
         let root = folder_key(objects, folder)?;
         let listing = Listing::of_names(objects, root.clone(), &name)?;
+        if may_look_again && listing.has_below(&name) {
+            // Somebody has begun a folder there since the look at it; by now it says whether it is a checkpoint.
+            return read_as_listed(objects, path, false);
+        }
         let identity = listing.object(&name).map(|object| Identity::of_objects(object.tag.text()));
         return Ok(Reading { location: listed(objects, listing, root, path), identity });
     }
@@ -408,6 +416,10 @@ impl Storage for ListedStorage {
 
     fn holder(&self, path: &Path) -> Result<Option<Identity>> {
         self.unlisted().holder(path)
+    }
+
+    fn check_unwritten(&self, at: &Location) -> Result<()> {
+        self.unlisted().check_unwritten(at)
     }
 
     fn for_reading(&self, path: &Path) -> Result<Option<Reading>> {

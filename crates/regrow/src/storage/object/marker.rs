@@ -228,6 +228,14 @@ pub(super) fn moved_to(objects: &Arc<dyn Objects>, pointer: &Object) -> Result<S
         .expected(staged_folder(target, &moved.nonce), moved.folder))
 }
 
+/// Copies that replace something are written beside it under this name, so that the next one finds them.
+pub(super) const COPY: &str = "copy";
+
+/// The claim of files beside each other, which is beside them, too.
+pub(super) fn claim_of_siblings(target: &str) -> String {
+    staged_folder(target, COPY)
+}
+
 /// Where a checkpoint that replaces another is written.
 pub(super) fn staged_folder(target: &str, nonce: &str) -> String {
     format!("{target}{}-{nonce}", crate::storage::UNCOMMITTED_MARK)

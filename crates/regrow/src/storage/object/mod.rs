@@ -369,6 +369,10 @@ impl Storage for ObjectStorage {
         Ok(Some(Identity::of_objects(found)))
     }
 
+    fn check_unwritten(&self, at: &Location) -> Result<()> {
+        target::check_unwritten(&self.objects, at)
+    }
+
     fn for_reading(&self, path: &Path) -> Result<Option<Reading>> {
         listing::for_reading(&self.objects, path).map(Some)
     }

@@ -9,13 +9,13 @@ use bytes::Bytes;
 use super::copy::copy_within;
 use super::listing::Listing;
 use super::marker::{
-    CLAIM, Claim, MARKER, MOVED, Moved, OTHER_MARKER, Running, marker_bytes, marker_line, nonce,
-    staged_folder,
+    CLAIM, Claim, MARKER, MOVED, Moved, OTHER_MARKER, Running, claim_of_siblings, marker_bytes, marker_line,
+    nonce, staged_folder,
 };
 use super::renewal::Renewal;
-use super::settle::{settle, settle_moved, sweep};
+use super::settle::{Hold, settle, settle_moved, sweep};
 use super::sink::ObjectSink;
-use super::target::{Before, check};
+use super::target::{Before, check, claim_siblings};
 use super::{Conditional, Object, Objects, Tag, key_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
@@ -39,6 +39,7 @@ pub(super) fn begin(
     let mut new = NewObjects {
         objects: Arc::clone(objects),
         target: target.clone(),
+        key: key.clone(),
         folder: key.clone(),
         kind: options.kind.clone(),
         overwrite: options.overwrite,
@@ -57,6 +58,9 @@ pub(super) fn begin(
     };
     if *options.kind != Target::Folder {
         new.folder.clear();
+        if let Target::Siblings { .. } = options.kind {
+            new.claim_siblings(options)?;
+        }
         return Ok(Box::new(new));
     }
     match before {
@@ -77,7 +81,7 @@ pub(super) fn begin(
             new.old = Some(old);
         }
     }
-    let claim = format!("{}/{CLAIM}", new.folder);
+    let claim = new.claim_key();
     // Until the claim is known to be this save's, nothing here is its own.
     new.is_over = true;
     let content = Claim::new(&nonce);
@@ -109,6 +113,7 @@ pub(super) fn join(
     let joined = NewObjects {
         objects: Arc::clone(objects),
         target: target.clone(),
+        key: key_of(objects, target.path())?,
         folder: folder.to_owned(),
         kind: options.kind.clone(),
         overwrite: options.overwrite,
@@ -149,6 +154,7 @@ struct State {
 struct NewObjects {
     objects: Arc<dyn Objects>,
     target: Location,
+    key: String,
     /// Where the files of a folder are written; empty for other kinds.
     folder: String,
     kind: Target,
@@ -246,6 +252,31 @@ impl NewObjects {
         )
     }
 
+    /// Where the claim is.
+    fn claim_key(&self) -> String {
+        match self.kind {
+            Target::Folder => format!("{}/{CLAIM}", self.folder),
+            Target::File | Target::Siblings { .. } => claim_of_siblings(&self.key),
+        }
+    }
+
+    /// Takes the place of files beside each other.
+    fn claim_siblings(&mut self, options: PublishOptions<'_>) -> Result<()> {
+        let content = Claim::new(&self.nonce);
+        // Until the claim is known to be this save's, nothing here is its own.
+        self.is_over = true;
+        claim_siblings(&self.objects, &self.target, &self.key, &content)?;
+        let claim = self.claim_key();
+        // Another one may have ended between the look at the place and this claim. Whoever comes later meets the claim.
+        if let Err(error) = check(&self.objects, &self.target, options) {
+            let _ = self.objects.delete(&[claim]);
+            return Err(error);
+        }
+        self.is_over = false;
+        self.renewal = Some(Renewal::begin(&self.objects, &claim, &content));
+        Ok(())
+    }
+
     fn exists(&self) -> Error {
         Error::new(ErrorKind::AlreadyExists, "another save to this target was faster").in_file(&self.target)
     }
@@ -301,7 +332,7 @@ impl NewObjects {
             });
             self.check_claim().and(written.join())
         })?;
-        let claim = format!("{}/{CLAIM}", self.folder);
+        let claim = self.claim_key();
         match self.old.take() {
             None => {
                 let marked = self.mark(&self.folder);
@@ -314,11 +345,15 @@ impl NewObjects {
             }
             Some(old) => {
                 self.mark(&self.folder)?;
-                let key = key_of(&self.objects, self.target.path())?;
+                let key = self.key.clone();
                 let moved = Moved { nonce: self.nonce.clone(), folder: self.folder.clone() };
+                let hold = Hold::take(&self.objects, &key)?;
                 match self.objects.create(&format!("{key}/{MOVED}"), moved.to_bytes())? {
                     Conditional::Done(_) => self.is_over = true,
-                    Conditional::Lost(..) => return Err(self.exists()),
+                    Conditional::Lost(..) => {
+                        hold.release()?;
+                        return Err(self.exists());
+                    }
                 }
                 // From here on the new checkpoint is there. What cannot be tidied up now, the next overwrite does.
                 let _ = self.objects.delete(&[claim]);
@@ -345,7 +380,7 @@ impl NewObjects {
 
     /// Errs if another writer has taken the place of this one, which it took for dead.
     fn check_claim(&self) -> Result<()> {
-        let claim = format!("{}/{CLAIM}", self.folder);
+        let claim = self.claim_key();
         let found = self.objects.get(&claim)?.and_then(|(bytes, _)| Claim::parse(&bytes));
         match found.is_some_and(|found| found.nonce == self.nonce) {
             true => Ok(()),
@@ -411,6 +446,8 @@ impl Publication for NewObjects {
             _ => None,
         };
         let suffix = suffix.ok_or_else(|| no_such_file("file of this number"))?;
+        // Nobody has taken this one for dead.
+        self.check_claim()?;
         let key = key_of(&self.objects, self.target.with_suffix(suffix).path())?;
         self.sink(key, expected_len_bytes, checksums_from)
     }
@@ -524,8 +561,15 @@ impl Publication for NewObjects {
                 Err(Error::invalid("the process that began the checkpoint commits it").in_file(&self.target))
             }
             Target::Folder => self.commit_folder(),
-            Target::File | Target::Siblings { .. } => {
+            Target::File => {
                 self.is_over = true;
+                Ok(())
+            }
+            Target::Siblings { .. } => {
+                self.renewal = None;
+                // The last of them has made the checkpoint.
+                self.is_over = true;
+                let _ = self.objects.delete(&[self.claim_key()]);
                 Ok(())
             }
         })
@@ -548,7 +592,12 @@ impl Drop for NewObjects {
                 found.filter(|found| found.tag.is_same(tag)).map(|found| found.key)
             };
             let keys: Vec<String> = self.state().written.iter().filter_map(is_own).collect();
-            let _ = self.objects.delete(&keys);
+            let gone = self.objects.delete(&keys);
+            self.renewal = None;
+            // The claim goes last: until then it says what the others are.
+            if gone.is_ok() && self.kind != Target::File && self.check_claim().is_ok() {
+                let _ = self.objects.delete(&[self.claim_key()]);
+            }
         }
     }
 }

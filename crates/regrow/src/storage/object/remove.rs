@@ -1,6 +1,7 @@
 //! Removing from a bucket: first what makes the checkpoint one, then the rest.
 //!
 //! ```text
+//! the place is held     nobody else replaces or removes what is there
 //! a claim is created    readers take the folder for one that is being written as soon as the marker is gone
 //! the markers go        now it is no checkpoint
 //! the objects go, and the claim last
@@ -10,9 +11,11 @@
 use std::sync::Arc;
 
 use super::listing::Listing;
-use super::marker::{CLAIM, Claim, MARKER, MOVED, OTHER_MARKER, Running, SETTLING, is_bookkeeping, nonce};
-use super::settle::settle_moved;
-use super::target::{check_gone, check_replaceable, left_for_good};
+use super::marker::{
+    CLAIM, Claim, MARKER, MOVED, OTHER_MARKER, Running, SETTLING, claim_of_siblings, is_bookkeeping, nonce,
+};
+use super::settle::{Hold, settle_moved};
+use super::target::{check_gone, check_replaceable, claim_siblings, left_for_good};
 use super::{Conditional, Object, Objects, key_of, split};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::pytree_data::{DATA_SUFFIX, MANIFEST_SUFFIX};
@@ -24,16 +27,35 @@ pub(super) fn remove(objects: &Arc<dyn Objects>, at: &Location, what: &Removal) 
     match what {
         Removal::Folder => remove_folder(objects, at),
         Removal::Files(files) => {
-            let mut removed = Removed::default();
-            for file in files {
-                let key = key_of(objects, file.path())?;
-                let Some(object) = objects.head(&key)? else { continue };
-                objects.delete(&[key])?;
-                removed.add(object.len_bytes);
+            // A pytree's data and manifest go by a name that neither of them has.
+            match files.iter().any(|file| file.is_same(at)) {
+                true => remove_files(objects, files),
+                false => remove_siblings(objects, at, files),
             }
-            Ok(removed)
         }
     }
+}
+
+fn remove_files(objects: &Arc<dyn Objects>, files: &[Location]) -> Result<Removed> {
+    let mut removed = Removed::default();
+    for file in files {
+        let key = key_of(objects, file.path())?;
+        let Some(object) = objects.head(&key)? else { continue };
+        objects.delete(&[key])?;
+        removed.add(object.len_bytes);
+    }
+    Ok(removed)
+}
+
+/// Without the first of them the others are nobody's, and the next save writes over them.
+fn remove_siblings(objects: &Arc<dyn Objects>, at: &Location, files: &[Location]) -> Result<Removed> {
+    let key = key_of(objects, at.path())?;
+    let nonce = nonce()?;
+    let _running = Running::begin(&nonce);
+    claim_siblings(objects, at, &key, &Claim::new(&nonce))?;
+    let removed = remove_files(objects, files)?;
+    objects.delete(&[claim_of_siblings(&key)])?;
+    Ok(removed)
 }
 
 fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
@@ -48,17 +70,31 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
         }
         _ => error,
     })?;
+    let hold = Hold::take(objects, &key)?;
+    // By now somebody may have replaced what was looked at, or removed it and begun another one.
+    let now = Listing::of_checkpoint(objects, below.prefix().to_owned())?;
+    if now.object(MOVED).is_some() || below.is_marked() != now.is_marked() {
+        hold.release()?;
+        return Err(Error::new(ErrorKind::AlreadyExists, "a save to this place has just ended or begun")
+            .in_file(at)
+            .help("look what is there now"));
+    }
     let claim = format!("{key}/{CLAIM}");
     // One that is there beside the marker says nothing any more.
     objects.delete(std::slice::from_ref(&claim))?;
     let nonce = nonce()?;
     let _running = Running::begin(&nonce);
     if let Conditional::Lost(..) = objects.create(&claim, Claim::new(&nonce).to_bytes())? {
+        hold.release()?;
         return Err(Error::new(ErrorKind::AlreadyExists, "a save to this place has begun").in_file(at));
     }
     objects.delete(&[format!("{key}/{MARKER}"), format!("{key}/{OTHER_MARKER}")])?;
-    let (left, _) = objects.list(&format!("{key}/"), false)?;
+    let (mut left, _) = objects.list(&format!("{key}/"), false)?;
+    left.retain(|object| object.key != claim);
     let mut removed = delete_all(objects, left)?;
+    drop(hold);
+    // It goes last: until then it says what the others are.
+    objects.delete(&[claim])?;
     if let Some(marker) = below.object(MARKER) {
         removed.add(marker.len_bytes);
     }

@@ -14,6 +14,37 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::storage::UNCOMMITTED_MARK;
 use crate::threads::for_each_parallel;
 
+/// Holds a place against all others who replace or remove what is there. One that is dropped without being released is that of
+/// somebody who is gone.
+#[derive(Debug)]
+pub(super) struct Hold {
+    objects: Arc<dyn Objects>,
+    place: String,
+    _running: Running,
+    renewal: Renewal,
+}
+
+impl Hold {
+    /// Takes the place.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if somebody else has it.
+    pub(super) fn take(objects: &Arc<dyn Objects>, key: &str) -> Result<Self> {
+        let place = format!("{key}/{SETTLING}");
+        let (running, renewal) = begin(objects, &place)?;
+        Ok(Self { objects: Arc::clone(objects), place, _running: running, renewal })
+    }
+
+    /// Gives it back.
+    ///
+    /// # Errors
+    /// What the bucket says.
+    pub(super) fn release(self) -> Result<()> {
+        drop(self.renewal);
+        self.objects.delete(&[self.place])
+    }
+}
+
 /// Finishes an overwrite whose writer died: its checkpoint is where the pointer says.
 pub(super) fn settle_moved(objects: &Arc<dyn Objects>, key: &str, old: Listing) -> Result<Listing> {
     let Some(pointer) = old.object(MOVED) else { return Ok(old) };
@@ -59,7 +90,7 @@ fn begin(objects: &Arc<dyn Objects>, settling: &str) -> Result<(Running, Renewal
         Conditional::Done(_) => Ok((running, Renewal::begin(objects, settling, &claim))),
         Conditional::Lost(..) => Err(Error::new(
             ErrorKind::AlreadyExists,
-            "an overwrite of this checkpoint is being finished by another process",
+            "another process is replacing or removing this checkpoint",
         )
         .in_file(objects.url(settling))
         .help("wait for it, and try again; the checkpoint can be read meanwhile")),
@@ -107,7 +138,8 @@ fn bring(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) 
     )?;
     objects.delete(&stale)?;
     copy_within(objects, marker, &format!("{key}/{}", name_of(marker)))?;
-    objects.delete(&[format!("{key}/{MOVED}"), format!("{key}/{CLAIM}")])?;
+    // While the pointer is there, nobody else can hold the place.
+    objects.delete(&[MOVED, CLAIM, SETTLING].map(|name| format!("{key}/{name}")))?;
     // The marker goes last: what is left without one is nobody's checkpoint.
     objects.delete(&files.into_iter().map(|file| file.key).collect::<Vec<_>>())?;
     objects.delete(&[marker.key.clone(), format!("{folder}/{CLAIM}")])

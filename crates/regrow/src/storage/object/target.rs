@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use super::listing::Listing;
-use super::marker::{CLAIM, CLAIM_TIME_MAX, Claim, MARKER, MOVED, is_bookkeeping, is_commit};
+use super::marker::{
+    CLAIM, CLAIM_TIME_MAX, Claim, MARKER, MOVED, SETTLING, claim_of_siblings, is_bookkeeping, is_commit,
+};
 use super::settle::points_to;
-use super::{Object, Objects, key_of};
+use super::{Conditional, Object, Objects, key_of};
 use crate::commit::{CHECKPOINT_MARKERS, are_of_one_model, refuse_strangers, strangers_in};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
@@ -111,6 +113,54 @@ pub(super) fn pair_stays(file: &Location) -> Error {
     )
     .in_file(file)
     .help("save under another name, and remove the old files when the new ones are there")
+}
+
+/// Takes the place of files beside each other: they come and go one by one, and those of two saves together are no checkpoint.
+/// What a dead writer has left is the taker's.
+///
+/// # Errors
+/// `AlreadyExists` if somebody else has it.
+pub(super) fn claim_siblings(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    key: &str,
+    claim: &Claim,
+) -> Result<()> {
+    let place = claim_of_siblings(key);
+    if let Some((found, _)) = objects.get(&place)? {
+        check_gone(target, Claim::parse(&found).as_ref())?;
+        objects.delete(std::slice::from_ref(&place))?;
+    }
+    match objects.create(&place, claim.to_bytes())? {
+        Conditional::Done(_) => Ok(()),
+        Conditional::Lost(..) => {
+            Err(Error::new(ErrorKind::AlreadyExists, "another save to this target has begun").in_file(target))
+        }
+    }
+}
+
+/// Errs if somebody is writing the checkpoint at a place, or bringing it there, or taking it away.
+///
+/// # Errors
+/// `AlreadyExists`; what the bucket says.
+pub(super) fn check_unwritten(objects: &Arc<dyn Objects>, at: &Location) -> Result<()> {
+    let below = Listing::of_checkpoint(objects, format!("{}/", key_of(objects, at.path())?))?;
+    if below.object(MOVED).is_some() {
+        return Err(Error::new(
+            ErrorKind::AlreadyExists,
+            "another save to this place is just being finished",
+        )
+        .in_file(at)
+        .help("wait for it, and try again"));
+    }
+    // Beside the marker a claim says nothing.
+    let claim = below.object(CLAIM).filter(|_| !below.is_marked());
+    for claim in claim.into_iter().chain(below.object(SETTLING)) {
+        if let Some((found, _)) = objects.get(&claim.key)? {
+            check_gone(at, Claim::parse(&found).as_ref())?;
+        }
+    }
+    Ok(())
 }
 
 /// The objects of a save that never ended, if that is what is there, and its writer is gone.

@@ -21,22 +21,18 @@ use blake3::Hash;
 use super::copy::copy_within;
 use super::keys::ObjectBlob;
 use super::marker::{
-    CLAIM, Claim, Copied, MARKER, MOVED, Moved, OTHER_MARKER, Running, marker_bytes, nonce, staged_folder,
+    CLAIM, COPY, Claim, Copied, MARKER, MOVED, Moved, OTHER_MARKER, Running, claim_of_siblings, marker_bytes,
+    nonce, staged_folder,
 };
-use super::settle::{points_to, settle, settle_moved};
+use super::settle::{Hold, points_to, settle, settle_moved};
 use super::sink::ObjectSink;
 use super::target::{Before, check, check_gone, check_name, exists_already, pair_stays};
 use super::{Conditional, Object, Objects, key_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
-use crate::storage::{
-    Brought, Left, Marker, Target, Transfer, TransferFile, TransferOptions, UNCOMMITTED_MARK, no_such_file,
-};
+use crate::storage::{Brought, Left, Marker, Target, Transfer, TransferFile, TransferOptions, no_such_file};
 use crate::store::{Blob, FileWriter, missing};
-
-/// Copies that replace something are written beside it under this name, so that the next one finds them.
-const COPY: &str = "copy";
 
 /// The name of a single file before the commit.
 const STAGED_FILE: &str = "file";
@@ -122,7 +118,7 @@ impl ObjectTransfer {
                 }
             }
             Target::Siblings { .. } => {
-                new.claim_key = Some(format!("{}{UNCOMMITTED_MARK}-{COPY}", new.key));
+                new.claim_key = Some(claim_of_siblings(&new.key));
             }
             Target::Folder => {
                 match check(objects, target, options.as_publish())? {
@@ -371,9 +367,13 @@ impl ObjectTransfer {
             return Ok(());
         };
         let moved = Moved { nonce: COPY.to_owned(), folder: self.folder.clone() };
+        let hold = Hold::take(&self.objects, &self.key)?;
         match self.objects.create(&format!("{}/{MOVED}", self.key), moved.to_bytes())? {
             Conditional::Done(_) => self.state().is_over = true,
-            Conditional::Lost(..) => return Err(self.was_taken()),
+            Conditional::Lost(..) => {
+                hold.release()?;
+                return Err(self.was_taken());
+            }
         }
         // From here on the new checkpoint is there. What cannot be tidied up now, the next overwrite does.
         let _ = self.objects.delete(&[claim_key.to_owned()]);

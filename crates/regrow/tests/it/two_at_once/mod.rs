@@ -1,0 +1,234 @@
+//! Two who change the same place at the same time: one of them stands still at any moment of its work, the other one begins and stands
+//! still at any moment of its own, the first goes on to its end, and then the second. What holds afterwards is what one of them after
+//! the other would have left. What one of them says that it has saved is there, unless the other one says that it has replaced or
+//! removed it; whoever fails has changed nothing; housekeeping never costs a save; the next save works, and cleans up.
+//!
+//! In a bucket they are threads that stand still at a request, on a disk processes that stand still at a system call.
+
+#[cfg(feature = "cloud")]
+mod buckets;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod calls;
+mod worlds;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use regrow::location::Location;
+use regrow::{ErrorKind, Result};
+
+/// What is in a place: the generation of each checkpoint, by its name.
+type State = BTreeMap<String, u8>;
+
+/// What is done to a place.
+type Act = dyn Fn(&Location) -> Result<()> + Send + Sync;
+
+/// What somebody finds in a place, or what is wrong with it.
+type Look<T> = dyn Fn(&Location) -> std::result::Result<T, String>;
+
+/// Something that is done to a place.
+struct Work {
+    name: String,
+    act: Arc<Act>,
+    /// What it makes of the place, if it succeeds.
+    after: Box<dyn Fn(&mut State)>,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Save,
+    /// It takes a checkpoint away, or takes the lock that says who may.
+    Removal,
+    /// It changes no checkpoint, and is to cost nobody a save.
+    Housekeeping,
+}
+
+/// A place, and what is done to it.
+struct World {
+    name: String,
+    /// The first two are saves of the same kind.
+    works: Vec<Work>,
+    /// What is there before.
+    before: State,
+    prepare: Box<dyn Fn(&Location)>,
+    /// What is there, each of it whole and verified, or what is wrong.
+    look: Box<Look<State>>,
+    /// The next save, and what it has to leave.
+    next: Box<Look<()>>,
+}
+
+/// How one of the two has ended.
+type End = std::result::Result<(), (ErrorKind, String)>;
+
+/// How both have.
+type Ends = [End; 2];
+
+/// What somebody who came too late, or who was overtaken, is told.
+const OVERTAKEN: [ErrorKind; 7] = [
+    ErrorKind::AlreadyExists,
+    ErrorKind::NotFound,
+    ErrorKind::Replaced,
+    ErrorKind::SourceChanged,
+    // Of files beside each other on a disk: the other one has the folder, and stands still.
+    ErrorKind::TimedOut,
+    ErrorKind::Uncommitted,
+    // Files beside each other are not replaced in a bucket, also where they have come meanwhile.
+    ErrorKind::Unsupported,
+];
+
+impl World {
+    /// Every two works, in any order. The second is a save like the first, of something else: it is there to meet that.
+    fn pairs(&self) -> impl Iterator<Item = [&Work; 2]> {
+        let all = (0..self.works.len()).flat_map(|one| (0..self.works.len()).map(move |other| [one, other]));
+        let told_apart = all.filter(|pair| *pair == [0, 1] || !pair.contains(&1) && *pair != [0, 0]);
+        told_apart.map(|pair| pair.map(|at| &self.works[at]))
+    }
+
+    /// What may be there when both have ended.
+    fn allowed(&self, works: [&Work; 2], ends: &Ends) -> Vec<State> {
+        let orders = [[0, 1], [1, 0]];
+        let after = |order: [usize; 2]| {
+            let mut state = self.before.clone();
+            for at in order.into_iter().filter(|at| ends[*at].is_ok()) {
+                (works[at].after)(&mut state);
+            }
+            state
+        };
+        orders.map(after).into()
+    }
+
+    /// Errs with what is wrong with the place, which is changed.
+    fn check(&self, root: &Location, works: [&Work; 2], ends: &Ends) -> std::result::Result<(), String> {
+        for (at, end) in ends.iter().enumerate() {
+            let Err((kind, message)) = end else { continue };
+            let other = works[1 - at];
+            // Who repairs may meet half of what another one puts beside the checkpoint.
+            let are_both_at_it = works.iter().all(|work| work.kind == Kind::Housekeeping);
+            let may_be_told = OVERTAKEN.contains(kind) || are_both_at_it && *kind == ErrorKind::Corrupt;
+            if !may_be_told {
+                return Err(format!("{} ended with {kind:?}: {message}", works[at].name));
+            }
+            let is_kept_from_it = *kind != ErrorKind::Unsupported;
+            if [works[at].kind, other.kind] == [Kind::Save, Kind::Housekeeping] && is_kept_from_it {
+                return Err(format!("{} was stopped by {}: {message}", works[at].name, other.name));
+            }
+        }
+        let is_refused = |end: &End| matches!(end, Err((kind, _)) if *kind != ErrorKind::Unsupported);
+        if ends.iter().all(is_refused) && works.iter().any(|work| work.kind == Kind::Save) {
+            return Err("both have failed".to_owned());
+        }
+        let found = (self.look)(root)?;
+        let allowed = self.allowed(works, ends);
+        if !allowed.contains(&found) {
+            return Err(format!("{found:?} is there and not {allowed:?}"));
+        }
+        (self.next)(root)
+    }
+}
+
+/// Somebody at work.
+trait Actor {
+    /// Waits for so long at most until it stands still or has ended; whether it has ended, if it does either.
+    fn wait(&mut self, timeout: Duration) -> Option<bool>;
+
+    /// Has it go on to its end.
+    fn go_on(&mut self);
+
+    /// How it ended.
+    fn end(self: Box<Self>) -> End;
+}
+
+/// How long one waits for the other before that one may go on, too.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Long enough for a machine that is busy with other tests.
+const LONG: Duration = Duration::from_secs(120);
+
+/// The first stands still, the second begins and stands still, the first goes on to its end, and then the second.
+fn play(begin: [&dyn Fn() -> Box<dyn Actor>; 2]) -> Ends {
+    let until = |actor: &mut Box<dyn Actor>| actor.wait(LONG).expect("somebody hangs");
+    let mut first = begin[0]();
+    until(&mut first);
+    let mut second = begin[1]();
+    until(&mut second);
+    first.go_on();
+    let is_blocked = ended(&mut first, PATIENCE).is_none();
+    second.go_on();
+    if is_blocked {
+        ended(&mut first, LONG).expect("the first hangs");
+    }
+    ended(&mut second, LONG).expect("the second hangs");
+    [first.end(), second.end()]
+}
+
+fn ended(actor: &mut Box<dyn Actor>, timeout: Duration) -> Option<()> {
+    let began = Instant::now();
+    while began.elapsed() < timeout {
+        if actor.wait(timeout) == Some(true) {
+            return Some(());
+        }
+    }
+    None
+}
+
+/// Where the two are played, and how many steps one of them takes alone.
+trait Stage {
+    /// Requests, or system calls, of a work that nobody disturbs.
+    fn steps_alone(&mut self, work: &Work) -> u64;
+
+    /// Plays two works, each of which stands still at this step; how they ended.
+    fn play(&mut self, works: [&Work; 2], stops_at: [u64; 2]) -> Ends;
+
+    /// The place, for who judges it.
+    fn root(&self) -> Location;
+
+    /// What is left in it, for people.
+    fn left(&self) -> Vec<String>;
+}
+
+/// Moments at which the two stand still, spread evenly over the work of both.
+fn moments(count: usize, len: [u64; 2]) -> impl Iterator<Item = [u64; 2]> {
+    // Multiples of these two numbers, without what is before the point, fill a square evenly, however many they are.
+    const STEPS: [f64; 2] = [0.754_877_666_246_692_8, 0.569_840_290_998_053_2];
+    (0..count)
+        .map(move |nth| [0, 1].map(|at| ((nth as f64 * STEPS[at]).fract() * (len[at] + 1) as f64) as u64))
+}
+
+/// Plays every two works at some pairs of moments, with `REGROW_LONG=1` at many.
+fn check(world: &World, stage: &mut dyn Stage) -> std::result::Result<(), String> {
+    let count = match std::env::var("REGROW_TEST_MOMENTS") {
+        Ok(count) => count.parse().unwrap(),
+        Err(_) if std::env::var_os("REGROW_LONG").is_some() => 60,
+        Err(_) => 2,
+    };
+    let mut wrong = Vec::new();
+    let mut played = 0;
+    for works in world.pairs() {
+        let len = works.map(|work| stage.steps_alone(work));
+        for stops_at in moments(count, len) {
+            played += 1;
+            let ends = stage.play(works, stops_at);
+            let left = stage.left();
+            if let Err(told) = world.check(&stage.root(), works, &ends) {
+                let at = [0, 1].map(|at| format!("{:?} at {} of {}", works[at].name, stops_at[at], len[at]));
+                let [one, other] = at;
+                let left = left.join("\n  ");
+                let told = format!("{}: {one}, {other}: {told}\n{ends:?}\nleft:\n  {left}", world.name);
+                println!("WRONG {told}");
+                wrong.push(told);
+                break;
+            }
+        }
+    }
+    println!("{}: {played} times", world.name);
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
+}
+
+/// All places whose names begin with this.
+fn check_all(name: &str, check: impl Fn(&World) -> std::result::Result<(), String>) {
+    let worlds = worlds::worlds().into_iter().filter(|world| world.name.starts_with(name));
+    let wrong: Vec<String> = worlds.filter_map(|world| check(&world).err()).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
