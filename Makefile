@@ -81,7 +81,7 @@ test-python: develop
 	$(SAY) "tests of the Python package"
 	cd python && $(BIN)/python -m pytest -n $(PYTEST_PROCESSES) --dist loadfile
 
-test-long: develop $(NEXTEST) ## Processes killed at random moments of a save, a hundred times, deletions at every call, every bit flipped, power cuts and killed requests by the ten thousand, images of file systems; tutorials that take seconds (forty minutes); REGROW_SEED=... for the same moments
+test-long: develop $(NEXTEST) ## Processes killed at random moments of a save, a hundred times, deletions at every call, every bit flipped, power cuts and killed requests by the ten thousand, two writers at once, images of file systems; tutorials that take seconds (fifty minutes); REGROW_SEED=... for the same moments
 	$(SAY) "what follows a save, killed or failing at every system call and every request to a bucket"
 	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test it manager::faults::
 	printf '==> %s\n' "every bit of small files flipped"
@@ -90,6 +90,8 @@ test-long: develop $(NEXTEST) ## Processes killed at random moments of a save, a
 	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test it --no-capture power_cuts::
 	printf '==> %s\n' "every state of a bucket that a killed writer could leave"
 	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test it --no-capture bucket_cuts::
+	printf '==> %s\n' "two who change the same place at the same time"
+	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test it --no-capture two_at_once::
 	printf '==> %s\n' "images of file systems, cloned while a child saves on them, and mounted"
 	for kind in ext4 xfs btrfs; do
 	    if [ "$$(id -u)" != 0 ] || ! losetup --find > /dev/null 2>&1; then

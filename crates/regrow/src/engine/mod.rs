@@ -73,6 +73,7 @@ mod shares;
 mod side_files;
 mod sign;
 mod small;
+mod standing;
 mod statistics;
 mod template;
 mod together;

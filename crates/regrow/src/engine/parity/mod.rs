@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::seal::{files_of, part_of};
-use super::side_files::Standing;
+use super::standing::Standing;
 use super::{Checkpoint, OpenOptions, Retries, SaveOptions, open_with};
 use crate::engine::names::check_no_links;
 use crate::error::{Error, ErrorKind, Result};

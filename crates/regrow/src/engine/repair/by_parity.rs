@@ -7,7 +7,7 @@ use super::restored::Restored;
 use super::scan::Damage;
 use super::{RepairOptions, RepairReport};
 use crate::engine::parity::{self, Run};
-use crate::engine::side_files::Standing;
+use crate::engine::standing::Standing;
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;

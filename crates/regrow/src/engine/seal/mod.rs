@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::digests::Digest;
 use super::names::names_in;
-use super::side_files::Standing;
+use super::standing::Standing;
 use super::{Checkpoint, Layout, OpenOptions, Retries, SaveOptions, open_with};
 use crate::bytes::checksum::Crc32;
 use crate::error::{Error, ErrorKind, Result};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::digests::Digest;
 use super::seal::{files_of, part_of};
-use super::side_files::Standing;
+use super::standing::Standing;
 use super::{OpenOptions, Retries, open_with};
 use crate::error::{Error, Result, ResultExt};
 use crate::location::{Location, ToLocation};

@@ -21,8 +21,8 @@ use blake3::Hash;
 use super::copy::copy_within;
 use super::keys::ObjectBlob;
 use super::marker::{
-    CLAIM, COPY, Claim, Copied, MARKER, MOVED, Moved, OTHER_MARKER, Running, claim_of_siblings, marker_bytes,
-    nonce, staged_folder,
+    CLAIM, COPY, Claim, Copied, MARKER, MOVED, Moved, OTHER_MARKER, Running, claim_of_siblings, is_commit,
+    marker_bytes, nonce, staged_folder,
 };
 use super::settle::{Hold, points_to, settle, settle_moved};
 use super::sink::ObjectSink;
@@ -238,7 +238,21 @@ impl ObjectTransfer {
             return Ok(());
         }
         self.state().is_over = true;
-        let _ = self.objects.delete(&[claim_key.to_owned()]);
+        let is_marker = |object: &Object| {
+            object
+                .key
+                .strip_prefix(&*self.folder)
+                .and_then(|name| name.strip_prefix('/'))
+                .is_some_and(is_commit)
+        };
+        // Without a claim nobody would know what an earlier copy has left.
+        let _ = match there.is_empty() || listed.iter().any(is_marker) {
+            true => self.objects.delete(&[claim_key.to_owned()]),
+            false => {
+                self.state().claim.is_released = true;
+                self.write_claim()
+            }
+        };
         Err(self.was_taken())
     }
 

@@ -141,18 +141,18 @@ trait Actor {
 }
 
 /// How long one waits for the other before that one may go on, too.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Long enough for a machine that is busy with other tests.
 const LONG: Duration = Duration::from_secs(120);
 
 /// The first stands still, the second begins and stands still, the first goes on to its end, and then the second.
 fn play(begin: [&dyn Fn() -> Box<dyn Actor>; 2]) -> Ends {
-    let until = |actor: &mut Box<dyn Actor>| actor.wait(LONG).expect("somebody hangs");
     let mut first = begin[0]();
-    until(&mut first);
+    first.wait(LONG).expect("the first hangs");
     let mut second = begin[1]();
-    until(&mut second);
+    // It may wait for the first.
+    second.wait(PATIENCE);
     first.go_on();
     let is_blocked = ended(&mut first, PATIENCE).is_none();
     second.go_on();
@@ -189,25 +189,25 @@ trait Stage {
 }
 
 /// Moments at which the two stand still, spread evenly over the work of both.
-fn moments(count: usize, len: [u64; 2]) -> impl Iterator<Item = [u64; 2]> {
+fn moments(len: [u64; 2]) -> impl Iterator<Item = [u64; 2]> {
     // Multiples of these two numbers, without what is before the point, fill a square evenly, however many they are.
     const STEPS: [f64; 2] = [0.754_877_666_246_692_8, 0.569_840_290_998_053_2];
-    (0..count)
-        .map(move |nth| [0, 1].map(|at| ((nth as f64 * STEPS[at]).fract() * (len[at] + 1) as f64) as u64))
+    (0_u32..)
+        .map(move |nth| [0, 1].map(|at| ((f64::from(nth) * STEPS[at]).fract() * (len[at] + 1) as f64) as u64))
 }
 
 /// Plays every two works at some pairs of moments, with `REGROW_LONG=1` at many.
 fn check(world: &World, stage: &mut dyn Stage) -> std::result::Result<(), String> {
     let count = match std::env::var("REGROW_TEST_MOMENTS") {
         Ok(count) => count.parse().unwrap(),
-        Err(_) if std::env::var_os("REGROW_LONG").is_some() => 60,
-        Err(_) => 2,
+        Err(_) if std::env::var_os("REGROW_LONG").is_some() => 30,
+        Err(_) => 1,
     };
     let mut wrong = Vec::new();
     let mut played = 0;
-    for works in world.pairs() {
+    for (nth, works) in world.pairs().enumerate() {
         let len = works.map(|work| stage.steps_alone(work));
-        for stops_at in moments(count, len) {
+        for stops_at in moments(len).skip(nth).take(count) {
             played += 1;
             let ends = stage.play(works, stops_at);
             let left = stage.left();

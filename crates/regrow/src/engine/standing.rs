@@ -1,0 +1,82 @@
+//! What is made of a checkpoint, and put beside it: a seal, a signature, parity. It is to lie beside this checkpoint and no other.
+
+use super::Checkpoint;
+use super::open::identity;
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+use crate::storage::Identity;
+
+/// Whether the checkpoint that something is put beside is still the one that it was made of.
+#[derive(Debug)]
+pub(crate) enum Standing<'c> {
+    /// One that was opened, and where it is: of a folder of steps, the step.
+    Opened(&'c Checkpoint, &'c Location),
+    /// One at a location, as it was there at a moment.
+    At(&'c Location, Option<Identity>),
+}
+
+impl<'c> Standing<'c> {
+    /// The checkpoint that is at a location now.
+    pub(crate) fn now(at: &'c Location) -> Self {
+        Self::At(at, identity(at))
+    }
+
+    /// One that was opened. A save that was killed while it brought it to its place is finished first.
+    ///
+    /// # Errors
+    /// `Replaced` if there was one: what is open are not the files that are at the place now. `AlreadyExists` while another process
+    /// is at that; what the storage says.
+    pub(crate) fn of(checkpoint: &'c Checkpoint, at: &'c Location) -> Result<Self> {
+        match at.storage().finish_unfinished(at)? {
+            true => Err(checkpoint.was_replaced()),
+            false => Ok(Self::Opened(checkpoint, at)),
+        }
+    }
+
+    fn is_replaced(&self) -> bool {
+        match self {
+            Self::Opened(checkpoint, _) => checkpoint.is_replaced(),
+            Self::At(at, before) => identity(at) != *before,
+        }
+    }
+
+    /// Errs if another checkpoint has taken the place, or is about to.
+    fn check(&self) -> Result<()> {
+        match self {
+            Self::Opened(_, at) | Self::At(at, _) if !self.is_replaced() => at.storage().check_unwritten(at),
+            Self::Opened(checkpoint, _) => Err(checkpoint.was_replaced()),
+            Self::At(at, _) => {
+                Err(Error::new(ErrorKind::Replaced, "the checkpoint was replaced").in_file(*at))
+            }
+        }
+    }
+
+    /// Puts files beside the checkpoint, and takes them away again if another one has taken its place by then: what was made
+    /// of the one says of the other that it is damaged. A save that replaces single files looks for such files when it has
+    /// committed, and this looks for such a save when it has put them there: whoever is later finds what is to go.
+    ///
+    /// # Errors
+    /// `Replaced`, `AlreadyExists`; what `put` and the storage say.
+    pub(crate) fn put<T>(&self, files: &[&Location], put: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.check()?;
+        let done = put()?;
+        let checked = self.check();
+        if checked.is_err() {
+            files.iter().try_for_each(|file| take_away(file))?;
+            // Where the checkpoint was removed, its folder was made anew for them.
+            let (Self::Opened(_, at) | Self::At(at, _)) = self;
+            if files.iter().any(|file| file.parent().is_same(at)) {
+                at.storage().remove_if_empty(at.path());
+            }
+        }
+        checked.map(|()| done)
+    }
+}
+
+/// Takes away what lies beside a checkpoint.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn take_away(file: &Location) -> Result<()> {
+    file.parent().store().delete(file.name().as_encoded_bytes())
+}
