@@ -25,6 +25,8 @@ export JAX_PLATFORMS ?= cpu
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates python/src python/Cargo.toml -name '*.rs' -o -name Cargo.toml 2>/dev/null)
 # Always the same packages: cargo builds dependencies anew for another choice, whose features differ. The Python extension is maturin's.
 RUST_TESTED := --workspace --exclude regrow-python
+# One more than there are processors: tests wait for disks, for each other and for leases for a third of their time.
+TEST_PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
 # Each imports JAX and what is compared with; a file of tests stays in one of them.
 PYTEST_PROCESSES ?= 2
 NEXTEST := $(if $(shell command -v cargo-nextest),,$(TOOLS)/bin/cargo-nextest)
@@ -73,7 +75,7 @@ test: test-rust test-python ## All tests: engine, command, Python
 
 test-rust: rust-prerequisites $(NEXTEST)
 	$(SAY) "tests of the engine and the command"
-	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) nextest run $(RUST_TESTED) --tests --no-fail-fast
+	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) nextest run $(RUST_TESTED) --tests --no-fail-fast --test-threads $(TEST_PROCESSES)
 	printf '==> %s\n' "examples in the documentation"
 	$(CARGO) test --quiet --doc $(RUST_TESTED)
 
