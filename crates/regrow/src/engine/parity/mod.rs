@@ -73,7 +73,8 @@ impl fmt::Display for ParityReport {
 ///
 /// # Errors
 /// What opening says; `Corrupt` if the checkpoint is found to be damaged; `InvalidArgument` for a file that is one of
-/// several; `Replaced` if somebody writes to it meanwhile; `Unsupported` in an archive and on a web server;
+/// several; `Replaced` if somebody writes to it meanwhile; `AlreadyExists` while another process brings a checkpoint to this place
+/// in a bucket; `Unsupported` in an archive and on a web server;
 /// `PermissionDenied`, `StorageFull` and what else the storage says.
 pub fn add_parity(path: impl ToLocation, options: &ParityOptions) -> Result<ParityReport> {
     let at = path.to_location()?;

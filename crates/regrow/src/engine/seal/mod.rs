@@ -68,8 +68,9 @@ impl fmt::Display for SealReport {
 ///
 /// # Errors
 /// What opening says; `Corrupt` if the checkpoint is found to be damaged; `InvalidArgument` for a file that is one of
-/// several; `Replaced` if somebody writes to it meanwhile; `Unsupported` in an archive and on a web server;
-/// `PermissionDenied` and what else the storage says. Whatever the error, an earlier seal is as it was.
+/// several; `Replaced` if somebody writes to it meanwhile; `AlreadyExists` while another process brings a checkpoint to this place
+/// in a bucket; `Unsupported` in an archive and on a web server;
+/// `PermissionDenied` and what else the storage says. Whatever else the error, an earlier seal is as it was.
 pub fn seal(path: impl ToLocation, options: &SealOptions) -> Result<SealReport> {
     let at = path.to_location()?;
     if archive::find(&at)?.is_some() {

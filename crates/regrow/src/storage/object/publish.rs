@@ -350,14 +350,13 @@ impl NewObjects {
                 let hold = Hold::take(&self.objects, &key)?;
                 match self.objects.create(&format!("{key}/{MOVED}"), moved.to_bytes())? {
                     Conditional::Done(_) => self.is_over = true,
-                    Conditional::Lost(..) => {
-                        hold.release()?;
-                        return Err(self.exists());
-                    }
+                    Conditional::Lost(..) => return Err(self.exists()),
                 }
                 // From here on the new checkpoint is there. What cannot be tidied up now, the next overwrite does.
                 let _ = self.objects.delete(&[claim]);
-                let _ = settle(&self.objects, &key, &self.folder, old.prefix());
+                if settle(&self.objects, &key, &self.folder, old.prefix()).is_ok() {
+                    hold.has_gone();
+                }
                 Ok(())
             }
         }

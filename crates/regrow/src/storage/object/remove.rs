@@ -53,9 +53,9 @@ fn remove_siblings(objects: &Arc<dyn Objects>, at: &Location, files: &[Location]
     let nonce = nonce()?;
     let _running = Running::begin(&nonce);
     claim_siblings(objects, at, &key, &Claim::new(&nonce))?;
-    let removed = remove_files(objects, files)?;
+    let removed = remove_files(objects, files);
     objects.delete(&[claim_of_siblings(&key)])?;
-    Ok(removed)
+    removed
 }
 
 fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
@@ -74,7 +74,6 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
     // By now somebody may have replaced what was looked at, or removed it and begun another one.
     let now = Listing::of_checkpoint(objects, below.prefix().to_owned())?;
     if now.object(MOVED).is_some() || below.is_marked() != now.is_marked() {
-        hold.release()?;
         return Err(Error::new(ErrorKind::AlreadyExists, "a save to this place has just ended or begun")
             .in_file(at)
             .help("look what is there now"));
@@ -85,14 +84,13 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
     let nonce = nonce()?;
     let _running = Running::begin(&nonce);
     if let Conditional::Lost(..) = objects.create(&claim, Claim::new(&nonce).to_bytes())? {
-        hold.release()?;
         return Err(Error::new(ErrorKind::AlreadyExists, "a save to this place has begun").in_file(at));
     }
     objects.delete(&[format!("{key}/{MARKER}"), format!("{key}/{OTHER_MARKER}")])?;
     let (mut left, _) = objects.list(&format!("{key}/"), false)?;
     left.retain(|object| object.key != claim);
     let mut removed = delete_all(objects, left)?;
-    drop(hold);
+    hold.has_gone();
     // It goes last: until then it says what the others are.
     objects.delete(&[claim])?;
     if let Some(marker) = below.object(MARKER) {

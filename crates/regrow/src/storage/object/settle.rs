@@ -14,14 +14,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::storage::UNCOMMITTED_MARK;
 use crate::threads::for_each_parallel;
 
-/// Holds a place against all others who replace or remove what is there. One that is dropped without being released is that of
-/// somebody who is gone.
+/// Holds a place against all others who replace or remove what is there, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Hold {
     objects: Arc<dyn Objects>,
-    place: String,
+    /// `None` when it is gone.
+    place: Option<String>,
+    renewal: Option<Renewal>,
     _running: Running,
-    renewal: Renewal,
 }
 
 impl Hold {
@@ -32,16 +32,24 @@ impl Hold {
     pub(super) fn take(objects: &Arc<dyn Objects>, key: &str) -> Result<Self> {
         let place = format!("{key}/{SETTLING}");
         let (running, renewal) = begin(objects, &place)?;
-        Ok(Self { objects: Arc::clone(objects), place, _running: running, renewal })
+        let (place, renewal) = (Some(place), Some(renewal));
+        Ok(Self { objects: Arc::clone(objects), place, renewal, _running: running })
     }
 
-    /// Gives it back.
-    ///
-    /// # Errors
-    /// What the bucket says.
-    pub(super) fn release(self) -> Result<()> {
-        drop(self.renewal);
-        self.objects.delete(&[self.place])
+    /// The place was given back with what was there.
+    pub(super) fn has_gone(mut self) {
+        self.place = None;
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        // What is renewed behind the deletion would stay.
+        self.renewal = None;
+        if let Some(place) = self.place.take() {
+            // What cannot be removed is that of somebody who is gone.
+            let _ = self.objects.delete(&[place]);
+        }
     }
 }
 

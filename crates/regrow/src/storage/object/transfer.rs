@@ -384,14 +384,13 @@ impl ObjectTransfer {
         let hold = Hold::take(&self.objects, &self.key)?;
         match self.objects.create(&format!("{}/{MOVED}", self.key), moved.to_bytes())? {
             Conditional::Done(_) => self.state().is_over = true,
-            Conditional::Lost(..) => {
-                hold.release()?;
-                return Err(self.was_taken());
-            }
+            Conditional::Lost(..) => return Err(self.was_taken()),
         }
         // From here on the new checkpoint is there. What cannot be tidied up now, the next overwrite does.
         let _ = self.objects.delete(&[claim_key.to_owned()]);
-        let _ = settle(&self.objects, &self.key, &self.folder, old_prefix);
+        if settle(&self.objects, &self.key, &self.folder, old_prefix).is_ok() {
+            hold.has_gone();
+        }
         Ok(())
     }
 
