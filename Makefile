@@ -173,7 +173,7 @@ test-aarch64: rust-prerequisites $(TOOLS)/cross/.installed ## The engine's own t
 	$(SAY) "the engine's tests on aarch64"
 	.ci/cross aarch64-unknown-linux-gnu test -p regrow --lib -- $(AARCH64)
 	for module in conformance orbax_fixtures; do
-	    ls crates/regrow/tests/it/$$module.rs crates/regrow/tests/it/$$module/mod.rs 2>/dev/null | grep -q . || {
+	    [ -e crates/regrow/tests/it/$$module.rs ] || [ -e crates/regrow/tests/it/$$module/mod.rs ] || {
 	        echo "make: crates/regrow/tests/it has no module $$module" >&2; exit 1; }
 		.ci/cross aarch64-unknown-linux-gnu test -p regrow --test it -- $(AARCH64) "$$module::"
 	done
