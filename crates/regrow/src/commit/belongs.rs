@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::location::Location;
 use crate::parity;
 use crate::seal;
-use crate::seal::DAMAGED_PREFIX;
+use crate::seal::{DAMAGED_PREFIX, is_name_of_side_file};
 use crate::signature;
 use crate::storage::{Entry, Found, UNCOMMITTED_MARK};
 use crate::store::StoreExt;
@@ -92,10 +92,11 @@ const CHECKPOINT_METADATA_FILE: &str = "_CHECKPOINT_METADATA";
 /// How many are named in an error.
 const SHOWN_MAX: usize = 5;
 
-/// Whether a file of this name waits for another one: what is put beside a checkpoint is first written so, and whoever is killed
-/// leaves it so.
+/// Whether this is what a seal, a signature or parity is first written as, and what whoever is killed leaves of it. What a save has
+/// staged is not: it may be all that there is of a step.
 pub(super) fn is_on_its_way(name: &str) -> bool {
-    name.contains(UNCOMMITTED_MARK) || name.starts_with('.') && name.ends_with(LOCK_SUFFIX)
+    let is_staged = || name.split_once(UNCOMMITTED_MARK).is_some_and(|(of, _)| is_name_of_side_file(of));
+    name.starts_with('.') && name.ends_with(LOCK_SUFFIX) || is_staged()
 }
 
 /// Names in the checkpoint folder that are no part of the checkpoint, a few of them.
@@ -118,7 +119,7 @@ fn look_for_strangers(folder: &Location) -> Result<Vec<String>> {
     let own = Own::of(folder);
     for entry in folder.entries()? {
         let name = entry.name.to_string_lossy().into_owned();
-        if name.starts_with(REMOVED_PREFIX) || is_on_its_way(&name) {
+        if name.starts_with(REMOVED_PREFIX) || name.contains(UNCOMMITTED_MARK) || is_on_its_way(&name) {
             continue;
         }
         let belongs = match is_real_folder(&entry) {

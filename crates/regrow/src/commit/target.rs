@@ -197,6 +197,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_a_save_has_staged_is_not_replaced_and_what_parity_has_is() {
+        let root = tempfile::tempdir().unwrap();
+        let staged = |of: &str| format!("{of}{UNCOMMITTED_MARK}-0123456789abcdef");
+        fs::create_dir(root.path().join(staged("100"))).unwrap();
+        assert!(!holds_only_safetensors(root.path()), "it may be all that there is of a step");
+        fs::write(root.path().join("model.safetensors"), b"").unwrap();
+        assert!(!holds_only_safetensors(root.path()));
+        fs::remove_dir(root.path().join(staged("100"))).unwrap();
+        fs::create_dir(root.path().join(staged(crate::parity::BLOCKS_FILE_NAME))).unwrap();
+        fs::write(root.path().join(".0123456789abcdef.__lock"), b"").unwrap();
+        assert!(holds_only_safetensors(root.path()));
+    }
+
+    #[test]
     fn a_link_is_followed_if_it_is_itself_to_be_overwritten() {
         let root = tempfile::tempdir().unwrap();
         let folder = fs::canonicalize(root.path()).unwrap();

@@ -42,13 +42,11 @@ impl<'c> Standing<'c> {
 
     /// Errs if another checkpoint has taken the place, or is about to.
     fn check(&self) -> Result<()> {
-        match self {
-            Self::Opened(_, at) | Self::At(at, _) if !self.is_replaced() => at.storage().check_unwritten(at),
-            Self::Opened(checkpoint, _) => Err(checkpoint.was_replaced()),
-            Self::At(at, _) => {
-                Err(Error::new(ErrorKind::Replaced, "the checkpoint was replaced").in_file(*at))
-            }
+        if self.is_replaced() {
+            return Err(self.was_replaced());
         }
+        let (Self::Opened(_, at) | Self::At(at, _)) = self;
+        at.storage().check_unwritten(at)
     }
 
     /// Puts files beside the checkpoint, and takes them away again if another one has taken its place by then: what was made
@@ -60,16 +58,26 @@ impl<'c> Standing<'c> {
     pub(crate) fn put<T>(&self, files: &[&Location], put: impl FnOnce() -> Result<T>) -> Result<T> {
         self.check()?;
         let done = put()?;
-        let checked = self.check();
-        if checked.is_err() {
+        if !self.is_replaced() {
+            return Ok(done);
+        }
+        let (Self::Opened(_, at) | Self::At(at, _)) = self;
+        // A look that has failed says nothing of what is there: what was there before may lie in what was put.
+        if identity(at).is_some() || matches!(at.look(), Ok(None)) {
             files.iter().try_for_each(|file| take_away(file))?;
             // Where the checkpoint was removed, its folder was made anew for them.
-            let (Self::Opened(_, at) | Self::At(at, _)) = self;
             if files.iter().any(|file| file.parent().is_same(at)) {
                 at.storage().remove_if_empty(at.path());
             }
         }
-        checked.map(|()| done)
+        Err(self.was_replaced())
+    }
+
+    fn was_replaced(&self) -> Error {
+        match self {
+            Self::Opened(checkpoint, _) => checkpoint.was_replaced(),
+            Self::At(at, _) => Error::new(ErrorKind::Replaced, "the checkpoint was replaced").in_file(*at),
+        }
     }
 }
 

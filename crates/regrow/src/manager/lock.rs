@@ -185,10 +185,13 @@ impl Drop for WriterLease {
         }
         *self.is_over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.is_over.1.notify_all();
-        if let Ok(Some(found)) = records::read::<Record>(&self.root, LEASE)
+        // One that stays keeps everybody out for two minutes: a request that fails is asked again.
+        let read = || records::read::<Record>(&self.root, LEASE);
+        if let Ok(Some(found)) = read().or_else(|_| read())
             && found.nonce == self.nonce
         {
-            let _ = records::remove(&self.root, LEASE);
+            let remove = || records::remove(&self.root, LEASE);
+            let _ = remove().or_else(|_| remove());
         }
     }
 }

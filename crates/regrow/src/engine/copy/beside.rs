@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use crate::bytes::limits::work_space;
 use crate::engine::sign::put;
-use crate::error::{Error, Result, ResultExt};
+use crate::engine::standing::Standing;
+use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::parity::{ParityDocument, ParityPlace, closing};
-use crate::seal::{Place, SealDocument};
+use crate::seal::{Place, SealDocument, side_files_of};
 use crate::signature;
 use crate::storage::PublishOptions;
 use crate::store::{Blob, ReadPath};
@@ -60,6 +61,18 @@ impl Beside {
     /// # Errors
     /// What the storage says, and that the copy is there without it.
     pub(super) fn put(self, target: &Location) -> Result<()> {
+        if self.seal.is_none() && self.signature.is_none() && self.parity.is_none() {
+            return Ok(());
+        }
+        let files: Vec<Location> = side_files_of(target).collect();
+        match Standing::now(target).put(&files.iter().collect::<Vec<_>>(), || self.put_all(target)) {
+            // A save has followed this copy, and what lies beside its checkpoint is its own matter.
+            Err(error) if error.kind() == ErrorKind::Replaced => Ok(()),
+            put => put,
+        }
+    }
+
+    fn put_all(self, target: &Location) -> Result<()> {
         let written = |what: &str, again: &str, error: Error| {
             error.help(format!(
                 "the checkpoint was copied, and its {what} was not: `regrow verify` the copy, and `regrow {again}` it, or copy it again"

@@ -263,7 +263,9 @@ impl ParityOfSave {
     /// What the storage says, and that the checkpoint is there without its parity.
     pub fn after(self, at: &Location) -> Result<()> {
         let Some(ratio) = self.ratio else { return Ok(()) };
-        match put(at, self.layout, ratio, &Monitor::new(), &Standing::now(at)) {
+        let make = || put(at, self.layout, ratio, &Monitor::new(), &Standing::now(at));
+        // Where another save has followed, its parity may have gone with this one.
+        match Retries::until_unreplaced(make) {
             // Another save has followed this one, and what lies beside its checkpoint is its own matter.
             Err(error) if error.kind() == ErrorKind::Replaced => Ok(()),
             put => put.map(drop).map_err(|error| {

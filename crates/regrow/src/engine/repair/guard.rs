@@ -14,6 +14,8 @@ pub(super) struct Guard<'g> {
     folder: &'g Location,
     before: Arc<Mutex<Option<Identity>>>,
     files: HashMap<String, Seen>,
+    /// Whether anything is to be written.
+    writes: bool,
 }
 
 /// A file as it was; one that is not there, too.
@@ -44,10 +46,12 @@ impl<'g> Guard<'g> {
     /// # Errors
     /// `AlreadyExists` if somebody is writing there: what is half of one checkpoint and half of another is not damaged. What the
     /// storage says.
-    pub fn of(folder: &'g Location) -> Result<Self> {
+    pub fn of(folder: &'g Location, writes: bool) -> Result<Self> {
         let before = Arc::new(Mutex::new(folder.holder()?));
-        folder.storage().check_unwritten(folder)?;
-        Ok(Self { folder, before, files: HashMap::new() })
+        if writes {
+            folder.storage().check_unwritten(folder)?;
+        }
+        Ok(Self { folder, before, files: HashMap::new(), writes })
     }
 
     /// The same for a folder, mostly this one, and for files of these names in it, which are looked at now.
@@ -63,7 +67,7 @@ impl<'g> Guard<'g> {
             true => Arc::clone(&self.before),
             false => Arc::new(Mutex::new(folder.holder()?)),
         };
-        Ok(Guard { folder, before, files: Seen::of(folder, names)? })
+        Ok(Guard { folder, before, files: Seen::of(folder, names)?, writes: self.writes })
     }
 
     /// Errs if something else has taken the path of the folder.
@@ -75,7 +79,10 @@ impl<'g> Guard<'g> {
         if before.is_some() && self.folder.holder()? != before {
             return Err(replaced(self.folder));
         }
-        self.folder.storage().check_unwritten(self.folder)
+        match self.writes {
+            true => self.folder.storage().check_unwritten(self.folder),
+            false => Ok(()),
+        }
     }
 
     /// The same of a file of it, too. To be called when its new contents lie beside it: what takes the folder's path from then
@@ -130,7 +137,7 @@ mod tests {
         };
         make("old");
         let folder = Location::local(&path);
-        let outer = Guard::of(&folder).unwrap();
+        let outer = Guard::of(&folder, true).unwrap();
         let guard = outer.over(&folder, ["a".to_owned(), "gone".to_owned()]).unwrap();
         guard.check("a").unwrap();
         guard.check("gone").unwrap();

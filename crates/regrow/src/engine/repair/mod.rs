@@ -192,7 +192,7 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
     let from = options.from.as_ref().map(|from| step_of(from, at, &found.part));
     let options = &RepairOptions { from, ..options.clone() };
     let part = found.part.clone();
-    let guard = Guard::of(&part)?;
+    let guard = Guard::of(&part, !options.check)?;
     let repaired = repair_found(at, found, options, &guard, report);
     // Whatever was found then may be of either. A file of its own is another one when it has been healed.
     if part.is_folder() {

@@ -231,10 +231,13 @@ impl SealOfSave {
         if !self.is_wanted {
             return Ok(());
         }
-        let standing = Standing::now(at);
         let place = Place::of(at);
-        let seal = || write(&place, &document_of(at, &place, self.layout, &Monitor::new())?.0, &standing);
-        match seal() {
+        let seal = || {
+            let standing = Standing::now(at);
+            write(&place, &document_of(at, &place, self.layout, &Monitor::new())?.0, &standing)
+        };
+        // Where another save has followed, its seal may have gone with this one.
+        match Retries::until_unreplaced(seal) {
             // Another save has followed this one, and what lies beside its checkpoint is its own matter.
             Err(error) if error.kind() == ErrorKind::Replaced => Ok(()),
             sealed => sealed.map(drop).map_err(|error| {

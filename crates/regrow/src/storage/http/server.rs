@@ -462,6 +462,10 @@ impl Objects for Server {
         Err(self.no_such_request(key, "nothing can be saved on a web server"))
     }
 
+    fn replace(&self, old: &Object, _bytes: Bytes) -> Result<Conditional> {
+        Err(self.no_such_request(&old.key, "nothing can be saved on a web server"))
+    }
+
     fn delete(&self, keys: &[String]) -> Result<()> {
         let key = keys.first().map(String::as_str).unwrap_or_default();
         Err(self.no_such_request(key, "nothing can be removed from a web server"))

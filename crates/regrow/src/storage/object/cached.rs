@@ -169,6 +169,10 @@ impl Objects for CachedObjects {
         self.objects.create(key, bytes)
     }
 
+    fn replace(&self, old: &Object, bytes: Bytes) -> Result<Conditional> {
+        self.objects.replace(old, bytes)
+    }
+
     fn delete(&self, keys: &[String]) -> Result<()> {
         self.objects.delete(keys)
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
-use super::marker::{self, CLAIM, MARKER, MOVED, OTHER_MARKER, is_bookkeeping};
+use super::marker::{self, CLAIM, MARKER, MOVED, OTHER_MARKER, SETTLING, is_bookkeeping};
 use super::{
     Object, ObjectStorage, Objects, Publication, PublishOptions, folder_key, key_of, keys, no_folder, split,
 };
@@ -146,7 +146,7 @@ impl Listing {
     /// What tells these versions of these objects from others. As on a disk, what is put beside a checkpoint makes it no other
     /// one.
     pub(super) fn identity(&self) -> Option<Identity> {
-        let own = self.objects.iter().filter(|(name, _)| !is_name_of_side_file(name));
+        let own = self.objects.iter().filter(|(name, _)| !is_name_of_side_file(name) && *name != SETTLING);
         let objects: Vec<_> = own.map(|(name, object)| (name, object.tag.text())).collect();
         (!objects.is_empty()).then(|| Identity::of_objects(objects))
     }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-use super::{Object, Objects};
+use super::{Conditional, Object, Objects};
 use crate::error::{Error, Result};
 use crate::system::{has_ended, host_name};
 
@@ -24,7 +24,8 @@ pub(super) const OTHER_MARKER: &str = "regrow-committed.txt";
 /// The checkpoint is in another folder.
 pub(super) const MOVED: &str = "regrow-moved.json";
 
-/// Who brings a checkpoint that has moved to its own name; in the folder that it has moved to, while that lasts.
+/// Who brings a checkpoint that has moved to its own name: in the folder that it has moved to, while that lasts. And who holds a place
+/// to replace or remove what is there: in that place.
 pub(super) const SETTLING: &str = "regrow-settling.json";
 
 /// Objects of which every save writes one at least, with its own nonce if it is one of ours.
@@ -226,6 +227,22 @@ pub(super) fn moved_to(objects: &Arc<dyn Objects>, pointer: &Object) -> Result<S
     Err(Error::corrupt("the pointer to the checkpoint names a folder that is not one of its own")
         .in_file(url)
         .expected(staged_folder(target, &moved.nonce), moved.folder))
+}
+
+/// Writes a claim in the place of one whose writer is gone: of several who try, one gets it. False if another one has.
+///
+/// # Errors
+/// What the bucket says.
+pub(super) fn take_over(objects: &Arc<dyn Objects>, dead: &Object, claim: &Claim) -> Result<bool> {
+    let done = match objects.replace(dead, claim.to_bytes()) {
+        Ok(done) => done,
+        // Not every server knows that condition.
+        Err(_) => {
+            objects.delete(std::slice::from_ref(&dead.key))?;
+            objects.create(&dead.key, claim.to_bytes())?
+        }
+    };
+    Ok(matches!(done, Conditional::Done(_)))
 }
 
 /// Copies that replace something are written beside it under this name, so that the next one finds them.

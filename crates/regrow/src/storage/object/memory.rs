@@ -140,6 +140,17 @@ impl Objects for MemoryObjects {
         })
     }
 
+    fn replace(&self, old: &Object, bytes: Bytes) -> Result<Conditional> {
+        let mut state = self.state();
+        Ok(match state.objects.get(&old.key) {
+            Some((_, object)) if object.tag.is_same(&old.tag) => {
+                Conditional::Done(state.put(&old.key, bytes))
+            }
+            Some((found, object)) => Conditional::Lost(found.clone(), object.tag.clone()),
+            None => Conditional::Lost(Bytes::new(), Tag::new(None, None)),
+        })
+    }
+
     fn delete(&self, keys: &[String]) -> Result<()> {
         let mut state = self.state();
         for key in keys {

@@ -216,6 +216,10 @@ pub(crate) trait Objects: Debug + Send + Sync {
     /// Writes an object that is not there yet. The bytes have a nonce, by which a doubtful answer is settled.
     fn create(&self, key: &str, bytes: Bytes) -> Result<Conditional>;
 
+    /// Writes an object in the place of this version of it, of which `Lost` says that it is there no more. The bytes have a nonce, as
+    /// those of [`create`](Self::create).
+    fn replace(&self, old: &Object, bytes: Bytes) -> Result<Conditional>;
+
     /// Removes objects; none of them need be there.
     fn delete(&self, keys: &[String]) -> Result<()>;
 

@@ -347,16 +347,14 @@ impl NewObjects {
                 self.mark(&self.folder)?;
                 let key = self.key.clone();
                 let moved = Moved { nonce: self.nonce.clone(), folder: self.folder.clone() };
-                let hold = Hold::take(&self.objects, &key)?;
+                let _hold = Hold::take(&self.objects, &key)?;
                 match self.objects.create(&format!("{key}/{MOVED}"), moved.to_bytes())? {
                     Conditional::Done(_) => self.is_over = true,
                     Conditional::Lost(..) => return Err(self.exists()),
                 }
                 // From here on the new checkpoint is there. What cannot be tidied up now, the next overwrite does.
                 let _ = self.objects.delete(&[claim]);
-                if settle(&self.objects, &key, &self.folder, old.prefix()).is_ok() {
-                    hold.has_gone();
-                }
+                let _ = settle(&self.objects, &key, &self.folder, old.prefix());
                 Ok(())
             }
         }

@@ -73,7 +73,8 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
     let hold = Hold::take(objects, &key)?;
     // By now somebody may have replaced what was looked at, or removed it and begun another one.
     let now = Listing::of_checkpoint(objects, below.prefix().to_owned())?;
-    if now.object(MOVED).is_some() || below.is_marked() != now.is_marked() {
+    let has_begun = now.object(CLAIM).is_some() && !now.is_marked();
+    if now.object(MOVED).is_some() || has_begun || below.is_marked() != now.is_marked() {
         return Err(Error::new(ErrorKind::AlreadyExists, "a save to this place has just ended or begun")
             .in_file(at)
             .help("look what is there now"));
@@ -90,7 +91,7 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
     let (mut left, _) = objects.list(&format!("{key}/"), false)?;
     left.retain(|object| object.key != claim);
     let mut removed = delete_all(objects, left)?;
-    hold.has_gone();
+    drop(hold);
     // It goes last: until then it says what the others are.
     objects.delete(&[claim])?;
     if let Some(marker) = below.object(MARKER) {
@@ -168,9 +169,13 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
             check_gone(at, found.as_ref())?;
         }
         let mut all = vec![claim];
-        // Without the manifest the data is what a copy has left.
+        // Without the manifest the data is what a copy has left, if it says so. Of a save the next one writes over it.
         if objects.head(&format!("{key}{MANIFEST_SUFFIX}"))?.is_none() {
-            all.extend(objects.head(&format!("{key}{DATA_SUFFIX}"))?);
+            let has_brought = |object: &Object| {
+                let copied = found.iter().flat_map(|claim| claim.copied.values());
+                copied.into_iter().any(|copied| copied.tag == object.tag.to_string())
+            };
+            all.extend(objects.head(&format!("{key}{DATA_SUFFIX}"))?.filter(has_brought));
         }
         take(all)?;
     }
@@ -179,7 +184,10 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
 
 /// Whether a listing shows a save that has begun and not ended.
 fn is_begun(listing: &Listing) -> bool {
-    listing.object(CLAIM).is_some() && !listing.is_marked() && listing.object(MOVED).is_none()
+    let is_held_alone = listing.objects().all(|(name, _)| name == SETTLING);
+    (listing.object(CLAIM).is_some() || is_held_alone)
+        && !listing.is_marked()
+        && listing.object(MOVED).is_none()
 }
 
 /// Errs if the writer of a folder may still be at it.
@@ -262,6 +270,9 @@ mod tests {
         }
         fn create(&self, key: &str, bytes: Bytes) -> Result<Conditional> {
             self.objects.create(key, bytes)
+        }
+        fn replace(&self, old: &Object, bytes: Bytes) -> Result<Conditional> {
+            self.objects.replace(old, bytes)
         }
         fn delete(&self, keys: &[String]) -> Result<()> {
             self.objects.delete(keys)

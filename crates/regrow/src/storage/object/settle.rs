@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::copy::copy_within;
 use super::listing::Listing;
 use super::marker::{
-    CLAIM, Claim, MARKER, MOVED, OTHER_MARKER, Running, SETTLING, is_bookkeeping, moved_to, nonce,
+    CLAIM, Claim, MARKER, MOVED, OTHER_MARKER, Running, SETTLING, is_bookkeeping, moved_to, nonce, take_over,
 };
 use super::renewal::Renewal;
 use super::{Conditional, Object, Objects};
@@ -18,8 +18,8 @@ use crate::threads::for_each_parallel;
 #[derive(Debug)]
 pub(super) struct Hold {
     objects: Arc<dyn Objects>,
-    /// `None` when it is gone.
-    place: Option<String>,
+    place: String,
+    nonce: String,
     renewal: Option<Renewal>,
     _running: Running,
 }
@@ -30,15 +30,35 @@ impl Hold {
     /// # Errors
     /// `AlreadyExists` if somebody else has it.
     pub(super) fn take(objects: &Arc<dyn Objects>, key: &str) -> Result<Self> {
-        let place = format!("{key}/{SETTLING}");
-        let (running, renewal) = begin(objects, &place)?;
-        let (place, renewal) = (Some(place), Some(renewal));
-        Ok(Self { objects: Arc::clone(objects), place, renewal, _running: running })
+        Self::at(objects, format!("{key}/{SETTLING}"))
     }
 
-    /// The place was given back with what was there.
-    pub(super) fn has_gone(mut self) {
-        self.place = None;
+    fn at(objects: &Arc<dyn Objects>, place: String) -> Result<Self> {
+        let nonce = nonce()?;
+        let running = Running::begin(&nonce);
+        let claim = Claim::new(&nonce);
+        let is_taken = match objects.get(&place)? {
+            None => matches!(objects.create(&place, claim.to_bytes())?, Conditional::Done(_)),
+            Some((found, object)) => {
+                Claim::parse(&found).is_some_and(|found| found.is_gone())
+                    && take_over(objects, &object, &claim)?
+            }
+        };
+        if !is_taken {
+            return Err(Error::new(
+                ErrorKind::AlreadyExists,
+                "another process is replacing or removing this checkpoint",
+            )
+            .in_file(objects.url(&place))
+            .help("wait for it, and try again"));
+        }
+        let renewal = Some(Renewal::begin(objects, &place, &claim));
+        Ok(Self { objects: Arc::clone(objects), place, nonce, renewal, _running: running })
+    }
+
+    fn is_own(&self) -> Result<bool> {
+        let found = self.objects.get(&self.place)?.and_then(|(bytes, _)| Claim::parse(&bytes));
+        Ok(found.is_some_and(|found| found.nonce == self.nonce))
     }
 }
 
@@ -46,9 +66,9 @@ impl Drop for Hold {
     fn drop(&mut self) {
         // What is renewed behind the deletion would stay.
         self.renewal = None;
-        if let Some(place) = self.place.take() {
-            // What cannot be removed is that of somebody who is gone.
-            let _ = self.objects.delete(&[place]);
+        // Whoever settles removes it with the pointer. What cannot be removed is that of somebody who is gone.
+        if matches!(self.is_own(), Ok(true)) {
+            let _ = self.objects.delete(std::slice::from_ref(&self.place));
         }
     }
 }
@@ -71,42 +91,15 @@ pub(super) fn settle_moved(objects: &Arc<dyn Objects>, key: &str, old: Listing) 
 /// # Errors
 /// `AlreadyExists` while another one is at it; what the bucket says.
 pub(super) fn settle(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) -> Result<()> {
-    let settling = format!("{folder}/{SETTLING}");
-    let (running, renewal) = begin(objects, &settling)?;
-    let settled = match points_to(objects, key)? {
+    let _hold = Hold::at(objects, format!("{folder}/{SETTLING}"))?;
+    match points_to(objects, key)? {
         Some(found) if found == folder => bring(objects, key, folder, old_prefix),
         // Somebody else has settled it meanwhile.
         _ => Ok(()),
-    };
-    drop(renewal);
-    let ended = objects.delete(&[settling]);
-    drop(running);
-    settled.and(ended)
-}
-
-/// Takes the place of whoever settles.
-fn begin(objects: &Arc<dyn Objects>, settling: &str) -> Result<(Running, Renewal)> {
-    if let Some((found, _)) = objects.get(settling)?
-        && Claim::parse(&found).is_some_and(|found| found.is_gone())
-    {
-        objects.delete(&[settling.to_owned()])?;
-    }
-    let nonce = nonce()?;
-    let running = Running::begin(&nonce);
-    let claim = Claim::new(&nonce);
-    match objects.create(settling, claim.to_bytes())? {
-        Conditional::Done(_) => Ok((running, Renewal::begin(objects, settling, &claim))),
-        Conditional::Lost(..) => Err(Error::new(
-            ErrorKind::AlreadyExists,
-            "another process is replacing or removing this checkpoint",
-        )
-        .in_file(objects.url(settling))
-        .help("wait for it, and try again; the checkpoint can be read meanwhile")),
     }
 }
 
 /// The folder to which the pointer at `key` leads, if there is one.
-/// The folder that the checkpoint at `key` has moved to.
 pub(super) fn points_to(objects: &Arc<dyn Objects>, key: &str) -> Result<Option<String>> {
     let Some(pointer) = objects.head(&format!("{key}/{MOVED}"))? else { return Ok(None) };
     match moved_to(objects, &pointer) {
@@ -146,7 +139,7 @@ fn bring(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) 
     )?;
     objects.delete(&stale)?;
     copy_within(objects, marker, &format!("{key}/{}", name_of(marker)))?;
-    // While the pointer is there, nobody else can hold the place.
+    // Whoever holds the place has put the pointer there, or gives up when it finds the pointer.
     objects.delete(&[MOVED, CLAIM, SETTLING].map(|name| format!("{key}/{name}")))?;
     // The marker goes last: what is left without one is nobody's checkpoint.
     objects.delete(&files.into_iter().map(|file| file.key).collect::<Vec<_>>())?;

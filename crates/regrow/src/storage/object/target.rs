@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::listing::Listing;
 use super::marker::{
     CLAIM, CLAIM_TIME_MAX, Claim, MARKER, MOVED, SETTLING, claim_of_siblings, is_bookkeeping, is_commit,
+    take_over,
 };
 use super::settle::points_to;
 use super::{Conditional, Object, Objects, key_of};
@@ -126,15 +127,29 @@ pub(super) fn claim_siblings(
     key: &str,
     claim: &Claim,
 ) -> Result<()> {
-    let place = claim_of_siblings(key);
-    if let Some((found, _)) = objects.get(&place)? {
-        check_gone(target, Claim::parse(&found).as_ref())?;
-        objects.delete(std::slice::from_ref(&place))?;
-    }
-    match objects.create(&place, claim.to_bytes())? {
-        Conditional::Done(_) => Ok(()),
-        Conditional::Lost(..) => {
+    match take_claim(objects, target, &claim_of_siblings(key), claim)? {
+        true => Ok(()),
+        false => {
             Err(Error::new(ErrorKind::AlreadyExists, "another save to this target has begun").in_file(target))
+        }
+    }
+}
+
+/// Writes a claim where there is none, or that of somebody who is gone: of several who try, one gets it. False if it is another's.
+///
+/// # Errors
+/// `AlreadyExists` if whose it is may still live; what the bucket says.
+pub(super) fn take_claim(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    place: &str,
+    claim: &Claim,
+) -> Result<bool> {
+    match objects.get(place)? {
+        None => Ok(matches!(objects.create(place, claim.to_bytes())?, Conditional::Done(_))),
+        Some((found, object)) => {
+            check_gone(target, Claim::parse(&found).as_ref())?;
+            take_over(objects, &object, claim)
         }
     }
 }
@@ -171,7 +186,9 @@ fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> 
     if below.is_marked() || below.object(MOVED).is_some() {
         return Ok(None);
     }
-    let Some(claim) = below.object(CLAIM) else { return Ok(None) };
+    // Somebody may have held the place when nothing was there any more, and been killed.
+    let held = below.object(SETTLING).filter(|_| below.objects().all(|(name, _)| name == SETTLING));
+    let Some(claim) = below.object(CLAIM).or(held) else { return Ok(None) };
     let Some((bytes, _)) = objects.get(&claim.key)? else { return Ok(None) };
     check_gone(target, Claim::parse(&bytes).as_ref())?;
     left_for_good(objects, target, below)

@@ -21,12 +21,12 @@ use blake3::Hash;
 use super::copy::copy_within;
 use super::keys::ObjectBlob;
 use super::marker::{
-    CLAIM, COPY, Claim, Copied, MARKER, MOVED, Moved, OTHER_MARKER, Running, claim_of_siblings, is_commit,
-    marker_bytes, nonce, staged_folder,
+    CLAIM, COPY, Claim, Copied, MARKER, MOVED, Moved, OTHER_MARKER, Running, SETTLING, claim_of_siblings,
+    is_commit, marker_bytes, nonce, staged_folder,
 };
 use super::settle::{Hold, points_to, settle, settle_moved};
 use super::sink::ObjectSink;
-use super::target::{Before, check, check_gone, check_name, exists_already, pair_stays};
+use super::target::{Before, check, check_gone, check_name, exists_already, pair_stays, take_claim};
 use super::{Conditional, Object, Objects, key_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
@@ -143,11 +143,9 @@ impl ObjectTransfer {
         let earlier = found.as_ref().and_then(|(bytes, _)| Claim::parse(bytes));
         if found.is_some() {
             check_gone(target, earlier.as_ref())?;
-            // Another copy may have committed between that answer and its end.
-            if new.old_prefix.is_some() && points_to(objects, &new.key)?.as_ref() == Some(&new.folder) {
-                return Err(Error::new(ErrorKind::AlreadyExists, "another copy to this target was faster")
-                    .in_file(target));
-            }
+        }
+        if new.old_prefix.is_some() {
+            new.check_settled()?;
         }
         let copied = earlier.map(|claim| claim.copied).unwrap_or_default();
         if let Target::Siblings { .. } = options.kind {
@@ -155,7 +153,7 @@ impl ObjectTransfer {
         }
         // Before anything of it is looked at: what it vouches for must not be lost now.
         new.state().claim.copied.clone_from(&copied);
-        new.take_claim(&claim_key, found.is_some())?;
+        new.take_claim(&claim_key)?;
         if *options.kind == Target::Folder && new.old_prefix.is_none() {
             new.check_alone(&claim_key, &there)?;
         }
@@ -209,20 +207,28 @@ impl ObjectTransfer {
         Ok(there)
     }
 
-    fn take_claim(&self, claim_key: &str, is_there: bool) -> Result<()> {
+    fn take_claim(&self, claim_key: &str) -> Result<()> {
         let claim = self.state().claim.clone();
-        let is_ours = if is_there {
-            // Of two that take it over one is first, and finds that out here or when it writes it next.
-            self.objects.put(claim_key, claim.to_bytes())?;
-            self.has_claim(claim_key)?
-        } else {
-            matches!(self.objects.create(claim_key, claim.to_bytes())?, Conditional::Done(_))
-        };
-        if !is_ours {
+        if !take_claim(&self.objects, &self.target, claim_key, &claim)? {
             return Err(Error::new(ErrorKind::AlreadyExists, "another copy to this target has begun")
                 .in_file(&self.target));
         }
         self.state().is_over = false;
+        Ok(())
+    }
+
+    /// Errs if another copy has committed since the look at the target: it has the same folder, and removes what is in it when
+    /// all is at its place. Its claim goes once the pointer leads there, and the pointer before whoever settles it ends.
+    fn check_settled(&self) -> Result<()> {
+        let settling = format!("{}/{SETTLING}", self.folder);
+        let is_faster = points_to(&self.objects, &self.key)?.as_ref() == Some(&self.folder);
+        let settles = self.objects.get(&settling)?.map(|(bytes, _)| Claim::parse(&bytes));
+        if is_faster
+            || settles.as_ref().is_some_and(|claim| check_gone(&self.target, claim.as_ref()).is_err())
+        {
+            return Err(Error::new(ErrorKind::AlreadyExists, "another copy to this target was faster")
+                .in_file(&self.target));
+        }
         Ok(())
     }
 
@@ -381,16 +387,14 @@ impl ObjectTransfer {
             return Ok(());
         };
         let moved = Moved { nonce: COPY.to_owned(), folder: self.folder.clone() };
-        let hold = Hold::take(&self.objects, &self.key)?;
+        let _hold = Hold::take(&self.objects, &self.key)?;
         match self.objects.create(&format!("{}/{MOVED}", self.key), moved.to_bytes())? {
             Conditional::Done(_) => self.state().is_over = true,
             Conditional::Lost(..) => return Err(self.was_taken()),
         }
         // From here on the new checkpoint is there. What cannot be tidied up now, the next overwrite does.
         let _ = self.objects.delete(&[claim_key.to_owned()]);
-        if settle(&self.objects, &self.key, &self.folder, old_prefix).is_ok() {
-            hold.has_gone();
-        }
+        let _ = settle(&self.objects, &self.key, &self.folder, old_prefix);
         Ok(())
     }
 

@@ -211,7 +211,12 @@ fn check(world: &World, stage: &mut dyn Stage) -> std::result::Result<(), String
             played += 1;
             let ends = stage.play(works, stops_at);
             let left = stage.left();
-            if let Err(told) = world.check(&stage.root(), works, &ends) {
+            let is_hold = |name: &&String| name.ends_with("regrow-settling.json");
+            let checked = match left.iter().find(is_hold) {
+                Some(hold) => Err(format!("{hold} is left")),
+                None => world.check(&stage.root(), works, &ends),
+            };
+            if let Err(told) = checked {
                 let at = [0, 1].map(|at| format!("{:?} at {} of {}", works[at].name, stops_at[at], len[at]));
                 let [one, other] = at;
                 let left = left.join("\n  ");

@@ -65,9 +65,7 @@ mod write;
 pub(crate) use address::SCHEMES;
 pub(in crate::storage) use objects::KIND;
 pub(crate) use settings::Service;
-pub(crate) use settle::Created;
-#[cfg(test)]
-pub(crate) use settle::Replaced;
+pub(crate) use settle::{Created, Replaced};
 pub(crate) use upload::Upload;
 pub(crate) use write::{Put, PutMode};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::upload::Upload;
-use super::{Bucket, Created, Put, PutMode, SCHEMES, Service};
+use super::{Bucket, Created, Put, PutMode, Replaced, SCHEMES, Service};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::storage::object::{self, Conditional, Object, ObjectStorage, Objects, Tag};
@@ -102,6 +102,14 @@ impl Objects for Bucket {
         Ok(match self.create_settled(key, &bytes)? {
             Created::Ours(tag) => Conditional::Done(tag),
             Created::Theirs(bytes, tag) => Conditional::Lost(bytes, tag),
+        })
+    }
+
+    fn replace(&self, old: &Object, bytes: Bytes) -> Result<Conditional> {
+        Ok(match self.replace_settled(&old.key, &old.tag, &bytes)? {
+            Replaced::Ours(tag) => Conditional::Done(tag),
+            Replaced::Theirs(bytes, tag) => Conditional::Lost(bytes, tag),
+            Replaced::Gone => Conditional::Lost(Bytes::new(), Tag::new(None, None)),
         })
     }
 

@@ -61,7 +61,6 @@ impl Bucket {
     ///
     /// # Errors
     /// As for [`create_settled`](Self::create_settled).
-    #[cfg_attr(not(test), expect(dead_code, reason = "for several writers of one checkpoint"))]
     pub(crate) fn replace_settled(&self, key: &str, old: &Tag, bytes: &Bytes) -> Result<Replaced> {
         self.settled(key, bytes, Some(old))
     }
