@@ -4,7 +4,8 @@ use super::Checkpoint;
 use super::open::identity;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
-use crate::storage::Identity;
+use crate::seal::is_name_of_side_file;
+use crate::storage::{Entry, Found, Identity};
 
 /// Whether the checkpoint that something is put beside is still the one that it was made of.
 #[derive(Debug)]
@@ -63,7 +64,7 @@ impl<'c> Standing<'c> {
         }
         let (Self::Opened(_, at) | Self::At(at, _)) = self;
         // A look that has failed says nothing of what is there: what was there before may lie in what was put.
-        if identity(at).is_some() || matches!(at.look(), Ok(None)) {
+        if identity(at).is_some() || is_gone(at) {
             files.iter().try_for_each(|file| take_away(file))?;
             // Where the checkpoint was removed, its folder was made anew for them.
             if files.iter().any(|file| file.parent().is_same(at)) {
@@ -78,6 +79,16 @@ impl<'c> Standing<'c> {
             Self::Opened(checkpoint, _) => checkpoint.was_replaced(),
             Self::At(at, _) => Error::new(ErrorKind::Replaced, "the checkpoint was replaced").in_file(*at),
         }
+    }
+}
+
+/// Whether a look has shown that there is nothing, or nothing but what is put beside checkpoints.
+fn is_gone(at: &Location) -> bool {
+    let is_beside = |entry: &Entry| entry.name.to_str().is_some_and(is_name_of_side_file);
+    match at.look() {
+        Ok(None) => true,
+        Ok(Some(Found::Folder)) => at.entries().is_ok_and(|entries| entries.iter().all(is_beside)),
+        Ok(Some(_)) | Err(_) => false,
     }
 }
 
