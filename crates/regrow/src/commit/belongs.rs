@@ -119,7 +119,7 @@ fn look_for_strangers(folder: &Location) -> Result<Vec<String>> {
     let own = Own::of(folder);
     for entry in folder.entries()? {
         let name = entry.name.to_string_lossy().into_owned();
-        if name.starts_with(REMOVED_PREFIX) || name.contains(UNCOMMITTED_MARK) || is_on_its_way(&name) {
+        if name.starts_with(REMOVED_PREFIX) || name.contains(UNCOMMITTED_MARK) {
             continue;
         }
         let belongs = match is_real_folder(&entry) {

@@ -11,6 +11,7 @@
 
 use std::path::PathBuf;
 
+use super::standing::take_away;
 use super::{SaveOptions, replace};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::flax::steps::ARRAYS_SUFFIX;
@@ -148,7 +149,7 @@ fn remove_beside(at: &Location) -> Result<Removed> {
     let mut removed = Removed::default();
     for file in side_files_of(at) {
         let Some(Found::File { len_bytes }) = file.look()? else { continue };
-        file.parent().store().delete(file.name().as_encoded_bytes())?;
+        take_away(&file)?;
         removed.add(len_bytes);
     }
     Ok(removed)
