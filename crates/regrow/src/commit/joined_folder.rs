@@ -148,7 +148,14 @@ mod tests {
 
     fn joined(target: &Location, ticket: &str, durable: bool, monitor: &Monitor) -> JoinedFolder {
         let kind = Target::Folder;
-        let options = PublishOptions { kind: &kind, overwrite: false, may_replace: None, durable, monitor };
+        let options = PublishOptions {
+            kind: &kind,
+            overwrite: false,
+            may_replace: None,
+            make_way: None,
+            durable,
+            monitor,
+        };
         JoinedFolder::join(target, ticket, options).unwrap()
     }
 

@@ -22,7 +22,7 @@ use super::transfer::{FILES, SHARE_PREFIX, left_of, read_journal};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
-use crate::storage::{Brought, Left, Transfer, TransferFile, TransferOptions, UNCOMMITTED_MARK};
+use crate::storage::{Brought, Identity, Left, Transfer, TransferFile, TransferOptions, UNCOMMITTED_MARK};
 use crate::store::local::folders::{make_folders, relative_path};
 use crate::store::{Blob, DirectWriter, FileWriter, LocalStore, Store, WriteOptions, missing};
 
@@ -185,7 +185,7 @@ impl Transfer for JoinedTransfer {
         Ok(self.state().brought.clone())
     }
 
-    fn commit(self: Box<Self>) -> Result<()> {
+    fn commit(self: Box<Self>) -> Result<Option<Identity>> {
         Err(Error::invalid("the process that began the copy commits it").in_file(&self.folder))
     }
 }

@@ -7,15 +7,17 @@
 //! those would.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::naming::{self, take_name};
+use super::rename::{exchange, keep_owner_and_mode, rename_new};
 use super::staging::{Place, Staged, Staging, Terms};
 use super::target::{check_file, check_name, resolve};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
-use crate::storage::Publication;
+use crate::storage::{Identity, Publication};
 use crate::store::FileWriter;
 
 /// Errs unless the file at a path, which is there, may be replaced.
@@ -27,6 +29,8 @@ pub struct StagedFile {
     staging: Staging,
     /// What else is asked of a file before it is replaced.
     may_replace: Option<MayReplace>,
+    /// What this takes the place of, if of nothing else: a file, or none.
+    in_place_of: Option<Option<Identity>>,
 }
 
 impl StagedFile {
@@ -50,7 +54,7 @@ impl StagedFile {
             absolute: absolute.clone(),
             check: &|target| check_file(target, terms.overwrite),
         };
-        let staged = Self { staging: Staging::begin(place, terms)?, may_replace };
+        let staged = Self { staging: Staging::begin(place, terms)?, may_replace, in_place_of: None };
         staged.check_found()?;
         Ok(staged)
     }
@@ -101,6 +105,37 @@ impl StagedFile {
             _ => Ok(()),
         }
     }
+
+    /// Gives the file its name, if what has it is what is expected. Another one that has come meanwhile keeps it.
+    fn take_place_of(&self, before: Option<Identity>) -> Result<()> {
+        let (source, target) = (self.single_file(), &self.staging.absolute);
+        let identity = |path: &Path| Location::local(path).identity();
+        let replaced = || {
+            Error::new(ErrorKind::Replaced, "the file was replaced or removed while it was written anew")
+                .in_file(target)
+        };
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists => replaced(),
+            _ => Error::io("cannot give the file its name", target, error),
+        };
+        if before.is_none() {
+            return rename_new(&source, target).map_err(failed);
+        }
+        keep_owner_and_mode(target, &source).map_err(failed)?;
+        let own = identity(&source);
+        match exchange(&source, target).map_err(failed)? {
+            true if identity(&source) == before => Ok(()),
+            true => {
+                // What came out goes back, unless a third one has taken the place since.
+                if identity(target) == own {
+                    exchange(&source, target).map_err(failed)?;
+                }
+                Err(replaced())
+            }
+            false if identity(target) != before => Err(replaced()),
+            false => fs::rename(&source, target).map_err(failed),
+        }
+    }
 }
 
 /// The target as an absolute path, if its name is one to save under.
@@ -124,6 +159,10 @@ impl Staged for StagedFile {
     }
 
     fn take_name(&mut self) -> Result<Option<PathBuf>> {
+        if let Some(before) = self.in_place_of {
+            self.take_place_of(before)?;
+            return Ok(Some(self.staging.own.path.clone()));
+        }
         let (source, target) = (self.single_file(), &self.staging.absolute);
         let check = || {
             check_file(target, self.staging.overwrite)?;
@@ -163,12 +202,16 @@ impl Publication for StagedFile {
     fn commit(self: Box<Self>) -> Result<()> {
         naming::commit(self)
     }
+
+    fn commit_in_place_of(mut self: Box<Self>, before: Option<Identity>) -> Result<()> {
+        self.in_place_of = Some(before);
+        naming::commit(self)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::{Error, ErrorKind};
 
     #[test]
     fn a_file_is_asked_about_only_if_it_is_there() {
@@ -194,5 +237,29 @@ mod tests {
             assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument);
             assert_eq!(fs::read(&path).unwrap(), b"precious");
         }
+    }
+
+    #[test]
+    fn what_has_come_meanwhile_keeps_its_name() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("x");
+        let staged = |text: &str| {
+            let monitor = Monitor::new();
+            let staged = StagedFile::begin(&path, &Terms::of_save(true, true, &monitor), None).unwrap();
+            fs::write(staged.single_file(), text).unwrap();
+            Box::new(staged)
+        };
+        let identity = || Location::local(&path).identity();
+        let is_replaced = |done: Result<()>| done.is_err_and(|error| error.kind() == ErrorKind::Replaced);
+        staged("first").commit_in_place_of(None).unwrap();
+        assert!(is_replaced(staged("new").commit_in_place_of(None)), "somebody is there");
+        let first = identity();
+        staged("second").commit_in_place_of(first).unwrap();
+        assert!(is_replaced(staged("third").commit_in_place_of(first)), "another one is there");
+        assert_eq!(fs::read(&path).unwrap(), b"second");
+        let second = identity();
+        fs::remove_file(&path).unwrap();
+        assert!(is_replaced(staged("third").commit_in_place_of(second)), "it was removed");
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0, "nothing is left");
     }
 }

@@ -160,7 +160,8 @@ fn holds_only_safetensors(folder: &Path) -> bool {
         if entry.file_name().to_str().is_some_and(is_on_its_way) {
             continue;
         }
-        let Some(name) = entry.file_name().to_str().map(str::to_owned).filter(|_| is_file) else {
+        let is_part = |name: &String| is_file || is_staged(name);
+        let Some(name) = entry.file_name().to_str().map(str::to_owned).filter(is_part) else {
             return false;
         };
         names.push(name);
@@ -168,13 +169,21 @@ fn holds_only_safetensors(folder: &Path) -> bool {
     are_of_one_model(&names.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Whether these are the safetensors files of one model and their index, and nothing else but what regrow puts beside them.
+/// Whether these are the safetensors files of one model and their index, and nothing else but what regrow puts beside them. A repair
+/// writes a file of them anew in the same folder.
 pub(crate) fn are_of_one_model(names: &[&str]) -> bool {
     let is_none_of_it = |name: &str| is_name_of_side_file(name) || is_on_its_way(name);
     let names = names.iter().filter(|name| name.contains('/') || !is_none_of_it(name));
+    let (staged, own): (Vec<&str>, Vec<&str>) = names.partition(|name| is_staged(name));
+    let is_all_staged = own.is_empty() && !staged.is_empty();
+    let files = staged.into_iter().filter_map(|name| name.split(UNCOMMITTED_MARK).next()).chain(own);
     let models: Option<HashSet<&str>> =
-        names.map(|name| model_of(name).filter(|_| !name.contains('/'))).collect();
-    models.is_some_and(|models| models.len() <= 1)
+        files.map(|name| model_of(name).filter(|_| !name.contains('/'))).collect();
+    !is_all_staged && models.is_some_and(|models| models.len() <= 1)
+}
+
+fn is_staged(name: &str) -> bool {
+    !name.contains('/') && name.contains(UNCOMMITTED_MARK)
 }
 
 /// What the files of one model begin with, of which this is one: of `m.safetensors`, `m-00001-of-00002.safetensors` and
@@ -208,6 +217,10 @@ mod tests {
         fs::create_dir(root.path().join(staged(crate::parity::BLOCKS_FILE_NAME))).unwrap();
         fs::write(root.path().join(".0123456789abcdef.__lock"), b"").unwrap();
         assert!(holds_only_safetensors(root.path()));
+        fs::create_dir(root.path().join(staged("model-00001-of-00002.safetensors"))).unwrap();
+        assert!(holds_only_safetensors(root.path()), "a file of it that is written anew");
+        fs::remove_file(root.path().join("model.safetensors")).unwrap();
+        assert!(!holds_only_safetensors(root.path()), "it may be the first save of a file");
     }
 
     #[test]

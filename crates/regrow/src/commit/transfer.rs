@@ -26,7 +26,7 @@ use super::{SYNC_LATER_LEN_MAX_BYTES, StagedFile, StagedFolder, StagedSiblings};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
-use crate::storage::{Brought, Left, Target, Transfer, TransferFile, TransferOptions};
+use crate::storage::{Brought, Identity, Left, Target, Transfer, TransferFile, TransferOptions};
 use crate::store::local::folders::{make_folders, relative_path};
 use crate::store::{
     Blob, DirectWriter, FileSink, FileWriter, LocalStore, Store, WriteOptions, WrittenFile, missing,
@@ -283,13 +283,17 @@ impl Transfer for LocalTransfer {
         self.note(at, file.len_bytes, brought.digest)
     }
 
-    fn commit(self: Box<Self>) -> Result<()> {
+    fn commit(self: Box<Self>) -> Result<Option<Identity>> {
+        // The last one is what files beside each other are known by; a name that it gets makes it no other file.
+        let last = self.paths.last().filter(|_| !self.is_folder);
+        let identity = last.and_then(|path| Location::local(path.clone()).identity());
         commit_after(self.staged, |staging| {
             let journal = staging.own.path.join(JOURNAL);
             fs::remove_file(&journal).map_err(|error| Error::io("cannot remove", &journal, error))?;
             staging.stays.store(false, Ordering::Relaxed);
             Ok(())
-        })
+        })?;
+        Ok(identity)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::patterns::check_patterns;
 use super::retry::Retries;
+use super::side_files::take_from_files;
 use super::{AboutCheckpoint, Compression, Layout, SaveOptions, replace};
 use crate::error::{Error, Result};
 use crate::formats::Format;
@@ -28,6 +29,7 @@ pub(super) fn how_published<'a>(kind: &'a Target, options: &'a SaveOptions) -> P
         kind,
         overwrite: options.overwrite,
         may_replace,
+        make_way: if options.overwrite { Some(take_from_files) } else { None },
         durable: !options.not_durable,
         monitor: &options.monitor,
     }

@@ -6,12 +6,15 @@
 //! | then | what is under that name goes | the objects go, the claim last |
 //! | killed between | the next save to the same path removes the rest | the next save there removes the rest |
 //!
+//! Of single files what lies beside them goes first: without its seal a file is whole, and a seal without its file is not.
+//!
 //! What is no checkpoint is refused, and so is a folder with something in it that is no part of one, by the rules of an
 //! overwrite. Links are not followed: neither a link that is named, nor those in the folder.
 
 use std::path::PathBuf;
 
-use super::standing::take_away;
+use super::open::identity;
+use super::standing::{is_gone, take_away};
 use super::{SaveOptions, replace};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::flax::steps::ARRAYS_SUFFIX;
@@ -72,10 +75,16 @@ pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveRe
         },
         false => {
             let what = check(&at)?;
-            let mut removed = at.storage().remove(&at, &what)?;
-            if matches!(what, Removal::Files(_)) {
-                // After the files: whoever seals them meanwhile finds that they are gone.
-                removed.merge(remove_beside(&at)?);
+            let has_beside = matches!(what, Removal::Files(_));
+            let mut removed = Removed::default();
+            if has_beside {
+                removed.merge(remove_all(beside(&at)?)?);
+            }
+            removed.merge(at.storage().remove(&at, &what)?);
+            // Of a save that has ended meanwhile the files are gone now, and what lies beside them is left.
+            let left = if has_beside { beside(&at)? } else { Vec::new() };
+            if !left.is_empty() && identity(&at).is_none() && is_gone(&at) {
+                removed.merge(remove_all(left)?);
             }
             removed
         }
@@ -144,11 +153,20 @@ fn check(at: &Location) -> Result<Removal> {
     }
 }
 
-/// Removes what lies beside files that are gone: seal, signature, parity.
-fn remove_beside(at: &Location) -> Result<Removed> {
-    let mut removed = Removed::default();
+/// What lies beside single files, and its bytes: seal, signature, parity.
+fn beside(at: &Location) -> Result<Vec<(Location, u64)>> {
+    let mut found = Vec::new();
     for file in side_files_of(at) {
-        let Some(Found::File { len_bytes }) = file.look()? else { continue };
+        if let Some(Found::File { len_bytes }) = file.look()? {
+            found.push((file, len_bytes));
+        }
+    }
+    Ok(found)
+}
+
+fn remove_all(files: Vec<(Location, u64)>) -> Result<Removed> {
+    let mut removed = Removed::default();
+    for (file, len_bytes) in files {
         take_away(&file)?;
         removed.add(len_bytes);
     }

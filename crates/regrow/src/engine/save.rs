@@ -90,7 +90,9 @@ fn save_tree(
     let mut side_files = SideFiles::of(options);
     side_files.before(&*publication)?;
     publication.commit()?;
-    take_from_replaced(at, &kind, options.overwrite)?;
+    if !at.commits_by_marker() {
+        take_from_replaced(at, &kind, options.overwrite)?;
+    }
     side_files.after(at)?;
     Ok(SaveReport { reused_bytes, ..SaveReport::new(at.describe(), stored_bytes, tree.len(), data_bytes) })
 }

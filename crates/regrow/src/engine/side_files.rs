@@ -1,12 +1,15 @@
 //! What regrow puts beside a checkpoint when it is saved: its seal, its parity.
 
-use super::SaveOptions;
+use super::open::identity;
 use super::parity::ParityOfSave;
 use super::seal::SealOfSave;
 use super::standing::take_away;
+use super::{SaveOptions, repair, seal, sign};
 use crate::error::Result;
 use crate::location::Location;
-use crate::seal::side_files_of;
+use crate::parity::ParityPlace;
+use crate::seal::{Place, side_files_of};
+use crate::signature;
 use crate::storage::{Publication, Target};
 
 /// What a save puts beside its checkpoint: with it where that can be read before it is committed, else right behind it.
@@ -34,7 +37,13 @@ impl SideFiles {
     pub fn before(&mut self, publication: &dyn Publication) -> Result<()> {
         self.seal.before(publication)?;
         self.parity.before(publication)?;
-        take_from_files(publication.target())
+        let target = publication.target();
+        match target.is_folder() {
+            true => Ok(()),
+            // There files have their names as soon as they are whole, and somebody may have put something beside the new ones.
+            false if target.commits_by_marker() => take_misfits(target),
+            false => take_from_files(target),
+        }
     }
 
     /// After the commit.
@@ -58,7 +67,8 @@ pub(super) fn take_from_files(at: &Location) -> Result<()> {
     side_files_of(at).filter(Location::is_file).try_for_each(|file| take_away(&file))
 }
 
-/// The same when the files have been replaced: somebody may have put something there meanwhile, which was made of the old ones.
+/// The same when the files have been replaced: somebody may have put something there meanwhile that was made of the old ones.
+/// What is of those that are there now stays: it came with a save that was faster, or was made since.
 ///
 /// # Errors
 /// What the storage says; the checkpoint is there.
@@ -66,9 +76,40 @@ pub(super) fn take_from_replaced(at: &Location, kind: &Target, is_overwrite: boo
     if !is_overwrite || *kind == Target::Folder {
         return Ok(());
     }
-    take_from_files(at).map_err(|error| {
+    take_misfits(at).map_err(|error| {
         error.help(
             "the checkpoint was saved; what lies beside it may be of the one before (`regrow seal --remove`)",
         )
     })
 }
+
+/// Takes away what lies beside single files and is not of those that are there now. Reads the files only where something is there.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn take_misfits(at: &Location) -> Result<()> {
+    if !side_files_of(at).any(|file| file.is_file()) {
+        return Ok(());
+    }
+    let before = identity(at);
+    let parity = ParityPlace::of(at);
+    let kinds: [(Fits, Vec<Location>); 3] = [
+        (seal::fits, vec![Place::of(at).file]),
+        (sign::fits, vec![signature::place_of(at).file]),
+        (repair::parity_fits, vec![parity.place.file, parity.blocks]),
+    ];
+    for (fits, files) in kinds {
+        let is_fit = fits(at);
+        if identity(at) != before {
+            // Whoever has replaced them looks for such files, too.
+            return Ok(());
+        }
+        if !is_fit? {
+            files.iter().filter(|file| file.is_file()).try_for_each(take_away)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether what lies beside single files is of these.
+type Fits = fn(&Location) -> Result<bool>;

@@ -6,6 +6,34 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::seal::is_name_of_side_file;
 use crate::storage::{Entry, Found, Identity};
+use crate::store::ByteRange;
+
+/// What is put beside a checkpoint.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SideFile<'f> {
+    /// The document.
+    pub file: &'f Location,
+    /// What is in it.
+    pub bytes: &'f [u8],
+    /// A file that is nothing without it.
+    pub with: Option<&'f Location>,
+}
+
+impl SideFile<'_> {
+    /// Takes it away, unless another one has come in its place.
+    fn take_back(self) -> Result<()> {
+        let Some(Found::File { len_bytes }) = self.file.look()? else { return Ok(()) };
+        if len_bytes != self.bytes.len() as u64 {
+            return Ok(());
+        }
+        let found = self.file.parent().store().get(self.file.name().as_encoded_bytes(), ByteRange::Full)?;
+        if found.is_none_or(|found| *found != *self.bytes) {
+            return Ok(());
+        }
+        take_away(self.file)?;
+        self.with.map_or(Ok(()), take_away)
+    }
+}
 
 /// Whether the checkpoint that something is put beside is still the one that it was made of.
 #[derive(Debug)]
@@ -50,13 +78,13 @@ impl<'c> Standing<'c> {
         at.storage().check_unwritten(at)
     }
 
-    /// Puts files beside the checkpoint, and takes them away again if another one has taken its place by then: what was made
-    /// of the one says of the other that it is damaged. A save that replaces single files looks for such files when it has
-    /// committed, and this looks for such a save when it has put them there: whoever is later finds what is to go.
+    /// Puts a file beside the checkpoint, and takes it away again if another checkpoint has taken the place by then: what was
+    /// made of the one says of the other that it is damaged. A save that replaces single files looks for such files when it has
+    /// committed, and this looks for such a save when it has put one there: whoever is later finds what is to go.
     ///
     /// # Errors
     /// `Replaced`, `AlreadyExists`; what `put` and the storage say.
-    pub(crate) fn put<T>(&self, files: &[&Location], put: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(crate) fn put<T>(&self, side_file: SideFile<'_>, put: impl FnOnce() -> Result<T>) -> Result<T> {
         self.check()?;
         let done = put()?;
         if !self.is_replaced() {
@@ -65,9 +93,11 @@ impl<'c> Standing<'c> {
         let (Self::Opened(_, at) | Self::At(at, _)) = self;
         // A look that has failed says nothing of what is there: what was there before may lie in what was put.
         if identity(at).is_some() || is_gone(at) {
-            files.iter().try_for_each(|file| take_away(file))?;
-            // Where the checkpoint was removed, its folder was made anew for them.
-            if files.iter().any(|file| file.parent().is_same(at)) {
+            // What comes to this place with the other one is to be told from what was put here.
+            let _ = at.storage().finish_unfinished(at);
+            side_file.take_back()?;
+            // Where the checkpoint was removed, its folder was made anew for it.
+            if side_file.file.parent().is_same(at) {
                 at.storage().remove_if_empty(at.path());
             }
         }
@@ -83,7 +113,7 @@ impl<'c> Standing<'c> {
 }
 
 /// Whether a look has shown that there is nothing, or nothing but what is put beside checkpoints.
-fn is_gone(at: &Location) -> bool {
+pub(super) fn is_gone(at: &Location) -> bool {
     let is_beside = |entry: &Entry| entry.name.to_str().is_some_and(is_name_of_side_file);
     match at.look() {
         Ok(None) => true,

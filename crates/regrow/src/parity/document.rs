@@ -101,6 +101,16 @@ impl ParityDocument {
         }
     }
 
+    /// Whether the other one is that of the same parity of the same files, whenever it was made.
+    pub fn is_of_same_parity(&self, other: &Self) -> bool {
+        let of = |document: &Self| (document.covers_folder, document.block_len_bytes, document.ratio.clone());
+        of(self) == of(other)
+            && self.names == other.names
+            && self.len_bytes == other.len_bytes
+            && self.block_crc32 == other.block_crc32
+            && self.parity_crc32 == other.parity_crc32
+    }
+
     /// Of files whose names begin with `stem`, those of a copy whose names begin with `to`.
     pub fn rename(&mut self, stem: &str, to: &str) {
         rename_all(&mut self.names, stem, to);

@@ -113,6 +113,20 @@ impl SealDocument {
         rename_all(&mut self.names, stem, to);
     }
 
+    /// The layout that the checkpoint was opened in.
+    pub fn layout(&self) -> &str {
+        &self.layout
+    }
+
+    /// Whether the other one is a seal of the same files.
+    pub fn has_files_of(&self, other: &Self) -> bool {
+        self.covers_folder == other.covers_folder
+            && self.block_len_bytes == other.block_len_bytes
+            && self.names == other.names
+            && self.len_bytes == other.len_bytes
+            && self.block_crc32 == other.block_crc32
+    }
+
     /// The file's bytes.
     ///
     /// # Errors

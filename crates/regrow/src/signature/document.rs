@@ -238,6 +238,11 @@ impl Signed {
         signed
     }
 
+    /// The layout that the checkpoint was opened in.
+    pub fn layout(&self) -> &str {
+        &self.layout
+    }
+
     /// Whether both speak of the same files.
     pub fn has_files_of(&self, other: &Self) -> bool {
         self.covers_folder == other.covers_folder

@@ -12,6 +12,7 @@
 use std::fmt::Debug;
 use std::path::Path;
 
+use super::Identity;
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
@@ -43,6 +44,8 @@ pub struct PublishOptions<'a> {
     pub overwrite: bool,
     /// What else is asked of a file before it is replaced; folders have checks of their own.
     pub may_replace: Option<fn(&Location) -> Result<()>>,
+    /// What is done right before a single file has its name, where it has that as soon as it is whole.
+    pub make_way: Option<fn(&Location) -> Result<()>>,
     /// Whether `commit` waits until the checkpoint would survive a power cut.
     pub durable: bool,
     /// Counts what is written, and stops when it says so.
@@ -52,7 +55,14 @@ pub struct PublishOptions<'a> {
 impl<'a> PublishOptions<'a> {
     /// Those of one file that takes the place of another one, or none, and is durable.
     pub(crate) fn of_one_file(monitor: &'a Monitor) -> Self {
-        Self { kind: &Target::File, overwrite: true, may_replace: None, durable: true, monitor }
+        Self {
+            kind: &Target::File,
+            overwrite: true,
+            may_replace: None,
+            make_way: None,
+            durable: true,
+            monitor,
+        }
     }
 }
 
@@ -221,6 +231,14 @@ pub trait Publication: Debug + Send + Sync {
     /// become something that may not be replaced; `Cancelled`. The target is then as it was, and what was written is
     /// removed. Only after `NotDurable` the target is the new checkpoint, and may not survive a power cut.
     fn commit(self: Box<Self>) -> Result<()>;
+
+    /// The same of a single file, only in the place of this one, or of none: in one step, where the storage has such a step.
+    ///
+    /// # Errors
+    /// As there; `Replaced` if something else is there.
+    fn commit_in_place_of(self: Box<Self>, _before: Option<Identity>) -> Result<()> {
+        self.commit()
+    }
 }
 
 /// The error of a writer that is not for checkpoints of this kind.

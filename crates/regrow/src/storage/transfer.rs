@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use blake3::Hash;
 
-use super::{PublishOptions, Target};
+use super::{Identity, PublishOptions, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
@@ -47,6 +47,7 @@ impl<'a> TransferOptions<'a> {
             kind: self.kind,
             overwrite: self.overwrite,
             may_replace: self.may_replace,
+            make_way: None,
             durable: self.durable,
             monitor: self.monitor,
         }
@@ -166,9 +167,9 @@ pub trait Transfer: Debug + Send + Sync {
     }
 
     /// Makes it a checkpoint: as [`Publication::commit`](super::Publication::commit), but that what was written stays if
-    /// this fails before the name is given.
+    /// this fails before the name is given. By what files that are no folder are known from now on, if that is known.
     ///
     /// # Errors
     /// As there.
-    fn commit(self: Box<Self>) -> Result<()>;
+    fn commit(self: Box<Self>) -> Result<Option<Identity>>;
 }

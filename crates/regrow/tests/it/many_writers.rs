@@ -30,7 +30,14 @@ fn trees() -> Vec<Tree<Leaf>> {
 }
 
 fn publish_options(monitor: &Monitor) -> PublishOptions<'_> {
-    PublishOptions { kind: &Target::Folder, overwrite: false, may_replace: None, durable: true, monitor }
+    PublishOptions {
+        kind: &Target::Folder,
+        overwrite: false,
+        may_replace: None,
+        make_way: None,
+        durable: true,
+        monitor,
+    }
 }
 
 fn names_in(at: &Location) -> Vec<String> {

@@ -149,8 +149,14 @@ fn a_process_that_has_written_nothing_is_named() {
         let options = in_layout(&layout);
         let monitor = Monitor::new();
         let kind = &Target::Folder;
-        let publish =
-            PublishOptions { kind, overwrite: false, may_replace: None, durable: false, monitor: &monitor };
+        let publish = PublishOptions {
+            kind,
+            overwrite: false,
+            may_replace: None,
+            make_way: None,
+            durable: false,
+            monitor: &monitor,
+        };
         let own = at.storage().publish(&at, publish).unwrap();
         let tree = dict([("w".to_owned(), rows(3).held_by(0, 2))]);
         let writers = layout.format().many_writers().unwrap();

@@ -4,16 +4,16 @@
 use std::sync::Arc;
 
 use crate::bytes::limits::work_space;
-use crate::engine::sign::put;
-use crate::engine::standing::Standing;
+use crate::engine::open::identity;
+use crate::engine::side_files::take_misfits;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::parity::{ParityDocument, ParityPlace, closing};
-use crate::seal::{Place, SealDocument, side_files_of};
+use crate::seal::{Place, SealDocument};
 use crate::signature;
-use crate::storage::PublishOptions;
-use crate::store::{Blob, ReadPath};
+use crate::storage::{Identity, PublishOptions};
+use crate::store::{Blob, FileWriter, ReadPath};
 
 /// Bytes of parity that are copied at once.
 const PIECE_LEN_BYTES: u64 = 4 << 20;
@@ -56,20 +56,21 @@ impl Beside {
         Ok(Self { seal, signature: signature::place_of(source).read("the signature")?, parity })
     }
 
-    /// Puts it beside the copy.
+    /// Puts it beside the copy, by whose identity it is known whether that is still there.
     ///
     /// # Errors
     /// What the storage says, and that the copy is there without it.
-    pub(super) fn put(self, target: &Location) -> Result<()> {
+    pub(super) fn put(self, target: &Location, copied: Option<Identity>) -> Result<()> {
         if self.seal.is_none() && self.signature.is_none() && self.parity.is_none() {
             return Ok(());
         }
-        let files: Vec<Location> = side_files_of(target).collect();
-        match Standing::now(target).put(&files.iter().collect::<Vec<_>>(), || self.put_all(target)) {
-            // A save has followed this copy, and what lies beside its checkpoint is its own matter.
-            Err(error) if error.kind() == ErrorKind::Replaced => Ok(()),
-            put => put,
+        let is_replaced = || copied.is_some() && identity(target) != copied;
+        // A save has followed this copy, and what lies beside its checkpoint is its own matter.
+        if is_replaced() {
+            return Ok(());
         }
+        self.put_all(target)?;
+        if is_replaced() { take_misfits(target) } else { Ok(()) }
     }
 
     fn put_all(self, target: &Location) -> Result<()> {
@@ -80,16 +81,42 @@ impl Beside {
         };
         if let Some(seal) = self.seal {
             let bytes = seal.to_bytes()?;
-            put(&Place::of(target).file, bytes).map_err(|error| written("seal", "seal", error))?;
+            put_new(&Place::of(target).file, bytes).map_err(|error| written("seal", "seal", error))?;
         }
         if let Some(bytes) = self.signature {
-            put(&signature::place_of(target).file, bytes)
+            put_new(&signature::place_of(target).file, bytes)
                 .map_err(|error| written("signature", "sign", error))?;
         }
         if let Some(parity) = self.parity {
             parity.put(&ParityPlace::of(target)).map_err(|error| written("parity", "parity", error))?;
         }
         Ok(())
+    }
+}
+
+/// Puts a small file where there is none: what is there by now is of whoever has followed.
+fn put_new(file: &Location, bytes: Vec<u8>) -> Result<()> {
+    if file.commits_by_marker() {
+        return file.parent().store().put_if_absent(file.name().as_encoded_bytes(), bytes.into()).map(drop);
+    }
+    // On a disk it is to survive a power cut, too.
+    write_new(file, |writer| writer.write(&bytes)).map(drop)
+}
+
+/// Writes a file where there is none; false if there is one.
+fn write_new(file: &Location, write: impl FnOnce(&mut FileWriter) -> Result<()>) -> Result<bool> {
+    let monitor = Monitor::new();
+    let options = PublishOptions { overwrite: false, ..PublishOptions::of_one_file(&monitor) };
+    let written = || -> Result<()> {
+        let publication = file.storage().publish(file, options)?;
+        let mut writer = publication.single_writer(0, 0)?;
+        write(&mut writer)?;
+        writer.finish()?;
+        publication.commit()
+    };
+    match written() {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+        written => written.map(|()| true),
     }
 }
 
@@ -109,20 +136,17 @@ impl Parity {
 
     fn put(self, at: &ParityPlace) -> Result<()> {
         let index = self.document.to_bytes()?;
-        let target = &at.blocks;
-        let publication = target.storage().publish(target, PublishOptions::of_one_file(&Monitor::new()))?;
-        let mut writer = publication.single_writer(0, 0)?;
         let len_bytes = self.document.geometry().parity_len_bytes();
         let mut piece = work_space(PIECE_LEN_BYTES.min(len_bytes))?;
-        for start in (0..len_bytes).step_by(PIECE_LEN_BYTES as usize) {
-            let piece = piece.split_at_mut(PIECE_LEN_BYTES.min(len_bytes - start) as usize).0;
-            self.blocks.read(start, piece, ReadPath::Cached)?;
-            writer.write(piece)?;
-        }
-        writer.write(&index)?;
-        writer.write(&closing(index.len() as u64))?;
-        writer.finish()?;
-        publication.commit()?;
-        put(&at.place.file, index)
+        let is_written = write_new(&at.blocks, |writer| {
+            for start in (0..len_bytes).step_by(PIECE_LEN_BYTES as usize) {
+                let piece = piece.split_at_mut(PIECE_LEN_BYTES.min(len_bytes - start) as usize).0;
+                self.blocks.read(start, piece, ReadPath::Cached)?;
+                writer.write(piece)?;
+            }
+            writer.write(&index)?;
+            writer.write(&closing(index.len() as u64))
+        })?;
+        if is_written { put_new(&at.place.file, index) } else { Ok(()) }
     }
 }

@@ -129,9 +129,9 @@ fn copy_once(source: &Location, target: &Location, options: &CopyOptions) -> Res
     options.monitor.finish()?;
     let beside = Beside::of(source, target)?;
     take_from_files(target)?;
-    transfer.commit()?;
+    let copied = transfer.commit()?;
     take_from_replaced(target, &plan.kind, options.overwrite)?;
-    beside.put(target)?;
+    beside.put(target, copied)?;
     Ok(CopyReport {
         path: target.describe(),
         file_count: plan.files.len(),

@@ -195,9 +195,9 @@ impl SharedCopy {
         monitor.finish()?;
         let beside = Beside::of(&source, &target)?;
         take_from_files(&target)?;
-        transfer.commit()?;
+        let copied = transfer.commit()?;
         take_from_replaced(&target, &plan.kind, options.overwrite)?;
-        beside.put(&target)?;
+        beside.put(&target, copied)?;
         Ok(CopyReport {
             path: target.describe(),
             file_count: plan.files.len(),

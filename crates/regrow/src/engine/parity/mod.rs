@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::seal::{files_of, part_of};
-use super::standing::Standing;
+use super::standing::{SideFile, Standing};
 use super::{Checkpoint, OpenOptions, Retries, SaveOptions, open_with};
 use crate::engine::names::check_no_links;
 use crate::error::{Error, ErrorKind, Result};
@@ -131,11 +131,12 @@ pub(super) fn put(
     let made = Made::of(files, layout, ratio, &place, &mut writer, monitor)?;
     monitor.finish()?;
     let file = &place.file;
-    standing.put(&[file, &blocks], || {
+    let index = made.index;
+    standing.put(SideFile { file, bytes: &index, with: Some(&blocks) }, || {
         // In a bucket the end of the file is the commit.
         writer.finish()?;
         publication.commit()?;
-        file.parent().store().put(file.name().as_encoded_bytes(), made.index.into())
+        file.parent().store().put(file.name().as_encoded_bytes(), index.clone().into())
     })?;
     Ok(ParityReport { path: file.describe(), ..made.report })
 }

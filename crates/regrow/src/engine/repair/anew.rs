@@ -32,6 +32,9 @@ pub(super) fn write_anew(
         writer.finish()?;
         guard.check(name)?;
     }
-    publication.commit()?;
+    match guard.file(name) {
+        Some(before) => publication.commit_in_place_of(before)?,
+        None => publication.commit()?,
+    }
     guard.has_written()
 }

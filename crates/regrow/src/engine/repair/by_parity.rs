@@ -1,6 +1,6 @@
 //! Repair by the parity beside a checkpoint, and by a replica as far as that is better.
 
-use super::guard::Guard;
+use super::guard::{Guard, replaced};
 use super::heal::Heal;
 use super::index::Parity;
 use super::restored::Restored;
@@ -51,7 +51,7 @@ pub(super) fn heal(
     }
     if !report.healed.is_empty() {
         guard.check_folder()?;
-        prove(parity, &damage, heal.restored.lost.len())?;
+        prove(at, parity, &damage, heal.restored.lost.len())?;
     }
     if report.is_parity_damaged && report.lost.is_empty() {
         remake(at, parity, &guard)?;
@@ -91,12 +91,17 @@ fn replica(from: &Location, at: &Location, parity: &Parity) -> Result<Run> {
 }
 
 /// Reads what was written, and errs unless it is what it should be: nothing but what is lost may be damaged.
-fn prove(parity: &Parity, before: &Damage, lost: usize) -> Result<()> {
+fn prove(at: &Location, parity: &Parity, before: &Damage, lost: usize) -> Result<()> {
     let folder = &parity.at.place.folder;
     let run = Run::new(folder, folder.store(), &parity.document);
     let after = Damage::of_data(parity, &run, &Monitor::new())?;
     if after.len() <= lost && after.is_subset(&before.data) {
         return Ok(());
+    }
+    // Whoever replaces files takes their parity away first.
+    let now = Parity::find(at).ok().flatten();
+    if now.is_none_or(|now| now.document.block_crc32 != parity.document.block_crc32) {
+        return Err(replaced(at));
     }
     Err(Error::corrupt("what was written is not what is read back")
         .in_file(&parity.at.place.folder)

@@ -100,6 +100,14 @@ impl<'g> Guard<'g> {
         }
     }
 
+    /// A file of it as it was, on a disk; `None` if nobody has looked at it.
+    pub fn file(&self, name: &str) -> Option<Option<Identity>> {
+        match self.files.get(name) {
+            Some(Seen::File(before)) => Some(*before),
+            Some(Seen::Object(_)) | None => None,
+        }
+    }
+
     /// Takes what is there now for its own, where a file tells one save from another, which the repair may have written itself.
     ///
     /// # Errors
@@ -113,7 +121,7 @@ impl<'g> Guard<'g> {
     }
 }
 
-fn replaced(at: &Location) -> Error {
+pub(super) fn replaced(at: &Location) -> Error {
     Error::new(ErrorKind::Replaced, "the checkpoint was replaced while it was being repaired")
         .in_file(at)
         .help("somebody saves to this path: what is there now is theirs; repair it again if it is damaged")

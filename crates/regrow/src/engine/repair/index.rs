@@ -32,9 +32,14 @@ impl Parity {
         if own.is_none() && behind.is_none() && !at.blocks.is_file() && !at.place.file.is_file() {
             return Ok(None);
         }
-        let is_index_whole = own.is_some() && own == behind;
         let parsed = |bytes: Option<Vec<u8>>| bytes.map(|bytes| ParityDocument::parse(&bytes));
-        let document = match (parsed(behind), parsed(own)) {
+        let (behind, own) = (parsed(behind), parsed(own));
+        // Two who have made it at the same time may each have written one of them.
+        let is_index_whole = match (&behind, &own) {
+            (Some(Ok(behind)), Some(Ok(own))) => behind.is_of_same_parity(own),
+            _ => false,
+        };
+        let document = match (behind, own) {
             (Some(Ok(document)), _) | (_, Some(Ok(document))) => document,
             (_, Some(Err(error))) => return Err(error.in_file(&at.place.file)),
             (Some(Err(error)), None) => return Err(error.in_file(&at.blocks)),

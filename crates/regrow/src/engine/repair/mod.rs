@@ -17,7 +17,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::parity::is_damage;
+use super::parity::{Run, is_damage};
 use super::seal::part_of;
 use super::{OpenOptions, VerifyOptions, open_with, verify_with};
 use crate::error::{Error, ErrorKind, Result};
@@ -45,6 +45,7 @@ pub use recovered::RecoveredFile;
 
 use guard::Guard;
 use index::Parity;
+use scan::Damage;
 
 /// How to repair.
 #[derive(Debug, Clone, Default)]
@@ -174,6 +175,22 @@ pub fn repair(path: impl ToLocation, options: &RepairOptions) -> Result<RepairRe
         monitor.finish().and(report)
     });
     monitor.conclude(report)
+}
+
+/// Whether the parity beside single files, if there is any, is of these.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn parity_fits(at: &Location) -> Result<bool> {
+    let parity = match Parity::find(at) {
+        Ok(Some(parity)) => parity,
+        Ok(None) => return Ok(true),
+        Err(error) if error.kind().is_damage() => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    let folder = &parity.at.place.folder;
+    let run = Run::new(folder, folder.store(), &parity.document);
+    Ok(Damage::of_files(&parity, &run)?.is_none())
 }
 
 fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {

@@ -49,6 +49,15 @@ impl Damage {
         Ok(Self { data, parity: bad, misfits: misfits(run)? })
     }
 
+    /// What is wrong with the files that the parity covers, whatever the parity itself is like.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub fn of_files(parity: &Parity, run: &Run) -> Result<Self> {
+        let data = Self::of_data(parity, run, &Monitor::new())?;
+        Ok(Self { data, parity: BTreeSet::new(), misfits: misfits(run)? })
+    }
+
     /// The blocks of the run that are not what they were.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::digests::Digest;
 use super::names::names_in;
-use super::standing::Standing;
+use super::standing::{SideFile, Standing};
 use super::{Checkpoint, Layout, OpenOptions, Retries, SaveOptions, open_with};
 use crate::bytes::checksum::Crc32;
 use crate::error::{Error, ErrorKind, Result};
@@ -134,7 +134,9 @@ fn make(at: &Location, options: &SealOptions) -> Result<SealReport> {
 fn write(place: &Place, document: &SealDocument, standing: &Standing<'_>) -> Result<PathBuf> {
     let file = &place.file;
     let bytes = document.to_bytes()?;
-    standing.put(&[file], || file.parent().store().put(file.name().as_encoded_bytes(), bytes.into()))?;
+    standing.put(SideFile { file, bytes: &bytes, with: None }, || {
+        file.parent().store().put(file.name().as_encoded_bytes(), bytes.clone().into())
+    })?;
     Ok(file.describe())
 }
 
@@ -179,6 +181,18 @@ fn names_beside(at: &Location, layout: &str) -> Result<Vec<String>> {
             .help("name the folder that holds them"));
     }
     Ok(vec![at.name_text()])
+}
+
+/// Whether the seal beside single files, if there is one, is one of these.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn fits(at: &Location) -> Result<bool> {
+    let place = Place::of(at);
+    let Some(bytes) = place.read("the seal")? else { return Ok(true) };
+    let Ok(seal) = SealDocument::parse(&bytes) else { return Ok(false) };
+    let (now, _) = document_of(at, &place, seal.layout(), &Monitor::new())?;
+    Ok(seal.has_files_of(&now))
 }
 
 fn remove(at: &Location) -> Result<SealReport> {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::digests::Digest;
 use super::seal::{files_of, part_of};
-use super::standing::Standing;
+use super::standing::{SideFile, Standing};
 use super::{OpenOptions, Retries, open_with};
 use crate::error::{Error, Result, ResultExt};
 use crate::location::{Location, ToLocation};
@@ -92,7 +92,7 @@ fn sign_once(at: &Location, key: &PrivateKey, options: &SignOptions) -> Result<S
     };
     document.add(key).in_file(&file)?;
     let bytes = document.to_bytes()?;
-    standing.put(&[&file], || put(&file, bytes))?;
+    standing.put(SideFile { file: &file, bytes: &bytes, with: None }, || put(&file, bytes.clone()))?;
     Ok(SignReport {
         path: file.describe(),
         file_count: signed.names.len(),
@@ -122,6 +122,17 @@ fn earlier(at: &Location, signed: &Signed) -> Result<Option<SignatureDocument>> 
     // One that cannot be read is replaced, like one of other files.
     let document = SignatureDocument::parse(&bytes).ok();
     Ok(document.filter(|document| document.unverified().is_ok_and(|earlier| earlier.has_files_of(signed))))
+}
+
+/// Whether the signature beside single files, if there is one, is one of these.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn fits(at: &Location) -> Result<bool> {
+    let Some(bytes) = place_of(at).read("the signature")? else { return Ok(true) };
+    let signed = SignatureDocument::parse(&bytes).and_then(|document| document.unverified());
+    let Ok(signed) = signed else { return Ok(false) };
+    Ok(signed.has_files_of(&signed_of(at, signed.layout(), &Monitor::new())?))
 }
 
 /// Writes a signature in one step.

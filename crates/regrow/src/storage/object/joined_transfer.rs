@@ -15,7 +15,9 @@ use super::{Objects, key_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
-use crate::storage::{Brought, Left, Target, Transfer, TransferFile, TransferOptions, no_such_file};
+use crate::storage::{
+    Brought, Identity, Left, Target, Transfer, TransferFile, TransferOptions, no_such_file,
+};
 use crate::store::{Blob, FileWriter, missing};
 
 /// What this process brings to a copy of another one.
@@ -137,7 +139,7 @@ impl Transfer for JoinedTransfer {
         Ok(self.state().brought.clone())
     }
 
-    fn commit(self: Box<Self>) -> Result<()> {
+    fn commit(self: Box<Self>) -> Result<Option<Identity>> {
         Err(Error::invalid("the process that began the copy commits it").in_file(&self.target))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -67,6 +67,9 @@ pub(super) struct Claim {
     /// Nobody is at it any more: the writer has said so.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_released: bool,
+    /// Whoever has it writes nothing, and removes what a writer has left that is gone: that takes moments, and others wait for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_sweeping: bool,
     /// What a copy has brought here, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub copied: BTreeMap<String, Copied>,
@@ -90,8 +93,16 @@ impl Claim {
     /// Of this process, now.
     pub(super) fn new(nonce: &str) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let (pid, copied) = (std::process::id(), BTreeMap::new());
-        Self { nonce: nonce.to_owned(), host: host(), pid, since, renewed: 0, is_released: false, copied }
+        Self {
+            nonce: nonce.to_owned(),
+            host: host(),
+            pid: std::process::id(),
+            since,
+            renewed: 0,
+            is_released: false,
+            is_sweeping: false,
+            copied: BTreeMap::new(),
+        }
     }
 
     pub(super) fn to_bytes(&self) -> Bytes {
@@ -243,6 +254,59 @@ pub(super) fn take_over(objects: &Arc<dyn Objects>, dead: &Object, claim: &Claim
         }
     };
     Ok(matches!(done, Conditional::Done(_)))
+}
+
+/// Takes the claim of somebody who is gone, to remove what that one has left: nobody else takes it over until that is done. `None` if
+/// another one has.
+///
+/// # Errors
+/// What the bucket says.
+pub(super) fn take_left(objects: &Arc<dyn Objects>, dead: &Object) -> Result<Option<Running>> {
+    let nonce = nonce()?;
+    let running = Running::begin(&nonce);
+    let claim = Claim { is_sweeping: true, ..Claim::new(&nonce) };
+    Ok(take_over(objects, dead, &claim)?.then_some(running))
+}
+
+/// A claim as it is once nobody is any more at what takes moments, or that has taken too long: to bring a checkpoint to its place, to
+/// remove what a writer has left.
+///
+/// # Errors
+/// What the bucket says.
+pub(super) fn claim_at(objects: &Arc<dyn Objects>, key: &str) -> Result<Option<(Option<Claim>, Object)>> {
+    let mut wait = Wait::begin(objects.hold_waited_for());
+    loop {
+        let Some((bytes, object)) = objects.get(key)? else { return Ok(None) };
+        let claim = Claim::parse(&bytes);
+        let is_short = |claim: &Claim| claim.is_sweeping || key.ends_with(SETTLING);
+        let is_awaited = claim.as_ref().is_some_and(|claim| is_short(claim) && !claim.is_gone());
+        if !is_awaited || !wait.again() {
+            return Ok(Some((claim, object)));
+        }
+    }
+}
+
+/// Looks again and again, each time a little later.
+#[derive(Debug)]
+pub(super) struct Wait {
+    until: Instant,
+    next: Duration,
+}
+
+impl Wait {
+    pub(super) fn begin(time_max: Duration) -> Self {
+        Self { until: Instant::now() + time_max, next: Duration::from_millis(20) }
+    }
+
+    /// Waits; false once the time is over.
+    pub(super) fn again(&mut self) -> bool {
+        if Instant::now() >= self.until {
+            return false;
+        }
+        std::thread::sleep(self.next);
+        self.next = (self.next * 2).min(Duration::from_secs(1));
+        true
+    }
 }
 
 /// Copies that replace something are written beside it under this name, so that the next one finds them.

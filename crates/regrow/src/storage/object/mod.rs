@@ -36,6 +36,13 @@
 //! From `regrow-moved.json` on a reader goes where it points; Orbax sees the old checkpoint until the settling begins,
 //! none while it lasts, and then the new one. A writer that died while settling leaves a whole checkpoint, which the
 //! next overwrite settles first.
+//!
+//! Whoever is in another one's way for moments only says so, and others wait for it:
+//!
+//! ```text
+//! a hold      T/regrow-settling.json                       somebody replaces or removes what is there, or brings it there
+//! a claim     with `is_sweeping` in it                     somebody removes what a writer has left that is gone
+//! ```
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -153,6 +160,9 @@ impl std::fmt::Display for Tag {
     }
 }
 
+/// How long one waits at most for somebody else who replaces or removes a checkpoint.
+const HOLD_WAITED_FOR: Duration = Duration::from_secs(20);
+
 /// What came of creating or replacing an object under a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Conditional {
@@ -244,6 +254,12 @@ pub(crate) trait Objects: Debug + Send + Sync {
     /// How often a writer says that it lives.
     fn claim_renewed_every(&self) -> Duration {
         renewal::EVERY
+    }
+
+    /// How long one waits for somebody else who replaces or removes a checkpoint: most of these copy within the bucket, which takes
+    /// seconds.
+    fn hold_waited_for(&self) -> Duration {
+        HOLD_WAITED_FOR
     }
 
     /// What tells this storage from all others, by which a cache on disk knows its objects. No secret is in it. `None`

@@ -10,12 +10,12 @@ use super::copy::copy_within;
 use super::listing::Listing;
 use super::marker::{
     CLAIM, Claim, MARKER, MOVED, Moved, OTHER_MARKER, Running, claim_of_siblings, marker_bytes, marker_line,
-    nonce, staged_folder,
+    nonce, staged_folder, take_left,
 };
 use super::renewal::Renewal;
 use super::settle::{Hold, settle, settle_moved, sweep};
 use super::sink::ObjectSink;
-use super::target::{Before, check, claim_siblings};
+use super::target::{Before, check, claim_siblings, has_begun};
 use super::{Conditional, Object, Objects, Tag, key_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
@@ -47,6 +47,7 @@ pub(super) fn begin(
         monitor: options.monitor.clone(),
         nonce: nonce.clone(),
         old: None,
+        make_way: options.make_way,
         state: Arc::default(),
         flushing: Mutex::default(),
         reused_bytes: AtomicU64::new(0),
@@ -65,13 +66,12 @@ pub(super) fn begin(
     }
     match before {
         Before::Nothing => {}
-        Before::Leftovers(left) => {
-            // The claim goes last: until then it says what the others are.
-            let (claim, others): (Vec<Object>, Vec<Object>) =
-                left.into_iter().partition(|object| object.key.ends_with(CLAIM));
-            for part in [others, claim] {
-                objects.delete(&part.into_iter().map(|object| object.key).collect::<Vec<_>>())?;
-            }
+        Before::Leftovers(dead, left) => {
+            // The claim goes last: until then it says what the others are. Of several who find it one gets it.
+            let Some(_running) = take_left(objects, &dead)? else { return Err(has_begun(target)) };
+            let others = left.into_iter().map(|object| object.key).filter(|key| *key != dead.key);
+            objects.delete(&others.collect::<Vec<_>>())?;
+            objects.delete(&[dead.key])?;
         }
         Before::Old(old) => {
             let old = settle_moved(objects, &key, old)?;
@@ -94,9 +94,7 @@ pub(super) fn begin(
             new.renewal = Some(Renewal::begin(objects, &claim, &content));
             Ok(Box::new(new))
         }
-        Conditional::Lost(..) => {
-            Err(Error::new(ErrorKind::AlreadyExists, "another save to this target has begun").in_file(target))
-        }
+        Conditional::Lost(..) => Err(has_begun(target)),
     }
 }
 
@@ -121,6 +119,7 @@ pub(super) fn join(
         monitor: options.monitor.clone(),
         nonce: nonce.to_owned(),
         old: None,
+        make_way: None,
         state: Arc::default(),
         flushing: Mutex::default(),
         reused_bytes: AtomicU64::new(0),
@@ -164,6 +163,7 @@ struct NewObjects {
     nonce: String,
     /// What this replaces.
     old: Option<Listing>,
+    make_way: Option<fn(&Location) -> Result<()>>,
     state: Arc<Mutex<State>>,
     /// Held while gathered files are written.
     flushing: Mutex<()>,
@@ -211,20 +211,12 @@ impl NewObjects {
         Ok(format!("{}/{name}", self.folder))
     }
 
-    fn sink(&self, key: String, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
+    fn sink(&self, key: String, expected_len_bytes: u64, checksums_from: u64) -> Result<ObjectSink> {
         let (state, noted) = (Arc::clone(&self.state), key.clone());
         let on_finish = Box::new(move |len_bytes: u64, tag: Tag| {
             locked(&state).written.insert(noted, (len_bytes, tag));
         });
-        let sink = ObjectSink::begin(
-            &*self.objects,
-            &key,
-            expected_len_bytes,
-            checksums_from,
-            &self.monitor,
-            on_finish,
-        )?;
-        Ok(FileWriter::new(sink))
+        ObjectSink::begin(&*self.objects, &key, expected_len_bytes, checksums_from, &self.monitor, on_finish)
     }
 
     /// Writes the small files that were gathered, many at once.
@@ -425,7 +417,7 @@ impl Publication for NewObjects {
 
     fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
         let key = self.take_name(name)?;
-        self.sink(key, expected_len_bytes, checksums_from)
+        self.sink(key, expected_len_bytes, checksums_from).map(FileWriter::new)
     }
 
     fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
@@ -434,7 +426,10 @@ impl Publication for NewObjects {
         }
         let key = key_of(&self.objects, self.target.path())?;
         // The object appears when it is whole, and not before: that is the commit.
-        self.sink(key, expected_len_bytes, checksums_from)
+        let sink = self.sink(key, expected_len_bytes, checksums_from)?;
+        let Some(make_way) = self.make_way else { return Ok(FileWriter::new(sink)) };
+        let target = self.target.clone();
+        Ok(FileWriter::new(sink.before_end(Box::new(move || make_way(&target)))))
     }
 
     fn sibling_writer(&self, at: usize, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
@@ -446,7 +441,7 @@ impl Publication for NewObjects {
         // Nobody has taken this one for dead.
         self.check_claim()?;
         let key = key_of(&self.objects, self.target.with_suffix(suffix).path())?;
-        self.sink(key, expected_len_bytes, checksums_from)
+        self.sink(key, expected_len_bytes, checksums_from).map(FileWriter::new)
     }
 
     /// A copy within the bucket: each checkpoint has objects of its own, and stays whole when the other is deleted.

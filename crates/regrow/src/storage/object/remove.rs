@@ -13,9 +13,10 @@ use std::sync::Arc;
 use super::listing::Listing;
 use super::marker::{
     CLAIM, Claim, MARKER, MOVED, OTHER_MARKER, Running, SETTLING, claim_of_siblings, is_bookkeeping, nonce,
+    take_left,
 };
-use super::settle::{Hold, settle_moved};
-use super::target::{check_gone, check_replaceable, claim_siblings, left_for_good};
+use super::settle::{Hold, settle_moved, sweep};
+use super::target::{check_gone, check_replaceable, claim_siblings, has_begun, left_for_good};
 use super::{Conditional, Object, Objects, key_of, split};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::pytree_data::{DATA_SUFFIX, MANIFEST_SUFFIX};
@@ -64,6 +65,11 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
         return Err(Error::invalid("a bucket itself is no checkpoint").in_file(at));
     }
     let below = settle_moved(objects, &key, Listing::of_checkpoint(objects, format!("{key}/"))?)?;
+    if let Some(claim) = below.object(CLAIM).filter(|_| !below.is_marked())
+        && let Some((found, _)) = objects.get(&claim.key)?
+    {
+        check_gone(at, Claim::parse(&found).as_ref())?;
+    }
     check_replaceable(objects, at, &below).map_err(|error| match error.kind() {
         ErrorKind::InvalidArgument => {
             error.help("all of it would be removed: move it elsewhere, or remove it yourself")
@@ -91,9 +97,12 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
     let (mut left, _) = objects.list(&format!("{key}/"), false)?;
     left.retain(|object| object.key != claim);
     let mut removed = delete_all(objects, left)?;
+    // What overwrites of it have left: the next save to this place finds nothing to replace, and does not look for it.
+    let swept = sweep(objects, &key);
     drop(hold);
     // It goes last: until then it says what the others are.
     objects.delete(&[claim])?;
+    swept?;
     if let Some(marker) = below.object(MARKER) {
         removed.add(marker.len_bytes);
     }
@@ -142,8 +151,9 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
     };
     let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
     if !below.is_empty() && (at.name_text().contains(UNCOMMITTED_MARK) || is_begun(&below)) {
-        check_dead(objects, at, &below, force)?;
+        let dead = check_dead(objects, at, &below, force)?;
         if let Some(left) = left_for_good(objects, at, &below)? {
+            let _running = take_claim_of(objects, at, dead)?;
             take(left)?;
         }
     } else if below.object(MOVED).is_some() {
@@ -158,16 +168,19 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
     for folder in folders.iter().filter(|folder| is_left(folder)) {
         let left = Listing::of_checkpoint(objects, format!("{parent}{folder}/"))?;
         let at = at.with_name(folder);
-        check_dead(objects, &at, &left, force)?;
+        let dead = check_dead(objects, &at, &left, force)?;
         if let Some(left) = left_for_good(objects, &at, &left)? {
+            let _running = take_claim_of(objects, &at, dead)?;
             take(left)?;
         }
     }
     for claim in files.into_iter().filter(|file| is_left(file.key.get(parent.len()..).unwrap_or_default())) {
-        let found = objects.get(&claim.key)?.and_then(|(bytes, _)| Claim::parse(&bytes));
+        let Some((bytes, claim)) = objects.get(&claim.key)? else { continue };
+        let found = Claim::parse(&bytes);
         if !force {
             check_gone(at, found.as_ref())?;
         }
+        let _running = take_claim_of(objects, at, Some(claim.clone()))?;
         let mut all = vec![claim];
         // Without the manifest the data is what a copy has left, if it says so. Of a save the next one writes over it.
         if objects.head(&format!("{key}{MANIFEST_SUFFIX}"))?.is_none() {
@@ -190,19 +203,35 @@ fn is_begun(listing: &Listing) -> bool {
         && listing.object(MOVED).is_none()
 }
 
-/// Errs if the writer of a folder may still be at it.
-fn check_dead(objects: &Arc<dyn Objects>, at: &Location, listing: &Listing, force: bool) -> Result<()> {
-    if force {
-        return Ok(());
+/// Takes the claim of somebody who is gone, if there is one, until what that one has left is removed.
+fn take_claim_of(objects: &Arc<dyn Objects>, at: &Location, dead: Option<Object>) -> Result<Option<Running>> {
+    match dead {
+        Some(dead) => take_left(objects, &dead)?.map(Some).ok_or_else(|| has_begun(at)),
+        None => Ok(None),
     }
+}
+
+/// Errs if the writer of a folder may still be at it; its claim, if there is one.
+fn check_dead(
+    objects: &Arc<dyn Objects>,
+    at: &Location,
+    listing: &Listing,
+    force: bool,
+) -> Result<Option<Object>> {
     // Whoever finishes an overwrite says so in a claim of its own, when the pointer has led to the folder.
     if let Some(claim) = listing.object(CLAIM).or_else(|| listing.object(SETTLING)) {
-        let found = objects.get(&claim.key)?.and_then(|(bytes, _)| Claim::parse(&bytes));
-        return check_gone(at, found.as_ref());
+        let found = objects.get(&claim.key)?;
+        if !force {
+            check_gone(at, found.as_ref().and_then(|(bytes, _)| Claim::parse(bytes)).as_ref())?;
+        }
+        return Ok(found.map(|(_, object)| object));
+    }
+    if force {
+        return Ok(None);
     }
     let modified = listing.objects().map(|(_, object)| object.modified).max();
     match is_recent(modified) {
-        false => Ok(()),
+        false => Ok(None),
         true => Err(Error::new(ErrorKind::AlreadyExists, "its writer may still be at it")
             .in_file(at)
             .expected(format_args!("no change for {} minutes", RESPECTED_FOR.as_secs() / 60), "a later one")
@@ -217,7 +246,6 @@ mod tests {
     use bytes::Bytes;
 
     use super::super::marker::Moved;
-    use super::super::settle::sweep;
     use super::super::{MemoryObjects, ObjectStorage, Tag, Upload};
     use super::*;
     use crate::store::Suits;
@@ -229,6 +257,8 @@ mod tests {
     struct Overtaken {
         objects: MemoryObjects,
         meanwhile: Mutex<Option<Meanwhile>>,
+        /// Whether objects are replaced under a condition, which not every server knows.
+        knows_conditions: bool,
     }
 
     impl std::fmt::Debug for Overtaken {
@@ -272,7 +302,10 @@ mod tests {
             self.objects.create(key, bytes)
         }
         fn replace(&self, old: &Object, bytes: Bytes) -> Result<Conditional> {
-            self.objects.replace(old, bytes)
+            match self.knows_conditions {
+                true => self.objects.replace(old, bytes),
+                false => Err(Error::unsupported("this server does not know If-Match")),
+            }
         }
         fn delete(&self, keys: &[String]) -> Result<()> {
             self.objects.delete(keys)
@@ -295,7 +328,8 @@ mod tests {
         let objects = MemoryObjects::new("b");
         objects.put(&format!("{folder}/{CLAIM}"), Claim::new("of-it").to_bytes()).unwrap();
         objects.put(&format!("{folder}/data"), Bytes::from_static(b"...")).unwrap();
-        let objects: Arc<dyn Objects> = Arc::new(Overtaken { objects, meanwhile: Mutex::new(meanwhile) });
+        let (meanwhile, knows_conditions) = (Mutex::new(meanwhile), true);
+        let objects: Arc<dyn Objects> = Arc::new(Overtaken { objects, meanwhile, knows_conditions });
         let at = Location::new(Arc::new(ObjectStorage::new(Arc::clone(&objects))), "x");
         (objects, at)
     }
@@ -336,6 +370,29 @@ mod tests {
         let (objects, _) = begun(STAGED, None);
         sweep(&objects, "x").unwrap();
         assert_eq!(names(&objects), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_claim_is_taken_over_from_a_server_that_knows_no_conditions() {
+        let bucket = MemoryObjects::new("b");
+        let (meanwhile, knows_conditions) = (Mutex::new(None), false);
+        let objects: Arc<dyn Objects> =
+            Arc::new(Overtaken { objects: bucket.clone(), meanwhile, knows_conditions });
+        let dead = |objects: &Arc<dyn Objects>| {
+            objects.put("x", Claim::new("of the dead").to_bytes()).unwrap();
+            objects.head("x").unwrap().unwrap()
+        };
+        let now = || Claim::parse(&objects.get("x").unwrap().unwrap().0).unwrap();
+        let found = dead(&objects);
+        let running = take_left(&objects, &found).unwrap().unwrap();
+        assert!(now().is_sweeping && !now().is_gone());
+        drop(running);
+        assert!(now().is_gone(), "who has taken it has ended");
+        // Under a condition the second of two is told so.
+        let objects: Arc<dyn Objects> = Arc::new(bucket);
+        let found = dead(&objects);
+        assert!(take_left(&objects, &found).unwrap().is_some());
+        assert!(take_left(&objects, &found).unwrap().is_none());
     }
 
     #[test]

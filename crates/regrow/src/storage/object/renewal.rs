@@ -155,6 +155,7 @@ mod tests {
                 kind: &kind,
                 overwrite: true,
                 may_replace: None,
+                make_way: None,
                 durable: true,
                 monitor: &monitor,
             };

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::copy::copy_within;
 use super::listing::Listing;
 use super::marker::{
-    CLAIM, Claim, MARKER, MOVED, OTHER_MARKER, Running, SETTLING, is_bookkeeping, moved_to, nonce, take_over,
+    CLAIM, Claim, MARKER, MOVED, OTHER_MARKER, Running, SETTLING, Wait, is_bookkeeping, moved_to, nonce,
+    take_left, take_over,
 };
 use super::renewal::Renewal;
 use super::{Conditional, Object, Objects};
@@ -25,10 +26,10 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// Takes the place.
+    /// Takes the place; waits a while for somebody else who has it.
     ///
     /// # Errors
-    /// `AlreadyExists` if somebody else has it.
+    /// `AlreadyExists` if that one keeps it.
     pub(super) fn take(objects: &Arc<dyn Objects>, key: &str) -> Result<Self> {
         Self::at(objects, format!("{key}/{SETTLING}"))
     }
@@ -37,14 +38,11 @@ impl Hold {
         let nonce = nonce()?;
         let running = Running::begin(&nonce);
         let claim = Claim::new(&nonce);
-        let is_taken = match objects.get(&place)? {
-            None => matches!(objects.create(&place, claim.to_bytes())?, Conditional::Done(_)),
-            Some((found, object)) => {
-                Claim::parse(&found).is_some_and(|found| found.is_gone())
-                    && take_over(objects, &object, &claim)?
+        let mut wait = Wait::begin(objects.hold_waited_for());
+        while !try_take(objects, &place, &claim)? {
+            if wait.again() {
+                continue;
             }
-        };
-        if !is_taken {
             return Err(Error::new(
                 ErrorKind::AlreadyExists,
                 "another process is replacing or removing this checkpoint",
@@ -69,6 +67,17 @@ impl Drop for Hold {
         // Whoever settles removes it with the pointer. What cannot be removed is that of somebody who is gone.
         if matches!(self.is_own(), Ok(true)) {
             let _ = self.objects.delete(std::slice::from_ref(&self.place));
+        }
+    }
+}
+
+/// Whether a hold was taken: nobody has it, or somebody who is gone.
+fn try_take(objects: &Arc<dyn Objects>, place: &str, claim: &Claim) -> Result<bool> {
+    match objects.get(place)? {
+        None => Ok(matches!(objects.create(place, claim.to_bytes())?, Conditional::Done(_))),
+        Some((found, object)) => {
+            Ok(Claim::parse(&found).is_some_and(|found| found.is_gone())
+                && take_over(objects, &object, claim)?)
         }
     }
 }
@@ -155,20 +164,26 @@ pub(super) fn sweep(objects: &Arc<dyn Objects>, key: &str) -> Result<()> {
         format!("{}.{name}", key)
     };
     for folder in staged.iter().map(folder_of).collect::<BTreeSet<_>>() {
-        let has = |name: &str| staged.iter().any(|object| object.key == format!("{folder}/{name}"));
-        // What goes last says until then what the others are.
-        let last = match objects.get(&format!("{folder}/{CLAIM}"))? {
-            // Between that answer and its end it may have committed: then the pointer leads there.
-            Some((claim, _)) if Claim::parse(&claim).is_some_and(|claim| claim.is_gone()) => {
-                (points_to(objects, key)?.as_deref() != Some(&folder)).then_some(CLAIM)
+        let claim = |name: &str| -> Result<Option<(Option<Claim>, Object)>> {
+            let key = format!("{folder}/{name}");
+            if !staged.iter().any(|object| object.key == key) {
+                return Ok(None);
             }
-            Some(_) => None,
-            // The claim goes once the pointer is there, and the pointer once all is at its name: what neither of them knows is
-            // settled, and whoever did that was killed before the end. Others write folders of such names, too.
-            None if has(SETTLING) && points_to(objects, key)?.as_deref() != Some(&folder) => Some(SETTLING),
-            None => None,
+            Ok(objects.get(&key)?.map(|(bytes, object)| (Claim::parse(&bytes), object)))
         };
-        if let Some(last) = last {
+        // What goes last says until then what the others are. The claim goes once the pointer is there, and the pointer once all is at
+        // its name: what neither of them knows is settled, and whoever did that was killed before the end. Others write folders of such
+        // names, too.
+        let found = match claim(CLAIM)? {
+            Some(found) => Some((CLAIM, found)),
+            None => claim(SETTLING)?.map(|found| (SETTLING, found)),
+        };
+        let dead = found.filter(|(_, (claim, _))| claim.as_ref().is_some_and(Claim::is_gone));
+        // Between that answer and its end it may have committed: then the pointer leads there.
+        if let Some((last, (_, object))) = dead
+            && points_to(objects, key)?.as_deref() != Some(&folder)
+            && let Some(_running) = take_left(objects, &object)?
+        {
             let inside =
                 staged.iter().filter(|object| folder_of(object) == folder).map(|object| object.key.clone());
             let (last, others): (Vec<String>, Vec<String>) = inside.partition(|key| key.ends_with(last));

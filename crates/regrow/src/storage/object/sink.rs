@@ -21,6 +21,9 @@ const PIECE_LEN_BYTES: usize = 256 << 10;
 /// What is done when the object is there: its length and its tag are noted.
 pub(super) type OnFinish = Box<dyn FnOnce(u64, Tag) + Send>;
 
+/// What is done right before it is there.
+pub(super) type BeforeEnd = Box<dyn FnOnce() -> Result<()> + Send>;
+
 /// One new object.
 pub(super) struct ObjectSink {
     name: PathBuf,
@@ -35,9 +38,15 @@ pub(super) struct ObjectSink {
     counted_bytes: u64,
     monitor: Monitor,
     on_finish: OnFinish,
+    before_end: Option<BeforeEnd>,
 }
 
 impl ObjectSink {
+    /// Has something be done right before the object is there.
+    pub(super) fn before_end(self, before_end: BeforeEnd) -> Self {
+        Self { before_end: Some(before_end), ..self }
+    }
+
     pub(super) fn begin(
         objects: &dyn Objects,
         key: &str,
@@ -58,6 +67,7 @@ impl ObjectSink {
             counted_bytes: 0,
             monitor: monitor.clone(),
             on_finish,
+            before_end: None,
         })
     }
 
@@ -137,7 +147,8 @@ impl FileSink for ObjectSink {
         }
         self.count()?;
         let len_bytes = self.sent_bytes;
-        let Self { upload, mut checksums, on_finish, .. } = *self;
+        let Self { upload, mut checksums, on_finish, before_end, .. } = *self;
+        before_end.map_or(Ok(()), |before_end| before_end())?;
         let tag = upload.finish()?;
         on_finish(len_bytes, tag);
         Ok(WrittenFile { len_bytes, block_crc32c: checksums.finish() })

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::listing::Listing;
 use super::marker::{
-    CLAIM, CLAIM_TIME_MAX, Claim, MARKER, MOVED, SETTLING, claim_of_siblings, is_bookkeeping, is_commit,
-    take_over,
+    CLAIM, CLAIM_TIME_MAX, Claim, MARKER, MOVED, SETTLING, claim_at, claim_of_siblings, is_bookkeeping,
+    is_commit, take_over,
 };
 use super::settle::points_to;
 use super::{Conditional, Object, Objects, key_of};
@@ -19,8 +19,8 @@ use crate::storage::{PublishOptions, Target, UNCOMMITTED_MARK};
 pub(super) enum Before {
     /// Nothing.
     Nothing,
-    /// What a writer has left that is gone: its objects.
-    Leftovers(Vec<Object>),
+    /// What a writer has left that is gone: its claim, and all of its objects.
+    Leftovers(Object, Vec<Object>),
     /// A checkpoint, or a file, that may be replaced.
     Old(Listing),
 }
@@ -95,8 +95,10 @@ pub(super) fn check(
             Err(other("the target is a file, and this layout is a folder"))
         }
         (Target::Folder, false, false) => {
-            if let Some(left) = leftovers(objects, target, &below)? {
-                return Ok(Before::Leftovers(left));
+            match leftovers(objects, target, &below)? {
+                Left::Nothing => {}
+                Left::Gone => return check(objects, target, options),
+                Left::These(claim, left) => return Ok(Before::Leftovers(claim, left)),
             }
             if !options.overwrite {
                 return Err(exists());
@@ -106,6 +108,11 @@ pub(super) fn check(
         }
         _ => Err(exists()),
     }
+}
+
+/// The error of who was slower than another one.
+pub(super) fn has_begun(target: &Location) -> Error {
+    Error::new(ErrorKind::AlreadyExists, "another save to this target has begun").in_file(target)
 }
 
 pub(super) fn pair_stays(file: &Location) -> Error {
@@ -129,9 +136,7 @@ pub(super) fn claim_siblings(
 ) -> Result<()> {
     match take_claim(objects, target, &claim_of_siblings(key), claim)? {
         true => Ok(()),
-        false => {
-            Err(Error::new(ErrorKind::AlreadyExists, "another save to this target has begun").in_file(target))
-        }
+        false => Err(has_begun(target)),
     }
 }
 
@@ -145,10 +150,10 @@ pub(super) fn take_claim(
     place: &str,
     claim: &Claim,
 ) -> Result<bool> {
-    match objects.get(place)? {
+    match claim_at(objects, place)? {
         None => Ok(matches!(objects.create(place, claim.to_bytes())?, Conditional::Done(_))),
         Some((found, object)) => {
-            check_gone(target, Claim::parse(&found).as_ref())?;
+            check_gone(target, found.as_ref())?;
             take_over(objects, &object, claim)
         }
     }
@@ -178,20 +183,32 @@ pub(super) fn check_unwritten(objects: &Arc<dyn Objects>, at: &Location) -> Resu
     Ok(())
 }
 
-/// The objects of a save that never ended, if that is what is there, and its writer is gone.
+/// What a look for a save that never ended has found.
+enum Left {
+    /// None.
+    Nothing,
+    /// It is no more what the list has shown.
+    Gone,
+    /// Its claim, and all of its objects; its writer is gone.
+    These(Object, Vec<Object>),
+}
+
+/// The objects of a save that never ended, if that is what is there.
 ///
 /// # Errors
 /// `AlreadyExists` if the writer may still be at it.
-fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> Result<Option<Vec<Object>>> {
+fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> Result<Left> {
     if below.is_marked() || below.object(MOVED).is_some() {
-        return Ok(None);
+        return Ok(Left::Nothing);
     }
     // Somebody may have held the place when nothing was there any more, and been killed.
     let held = below.object(SETTLING).filter(|_| below.objects().all(|(name, _)| name == SETTLING));
-    let Some(claim) = below.object(CLAIM).or(held) else { return Ok(None) };
-    let Some((bytes, _)) = objects.get(&claim.key)? else { return Ok(None) };
-    check_gone(target, Claim::parse(&bytes).as_ref())?;
-    left_for_good(objects, target, below)
+    let Some(claim) = below.object(CLAIM).or(held) else { return Ok(Left::Nothing) };
+    let Some((found, claim)) = claim_at(objects, &claim.key)? else { return Ok(Left::Gone) };
+    check_gone(target, found.as_ref())?;
+    // It has committed since that list, or somebody else has begun.
+    let left = left_for_good(objects, target, below)?;
+    Ok(left.map_or(Left::Gone, |left| Left::These(claim, left)))
 }
 
 /// What a writer has left in a folder that is gone, as a list has shown before; `None` if it is a checkpoint by now. It may have
@@ -220,7 +237,7 @@ pub(super) fn left_for_good(
     }
     match (before.object(CLAIM), all.iter().find(|object| name_of(object) == CLAIM)) {
         (Some(before), Some(now)) if before.tag.is_known() && !before.tag.is_same(&now.tag) => {
-            Err(Error::new(ErrorKind::AlreadyExists, "another save to this target has begun").in_file(at))
+            Err(has_begun(at))
         }
         // Somebody else has removed it, and is about to write here.
         (Some(_), None) => Ok(None),

@@ -21,8 +21,8 @@ use blake3::Hash;
 use super::copy::copy_within;
 use super::keys::ObjectBlob;
 use super::marker::{
-    CLAIM, COPY, Claim, Copied, MARKER, MOVED, Moved, OTHER_MARKER, Running, SETTLING, claim_of_siblings,
-    is_commit, marker_bytes, nonce, staged_folder,
+    CLAIM, COPY, Claim, Copied, MARKER, MOVED, Moved, OTHER_MARKER, Running, SETTLING, claim_at,
+    claim_of_siblings, is_commit, marker_bytes, nonce, staged_folder,
 };
 use super::settle::{Hold, points_to, settle, settle_moved};
 use super::sink::ObjectSink;
@@ -31,7 +31,9 @@ use super::{Conditional, Object, Objects, key_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
-use crate::storage::{Brought, Left, Marker, Target, Transfer, TransferFile, TransferOptions, no_such_file};
+use crate::storage::{
+    Brought, Identity, Left, Marker, Target, Transfer, TransferFile, TransferOptions, no_such_file,
+};
 use crate::store::{Blob, FileWriter, missing};
 
 /// The name of a single file before the commit.
@@ -123,12 +125,11 @@ impl ObjectTransfer {
             Target::Folder => {
                 match check(objects, target, options.as_publish())? {
                     Before::Nothing => {}
-                    Before::Leftovers(left) => there = left,
+                    Before::Leftovers(_, left) => there = left,
                     Before::Old(old) => {
                         let old = settle_moved(objects, &new.key, old)?;
                         new.old_prefix = Some(old.prefix().to_owned());
                         new.folder = staged_folder(&new.key, COPY);
-                        there = objects.list(&format!("{}/", new.folder), false)?.0;
                     }
                 }
                 new.claim_key = Some(format!("{}/{CLAIM}", new.folder));
@@ -139,13 +140,14 @@ impl ObjectTransfer {
             new.left = vec![Left::Nothing; new.files.len()];
             return Ok(new);
         };
-        let found = objects.get(&claim_key)?;
-        let earlier = found.as_ref().and_then(|(bytes, _)| Claim::parse(bytes));
+        let found = claim_at(objects, &claim_key)?;
+        let earlier = found.as_ref().and_then(|(claim, _)| claim.clone());
         if found.is_some() {
             check_gone(target, earlier.as_ref())?;
         }
         if new.old_prefix.is_some() {
             new.check_settled()?;
+            there = objects.list(&format!("{}/", new.folder), false)?.0;
         }
         let copied = earlier.map(|claim| claim.copied).unwrap_or_default();
         if let Target::Siblings { .. } = options.kind {
@@ -222,7 +224,7 @@ impl ObjectTransfer {
     fn check_settled(&self) -> Result<()> {
         let settling = format!("{}/{SETTLING}", self.folder);
         let is_faster = points_to(&self.objects, &self.key)?.as_ref() == Some(&self.folder);
-        let settles = self.objects.get(&settling)?.map(|(bytes, _)| Claim::parse(&bytes));
+        let settles = claim_at(&self.objects, &settling)?.map(|(claim, _)| claim);
         if is_faster
             || settles.as_ref().is_some_and(|claim| check_gone(&self.target, claim.as_ref()).is_err())
         {
@@ -399,17 +401,17 @@ impl ObjectTransfer {
     }
 
     /// Gives the one file its name.
-    fn commit_file(&self, claim_key: &str) -> Result<()> {
+    fn commit_file(&self, claim_key: &str) -> Result<Identity> {
         let key = self.key(0)?;
         let staged = self.objects.head(key)?.ok_or_else(|| missing(self.objects.url(key).into()))?;
-        copy_within(&self.objects, &staged, &self.key)?;
+        let tag = copy_within(&self.objects, &staged, &self.key)?;
         self.state().is_over = true;
         // The claim goes last: until then it says what the other is. What cannot be removed, the next copy removes.
         let _ = self
             .objects
             .delete(&[key.to_owned()])
             .and_then(|()| self.objects.delete(&[claim_key.to_owned()]));
-        Ok(())
+        Ok(Identity::of_objects(tag.text()))
     }
 
     fn key(&self, at: usize) -> Result<&str> {
@@ -491,20 +493,25 @@ impl Transfer for ObjectTransfer {
         self.finished(at, brought.digest, brought.is_verified)
     }
 
-    fn commit(self: Box<Self>) -> Result<()> {
+    fn commit(self: Box<Self>) -> Result<Option<Identity>> {
         self.monitor.check()?;
         self.monitor.enter(Stage::Commit);
         self.monitor.timed(Stage::Commit, 0, || {
-            let Some(claim_key) = &self.claim_key else { return Ok(()) };
+            // Too long to have been copied from elsewhere: it was there when its last part was.
+            let Some(claim_key) = &self.claim_key else { return Ok(None) };
             self.check_claim()?;
             self.check_objects()?;
             match self.kind {
-                Target::Folder => self.commit_folder(claim_key),
-                Target::File => self.commit_file(claim_key),
+                Target::Folder => self.commit_folder(claim_key).map(|()| None),
+                Target::File => self.commit_file(claim_key).map(Some),
                 Target::Siblings { .. } => {
-                    self.state().is_over = true;
+                    let mut state = self.state();
+                    state.is_over = true;
+                    let last = self.files.last().and_then(|file| state.claim.copied.get(&file.name));
+                    let identity = last.map(|last| Identity::of_objects(&*last.tag));
+                    drop(state);
                     let _ = self.objects.delete(std::slice::from_ref(claim_key));
-                    Ok(())
+                    Ok(identity)
                 }
             }
         })

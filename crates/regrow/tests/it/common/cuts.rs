@@ -117,6 +117,7 @@ pub fn save_shares(
         kind: &Target::Folder,
         overwrite: options.overwrite,
         may_replace: None,
+        make_way: None,
         durable: !options.not_durable,
         monitor: &monitor,
     };

@@ -25,6 +25,8 @@ pub struct Save {
     pub file: &'static str,
     pub over: Over,
     pub processes: usize,
+    /// Whether all that is saved has a seal and parity.
+    pub is_sealed: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +71,8 @@ impl Save {
             layout: self.layout(),
             overwrite: true,
             base: base.cloned(),
+            seal: self.is_sealed,
+            parity: self.is_sealed.then(|| "1/1".parse().unwrap()),
             ..SaveOptions::default()
         };
         if self.processes == 1 {
@@ -104,7 +108,9 @@ impl Save {
 
 impl Scene for Save {
     fn name(&self) -> String {
-        format!("{} {} {} over {:?} by {}", self.file, self.layout, self.options, self.over, self.processes)
+        let sealed = if self.is_sealed { " sealed" } else { "" };
+        let Self { file, layout, options, over, processes, .. } = self;
+        format!("{file} {layout} {options}{sealed} over {over:?} by {processes}")
     }
 
     fn prepare(&self, root: &Location) {
@@ -140,7 +146,9 @@ impl Scene for Save {
         if self.generation(&target)? != Some(OLD) {
             return Err("the next save is not there".to_owned());
         }
-        check_names(&target.parent(), |name| name.starts_with(self.file) && !name.contains("tmp"))
+        let is_own =
+            |name: &str| name.starts_with(self.file) || self.is_sealed && name.starts_with("regrow.");
+        check_names(&target.parent(), |name| is_own(name) && !name.contains("tmp"))
     }
 }
 
@@ -167,13 +175,27 @@ pub fn saves() -> Vec<Save> {
     let mut saves = Vec::new();
     for over in [Over::Nothing, Over::Old] {
         for (layout, options, file) in layouts.clone() {
-            saves.push(Save { layout, options, file, over, processes: 1 });
+            saves.push(Save { layout, options, file, over, processes: 1, is_sealed: false });
         }
         for (layout, options) in [("regrow", json!({})), ("orbax", json!({}))] {
-            saves.push(Save { layout, options, file: "ckpt", over, processes: 2 });
+            saves.push(Save { layout, options, file: "ckpt", over, processes: 2, is_sealed: false });
         }
     }
-    saves.push(Save { layout: "regrow", options: json!({}), file: "ckpt", over: Over::Base, processes: 1 });
+    saves.push(Save {
+        layout: "regrow",
+        options: json!({}),
+        file: "ckpt",
+        over: Over::Base,
+        processes: 1,
+        is_sealed: false,
+    });
+    for (layout, options, file) in layouts {
+        if ["ckpt.msgpack", "ckpt"].contains(&file)
+            && options.as_object().is_none_or(|options| !options.contains_key("use_ocdbt"))
+        {
+            saves.push(Save { layout, options, file, over: Over::Old, processes: 1, is_sealed: true });
+        }
+    }
     saves
 }
 

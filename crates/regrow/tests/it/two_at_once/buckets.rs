@@ -10,13 +10,18 @@ use regrow::Result;
 use regrow::location::{Location, StorageOptions};
 use regrow_testkit::object_server::{BucketState, ObjectServer, Stop};
 
-use super::{Actor, End, Ends, Stage, Work, check, play};
+use serde_json::{Value, json};
+
+use super::{Actor, End, Ends, Stage, Work, World, check, kills, play};
 
 const BUCKET: &str = "two";
 
 /// By these names the server knows the two.
 const NAMES: [&str; 2] = ["ya29.first", "ya29.second"];
 const JUDGE: &str = "ya29.judge";
+
+/// Objects that say who is at work.
+const CLAIMS: [&str; 3] = ["regrow-writing.json", "regrow-settling.json", "-tmp-copy"];
 
 fn root(server: &ObjectServer, scheme: &str, client: &str) -> Location {
     let options = match scheme {
@@ -77,20 +82,73 @@ fn begin(server: &ObjectServer, scheme: &str, nth: usize, work: &Work, stops_at:
 struct Bucket {
     server: ObjectServer,
     scheme: &'static str,
-    before: BucketState,
+    pasts: Vec<BucketState>,
+}
+
+impl Bucket {
+    /// A bucket in which a world has begun, in each of its pasts.
+    fn of(world: &World, scheme: &'static str) -> Self {
+        let server = ObjectServer::start().unwrap();
+        server.create_bucket(BUCKET);
+        (world.prepare)(&root(&server, scheme, JUDGE));
+        let mut bucket = Self { server, scheme, pasts: Vec::new() };
+        let before = bucket.now();
+        for work in &world.killed {
+            bucket.server.put_back(&before);
+            bucket.server.record();
+            // Files beside each other are not replaced there.
+            let _ = (work.act)(&root(&bucket.server, scheme, JUDGE));
+            let history = bucket.server.recorded();
+            let states: Vec<BucketState> = history.states().collect();
+            for (nth, at) in kills(states.len() as u64).enumerate() {
+                bucket.server.put_back(&states[at as usize]);
+                if nth % 2 == 1 {
+                    bucket.age_claims();
+                }
+                let past = bucket.now();
+                bucket.pasts.push(past);
+            }
+        }
+        if bucket.pasts.is_empty() {
+            bucket.pasts.push(before);
+        }
+        bucket
+    }
+
+    fn now(&self) -> BucketState {
+        self.server.record();
+        self.server.recorded().states().next().unwrap()
+    }
+
+    /// Has the claims be those of another machine, of long ago.
+    fn age_claims(&self) {
+        let keys = self.server.keys(BUCKET, "work/run");
+        for key in keys.iter().filter(|key| CLAIMS.iter().any(|claim| key.ends_with(claim))) {
+            let mut claim: Value = serde_json::from_slice(&self.server.get(BUCKET, key).unwrap()).unwrap();
+            claim["host"] = json!("elsewhere 0");
+            claim["since"] = json!(1);
+            claim["renewed"] = json!(1);
+            self.server.put(BUCKET, key, claim.to_string());
+        }
+    }
 }
 
 impl Stage for Bucket {
-    fn steps_alone(&mut self, work: &Work) -> u64 {
-        self.server.put_back(&self.before);
+    fn past_count(&self) -> usize {
+        self.pasts.len()
+    }
+
+    fn put_back(&mut self, past: usize) {
+        self.server.put_back(&self.pasts[past]);
+    }
+
+    fn steps_alone(&mut self, work: &Work) -> (u64, End) {
         self.server.clear_requests();
-        // It may find nothing to do.
-        let _ = begin(&self.server, self.scheme, 0, work, u64::MAX).end();
-        self.server.requests().len() as u64
+        let end = begin(&self.server, self.scheme, 0, work, u64::MAX).end();
+        (self.server.requests().len() as u64, end)
     }
 
     fn play(&mut self, works: [&Work; 2], stops_at: [u64; 2]) -> Ends {
-        self.server.put_back(&self.before);
         let start = |nth: usize| begin(&self.server, self.scheme, nth, works[nth], stops_at[nth]);
         play([&|| start(0), &|| start(1)])
     }
@@ -105,14 +163,7 @@ impl Stage for Bucket {
 }
 
 fn check_all(name: &str, scheme: &'static str) {
-    super::check_all(name, |world| {
-        let server = ObjectServer::start().unwrap();
-        server.create_bucket(BUCKET);
-        (world.prepare)(&root(&server, scheme, JUDGE));
-        server.record();
-        let before = server.recorded().states().next().unwrap();
-        check(world, &mut Bucket { server, scheme, before })
-    });
+    super::check_all(name, |world| check(world, &mut Bucket::of(world, scheme)));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! The test starts itself as the two.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -13,10 +14,10 @@ use std::{env, fs, io};
 use regrow::ErrorKind;
 use regrow::location::Location;
 use regrow_testkit::copy_folder;
-use regrow_testkit::trace::{Action, Call, Observer, mark, observe, writes};
+use regrow_testkit::trace::{Action, Call, Fault, Observer, mark, observe, writes};
 
 use super::worlds::worlds;
-use super::{Actor, End, Ends, Stage, Work, World, check, play};
+use super::{Actor, End, Ends, Stage, Work, World, check, kills, play};
 use crate::common::child::child;
 
 const ROOT: &str = "REGROW_TEST_TWO_ROOT";
@@ -33,7 +34,8 @@ fn does_what_it_is_told_to() {
         return;
     };
     let world = worlds().into_iter().find(|known| known.name == world).unwrap();
-    let work = world.works.into_iter().find(|known| known.name == work).unwrap();
+    let mut works = world.works.into_iter().chain(world.killed);
+    let work = works.find(|known| known.name == work).unwrap();
     let root = Location::local(Path::new(&root));
     mark();
     let ended = (work.act)(&root);
@@ -112,16 +114,22 @@ impl Actor for Traced {
         let (kind, message) = failed.split_once(' ').unwrap();
         let kind = super::OVERTAKEN
             .into_iter()
-            .chain([ErrorKind::Corrupt])
+            .chain([ErrorKind::Corrupt, ErrorKind::InvalidArgument])
             .find(|known| format!("{known:?}") == kind);
         Err((kind.unwrap_or(ErrorKind::Internal), message.to_owned()))
     }
 }
 
-fn begin(root: &Path, world: &World, work: &str, stops_at: u64, count: &Arc<AtomicU64>) -> Box<dyn Actor> {
-    let count = Arc::clone(count);
+/// A child that is told what to do.
+fn told(root: &Path, world: &World, work: &str) -> Command {
     let mut child = child("two_at_once::calls::does_what_it_is_told_to");
     child.env(ROOT, root).env(WORLD, &world.name).env(WORK, work);
+    child
+}
+
+fn begin(root: &Path, world: &World, work: &str, stops_at: u64, count: &Arc<AtomicU64>) -> Box<dyn Actor> {
+    let count = Arc::clone(count);
+    let mut child = told(root, world, work);
     let (reach, reached) = channel();
     let (go, goes_on) = channel();
     let (done, is_done) = channel();
@@ -156,36 +164,94 @@ fn may_trace() -> bool {
     }
 }
 
+/// Kills at a call.
+struct Killer {
+    at: u64,
+    count: u64,
+}
+
+impl Observer for Killer {
+    fn at_mark(&mut self, _is_first: bool) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn begins(&mut self, _thread: libc::pid_t, call: &Call) -> io::Result<Action> {
+        let is_it = writes(call) && self.count == self.at;
+        self.count += u64::from(writes(call));
+        Ok(if is_it { Action::Fault(Fault::Kill) } else { Action::Make })
+    }
+
+    fn ended(&mut self, _thread: libc::pid_t, _result: i64) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 struct Disk<'w> {
     world: &'w World,
     folder: tempfile::TempDir,
+    pasts: usize,
 }
 
-impl Disk<'_> {
+impl<'w> Disk<'w> {
+    /// A folder in which a world has begun, in each of its pasts.
+    fn of(world: &'w World) -> Self {
+        // In memory if the system has some.
+        let folder = regrow_testkit::memory_folder().unwrap();
+        let mut disk = Self { world, folder, pasts: 0 };
+        (world.prepare)(&Location::local(disk.path()));
+        disk.keep();
+        for work in &world.killed {
+            disk.put_back(0);
+            for at in kills(disk.steps_alone(work).0) {
+                disk.put_back(0);
+                observe(&mut told(&disk.path(), world, &work.name), &mut Killer { at, count: 0 }).unwrap();
+                disk.keep();
+            }
+        }
+        if !world.killed.is_empty() {
+            fs::remove_dir_all(disk.past(0)).unwrap();
+            for past in 1..disk.pasts {
+                fs::rename(disk.past(past), disk.past(past - 1)).unwrap();
+            }
+            disk.pasts -= 1;
+        }
+        disk
+    }
+
     fn path(&self) -> PathBuf {
         self.folder.path().join("root")
     }
 
-    /// All as it was before.
-    fn put_back(&self) {
-        let _ = fs::remove_dir_all(self.path());
-        copy_folder(&self.folder.path().join("before"), &self.path()).unwrap();
+    fn past(&self, nth: usize) -> PathBuf {
+        self.folder.path().join(format!("past-{nth}"))
+    }
+
+    /// Keeps what is there as one more past.
+    fn keep(&mut self) {
         fs::create_dir_all(self.path().join("run")).unwrap();
+        copy_folder(&self.path(), &self.past(self.pasts)).unwrap();
+        self.pasts += 1;
     }
 }
 
 impl Stage for Disk<'_> {
-    fn steps_alone(&mut self, work: &Work) -> u64 {
-        self.put_back();
+    fn past_count(&self) -> usize {
+        self.pasts
+    }
+
+    fn put_back(&mut self, past: usize) {
+        let _ = fs::remove_dir_all(self.path());
+        copy_folder(&self.past(past), &self.path()).unwrap();
+    }
+
+    fn steps_alone(&mut self, work: &Work) -> (u64, End) {
         let count = Arc::new(AtomicU64::new(0));
         let actor = begin(&self.path(), self.world, &work.name, u64::MAX, &count);
-        // It may find nothing to do.
-        let _ = actor.end();
-        count.load(Ordering::Relaxed)
+        let end = actor.end();
+        (count.load(Ordering::Relaxed), end)
     }
 
     fn play(&mut self, works: [&Work; 2], stops_at: [u64; 2]) -> Ends {
-        self.put_back();
         let start =
             |nth: usize| begin(&self.path(), self.world, &works[nth].name, stops_at[nth], &Arc::default());
         play([&|| start(0), &|| start(1)])
@@ -211,12 +277,7 @@ impl Stage for Disk<'_> {
 
 fn check_all(name: &str) {
     if may_trace() {
-        super::check_all(name, |world| {
-            // In memory if the system has some.
-            let folder = regrow_testkit::memory_folder().unwrap();
-            (world.prepare)(&Location::local(folder.path().join("before")));
-            check(world, &mut Disk { world, folder })
-        });
+        super::check_all(name, |world| check(world, &mut Disk::of(world)));
     }
 }
 

@@ -12,13 +12,14 @@ mod calls;
 mod worlds;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use regrow::location::Location;
 use regrow::{ErrorKind, Result};
 
-/// What is in a place: the generation of each checkpoint, by its name.
+/// What is in a place: the generation of each checkpoint, by its name; and what lies beside one, by what it is.
 type State = BTreeMap<String, u8>;
 
 /// What is done to a place.
@@ -50,13 +51,26 @@ struct World {
     name: String,
     /// The first two are saves of the same kind.
     works: Vec<Work>,
-    /// What is there before.
+    /// What is there before, unless somebody was killed.
     before: State,
+    /// Whether a byte of what is there before has become another one.
+    is_damaged: bool,
+    /// Works of which somebody was killed at some moment, before the two begin.
+    killed: Vec<Work>,
     prepare: Box<dyn Fn(&Location)>,
     /// What is there, each of it whole and verified, or what is wrong.
     look: Box<Look<State>>,
     /// The next save, and what it has to leave.
     next: Box<Look<()>>,
+}
+
+/// What somebody does whom nobody disturbs.
+struct Alone {
+    /// Its requests, or system calls.
+    steps: u64,
+    leaves: State,
+    /// The kind of its error, if it has one.
+    fails: Option<ErrorKind>,
 }
 
 /// How one of the two has ended.
@@ -66,9 +80,11 @@ type End = std::result::Result<(), (ErrorKind, String)>;
 type Ends = [End; 2];
 
 /// What somebody who came too late, or who was overtaken, is told.
-const OVERTAKEN: [ErrorKind; 7] = [
+const OVERTAKEN: [ErrorKind; 8] = [
     ErrorKind::AlreadyExists,
     ErrorKind::NotFound,
+    // Of a folder that has just been emptied.
+    ErrorKind::NotACheckpoint,
     ErrorKind::Replaced,
     ErrorKind::SourceChanged,
     // Of files beside each other on a disk: the other one has the folder, and stands still.
@@ -87,12 +103,17 @@ impl World {
     }
 
     /// What may be there when both have ended.
-    fn allowed(&self, works: [&Work; 2], ends: &Ends) -> Vec<State> {
+    fn allowed(&self, before: &State, works: [&Work; 2], alone: [&Alone; 2], ends: &Ends) -> Vec<State> {
         let orders = [[0, 1], [1, 0]];
         let after = |order: [usize; 2]| {
-            let mut state = self.before.clone();
+            let mut state = before.clone();
             for at in order.into_iter().filter(|at| ends[*at].is_ok()) {
-                (works[at].after)(&mut state);
+                let is_housekeeping = works[at].kind == Kind::Housekeeping;
+                // Of what somebody has left who was killed, it decides what that comes to.
+                match is_housekeeping && !self.killed.is_empty() && state == *before {
+                    true => state = alone[at].leaves.clone(),
+                    false => (works[at].after)(&mut state),
+                }
             }
             state
         };
@@ -100,13 +121,25 @@ impl World {
     }
 
     /// Errs with what is wrong with the place, which is changed.
-    fn check(&self, root: &Location, works: [&Work; 2], ends: &Ends) -> std::result::Result<(), String> {
+    fn check(
+        &self,
+        root: &Location,
+        before: &State,
+        works: [&Work; 2],
+        alone: [&Alone; 2],
+        ends: &Ends,
+    ) -> std::result::Result<(), String> {
         for (at, end) in ends.iter().enumerate() {
             let Err((kind, message)) = end else { continue };
             let other = works[1 - at];
             // Who repairs may meet half of what another one puts beside the checkpoint.
             let are_both_at_it = works.iter().all(|work| work.kind == Kind::Housekeeping);
-            let may_be_told = OVERTAKEN.contains(kind) || are_both_at_it && *kind == ErrorKind::Corrupt;
+            let is_damaged =
+                self.is_damaged && works[at].kind == Kind::Housekeeping && works[at].name != worlds::REPAIR;
+            let may_be_corrupt = are_both_at_it || is_damaged;
+            let is_said_alone = alone[at].fails == Some(*kind);
+            let may_be_told =
+                OVERTAKEN.contains(kind) || is_said_alone || may_be_corrupt && *kind == ErrorKind::Corrupt;
             if !may_be_told {
                 return Err(format!("{} ended with {kind:?}: {message}", works[at].name));
             }
@@ -120,7 +153,7 @@ impl World {
             return Err("both have failed".to_owned());
         }
         let found = (self.look)(root)?;
-        let allowed = self.allowed(works, ends);
+        let allowed = self.allowed(before, works, alone, ends);
         if !allowed.contains(&found) {
             return Err(format!("{found:?} is there and not {allowed:?}"));
         }
@@ -175,8 +208,14 @@ fn ended(actor: &mut Box<dyn Actor>, timeout: Duration) -> Option<()> {
 
 /// Where the two are played, and how many steps one of them takes alone.
 trait Stage {
-    /// Requests, or system calls, of a work that nobody disturbs.
-    fn steps_alone(&mut self, work: &Work) -> u64;
+    /// How many pasts the place has: one, or one for each moment at which somebody was killed.
+    fn past_count(&self) -> usize;
+
+    /// All as it was before, in one of its pasts.
+    fn put_back(&mut self, past: usize);
+
+    /// Requests, or system calls, of a work that nobody disturbs, and how it ended.
+    fn steps_alone(&mut self, work: &Work) -> (u64, End);
 
     /// Plays two works, each of which stands still at this step; how they ended.
     fn play(&mut self, works: [&Work; 2], stops_at: [u64; 2]) -> Ends;
@@ -186,6 +225,14 @@ trait Stage {
 
     /// What is left in it, for people.
     fn left(&self) -> Vec<String>;
+}
+
+/// How many moments each of those is killed at who are.
+const KILLS: u64 = 8;
+
+/// The moments at which somebody is killed who takes so many steps.
+fn kills(len: u64) -> impl Iterator<Item = u64> {
+    (0..KILLS).map(move |nth| nth * len / KILLS)
 }
 
 /// Moments at which the two stand still, spread evenly over the work of both.
@@ -205,22 +252,46 @@ fn check(world: &World, stage: &mut dyn Stage) -> std::result::Result<(), String
     };
     let mut wrong = Vec::new();
     let mut played = 0;
+    let befores = befores(world, stage)?;
+    let mut all_alone = BTreeMap::new();
     for (nth, works) in world.pairs().enumerate() {
-        let len = works.map(|work| stage.steps_alone(work));
-        for stops_at in moments(len).skip(nth).take(count) {
+        for number in nth..nth + count {
+            let past = number % befores.len();
+            for work in works {
+                if let Entry::Vacant(unknown) = all_alone.entry((past, &*work.name)) {
+                    stage.put_back(past);
+                    let (steps, end) = stage.steps_alone(work);
+                    let leaves = (world.look)(&stage.root()).map_err(|told| {
+                        format!("{}: past {past}: {} alone: {told}", world.name, work.name)
+                    })?;
+                    let fails = end.err().map(|(kind, _)| kind);
+                    unknown.insert(Alone { steps, leaves, fails });
+                }
+            }
+            let alone = works.map(|work| &all_alone[&(past, &*work.name)]);
+            let len = alone.map(|alone| alone.steps);
+            let stops_at = moments(len).nth(number).unwrap();
             played += 1;
+            stage.put_back(past);
             let ends = stage.play(works, stops_at);
             let left = stage.left();
+            let checked = world.check(&stage.root(), &befores[past], works, alone, &ends);
+            // Who was killed may have left one; the next save takes it.
+            let left_last = if world.killed.is_empty() { left.clone() } else { stage.left() };
             let is_hold = |name: &&String| name.ends_with("regrow-settling.json");
-            let checked = match left.iter().find(is_hold) {
+            let checked = checked.and(match left_last.iter().find(is_hold) {
                 Some(hold) => Err(format!("{hold} is left")),
-                None => world.check(&stage.root(), works, &ends),
-            };
+                None => Ok(()),
+            });
             if let Err(told) = checked {
                 let at = [0, 1].map(|at| format!("{:?} at {} of {}", works[at].name, stops_at[at], len[at]));
                 let [one, other] = at;
                 let left = left.join("\n  ");
-                let told = format!("{}: {one}, {other}: {told}\n{ends:?}\nleft:\n  {left}", world.name);
+                let before = &befores[past];
+                let told = format!(
+                    "{}: past {past} ({before:?}): {one}, {other}: {told}\n{ends:?}\nleft:\n  {left}",
+                    world.name
+                );
                 println!("WRONG {told}");
                 wrong.push(told);
                 break;
@@ -229,6 +300,21 @@ fn check(world: &World, stage: &mut dyn Stage) -> std::result::Result<(), String
     }
     println!("{}: {played} times", world.name);
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
+}
+
+/// What is there in each past of a place, to who reads it.
+fn befores(world: &World, stage: &mut dyn Stage) -> std::result::Result<Vec<State>, String> {
+    let count = stage.past_count();
+    let before = |past: usize| {
+        stage.put_back(past);
+        let found =
+            (world.look)(&stage.root()).map_err(|told| format!("{}: past {past}: {told}", world.name))?;
+        match world.killed.is_empty() && found != world.before {
+            true => Err(format!("{}: {found:?} is there before, and not {:?}", world.name, world.before)),
+            false => Ok(found),
+        }
+    };
+    (0..count).map(before).collect()
 }
 
 /// All places whose names begin with this.

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use regrow::engine::Layout;
 use regrow::location::Location;
 use regrow::manager::{DeleteOptions, Keep, Manager, ManagerOptions, SaveStep, Steps, TidyOptions};
+use regrow::store::ByteRange;
 use regrow::tree::{Leaf, Tree};
 use regrow::{
-    CopyOptions, ParityOptions, RemoveOptions, RepairOptions, Result, SaveOptions, SealOptions, add_parity,
-    copy, load, remove, repair, save_with, seal, verify,
+    CopyOptions, ErrorKind, ParityOptions, PrivateKey, RemoveOptions, RepairOptions, Result, SaveOptions,
+    SealOptions, SignOptions, add_parity, copy, load, remove, repair, save_with, seal, sign, verify,
 };
+use regrow_testkit::fixtures;
 use serde_json::{Value, json};
 
 use super::{Kind, State, Work, World};
@@ -17,15 +19,22 @@ use crate::common::cuts::bytes_of;
 use crate::scenes::saves::tree;
 use crate::scenes::{check_names, is_nothing, make_room, told};
 
-/// What was there before, what the two save, and what the next one saves.
+/// What was there before, what the two save, what the next one saves, and what somebody who was killed has.
 const BEFORE: u8 = 1;
 const SAVED: [u8; 2] = [2, 3];
 const COPIED: u8 = 4;
 const NEXT: u8 = 5;
+const KILLED: u8 = 6;
+
+/// The name of the work that brings back what is damaged.
+pub(super) const REPAIR: &str = "repair";
+
+/// What is there instead of a generation if a file is damaged.
+const DAMAGED: u8 = 0;
 
 fn generation(tree_found: &Tree<Leaf>) -> Option<u8> {
     let found = bytes_of(tree_found);
-    (BEFORE..=NEXT).find(|&each| found == bytes_of(&tree(each)))
+    (BEFORE..=KILLED).find(|&each| found == bytes_of(&tree(each)))
 }
 
 /// The generation of a checkpoint that is whole; `None` where there is none.
@@ -52,12 +61,32 @@ fn housekeeping(name: &str, act: impl Fn(&Location) -> Result<()> + Send + Sync 
     work(Kind::Housekeeping, name, act, |_| {})
 }
 
+/// What lies beside a checkpoint, as it stands in a [`State`], and its name there.
+const BESIDE: [(&str, &str); 3] =
+    [("its seal", "regrow.seal"), ("its parity", "regrow.parity"), ("its signature", "regrow.signature")];
+const SEAL: &str = BESIDE[0].0;
+const PARITY: &str = BESIDE[1].0;
+const SIGNATURE: &str = BESIDE[2].0;
+
+/// What there was at a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Past {
+    Nothing,
+    Old,
+    /// An old one that somebody was replacing, who was killed.
+    Killed,
+    /// An old one, of which a byte has become another one.
+    Damaged,
+}
+
 /// A checkpoint at one path, in one layout.
 #[derive(Debug, Clone)]
 struct Place {
     layout: &'static str,
     options: Value,
     file: &'static str,
+    /// Whether all that is saved has a seal and parity.
+    is_sealed: bool,
 }
 
 impl Place {
@@ -65,28 +94,62 @@ impl Place {
         root.join("run").join(self.file)
     }
 
-    fn save(&self, at: &Location, generation: u8) -> Result<()> {
+    /// Whether a seal of it is a file.
+    fn takes_seals(&self) -> bool {
+        self.layout != "regrow"
+    }
+
+    fn save(&self, at: &Location, generation: u8, is_sealed: bool) -> Result<()> {
         let layout = Layout::from_name(self.layout, self.options.clone()).unwrap();
-        let options = SaveOptions { layout, overwrite: true, not_durable: true, ..SaveOptions::default() };
+        let parity = if is_sealed { Some("1/1".parse()?) } else { None };
+        let options = SaveOptions {
+            layout,
+            overwrite: true,
+            not_durable: true,
+            seal: is_sealed,
+            parity,
+            ..SaveOptions::default()
+        };
         save_with(at, &tree(generation), &options).map(drop)
+    }
+
+    /// What is there once a generation has been saved, or copied from where it was.
+    fn is_saved(&self, generation: u8) -> impl Fn(&mut State) + use<> {
+        let (file, is_sealed, takes_seals) = (self.file.to_owned(), self.is_sealed, self.takes_seals());
+        move |state| {
+            state.clear();
+            state.insert(file.clone(), generation);
+            if is_sealed {
+                state.insert(PARITY.to_owned(), 1);
+            }
+            if is_sealed && takes_seals {
+                state.insert(SEAL.to_owned(), 1);
+            }
+        }
+    }
+
+    /// What is there once something has been put beside the checkpoint.
+    fn has_beside(&self, what: &'static str) -> impl Fn(&mut State) + use<> {
+        let file = self.file;
+        move |state| {
+            if state.contains_key(file) {
+                state.insert(what.to_owned(), 1);
+            }
+        }
     }
 
     fn save_work(&self, generation: u8) -> Work {
         let place = self.clone();
-        let act = move |root: &Location| place.save(&place.target(root), generation);
-        let name = self.file;
-        work(Kind::Save, format!("save {generation}"), act, move |state| {
-            _ = state.insert(name.to_owned(), generation)
-        })
+        let act = move |root: &Location| place.save(&place.target(root), generation, place.is_sealed);
+        work(Kind::Save, format!("save {generation}"), act, self.is_saved(generation))
     }
 
     /// What is done to a checkpoint.
-    fn works(&self) -> Vec<Work> {
+    fn works(&self, past: Past) -> Vec<Work> {
         let with = |act: fn(&Place, &Location) -> Result<()>| {
             let place = self.clone();
             move |root: &Location| act(&place, root)
         };
-        let name = self.file;
         let copies = with(|place, root| {
             let options = CopyOptions { overwrite: true, not_durable: true, ..CopyOptions::default() };
             copy(root.join("source").join(place.file), place.target(root), &options).map(drop)
@@ -101,44 +164,121 @@ impl Place {
             let options = ParityOptions { ratio: "1/1".parse()?, ..ParityOptions::default() };
             add_parity(place.target(root), &options).map(drop)
         });
+        let signs = with(|place, root| {
+            let key = PrivateKey::read(fixtures().join("keys").join("alice.pem"))?;
+            sign(place.target(root), &key, &SignOptions::default()).map(drop)
+        });
         let repairs = with(|place, root| repair(place.target(root), &RepairOptions::default()).map(drop));
-        vec![
+        let file = self.file;
+        let heals = move |state: &mut State| {
+            if state.get(file) == Some(&DAMAGED) {
+                state.insert(file.to_owned(), BEFORE);
+            }
+        };
+        let is_sealed: Box<dyn Fn(&mut State)> =
+            if self.takes_seals() { Box::new(self.has_beside(SEAL)) } else { Box::new(|_| {}) };
+        let mut works = vec![
             self.save_work(SAVED[0]),
             self.save_work(SAVED[1]),
-            work(Kind::Save, "copy", copies, move |state| _ = state.insert(name.to_owned(), COPIED)),
-            work(Kind::Removal, "remove", removes, move |state| _ = state.remove(name)),
+            work(Kind::Save, "copy", copies, self.is_saved(COPIED)),
+            work(Kind::Removal, "remove", removes, State::clear),
             housekeeping("remove what is unfinished", sweeps),
-            housekeeping("repair", repairs),
-            housekeeping("seal", seals),
-            housekeeping("add parity", protects),
-        ]
+            work(Kind::Housekeeping, REPAIR, repairs, heals),
+            work(Kind::Housekeeping, "add parity", protects, self.has_beside(PARITY)),
+        ];
+        if past != Past::Damaged {
+            // Who seals what is damaged says that it is as it is to be.
+            works.push(work(Kind::Housekeeping, "seal", seals, is_sealed));
+        }
+        if self.is_sealed {
+            works.push(work(Kind::Housekeeping, "sign", signs, self.has_beside(SIGNATURE)));
+        }
+        works
     }
 
-    fn world(self, has_before: bool) -> World {
-        let name =
-            format!("{} {} {}", self.layout, self.options, if has_before { "replaced" } else { "new" });
-        let before = if has_before { State::from([(self.file.to_owned(), BEFORE)]) } else { State::new() };
+    /// What is there, whole and verified, and what lies beside it.
+    fn look(&self, root: &Location, past: Past) -> std::result::Result<State, String> {
+        let at = self.target(root);
+        let is_damaged = past == Past::Damaged
+            && load::<Tree<Leaf>>(&at).is_err_and(|error| error.kind() == ErrorKind::Corrupt);
+        let found = if is_damaged { Some(DAMAGED) } else { look(&at)? };
+        let Some(found) = found else { return Ok(State::new()) };
+        let mut state = State::from([(self.file.to_owned(), found)]);
+        // Data and manifest go by a name that neither of them has.
+        let folder = at.for_reading().ok().map(|reading| reading.location).filter(Location::is_folder);
+        for (what, name) in BESIDE {
+            let file = match &folder {
+                Some(folder) => folder.join(format!("{name}.json")),
+                None => at.with_name(format!("{name}.{}.json", self.file)),
+            };
+            if file.is_file() {
+                state.insert(what.to_owned(), 1);
+            }
+        }
+        if state.contains_key(PARITY) && !is_damaged {
+            let check = RepairOptions { check: true, ..RepairOptions::default() };
+            let report = told("what a repair would do", repair(&at, &check))?;
+            let would_write = !report.healed.is_empty() || !report.recovered.is_empty();
+            if would_write || report.is_parity_damaged || !report.is_whole() {
+                return Err(format!("a repair would change what is whole: {report:?}"));
+            }
+        }
+        Ok(state)
+    }
+
+    /// Changes a byte in the middle of the longest file.
+    fn damage(&self, root: &Location) {
+        let store = root.join("run").store();
+        let read = |key: &Vec<u8>| store.get(key, ByteRange::Full).unwrap().unwrap().to_vec();
+        let keys = store.list(b"").unwrap();
+        let own = keys.iter().filter(|key| !String::from_utf8_lossy(key).contains("regrow."));
+        let longest = own.max_by_key(|key| read(key).len()).unwrap();
+        let mut bytes = read(longest);
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        store.put(longest, bytes.into()).unwrap();
+    }
+
+    fn world(self, past: Past) -> World {
+        let sealed = if self.is_sealed { " sealed" } else { "" };
+        let name = format!("{}{sealed} {} {past:?}", self.layout, self.options);
+        let mut before = State::new();
+        match past {
+            Past::Nothing => {}
+            Past::Old | Past::Killed => self.is_saved(BEFORE)(&mut before),
+            Past::Damaged => self.is_saved(DAMAGED)(&mut before),
+        }
         let (preparing, looking, next) = (self.clone(), self.clone(), self.clone());
+        let killed = if past == Past::Killed {
+            let works = self.works(past).into_iter();
+            [self.save_work(KILLED)].into_iter().chain(works.skip(2).take(2)).collect()
+        } else {
+            Vec::new()
+        };
         World {
             name,
-            works: self.works(),
+            works: self.works(past),
             before,
+            is_damaged: past == Past::Damaged,
+            killed,
             prepare: Box::new(move |root| {
-                preparing.save(&root.join("source").join(preparing.file), COPIED).unwrap();
-                if has_before {
-                    preparing.save(&preparing.target(root), BEFORE).unwrap();
+                let source = root.join("source").join(preparing.file);
+                preparing.save(&source, COPIED, preparing.is_sealed).unwrap();
+                if past != Past::Nothing {
+                    preparing.save(&preparing.target(root), BEFORE, preparing.is_sealed).unwrap();
+                }
+                if past == Past::Damaged {
+                    preparing.damage(root);
                 }
             }),
-            look: Box::new(move |root| {
-                let found = look(&looking.target(root))?;
-                Ok(found.map(|found| (looking.file.to_owned(), found)).into_iter().collect())
-            }),
+            look: Box::new(move |root| looking.look(root, past)),
             next: Box::new(move |root| {
                 let target = next.target(root);
                 make_room(&target, next.layout)?;
-                told("the next save", next.save(&target, NEXT))?;
-                if look(&target)? != Some(NEXT) {
-                    return Err("the next save is not there".to_owned());
+                told("the next save", next.save(&target, NEXT, false))?;
+                let found = next.look(root, Past::Old)?;
+                if found != State::from([(next.file.to_owned(), NEXT)]) {
+                    return Err(format!("the next save has left {found:?}"));
                 }
                 // What a copy has brought that was overtaken waits for the same copy.
                 let is_on_its_way = |name: &str| name.contains("-tmp-") && !name.ends_with("-tmp-copy");
@@ -158,8 +298,10 @@ fn places() -> Vec<World> {
         ("pytree_data", json!({}), "ckpt"),
     ];
     let worlds = layouts.into_iter().flat_map(|(layout, options, file)| {
-        let place = Place { layout, options, file };
-        [true, false].map(|has_before| place.clone().world(has_before))
+        let place = |is_sealed| Place { layout, options: options.clone(), file, is_sealed };
+        let plain = [Past::Nothing, Past::Old, Past::Killed].map(|past| place(false).world(past));
+        let sealed = [Past::Old, Past::Damaged].map(|past| place(true).world(past));
+        plain.into_iter().chain(sealed)
     });
     worlds.collect()
 }
@@ -251,9 +393,11 @@ fn run_of_steps() -> World {
             work(Kind::Removal, "tidy", tidies, keep),
             work(Kind::Removal, "begin", refreshes, |_| {}),
             housekeeping("remove what is unfinished of step 3", sweeps),
-            housekeeping("repair", repairs),
+            housekeeping(REPAIR, repairs),
         ],
         before: State::from([("1".to_owned(), BEFORE), ("2".to_owned(), BEFORE)]),
+        is_damaged: false,
+        killed: Vec::new(),
         prepare: Box::new(|root| (1..3).for_each(|step| save_step(root, step, BEFORE).unwrap())),
         look: Box::new(|root| {
             let list = told("the list", steps(root).and_then(|steps| steps.list()))?;

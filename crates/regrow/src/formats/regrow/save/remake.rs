@@ -224,6 +224,7 @@ fn scratch() -> Result<Box<dyn Publication>> {
             kind: &Target::Folder,
             overwrite: false,
             may_replace: None,
+            make_way: None,
             durable: false,
             monitor: &Monitor::new(),
         },
