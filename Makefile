@@ -93,7 +93,7 @@ test-long: develop $(NEXTEST) ## Processes killed at random moments of a save, a
 	printf '==> %s\n' "every state of a bucket that a killed writer could leave"
 	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test it --no-capture bucket_cuts::
 	printf '==> %s\n' "two who change the same place at the same time"
-	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test it --no-capture two_at_once::
+	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test it --no-fail-fast two_at_once::
 	printf '==> %s\n' "images of file systems, cloned while a child saves on them, and mounted"
 	for kind in ext4 xfs btrfs; do
 	    if [ "$$(id -u)" != 0 ] || ! losetup --find > /dev/null 2>&1; then

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use super::leftovers::{self, Lock, aside_path, finish, leftovers_of, lock, sweep};
 use super::rename::rename_new;
+use super::siblings;
 use super::target::{check_folder, no_name};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::{RESPECTED_FOR, Removed, UNCOMMITTED_MARK, is_recent};
@@ -52,6 +53,13 @@ pub(crate) fn remove_files(files: &[&Path]) -> Result<Removed> {
         removed.add(len_bytes);
     }
     Ok(removed)
+}
+
+/// The same of files beside each other, with their folder held: a commit of other files of these names comes before this or after it.
+pub(crate) fn remove_siblings(files: &[&Path]) -> Result<Removed> {
+    let parent = files.first().and_then(|file| file.parent()).unwrap_or(Path::new("."));
+    let _lock = siblings::lock(parent)?;
+    remove_files(files)
 }
 
 /// Removes what saves and copies to a target have left, or the one thing of a temporary name.

@@ -297,8 +297,8 @@ pub(crate) fn is_under_way(target: &Path) -> bool {
     open_folder(parent).is_ok_and(|folder| matches!(folder.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
-/// Holds the folder `parent` against other commits of this kind; they would mix their files.
-fn lock(parent: &Path) -> Result<File> {
+/// Holds the folder `parent` against others who give such files their names, or take them away; they would mix their files.
+pub(super) fn lock(parent: &Path) -> Result<File> {
     let cannot = |error| Error::io("cannot lock", parent, error);
     let folder = open_folder(parent).map_err(cannot)?;
     let since = Instant::now();

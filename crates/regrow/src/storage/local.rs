@@ -11,7 +11,7 @@ use super::{
 };
 use crate::commit::{
     self, JoinedTransfer, LocalTransfer, finish_unfinished, hold, move_folder, remove_checkpoint,
-    remove_files, remove_unfinished, stock,
+    remove_files, remove_siblings, remove_unfinished, stock,
 };
 use crate::error::{Error, Result};
 use crate::location::Location;
@@ -149,7 +149,12 @@ impl Storage for LocalDisk {
             Removal::Folder => remove_checkpoint(at.local_path()?),
             Removal::Files(files) => {
                 let files: Result<Vec<&Path>> = files.iter().map(Location::local_path).collect();
-                remove_files(&files?)
+                let files = files?;
+                // A pytree's data and manifest go by a name that neither of them has.
+                match files.contains(&at.local_path()?) {
+                    true => remove_files(&files),
+                    false => remove_siblings(&files),
+                }
             }
         }
     }

@@ -271,6 +271,7 @@ fn repair_found(
     }
     if report.is_whole() && !options.check {
         unfinished::remove(at, &mut report)?;
+        unfinished::remove_of_files(&part, &mut report)?;
     }
     Ok(report)
 }

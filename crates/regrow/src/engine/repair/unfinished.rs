@@ -2,8 +2,9 @@
 
 use super::{RepairOptions, RepairReport};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::pytree_data::Files;
 use crate::location::Location;
-use crate::storage::{Removed, UNCOMMITTED_MARK};
+use crate::storage::{EntryKind, Removed, UNCOMMITTED_MARK};
 use crate::text::{counted, format_bytes};
 
 /// Gives a checkpoint its name whose writer died just before it had it. Removes nothing.
@@ -46,5 +47,33 @@ pub(super) fn remove(at: &Location, report: &mut RepairReport) -> Result<()> {
         },
     };
     report.notes.push(note);
+    Ok(())
+}
+
+/// The same of the files of a checkpoint, one of which a repair was writing anew when it was killed.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn remove_of_files(part: &Location, report: &mut RepairReport) -> Result<()> {
+    if part.local_path().is_err() {
+        return Ok(());
+    }
+    if !part.is_folder() {
+        let files = Files::of(part);
+        return [files.data, files.manifest].iter().try_for_each(|file| remove(file, report));
+    }
+    let mut folders = vec![part.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in folder.entries()? {
+            let name = entry.name.to_string_lossy();
+            match name.split_once(UNCOMMITTED_MARK) {
+                Some((of, _)) => remove(&folder.join(of), report)?,
+                None if entry.found == EntryKind::Folder && !entry.is_link => {
+                    folders.push(folder.join(&entry.name));
+                }
+                None => {}
+            }
+        }
+    }
     Ok(())
 }

@@ -146,8 +146,10 @@ impl Scene for Save {
         if self.generation(&target)? != Some(OLD) {
             return Err("the next save is not there".to_owned());
         }
-        let is_own =
-            |name: &str| name.starts_with(self.file) || self.is_sealed && name.starts_with("regrow.");
+        // What a small file beside single files is first written as stays, if its writer is killed then.
+        let is_beside =
+            |name: &str| name.starts_with("regrow.") || name.starts_with('.') && name.ends_with(".__lock");
+        let is_own = |name: &str| name.starts_with(self.file) || self.is_sealed && is_beside(name);
         check_names(&target.parent(), |name| is_own(name) && !name.contains("tmp"))
     }
 }

@@ -259,6 +259,7 @@ impl Place {
             name,
             works: self.works(past),
             before,
+            is_clean: !self.is_sealed && matches!(past, Past::Nothing | Past::Old),
             is_damaged: past == Past::Damaged,
             killed,
             prepare: Box::new(move |root| {
@@ -396,6 +397,7 @@ fn run_of_steps() -> World {
             housekeeping(REPAIR, repairs),
         ],
         before: State::from([("1".to_owned(), BEFORE), ("2".to_owned(), BEFORE)]),
+        is_clean: true,
         is_damaged: false,
         killed: Vec::new(),
         prepare: Box::new(|root| (1..3).for_each(|step| save_step(root, step, BEFORE).unwrap())),
