@@ -3,7 +3,7 @@
 use super::open::identity;
 use super::parity::ParityOfSave;
 use super::seal::SealOfSave;
-use super::standing::take_away;
+use super::standing::{is_gone, take_away};
 use super::{SaveOptions, repair, seal, sign};
 use crate::error::Result;
 use crate::location::Location;
@@ -92,6 +92,10 @@ pub(super) fn take_misfits(at: &Location) -> Result<()> {
         return Ok(());
     }
     let before = identity(at);
+    if before.is_none() && is_gone(at) {
+        // Somebody has removed the files, and did not find what was put beside them then.
+        return take_from_files(at);
+    }
     let parity = ParityPlace::of(at);
     let kinds: [(Fits, Vec<Location>); 3] = [
         (seal::fits, vec![Place::of(at).file]),
