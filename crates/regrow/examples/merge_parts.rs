@@ -157,7 +157,14 @@ fn options() -> SaveOptions {
 }
 
 fn how(monitor: &Monitor) -> PublishOptions<'_> {
-    PublishOptions { kind: &Target::Folder, overwrite: true, may_replace: None, durable: false, monitor }
+    PublishOptions {
+        kind: &Target::Folder,
+        overwrite: true,
+        may_replace: None,
+        make_way: None,
+        durable: false,
+        monitor,
+    }
 }
 
 /// The tree as process `rank` holds it.

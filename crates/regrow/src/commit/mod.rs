@@ -62,9 +62,7 @@ pub(crate) use new_file::{NewFile, sweep_new_files};
 pub use probe::Ability;
 pub(crate) use probe::probe;
 pub(crate) use publication::{begin, join, may_begin};
-pub(crate) use remove::{
-    finish_unfinished, remove_checkpoint, remove_files, remove_siblings, remove_unfinished, stock,
-};
+pub(crate) use remove::{finish_unfinished, remove_checkpoint, remove_files, remove_unfinished, stock};
 pub(crate) use siblings::{is_under_way, where_is};
 pub use staged_file::StagedFile;
 pub use staged_folder::StagedFolder;

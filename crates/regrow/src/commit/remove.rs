@@ -42,24 +42,25 @@ pub(crate) fn remove_checkpoint(folder: &Path) -> Result<Removed> {
     Err(Error::new(ErrorKind::Io, "every temporary name is taken").in_file(folder))
 }
 
-/// Removes files, in their order. Of a link the link goes.
-pub(crate) fn remove_files(files: &[&Path]) -> Result<Removed> {
+/// Removes files, in their order, and before them what lies beside them. Of a link the link goes. Where they are none of the name of
+/// the checkpoint, but beside each other, their folder is held: a commit of others comes before this or after it.
+pub(crate) fn remove_files(at: &Path, files: &[PathBuf], beside: &[PathBuf]) -> Result<Removed> {
+    let absolute = std::path::absolute(at).map_err(|_| no_name(at))?;
+    let parent = absolute.parent().ok_or_else(|| no_name(at))?;
+    let is_one = files.iter().any(|file| file == at);
+    let _lock = if is_one { None } else { Some(siblings::lock(parent)?) };
     let mut removed = Removed::default();
-    for file in files {
+    let is_beside = beside.iter().map(|file| (file, true)).chain(files.iter().map(|file| (file, false)));
+    for (file, is_beside) in is_beside {
         let len_bytes = fs::symlink_metadata(file).map_or(0, |found| found.len());
-        fs::remove_file(file).map_err(|error| Error::io("cannot remove", file, error))?;
-        let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        match fs::remove_file(file) {
+            Err(error) if is_beside && error.kind() == std::io::ErrorKind::NotFound => continue,
+            done => done.map_err(|error| Error::io("cannot remove", file, error))?,
+        }
         sync_folder(parent).map_err(|error| Error::io("cannot sync the folder", parent, error))?;
         removed.add(len_bytes);
     }
     Ok(removed)
-}
-
-/// The same of files beside each other, with their folder held: a commit of other files of these names comes before this or after it.
-pub(crate) fn remove_siblings(files: &[&Path]) -> Result<Removed> {
-    let parent = files.first().and_then(|file| file.parent()).unwrap_or(Path::new("."));
-    let _lock = siblings::lock(parent)?;
-    remove_files(files)
 }
 
 /// Removes what saves and copies to a target have left, or the one thing of a temporary name.
@@ -172,9 +173,25 @@ mod tests {
         let file = tempfile::NamedTempFile::new_in(std::env::current_dir().unwrap()).unwrap();
         let name = Path::new(file.path().file_name().unwrap());
         std::fs::write(name, b"abc").unwrap();
-        let removed = remove_files(&[name]).unwrap();
+        let gone = [PathBuf::from("no seal is there")];
+        let removed = remove_files(name, &[name.to_owned()], &gone).unwrap();
         assert_eq!((removed.file_count, removed.bytes), (1, 3));
         assert!(!file.path().exists());
+    }
+
+    #[test]
+    fn files_beside_each_other_without_a_folder_in_their_path_are_removed() {
+        let stem = tempfile::NamedTempFile::new_in(std::env::current_dir().unwrap()).unwrap();
+        let at = Path::new(stem.path().file_name().unwrap());
+        let files = [".manifest", ".data"].map(|suffix| {
+            let mut name = at.as_os_str().to_owned();
+            name.push(suffix);
+            std::fs::write(&name, b"abc").unwrap();
+            PathBuf::from(name)
+        });
+        let removed = remove_files(at, &files, &[]).unwrap();
+        assert_eq!((removed.file_count, removed.bytes), (2, 6));
+        assert!(files.iter().all(|file| !file.exists()));
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub struct RemoveReport {
 /// `NotFound` if nothing is there; `NotACheckpoint` for something else; `InvalidArgument` for a folder of steps, for one
 /// with something beside the checkpoint, for a part of one, for a link; `Uncommitted` for a save that never ended, without
 /// `unfinished`; `AlreadyExists` if the writer of one may still live, without `force`; what the storage says. Whatever is
-/// left then is no checkpoint, or all of it.
+/// left then is no checkpoint, or all of it, but for what lay beside single files: that goes first.
 pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveReport> {
     let at = path.to_location()?;
     if archive::find(&at)?.is_some() {
@@ -75,16 +75,14 @@ pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveRe
         },
         false => {
             let what = check(&at)?;
-            let has_beside = matches!(what, Removal::Files(_));
-            let mut removed = Removed::default();
-            if has_beside {
-                removed.merge(remove_all(beside(&at)?)?);
-            }
-            removed.merge(at.storage().remove(&at, &what)?);
+            let mut removed = at.storage().remove(&at, &what)?;
             // Of a save that has ended meanwhile the files are gone now, and what lies beside them is left.
-            let left = if has_beside { beside(&at)? } else { Vec::new() };
+            let left = if matches!(what, Removal::Files { .. }) { beside(&at)? } else { Vec::new() };
             if !left.is_empty() && identity(&at).is_none() && is_gone(&at) {
-                removed.merge(remove_all(left)?);
+                for file in left {
+                    take_away(&file)?;
+                    removed.file_count += 1;
+                }
             }
             removed
         }
@@ -135,10 +133,12 @@ fn check(at: &Location) -> Result<Removal> {
             Ok(Removal::Folder)
         }
         _ if format.name() == PytreeData.name() => {
+            // A commit whose writer died between two files is ended first: then all of them have their names.
+            at.storage().finish_unfinished(at)?;
             let files = Files::of(at).located();
             let mut found = vec![files.manifest];
             found.extend(Some(files.data).filter(Location::is_file));
-            Ok(Removal::Files(found))
+            Ok(Removal::Files { files: found, beside: beside(at)? })
         }
         Some(Found::File { .. }) => {
             let is_index = at.name_text().ends_with(".safetensors.index.json");
@@ -147,28 +147,19 @@ fn check(at: &Location) -> Result<Removal> {
                     .in_file(at)
                     .help("remove them together, yourself"));
             }
-            Ok(Removal::Files(vec![at.clone()]))
+            Ok(Removal::Files { files: vec![at.clone()], beside: beside(at)? })
         }
         _ => Err(Error::new(ErrorKind::NotACheckpoint, "there is no checkpoint here").in_file(at)),
     }
 }
 
-/// What lies beside single files, and its bytes: seal, signature, parity.
-fn beside(at: &Location) -> Result<Vec<(Location, u64)>> {
+/// What lies beside single files: seal, signature, parity.
+fn beside(at: &Location) -> Result<Vec<Location>> {
     let mut found = Vec::new();
     for file in side_files_of(at) {
-        if let Some(Found::File { len_bytes }) = file.look()? {
-            found.push((file, len_bytes));
+        if let Some(Found::File { .. }) = file.look()? {
+            found.push(file);
         }
     }
     Ok(found)
-}
-
-fn remove_all(files: Vec<(Location, u64)>) -> Result<Removed> {
-    let mut removed = Removed::default();
-    for (file, len_bytes) in files {
-        take_away(&file)?;
-        removed.add(len_bytes);
-    }
-    Ok(removed)
 }

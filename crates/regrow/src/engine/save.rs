@@ -21,7 +21,8 @@ use crate::tree::{KeyPath, Leaf, LeafData, Pytree, Tree};
 /// # Errors
 /// `AlreadyExists`, `PermissionDenied`, `StorageFull`, `Unsupported` or `NameCollision` with key paths. Whatever
 /// the error, nothing that was there before has changed and no temporary file is left; but for `NotDurable`, after which
-/// the new checkpoint is there, and may not survive a power cut.
+/// the new checkpoint is there, and may not survive a power cut; and an overwrite of a single file in a bucket that fails with its last
+/// request has taken away what lay beside the old file: its seal, its signature, its parity.
 pub fn save<P: Pytree>(path: impl ToLocation, value: &P) -> Result<SaveReport> {
     save_with(path, value, &SaveOptions::default())
 }

@@ -5,7 +5,7 @@ use super::parity::ParityOfSave;
 use super::seal::SealOfSave;
 use super::standing::{is_gone, take_away};
 use super::{SaveOptions, repair, seal, sign};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::location::Location;
 use crate::parity::ParityPlace;
 use crate::seal::{Place, side_files_of};
@@ -17,12 +17,14 @@ use crate::storage::{Publication, Target};
 pub(super) struct SideFiles {
     seal: SealOfSave,
     parity: ParityOfSave,
+    is_overwrite: bool,
 }
 
 impl SideFiles {
     /// Those which the options ask for.
     pub fn of(options: &SaveOptions) -> Self {
-        Self { seal: SealOfSave::of(options), parity: ParityOfSave::of(options) }
+        let (seal, parity) = (SealOfSave::of(options), ParityOfSave::of(options));
+        Self { seal, parity, is_overwrite: options.overwrite }
     }
 
     /// The same; `None` where nothing is asked for.
@@ -42,7 +44,7 @@ impl SideFiles {
             true => Ok(()),
             // There files have their names as soon as they are whole, and somebody may have put something beside the new ones.
             false if target.commits_by_marker() => take_misfits(target),
-            false => take_from_files(target),
+            false => take_before(target, self.is_overwrite),
         }
     }
 
@@ -65,6 +67,17 @@ pub(super) fn take_from_files(at: &Location) -> Result<()> {
         return Ok(());
     }
     side_files_of(at).filter(Location::is_file).try_for_each(|file| take_away(&file))
+}
+
+/// The same before a commit. Where nothing is to be replaced and somebody was faster, the commit fails, and what lies there stays.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn take_before(at: &Location, is_overwrite: bool) -> Result<()> {
+    match !is_overwrite && identity(at).is_some() {
+        true => Ok(()),
+        false => take_from_files(at),
+    }
 }
 
 /// The same when the files have been replaced: somebody may have put something there meanwhile that was made of the old ones.
@@ -108,12 +121,21 @@ pub(super) fn take_misfits(at: &Location) -> Result<()> {
             // Whoever has replaced them looks for such files, too.
             return Ok(());
         }
-        if !is_fit? {
+        let is_fit = match is_fit {
+            // It is not even about such files.
+            Err(error) if error.kind().is_damage() || NO_FIT.contains(&error.kind()) => false,
+            is_fit => is_fit?,
+        };
+        if !is_fit {
             files.iter().filter(|file| file.is_file()).try_for_each(take_away)?;
         }
     }
     Ok(())
 }
+
+/// What a look at side files errs with that are of other files, or of other kinds of files.
+const NO_FIT: [ErrorKind; 4] =
+    [ErrorKind::NotFound, ErrorKind::InvalidArgument, ErrorKind::Replaced, ErrorKind::Limit];
 
 /// Whether what lies beside single files is of these.
 type Fits = fn(&Location) -> Result<bool>;

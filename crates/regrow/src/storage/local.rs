@@ -11,7 +11,7 @@ use super::{
 };
 use crate::commit::{
     self, JoinedTransfer, LocalTransfer, finish_unfinished, hold, move_folder, remove_checkpoint,
-    remove_files, remove_siblings, remove_unfinished, stock,
+    remove_files, remove_unfinished, stock,
 };
 use crate::error::{Error, Result};
 use crate::location::Location;
@@ -147,14 +147,11 @@ impl Storage for LocalDisk {
     fn remove(&self, at: &Location, what: &Removal) -> Result<Removed> {
         match what {
             Removal::Folder => remove_checkpoint(at.local_path()?),
-            Removal::Files(files) => {
-                let files: Result<Vec<&Path>> = files.iter().map(Location::local_path).collect();
-                let files = files?;
-                // A pytree's data and manifest go by a name that neither of them has.
-                match files.contains(&at.local_path()?) {
-                    true => remove_files(&files),
-                    false => remove_siblings(&files),
-                }
+            Removal::Files { files, beside } => {
+                let paths = |files: &[Location]| -> Result<Vec<PathBuf>> {
+                    files.iter().map(|file| Ok(file.local_path()?.to_owned())).collect()
+                };
+                remove_files(at.local_path()?, &paths(files)?, &paths(beside)?)
             }
         }
     }

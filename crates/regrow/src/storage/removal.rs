@@ -9,8 +9,14 @@ use crate::location::Location;
 pub enum Removal {
     /// The folder, and all that is in it.
     Folder,
-    /// Files, in the order in which they go: the one that makes the checkpoint first.
-    Files(Vec<Location>),
+    /// Files, in the order in which they go: the one that makes the checkpoint first. What lies beside them goes before them, and may be
+    /// gone by then.
+    Files {
+        /// Those that are the checkpoint.
+        files: Vec<Location>,
+        /// Its seal, its signature, its parity.
+        beside: Vec<Location>,
+    },
 }
 
 /// What was removed.

@@ -64,13 +64,10 @@ impl Beside {
         if self.seal.is_none() && self.signature.is_none() && self.parity.is_none() {
             return Ok(());
         }
-        let is_replaced = || copied.is_some() && identity(target) != copied;
-        // A save has followed this copy, and what lies beside its checkpoint is its own matter.
-        if is_replaced() {
-            return Ok(());
-        }
         self.put_all(target)?;
-        if is_replaced() { take_misfits(target) } else { Ok(()) }
+        // A save may have followed this copy, and what lies beside its checkpoint is its own matter.
+        let is_replaced = copied.is_some() && identity(target) != copied;
+        if is_replaced { take_misfits(target) } else { Ok(()) }
     }
 
     fn put_all(self, target: &Location) -> Result<()> {

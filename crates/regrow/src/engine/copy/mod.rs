@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use super::convert::refuse_target_inside;
 use super::retry::Retries;
-use super::side_files::{take_from_files, take_from_replaced};
+use super::side_files::{take_before, take_from_replaced};
 use super::{SaveOptions, format_bytes, replace};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::{Location, ToLocation};
@@ -128,7 +128,7 @@ fn copy_once(source: &Location, target: &Location, options: &CopyOptions) -> Res
     let reused_bytes = copying.reused_bytes.load(Ordering::Relaxed);
     options.monitor.finish()?;
     let beside = Beside::of(source, target)?;
-    take_from_files(target)?;
+    take_before(target, options.overwrite)?;
     let copied = transfer.commit()?;
     take_from_replaced(target, &plan.kind, options.overwrite)?;
     beside.put(target, copied)?;

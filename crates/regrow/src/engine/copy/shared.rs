@@ -21,7 +21,7 @@ use super::plan::{Plan, SourceFile};
 use super::work::Copying;
 use super::{CopyOptions, CopyReport, begin, passes, stays, transfer_options};
 use crate::engine::shares::shares_of;
-use crate::engine::side_files::{take_from_files, take_from_replaced};
+use crate::engine::side_files::{take_before, take_from_replaced};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::{Location, ToLocation};
 use crate::storage::{Brought, Left, Target, Transfer};
@@ -194,7 +194,7 @@ impl SharedCopy {
         let reused_bytes = copying.reused_bytes.load(Ordering::Relaxed).saturating_add(taken.reused_bytes);
         monitor.finish()?;
         let beside = Beside::of(&source, &target)?;
-        take_from_files(&target)?;
+        take_before(&target, options.overwrite)?;
         let copied = transfer.commit()?;
         take_from_replaced(&target, &plan.kind, options.overwrite)?;
         beside.put(&target, copied)?;

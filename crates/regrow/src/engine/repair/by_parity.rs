@@ -99,8 +99,9 @@ fn prove(at: &Location, parity: &Parity, before: &Damage, lost: usize) -> Result
         return Ok(());
     }
     // Whoever replaces files takes their parity away first.
-    let now = Parity::find(at).ok().flatten();
-    if now.is_none_or(|now| now.document.block_crc32 != parity.document.block_crc32) {
+    if let Ok(now) = Parity::find(at)
+        && now.is_none_or(|now| now.document.block_crc32 != parity.document.block_crc32)
+    {
         return Err(replaced(at));
     }
     Err(Error::corrupt("what was written is not what is read back")

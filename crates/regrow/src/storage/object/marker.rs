@@ -53,6 +53,9 @@ pub(super) fn nonce() -> Result<String> {
 /// A claim whose writer cannot be asked is respected for so long after it was written or renewed.
 pub(super) const CLAIM_TIME_MAX: Duration = Duration::from_secs(60 * 60);
 
+/// The same of who removes what a writer has left: that takes moments.
+const SWEEP_TIME_MAX: Duration = Duration::from_secs(10 * 60);
+
 /// Who writes a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Claim {
@@ -128,7 +131,8 @@ impl Claim {
 
     /// Whether nobody writes any more: the writer is known to be gone, or its time is over.
     pub(super) fn is_gone(&self) -> bool {
-        self.is_of_the_dead() || ago(self.since.max(self.renewed)) > CLAIM_TIME_MAX
+        let time_max = if self.is_sweeping { SWEEP_TIME_MAX } else { CLAIM_TIME_MAX };
+        self.is_of_the_dead() || ago(self.since.max(self.renewed)) > time_max
     }
 
     /// How long ago the save began, by this machine's clock.
@@ -249,6 +253,9 @@ pub(super) fn take_over(objects: &Arc<dyn Objects>, dead: &Object, claim: &Claim
         Ok(done) => done,
         // Not every server knows that condition.
         Err(_) => {
+            if objects.head(&dead.key)?.is_none_or(|now| !now.tag.is_same(&dead.tag)) {
+                return Ok(false);
+            }
             objects.delete(std::slice::from_ref(&dead.key))?;
             objects.create(&dead.key, claim.to_bytes())?
         }
@@ -256,16 +263,42 @@ pub(super) fn take_over(objects: &Arc<dyn Objects>, dead: &Object, claim: &Claim
     Ok(matches!(done, Conditional::Done(_)))
 }
 
+/// Whoever removes what a writer has left that is gone, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Sweeping {
+    objects: Arc<dyn Objects>,
+    key: String,
+    claim: Claim,
+    _running: Running,
+}
+
+impl Drop for Sweeping {
+    fn drop(&mut self) {
+        // What could not be removed is again what somebody has left who is gone.
+        let found = self.objects.get(&self.key).ok().flatten();
+        let found = found.and_then(|(bytes, object)| Some((Claim::parse(&bytes)?, object)));
+        if let Some((_, object)) = found.filter(|(found, _)| found.nonce == self.claim.nonce) {
+            let released = Claim { is_sweeping: false, is_released: true, ..self.claim.clone() };
+            let _ = self.objects.replace(&object, released.to_bytes());
+        }
+    }
+}
+
 /// Takes the claim of somebody who is gone, to remove what that one has left: nobody else takes it over until that is done. `None` if
 /// another one has.
 ///
 /// # Errors
 /// What the bucket says.
-pub(super) fn take_left(objects: &Arc<dyn Objects>, dead: &Object) -> Result<Option<Running>> {
+pub(super) fn take_left(objects: &Arc<dyn Objects>, dead: &Object) -> Result<Option<Sweeping>> {
     let nonce = nonce()?;
     let running = Running::begin(&nonce);
-    let claim = Claim { is_sweeping: true, ..Claim::new(&nonce) };
-    Ok(take_over(objects, dead, &claim)?.then_some(running))
+    let found = objects.get(&dead.key)?.and_then(|(bytes, _)| Claim::parse(&bytes));
+    let copied = found.map(|found| found.copied).unwrap_or_default();
+    let claim = Claim { is_sweeping: true, copied, ..Claim::new(&nonce) };
+    if !take_over(objects, dead, &claim)? {
+        return Ok(None);
+    }
+    Ok(Some(Sweeping { objects: Arc::clone(objects), key: dead.key.clone(), claim, _running: running }))
 }
 
 /// A claim as it is once nobody is any more at what takes moments, or that has taken too long: to bring a checkpoint to its place, to

@@ -13,7 +13,7 @@ use super::marker::{
     nonce, staged_folder, take_left,
 };
 use super::renewal::Renewal;
-use super::settle::{Hold, settle, settle_moved, sweep};
+use super::settle::{Copies, Hold, settle, settle_moved, sweep};
 use super::sink::ObjectSink;
 use super::target::{Before, check, claim_siblings, has_begun};
 use super::{Conditional, Object, Objects, Tag, key_of};
@@ -68,7 +68,7 @@ pub(super) fn begin(
         Before::Nothing => {}
         Before::Leftovers(dead, left) => {
             // The claim goes last: until then it says what the others are. Of several who find it one gets it.
-            let Some(_running) = take_left(objects, &dead)? else { return Err(has_begun(target)) };
+            let Some(_swept) = take_left(objects, &dead)? else { return Err(has_begun(target)) };
             let others = left.into_iter().map(|object| object.key).filter(|key| *key != dead.key);
             objects.delete(&others.collect::<Vec<_>>())?;
             objects.delete(&[dead.key])?;
@@ -76,7 +76,7 @@ pub(super) fn begin(
         Before::Old(old) => {
             let old = settle_moved(objects, &key, old)?;
             // What cannot be removed now is nobody's checkpoint, and waits for the next save.
-            let _ = sweep(objects, &key);
+            let _ = sweep(objects, &key, Copies::Go);
             new.folder = staged_folder(&key, &nonce);
             new.old = Some(old);
         }

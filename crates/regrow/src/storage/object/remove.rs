@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use super::listing::Listing;
 use super::marker::{
-    CLAIM, Claim, MARKER, MOVED, OTHER_MARKER, Running, SETTLING, claim_of_siblings, is_bookkeeping, nonce,
-    take_left,
+    CLAIM, Claim, MARKER, MOVED, OTHER_MARKER, Running, SETTLING, Sweeping, claim_of_siblings,
+    is_bookkeeping, nonce, take_left,
 };
-use super::settle::{Hold, settle_moved, sweep};
+use super::settle::{Copies, Hold, settle_moved, sweep};
 use super::target::{check_gone, check_replaceable, claim_siblings, has_begun, left_for_good};
 use super::{Conditional, Object, Objects, key_of, split};
 use crate::error::{Error, ErrorKind, Result};
@@ -27,11 +27,12 @@ use crate::storage::{RESPECTED_FOR, Removal, Removed, UNCOMMITTED_MARK, is_recen
 pub(super) fn remove(objects: &Arc<dyn Objects>, at: &Location, what: &Removal) -> Result<Removed> {
     match what {
         Removal::Folder => remove_folder(objects, at),
-        Removal::Files(files) => {
+        Removal::Files { files, beside } => {
+            let all: Vec<Location> = beside.iter().chain(files).cloned().collect();
             // A pytree's data and manifest go by a name that neither of them has.
             match files.iter().any(|file| file.is_same(at)) {
-                true => remove_files(objects, files),
-                false => remove_siblings(objects, at, files),
+                true => remove_files(objects, &all),
+                false => remove_siblings(objects, at, &all),
             }
         }
     }
@@ -95,10 +96,11 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
     }
     objects.delete(&[format!("{key}/{MARKER}"), format!("{key}/{OTHER_MARKER}")])?;
     let (mut left, _) = objects.list(&format!("{key}/"), false)?;
-    left.retain(|object| object.key != claim);
+    // The place is held until the end.
+    left.retain(|object| object.key != claim && object.key != format!("{key}/{SETTLING}"));
     let mut removed = delete_all(objects, left)?;
     // What overwrites of it have left: the next save to this place finds nothing to replace, and does not look for it.
-    let swept = sweep(objects, &key);
+    let swept = sweep(objects, &key, Copies::Stay);
     drop(hold);
     // It goes last: until then it says what the others are.
     objects.delete(&[claim])?;
@@ -153,7 +155,7 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
     if !below.is_empty() && (at.name_text().contains(UNCOMMITTED_MARK) || is_begun(&below)) {
         let dead = check_dead(objects, at, &below, force)?;
         if let Some(left) = left_for_good(objects, at, &below)? {
-            let _running = take_claim_of(objects, at, dead)?;
+            let _swept = take_claim_of(objects, at, dead)?;
             take(left)?;
         }
     } else if below.object(MOVED).is_some() {
@@ -170,7 +172,7 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
         let at = at.with_name(folder);
         let dead = check_dead(objects, &at, &left, force)?;
         if let Some(left) = left_for_good(objects, &at, &left)? {
-            let _running = take_claim_of(objects, &at, dead)?;
+            let _swept = take_claim_of(objects, &at, dead)?;
             take(left)?;
         }
     }
@@ -180,17 +182,19 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
         if !force {
             check_gone(at, found.as_ref())?;
         }
-        let _running = take_claim_of(objects, at, Some(claim.clone()))?;
-        let mut all = vec![claim];
+        let _swept = take_claim_of(objects, at, Some(claim.clone()))?;
+        let mut brought = Vec::new();
         // Without the manifest the data is what a copy has left, if it says so. Of a save the next one writes over it.
         if objects.head(&format!("{key}{MANIFEST_SUFFIX}"))?.is_none() {
             let has_brought = |object: &Object| {
                 let copied = found.iter().flat_map(|claim| claim.copied.values());
                 copied.into_iter().any(|copied| copied.tag == object.tag.to_string())
             };
-            all.extend(objects.head(&format!("{key}{DATA_SUFFIX}"))?.filter(has_brought));
+            brought.extend(objects.head(&format!("{key}{DATA_SUFFIX}"))?.filter(has_brought));
         }
-        take(all)?;
+        // The claim goes last: saves wait for it.
+        take(brought)?;
+        take(vec![claim])?;
     }
     removed.ok_or_else(|| Error::new(ErrorKind::NotFound, "no unfinished save is here").in_file(at))
 }
@@ -204,7 +208,11 @@ fn is_begun(listing: &Listing) -> bool {
 }
 
 /// Takes the claim of somebody who is gone, if there is one, until what that one has left is removed.
-fn take_claim_of(objects: &Arc<dyn Objects>, at: &Location, dead: Option<Object>) -> Result<Option<Running>> {
+fn take_claim_of(
+    objects: &Arc<dyn Objects>,
+    at: &Location,
+    dead: Option<Object>,
+) -> Result<Option<Sweeping>> {
     match dead {
         Some(dead) => take_left(objects, &dead)?.map(Some).ok_or_else(|| has_begun(at)),
         None => Ok(None),
@@ -368,7 +376,7 @@ mod tests {
             }
         }
         let (objects, _) = begun(STAGED, None);
-        sweep(&objects, "x").unwrap();
+        sweep(&objects, "x", Copies::Go).unwrap();
         assert_eq!(names(&objects), Vec::<String>::new());
     }
 
@@ -411,7 +419,7 @@ mod tests {
             assert!(names(&objects).contains(&data), "{at_case}: {:?}", names(&objects));
         }
         let (objects, _) = begun(STAGED, Some(commits_an_overwrite));
-        sweep(&objects, "x").unwrap();
+        sweep(&objects, "x", Copies::Go).unwrap();
         assert!(names(&objects).contains(&format!("{STAGED}/data")), "{:?}", names(&objects));
     }
 }

@@ -155,8 +155,15 @@ fn bring(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) 
     objects.delete(&[marker.key.clone(), format!("{folder}/{CLAIM}")])
 }
 
+/// What is done about a copy that was interrupted, and that the same copy could go on with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Copies {
+    Go,
+    Stay,
+}
+
 /// Removes what overwrites of a target have left whose writers are gone.
-pub(super) fn sweep(objects: &Arc<dyn Objects>, key: &str) -> Result<()> {
+pub(super) fn sweep(objects: &Arc<dyn Objects>, key: &str, copies: Copies) -> Result<()> {
     let staged = objects.list_beginning(&format!("{key}{UNCOMMITTED_MARK}-"), false)?.0;
     let folder_of = |object: &Object| {
         let name =
@@ -178,11 +185,14 @@ pub(super) fn sweep(objects: &Arc<dyn Objects>, key: &str) -> Result<()> {
             Some(found) => Some((CLAIM, found)),
             None => claim(SETTLING)?.map(|found| (SETTLING, found)),
         };
-        let dead = found.filter(|(_, (claim, _))| claim.as_ref().is_some_and(Claim::is_gone));
+        let is_interrupted = |claim: &Claim| copies == Copies::Stay && !claim.copied.is_empty();
+        let dead = found.filter(|(_, (claim, _))| {
+            claim.as_ref().is_some_and(|claim| claim.is_gone() && !is_interrupted(claim))
+        });
         // Between that answer and its end it may have committed: then the pointer leads there.
         if let Some((last, (_, object))) = dead
             && points_to(objects, key)?.as_deref() != Some(&folder)
-            && let Some(_running) = take_left(objects, &object)?
+            && let Some(_swept) = take_left(objects, &object)?
         {
             let inside =
                 staged.iter().filter(|object| folder_of(object) == folder).map(|object| object.key.clone());

@@ -14,6 +14,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::storage::{PublishOptions, Target, UNCOMMITTED_MARK};
 
+/// How often a target is looked at that changes meanwhile.
+const LOOKS_MAX: usize = 16;
+
 /// What is at a target before a save.
 #[derive(Debug)]
 pub(super) enum Before {
@@ -55,6 +58,20 @@ pub(super) fn check(
     target: &Location,
     options: PublishOptions<'_>,
 ) -> Result<Before> {
+    for _ in 0..LOOKS_MAX {
+        if let Some(before) = look(objects, target, options)? {
+            return Ok(before);
+        }
+    }
+    Err(has_begun(target))
+}
+
+/// The same; `None` if it has changed while this looked.
+fn look(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    options: PublishOptions<'_>,
+) -> Result<Option<Before>> {
     let key = check_name(objects, target)?;
     let exists = || exists_already(target);
     let other =
@@ -73,7 +90,7 @@ pub(super) fn check(
             Some(file) if !options.overwrite => Err(exists().in_file(file)),
             Some(file) if has_last => Err(pair_stays(&file)),
             // The last one is written last: without it the others are what a killed save has left, and no checkpoint.
-            _ => Ok(Before::Nothing),
+            _ => Ok(Some(Before::Nothing)),
         };
     }
     let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
@@ -83,10 +100,10 @@ pub(super) fn check(
         _ => objects.head(&key)?,
     };
     match (options.kind, single.is_some(), below.is_empty()) {
-        (_, false, true) => Ok(Before::Nothing),
+        (_, false, true) => Ok(Some(Before::Nothing)),
         (Target::File, true, _) if options.overwrite => {
             options.may_replace.map_or(Ok(()), |may_replace| may_replace(target))?;
-            Ok(Before::Nothing)
+            Ok(Some(Before::Nothing))
         }
         (Target::File, false, false) if options.overwrite => {
             Err(other("the target is no file, and this layout is one"))
@@ -97,14 +114,14 @@ pub(super) fn check(
         (Target::Folder, false, false) => {
             match leftovers(objects, target, &below)? {
                 Left::Nothing => {}
-                Left::Gone => return check(objects, target, options),
-                Left::These(claim, left) => return Ok(Before::Leftovers(claim, left)),
+                Left::Gone => return Ok(None),
+                Left::These(claim, left) => return Ok(Some(Before::Leftovers(claim, left))),
             }
             if !options.overwrite {
                 return Err(exists());
             }
             check_replaceable(objects, target, &below)?;
-            Ok(Before::Old(below))
+            Ok(Some(Before::Old(below)))
         }
         _ => Err(exists()),
     }
