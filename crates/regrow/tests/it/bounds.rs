@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Constants with `MAX` in their names that bound what regrow itself does or writes, and nothing that a file says.
-const OWN: [&str; 115] = [
+const OWN: [&str; 117] = [
     "array/histogram.rs: BINS_MAX",
     "bytes/pages.rs: LARGE_PAGE_TIME_MAX",
     "bytes/zip/directory.rs: COMMENT_LEN_MAX_BYTES",
@@ -102,7 +102,9 @@ const OWN: [&str; 115] = [
     "storage/object/keys.rs: LOOK_LEN_MAX_BYTES",
     "storage/object/listing.rs: LEN_MAX_BYTES",
     "storage/object/marker.rs: CLAIM_TIME_MAX",
+    "storage/object/marker.rs: SWEEP_TIME_MAX",
     "storage/object/publish.rs: GATHERED_LEN_MAX_BYTES",
+    "storage/object/target.rs: LOOKS_MAX",
     "storage/object/transfer.rs: COPIED_LEN_MAX_BYTES",
     "store/blob.rs: FETCH_LEN_MAX_BYTES",
     "store/buffer.rs: FREE_LEN_MAX",
