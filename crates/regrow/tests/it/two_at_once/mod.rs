@@ -256,11 +256,11 @@ fn check(world: &World, stage: &mut dyn Stage) -> std::result::Result<(), String
     let every = if count == 1 && !world.is_clean { 4 } else { 1 };
     let mut wrong = Vec::new();
     let mut played = 0;
-    let befores = befores(world, stage)?;
+    let states_before = states_before(world, stage)?;
     let mut all_alone = BTreeMap::new();
     for (nth, works) in world.pairs().enumerate().step_by(every) {
         for number in nth..nth + count {
-            let past = number % befores.len();
+            let past = number % states_before.len();
             for work in works {
                 if let Entry::Vacant(unknown) = all_alone.entry((past, &*work.name)) {
                     stage.put_back(past);
@@ -279,7 +279,7 @@ fn check(world: &World, stage: &mut dyn Stage) -> std::result::Result<(), String
             stage.put_back(past);
             let ends = stage.play(works, stops_at);
             let left = stage.left();
-            let checked = world.check(&stage.root(), &befores[past], works, alone, &ends);
+            let checked = world.check(&stage.root(), &states_before[past], works, alone, &ends);
             // Who was killed may have left one; the next save takes it.
             let left_last = if world.killed.is_empty() { left.clone() } else { stage.left() };
             let is_hold = |name: &&String| name.ends_with("regrow-settling.json");
@@ -291,7 +291,7 @@ fn check(world: &World, stage: &mut dyn Stage) -> std::result::Result<(), String
                 let at = [0, 1].map(|at| format!("{:?} at {} of {}", works[at].name, stops_at[at], len[at]));
                 let [one, other] = at;
                 let left = left.join("\n  ");
-                let before = &befores[past];
+                let before = &states_before[past];
                 let told = format!(
                     "{}: past {past} ({before:?}): {one}, {other}: {told}\n{ends:?}\nleft:\n  {left}",
                     world.name
@@ -307,7 +307,7 @@ fn check(world: &World, stage: &mut dyn Stage) -> std::result::Result<(), String
 }
 
 /// What is there in each past of a place, to who reads it.
-fn befores(world: &World, stage: &mut dyn Stage) -> std::result::Result<Vec<State>, String> {
+fn states_before(world: &World, stage: &mut dyn Stage) -> std::result::Result<Vec<State>, String> {
     let count = stage.past_count();
     let before = |past: usize| {
         stage.put_back(past);
