@@ -175,14 +175,16 @@ pub struct WriterLock(Mutex<Option<manager::WriterLock>>);
 impl WriterLock {
     /// Raises if another writer has taken the folder over.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
-        let lock = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        released(py, || lock.as_ref().map_or(Ok(()), manager::WriterLock::check))
+        // The mutex is let go before Python's own lock is waited for: another thread may have that, and wait for the mutex.
+        released(py, || {
+            let lock = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            lock.as_ref().map_or(Ok(()), manager::WriterLock::check)
+        })
     }
 
     /// Gives it up.
     fn release(&self, py: Python<'_>) {
-        let lock = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        py.detach(|| drop(lock));
+        py.detach(|| drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take()));
     }
 }
 
