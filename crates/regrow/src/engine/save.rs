@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Instant;
 
 use super::checks::{check_leaves, check_options, check_place, check_rules, how_published, publish};
-use super::side_files::{SideFiles, take_from_replaced};
+use super::side_files::SideFiles;
 use super::together::save_together;
 use super::{Layout, SaveOptions, SaveReport, replace};
 use crate::array::Array;
@@ -91,9 +91,6 @@ fn save_tree(
     let mut side_files = SideFiles::of(options);
     side_files.before(&*publication)?;
     publication.commit()?;
-    if !at.commits_by_marker() {
-        take_from_replaced(at, &kind, options.overwrite)?;
-    }
     side_files.after(at)?;
     Ok(SaveReport { reused_bytes, ..SaveReport::new(at.describe(), stored_bytes, tree.len(), data_bytes) })
 }

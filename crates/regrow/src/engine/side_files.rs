@@ -10,7 +10,7 @@ use crate::location::Location;
 use crate::parity::ParityPlace;
 use crate::seal::{Place, side_files_of};
 use crate::signature;
-use crate::storage::{Publication, Target};
+use crate::storage::Publication;
 
 /// What a save puts beside its checkpoint: with it where that can be read before it is committed, else right behind it.
 #[derive(Debug)]
@@ -48,11 +48,15 @@ impl SideFiles {
         }
     }
 
-    /// After the commit.
+    /// After the commit. Somebody may have put something beside files that were replaced, which was made of the old ones.
     ///
     /// # Errors
     /// What the storage says, and that the checkpoint is there without the side file.
     pub fn after(self, at: &Location) -> Result<()> {
+        // In a bucket that was done when the files had their names.
+        if self.is_overwrite && !at.commits_by_marker() && !at.is_folder() {
+            take_from_replaced(at)?;
+        }
         self.seal.after(at)?;
         self.parity.after(at)
     }
@@ -85,10 +89,7 @@ pub(super) fn take_before(at: &Location, is_overwrite: bool) -> Result<()> {
 ///
 /// # Errors
 /// What the storage says; the checkpoint is there.
-pub(super) fn take_from_replaced(at: &Location, kind: &Target, is_overwrite: bool) -> Result<()> {
-    if !is_overwrite || *kind == Target::Folder {
-        return Ok(());
-    }
+pub(super) fn take_from_replaced(at: &Location) -> Result<()> {
     take_misfits(at).map_err(|error| {
         error.help(
             "the checkpoint was saved; what lies beside it may be of the one before (`regrow seal --remove`)",

@@ -24,7 +24,7 @@ use super::ratio::ParityRatio;
 use crate::bytes::side_document::{SideDocument, now_unix_ns, writer};
 use crate::bytes::{hex, summed};
 use crate::error::{Error, Result};
-use crate::seal::rename_all;
+use crate::seal::{Covered, rename_all};
 
 /// The version that is written, and the last that is read.
 const VERSION: u32 = 1;
@@ -103,12 +103,15 @@ impl ParityDocument {
 
     /// Whether the other one is that of the same parity of the same files, whenever it was made.
     pub fn is_of_same_parity(&self, other: &Self) -> bool {
-        let of = |document: &Self| (document.covers_folder, document.block_len_bytes, document.ratio.clone());
-        of(self) == of(other)
-            && self.names == other.names
-            && self.len_bytes == other.len_bytes
+        self.covered() == other.covered()
+            && self.ratio == other.ratio
             && self.block_crc32 == other.block_crc32
             && self.parity_crc32 == other.parity_crc32
+    }
+
+    fn covered(&self) -> Covered<'_> {
+        let Self { covers_folder, block_len_bytes, names, len_bytes, .. } = self;
+        Covered { covers_folder: *covers_folder, block_len_bytes: *block_len_bytes, names, len_bytes }
     }
 
     /// Of files whose names begin with `stem`, those of a copy whose names begin with `to`.

@@ -75,6 +75,15 @@ pub(crate) struct SealDocument {
     pub block_crc32: Vec<u32>,
 }
 
+/// The files that a seal, a signature or parity is of, and how they are cut into blocks.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Covered<'d> {
+    pub covers_folder: bool,
+    pub block_len_bytes: u64,
+    pub names: &'d [String],
+    pub len_bytes: &'d [u64],
+}
+
 /// Gives names that begin with `stem` another beginning.
 pub(crate) fn rename_all(names: &mut [String], stem: &str, to: &str) {
     for name in names {
@@ -120,11 +129,12 @@ impl SealDocument {
 
     /// Whether the other one is a seal of the same files.
     pub fn has_files_of(&self, other: &Self) -> bool {
-        self.covers_folder == other.covers_folder
-            && self.block_len_bytes == other.block_len_bytes
-            && self.names == other.names
-            && self.len_bytes == other.len_bytes
-            && self.block_crc32 == other.block_crc32
+        self.covered() == other.covered() && self.block_crc32 == other.block_crc32
+    }
+
+    fn covered(&self) -> Covered<'_> {
+        let Self { covers_folder, block_len_bytes, names, len_bytes, .. } = self;
+        Covered { covers_folder: *covers_folder, block_len_bytes: *block_len_bytes, names, len_bytes }
     }
 
     /// The file's bytes.

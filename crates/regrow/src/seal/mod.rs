@@ -22,7 +22,7 @@ mod read;
 mod storage;
 mod store;
 
-pub(crate) use document::{BLOCK_LEN_BYTES, FILE_NAME, SealDocument, rename_all};
+pub(crate) use document::{BLOCK_LEN_BYTES, Covered, FILE_NAME, SealDocument, rename_all};
 pub(crate) use files::{
     DAMAGED_PREFIX, Place, Said, Seal, SealedFile, SideNames, is_name_of_side_file, side_files_of,
 };

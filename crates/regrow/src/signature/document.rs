@@ -26,7 +26,7 @@ use super::keys::{PrivateKey, PublicKey, SIGNATURE_LEN_BYTES, hex};
 use crate::bytes::hex::digests;
 use crate::bytes::side_document::{SideDocument, now_unix_ns, writer};
 use crate::error::{Error, ErrorKind, Result};
-use crate::seal::SideNames;
+use crate::seal::{Covered, SideNames};
 
 /// Name of a signature in the folder of a checkpoint.
 pub(crate) const FILE_NAME: &str = "regrow.signature.json";
@@ -245,11 +245,12 @@ impl Signed {
 
     /// Whether both speak of the same files.
     pub fn has_files_of(&self, other: &Self) -> bool {
-        self.covers_folder == other.covers_folder
-            && self.block_len_bytes == other.block_len_bytes
-            && self.names == other.names
-            && self.len_bytes == other.len_bytes
-            && self.block_blake3 == other.block_blake3
+        self.covered() == other.covered() && self.block_blake3 == other.block_blake3
+    }
+
+    fn covered(&self) -> Covered<'_> {
+        let Self { covers_folder, block_len_bytes, names, len_bytes, .. } = self;
+        Covered { covers_folder: *covers_folder, block_len_bytes: *block_len_bytes, names, len_bytes }
     }
 
     fn parse(text: &str) -> Result<Self> {

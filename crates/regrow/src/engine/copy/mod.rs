@@ -127,11 +127,7 @@ fn copy_once(source: &Location, target: &Location, options: &CopyOptions) -> Res
     copying.all(&plan, &|_| true).map_err(|error| stays(error, options))?;
     let reused_bytes = copying.reused_bytes.load(Ordering::Relaxed);
     options.monitor.finish()?;
-    let beside = Beside::of(source, target)?;
-    take_before(target, options.overwrite)?;
-    let copied = transfer.commit()?;
-    take_from_replaced(target, &plan.kind, options.overwrite)?;
-    beside.put(target, copied)?;
+    commit(source, target, &plan.kind, transfer, options.overwrite)?;
     Ok(CopyReport {
         path: target.describe(),
         file_count: plan.files.len(),
@@ -139,6 +135,23 @@ fn copy_once(source: &Location, target: &Location, options: &CopyOptions) -> Res
         reused_bytes,
         seconds: 0.0,
     })
+}
+
+/// Makes a checkpoint of what was copied, with what lies beside the source if that is no folder.
+fn commit(
+    source: &Location,
+    target: &Location,
+    kind: &Target,
+    transfer: Box<dyn Transfer>,
+    is_overwrite: bool,
+) -> Result<()> {
+    let beside = Beside::of(source, target)?;
+    take_before(target, is_overwrite)?;
+    let copied = transfer.commit()?;
+    if is_overwrite && *kind != Target::Folder {
+        take_from_replaced(target)?;
+    }
+    beside.put(target, copied)
 }
 
 /// How often each byte is read or written back.

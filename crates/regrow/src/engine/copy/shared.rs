@@ -16,12 +16,10 @@ use std::time::Instant;
 
 use blake3::Hash;
 
-use super::beside::Beside;
 use super::plan::{Plan, SourceFile};
 use super::work::Copying;
-use super::{CopyOptions, CopyReport, begin, passes, stays, transfer_options};
+use super::{CopyOptions, CopyReport, begin, commit, passes, stays, transfer_options};
 use crate::engine::shares::shares_of;
-use crate::engine::side_files::{take_before, take_from_replaced};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::{Location, ToLocation};
 use crate::storage::{Brought, Left, Target, Transfer};
@@ -193,11 +191,7 @@ impl SharedCopy {
         copying.all(&plan, &|at| !is_taken(at)).map_err(|error| stays(error, &options))?;
         let reused_bytes = copying.reused_bytes.load(Ordering::Relaxed).saturating_add(taken.reused_bytes);
         monitor.finish()?;
-        let beside = Beside::of(&source, &target)?;
-        take_before(&target, options.overwrite)?;
-        let copied = transfer.commit()?;
-        take_from_replaced(&target, &plan.kind, options.overwrite)?;
-        beside.put(&target, copied)?;
+        commit(&source, &target, &plan.kind, transfer, options.overwrite)?;
         Ok(CopyReport {
             path: target.describe(),
             file_count: plan.files.len(),

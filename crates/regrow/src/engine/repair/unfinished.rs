@@ -55,7 +55,7 @@ pub(super) fn remove(at: &Location, report: &mut RepairReport) -> Result<()> {
 /// # Errors
 /// What the storage says.
 pub(super) fn remove_of_files(part: &Location, report: &mut RepairReport) -> Result<()> {
-    if part.local_path().is_err() {
+    if part.commits_by_marker() {
         return Ok(());
     }
     if !part.is_folder() {

@@ -399,8 +399,12 @@ mod tests {
         // Under a condition the second of two is told so.
         let objects: Arc<dyn Objects> = Arc::new(bucket);
         let found = dead(&objects);
-        assert!(take_left(&objects, &found).unwrap().is_some());
+        let running = take_left(&objects, &found).unwrap().unwrap();
         assert!(take_left(&objects, &found).unwrap().is_none());
+        // What it could not remove is there for the next one.
+        drop(running);
+        let left = Claim::parse(&objects.get("x").unwrap().unwrap().0).unwrap();
+        assert!(left.is_released && !left.is_sweeping);
     }
 
     #[test]

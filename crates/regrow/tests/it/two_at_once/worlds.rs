@@ -87,6 +87,8 @@ struct Place {
     file: &'static str,
     /// Whether all that is saved has a seal and parity.
     is_sealed: bool,
+    /// Whether the two replace what is there.
+    overwrite: bool,
 }
 
 impl Place {
@@ -104,7 +106,7 @@ impl Place {
         let parity = if is_sealed { Some("1/1".parse()?) } else { None };
         let options = SaveOptions {
             layout,
-            overwrite: true,
+            overwrite: self.overwrite,
             not_durable: true,
             seal: is_sealed,
             parity,
@@ -151,7 +153,8 @@ impl Place {
             move |root: &Location| act(&place, root)
         };
         let copies = with(|place, root| {
-            let options = CopyOptions { overwrite: true, not_durable: true, ..CopyOptions::default() };
+            let overwrite = place.overwrite;
+            let options = CopyOptions { overwrite, not_durable: true, ..CopyOptions::default() };
             copy(root.join("source").join(place.file), place.target(root), &options).map(drop)
         });
         let removes = with(|place, root| remove(place.target(root), &RemoveOptions::default()).map(drop));
@@ -248,7 +251,8 @@ impl Place {
             Past::Old | Past::Killed => self.is_saved(BEFORE)(&mut before),
             Past::Damaged => self.is_saved(DAMAGED)(&mut before),
         }
-        let (preparing, looking, next) = (self.clone(), self.clone(), self.clone());
+        let (preparing, looking) = (self.clone(), self.clone());
+        let next = Self { overwrite: true, ..self.clone() };
         let killed = if past == Past::Killed {
             let works = self.works(past).into_iter();
             [self.save_work(KILLED)].into_iter().chain(works.skip(2).take(2)).collect()
@@ -299,9 +303,11 @@ fn places() -> Vec<World> {
         ("pytree_data", json!({}), "ckpt"),
     ];
     let worlds = layouts.into_iter().flat_map(|(layout, options, file)| {
-        let place = |is_sealed| Place { layout, options: options.clone(), file, is_sealed };
-        let plain = [Past::Nothing, Past::Old, Past::Killed].map(|past| place(false).world(past));
-        let sealed = [Past::Old, Past::Damaged].map(|past| place(true).world(past));
+        let place =
+            |is_sealed, overwrite| Place { layout, options: options.clone(), file, is_sealed, overwrite };
+        let plain = [Past::Nothing, Past::Old, Past::Killed].map(|past| place(false, true).world(past));
+        let sealed = [Past::Nothing, Past::Old, Past::Damaged]
+            .map(|past| place(true, past != Past::Nothing).world(past));
         plain.into_iter().chain(sealed)
     });
     worlds.collect()
