@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -53,6 +55,25 @@ def test_saves_and_loads_from_many_threads(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(one, range(32))) == [1000 * number for number in range(32)]
+
+
+ASKING = """
+import sys, threading
+import regrow
+
+with regrow.Manager(sys.argv[1], durable=False) as manager:
+    sys.setswitchinterval(1e-6)
+    ask = lambda: [manager._lock.check() for _ in range(2000)]
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+"""
+
+
+def test_threads_that_ask_a_managers_lock_at_once_all_hear(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", ASKING, tmp_path / "run"], timeout=60, check=True)
 
 
 def test_one_checkpoint_read_by_many_threads(path: Path) -> None:
