@@ -63,7 +63,7 @@ import regrow
 
 with regrow.Manager(sys.argv[1], durable=False) as manager:
     sys.setswitchinterval(1e-6)
-    ask = lambda: [manager._lock.check() for _ in range(2000)]
+    ask = lambda: [manager._lock.check() for _ in range(200)]
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
