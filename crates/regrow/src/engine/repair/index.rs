@@ -23,15 +23,16 @@ impl Parity {
     /// `Corrupt` if neither copy of the index can be used; what the storage says.
     pub fn find(at: &Location) -> Result<Option<Self>> {
         let at = ParityPlace::of(at);
-        let own = match at.place.read("the index of the parity") {
-            Ok(bytes) => bytes,
-            Err(error) if super::is_damage(&error, &at.place.file) => None,
-            Err(error) => return Err(error),
-        };
-        let behind = behind_blocks(&at)?;
-        if own.is_none() && behind.is_none() && !at.blocks.is_file() && !at.place.file.is_file() {
+        let is_there = || at.blocks.is_file() || at.place.file.is_file();
+        let mut copies = Copies::read(&at)?;
+        // Whoever saves just now may have put it there after the look.
+        if copies.is_none() && is_there() {
+            copies = Copies::read(&at)?;
+        }
+        if copies.is_none() && !is_there() {
             return Ok(None);
         }
+        let Copies { own, behind } = copies;
         let parsed = |bytes: Option<Vec<u8>>| bytes.map(|bytes| ParityDocument::parse(&bytes));
         let (behind, own) = (parsed(behind), parsed(own));
         // Two who have made it at the same time may each have written one of them.
@@ -69,24 +70,40 @@ impl Parity {
     }
 }
 
-/// The copy of the index behind the blocks, unparsed.
+/// Both copies of the index, unparsed, if they can be read.
+struct Copies {
+    own: Option<Vec<u8>>,
+    behind: Option<Vec<u8>>,
+}
+
+impl Copies {
+    fn read(at: &ParityPlace) -> Result<Self> {
+        let undamaged = |read: Result<Option<Vec<u8>>>, file: &Location| match read {
+            Err(error) if super::is_damage(&error, file) => Ok(None),
+            other => other,
+        };
+        Ok(Self {
+            own: undamaged(at.place.read("the index of the parity"), &at.place.file)?,
+            behind: undamaged(behind_blocks(at), &at.blocks)?,
+        })
+    }
+
+    fn is_none(&self) -> bool {
+        self.own.is_none() && self.behind.is_none()
+    }
+}
+
 fn behind_blocks(at: &ParityPlace) -> Result<Option<Vec<u8>>> {
     let store = at.blocks.parent().store();
-    let read = || -> Result<Option<Vec<u8>>> {
-        let Some(blob) = store.open(at.blocks.name().as_encoded_bytes())? else { return Ok(None) };
-        let Some(end) = blob.len_bytes().checked_sub(CLOSING_LEN_BYTES) else { return Ok(None) };
-        let mut closing = [0; CLOSING_LEN_BYTES as usize];
-        blob.read(end, &mut closing, ReadPath::Cached)?;
-        let len_bytes = index_len_bytes(&closing).filter(|len| *len <= JSON_LEN_MAX_BYTES);
-        let Some((len_bytes, start)) = len_bytes.and_then(|len| Some((len, end.checked_sub(len)?))) else {
-            return Ok(None);
-        };
-        let mut bytes = crate::bytes::limits::work_space(len_bytes)?;
-        blob.read(start, &mut bytes, ReadPath::Cached)?;
-        Ok(Some(bytes))
+    let Some(blob) = store.open(at.blocks.name().as_encoded_bytes())? else { return Ok(None) };
+    let Some(end) = blob.len_bytes().checked_sub(CLOSING_LEN_BYTES) else { return Ok(None) };
+    let mut closing = [0; CLOSING_LEN_BYTES as usize];
+    blob.read(end, &mut closing, ReadPath::Cached)?;
+    let len_bytes = index_len_bytes(&closing).filter(|len| *len <= JSON_LEN_MAX_BYTES);
+    let Some((len_bytes, start)) = len_bytes.and_then(|len| Some((len, end.checked_sub(len)?))) else {
+        return Ok(None);
     };
-    match read() {
-        Err(error) if super::is_damage(&error, &at.blocks) => Ok(None),
-        other => other,
-    }
+    let mut bytes = crate::bytes::limits::work_space(len_bytes)?;
+    blob.read(start, &mut bytes, ReadPath::Cached)?;
+    Ok(Some(bytes))
 }
