@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use regrow::array::{Array, Dtype};
 use regrow::{Error, Result};
 
-use super::{Memory, Reach, Shapes};
+use super::borrowed::{Memory, Reach, Shapes};
 
 /// What DLPack calls a `DLTensor`: an array of another library, as it lies in memory.
 ///
