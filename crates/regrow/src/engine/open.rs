@@ -162,8 +162,10 @@ impl Checkpoint {
                 }
                 Err(error) if error.kind() == ErrorKind::Replaced => true,
                 // Of several writers one may have ended, and the next begun, while this looked.
-                Err(_) if before.is_none() => {
-                    pytree_data::appears_at(&at) || at.local_path().is_ok_and(reappears)
+                Err(error) if before.is_none() => {
+                    // What lies beside it may have been seen already, and it not yet.
+                    let has_come = error.kind().is_of_content() && identity(&at).is_some();
+                    has_come || pytree_data::appears_at(&at) || at.local_path().is_ok_and(reappears)
                 }
                 // In an archive a folder may be left out of the address: what was read is asked for as it was then.
                 Err(_) => {

@@ -54,7 +54,7 @@ impl SideFiles {
     /// What the storage says, and that the checkpoint is there without the side file.
     pub fn after(self, at: &Location) -> Result<()> {
         // In a bucket that was done when the files had their names.
-        if self.is_overwrite && !at.commits_by_marker() && !at.is_folder() {
+        if !at.commits_by_marker() && !at.is_folder() {
             take_from_replaced(at)?;
         }
         self.seal.after(at)?;
@@ -73,15 +73,13 @@ pub(super) fn take_from_files(at: &Location) -> Result<()> {
     side_files_of(at).filter(Location::is_file).try_for_each(|file| take_away(&file))
 }
 
-/// The same before a commit. Where nothing is to be replaced and somebody was faster, the commit fails, and what lies there stays.
+/// The same before a commit. Where nothing is to be replaced, what lies there is of somebody who was faster, and stays with the files;
+/// or it is of files that are gone, and goes after the commit.
 ///
 /// # Errors
 /// What the storage says.
 pub(super) fn take_before(at: &Location, is_overwrite: bool) -> Result<()> {
-    match !is_overwrite && identity(at).is_some() {
-        true => Ok(()),
-        false => take_from_files(at),
-    }
+    if is_overwrite { take_from_files(at) } else { Ok(()) }
 }
 
 /// The same when the files have been replaced: somebody may have put something there meanwhile that was made of the old ones.

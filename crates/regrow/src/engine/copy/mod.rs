@@ -148,7 +148,7 @@ fn commit(
     let beside = Beside::of(source, target)?;
     take_before(target, is_overwrite)?;
     let copied = transfer.commit()?;
-    if is_overwrite && *kind != Target::Folder {
+    if *kind != Target::Folder {
         take_from_replaced(target)?;
     }
     beside.put(target, copied)

@@ -23,14 +23,13 @@ impl Parity {
     /// `Corrupt` if neither copy of the index can be used; what the storage says.
     pub fn find(at: &Location) -> Result<Option<Self>> {
         let at = ParityPlace::of(at);
-        let is_there = || at.blocks.is_file() || at.place.file.is_file();
         let mut copies = Copies::read(&at)?;
-        // Whoever saves just now may have put it there after the look.
-        if copies.is_none() && is_there() {
+        if copies.is_none() {
+            if !at.blocks.is_file() && !at.place.file.is_file() {
+                return Ok(None);
+            }
+            // Whoever saves just now may have put it there after the look.
             copies = Copies::read(&at)?;
-        }
-        if copies.is_none() && !is_there() {
-            return Ok(None);
         }
         let Copies { own, behind } = copies;
         let parsed = |bytes: Option<Vec<u8>>| bytes.map(|bytes| ParityDocument::parse(&bytes));

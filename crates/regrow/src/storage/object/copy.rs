@@ -27,6 +27,25 @@ pub(super) fn copy_within(objects: &Arc<dyn Objects>, from: &Object, to: &str) -
     upload.finish()
 }
 
+/// The same where nothing is at `to` yet; `None` if something is. As for [`Upload::finish_new`](super::Upload::finish_new), one
+/// request lies between the look and the end of what is longer than a part.
+///
+/// # Errors
+/// As for [`copy_within`].
+pub(super) fn copy_new_within(objects: &Arc<dyn Objects>, from: &Object, to: &str) -> Result<Option<Tag>> {
+    let mut upload = objects.upload(to, from.len_bytes)?;
+    if from.len_bytes > upload.part_len_bytes() as u64 {
+        return match objects.head(to)? {
+            Some(_) => Ok(None),
+            None => copy_within(objects, from, to).map(Some),
+        };
+    }
+    let mut bytes = work_space(from.len_bytes)?;
+    objects.read(from, 0, &mut bytes)?;
+    upload.part(bytes.into())?;
+    upload.finish_new()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::MemoryObjects;
@@ -44,6 +63,17 @@ mod tests {
             let tag = copy_within(&objects, &from, "to").unwrap();
             let (copied, object) = objects.get("to").unwrap().unwrap();
             assert!(copied == bytes && object.tag.is_same(&tag), "{len_bytes}");
+        }
+        for len_bytes in [0, 1, part_len_bytes, part_len_bytes + 1] {
+            objects.put("from", vec![7; len_bytes].into()).unwrap();
+            let from = objects.head("from").unwrap().unwrap();
+            objects.delete(&["new".to_owned()]).unwrap();
+            let tag = copy_new_within(&objects, &from, "new").unwrap().unwrap();
+            let (copied, object) = objects.get("new").unwrap().unwrap();
+            assert!(copied == vec![7; len_bytes] && object.tag.is_same(&tag), "{len_bytes}");
+            objects.put("new", b"another".as_slice().into()).unwrap();
+            assert!(copy_new_within(&objects, &from, "new").unwrap().is_none(), "{len_bytes}");
+            assert_eq!(&*objects.get("new").unwrap().unwrap().0, b"another");
         }
         let replaced = objects.head("from").unwrap().unwrap();
         objects.put("from", vec![1; 5000].into()).unwrap();

@@ -205,4 +205,11 @@ impl Upload for MemoryUpload {
     fn finish(self: Box<Self>) -> Result<Tag> {
         self.bucket.put(&self.key, self.bytes.into())
     }
+
+    fn finish_new(self: Box<Self>) -> Result<Option<Tag>> {
+        match self.bucket.create(&self.key, self.bytes.into())? {
+            Conditional::Done(tag) => Ok(Some(tag)),
+            Conditional::Lost(..) => Ok(None),
+        }
+    }
 }

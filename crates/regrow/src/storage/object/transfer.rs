@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use blake3::Hash;
 
-use super::copy::copy_within;
+use super::copy::{copy_new_within, copy_within};
 use super::keys::ObjectBlob;
 use super::marker::{
     CLAIM, COPY, Claim, Copied, MARKER, MOVED, Moved, OTHER_MARKER, Running, SETTLING, claim_at,
@@ -58,6 +58,7 @@ pub(super) struct ObjectTransfer {
     /// Where the files of a folder are written, and a single one before the commit.
     folder: String,
     marker: Marker,
+    overwrite: bool,
     /// What this replaces: what its keys begin with.
     old_prefix: Option<String>,
     files: Vec<TransferFile>,
@@ -99,6 +100,7 @@ impl ObjectTransfer {
             key,
             kind: options.kind.clone(),
             marker: options.marker.clone(),
+            overwrite: options.overwrite,
             old_prefix: None,
             files: options.files.to_vec(),
             keys: Vec::new(),
@@ -156,8 +158,16 @@ impl ObjectTransfer {
         // Before anything of it is looked at: what it vouches for must not be lost now.
         new.state().claim.copied.clone_from(&copied);
         new.take_claim(&claim_key)?;
-        if *options.kind == Target::Folder && new.old_prefix.is_none() {
-            new.check_alone(&claim_key, &there)?;
+        match options.kind {
+            Target::Folder if new.old_prefix.is_none() => new.check_alone(&claim_key, &there)?,
+            Target::Siblings { .. } => {
+                // A save may have ended between that look and this claim.
+                there =
+                    new.siblings_there(found.is_some(), &copied, options.overwrite).inspect_err(|_| {
+                        new.give_back(&claim_key, !copied.is_empty());
+                    })?;
+            }
+            _ => {}
         }
         new.take_over(&claim_key, &copied, there)?;
         Ok(new)
@@ -245,7 +255,6 @@ impl ObjectTransfer {
         if listed.iter().all(is_known) {
             return Ok(());
         }
-        self.state().is_over = true;
         let is_marker = |object: &Object| {
             object
                 .key
@@ -253,15 +262,20 @@ impl ObjectTransfer {
                 .and_then(|name| name.strip_prefix('/'))
                 .is_some_and(is_commit)
         };
-        // Without a claim nobody would know what an earlier copy has left.
-        let _ = match there.is_empty() || listed.iter().any(is_marker) {
-            true => self.objects.delete(&[claim_key.to_owned()]),
-            false => {
+        self.give_back(claim_key, !there.is_empty() && !listed.iter().any(is_marker));
+        Err(self.was_taken())
+    }
+
+    /// Lets the place go, with nothing removed. Without a claim nobody would know what an earlier copy has left.
+    fn give_back(&self, claim_key: &str, has_earlier: bool) {
+        self.state().is_over = true;
+        let _ = match has_earlier {
+            false => self.objects.delete(&[claim_key.to_owned()]),
+            true => {
                 self.state().claim.is_released = true;
                 self.write_claim()
             }
         };
-        Err(self.was_taken())
     }
 
     fn has_claim(&self, claim_key: &str) -> Result<bool> {
@@ -404,7 +418,12 @@ impl ObjectTransfer {
     fn commit_file(&self, claim_key: &str) -> Result<Identity> {
         let key = self.key(0)?;
         let staged = self.objects.head(key)?.ok_or_else(|| missing(self.objects.url(key).into()))?;
-        let tag = copy_within(&self.objects, &staged, &self.key)?;
+        let tag = match self.overwrite {
+            true => copy_within(&self.objects, &staged, &self.key)?,
+            // A save may have come since the look at the target, which knows nothing of this claim.
+            false => copy_new_within(&self.objects, &staged, &self.key)?
+                .ok_or_else(|| exists_already(&self.target))?,
+        };
         self.state().is_over = true;
         // The claim goes last: until then it says what the other is. What cannot be removed, the next copy removes.
         let _ = self
@@ -432,7 +451,8 @@ impl Transfer for ObjectTransfer {
         let expected = self.files.get(at).map_or(0, |file| file.len_bytes);
         let objects = Arc::clone(&self.objects);
         let sink = ObjectSink::begin(&*objects, key, expected, 0, &self.monitor, Box::new(|_, _| {}))?;
-        Ok(FileWriter::new(sink))
+        let is_place = self.claim_key.is_none();
+        Ok(FileWriter::new(if is_place && !self.overwrite { sink.only_new() } else { sink }))
     }
 
     /// Only so that the claim says that its writer lives: an upload that is cut off leaves nothing.

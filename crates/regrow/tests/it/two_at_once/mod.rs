@@ -57,6 +57,8 @@ struct World {
     is_clean: bool,
     /// Whether a byte of what is there before has become another one.
     is_damaged: bool,
+    /// Whether a save is to replace nothing, so that of two one is refused.
+    is_exclusive: bool,
     /// Works of which somebody was killed at some moment, before the two begin.
     killed: Vec<Work>,
     prepare: Box<dyn Fn(&Location)>,
@@ -153,6 +155,12 @@ impl World {
         let is_refused = |end: &End| matches!(end, Err((kind, _)) if *kind != ErrorKind::Unsupported);
         if ends.iter().all(is_refused) && works.iter().any(|work| work.kind == Kind::Save) {
             return Err("both have failed".to_owned());
+        }
+        if self.is_exclusive
+            && works.iter().all(|work| work.kind == Kind::Save)
+            && ends.iter().all(Result::is_ok)
+        {
+            return Err("both have saved, and neither was to replace anything".to_owned());
         }
         let found = (self.look)(root)?;
         let allowed = self.allowed(before, works, alone, ends);

@@ -265,6 +265,7 @@ impl Place {
             before,
             is_clean: !self.is_sealed && matches!(past, Past::Nothing | Past::Old),
             is_damaged: past == Past::Damaged,
+            is_exclusive: !self.overwrite,
             killed,
             prepare: Box::new(move |root| {
                 let source = root.join("source").join(preparing.file);
@@ -405,6 +406,7 @@ fn run_of_steps() -> World {
         before: State::from([("1".to_owned(), BEFORE), ("2".to_owned(), BEFORE)]),
         is_clean: true,
         is_damaged: false,
+        is_exclusive: false,
         killed: Vec::new(),
         prepare: Box::new(|root| (1..3).for_each(|step| save_step(root, step, BEFORE).unwrap())),
         look: Box::new(|root| {

@@ -194,4 +194,8 @@ impl object::Upload for Upload {
     fn finish(self: Box<Self>) -> Result<Tag> {
         Self::finish(*self)
     }
+
+    fn finish_new(self: Box<Self>) -> Result<Option<Tag>> {
+        Self::finish_new(*self)
+    }
 }

@@ -19,7 +19,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 
 use super::error::{Action, Failure};
-use super::{Bucket, Put, PutMode, Tag, path_of, runtime};
+use super::{Bucket, Created, Put, PutMode, Tag, path_of, runtime};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Smallest part: with six on their way, enough to hide the time an answer takes.
@@ -227,24 +227,69 @@ impl Upload {
         self.push(Bytes::new())?;
         let tag = if self.multipart.is_none() {
             let payload = std::mem::take(&mut self.pieces).into_iter().collect();
-            match self.bucket.try_put(&self.key, payload, PutMode::Overwrite)? {
-                Put::Done(tag) => tag,
-                Put::Exists | Put::Conflict => {
-                    return Err(Error::new(ErrorKind::Io, "the store refuses to replace an object")
-                        .in_file(self.bucket.url_of(&self.key)));
-                }
-            }
+            self.put(payload)?
         } else {
-            if self.pieces_len_bytes > 0 {
-                self.send()?;
-            }
-            while !self.sending.is_empty() {
-                self.wait_for_one()?;
-            }
+            self.send_rest()?;
             self.complete()?
         };
         self.is_finished = true;
         Ok(tag)
+    }
+
+    /// The same where nothing is yet; `None` if something is. The store takes no condition for what has several parts: there one
+    /// request lies between the look and the end.
+    ///
+    /// # Errors
+    /// As for [`finish`](Self::finish).
+    pub(crate) fn finish_new(mut self) -> Result<Option<Tag>> {
+        self.take_tail();
+        self.push(Bytes::new())?;
+        if self.multipart.is_none() {
+            let pieces = std::mem::take(&mut self.pieces);
+            let bytes = match <[Bytes; 1]>::try_from(pieces) {
+                Ok([whole]) => whole,
+                Err(pieces) => pieces.concat().into(),
+            };
+            return match self.bucket.create_settled(&self.key, &bytes) {
+                Ok(Created::Ours(tag)) => Ok(Some(tag)),
+                Ok(Created::Theirs(..)) => Ok(None),
+                // The store takes no conditions at all.
+                Err(error) if error.kind() == ErrorKind::Unsupported => match self.bucket.head(&self.key)? {
+                    Some(_) => Ok(None),
+                    None => self.put(bytes.into()).map(Some),
+                },
+                Err(error) => Err(error),
+            };
+        }
+        self.send_rest()?;
+        if self.bucket.head(&self.key)?.is_some() {
+            return Ok(None);
+        }
+        let tag = self.complete()?;
+        self.is_finished = true;
+        Ok(Some(tag))
+    }
+
+    /// The object in one piece, whatever is there.
+    fn put(&self, payload: PutPayload) -> Result<Tag> {
+        match self.bucket.try_put(&self.key, payload, PutMode::Overwrite)? {
+            Put::Done(tag) => Ok(tag),
+            Put::Exists | Put::Conflict => {
+                Err(Error::new(ErrorKind::Io, "the store refuses to replace an object")
+                    .in_file(self.bucket.url_of(&self.key)))
+            }
+        }
+    }
+
+    /// Sends what is left, and waits for all parts.
+    fn send_rest(&mut self) -> Result<()> {
+        if self.pieces_len_bytes > 0 {
+            self.send()?;
+        }
+        while !self.sending.is_empty() {
+            self.wait_for_one()?;
+        }
+        Ok(())
     }
 
     fn complete(&mut self) -> Result<Tag> {

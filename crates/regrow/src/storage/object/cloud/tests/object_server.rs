@@ -92,6 +92,25 @@ fn a_part_goes_as_soon_as_it_is_full_where_more_are_expected() {
 }
 
 #[test]
+fn a_store_without_conditional_writes_takes_a_new_object_after_a_look() {
+    let server = ObjectServer::start().unwrap();
+    for bucket in &both(&server) {
+        let finished = |bytes: &'static [u8]| {
+            server.faults([Fault::status(501, "NotImplemented").on(Op::Put).first(1)]);
+            let mut upload = bucket.upload("new", None).unwrap();
+            upload.part(bytes.into()).unwrap();
+            upload.finish_new().unwrap()
+        };
+        server.delete("bkt", "new");
+        let tag = finished(b"one").unwrap();
+        assert!(finished(b"two").is_none());
+        assert_eq!(&*server.get("bkt", "new").unwrap(), b"one");
+        assert!(bucket.head("new").unwrap().unwrap().tag.is_same(&tag));
+        server.clear_faults();
+    }
+}
+
+#[test]
 fn faults_of_reads_and_uploads_pass() {
     let server = ObjectServer::start().unwrap();
     let data: Bytes = (0..17_000_000_u32).map(|i| (i ^ (i >> 9)) as u8).collect();
@@ -220,6 +239,19 @@ fn exercise(url: &str, options: &StorageOptions) {
     bucket.read_range(&key("copy"), 5, &mut out, None).unwrap();
     assert!(out == data[5..]);
     assert!(bucket.head(&key("big")).unwrap().unwrap().tag.is_same(&tag));
+    for (name, len) in [("new short", 3_000_100), ("new long", data.len())] {
+        let finished = |fill: u8| {
+            let mut upload = bucket.upload(&key(name), Some(len as u64)).unwrap();
+            for piece in vec![fill; len].chunks(3_000_000) {
+                upload.part(Bytes::copy_from_slice(piece)).unwrap();
+            }
+            upload.finish_new().unwrap()
+        };
+        let first = finished(1).unwrap();
+        assert!(finished(2).is_none(), "{name}");
+        assert!(bucket.head(&key(name)).unwrap().unwrap().tag.is_same(&first), "{name}");
+        bucket.delete(&[key(name)]).unwrap();
+    }
     let mut upload = bucket.upload(&key("dropped"), Some(data.len() as u64)).unwrap();
     upload.part(data).unwrap();
     drop(upload);
