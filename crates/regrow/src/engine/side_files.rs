@@ -32,7 +32,8 @@ impl SideFiles {
         Some(Self::of(options)).filter(|files| files.seal.is_wanted() || files.parity.is_wanted())
     }
 
-    /// Before the commit. What lies beside files that are about to be replaced goes: better nothing than what does not fit.
+    /// Before the commit. What lies beside files that are about to be replaced goes: better nothing than what does not fit. Where nothing
+    /// is to be replaced it is of somebody who was faster, and stays; or of files that are gone, and goes after the commit.
     ///
     /// # Errors
     /// What the storage says.
@@ -44,7 +45,8 @@ impl SideFiles {
             true => Ok(()),
             // There files have their names as soon as they are whole, and somebody may have put something beside the new ones.
             false if target.commits_by_marker() => take_misfits(target),
-            false => take_before(target, self.is_overwrite),
+            false if self.is_overwrite => take_from_files(target),
+            false => Ok(()),
         }
     }
 
@@ -73,16 +75,7 @@ pub(super) fn take_from_files(at: &Location) -> Result<()> {
     side_files_of(at).filter(Location::is_file).try_for_each(|file| take_away(&file))
 }
 
-/// The same before a commit. Where nothing is to be replaced, what lies there is of somebody who was faster, and stays with the files;
-/// or it is of files that are gone, and goes after the commit.
-///
-/// # Errors
-/// What the storage says.
-pub(super) fn take_before(at: &Location, is_overwrite: bool) -> Result<()> {
-    if is_overwrite { take_from_files(at) } else { Ok(()) }
-}
-
-/// The same when the files have been replaced: somebody may have put something there meanwhile that was made of the old ones.
+/// The same when the files are there: somebody may have put something beside them meanwhile that was made of the old ones.
 /// What is of those that are there now stays: it came with a save that was faster, or was made since.
 ///
 /// # Errors

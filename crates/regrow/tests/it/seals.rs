@@ -294,6 +294,47 @@ fn a_checkpoint_that_was_changed_on_purpose_can_be_read_and_sealed_again() {
 }
 
 #[test]
+fn what_lies_beside_files_that_somebody_has_removed_by_hand_goes_with_the_next_that_come() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut roots = vec![Location::local(folder.path())];
+    roots.extend(crate::common::buckets::buckets("stale"));
+    for root in roots {
+        let mut checked = 0;
+        for (at, (layout, suffix)) in layouts().into_iter().enumerate() {
+            let say = format!("{} {suffix} in {root}", layout.name());
+            let source = root.join(format!("source{at}{suffix}"));
+            regrow::save_with(&source, &tree(2), &options(&layout)).unwrap();
+            if source.is_folder() {
+                continue;
+            }
+            for is_copy in [false, true] {
+                let home = root.join(format!("home{at}{is_copy}"));
+                let path = home.join(format!("x{suffix}"));
+                let sealed =
+                    SaveOptions { seal: true, parity: Some("1/1".parse().unwrap()), ..options(&layout) };
+                regrow::save_with(&path, &tree(1), &sealed).unwrap();
+                let store = home.store();
+                let names = store.list(b"").unwrap();
+                let (beside, files): (Vec<_>, Vec<_>) =
+                    names.into_iter().partition(|name| name.starts_with(b"regrow."));
+                assert_eq!(beside.len(), 3, "{say}");
+                files.iter().for_each(|file| store.delete(file).unwrap());
+                match is_copy {
+                    true => regrow::copy(&source, &path, &CopyOptions::default()).map(drop).unwrap(),
+                    false => regrow::save_with(&path, &tree(2), &options(&layout)).map(drop).unwrap(),
+                }
+                let loaded = regrow::engine::load(&path).unwrap_or_else(|error| panic!("{say}: {error}"));
+                assert!(bytes_of(&loaded) == bytes_of(&tree(2)), "{say}");
+                let left = store.list(b"").unwrap();
+                assert!(!left.iter().any(|name| beside.contains(name)), "{say}: {left:?}");
+                checked += 1;
+            }
+        }
+        assert!(checked >= 8, "{checked} in {root}");
+    }
+}
+
+#[test]
 fn copies_take_the_seal_along_under_their_own_names() {
     let folder = tempfile::tempdir().unwrap();
     for (at, (layout, suffix)) in layouts().into_iter().enumerate() {

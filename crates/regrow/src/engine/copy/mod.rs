@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use super::convert::refuse_target_inside;
 use super::retry::Retries;
-use super::side_files::{take_before, take_from_replaced};
+use super::side_files::{take_from_files, take_from_replaced};
 use super::{SaveOptions, format_bytes, replace};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::{Location, ToLocation};
@@ -146,7 +146,9 @@ fn commit(
     is_overwrite: bool,
 ) -> Result<()> {
     let beside = Beside::of(source, target)?;
-    take_before(target, is_overwrite)?;
+    if is_overwrite {
+        take_from_files(target)?;
+    }
     let copied = transfer.commit()?;
     if *kind != Target::Folder {
         take_from_replaced(target)?;

@@ -92,6 +92,7 @@ impl Copies {
     }
 }
 
+/// The copy of the index behind the blocks.
 fn behind_blocks(at: &ParityPlace) -> Result<Option<Vec<u8>>> {
     let store = at.blocks.parent().store();
     let Some(blob) = store.open(at.blocks.name().as_encoded_bytes())? else { return Ok(None) };

@@ -427,7 +427,7 @@ impl Publication for NewObjects {
         let key = key_of(&self.objects, self.target.path())?;
         // The object appears when it is whole, and not before: that is the commit.
         let sink = self.sink(key, expected_len_bytes, checksums_from)?;
-        let sink = if self.overwrite { sink } else { sink.only_new() };
+        let sink = if self.overwrite { sink } else { sink.only_new(&self.target) };
         let Some(make_way) = self.make_way else { return Ok(FileWriter::new(sink)) };
         let target = self.target.clone();
         Ok(FileWriter::new(sink.before_end(Box::new(move || make_way(&target)))))

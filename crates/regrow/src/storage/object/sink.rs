@@ -3,14 +3,16 @@
 //! The memory of a part that has gone up serves for the next one: to fill fresh memory takes longer than to send it. So a
 //! sink takes a part more than the upload has on its way at once.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
+use super::target::exists_already;
 use super::{Objects, Tag, Upload};
 use crate::bytes::limits::work_space;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
+use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::store::BlockChecksums;
 use crate::store::{FileSink, WrittenFile};
@@ -39,13 +41,14 @@ pub(super) struct ObjectSink {
     monitor: Monitor,
     on_finish: OnFinish,
     before_end: Option<BeforeEnd>,
-    is_only_new: bool,
+    /// What is there already if something is at its end; `None` if that is to be replaced.
+    only_new: Option<Location>,
 }
 
 impl ObjectSink {
-    /// Has it fail with `AlreadyExists` if something is there at its end.
-    pub(super) fn only_new(self) -> Self {
-        Self { is_only_new: true, ..self }
+    /// Has it fail with `AlreadyExists` if something is at the target at its end.
+    pub(super) fn only_new(self, target: &Location) -> Self {
+        Self { only_new: Some(target.clone()), ..self }
     }
 
     /// Has something be done right before the object is there.
@@ -74,7 +77,7 @@ impl ObjectSink {
             monitor: monitor.clone(),
             on_finish,
             before_end: None,
-            is_only_new: false,
+            only_new: None,
         })
     }
 
@@ -154,21 +157,15 @@ impl FileSink for ObjectSink {
         }
         self.count()?;
         let len_bytes = self.sent_bytes;
-        let Self { name, upload, mut checksums, on_finish, before_end, is_only_new, .. } = *self;
+        let Self { upload, mut checksums, on_finish, before_end, only_new, .. } = *self;
         before_end.map_or(Ok(()), |before_end| before_end())?;
-        let tag = match is_only_new {
-            false => upload.finish()?,
-            true => upload.finish_new()?.ok_or_else(|| faster(&name))?,
+        let tag = match only_new {
+            None => upload.finish()?,
+            Some(target) => upload.finish_new()?.ok_or_else(|| exists_already(&target))?,
         };
         on_finish(len_bytes, tag);
         Ok(WrittenFile { len_bytes, block_crc32c: checksums.finish() })
     }
-}
-
-fn faster(file: &Path) -> Error {
-    Error::new(ErrorKind::AlreadyExists, "another save to this target was faster")
-        .in_file(file)
-        .help("choose another path, or ask for it to be replaced (`overwrite`)")
 }
 
 /// Memory of parts that have gone up.

@@ -452,7 +452,7 @@ impl Transfer for ObjectTransfer {
         let objects = Arc::clone(&self.objects);
         let sink = ObjectSink::begin(&*objects, key, expected, 0, &self.monitor, Box::new(|_, _| {}))?;
         let is_place = self.claim_key.is_none();
-        Ok(FileWriter::new(if is_place && !self.overwrite { sink.only_new() } else { sink }))
+        Ok(FileWriter::new(if is_place && !self.overwrite { sink.only_new(&self.target) } else { sink }))
     }
 
     /// Only so that the claim says that its writer lives: an upload that is cut off leaves nothing.
