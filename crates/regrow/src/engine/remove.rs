@@ -79,10 +79,8 @@ pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveRe
             // Of a save that has ended meanwhile the files are gone now, and what lies beside them is left.
             let left = if matches!(what, Removal::Files { .. }) { beside(&at)? } else { Vec::new() };
             if !left.is_empty() && identity(&at).is_none() && is_gone(&at) {
-                for file in left {
-                    take_away(&file)?;
-                    removed.file_count += 1;
-                }
+                take_away(&left)?;
+                removed.file_count += left.len();
             }
             removed
         }

@@ -72,7 +72,8 @@ pub(super) fn take_from_files(at: &Location) -> Result<()> {
     if at.is_folder() {
         return Ok(());
     }
-    side_files_of(at).filter(Location::is_file).try_for_each(|file| take_away(&file))
+    let files: Vec<Location> = side_files_of(at).filter(Location::is_file).collect();
+    take_away(&files)
 }
 
 /// The same when the files are there: somebody may have put something beside them meanwhile that was made of the old ones.
@@ -119,7 +120,7 @@ pub(super) fn take_misfits(at: &Location) -> Result<()> {
             is_fit => is_fit?,
         };
         if !is_fit {
-            files.iter().filter(|file| file.is_file()).try_for_each(take_away)?;
+            take_away(files.iter().filter(|file| file.is_file()))?;
         }
     }
     Ok(())

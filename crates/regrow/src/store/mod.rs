@@ -173,8 +173,17 @@ pub trait Store: Debug + Send + Sync {
             .in_file(self.describe(key)))
     }
 
-    /// Removes `key`; no error if it is not there.
+    /// Removes `key`; no error if it is not there. It may be there again after a power cut.
     fn delete(&self, key: &[u8]) -> Result<()>;
+
+    /// Removes keys, one after the other; no error if some are not there. Once this has returned they are gone after a power
+    /// cut, too.
+    ///
+    /// # Errors
+    /// What the storage says; some may be gone then.
+    fn delete_durably(&self, keys: &[&[u8]]) -> Result<()> {
+        keys.iter().try_for_each(|key| self.delete(key))
+    }
 
     /// All keys that begin with `prefix`, sorted as bytes.
     fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>>;

@@ -78,10 +78,18 @@ impl<'r> States<'r> {
         states
     }
 
-    /// Only those after each so many calls, and those at the end.
+    /// Only those after each so many calls, those right before a sync, where the most can be lost, and those at the end.
     #[must_use]
     pub fn paced(self, pace: usize) -> Self {
         Self { pace: pace.max(1), ..self }
+    }
+
+    /// The number of calls after which the disk is looked at next.
+    fn next_look(&self) -> usize {
+        let events = &self.recording.events;
+        let farthest = events.len().min(self.after + self.pace);
+        let is_before_sync = |at: &usize| matches!(events.get(*at), Some(Event::Sync { .. }));
+        (self.after + 1..farthest).find(is_before_sync).unwrap_or(farthest)
     }
 
     /// Whether a change is on the disk whatever happens, after so many calls.
@@ -155,7 +163,7 @@ impl Iterator for States<'_> {
             if self.after == self.recording.events.len() {
                 return None;
             }
-            self.after = self.recording.events.len().min(self.after + self.pace);
+            self.after = self.next_look();
             self.to_come = self.losses();
         }
     }

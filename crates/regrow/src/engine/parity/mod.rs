@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::seal::{files_of, part_of};
-use super::standing::{SideFile, Standing};
+use super::standing::{SideFile, Standing, take_away};
 use super::{Checkpoint, OpenOptions, Retries, SaveOptions, open_with};
 use crate::engine::names::check_no_links;
 use crate::error::{Error, ErrorKind, Result};
@@ -86,7 +86,7 @@ pub fn add_parity(path: impl ToLocation, options: &ParityOptions) -> Result<Pari
     let monitor = &options.monitor;
     let report = monitor.begin().and_then(|_running| {
         let report = match options.remove {
-            true => take_away(&at, options),
+            true => open_and_remove(&at, options),
             false => Retries::until_unreplaced(|| make(&at, options)),
         };
         monitor.finish().and(report)
@@ -192,7 +192,7 @@ fn changed(store: &dyn Store, name: &str) -> Error {
         .help("do it again when nobody writes to it")
 }
 
-fn take_away(at: &Location, options: &ParityOptions) -> Result<ParityReport> {
+fn open_and_remove(at: &Location, options: &ParityOptions) -> Result<ParityReport> {
     let has_any = |at: &Location| {
         let parity = ParityPlace::of(at);
         parity.place.file.is_file() || parity.blocks.is_file()
@@ -211,14 +211,10 @@ fn take_away(at: &Location, options: &ParityOptions) -> Result<ParityReport> {
 /// What the storage says.
 fn remove(at: &Location) -> Result<ParityReport> {
     let ParityPlace { place, blocks } = ParityPlace::of(at);
-    let mut has_changed = false;
     // The index goes first: blocks without it are only room on the disk.
-    for file in [&place.file, &blocks] {
-        if file.is_file() {
-            file.parent().store().delete(file.name().as_encoded_bytes())?;
-            has_changed = true;
-        }
-    }
+    let files: Vec<&Location> = [&place.file, &blocks].into_iter().filter(|file| file.is_file()).collect();
+    let has_changed = !files.is_empty();
+    take_away(files)?;
     Ok(ParityReport { path: place.file.describe(), file_count: 0, bytes: 0, parity_bytes: 0, has_changed })
 }
 

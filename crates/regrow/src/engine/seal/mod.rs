@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::digests::Digest;
 use super::names::names_in;
-use super::standing::{SideFile, Standing};
+use super::standing::{SideFile, Standing, take_away};
 use super::{Checkpoint, Layout, OpenOptions, Retries, SaveOptions, open_with};
 use crate::bytes::checksum::Crc32;
 use crate::error::{Error, ErrorKind, Result};
@@ -199,7 +199,7 @@ fn remove(at: &Location) -> Result<SealReport> {
     let file = Place::of(at).file;
     let has_changed = file.is_file();
     if has_changed {
-        file.parent().store().delete(file.name().as_encoded_bytes())?;
+        take_away([&file])?;
     }
     Ok(SealReport { path: file.describe(), file_count: 0, bytes: 0, has_changed })
 }

@@ -23,6 +23,7 @@
 //! A put on the condition that there is no value links the temporary file to its name, and syncs nothing.
 //! The temporary name ends as TensorStore's own do, so that neither it nor we list one that a crash left.
 
+use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -222,6 +223,18 @@ impl Store for LocalStore {
             }
             _ => Ok(()),
         }
+    }
+
+    fn delete_durably(&self, keys: &[&[u8]]) -> Result<()> {
+        let mut folders = BTreeSet::new();
+        for key in keys {
+            self.delete(key)?;
+            folders.extend(self.path(key)?.parent().map(Path::to_owned));
+        }
+        folders.iter().try_for_each(|folder| match sync_folder(folder) {
+            Err(error) if !is_absent(&error) => Err(Error::io("cannot sync the folder", folder, error)),
+            _ => Ok(()),
+        })
     }
 
     fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {

@@ -1,11 +1,12 @@
-//! Saves of one checkpoint: new, in place of another, on a base, by several processes.
+//! Saves of one checkpoint: new, in place of another, on a base, by several processes, beside what is left of one that somebody
+//! removed by hand.
 
 use regrow::array::{Array, Dtype, Shape};
 use regrow::commit::StagedFolder;
 use regrow::engine::Layout;
 use regrow::location::Location;
 use regrow::tree::{Leaf, Tree};
-use regrow::{SaveOptions, load, save_with, verify};
+use regrow::{SaveOptions, SealOptions, load, save_with, seal, verify};
 use serde_json::{Value, json};
 
 use super::{Scene, check_names, is_nothing, make_room, told};
@@ -36,7 +37,12 @@ pub enum Over {
     Old,
     /// The old checkpoint is the base of the new one, at another path.
     Base,
+    /// Somebody has removed the files of the old checkpoint, and not what lies beside them. The new one is to replace nothing.
+    Removed,
 }
+
+/// In the error of a load whose checkpoint lies beside the seal of another.
+const SAYS_WHAT_TO_DO: &str = "`regrow seal --remove`";
 
 /// Two arrays full of one value, and one that no generation changes; their lengths differ from one generation to the next.
 pub fn tree(generation: u8) -> Tree<Leaf> {
@@ -75,12 +81,16 @@ impl Save {
             parity: self.is_sealed.then(|| "1/1".parse().unwrap()),
             ..SaveOptions::default()
         };
+        self.save_as(target, generation, &options)
+    }
+
+    fn save_as(&self, target: &Location, generation: u8, options: &SaveOptions) -> regrow::Result<()> {
         if self.processes == 1 {
-            return save_with(target, &tree(generation), &options).map(drop);
+            return save_with(target, &tree(generation), options).map(drop);
         }
         let trees: Vec<Tree<Leaf>> =
             (0..self.processes).map(|rank| share(generation, rank, self.processes)).collect();
-        save_shares(self.processes, target, &trees, &options)
+        save_shares(self.processes, target, &trees, options)
     }
 
     fn expected(&self, generation: u8) -> Tree<Leaf> {
@@ -118,10 +128,23 @@ impl Scene for Save {
             Over::Nothing => {}
             Over::Old => self.save(&self.target(root), OLD, None).unwrap(),
             Over::Base => self.save(&root.join("base"), OLD, None).unwrap(),
+            Over::Removed => {
+                self.save(&self.target(root), OLD, None).unwrap();
+                let store = self.target(root).parent().store();
+                let names = store.list(b"").unwrap();
+                let (beside, files): (Vec<_>, Vec<_>) =
+                    names.into_iter().partition(|name| name.starts_with(b"regrow."));
+                assert_eq!(beside.len(), 3);
+                files.iter().for_each(|file| store.delete(file).unwrap());
+            }
         }
     }
 
     fn act(&self, root: &Location) -> regrow::Result<()> {
+        if self.over == Over::Removed {
+            let options = SaveOptions { layout: self.layout(), ..SaveOptions::default() };
+            return self.save_as(&self.target(root), NEW, &options);
+        }
         let base = root.join("base");
         self.save(&self.target(root), NEW, (self.over == Over::Base).then_some(&base))
     }
@@ -129,7 +152,18 @@ impl Scene for Save {
     fn check(&self, root: &Location, is_done: bool) -> Result<(), String> {
         let target = self.target(root);
         let before = (self.over == Over::Old).then_some(OLD);
-        let mut found = self.generation(&target)?;
+        let found = self.generation(&target);
+        let mut found = match found {
+            // Between the commit and the look at what lies beside it; the error says what to do.
+            Err(wrong) if self.over == Over::Removed && !is_done && wrong.contains(SAYS_WHAT_TO_DO) => {
+                told(
+                    "seal --remove",
+                    seal(&target, &SealOptions { remove: true, ..SealOptions::default() }),
+                )?;
+                self.generation(&target)?
+            }
+            found => found?,
+        };
         if TWO_STEPS && before.is_some() && found.is_none() && !is_done {
             put_back(&target)?;
             found = self.generation(&target)?;
@@ -195,7 +229,15 @@ pub fn saves() -> Vec<Save> {
         if ["ckpt.msgpack", "ckpt"].contains(&file)
             && options.as_object().is_none_or(|options| !options.contains_key("use_ocdbt"))
         {
-            saves.push(Save { layout, options, file, over: Over::Old, processes: 1, is_sealed: true });
+            let over: &[Over] = match layout {
+                // Single files: what lies in a folder is removed with it.
+                "flax" | "pytree_data" => &[Over::Old, Over::Removed],
+                _ => &[Over::Old],
+            };
+            for &over in over {
+                let options = options.clone();
+                saves.push(Save { layout, options, file, over, processes: 1, is_sealed: true });
+            }
         }
     }
     saves
