@@ -133,6 +133,8 @@ impl World {
         alone: [&Alone; 2],
         ends: &Ends,
     ) -> std::result::Result<(), String> {
+        // What is there already, where nobody is to replace it.
+        let refuses = self.is_exclusive && !before.is_empty();
         for (at, end) in ends.iter().enumerate() {
             let Err((kind, message)) = end else { continue };
             let other = works[1 - at];
@@ -147,13 +149,15 @@ impl World {
             if !may_be_told {
                 return Err(format!("{} ended with {kind:?}: {message}", works[at].name));
             }
-            let is_kept_from_it = *kind != ErrorKind::Unsupported;
+            // Who repairs may finish what somebody has left who was killed: then there is something.
+            let refuses = refuses || self.is_exclusive && !alone[1 - at].leaves.is_empty();
+            let is_kept_from_it = *kind != ErrorKind::Unsupported && !refuses;
             if [works[at].kind, other.kind] == [Kind::Save, Kind::Housekeeping] && is_kept_from_it {
                 return Err(format!("{} was stopped by {}: {message}", works[at].name, other.name));
             }
         }
         let is_refused = |end: &End| matches!(end, Err((kind, _)) if *kind != ErrorKind::Unsupported);
-        if ends.iter().all(is_refused) && works.iter().any(|work| work.kind == Kind::Save) {
+        if !refuses && ends.iter().all(is_refused) && works.iter().any(|work| work.kind == Kind::Save) {
             return Err("both have failed".to_owned());
         }
         if self.is_exclusive

@@ -75,6 +75,8 @@ enum Past {
     Old,
     /// An old one that somebody was replacing, who was killed.
     Killed,
+    /// What somebody has left who was killed while making the first one.
+    KilledFirst,
     /// An old one, of which a byte has become another one.
     Damaged,
 }
@@ -247,18 +249,21 @@ impl Place {
         let name = format!("{}{sealed} {} {past:?}", self.layout, self.options);
         let mut before = State::new();
         match past {
-            Past::Nothing => {}
+            Past::Nothing | Past::KilledFirst => {}
             Past::Old | Past::Killed => self.is_saved(BEFORE)(&mut before),
             Past::Damaged => self.is_saved(DAMAGED)(&mut before),
         }
         let (preparing, looking) = (self.clone(), self.clone());
         let next = Self { overwrite: true, ..self.clone() };
-        let killed = if past == Past::Killed {
-            let works = self.works(past).into_iter();
-            [self.save_work(KILLED)].into_iter().chain(works.skip(2).take(2)).collect()
-        } else {
-            Vec::new()
+        // A save, a copy, and a removal where there is something to remove.
+        let killed_count = match past {
+            Past::Killed => 3,
+            Past::KilledFirst => 2,
+            Past::Nothing | Past::Old | Past::Damaged => 0,
         };
+        let copies_and_removes = self.works(past).into_iter().skip(2);
+        let killed =
+            [self.save_work(KILLED)].into_iter().chain(copies_and_removes).take(killed_count).collect();
         World {
             name,
             works: self.works(past),
@@ -270,7 +275,7 @@ impl Place {
             prepare: Box::new(move |root| {
                 let source = root.join("source").join(preparing.file);
                 preparing.save(&source, COPIED, preparing.is_sealed).unwrap();
-                if past != Past::Nothing {
+                if !matches!(past, Past::Nothing | Past::KilledFirst) {
                     preparing.save(&preparing.target(root), BEFORE, preparing.is_sealed).unwrap();
                 }
                 if past == Past::Damaged {
@@ -309,7 +314,7 @@ fn places() -> Vec<World> {
         let plain = [Past::Nothing, Past::Old, Past::Killed].map(|past| place(false, true).world(past));
         let sealed = [Past::Nothing, Past::Old, Past::Damaged]
             .map(|past| place(true, past != Past::Nothing).world(past));
-        plain.into_iter().chain(sealed)
+        plain.into_iter().chain([place(false, false).world(Past::KilledFirst)]).chain(sealed)
     });
     worlds.collect()
 }
