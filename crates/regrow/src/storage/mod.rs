@@ -22,6 +22,7 @@ pub(crate) mod cache;
 mod http;
 pub(crate) mod lent;
 pub(crate) mod local;
+pub(crate) mod marked;
 pub(crate) mod object;
 mod options;
 mod publication;
@@ -405,6 +406,15 @@ pub trait Storage: Debug + Send + Sync {
     /// `NotFound` if there is none; `AlreadyExists` if a writer may still be at it, unless `force`; what the storage says.
     fn remove_unfinished(&self, at: &Location, _force: bool) -> Result<Removed> {
         Err(Error::unsupported("nothing can be removed from this storage").in_file(at))
+    }
+
+    /// Whether somebody has left a checkpoint at this location who was saving, copying or removing it: what is there is part of
+    /// one, and no checkpoint that is damaged.
+    ///
+    /// # Errors
+    /// What the storage says.
+    fn is_unfinished(&self, _at: &Location) -> Result<bool> {
+        Ok(false)
     }
 
     /// Gives a checkpoint its name whose writer died just before it had it; true if that was so. Nothing is removed.

@@ -106,6 +106,95 @@ fn lost_objects_come_back_without_parity() {
     assert_eq!(bytes_of(&regrow::load(&path).unwrap()), good);
 }
 
+/// The marker says that all else is there: with any other object lost, too, it comes back only if that one does.
+#[test]
+fn a_lost_marker_is_put_back_on_what_is_whole_alone() {
+    let (server, root) = bucket();
+    let good = bytes_of(&tree(1));
+    let check = RepairOptions { check: true, ..RepairOptions::default() };
+    let (mut whole, mut not_whole) = (0, 0);
+    for (number, layout) in
+        ["null", r#"{"use_ocdbt": false}"#, r#"{"use_ocdbt": false, "use_zarr3": true}"#, "regrow"]
+            .into_iter()
+            .enumerate()
+    {
+        let layout = match layout {
+            "regrow" => Layout::from_name("regrow", serde_json::Value::Null).unwrap(),
+            options => Layout::from_name("orbax", serde_json::from_str(options).unwrap()).unwrap(),
+        };
+        let name = format!("marked{number}");
+        let path = root.join(&name);
+        regrow::save_with(&path, &tree(1), &SaveOptions { layout, ..SaveOptions::default() }).unwrap();
+        let prefix = format!("runs/{name}/");
+        let marker = format!("{prefix}commit_success.txt");
+        let all: BTreeMap<String, Vec<u8>> =
+            objects(&server).into_iter().filter(|(key, _)| key.starts_with(&prefix)).collect();
+        assert!(all.contains_key(&marker), "{all:?}");
+        for lost in all.keys() {
+            let say = format!("without the marker and {lost}");
+            server.delete(BUCKET, &marker);
+            server.delete(BUCKET, lost);
+            // A check says what is made anew first; what can be made of that, it does not know.
+            let is_promised = regrow::repair(&path, &check)
+                .is_ok_and(|report| report.lost.is_empty() && !report.recovered.is_empty());
+            let repaired = regrow::repair(&path, &RepairOptions::default());
+            let is_whole = repaired.as_ref().is_ok_and(RepairReport::is_whole);
+            assert_eq!(server.get(BUCKET, &marker).is_some(), is_whole, "{say}: {repaired:?}");
+            if is_whole {
+                assert!(is_promised, "{say}: the check has not said so");
+                assert_eq!(bytes_of(&regrow::load(&path).unwrap()), good, "{say}");
+                whole += 1;
+            } else {
+                match repaired {
+                    Ok(report) => {
+                        let said = format!("{:?} {:?}", report.lost, report.findings);
+                        assert!(said.contains("commit_success.txt"), "{say}: {said}");
+                    }
+                    // There was nothing to be done.
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::Uncommitted, "{say}"),
+                }
+                assert_eq!(regrow::open(&path).unwrap_err().kind(), ErrorKind::Uncommitted, "{say}");
+                not_whole += 1;
+            }
+            for key in objects(&server).into_keys().filter(|key| key.starts_with(&prefix)) {
+                server.delete(BUCKET, &key);
+            }
+            all.iter().for_each(|(key, bytes)| server.put(BUCKET, key, bytes.clone()));
+        }
+    }
+    assert!(whole >= 8 && not_whole >= 8, "{whole} {not_whole}");
+}
+
+/// Whoever was killed while saving, copying or removing has left a claim: what is there is no checkpoint that has lost its marker.
+#[test]
+fn what_was_never_finished_is_not_made_a_checkpoint() {
+    let (server, root) = bucket();
+    for layout in ["orbax", "regrow", "safetensors", "npy"] {
+        let path = root.join(format!("unfinished-{layout}"));
+        regrow::save_with(&path, &tree(1), &options(layout)).unwrap();
+        let prefix = format!("runs/unfinished-{layout}/");
+        for marker in ["commit_success.txt", "regrow-committed.txt"] {
+            server.delete(BUCKET, &format!("{prefix}{marker}"));
+        }
+        server.put(
+            BUCKET,
+            &format!("{prefix}regrow-writing.json"),
+            r#"{"nonce":"00","host":"elsewhere 0","pid":1,"since":1}"#,
+        );
+        let before = objects(&server);
+        for check in [true, false] {
+            let error =
+                regrow::repair(&path, &RepairOptions { check, ..RepairOptions::default() }).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Uncommitted, "{layout}: {error}");
+            assert!(objects(&server) == before, "{layout}: something was written");
+        }
+        // The error says what to do.
+        let unfinished = regrow::RemoveOptions { unfinished: true, ..regrow::RemoveOptions::default() };
+        regrow::remove(&path, &unfinished).unwrap();
+        assert!(!objects(&server).keys().any(|key| key.starts_with(&prefix)), "{layout}");
+    }
+}
+
 /// Somebody saves to the path when all damage has been found, and before any of it is healed: over it, or when it was removed.
 #[test]
 fn a_checkpoint_that_takes_the_path_meanwhile_is_left_alone() {

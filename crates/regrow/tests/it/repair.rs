@@ -345,6 +345,102 @@ fn parity_goes_with_seals_and_signatures() {
     assert_eq!(contents(&regrow::engine::load_with(&path, &LoadOptions::default()).unwrap()), good);
 }
 
+/// Somebody puts another checkpoint in the place of one with parity, by other means than regrow, and seals or signs it.
+#[test]
+fn what_was_sealed_or_signed_since_the_parity_was_made_stays() {
+    let root = memory_folder().unwrap();
+    let key = regrow::PrivateKey::read(regrow_testkit::fixtures().join("keys/alice.pem")).unwrap();
+    let sign = |path: &Path| {
+        regrow::sign(path, &key, &regrow::SignOptions::default()).unwrap();
+    };
+    let seal = |path: &Path| {
+        regrow::seal(path, &SealOptions::default()).unwrap();
+    };
+    let kinds: [(&str, &dyn Fn(&Path)); 2] = [("signed", &sign), ("sealed", &seal)];
+    let mut count = 0;
+    for (number, (layout, suffix)) in layouts().into_iter().enumerate() {
+        for (kind, vouch) in kinds {
+            // It has what a seal would say.
+            if layout.name() == "regrow" && kind == "sealed" {
+                continue;
+            }
+            let say = format!("{} {suffix} {kind}", layout.name());
+            let home = root.path().join(format!("{number}{kind}"));
+            let (path, other) = (home.join(format!("x{suffix}")), home.join(format!("other/x{suffix}")));
+            fs::create_dir_all(home.join("other")).unwrap();
+            regrow::save_with(&path, &tree(1), &options(&layout)).unwrap();
+            regrow::save_with(&other, &tree(2), &options(&layout)).unwrap();
+            let is_in_other = |file: &Path| file.starts_with(home.join("other"));
+            protect(&path, "1/1");
+            let all = files(&home);
+            for file in all.keys().filter(|file| !is_parity(file) && !is_in_other(file)) {
+                fs::remove_file(file).unwrap();
+            }
+            for (file, bytes) in all.iter().filter(|(file, _)| is_in_other(file)) {
+                let file = home.join(file.strip_prefix(home.join("other")).unwrap());
+                fs::create_dir_all(file.parent().unwrap()).unwrap();
+                fs::write(file, bytes).unwrap();
+            }
+            vouch(&path);
+            let before = files(&home);
+            let check = RepairOptions { check: true, ..RepairOptions::default() };
+            let report = regrow::repair(&path, &check).unwrap();
+            assert!(
+                report.healed.is_empty() && report.is_parity_damaged,
+                "{say}: {report} {:?}",
+                report.lost
+            );
+            assert!(files(&home) == before, "{say}: a check has written");
+            let report = repair(&path);
+            assert!(report.is_whole() && report.healed.is_empty(), "{say}: {report} {:?}", report.lost);
+            assert_whole(&home, &before, &say);
+            assert!(bytes_of(&regrow::load(&path).unwrap()) == bytes_of(&tree(2)), "{say}");
+            assert!(repair(&path).to_string().ends_with("nothing to do"), "{say}");
+            // The parity is of what is there now.
+            let own = before.iter().filter(|(file, _)| !is_parity(file) && !is_in_other(file));
+            let own =
+                own.filter(|(file, _)| !file.file_name().unwrap().to_string_lossy().starts_with("regrow.s"));
+            let (file, bytes) = own.max_by_key(|(_, bytes)| bytes.len()).unwrap();
+            let mut bytes = bytes.clone();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            put(file, &bytes);
+            assert!(repair(&path).is_whole(), "{say}");
+            assert_whole(&home, &before, &say);
+            count += 1;
+        }
+    }
+    assert!(count > 20);
+}
+
+/// Parity of other bytes than those that were sealed: what it would bring back is not written.
+#[test]
+fn what_is_damaged_under_a_seal_is_not_changed_to_what_was_there_before_it() {
+    let root = memory_folder().unwrap();
+    let path = root.path().join("x.msgpack");
+    let layout = Layout::from_name("flax", serde_json::Value::Null).unwrap();
+    regrow::save_with(&path, &tree(1), &options(&layout)).unwrap();
+    protect(&path, "1/1");
+    regrow::save_with(root.path().join("other.msgpack"), &tree(2), &options(&layout)).unwrap();
+    fs::rename(root.path().join("other.msgpack"), &path).unwrap();
+    regrow::seal(&path, &SealOptions::default()).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    put(&path, &bytes);
+    let before = files(root.path());
+    for check in [true, false] {
+        let report = regrow::repair(&path, &RepairOptions { check, ..RepairOptions::default() }).unwrap();
+        assert!(!report.is_whole() && report.healed.is_empty(), "{report}");
+        assert!(
+            report.lost.iter().any(|lost| lost.to_string().contains("not what was sealed")),
+            "{:?}",
+            report.lost
+        );
+        assert!(files(root.path()) == before, "something was written");
+    }
+}
+
 /// Under the names of the copy, in a folder and in a bucket: each of its files can be lost, and comes back.
 #[test]
 fn copies_take_their_parity_along() {

@@ -1,17 +1,23 @@
 //! Repair by the parity beside a checkpoint, and by a replica as far as that is better.
 
 use super::guard::{Guard, replaced};
-use super::heal::Heal;
+use super::heal::{Heal, Healed};
 use super::index::Parity;
+use super::proof::Proof;
 use super::restored::Restored;
 use super::scan::Damage;
 use super::{RepairOptions, RepairReport};
+use std::collections::BTreeSet;
+
 use crate::engine::parity::{self, Run};
 use crate::engine::standing::Standing;
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::parity::{ParityPlace, ParityRatio};
+
+/// Said where files have been sealed or signed since the parity was made.
+const CHANGED_SINCE: &str = "files were changed, and sealed or signed, since the parity was made: they stay, and the parity is of them now";
 
 /// Heals what can be healed.
 ///
@@ -22,6 +28,7 @@ pub(super) fn heal(
     parity: &Parity,
     options: &RepairOptions,
     guard: &Guard<'_>,
+    proof: &Proof,
     report: &mut RepairReport,
 ) -> Result<()> {
     let (place, document) = (&parity.at.place, &parity.document);
@@ -40,18 +47,25 @@ pub(super) fn heal(
         damage: &damage,
         restored,
         guard: &guard,
+        proof,
         is_check: options.check,
         monitor: &options.monitor,
     };
+    let mut left_blocks = BTreeSet::new();
     if !damage.is_none() {
-        (report.healed, report.lost) = heal.all()?;
+        Healed { healed: report.healed, lost: report.lost, left_blocks } = heal.all()?;
+        if !left_blocks.is_empty() && report.lost.is_empty() {
+            report.is_parity_damaged = true;
+            report.notes.push(CHANGED_SINCE.to_owned());
+        }
     }
     if options.check {
         return Ok(());
     }
     if !report.healed.is_empty() {
         guard.check_folder()?;
-        prove(at, parity, &damage, heal.restored.lost.len())?;
+        let is_left = heal.restored.lost.union(&left_blocks).count();
+        prove(at, parity, &damage, is_left)?;
     }
     if report.is_parity_damaged && report.lost.is_empty() {
         remake(at, parity, &guard)?;

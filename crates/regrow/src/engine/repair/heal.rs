@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use super::anew::write_anew;
 use super::guard::Guard;
+use super::is_damage;
+use super::proof::{Proof, refused};
 use super::restored::Restored;
 use super::scan::Damage;
 use crate::bytes::limits::work_space;
@@ -14,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::parity::Geometry;
+use crate::store::ReadPath;
 
 /// A file that is whole again.
 #[derive(Debug, Clone)]
@@ -25,6 +28,17 @@ pub struct HealedFile {
     pub bytes: u64,
 }
 
+/// What came of it.
+#[derive(Debug, Default)]
+pub(super) struct Healed {
+    /// Files that are whole again.
+    pub healed: Vec<HealedFile>,
+    /// What is lost.
+    pub lost: Vec<Error>,
+    /// Blocks that are not what they were when the parity was made, and are to stay as they are.
+    pub left_blocks: BTreeSet<u64>,
+}
+
 /// The files of a run, on their way to be whole.
 pub(super) struct Heal<'h, 'r> {
     pub folder: &'h Location,
@@ -33,6 +47,8 @@ pub(super) struct Heal<'h, 'r> {
     pub damage: &'r Damage,
     pub restored: Restored<'r>,
     pub guard: &'h Guard<'h>,
+    /// What the files were when they were sealed or signed.
+    pub proof: &'h Proof,
     /// Look, and write nothing.
     pub is_check: bool,
     pub monitor: &'h Monitor,
@@ -40,12 +56,13 @@ pub(super) struct Heal<'h, 'r> {
 
 impl Heal<'_, '_> {
     /// Writes each damaged file anew, and puts it in the place of the old one in one step. What cannot be restored of a file
-    /// stays as it is; a file that is gone or cut stays so where a part of it is lost.
+    /// stays as it is; a file that is gone or cut stays so where a part of it is lost. A file that was sealed or signed as it is stays
+    /// so, too: it was changed on purpose since the parity was made.
     ///
     /// # Errors
     /// What the storage says. Files that have been written by then are whole, all others as they were.
-    pub fn all(&mut self) -> Result<(Vec<HealedFile>, Vec<Error>)> {
-        let (mut healed, mut lost) = (Vec::new(), Vec::new());
+    pub fn all(&mut self) -> Result<Healed> {
+        let Healed { mut healed, mut lost, mut left_blocks } = Healed::default();
         let run = self.run;
         for (number, file) in run.files().iter().enumerate() {
             self.monitor.check()?;
@@ -53,6 +70,10 @@ impl Heal<'_, '_> {
             let bad: Vec<u64> = self.damage.data.range(blocks).copied().collect();
             let is_misfit = self.damage.misfits.contains(&number);
             if bad.is_empty() && !is_misfit {
+                continue;
+            }
+            if self.is_as_sealed(file)? {
+                left_blocks.extend(bad);
                 continue;
             }
             lost.extend(self.lost_of(file, &bad));
@@ -63,12 +84,57 @@ impl Heal<'_, '_> {
             if !is_misfit && changed == 0 {
                 continue;
             }
+            if !self.would_be_as_sealed(file, &bad)? {
+                lost.push(refused(&self.at(file)));
+                left_blocks.extend(bad);
+                continue;
+            }
             if !self.is_check {
                 self.write(file, &bad)?;
             }
             healed.push(HealedFile { path: self.at(file).describe(), bytes: changed });
         }
-        Ok((healed, lost))
+        Ok(Healed { healed, lost, left_blocks })
+    }
+
+    /// Whether a file is what was sealed or signed; false where nothing is.
+    fn is_as_sealed(&self, file: &RunFile) -> Result<bool> {
+        if self.proof.is_none() {
+            return Ok(false);
+        }
+        let at = self.at(file);
+        let blob = match self.run.store().open(file.name.as_bytes()) {
+            Err(error) if is_damage(&error, &at) => None,
+            blob => blob?,
+        };
+        let Some(blob) = blob else { return Ok(self.proof.has_none(&at)) };
+        let all = |_: Range<u64>| true;
+        self.proof.fits(&at, blob.len_bytes(), &all, &mut |offset_bytes, out| match blob.read(
+            offset_bytes,
+            out,
+            ReadPath::Cached,
+        ) {
+            Err(error) if is_damage(&error, &at) => Ok(false),
+            read => read.map(|()| true),
+        })
+    }
+
+    /// Whether what would be written to a file is what was sealed or signed, as far as it is restored.
+    fn would_be_as_sealed(&mut self, file: &RunFile, bad: &[u64]) -> Result<bool> {
+        let (at, start, geometry) = (self.at(file), file.range.start, self.geometry);
+        let bad: BTreeSet<u64> = bad.iter().copied().collect();
+        let (lost, restored): (BTreeSet<u64>, BTreeSet<u64>) =
+            bad.iter().partition(|block| self.restored.lost.contains(block));
+        let wanted = |part: Range<u64>| {
+            let meets = |blocks: &BTreeSet<u64>| {
+                blocks.range(geometry.blocks_of(start + part.start..start + part.end)).next().is_some()
+            };
+            meets(&restored) && !meets(&lost)
+        };
+        let (proof, len_bytes) = (self.proof, file.range.end - start);
+        proof.fits(&at, len_bytes, &wanted, &mut |offset_bytes, out| {
+            self.fill(file, &bad, offset_bytes, out).map(|()| true)
+        })
     }
 
     /// Whether there are lost bytes of a file for which nothing could be written: not even what is there now.

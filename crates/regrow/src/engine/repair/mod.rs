@@ -9,6 +9,7 @@
 //!     heal        each damaged file written anew beside the old one, and put in its place in one step
 //! by_checksums    without parity: damaged blocks, from a replica or another step, each proved by the checkpoint's checksums
 //! side_files      a damaged seal or signature, from a replica
+//! proof           what was sealed or signed: nothing else is written by either of these two
 //! recovered       files that are lost, made of the others: each layout knows which
 //! findings        the checkpoint is verified
 //! unfinished      what other saves have left is removed, if the checkpoint is whole
@@ -34,6 +35,7 @@ mod by_parity;
 mod guard;
 mod heal;
 mod index;
+mod proof;
 mod recovered;
 mod restored;
 mod scan;
@@ -45,6 +47,7 @@ pub use recovered::RecoveredFile;
 
 use guard::Guard;
 use index::Parity;
+use proof::Proof;
 use scan::Damage;
 
 /// How to repair.
@@ -210,6 +213,14 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
     let options = &RepairOptions { from, ..options.clone() };
     let part = found.part.clone();
     let guard = Guard::of(&part, !options.check)?;
+    if at.storage().is_unfinished(&part)? {
+        return Err(Error::new(
+            ErrorKind::Uncommitted,
+            "a save, a copy or a removal of this checkpoint never ended",
+        )
+        .in_file(&part)
+        .help("save or copy it again; `regrow rm --unfinished` removes what is left"));
+    }
     let repaired = repair_found(at, found, options, &guard, report);
     // Whatever was found then may be of either. A file of its own is another one when it has been healed.
     if part.is_folder() {
@@ -226,14 +237,15 @@ fn repair_found(
     mut report: RepairReport,
 ) -> Result<RepairReport> {
     let Found { part, parity, unopened } = found;
+    let proof = Proof::of(&part)?;
     match (&parity, &options.from) {
-        (Some(parity), _) => by_parity::heal(&part, parity, options, guard, &mut report)?,
+        (Some(parity), _) => by_parity::heal(&part, parity, options, guard, &proof, &mut report)?,
         (None, Some(from)) => by_checksums::heal(&part, from, options, guard, &mut report)?,
         (None, None) => {}
     }
     // What the parity brings back need not be made.
     if !(options.check && parity.is_some() && report.lost.is_empty()) {
-        recovered::recover(&part, options, guard, &mut report)?;
+        recovered::recover(&part, options, guard, &proof, &mut report)?;
     }
     if let (None, Some(from), false) = (&parity, &options.from, report.recovered.is_empty() || options.check)
     {
@@ -340,6 +352,21 @@ fn damaged_step(at: &Location, error: &Error) -> Option<Location> {
 /// Whether an error says nothing of what is there.
 fn is_out_of_reach(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Io | ErrorKind::Cancelled)
+}
+
+/// What is wrong with a checkpoint but for one of its files.
+///
+/// # Errors
+/// What says nothing of what is there.
+fn what_is_wrong(at: &Location, but: &Path) -> Result<Option<Error>> {
+    match verify_with(at, &VerifyOptions::default()) {
+        Ok(report) => {
+            let errors = report.findings.into_iter().map(|finding| finding.error);
+            Ok(errors.into_iter().find(|error| !is_about(error, but)))
+        }
+        Err(error) if is_out_of_reach(&error) => Err(error),
+        Err(error) => Ok(Some(error)),
+    }
 }
 
 /// What is wrong with the checkpoint as a whole: what keeps it from being opened, or what its layout's own checks find. And

@@ -1,15 +1,15 @@
 //! Files that are lost, made of the others: each layout knows which.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::guard::Guard;
-use super::{RepairOptions, RepairReport, is_damage};
+use super::proof::{Proof, refused};
+use super::{RepairOptions, RepairReport, is_damage, what_is_wrong};
 use crate::error::{Error, Result};
-use crate::formats::{self, builtin_formats};
+use crate::formats::{self, COMMIT_MARKERS, builtin_formats};
 use crate::location::Location;
-use crate::reads::Block;
-use crate::seal::{DAMAGED_PREFIX, Seal};
-use crate::signature;
+use crate::seal::DAMAGED_PREFIX;
+use crate::storage::marked::Marked;
 use crate::storage::{Entry, UNCOMMITTED_MARK};
 use crate::store::StoreExt;
 
@@ -48,31 +48,72 @@ pub(super) fn recover(
     at: &Location,
     options: &RepairOptions,
     guard: &Guard<'_>,
+    proof: &Proof,
     report: &mut RepairReport,
 ) -> Result<()> {
     if !at.is_folder() {
         return Ok(());
     }
-    let proof = Proof::of(at)?;
-    let writing = Writing { options, guard, proof: &proof };
+    let writing = Writing { options, guard, proof };
+    let mut markers = Vec::new();
     for folder in [vec![at.clone()], items_of(at)?].concat() {
         let other = options.from.as_ref().map(|from| of_item(from, at, &folder));
-        let mut rounds = 0;
-        while recover_in(&folder, other.as_ref(), &writing, report)? && !options.check && rounds < ROUNDS_MAX
-        {
-            rounds += 1;
+        for _ in 0..=ROUNDS_MAX {
+            let files = files_of(&folder, other.as_ref(), &writing, report)?;
+            let is_marker = |file: &formats::RecoveredFile| {
+                folder.commits_by_marker() && COMMIT_MARKERS.contains(&&*file.name)
+            };
+            let (of_folder, files): (Vec<_>, Vec<_>) = files.into_iter().partition(is_marker);
+            let has_written = !files.is_empty() && write(&folder, files, &writing, report)?;
+            if !has_written || options.check {
+                markers.push((folder, of_folder));
+                break;
+            }
+        }
+    }
+    // A marker says that all else is there.
+    for (folder, markers) in markers {
+        for marker in markers {
+            put_marker(at, &folder, marker, &writing, report)?;
         }
     }
     Ok(())
 }
 
-/// True if anything was done.
-fn recover_in(
+/// Puts back the marker of a checkpoint in a bucket, if the checkpoint is whole but for that.
+fn put_marker(
+    at: &Location,
+    folder: &Location,
+    marker: formats::RecoveredFile,
+    writing: &Writing<'_>,
+    report: &mut RepairReport,
+) -> Result<()> {
+    let file = folder.join(&marker.name);
+    // Of what a check would write nothing can be read.
+    let wrong = match writing.options.check && !report.recovered.is_empty() {
+        true => None,
+        false => what_is_wrong(&Marked::location(at), &file.describe())?,
+    };
+    let Some(wrong) = wrong else { return write(folder, vec![marker], writing, report).map(drop) };
+    add(
+        &mut report.lost,
+        Error::corrupt(format!("the marker is lost, and is not put back: the checkpoint is not whole ({wrong})"))
+            .in_file(file)
+            .help(
+                "`--from` takes what is lost from a copy; if this was copied here, copy it again; if what is left is wanted, \
+                 put an empty object of this name here, and load with `salvage`",
+            ),
+    );
+    Ok(())
+}
+
+/// What the layout of a folder can make anew.
+fn files_of(
     folder: &Location,
     other: Option<&Location>,
     writing: &Writing<'_>,
     report: &mut RepairReport,
-) -> Result<bool> {
+) -> Result<Vec<formats::RecoveredFile>> {
     let options = writing.options;
     for format in builtin_formats() {
         options.monitor.check()?;
@@ -87,14 +128,14 @@ fn recover_in(
             Some(Err(error)) => return Err(error),
         };
         if !files.is_empty() {
-            return write(folder, files, writing, report);
+            return Ok(files);
         }
         // The first that knows the folder is the one that reads it.
         if format.recognise(folder).unwrap_or(false) {
             break;
         }
     }
-    Ok(false)
+    Ok(Vec::new())
 }
 
 /// How files are written, and which.
@@ -102,37 +143,6 @@ struct Writing<'w> {
     options: &'w RepairOptions,
     guard: &'w Guard<'w>,
     proof: &'w Proof,
-}
-
-/// What a checkpoint was when it was sealed or signed. What is put back under that is just this, or nothing: another one
-/// would break it for good, and a replica could not mend it.
-struct Proof(Vec<Seal>);
-
-impl Proof {
-    fn of(at: &Location) -> Result<Self> {
-        let seal = match Seal::found(at) {
-            Err(error) if is_damage(&error, at) => None,
-            found => found?,
-        };
-        Ok(Self(seal.into_iter().chain(signature::unverified(at)?).collect()))
-    }
-
-    /// Whether these bytes may be written to a file of this path below a folder; true where nothing is sealed or signed.
-    fn allows(&self, file: &Location, bytes: &[u8]) -> bool {
-        self.0.iter().all(|seal| {
-            let below = file.below(&seal.place.folder);
-            let listed = seal.files.iter().find(|listed| Path::new(&listed.name) == below);
-            listed.is_some_and(|listed| {
-                let part =
-                    |block: Block| bytes.get(block.start as usize..block.end as usize).unwrap_or_default();
-                listed.len_bytes == bytes.len() as u64
-                    && listed
-                        .table
-                        .blocks(0, listed.len_bytes)
-                        .all(|block| listed.table.is_good(block, part(block)))
-            })
-        })
-    }
 }
 
 /// True if anything was written.
@@ -147,13 +157,7 @@ fn write(
     if let Some(other) =
         files.iter().find(|file| !writing.proof.allows(&folder.join(&file.name), &file.bytes))
     {
-        let other = folder.join(&other.name);
-        add(
-            &mut report.lost,
-            Error::corrupt("what could be made is not what was sealed or signed").in_file(other).help(
-                "`--from` takes it from a copy; or take the seal away (`regrow seal --remove`), or the signature, and repair again",
-            ),
-        );
+        add(&mut report.lost, refused(&folder.join(&other.name)));
     }
     for formats::RecoveredFile { name, bytes, how, is_guess } in files {
         if !writing.proof.allows(&folder.join(&name), &bytes) {

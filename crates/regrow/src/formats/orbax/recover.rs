@@ -4,7 +4,7 @@
 //! manifest.ocdbt         of the databases that each process has written for itself: ocdbt.process_<n>/manifest.ocdbt
 //! _METADATA              of another step of the same tree; else of the names of the arrays
 //! _CHECKPOINT_METADATA   of the folders beside it, where the v1 API cannot do without
-//! commit_success.txt     in a bucket, of a checkpoint that says of itself that it was committed
+//! commit_success.txt     in a bucket, of a checkpoint that says of itself that it was committed, if all else is whole
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};

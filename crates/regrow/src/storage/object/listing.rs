@@ -422,6 +422,10 @@ impl Storage for ListedStorage {
         self.unlisted().check_unwritten(at)
     }
 
+    fn is_unfinished(&self, at: &Location) -> Result<bool> {
+        self.unlisted().is_unfinished(at)
+    }
+
     fn for_reading(&self, path: &Path) -> Result<Option<Reading>> {
         let Some(name) = self.below(path)? else { return self.unlisted().for_reading(path) };
         if self.listing.object(&name).is_some() {

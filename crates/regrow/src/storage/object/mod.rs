@@ -439,6 +439,10 @@ impl Storage for ObjectStorage {
         remove::remove_unfinished(&self.objects, at, force)
     }
 
+    fn is_unfinished(&self, at: &Location) -> Result<bool> {
+        remove::is_unfinished(&self.objects, at)
+    }
+
     fn finish_unfinished(&self, at: &Location) -> Result<bool> {
         remove::finish_unfinished(&self.objects, at)
     }

@@ -126,7 +126,14 @@ fn delete_all(objects: &Arc<dyn Objects>, all: Vec<Object>) -> Result<Removed> {
     Ok(removed)
 }
 
-/// Removes what saves and copies to a place have left.
+/// Whether somebody has left a checkpoint in a folder who was saving, copying or removing it.
+pub(super) fn is_unfinished(objects: &Arc<dyn Objects>, at: &Location) -> Result<bool> {
+    let key = key_of(objects, at.path())?;
+    let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
+    Ok(!key.is_empty() && !below.is_empty() && is_begun(&below))
+}
+
+/// Brings a checkpoint to its place whose writer had died before it did.
 pub(super) fn finish_unfinished(objects: &Arc<dyn Objects>, at: &Location) -> Result<bool> {
     let key = key_of(objects, at.path())?;
     if key.is_empty() {
@@ -137,6 +144,7 @@ pub(super) fn finish_unfinished(objects: &Arc<dyn Objects>, at: &Location) -> Re
     settle_moved(objects, &key, below).map(|_| is_moved)
 }
 
+/// Removes what saves and copies to a place have left.
 pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force: bool) -> Result<Removed> {
     let key = key_of(objects, at.path())?;
     if key.is_empty() {
@@ -199,7 +207,7 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
     removed.ok_or_else(|| Error::new(ErrorKind::NotFound, "no unfinished save is here").in_file(at))
 }
 
-/// Whether a listing shows a save that has begun and not ended.
+/// Whether a listing shows a save, a copy or a removal that has begun and not ended.
 fn is_begun(listing: &Listing) -> bool {
     let is_held_alone = listing.objects().all(|(name, _)| name == SETTLING);
     (listing.object(CLAIM).is_some() || is_held_alone)

@@ -1,0 +1,97 @@
+//! What a checkpoint was when it was sealed or signed: nothing else is written into its files.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::is_damage;
+use crate::bytes::limits::work_space;
+use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::reads::Block;
+use crate::seal::{Seal, SealedFile};
+use crate::signature;
+
+/// Gives bytes of a file from an offset on; false where they are not to be had.
+pub(super) type ReadPart<'f> = &'f mut dyn FnMut(u64, &mut [u8]) -> Result<bool>;
+
+/// What would be written under a seal or a signature, and is not what was sealed or signed.
+pub(super) fn refused(file: &Location) -> Error {
+    Error::corrupt("what could be made is not what was sealed or signed").in_file(file).help(
+        "`--from` takes it from a copy; or take the seal away (`regrow seal --remove`), or the signature, and repair again",
+    )
+}
+
+/// What a checkpoint was when it was sealed or signed. What is put back under that is just this, or nothing: another one
+/// would break it for good, and a replica could not mend it.
+pub(super) struct Proof(Vec<Seal>);
+
+impl Proof {
+    /// Of the checkpoint at a location.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub fn of(at: &Location) -> Result<Self> {
+        let seal = match Seal::found(at) {
+            Err(error) if is_damage(&error, at) => None,
+            found => found?,
+        };
+        Ok(Self(seal.into_iter().chain(signature::unverified(at)?).collect()))
+    }
+
+    /// Whether these bytes may be written to a file of this path below a folder; true where nothing is sealed or signed.
+    pub fn allows(&self, file: &Location, bytes: &[u8]) -> bool {
+        self.0.iter().all(|seal| {
+            listed(seal, file).is_some_and(|listed| {
+                let part =
+                    |block: Block| bytes.get(block.start as usize..block.end as usize).unwrap_or_default();
+                listed.len_bytes == bytes.len() as u64
+                    && listed
+                        .table
+                        .blocks(0, listed.len_bytes)
+                        .all(|block| listed.table.is_good(block, part(block)))
+            })
+        })
+    }
+
+    /// Whether anything says what the files were.
+    pub fn is_none(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether there was no such file.
+    pub fn has_none(&self, file: &Location) -> bool {
+        self.0.iter().all(|seal| listed(seal, file).is_none())
+    }
+
+    /// Whether a file of this length is what all that is sealed or signed says, in its blocks that are `wanted`.
+    ///
+    /// # Errors
+    /// What `read` says.
+    pub fn fits(
+        &self,
+        file: &Location,
+        len_bytes: u64,
+        wanted: &dyn Fn(Range<u64>) -> bool,
+        read: ReadPart<'_>,
+    ) -> Result<bool> {
+        for seal in &self.0 {
+            let Some(listed) = listed(seal, file).filter(|listed| listed.len_bytes == len_bytes) else {
+                return Ok(false);
+            };
+            for block in listed.table.blocks(0, len_bytes).filter(|block| wanted(block.start..block.end)) {
+                let mut bytes = work_space(block.end - block.start)?;
+                if !read(block.start, &mut bytes)? || !listed.table.is_good(block, &bytes) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// What a seal or a signature says of a file.
+fn listed<'s>(seal: &'s Seal, file: &Location) -> Option<&'s Arc<SealedFile>> {
+    let below = file.below(&seal.place.folder);
+    seal.files.iter().find(|listed| Path::new(&listed.name) == below)
+}
