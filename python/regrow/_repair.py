@@ -83,6 +83,7 @@ class RecoveredFile(NamedTuple):
     bytes: int
     """Its length."""
     how: str
+    is_guess: bool
     """What it was made of, and what is not sure about it."""
 
 

@@ -32,8 +32,8 @@ pub fn add_parity(
     Ok((path, report.file_count, report.bytes, report.parity_bytes, report.has_changed))
 }
 
-/// Path, length, what it was made of.
-type RecoveredOut = (OsString, u64, String);
+/// Path, length, what it was made of, whether nothing proves it.
+type RecoveredOut = (OsString, u64, String, bool);
 
 /// Path, bytes, healed files and bytes of each, recovered files, what is lost, what verification finds, notes, whether the parity
 /// was damaged, whether it was a check, the report as text.
@@ -70,7 +70,8 @@ pub fn repair(
     let healed = report.healed.iter().map(|file| (file.path.clone().into_os_string(), file.bytes)).collect();
     let (lost, found) = (findings(&report.lost), findings(&report.findings));
     let recovered = report.recovered.into_iter();
-    let recovered = recovered.map(|file| (file.path.into_os_string(), file.bytes, file.how)).collect();
+    let recovered =
+        recovered.map(|file| (file.path.into_os_string(), file.bytes, file.how, file.is_guess)).collect();
     let (path, notes) = (report.path.into_os_string(), report.notes);
     let (was_damaged, is_check) = (report.is_parity_damaged, report.is_check);
     Ok((path, report.bytes, healed, recovered, lost, found, notes, was_damaged, is_check, text))

@@ -92,7 +92,12 @@ fn print(out: &mut impl Write, path: &Path, report: &VerifyReport) -> std::io::R
     }
     report.findings.iter().for_each(|finding| exit::report(&finding.error, false));
     report.notes.iter().for_each(|note| out::warn(&format!("note: {note}")));
-    if !report.has_data_checksums {
+    if !report.findings.is_empty() {
+        let path = printable(&path.to_string_lossy()).into_owned();
+        out::warn(&format!(
+            "note: `regrow repair {path} --check` says what can be brought back, and writes nothing"
+        ));
+    } else if !report.has_data_checksums {
         out::warn(&format!(
             "note: {} stores no checksum for some of its array data ({}); a flipped bit in that data would go unseen: \
              `regrow seal` puts checksums beside it",

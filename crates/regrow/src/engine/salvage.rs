@@ -328,7 +328,7 @@ fn listed(
     let errors: Vec<Error> = leaves.filter_map(|leaf| lost.get(&leaf)).map(Error::duplicate).collect();
     match errors.first() {
         Some(first) if errors.len() == wanted_len => {
-            Err(first.duplicate().help("no leaf is intact: nothing can be salvaged"))
+            Err(first.duplicate().help("no leaf is intact: nothing can be salvaged; `regrow repair` heals what parity or a copy (`--from`) can"))
         }
         _ => Ok(errors),
     }

@@ -268,7 +268,7 @@ fn read_text(path: impl ToLocation) -> Result<(String, std::path::PathBuf)> {
         let error = Error::new(ErrorKind::NotFound, "there is no such file with a key");
         match may_be_a_key(&at.path().to_string_lossy()) {
             true => error.help("this is the path of no file; it is not shown, since it may be a key itself"),
-            false => error.in_file(&at),
+            false => error.in_file(&at).help("a key is a file, or for a public key its 64 hex digits"),
         }
     };
     if !at.is_file() {

@@ -299,7 +299,7 @@ fn step_of(from: &Location, at: &Location, part: &Location) -> Location {
 }
 
 /// What is said where more might have been done.
-const NO_PARITY: &str = "there is no parity beside the checkpoint: what is damaged comes from a replica (`--from`), or not at \
+const NO_PARITY: &str = "there is no parity beside the checkpoint: what is not made anew comes from a copy (`--from PATH`), or not at \
                          all; `regrow convert --salvage` and `load(salvage=True)` give the leaves that are intact";
 
 /// What there is to be repaired.

@@ -20,7 +20,8 @@ const WORDS: Words = Words {
     help_if_zeros: HELP,
 };
 
-const HELP: &str = "copy the file again, or restore the other leaves";
+const HELP: &str =
+    "`regrow repair` heals what parity or a copy (`--from`) can; else restore the other leaves";
 
 /// Bytes that a thread reads at a time, where records are small.
 const BATCH_LEN_BYTES: u64 = 1 << 20;

@@ -28,12 +28,12 @@ const PIECE_LEN_BYTES: u64 = 1 << 20;
 /// What is said of a block that fails.
 pub(super) const WORDS: Words = Words {
     what: |_, block| format!("block {block} of a data file fails its crc32c"),
-    help: "copy the file again, or load the other leaves",
+    help: "`regrow repair` heals what parity or a copy (`--from`) can; else load the other leaves",
     help_if_zeros: HELP_IF_ZEROS,
 };
 
-const HELP_IF_ZEROS: &str =
-    "the block is all zeros, as after an interrupted copy; copy the file again, or load the other leaves";
+const HELP_IF_ZEROS: &str = "the block is all zeros, as after an interrupted copy: copy the file again; `regrow repair` heals what parity or a copy \
+     (`--from`) can; else load the other leaves";
 
 /// A data file: what is recorded of it, and what is known by now.
 #[derive(Debug)]
