@@ -60,6 +60,9 @@ pub(super) fn save_watched<'a>(
     monitor.conclude(report)
 }
 
+/// What is told of a save that is refused when its file is there already.
+const HAS_REPLACED: &str = "in a bucket a single file has its name as soon as it is whole: this one has replaced the old one; save again";
+
 fn save_tree(
     at: &Location,
     tree: &Tree<Leaf>,
@@ -75,7 +78,8 @@ fn save_tree(
     let tree = as_written(tree, options)?;
     let kind = format.target(at, options);
     let publication = publish(at, &kind, options)?;
-    if kind == Target::File && publication.staged_file().is_none() {
+    let has_name_when_whole = kind == Target::File && publication.staged_file().is_none();
+    if has_name_when_whole {
         // Where a file has its name as soon as it is whole, it is too late to refuse the name afterwards.
         replace::check_name_ahead(format, &tree, at, options)?;
         options.monitor.check()?;
@@ -85,8 +89,14 @@ fn save_tree(
         replace::check_written(format, &tree, &*publication, options)?;
     }
     let stored_bytes = publication.stored_bytes()?;
-    options.monitor.finish()?;
-    may_commit()?;
+    if has_name_when_whole {
+        // It is there, perhaps in the place of another one: too late to stop.
+        let _ = options.monitor.finish();
+        may_commit().map_err(|error| if options.overwrite { error.help(HAS_REPLACED) } else { error })?;
+    } else {
+        options.monitor.finish()?;
+        may_commit()?;
+    }
     let reused_bytes = publication.reused_bytes();
     let mut side_files = SideFiles::of(options);
     side_files.before(&*publication)?;

@@ -44,6 +44,7 @@ impl SideFiles {
         match target.is_folder() {
             true => Ok(()),
             // There files have their names as soon as they are whole, and somebody may have put something beside the new ones.
+            false if target.commits_by_marker() && self.is_overwrite => take_from_replaced(target),
             false if target.commits_by_marker() => take_misfits(target),
             false if self.is_overwrite => take_from_files(target),
             false => Ok(()),

@@ -160,6 +160,11 @@ impl ObjectTransfer {
         new.take_claim(&claim_key)?;
         match options.kind {
             Target::Folder if new.old_prefix.is_none() => new.check_alone(&claim_key, &there)?,
+            Target::Folder => {
+                // Another copy may have committed since that look, whose folder this one has the claim of now.
+                new.check_settled().inspect_err(|_| new.give_back(&claim_key, !copied.is_empty()))?;
+                there = objects.list(&format!("{}/", new.folder), false)?.0;
+            }
             Target::Siblings { .. } => {
                 // A save may have ended between that look and this claim.
                 there =
@@ -167,7 +172,7 @@ impl ObjectTransfer {
                         new.give_back(&claim_key, !copied.is_empty());
                     })?;
             }
-            _ => {}
+            Target::File => {}
         }
         new.take_over(&claim_key, &copied, there)?;
         Ok(new)

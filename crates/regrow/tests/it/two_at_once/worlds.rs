@@ -25,6 +25,7 @@ const SAVED: [u8; 2] = [2, 3];
 const COPIED: u8 = 4;
 const NEXT: u8 = 5;
 const KILLED: u8 = 6;
+const COPIED_TOO: u8 = 7;
 
 /// The name of the work that brings back what is damaged.
 pub(super) const REPAIR: &str = "repair";
@@ -34,7 +35,7 @@ const DAMAGED: u8 = 0;
 
 fn generation(tree_found: &Tree<Leaf>) -> Option<u8> {
     let found = bytes_of(tree_found);
-    (BEFORE..=KILLED).find(|&each| found == bytes_of(&tree(each)))
+    (BEFORE..=COPIED_TOO).find(|&each| found == bytes_of(&tree(each)))
 }
 
 /// The generation of a checkpoint that is whole; `None` where there is none.
@@ -54,7 +55,7 @@ fn work(
     act: impl Fn(&Location) -> Result<()> + Send + Sync + 'static,
     after: impl Fn(&mut State) + 'static,
 ) -> Work {
-    Work { name: name.into(), act: Arc::new(act), after: Box::new(after), kind }
+    Work { name: name.into(), act: Arc::new(act), after: Box::new(after), kind, meets: None }
 }
 
 fn housekeeping(name: &str, act: impl Fn(&Location) -> Result<()> + Send + Sync + 'static) -> Work {
@@ -142,6 +143,11 @@ impl Place {
         }
     }
 
+    fn copy(&self, root: &Location, from: &str) -> Result<()> {
+        let options = CopyOptions { overwrite: self.overwrite, not_durable: true, ..CopyOptions::default() };
+        copy(root.join(from).join(self.file), self.target(root), &options).map(drop)
+    }
+
     fn save_work(&self, generation: u8) -> Work {
         let place = self.clone();
         let act = move |root: &Location| place.save(&place.target(root), generation, place.is_sealed);
@@ -154,11 +160,8 @@ impl Place {
             let place = self.clone();
             move |root: &Location| act(&place, root)
         };
-        let copies = with(|place, root| {
-            let overwrite = place.overwrite;
-            let options = CopyOptions { overwrite, not_durable: true, ..CopyOptions::default() };
-            copy(root.join("source").join(place.file), place.target(root), &options).map(drop)
-        });
+        let copies = with(|place, root| place.copy(root, "source"));
+        let copies_another = with(|place, root| place.copy(root, "another source"));
         let removes = with(|place, root| remove(place.target(root), &RemoveOptions::default()).map(drop));
         let sweeps = with(|place, root| {
             let options = RemoveOptions { unfinished: true, ..RemoveOptions::default() };
@@ -184,8 +187,12 @@ impl Place {
             if self.takes_seals() { Box::new(self.has_beside(SEAL)) } else { Box::new(|_| {}) };
         let mut works = vec![
             self.save_work(SAVED[0]),
-            self.save_work(SAVED[1]),
+            Work { meets: Some("save 2"), ..self.save_work(SAVED[1]) },
             work(Kind::Save, "copy", copies, self.is_saved(COPIED)),
+            Work {
+                meets: Some("copy"),
+                ..work(Kind::Save, "copy another", copies_another, self.is_saved(COPIED_TOO))
+            },
             work(Kind::Removal, "remove", removes, State::clear),
             housekeeping("remove what is unfinished", sweeps),
             work(Kind::Housekeeping, REPAIR, repairs, heals),
@@ -261,7 +268,7 @@ impl Place {
             Past::KilledFirst => 2,
             Past::Nothing | Past::Old | Past::Damaged => 0,
         };
-        let copies_and_removes = self.works(past).into_iter().skip(2);
+        let copies_and_removes = self.works(past).into_iter().skip(2).filter(|work| work.meets.is_none());
         let killed =
             [self.save_work(KILLED)].into_iter().chain(copies_and_removes).take(killed_count).collect();
         World {
@@ -273,8 +280,10 @@ impl Place {
             is_exclusive: !self.overwrite,
             killed,
             prepare: Box::new(move |root| {
-                let source = root.join("source").join(preparing.file);
-                preparing.save(&source, COPIED, preparing.is_sealed).unwrap();
+                for (from, generation) in [("source", COPIED), ("another source", COPIED_TOO)] {
+                    let source = root.join(from).join(preparing.file);
+                    preparing.save(&source, generation, preparing.is_sealed).unwrap();
+                }
                 if !matches!(past, Past::Nothing | Past::KilledFirst) {
                     preparing.save(&preparing.target(root), BEFORE, preparing.is_sealed).unwrap();
                 }
@@ -387,12 +396,15 @@ fn run_of_steps() -> World {
                 |root| save_step(root, 3, SAVED[0]),
                 move |state| insert(state, "3", SAVED[0]),
             ),
-            work(
-                Kind::Save,
-                "save step 4",
-                |root| save_step(root, 4, SAVED[1]),
-                move |state| insert(state, "4", SAVED[1]),
-            ),
+            Work {
+                meets: Some("save step 3"),
+                ..work(
+                    Kind::Save,
+                    "save step 4",
+                    |root| save_step(root, 4, SAVED[1]),
+                    move |state| insert(state, "4", SAVED[1]),
+                )
+            },
             work(
                 Kind::Save,
                 "manage step 3",
