@@ -15,7 +15,7 @@ use super::marker::{
 use super::renewal::Renewal;
 use super::settle::{Copies, Hold, settle, settle_moved, sweep};
 use super::sink::ObjectSink;
-use super::target::{Before, check, claim_siblings, has_begun};
+use super::target::{Before, LOOKS_MAX, check, claim_siblings, exists_already, has_begun};
 use super::{Conditional, Object, Objects, Tag, key_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
@@ -60,19 +60,12 @@ pub(super) fn begin(
     if *options.kind != Target::Folder {
         new.folder.clear();
         if let Target::Siblings { .. } = options.kind {
-            new.claim_siblings(options)?;
+            new.claim_siblings(options, &before)?;
         }
         return Ok(Box::new(new));
     }
-    match before {
-        Before::Nothing => {}
-        Before::Leftovers(dead, left) => {
-            // The claim goes last: until then it says what the others are. Of several who find it one gets it.
-            let Some(_swept) = take_left(objects, &dead)? else { return Err(has_begun(target)) };
-            let others = left.into_iter().map(|object| object.key).filter(|key| *key != dead.key);
-            objects.delete(&others.collect::<Vec<_>>())?;
-            objects.delete(&[dead.key])?;
-        }
+    match without_left(objects, target, options, before)? {
+        Before::Nothing | Before::Leftovers(..) => {}
         Before::Old(old) => {
             let old = settle_moved(objects, &key, old)?;
             // What cannot be removed now is nobody's checkpoint, and waits for the next save.
@@ -96,6 +89,31 @@ pub(super) fn begin(
         }
         Conditional::Lost(..) => Err(has_begun(target)),
     }
+}
+
+/// Removes what a writer has left in a folder that is gone; what is there then.
+///
+/// # Errors
+/// `AlreadyExists` if somebody else has begun there; what the bucket says.
+fn without_left(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    options: PublishOptions<'_>,
+    mut before: Before,
+) -> Result<Before> {
+    for _ in 0..LOOKS_MAX {
+        let Before::Leftovers(dead, left) = before else { return Ok(before) };
+        // Of several who find it one gets it.
+        if let Some(_swept) = take_left(objects, &dead)? {
+            // The claim goes last: until then it says what the others are.
+            let others = left.into_iter().map(|object| object.key).filter(|key| *key != dead.key);
+            objects.delete(&others.collect::<Vec<_>>())?;
+            objects.delete(&[dead.key])?;
+            return Ok(Before::Nothing);
+        }
+        before = check(objects, target, options)?;
+    }
+    Err(has_begun(target))
 }
 
 /// Joins the checkpoint that another process has begun: its ticket is the nonce and the folder.
@@ -253,16 +271,19 @@ impl NewObjects {
     }
 
     /// Takes the place of files beside each other.
-    fn claim_siblings(&mut self, options: PublishOptions<'_>) -> Result<()> {
+    fn claim_siblings(&mut self, options: PublishOptions<'_>, before: &Before) -> Result<()> {
         let content = Claim::new(&self.nonce);
         // Until the claim is known to be this save's, nothing here is its own.
         self.is_over = true;
         claim_siblings(&self.objects, &self.target, &self.key, &content)?;
         let claim = self.claim_key();
         // Another one may have ended between the look at the place and this claim. Whoever comes later meets the claim.
-        if let Err(error) = check(&self.objects, &self.target, options) {
+        let is_left = matches!(before, Before::Leftovers(..));
+        let terms = PublishOptions { overwrite: options.overwrite || is_left, ..options };
+        if let Err(error) = check(&self.objects, &self.target, terms) {
             let _ = self.objects.delete(&[claim]);
-            return Err(error);
+            let is_there = is_left && !options.overwrite && error.kind() == ErrorKind::Unsupported;
+            return Err(if is_there { exists_already(&self.target) } else { error });
         }
         self.is_over = false;
         self.renewal = Some(Renewal::begin(&self.objects, &claim, &content));

@@ -192,13 +192,9 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
         }
         let _swept = take_claim_of(objects, at, Some(claim.clone()))?;
         let mut brought = Vec::new();
-        // Without the manifest the data is what a copy has left, if it says so. Of a save the next one writes over it.
+        // Without the manifest the data is what that writer has left: it began where there was none, or was to replace it.
         if objects.head(&format!("{key}{MANIFEST_SUFFIX}"))?.is_none() {
-            let has_brought = |object: &Object| {
-                let copied = found.iter().flat_map(|claim| claim.copied.values());
-                copied.into_iter().any(|copied| copied.tag == object.tag.to_string())
-            };
-            brought.extend(objects.head(&format!("{key}{DATA_SUFFIX}"))?.filter(has_brought));
+            brought.extend(objects.head(&format!("{key}{DATA_SUFFIX}"))?);
         }
         // The claim goes last: saves wait for it.
         take(brought)?;

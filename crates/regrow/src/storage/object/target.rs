@@ -15,7 +15,7 @@ use crate::location::Location;
 use crate::storage::{PublishOptions, Target, UNCOMMITTED_MARK};
 
 /// How often a target is looked at that changes meanwhile.
-const LOOKS_MAX: usize = 16;
+pub(super) const LOOKS_MAX: usize = 16;
 
 /// What is at a target before a save.
 #[derive(Debug)]
@@ -86,11 +86,19 @@ fn look(
                 first = Some(sibling);
             }
         }
-        return match first {
-            Some(file) if !options.overwrite => Err(exists().in_file(file)),
-            Some(file) if has_last => Err(pair_stays(&file)),
-            // The last one is written last: without it the others are what a killed save has left, and no checkpoint.
-            _ => Ok(Some(Before::Nothing)),
+        let Some(file) = first else { return Ok(Some(Before::Nothing)) };
+        // The last one is written last: without it the others are what a killed save has left, and no checkpoint, or anybody's.
+        return match (has_last, options.overwrite) {
+            (true, true) => Err(pair_stays(&file)),
+            (false, true) => Ok(Some(Before::Nothing)),
+            (true, false) => Err(exists().in_file(file)),
+            (false, false) => match claim_at(objects, &claim_of_siblings(&key))? {
+                Some((found, claim)) => {
+                    check_gone(target, found.as_ref())?;
+                    Ok(Some(Before::Leftovers(claim, Vec::new())))
+                }
+                None => Err(exists().in_file(file)),
+            },
         };
     }
     let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
@@ -167,13 +175,17 @@ pub(super) fn take_claim(
     place: &str,
     claim: &Claim,
 ) -> Result<bool> {
-    match claim_at(objects, place)? {
-        None => Ok(matches!(objects.create(place, claim.to_bytes())?, Conditional::Done(_))),
-        Some((found, object)) => {
-            check_gone(target, found.as_ref())?;
-            take_over(objects, &object, claim)
+    for _ in 0..LOOKS_MAX {
+        let Some((found, object)) = claim_at(objects, place)? else {
+            return Ok(matches!(objects.create(place, claim.to_bytes())?, Conditional::Done(_)));
+        };
+        check_gone(target, found.as_ref())?;
+        if take_over(objects, &object, claim)? {
+            return Ok(true);
         }
+        // Somebody else has it, perhaps only to remove what that one has left.
     }
+    Ok(false)
 }
 
 /// Errs if somebody is writing the checkpoint at a place, or bringing it there, or taking it away.
@@ -223,9 +235,13 @@ fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> 
     let Some(claim) = below.object(CLAIM).or(held) else { return Ok(Left::Nothing) };
     let Some((found, claim)) = claim_at(objects, &claim.key)? else { return Ok(Left::Gone) };
     check_gone(target, found.as_ref())?;
-    // It has committed since that list, or somebody else has begun.
-    let left = left_for_good(objects, target, below)?;
-    Ok(left.map_or(Left::Gone, |left| Left::These(claim, left)))
+    match left_for_good(objects, target, below) {
+        Ok(Some(left)) => Ok(Left::These(claim, left)),
+        // It has committed since that list, or somebody else has taken the claim: the next look says what for.
+        Ok(None) => Ok(Left::Gone),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Left::Gone),
+        Err(error) => Err(error),
+    }
 }
 
 /// What a writer has left in a folder that is gone, as a list has shown before; `None` if it is a checkpoint by now. It may have
