@@ -149,7 +149,9 @@ def places(storage_options: Any, **given: Any) -> dict[str, Place]:
     taken = {name: _taken(name, value) for name, value in given.items() if value is not None or name != "base"}
     if options and not any(each.takes_options for each in taken.values()):
         what = ", ".join(f"{name} is {each.what}" for name, each in taken.items())
-        raise InvalidArgumentError(f"storage_options are for URLs, and {what}: leave them out, or name a URL such as s3://bucket/run")
+        raise InvalidArgumentError(
+            f"storage_options are for URLs, and {what}: leave them out, or name a URL such as s3://bucket/run"
+        )
     return {name: each.place(options) for name, each in taken.items()}
 
 

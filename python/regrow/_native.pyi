@@ -476,7 +476,7 @@ def repair(
     str,
     int,
     list[tuple[str, int]],
-    list[tuple[str, int, str]],
+    list[tuple[str, int, str, bool]],
     list[_Finding],
     list[_Finding],
     list[str],

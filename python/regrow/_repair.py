@@ -83,8 +83,9 @@ class RecoveredFile(NamedTuple):
     bytes: int
     """Its length."""
     how: str
-    is_guess: bool
     """What it was made of, and what is not sure about it."""
+    is_guess: bool
+    """Whether nothing proves that it says what was there before. What was there is kept beside it."""
 
 
 class RepairReport(NamedTuple):
@@ -137,7 +138,7 @@ def repair(
 
     - **Parity** beside it (`add_parity`, ``parity=`` of `save`) heals damaged blocks, files that are cut or gone, and
       itself. The files become what they were when the parity was made: if one was changed on purpose since, this
-      changes it back.
+      changes it back. What was sealed or signed since stays, and the parity is made anew of it.
     - **Another checkpoint** (`from_`), a replica or another step, gives blocks that are damaged here, as long as
       something proves them: parity, a seal, the checksums of the layout regrow. Of another step that layout gives the
       leaves that are the same.
@@ -159,6 +160,7 @@ def repair(
 
     Raises:
         NotACheckpointError: if there is nothing that could be one.
+        UncommittedError: in a bucket, where a save, a copy or a removal has not ended.
         UnsupportedError: in an archive, on a web server.
         CorruptError: if the index of the parity is lost in both of its copies.
         PermissionDeniedError: if nothing can be written there. That something cannot be healed is no error: the report

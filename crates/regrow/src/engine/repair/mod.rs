@@ -147,7 +147,7 @@ impl fmt::Display for RepairReport {
 ///
 /// - [parity](super::add_parity) beside it: damaged blocks, files that are cut or gone, and the parity itself. The files become
 ///   what they were when it was made. If one was changed on purpose since, this changes it back: [`RepairOptions::check`] says
-///   beforehand what would be written.
+///   beforehand what would be written. What was sealed or signed since stays, and the parity is made anew of it.
 /// - [another checkpoint](RepairOptions::from), a replica or another step: damaged blocks, as long as something proves them:
 ///   parity, a seal, the checksums of the default layout. Of another step that layout takes the leaves that are the same.
 /// - its own other files: those that say what others say, too, are made anew. Each layout knows which.
@@ -162,8 +162,8 @@ impl fmt::Display for RepairReport {
 ///
 /// # Errors
 /// `NotACheckpoint` and `NotFound` if there is nothing that could be one; `InvalidArgument` if `from` is the checkpoint itself;
-/// `Unsupported` in an archive and on a web server; `Corrupt` if the parity's index is lost, or what was written is not read
-/// back; `PermissionDenied`, `StorageFull` and what else the storage says; `Cancelled`. That something cannot be healed is no
+/// `Uncommitted` in a bucket where a save, a copy or a removal has not ended; `Unsupported` in an archive and on a web server;
+/// `Corrupt` if the parity's index is lost, or what was written is not read back; `PermissionDenied`, `StorageFull` and what else the storage says; `Cancelled`. That something cannot be healed is no
 /// error: the report says it.
 pub fn repair(path: impl ToLocation, options: &RepairOptions) -> Result<RepairReport> {
     let at = path.to_location()?;
@@ -216,10 +216,10 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
     if at.storage().is_unfinished(&part)? {
         return Err(Error::new(
             ErrorKind::Uncommitted,
-            "a save, a copy or a removal of this checkpoint never ended",
+            "a save, a copy or a removal of this checkpoint has not ended",
         )
         .in_file(&part)
-        .help("save or copy it again; `regrow rm --unfinished` removes what is left"));
+        .help("wait for it, if it is at work; else save or copy again, or remove what is left (`regrow rm --unfinished`)"));
     }
     let repaired = repair_found(at, found, options, &guard, report);
     // Whatever was found then may be of either. A file of its own is another one when it has been healed.
