@@ -104,6 +104,15 @@ pub trait Publication: Debug + Send + Sync {
         Err(no_such_file("single file"))
     }
 
+    /// The same, and what it writes takes the place of what is there now, and of nothing else: a bucket has that condition for the end of
+    /// the writer, other storages for the [commit](Self::commit_in_place_of).
+    ///
+    /// # Errors
+    /// As there. Its end fails with `Replaced` if something else is there by then.
+    fn single_writer_in_place(&self, expected_len_bytes: u64) -> Result<FileWriter> {
+        self.single_writer(expected_len_bytes, 0)
+    }
+
     /// A writer of file number `at` of a checkpoint of several beside each other.
     ///
     /// # Errors

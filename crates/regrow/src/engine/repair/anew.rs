@@ -22,7 +22,8 @@ pub(super) fn write_anew(
 ) -> Result<()> {
     let target = folder.join(name);
     let publication = target.storage().publish(&target, PublishOptions::of_one_file(&Monitor::new()))?;
-    let mut writer = publication.single_writer(len_bytes, 0)?;
+    // What is there now is looked at again behind this, so that it is what was there at first.
+    let mut writer = publication.single_writer_in_place(len_bytes)?;
     writer.write_with(len_bytes, fill)?;
     if folder.commits_by_marker() {
         // The end of the object is the commit.

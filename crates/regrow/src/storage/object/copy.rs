@@ -27,7 +27,7 @@ pub(super) fn copy_within(objects: &Arc<dyn Objects>, from: &Object, to: &str) -
     upload.finish()
 }
 
-/// The same where nothing is at `to` yet; `None` if something is. As for [`Upload::finish_new`](super::Upload::finish_new), one
+/// The same where nothing is at `to` yet; `None` if something is. As for [`Upload::finish_in_place_of`](super::Upload::finish_in_place_of), one
 /// request lies between the look and the end of what is longer than a part.
 ///
 /// # Errors
@@ -43,7 +43,7 @@ pub(super) fn copy_new_within(objects: &Arc<dyn Objects>, from: &Object, to: &st
     let mut bytes = work_space(from.len_bytes)?;
     objects.read(from, 0, &mut bytes)?;
     upload.part(bytes.into())?;
-    upload.finish_new()
+    upload.finish_in_place_of(None)
 }
 
 #[cfg(test)]

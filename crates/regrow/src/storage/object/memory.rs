@@ -206,8 +206,15 @@ impl Upload for MemoryUpload {
         self.bucket.put(&self.key, self.bytes.into())
     }
 
-    fn finish_new(self: Box<Self>) -> Result<Option<Tag>> {
-        match self.bucket.create(&self.key, self.bytes.into())? {
+    fn finish_in_place_of(self: Box<Self>, before: Option<&Tag>) -> Result<Option<Tag>> {
+        let old =
+            self.bucket.head(&self.key)?.filter(|old| before.is_some_and(|before| old.tag.is_same(before)));
+        let done = match old {
+            Some(old) => self.bucket.replace(&old, self.bytes.into())?,
+            None if before.is_some() => return Ok(None),
+            None => self.bucket.create(&self.key, self.bytes.into())?,
+        };
+        match done {
             Conditional::Done(tag) => Ok(Some(tag)),
             Conditional::Lost(..) => Ok(None),
         }

@@ -286,9 +286,9 @@ pub(crate) trait Upload: Debug + Send {
     /// Waits for all parts; then the object is there, whole.
     fn finish(self: Box<Self>) -> Result<Tag>;
 
-    /// The same where nothing is yet; `None` if something is, which stays. Of several who try, one gets it, unless the object is longer
-    /// than a part: then one request lies between the look and the end.
-    fn finish_new(self: Box<Self>) -> Result<Option<Tag>>;
+    /// The same in the place of this version of the object, or where nothing is yet; `None` if something else is there, which stays. Of
+    /// several who try, one gets it, unless the object is longer than a part: then one request lies between the look and the end.
+    fn finish_in_place_of(self: Box<Self>, before: Option<&Tag>) -> Result<Option<Tag>>;
 }
 
 /// A bucket as a storage; paths are keys.

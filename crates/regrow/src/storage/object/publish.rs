@@ -454,6 +454,14 @@ impl Publication for NewObjects {
         Ok(FileWriter::new(sink.before_end(Box::new(move || make_way(&target)))))
     }
 
+    fn single_writer_in_place(&self, expected_len_bytes: u64) -> Result<FileWriter> {
+        let key = key_of(&self.objects, self.target.path())?;
+        let before = self.objects.head(&key)?.map(|object| object.tag);
+        let sink = self.sink(key, expected_len_bytes, 0)?;
+        let is_told_apart = before.as_ref().is_none_or(Tag::is_known);
+        Ok(FileWriter::new(if is_told_apart { sink.in_place_of(&self.target, before) } else { sink }))
+    }
+
     fn sibling_writer(&self, at: usize, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
         let suffix = match &self.kind {
             Target::Siblings { suffixes } => suffixes.get(at),

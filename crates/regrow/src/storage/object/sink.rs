@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
-use super::target::exists_already;
+use super::target::{exists_already, replaced_meanwhile};
 use super::{Objects, Tag, Upload};
 use crate::bytes::limits::work_space;
 use crate::error::Result;
@@ -41,14 +41,25 @@ pub(super) struct ObjectSink {
     monitor: Monitor,
     on_finish: OnFinish,
     before_end: Option<BeforeEnd>,
-    /// What is there already if something is at its end; `None` if that is to be replaced.
-    only_new: Option<Location>,
+    /// What its end may replace; anything if `None`.
+    replaces: Option<Replaces>,
+}
+
+/// What an object takes the place of; the target is for people.
+enum Replaces {
+    Nothing(Location),
+    This(Location, Option<Tag>),
 }
 
 impl ObjectSink {
     /// Has it fail with `AlreadyExists` if something is at the target at its end.
     pub(super) fn only_new(self, target: &Location) -> Self {
-        Self { only_new: Some(target.clone()), ..self }
+        Self { replaces: Some(Replaces::Nothing(target.clone())), ..self }
+    }
+
+    /// Has it fail with `Replaced` unless this version of the target is there at its end; without one, if something is.
+    pub(super) fn in_place_of(self, target: &Location, before: Option<Tag>) -> Self {
+        Self { replaces: Some(Replaces::This(target.clone(), before)), ..self }
     }
 
     /// Has something be done right before the object is there.
@@ -77,7 +88,7 @@ impl ObjectSink {
             monitor: monitor.clone(),
             on_finish,
             before_end: None,
-            only_new: None,
+            replaces: None,
         })
     }
 
@@ -157,11 +168,16 @@ impl FileSink for ObjectSink {
         }
         self.count()?;
         let len_bytes = self.sent_bytes;
-        let Self { upload, mut checksums, on_finish, before_end, only_new, .. } = *self;
+        let Self { upload, mut checksums, on_finish, before_end, replaces, .. } = *self;
         before_end.map_or(Ok(()), |before_end| before_end())?;
-        let tag = match only_new {
+        let tag = match replaces {
             None => upload.finish()?,
-            Some(target) => upload.finish_new()?.ok_or_else(|| exists_already(&target))?,
+            Some(Replaces::Nothing(target)) => {
+                upload.finish_in_place_of(None)?.ok_or_else(|| exists_already(&target))?
+            }
+            Some(Replaces::This(target, before)) => {
+                upload.finish_in_place_of(before.as_ref())?.ok_or_else(|| replaced_meanwhile(&target))?
+            }
         };
         on_finish(len_bytes, tag);
         Ok(WrittenFile { len_bytes, block_crc32c: checksums.finish() })

@@ -195,7 +195,7 @@ impl object::Upload for Upload {
         Self::finish(*self)
     }
 
-    fn finish_new(self: Box<Self>) -> Result<Option<Tag>> {
-        Self::finish_new(*self)
+    fn finish_in_place_of(self: Box<Self>, before: Option<&Tag>) -> Result<Option<Tag>> {
+        Self::finish_in_place_of(*self, before)
     }
 }

@@ -19,7 +19,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 
 use super::error::{Action, Failure};
-use super::{Bucket, Created, Put, PutMode, Tag, path_of, runtime};
+use super::{Bucket, Created, Put, PutMode, Replaced, Tag, path_of, runtime};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Smallest part: with six on their way, enough to hide the time an answer takes.
@@ -236,12 +236,12 @@ impl Upload {
         Ok(tag)
     }
 
-    /// The same where nothing is yet; `None` if something is. The store takes no condition for what has several parts: there one
-    /// request lies between the look and the end.
+    /// The same in the place of this version of the object, or where nothing is yet; `None` if something else is there. The store takes
+    /// no condition for what has several parts: there one request lies between the look and the end.
     ///
     /// # Errors
     /// As for [`finish`](Self::finish).
-    pub(crate) fn finish_new(mut self) -> Result<Option<Tag>> {
+    pub(crate) fn finish_in_place_of(mut self, before: Option<&Tag>) -> Result<Option<Tag>> {
         self.take_tail();
         self.push(Bytes::new())?;
         if self.multipart.is_none() {
@@ -250,24 +250,53 @@ impl Upload {
                 Ok([whole]) => whole,
                 Err(pieces) => pieces.concat().into(),
             };
-            return match self.bucket.create_settled(&self.key, &bytes) {
-                Ok(Created::Ours(tag)) => Ok(Some(tag)),
-                Ok(Created::Theirs(..)) => Ok(None),
-                // The store takes no conditions at all.
-                Err(error) if error.kind() == ErrorKind::Unsupported => match self.bucket.head(&self.key)? {
-                    Some(_) => Ok(None),
-                    None => self.put(bytes.into()).map(Some),
-                },
-                Err(error) => Err(error),
+            return match before {
+                None => self.create(bytes),
+                Some(before) => self.replace(before, bytes),
             };
         }
         self.send_rest()?;
-        if self.bucket.head(&self.key)?.is_some() {
+        if !self.is_still(before)? {
             return Ok(None);
         }
         let tag = self.complete()?;
         self.is_finished = true;
         Ok(Some(tag))
+    }
+
+    fn create(&self, bytes: Bytes) -> Result<Option<Tag>> {
+        match self.bucket.create_settled(&self.key, &bytes) {
+            Ok(Created::Ours(tag)) => Ok(Some(tag)),
+            Ok(Created::Theirs(..)) => Ok(None),
+            // The store takes no conditions at all.
+            Err(error) if error.kind() == ErrorKind::Unsupported => match self.is_still(None)? {
+                false => Ok(None),
+                true => self.put(bytes.into()).map(Some),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    fn replace(&self, before: &Tag, bytes: Bytes) -> Result<Option<Tag>> {
+        match self.bucket.replace_settled(&self.key, before, &bytes) {
+            Ok(Replaced::Ours(tag)) => Ok(Some(tag)),
+            Ok(Replaced::Theirs(..) | Replaced::Gone) => Ok(None),
+            // Not every store knows that condition.
+            Err(error) => match self.is_still(Some(before))? {
+                false => Err(error),
+                true => self.put(bytes.into()).map(Some),
+            },
+        }
+    }
+
+    /// Whether this version is there, or nothing.
+    fn is_still(&self, before: Option<&Tag>) -> Result<bool> {
+        let now = self.bucket.head(&self.key)?;
+        Ok(match (now, before) {
+            (None, None) => true,
+            (Some(now), Some(before)) => now.tag.is_same(before),
+            (None, Some(_)) | (Some(_), None) => false,
+        })
     }
 
     /// The object in one piece, whatever is there.

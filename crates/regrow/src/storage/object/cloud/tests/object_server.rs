@@ -95,17 +95,22 @@ fn a_part_goes_as_soon_as_it_is_full_where_more_are_expected() {
 fn a_store_without_conditional_writes_takes_a_new_object_after_a_look() {
     let server = ObjectServer::start().unwrap();
     for bucket in &both(&server) {
-        let finished = |bytes: &'static [u8]| {
+        let finished = |bytes: &'static [u8], before: Option<&Tag>| {
             server.faults([Fault::status(501, "NotImplemented").on(Op::Put).first(1)]);
             let mut upload = bucket.upload("new", None).unwrap();
             upload.part(bytes.into()).unwrap();
-            upload.finish_new().unwrap()
+            upload.finish_in_place_of(before)
         };
         server.delete("bkt", "new");
-        let tag = finished(b"one").unwrap();
-        assert!(finished(b"two").is_none());
+        let tag = finished(b"one", None).unwrap().unwrap();
+        assert!(finished(b"two", None).unwrap().is_none());
         assert_eq!(&*server.get("bkt", "new").unwrap(), b"one");
         assert!(bucket.head("new").unwrap().unwrap().tag.is_same(&tag));
+        let newer = finished(b"three", Some(&tag)).unwrap().unwrap();
+        assert!(!newer.is_same(&tag));
+        // It is another one by now.
+        assert!(finished(b"four", Some(&tag)).is_err());
+        assert_eq!(&*server.get("bkt", "new").unwrap(), b"three");
         server.clear_faults();
     }
 }
@@ -240,17 +245,25 @@ fn exercise(url: &str, options: &StorageOptions) {
     assert!(out == data[5..]);
     assert!(bucket.head(&key("big")).unwrap().unwrap().tag.is_same(&tag));
     for (name, len) in [("new short", 3_000_100), ("new long", data.len())] {
-        let finished = |fill: u8| {
+        let finished = |fill: u8, before: Option<&Tag>| {
             let mut upload = bucket.upload(&key(name), Some(len as u64)).unwrap();
             for piece in vec![fill; len].chunks(3_000_000) {
                 upload.part(Bytes::copy_from_slice(piece)).unwrap();
             }
-            upload.finish_new().unwrap()
+            upload.finish_in_place_of(before).unwrap()
         };
-        let first = finished(1).unwrap();
-        assert!(finished(2).is_none(), "{name}");
-        assert!(bucket.head(&key(name)).unwrap().unwrap().tag.is_same(&first), "{name}");
+        let is_there = |tag: &Tag| bucket.head(&key(name)).unwrap().unwrap().tag.is_same(tag);
+        let first = finished(1, None).unwrap();
+        assert!(finished(2, None).is_none(), "{name}");
+        assert!(is_there(&first), "{name}");
+        // In the place of the one, and not of what has taken its place; nor where it was removed.
+        let second = finished(3, Some(&first)).unwrap();
+        assert!(is_there(&second), "{name}");
+        assert!(finished(4, Some(&first)).is_none(), "{name}");
+        assert!(is_there(&second), "{name}");
         bucket.delete(&[key(name)]).unwrap();
+        assert!(finished(5, Some(&second)).is_none(), "{name}");
+        assert!(bucket.head(&key(name)).unwrap().is_none(), "{name}");
     }
     let mut upload = bucket.upload(&key("dropped"), Some(data.len() as u64)).unwrap();
     upload.part(data).unwrap();
