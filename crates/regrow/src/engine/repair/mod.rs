@@ -18,8 +18,10 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use super::open::identity;
 use super::parity::{Run, is_damage};
 use super::seal::part_of;
+use super::standing::is_gone;
 use super::{OpenOptions, VerifyOptions, open_with, verify_with};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::orbax::steps::step_number;
@@ -45,7 +47,7 @@ mod unfinished;
 pub use heal::HealedFile;
 pub use recovered::RecoveredFile;
 
-use guard::Guard;
+use guard::{Guard, replaced};
 use index::Parity;
 use proof::Proof;
 use scan::Damage;
@@ -226,7 +228,13 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
     if part.is_folder() {
         guard.check_folder()?;
     }
-    repaired
+    match repaired {
+        // Somebody has removed the files while they were read.
+        Err(error) if error.kind().is_of_content() && identity(&part).is_none() && is_gone(&part) => {
+            Err(replaced(&part))
+        }
+        repaired => repaired,
+    }
 }
 
 fn repair_found(
