@@ -20,6 +20,9 @@ use crate::location::{Location, StepFolder, ToLocation};
 use crate::storage::{Found, Stock, UNCOMMITTED_MARK};
 use crate::threads::map_ordered;
 
+/// How often a folder is looked at whose steps all go meanwhile.
+const LOOKS_MAX: usize = 16;
+
 /// Steps that are looked at at once: on a disk they wait for a little, in a bucket for a network.
 const THREADS: usize = 8;
 const BUCKET_THREADS: usize = 32;
@@ -125,9 +128,35 @@ impl Steps {
     /// # Errors
     /// What the storage says.
     pub fn list(&self) -> Result<StepList> {
+        self.look(|names| {
+            let (list, has_gone) = self.list_of(names)?;
+            let is_in_vain = has_gone && list.steps.is_empty();
+            Ok((list, is_in_vain))
+        })
+    }
+
+    /// Looks at the folders that are there, and again at others where all was in vain: a slow reader may find that all steps
+    /// which it has seen were deleted before it came to them, since there are newer ones.
+    fn look<T>(&self, look: impl Fn(Vec<String>) -> Result<(T, bool)>) -> Result<T> {
+        let (mut before, mut looks) = (Vec::new(), 0);
+        loop {
+            looks += 1;
+            let mut names = folders_in(&self.root)?;
+            names.sort_unstable();
+            let (found, is_in_vain) = look(names.clone())?;
+            if !is_in_vain || names == before || looks == LOOKS_MAX {
+                return Ok(found);
+            }
+            before = names;
+        }
+    }
+
+    /// What these folders are, and whether any of them is gone.
+    fn list_of(&self, names: Vec<String>) -> Result<(StepList, bool)> {
         let mut list = StepList::default();
+        let mut has_gone = false;
         let mut found: Vec<(u64, usize, String)> = Vec::new();
-        for name in folders_in(&self.root)? {
+        for name in names {
             match name.split_once(UNCOMMITTED_MARK) {
                 Some((target, _)) if self.names.parse(target).is_some() => list.unfinished.push(name),
                 Some(_) => {}
@@ -157,13 +186,13 @@ impl Steps {
                     Looked::Nothing => {
                         list.notes.push(format!("the folder {name} is no checkpoint, and no step"))
                     }
-                    Looked::Gone => {}
+                    Looked::Gone => has_gone = true,
                 }
                 Ok(())
             },
         )?;
         list.unfinished.sort_unstable();
-        Ok(list)
+        Ok((list, has_gone))
     }
 
     /// The numbers of the committed steps.
@@ -229,19 +258,23 @@ impl Steps {
 
     /// The same by a list of names, whatever the pointer says.
     fn latest_listed(&self) -> Result<Option<Step>> {
-        let folders = folders_in(&self.root)?;
         let parsed = |name: &String| {
             let (number, form) = self.names.parse(name)?;
             Some((number, std::cmp::Reverse(form), name.clone()))
         };
-        let mut found: Vec<_> = folders.iter().filter_map(parsed).collect();
-        found.sort_unstable();
-        for (number, _, name) in found.into_iter().rev() {
-            if let Looked::Committed(step) = self.look_at(number, &name)? {
-                return Ok(Some(*step));
+        self.look(|names| {
+            let mut found: Vec<_> = names.iter().filter_map(parsed).collect();
+            found.sort_unstable();
+            let mut has_gone = false;
+            for (number, _, name) in found.into_iter().rev() {
+                match self.look_at(number, &name)? {
+                    Looked::Committed(step) => return Ok((Some(*step), false)),
+                    Looked::Gone => has_gone = true,
+                    Looked::Unfinished | Looked::Nothing => {}
+                }
             }
-        }
-        Ok(None)
+            Ok((None, has_gone))
+        })
     }
 
     /// Writes the pointer anew, where it does not say what the list says.

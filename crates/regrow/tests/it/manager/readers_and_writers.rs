@@ -147,3 +147,57 @@ fn waiting_ends_with_a_step_or_with_the_time() {
     let stopped = steps.wait_for_new(Some(2), Duration::from_secs(60), look_every, &mut { stop });
     assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Cancelled);
 }
+
+/// A slow reader stands still at any of its requests, and meanwhile newer steps come and all that it has seen go.
+#[cfg(feature = "cloud")]
+#[test]
+fn steps_that_all_go_while_they_are_looked_at_are_followed_by_newer_ones() {
+    use regrow::location::StorageOptions;
+    use regrow_testkit::object_server::ObjectServer;
+
+    let server = ObjectServer::start().unwrap();
+    server.create_bucket("gone");
+    let steps = |client: &str| {
+        let options = StorageOptions::new().with("token", client).with("endpoint_url", server.endpoint());
+        let root = Location::with_options(std::path::Path::new("gs://gone/run"), &options).unwrap();
+        Steps::new(&root, None).unwrap()
+    };
+    let writer = steps("ya29.writer");
+    let mut newest = 3;
+    (1..=newest).for_each(|number| save(&writer, number));
+    let reads: [fn(&Steps) -> Vec<u64>; 2] = [
+        |steps| steps.numbers().unwrap(),
+        |steps| steps.latest().unwrap().iter().map(|step| step.number).collect(),
+    ];
+    let mut stood_still = 0;
+    for read in reads {
+        for at in 0.. {
+            let reader = steps("ya29.reader");
+            let stop = server.stop("ya29.reader", at);
+            let reading = std::thread::spawn(move || read(&reader));
+            let has_stopped = loop {
+                if stop.wait(Duration::from_millis(1)) {
+                    break true;
+                }
+                if reading.is_finished() {
+                    break false;
+                }
+            };
+            if has_stopped {
+                stood_still += 1;
+                (newest + 1..=newest + 3).for_each(|number| save(&writer, number));
+                let done =
+                    writer.delete(&[newest - 2, newest - 1, newest], &DeleteOptions::default()).unwrap();
+                assert!(done.iter().all(|deletion| deletion.outcome.is_ok()));
+                newest += 3;
+            }
+            stop.go_on();
+            let found = reading.join().unwrap();
+            assert!(!found.is_empty(), "request {at}, up to step {newest}");
+            if !has_stopped {
+                break;
+            }
+        }
+    }
+    assert!(stood_still > 8, "{stood_still}");
+}
