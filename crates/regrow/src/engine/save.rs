@@ -89,10 +89,10 @@ fn save_tree(
         replace::check_written(format, &tree, &*publication, options)?;
     }
     let stored_bytes = publication.stored_bytes()?;
-    if has_name_when_whole {
-        // It is there, perhaps in the place of another one: too late to stop.
+    if has_name_when_whole && options.overwrite {
+        // It is there, in the place of another one: too late to stop. A new one is removed again.
         let _ = options.monitor.finish();
-        may_commit().map_err(|error| if options.overwrite { error.help(HAS_REPLACED) } else { error })?;
+        may_commit().map_err(|error| error.help(HAS_REPLACED))?;
     } else {
         options.monitor.finish()?;
         may_commit()?;

@@ -129,8 +129,8 @@ impl Steps {
     /// What the storage says.
     pub fn list(&self) -> Result<StepList> {
         self.look(|names| {
-            let (list, has_gone) = self.list_of(names)?;
-            let is_in_vain = has_gone && list.steps.is_empty();
+            let (list, may_have_gone) = self.list_of(names)?;
+            let is_in_vain = may_have_gone && list.steps.is_empty();
             Ok((list, is_in_vain))
         })
     }
@@ -151,10 +151,10 @@ impl Steps {
         }
     }
 
-    /// What these folders are, and whether any of them is gone.
+    /// What these folders are, and whether any of them may be gone by now.
     fn list_of(&self, names: Vec<String>) -> Result<(StepList, bool)> {
         let mut list = StepList::default();
-        let mut has_gone = false;
+        let mut may_have_gone = false;
         let mut found: Vec<(u64, usize, String)> = Vec::new();
         for name in names {
             match name.split_once(UNCOMMITTED_MARK) {
@@ -182,17 +182,21 @@ impl Steps {
                         ));
                     }
                     Looked::Committed(step) => list.steps.push(*step),
-                    Looked::Unfinished => list.unfinished.push(name),
+                    Looked::Unfinished => {
+                        // In a bucket what was removed has no marker.
+                        may_have_gone = true;
+                        list.unfinished.push(name);
+                    }
                     Looked::Nothing => {
                         list.notes.push(format!("the folder {name} is no checkpoint, and no step"))
                     }
-                    Looked::Gone => has_gone = true,
+                    Looked::Gone => may_have_gone = true,
                 }
                 Ok(())
             },
         )?;
         list.unfinished.sort_unstable();
-        Ok((list, has_gone))
+        Ok((list, may_have_gone))
     }
 
     /// The numbers of the committed steps.
@@ -265,15 +269,15 @@ impl Steps {
         self.look(|names| {
             let mut found: Vec<_> = names.iter().filter_map(parsed).collect();
             found.sort_unstable();
-            let mut has_gone = false;
+            let mut may_have_gone = false;
             for (number, _, name) in found.into_iter().rev() {
                 match self.look_at(number, &name)? {
                     Looked::Committed(step) => return Ok((Some(*step), false)),
-                    Looked::Gone => has_gone = true,
-                    Looked::Unfinished | Looked::Nothing => {}
+                    Looked::Gone | Looked::Unfinished => may_have_gone = true,
+                    Looked::Nothing => {}
                 }
             }
-            Ok((None, has_gone))
+            Ok((None, may_have_gone))
         })
     }
 
