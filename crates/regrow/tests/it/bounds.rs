@@ -79,6 +79,7 @@ const OWN: [&str; 117] = [
     "location.rs: LOOKS_AT_ONCE_MAX",
     "manager/names.rs: WIDTH_MAX",
     "manager/newest.rs: LISTS_MAX",
+    "manager/steps.rs: LOOKS_MAX",
     "options/flax.rs: CHUNK_LEN_MAX_BYTES",
     "options/npy.rs: LEVEL_MAX",
     "options/safetensors.rs: ALIGN_MAX_BYTES",
