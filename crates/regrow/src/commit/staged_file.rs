@@ -14,10 +14,10 @@ use super::naming::{self, take_name};
 use super::rename::{exchange, keep_owner_and_mode, rename_new};
 use super::staging::{Place, Staged, Staging, Terms};
 use super::target::{check_file, check_name, resolve};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
-use crate::storage::{Identity, Publication};
+use crate::storage::{Identity, Publication, replaced_meanwhile};
 use crate::store::FileWriter;
 
 /// Errs unless the file at a path, which is there, may be replaced.
@@ -110,10 +110,7 @@ impl StagedFile {
     fn take_place_of(&self, before: Option<Identity>) -> Result<()> {
         let (source, target) = (self.single_file(), &self.staging.absolute);
         let identity = |path: &Path| Location::local(path).identity();
-        let replaced = || {
-            Error::new(ErrorKind::Replaced, "the file was replaced or removed while it was written anew")
-                .in_file(target)
-        };
+        let replaced = || replaced_meanwhile(target);
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists => replaced(),
             _ => Error::io("cannot give the file its name", target, error),
@@ -212,6 +209,7 @@ impl Publication for StagedFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     #[test]
     fn a_file_is_asked_about_only_if_it_is_there() {

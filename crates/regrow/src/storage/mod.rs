@@ -32,8 +32,8 @@ pub(crate) mod within;
 
 pub(crate) use object::{is_bookkeeping, private_memory};
 pub use options::StorageOptions;
-pub(crate) use publication::no_such_file;
 pub use publication::{Publication, PublishOptions, Target, UNCOMMITTED_MARK};
+pub(crate) use publication::{no_such_file, replaced_meanwhile};
 pub(crate) use removal::{RESPECTED_FOR, is_recent};
 pub use removal::{Removal, Removed};
 pub use transfer::{Brought, Left, Marker, Transfer, TransferFile, TransferOptions};

@@ -10,10 +10,10 @@
 //! Until the commit a reader sees what was there before, or nothing; from then on the whole new checkpoint.
 
 use std::fmt::Debug;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::Identity;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::store::{Blob, FileWriter};
@@ -248,6 +248,12 @@ pub trait Publication: Debug + Send + Sync {
     fn commit_in_place_of(self: Box<Self>, _before: Option<Identity>) -> Result<()> {
         self.commit()
     }
+}
+
+/// The error of who writes a file anew that is another one by then.
+pub(crate) fn replaced_meanwhile(file: impl Into<PathBuf>) -> Error {
+    Error::new(ErrorKind::Replaced, "the file was replaced or removed while it was written anew")
+        .in_file(file)
 }
 
 /// The error of a writer that is not for checkpoints of this kind.

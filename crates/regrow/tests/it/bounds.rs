@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Constants with `MAX` in their names that bound what regrow itself does or writes, and nothing that a file says.
-const OWN: [&str; 117] = [
+const OWN: [&str; 118] = [
     "array/histogram.rs: BINS_MAX",
     "bytes/pages.rs: LARGE_PAGE_TIME_MAX",
     "bytes/zip/directory.rs: COMMENT_LEN_MAX_BYTES",

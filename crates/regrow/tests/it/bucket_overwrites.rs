@@ -1,6 +1,8 @@
 //! Overwrites in a bucket: what they may replace, and how one is finished that was not.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::common::buckets::s3;
@@ -178,4 +180,48 @@ fn a_file_that_would_not_be_known_again_is_not_even_written() {
     assert!(holds(&path, 1));
     // Under a name that tells the layout it is.
     save_with(root.join("x.msgpack"), &number, &options("flax")).unwrap();
+}
+
+/// Whoever watches refuses at any of the times at which it is told how far the save is, the last of them when all is written.
+#[test]
+fn a_save_of_a_file_that_says_it_was_stopped_has_changed_nothing() {
+    let (_server, root) = bucket();
+    for overwrite in [false, true] {
+        let (mut stopped, mut saved) = (0, 0);
+        for refused in 1.. {
+            let path = root.join(format!("{overwrite}{refused}.msgpack"));
+            if overwrite {
+                save_with(&path, &tree(1), &options("flax")).unwrap();
+            }
+            let told = Arc::new(AtomicU64::new(0));
+            let count = Arc::clone(&told);
+            let monitor = regrow::Monitor::with_hook(move |_| {
+                // It is told 20 times a second at most.
+                std::thread::sleep(Duration::from_millis(51));
+                match count.fetch_add(1, Ordering::Relaxed) + 1 == refused {
+                    true => Err(regrow::Error::new(ErrorKind::Cancelled, "stop")),
+                    false => Ok(()),
+                }
+            });
+            let done = save_with(&path, &tree(2), &SaveOptions { monitor, overwrite, ..options("flax") });
+            match &done {
+                Ok(_) => saved += 1,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+                    stopped += 1;
+                }
+            }
+            let say = format!("{overwrite}, refused at {refused}");
+            match (done.is_ok(), overwrite) {
+                (true, _) => assert!(holds(&path, 2), "{say}"),
+                (false, true) => assert!(holds(&path, 1), "{say}"),
+                (false, false) => assert!(!path.exists(), "{say}"),
+            }
+            if told.load(Ordering::Relaxed) < refused {
+                break;
+            }
+        }
+        // One that was told nothing bad, and of overwrites that which was told when the old file was gone.
+        assert!(stopped >= 1 && saved == 1 + usize::from(overwrite), "{overwrite}: {stopped} {saved}");
+    }
 }

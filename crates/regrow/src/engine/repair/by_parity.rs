@@ -1,5 +1,7 @@
 //! Repair by the parity beside a checkpoint, and by a replica as far as that is better.
 
+use std::collections::BTreeSet;
+
 use super::guard::{Guard, replaced};
 use super::heal::{Heal, Healed};
 use super::index::Parity;
@@ -7,8 +9,6 @@ use super::proof::Proof;
 use super::restored::Restored;
 use super::scan::Damage;
 use super::{RepairOptions, RepairReport};
-use std::collections::BTreeSet;
-
 use crate::engine::parity::{self, Run};
 use crate::engine::standing::Standing;
 use crate::error::{Error, Result};

@@ -62,7 +62,7 @@ impl Heal<'_, '_> {
     /// # Errors
     /// What the storage says. Files that have been written by then are whole, all others as they were.
     pub fn all(&mut self) -> Result<Healed> {
-        let Healed { mut healed, mut lost, mut left_blocks } = Healed::default();
+        let mut done = Healed::default();
         let run = self.run;
         for (number, file) in run.files().iter().enumerate() {
             self.monitor.check()?;
@@ -73,10 +73,10 @@ impl Heal<'_, '_> {
                 continue;
             }
             if self.is_as_sealed(file)? {
-                left_blocks.extend(bad);
+                done.left_blocks.extend(bad);
                 continue;
             }
-            lost.extend(self.lost_of(file, &bad));
+            done.lost.extend(self.lost_of(file, &bad));
             if self.has_holes(file, &bad, is_misfit)? {
                 continue;
             }
@@ -85,16 +85,16 @@ impl Heal<'_, '_> {
                 continue;
             }
             if !self.would_be_as_sealed(file, &bad)? {
-                lost.push(refused(&self.at(file)));
-                left_blocks.extend(bad);
+                done.lost.push(refused(&self.at(file)));
+                done.left_blocks.extend(bad);
                 continue;
             }
             if !self.is_check {
                 self.write(file, &bad)?;
             }
-            healed.push(HealedFile { path: self.at(file).describe(), bytes: changed });
+            done.healed.push(HealedFile { path: self.at(file).describe(), bytes: changed });
         }
-        Ok(Healed { healed, lost, left_blocks })
+        Ok(done)
     }
 
     /// Whether a file is what was sealed or signed; false where nothing is.

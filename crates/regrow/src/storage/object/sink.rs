@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
-use super::target::{exists_already, replaced_meanwhile};
+use super::target::exists_already;
 use super::{Objects, Tag, Upload};
 use crate::bytes::limits::work_space;
 use crate::error::Result;
 use crate::location::Location;
 use crate::monitor::Monitor;
+use crate::storage::replaced_meanwhile;
 use crate::store::BlockChecksums;
 use crate::store::{FileSink, WrittenFile};
 

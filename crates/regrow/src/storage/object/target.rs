@@ -135,12 +135,6 @@ fn look(
     }
 }
 
-/// The error of who writes a file anew that is another one by then.
-pub(super) fn replaced_meanwhile(target: &Location) -> Error {
-    Error::new(ErrorKind::Replaced, "the file was replaced or removed while it was written anew")
-        .in_file(target)
-}
-
 /// The error of who was slower than another one.
 pub(super) fn has_begun(target: &Location) -> Error {
     Error::new(ErrorKind::AlreadyExists, "another save to this target has begun").in_file(target)
