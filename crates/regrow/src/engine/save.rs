@@ -35,7 +35,8 @@ pub fn save_with<P: Pytree>(path: impl ToLocation, value: &P, options: &SaveOpti
     save_watched(&path.to_location()?, options, || value.to_tree(), &|| Ok(()))
 }
 
-/// Saves what `tree` makes under the eyes of the options' monitor; `may_commit` has the last word, when all is written.
+/// Saves what `tree` makes under the eyes of the options' monitor; `may_commit` has the last word, when all is written. Over a single file in
+/// a bucket it comes too late to keep the old one: the new one is there when it is whole.
 pub(super) fn save_watched<'a>(
     at: &Location,
     options: &SaveOptions,
@@ -90,9 +91,11 @@ fn save_tree(
     }
     let stored_bytes = publication.stored_bytes()?;
     if has_name_when_whole && options.overwrite {
-        // It is there, in the place of another one: too late to stop. A new one is removed again.
-        let _ = options.monitor.finish();
+        // It is there, in the place of another one: too late to stop. Who watches was told right before. A new one is removed again.
         may_commit().map_err(|error| error.help(HAS_REPLACED))?;
+    } else if has_name_when_whole {
+        options.monitor.check()?;
+        may_commit()?;
     } else {
         options.monitor.finish()?;
         may_commit()?;

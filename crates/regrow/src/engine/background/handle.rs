@@ -52,7 +52,8 @@ impl SaveHandle {
     /// Waits until it has ended.
     ///
     /// # Errors
-    /// As [`save_with`](crate::save_with); `Cancelled`; `SourceChanged`.
+    /// As [`save_with`](crate::save_with); `Cancelled`; `SourceChanged` if an array was changed meanwhile: over a single file in a bucket
+    /// the new one is there by then, and may hold either.
     pub fn wait(&self) -> Result<SaveReport> {
         loop {
             if let Some(outcome) = self.wait_for(Duration::from_secs(3600)) {

@@ -73,6 +73,10 @@ pub(super) struct Claim {
     /// Whoever has it writes nothing, and removes what a writer has left that is gone: that takes moments, and others wait for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_sweeping: bool,
+    /// Of files beside each other: the ends of the names of those that the writer makes or replaces, in their order. The last of them
+    /// makes the checkpoint: without it the others are what the writer has left. Empty if they may be somebody else's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub suffixes: Vec<String>,
     /// What a copy has brought here, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub copied: BTreeMap<String, Copied>,
@@ -104,6 +108,7 @@ impl Claim {
             renewed: 0,
             is_released: false,
             is_sweeping: false,
+            suffixes: Vec::new(),
             copied: BTreeMap::new(),
         }
     }
@@ -293,8 +298,8 @@ pub(super) fn take_left(objects: &Arc<dyn Objects>, dead: &Object) -> Result<Opt
     let nonce = nonce()?;
     let running = Running::begin(&nonce);
     let found = objects.get(&dead.key)?.and_then(|(bytes, _)| Claim::parse(&bytes));
-    let copied = found.map(|found| found.copied).unwrap_or_default();
-    let claim = Claim { is_sweeping: true, copied, ..Claim::new(&nonce) };
+    let (suffixes, copied) = found.map(|found| (found.suffixes, found.copied)).unwrap_or_default();
+    let claim = Claim { is_sweeping: true, suffixes, copied, ..Claim::new(&nonce) };
     if !take_over(objects, dead, &claim)? {
         return Ok(None);
     }

@@ -15,7 +15,9 @@ use super::marker::{
 use super::renewal::Renewal;
 use super::settle::{Copies, Hold, settle, settle_moved, sweep};
 use super::sink::ObjectSink;
-use super::target::{Before, LOOKS_MAX, check, claim_siblings, exists_already, has_begun};
+use super::target::{
+    Before, LOOKS_MAX, check, claim_siblings, exists_already, has_begun, pair_stays, siblings_there,
+};
 use super::{Conditional, Object, Objects, Tag, key_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
@@ -65,7 +67,7 @@ pub(super) fn begin(
         return Ok(Box::new(new));
     }
     match without_left(objects, target, options, before)? {
-        Before::Nothing | Before::Leftovers(..) => {}
+        Before::Nothing | Before::Leftovers(..) | Before::Others => {}
         Before::Old(old) => {
             let old = settle_moved(objects, &key, old)?;
             // What cannot be removed now is nobody's checkpoint, and waits for the next save.
@@ -272,22 +274,33 @@ impl NewObjects {
 
     /// Takes the place of files beside each other.
     fn claim_siblings(&mut self, options: PublishOptions<'_>, before: &Before) -> Result<()> {
-        let content = Claim::new(&self.nonce);
+        let Target::Siblings { suffixes } = options.kind else { return Ok(()) };
+        let vouched = if matches!(before, Before::Others) { &[][..] } else { suffixes };
+        let content = Claim { suffixes: vouched.to_vec(), ..Claim::new(&self.nonce) };
         // Until the claim is known to be this save's, nothing here is its own.
         self.is_over = true;
         claim_siblings(&self.objects, &self.target, &self.key, &content)?;
         let claim = self.claim_key();
-        // Another one may have ended between the look at the place and this claim. Whoever comes later meets the claim.
-        let is_left = matches!(before, Before::Leftovers(..));
-        let terms = PublishOptions { overwrite: options.overwrite || is_left, ..options };
-        if let Err(error) = check(&self.objects, &self.target, terms) {
+        if let Err(error) = self.check_beside(suffixes, options.overwrite, before) {
             let _ = self.objects.delete(&[claim]);
-            let is_there = is_left && !options.overwrite && error.kind() == ErrorKind::Unsupported;
-            return Err(if is_there { exists_already(&self.target) } else { error });
+            return Err(error);
         }
         self.is_over = false;
         self.renewal = Some(Renewal::begin(&self.objects, &claim, &content));
         Ok(())
+    }
+
+    /// Errs if another one has ended between the look at the place and the claim. Whoever comes later meets the claim.
+    fn check_beside(&self, suffixes: &[String], overwrite: bool, before: &Before) -> Result<()> {
+        let there = siblings_there(&self.objects, &self.target, suffixes)?;
+        let Some(first) = there.iter().flatten().next() else { return Ok(()) };
+        if there.last().is_some_and(Option::is_some) {
+            return Err(if overwrite { pair_stays(first) } else { exists_already(first) });
+        }
+        match before {
+            Before::Nothing => Err(self.exists()),
+            _ => Ok(()),
+        }
     }
 
     fn exists(&self) -> Error {
@@ -449,9 +462,12 @@ impl Publication for NewObjects {
         // The object appears when it is whole, and not before: that is the commit.
         let sink = self.sink(key, expected_len_bytes, checksums_from)?;
         let sink = if self.overwrite { sink } else { sink.only_new(&self.target) };
-        let Some(make_way) = self.make_way else { return Ok(FileWriter::new(sink)) };
-        let target = self.target.clone();
-        Ok(FileWriter::new(sink.before_end(Box::new(move || make_way(&target)))))
+        let (monitor, make_way, target) = (self.monitor.clone(), self.make_way, self.target.clone());
+        Ok(FileWriter::new(sink.before_end(Box::new(move || {
+            // Whoever watches is told while this can still be stopped.
+            monitor.finish()?;
+            make_way.map_or(Ok(()), |make_way| make_way(&target))
+        }))))
     }
 
     fn single_writer_in_place(&self, expected_len_bytes: u64) -> Result<FileWriter> {

@@ -16,10 +16,11 @@ use super::marker::{
     is_bookkeeping, nonce, take_left,
 };
 use super::settle::{Copies, Hold, settle_moved, sweep};
-use super::target::{check_gone, check_replaceable, claim_siblings, has_begun, left_for_good};
+use super::target::{
+    check_gone, check_replaceable, claim_around, claim_siblings, has_begun, left_beside, left_for_good,
+};
 use super::{Conditional, Object, Objects, key_of, split};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::pytree_data::{DATA_SUFFIX, MANIFEST_SUFFIX};
 use crate::location::Location;
 use crate::storage::{RESPECTED_FOR, Removal, Removed, UNCOMMITTED_MARK, is_recent};
 
@@ -32,7 +33,7 @@ pub(super) fn remove(objects: &Arc<dyn Objects>, at: &Location, what: &Removal) 
             // A pytree's data and manifest go by a name that neither of them has.
             match files.iter().any(|file| file.is_same(at)) {
                 true => remove_files(objects, &all),
-                false => remove_siblings(objects, at, &all),
+                false => remove_siblings(objects, at, &all, files),
             }
         }
     }
@@ -49,13 +50,20 @@ fn remove_files(objects: &Arc<dyn Objects>, files: &[Location]) -> Result<Remove
     Ok(removed)
 }
 
-/// Without the first of them the others are nobody's, and the next save writes over them.
-fn remove_siblings(objects: &Arc<dyn Objects>, at: &Location, files: &[Location]) -> Result<Removed> {
+/// Removes files beside each other, and what lies beside them. Without the first of the files the others are what the removal has left.
+fn remove_siblings(
+    objects: &Arc<dyn Objects>,
+    at: &Location,
+    all: &[Location],
+    files: &[Location],
+) -> Result<Removed> {
     let key = key_of(objects, at.path())?;
     let nonce = nonce()?;
     let _running = Running::begin(&nonce);
-    claim_siblings(objects, at, &key, &Claim::new(&nonce))?;
-    let removed = remove_files(objects, files);
+    let suffix = |file: &Location| file.name_text().strip_prefix(&*at.name_text()).map(str::to_owned);
+    let suffixes = files.iter().rev().map(suffix).collect::<Option<Vec<_>>>().unwrap_or_default();
+    claim_siblings(objects, at, &key, &Claim { suffixes, ..Claim::new(&nonce) })?;
+    let removed = remove_files(objects, all);
     objects.delete(&[claim_of_siblings(&key)])?;
     removed
 }
@@ -126,11 +134,14 @@ fn delete_all(objects: &Arc<dyn Objects>, all: Vec<Object>) -> Result<Removed> {
     Ok(removed)
 }
 
-/// Whether somebody has left a checkpoint in a folder who was saving, copying or removing it.
+/// Whether somebody has left a checkpoint in a folder, or what that is a part of, who was saving, copying or removing it.
 pub(super) fn is_unfinished(objects: &Arc<dyn Objects>, at: &Location) -> Result<bool> {
     let key = key_of(objects, at.path())?;
+    if key.is_empty() {
+        return Ok(false);
+    }
     let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
-    Ok(!key.is_empty() && !below.is_empty() && is_begun(&below))
+    Ok(!below.is_empty() && is_begun(&below) || claim_around(objects, &key)?.is_some())
 }
 
 /// Brings a checkpoint to its place whose writer had died before it did.
@@ -192,9 +203,8 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
         }
         let _swept = take_claim_of(objects, at, Some(claim.clone()))?;
         let mut brought = Vec::new();
-        // Without the manifest the data is what that writer has left: it began where there was none, or was to replace it.
-        if objects.head(&format!("{key}{MANIFEST_SUFFIX}"))?.is_none() {
-            brought.extend(objects.head(&format!("{key}{DATA_SUFFIX}"))?);
+        for suffix in left_beside(objects, &key, found.as_ref())? {
+            brought.extend(objects.head(&format!("{key}{suffix}"))?);
         }
         // The claim goes last: saves wait for it.
         take(brought)?;
@@ -260,6 +270,8 @@ mod tests {
     use super::super::marker::Moved;
     use super::super::{MemoryObjects, ObjectStorage, Tag, Upload};
     use super::*;
+    use crate::monitor::Monitor;
+    use crate::storage::{PublishOptions, Target};
     use crate::store::Suits;
 
     /// What a writer does behind the answer to a look at its claim.
@@ -429,5 +441,50 @@ mod tests {
         let (objects, _) = begun(STAGED, Some(commits_an_overwrite));
         sweep(&objects, "x", Copies::Go).unwrap();
         assert!(names(&objects).contains(&format!("{STAGED}/data")), "{:?}", names(&objects));
+    }
+
+    #[test]
+    fn of_files_beside_each_other_what_may_be_somebody_elses_stays() {
+        let suffixes = |all: &[&str]| all.iter().map(|suffix| (*suffix).to_owned()).collect::<Vec<_>>();
+        let (pair, data) = (suffixes(&[".data", ".manifest"]), suffixes(&[".data"]));
+        let other = suffixes(&[".data", ".json"]);
+        // What the claim says that is left, what is there, and whether the data is what its writer has left.
+        let cases = [
+            (&pair, vec![".data"], true),
+            (&pair, vec![".data", ".manifest"], false),
+            (&data, vec![".data"], false),
+            (&other, vec![".data", ".json"], false),
+            (&other, vec![".data"], true),
+            (&Vec::new(), vec![".data"], false),
+            (&suffixes(&["/data", ".data", ".manifest"]), vec![".data"], false),
+        ];
+        for (number, (claimed, there, is_left)) in cases.into_iter().enumerate() {
+            let begin = || -> (Arc<dyn Objects>, Location) {
+                let objects: Arc<dyn Objects> = Arc::new(MemoryObjects::new("b"));
+                let claim = Claim { suffixes: claimed.clone(), ..Claim::new("of the dead") };
+                objects.put(&claim_of_siblings("x"), claim.to_bytes()).unwrap();
+                for suffix in &there {
+                    objects.put(&format!("x{suffix}"), Bytes::from_static(b"...")).unwrap();
+                }
+                let at = Location::new(Arc::new(ObjectStorage::new(Arc::clone(&objects))), "x");
+                (objects, at)
+            };
+            let has_data = |objects: &Arc<dyn Objects>| objects.head("x.data").unwrap().is_some();
+            let (objects, at) = begin();
+            remove_unfinished(&objects, &at, false).unwrap();
+            assert_eq!(has_data(&objects), !is_left, "{number}");
+            assert!(objects.head(&claim_of_siblings("x")).unwrap().is_none(), "{number}");
+            // A save that is to replace nothing takes the place of nothing else.
+            let (objects, at) = begin();
+            let (kind, monitor) = (Target::Siblings { suffixes: pair.clone() }, Monitor::new());
+            let terms =
+                PublishOptions { kind: &kind, overwrite: false, ..PublishOptions::of_one_file(&monitor) };
+            let begun = at.storage().publish(&at, terms);
+            assert_eq!(begun.is_ok(), is_left, "{number}: {begun:?}");
+            if let Err(error) = begun {
+                assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{number}");
+                assert!(has_data(&objects), "{number}");
+            }
+        }
     }
 }

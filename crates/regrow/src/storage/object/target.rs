@@ -26,6 +26,8 @@ pub(super) enum Before {
     Leftovers(Object, Vec<Object>),
     /// A checkpoint, or a file, that may be replaced.
     Old(Listing),
+    /// Some of several files beside each other, and not the last of them. They may be somebody else's, and are replaced.
+    Others,
 }
 
 /// The key of a target whose name is one for a checkpoint.
@@ -77,29 +79,7 @@ fn look(
     let other =
         |what: &str| Error::invalid(what).in_file(target).help("choose another path, or remove it yourself");
     if let Target::Siblings { suffixes } = options.kind {
-        let mut first = None;
-        let mut has_last = false;
-        for suffix in suffixes {
-            let sibling = target.with_suffix(suffix);
-            has_last = objects.head(&key_of(objects, sibling.path())?)?.is_some();
-            if has_last && first.is_none() {
-                first = Some(sibling);
-            }
-        }
-        let Some(file) = first else { return Ok(Some(Before::Nothing)) };
-        // The last one is written last: without it the others are what a killed save has left, and no checkpoint, or anybody's.
-        return match (has_last, options.overwrite) {
-            (true, true) => Err(pair_stays(&file)),
-            (false, true) => Ok(Some(Before::Nothing)),
-            (true, false) => Err(exists().in_file(file)),
-            (false, false) => match claim_at(objects, &claim_of_siblings(&key))? {
-                Some((found, claim)) => {
-                    check_gone(target, found.as_ref())?;
-                    Ok(Some(Before::Leftovers(claim, Vec::new())))
-                }
-                None => Err(exists().in_file(file)),
-            },
-        };
+        return look_beside(objects, target, suffixes, options.overwrite).map(Some);
     }
     let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
     // A server that keeps its objects in a file system may choke on a look at what is a folder there.
@@ -132,6 +112,61 @@ fn look(
             Ok(Some(Before::Old(below)))
         }
         _ => Err(exists()),
+    }
+}
+
+/// The same of files beside each other. The last one is written last: without it the others are no checkpoint of this kind.
+fn look_beside(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    suffixes: &[String],
+    overwrite: bool,
+) -> Result<Before> {
+    let there = siblings_there(objects, target, suffixes)?;
+    let Some(first) = there.iter().flatten().next() else { return Ok(Before::Nothing) };
+    if there.last().is_some_and(Option::is_some) {
+        return Err(if overwrite { pair_stays(first) } else { exists_already(first) });
+    }
+    let key = key_of(objects, target.path())?;
+    if let Some((found, claim)) = claim_at(objects, &claim_of_siblings(&key))? {
+        check_gone(target, found.as_ref())?;
+        let left = left_beside(objects, &key, found.as_ref())?;
+        let mut names =
+            suffixes.iter().zip(&there).filter_map(|(suffix, there)| there.as_ref().and(Some(suffix)));
+        if names.all(|suffix| left.contains(suffix)) {
+            return Ok(Before::Leftovers(claim, Vec::new()));
+        }
+    }
+    if overwrite { Ok(Before::Others) } else { Err(exists_already(first)) }
+}
+
+/// Those of several files beside each other that are there.
+pub(super) fn siblings_there(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    suffixes: &[String],
+) -> Result<Vec<Option<Location>>> {
+    let there = |suffix: &String| {
+        let file = target.with_suffix(suffix);
+        Ok(objects.head(&key_of(objects, file.path())?)?.map(|_| file))
+    };
+    suffixes.iter().map(there).collect()
+}
+
+/// What the writer of a claim has left of files beside each other: the ends of their names. Nothing once the last one is there, with
+/// which they are a checkpoint.
+pub(super) fn left_beside(
+    objects: &Arc<dyn Objects>,
+    key: &str,
+    claim: Option<&Claim>,
+) -> Result<Vec<String>> {
+    // A name in another folder is none that regrow has written.
+    let suffixes =
+        claim.map(|claim| &*claim.suffixes).filter(|all| !all.iter().any(|suffix| suffix.contains('/')));
+    let Some((last, others)) = suffixes.and_then(<[String]>::split_last) else { return Ok(Vec::new()) };
+    match objects.head(&format!("{key}{last}"))? {
+        Some(_) => Ok(Vec::new()),
+        None => Ok(others.to_vec()),
     }
 }
 
@@ -188,12 +223,38 @@ pub(super) fn take_claim(
     Ok(false)
 }
 
+/// How many folders above a checkpoint may be one that it is a part of: an item is in a step, and that in a run.
+const FOLDERS_AROUND: usize = 2;
+
+/// The claim of who has begun a folder that a place is a part of, and not ended; `Some(None)` if it cannot be read.
+///
+/// # Errors
+/// What the bucket says.
+pub(super) fn claim_around(objects: &Arc<dyn Objects>, key: &str) -> Result<Option<Option<Claim>>> {
+    let mut folder = key;
+    for _ in 0..FOLDERS_AROUND {
+        let Some((above, _)) = folder.rsplit_once('/') else { break };
+        folder = above;
+        let Some((found, _)) = objects.get(&format!("{folder}/{CLAIM}"))? else { continue };
+        // Beside the marker a claim says nothing.
+        let around = Listing::of_checkpoint(objects, format!("{folder}/"))?;
+        if !around.is_marked() && around.object(MOVED).is_none() {
+            return Ok(Some(Claim::parse(&found)));
+        }
+    }
+    Ok(None)
+}
+
 /// Errs if somebody is writing the checkpoint at a place, or bringing it there, or taking it away.
 ///
 /// # Errors
 /// `AlreadyExists`; what the bucket says.
 pub(super) fn check_unwritten(objects: &Arc<dyn Objects>, at: &Location) -> Result<()> {
-    let below = Listing::of_checkpoint(objects, format!("{}/", key_of(objects, at.path())?))?;
+    let key = key_of(objects, at.path())?;
+    if let Some(claim) = claim_around(objects, &key)? {
+        check_gone(at, claim.as_ref())?;
+    }
+    let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
     if below.object(MOVED).is_some() {
         return Err(Error::new(
             ErrorKind::AlreadyExists,

@@ -26,7 +26,9 @@ use super::marker::{
 };
 use super::settle::{Hold, points_to, settle, settle_moved};
 use super::sink::ObjectSink;
-use super::target::{Before, check, check_gone, check_name, exists_already, pair_stays, take_claim};
+use super::target::{
+    Before, check, check_gone, check_name, exists_already, left_beside, pair_stays, take_claim,
+};
 use super::{Conditional, Object, Objects, key_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
@@ -121,12 +123,13 @@ impl ObjectTransfer {
                     new.claim_key = Some(format!("{}/{CLAIM}", new.folder));
                 }
             }
-            Target::Siblings { .. } => {
+            Target::Siblings { suffixes } => {
                 new.claim_key = Some(claim_of_siblings(&new.key));
+                new.state().claim.suffixes.clone_from(suffixes);
             }
             Target::Folder => {
                 match check(objects, target, options.as_publish())? {
-                    Before::Nothing => {}
+                    Before::Nothing | Before::Others => {}
                     Before::Leftovers(_, left) => there = left,
                     Before::Old(old) => {
                         let old = settle_moved(objects, &new.key, old)?;
@@ -151,10 +154,10 @@ impl ObjectTransfer {
             new.check_settled()?;
             there = objects.list(&format!("{}/", new.folder), false)?.0;
         }
-        let copied = earlier.map(|claim| claim.copied).unwrap_or_default();
         if let Target::Siblings { .. } = options.kind {
-            there = new.siblings_there(found.is_some(), &copied, options.overwrite)?;
+            there = new.siblings_there(earlier.as_ref(), options.overwrite)?;
         }
+        let copied = earlier.as_ref().map(|claim| claim.copied.clone()).unwrap_or_default();
         // Before anything of it is looked at: what it vouches for must not be lost now.
         new.state().claim.copied.clone_from(&copied);
         new.take_claim(&claim_key)?;
@@ -167,10 +170,9 @@ impl ObjectTransfer {
             }
             Target::Siblings { .. } => {
                 // A save may have ended between that look and this claim.
-                there =
-                    new.siblings_there(found.is_some(), &copied, options.overwrite).inspect_err(|_| {
-                        new.give_back(&claim_key, !copied.is_empty());
-                    })?;
+                there = new
+                    .siblings_there(earlier.as_ref(), options.overwrite)
+                    .inspect_err(|_| new.give_back(&claim_key, !copied.is_empty()))?;
             }
             Target::File => {}
         }
@@ -199,23 +201,21 @@ impl ObjectTransfer {
         }
     }
 
-    /// The files beside each other that an earlier copy has brought: with its claim there, all but the last, without which
-    /// they are no checkpoint.
+    /// The files beside each other that the writer of an earlier claim has left, or a copy has brought.
     ///
     /// # Errors
     /// `AlreadyExists` if another one is there.
-    fn siblings_there(
-        &self,
-        is_claimed: bool,
-        copied: &BTreeMap<String, Copied>,
-        overwrite: bool,
-    ) -> Result<Vec<Object>> {
+    fn siblings_there(&self, earlier: Option<&Claim>, overwrite: bool) -> Result<Vec<Object>> {
+        let left = left_beside(&self.objects, &self.key, earlier)?;
+        let left: Vec<String> = left.iter().map(|suffix| format!("{}{suffix}", self.key)).collect();
+        let is_copied = |name: &str, object: &Object| {
+            let copied = earlier.and_then(|claim| claim.copied.get(name));
+            copied.is_some_and(|copied| copied.tag == object.tag.to_string())
+        };
         let mut there = Vec::new();
         for (file, key) in self.files.iter().zip(&self.keys) {
             let Some(object) = self.objects.head(key)? else { continue };
-            let is_last = self.keys.last() == Some(key);
-            let is_own = is_claimed && !is_last;
-            if !is_own && copied.get(&file.name).is_none_or(|copied| copied.tag != object.tag.to_string()) {
+            if !left.contains(key) && !is_copied(&file.name, &object) {
                 let at = Location::new(Arc::clone(self.target.storage()), key.as_str());
                 return Err(if overwrite { pair_stays(&at) } else { exists_already(&at) });
             }
