@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::common::buckets::s3;
 use crate::common::{bytes_of, tree};
-use regrow::engine::Layout;
+use regrow::engine::{ItemsOptions, ItemsSave, Layout};
 use regrow::location::Location;
 use regrow::{ErrorKind, RepairOptions, RepairReport, SaveOptions};
 use regrow_testkit::memory_folder;
@@ -165,6 +165,87 @@ fn a_lost_marker_is_put_back_on_what_is_whole_alone() {
     assert!(whole >= 8 && not_whole >= 8, "{whole} {not_whole}");
 }
 
+/// So it is where blocks come from parity, from a copy that lacks as much, and from one that lacks nothing, with a seal or without one.
+#[test]
+fn a_marker_that_parity_or_a_copy_has_comes_back_on_what_is_whole_alone() {
+    let (server, root) = bucket();
+    let good = bytes_of(&tree(1));
+    let (mut whole, mut not_whole) = (0, 0);
+    let copies = [("poor", false), ("poor", true), ("full", false), ("full", true)];
+    for (number, layout) in ["orbax", "regrow"].into_iter().enumerate() {
+        for (help, seal) in [("parity", false), ("parity", true)].into_iter().chain(copies) {
+            let name = format!("{help}{number}{seal}");
+            let (path, copy) = (root.join(&name), root.join(format!("copy-{name}")));
+            let parity = (help == "parity").then(|| "1/64".parse().unwrap());
+            regrow::save_with(&path, &tree(1), &SaveOptions { parity, seal, ..options(layout) }).unwrap();
+            let (prefix, of_copy) = (format!("runs/{name}/"), format!("runs/copy-{name}/"));
+            let all: BTreeMap<String, Vec<u8>> =
+                objects(&server).into_iter().filter(|(key, _)| key.starts_with(&prefix)).collect();
+            let marker = format!("{prefix}commit_success.txt");
+            let largest = all.iter().filter(|(key, _)| !key.contains("regrow.parity"));
+            let largest = largest.max_by_key(|(_, bytes)| bytes.len()).unwrap().0.clone();
+            for lost in [&marker, &largest] {
+                let say = format!("{layout}, {help}, sealed: {seal}, without the marker and {lost}");
+                for key in objects(&server).into_keys() {
+                    server.delete(BUCKET, &key);
+                }
+                for (key, bytes) in &all {
+                    if *key != marker && key != lost {
+                        server.put(BUCKET, key, bytes.clone());
+                    }
+                    if help != "parity" && (help == "full" || *key != marker && key != lost) {
+                        server.put(BUCKET, &key.replace(&prefix, &of_copy), bytes.clone());
+                    }
+                }
+                let from = (help != "parity").then(|| copy.clone());
+                let with = |check| RepairOptions { check, from: from.clone(), ..RepairOptions::default() };
+                let checked = regrow::repair(&path, &with(true));
+                let is_promised = checked.as_ref().is_ok_and(|report| report.lost.is_empty());
+                let repaired = regrow::repair(&path, &with(false));
+                let is_whole = repaired.as_ref().is_ok_and(RepairReport::is_whole);
+                assert_eq!(server.get(BUCKET, &marker).is_some(), is_whole, "{say}: {repaired:?}");
+                // The marker of this layout has the nonce of its save in it, which a seal knows and nobody else.
+                let is_lost_for_good = layout == "orbax" && help == "poor" && seal;
+                // Without a seal it has no checksums, and nothing is taken from a copy.
+                let is_there = help == "full" && (layout == "regrow" || seal);
+                let is_expected = is_there || *lost == marker && !is_lost_for_good;
+                assert_eq!(is_whole, is_expected, "{say}: {repaired:?}");
+                assert_eq!(is_promised, is_whole, "{say}: {checked:?}");
+                if is_whole {
+                    assert_eq!(bytes_of(&regrow::load(&path).unwrap()), good, "{say}");
+                    whole += 1;
+                } else {
+                    let kind = regrow::open(&path).unwrap_err().kind();
+                    assert!(matches!(kind, ErrorKind::Uncommitted | ErrorKind::Corrupt), "{say}: {kind:?}");
+                    not_whole += 1;
+                }
+            }
+        }
+    }
+    assert!(whole >= 12 && not_whole >= 8, "{whole} {not_whole}");
+}
+
+#[test]
+fn the_markers_of_a_checkpoint_and_of_its_item_come_back_together() {
+    let (server, root) = bucket();
+    let path = root.join("items");
+    let items = ItemsSave::begin(&path, ItemsOptions::default()).unwrap();
+    items.tree("a", &tree(1), &options("regrow")).unwrap();
+    items.tree("b", &tree(2), &options("regrow")).unwrap();
+    items.commit().unwrap();
+    let markers: Vec<String> =
+        objects(&server).into_keys().filter(|key| key.ends_with("/commit_success.txt")).collect();
+    assert_eq!(markers.len(), 3, "{markers:?}");
+    markers.iter().for_each(|marker| assert!(server.delete(BUCKET, marker)));
+    for check in [true, false] {
+        let report = regrow::repair(&path, &RepairOptions { check, ..RepairOptions::default() }).unwrap();
+        assert!(report.lost.is_empty() && report.recovered.len() == markers.len(), "{check}: {report:?}");
+    }
+    assert!(markers.iter().all(|marker| server.get(BUCKET, marker).is_some()));
+    let load = |item: &str| bytes_of(&regrow::load(path.join(item)).unwrap());
+    assert_eq!((load("a"), load("b")), (bytes_of(&tree(1)), bytes_of(&tree(2))));
+}
+
 /// Whoever was killed while saving, copying or removing has left a claim: what is there is no checkpoint that has lost its marker.
 #[test]
 fn what_was_never_finished_is_not_made_a_checkpoint() {
@@ -187,6 +268,19 @@ fn what_was_never_finished_is_not_made_a_checkpoint() {
                 regrow::repair(&path, &RepairOptions { check, ..RepairOptions::default() }).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Uncommitted, "{layout}: {error}");
             assert!(objects(&server) == before, "{layout}: something was written");
+        }
+        // So it is of a step of a run that is being copied, and of an item of that.
+        let claim = server.get(BUCKET, &format!("{prefix}regrow-writing.json")).unwrap().to_vec();
+        server.delete(BUCKET, &format!("{prefix}regrow-writing.json"));
+        for above in [format!("runs/unfinished-{layout}/1"), format!("runs/unfinished-{layout}/1/item")] {
+            for (key, bytes) in before.iter().filter(|(key, _)| key.starts_with(&prefix)) {
+                server.put(BUCKET, &key.replace(prefix.trim_end_matches('/'), &above), bytes.clone());
+            }
+            server.delete(BUCKET, &format!("{above}/regrow-writing.json"));
+            server.put(BUCKET, &format!("{prefix}regrow-writing.json"), claim.clone());
+            let part = root.join(above.trim_start_matches("runs/"));
+            let error = regrow::repair(&part, &RepairOptions::default()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Uncommitted, "{layout}, {above}: {error}");
         }
         // The error says what to do.
         let unfinished = regrow::RemoveOptions { unfinished: true, ..regrow::RemoveOptions::default() };

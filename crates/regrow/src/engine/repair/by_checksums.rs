@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::anew::write_anew;
 use super::guard::Guard;
+use super::lost_marker::{is_lost_marker, is_marker, not_put_back};
 use super::recovered::{items_of, of_item};
 use super::{HealedFile, RepairOptions, RepairReport, is_damage};
 use crate::bytes::limits::work_space;
@@ -34,14 +35,17 @@ pub(super) fn heal(
     report: &mut RepairReport,
 ) -> Result<()> {
     let items = if at.is_folder() { items_of(at)? } else { Vec::new() };
-    let mut has_checksums = false;
+    let mut found = Vec::new();
     for part in [vec![at.clone()], items].concat() {
-        if let Some(summed) = Summed::find(&part, &of_item(from, at, &part))? {
-            has_checksums = true;
-            heal_files(&summed, options, guard, report)?;
+        found.extend(Summed::find(&part, &of_item(from, at, &part))?);
+    }
+    // A marker says that all else is there, the items, too.
+    for of_markers in [false, true] {
+        for summed in &found {
+            heal_files(summed, of_markers, options, guard, report)?;
         }
     }
-    if !has_checksums {
+    if found.is_empty() {
         report.notes.push(NO_CHECKSUMS.to_owned());
     }
     Ok(())
@@ -61,21 +65,32 @@ pub(super) fn fits(seal: Seal, at: &Location, monitor: &Monitor) -> Result<bool>
     Ok(true)
 }
 
+/// Heals the markers among the files, or all others.
 fn heal_files(
     summed: &Summed,
+    of_markers: bool,
     options: &RepairOptions,
     guard: &Guard<'_>,
     report: &mut RepairReport,
 ) -> Result<()> {
-    let guard = guard.over(&summed.folder, summed.files.iter().map(|file| file.name.clone()))?;
-    let len_bytes = summed.files.iter().map(|file| file.len_bytes).fold(0, u64::saturating_add);
+    let is_wanted = |file: &&SummedFile| is_marker(&summed.folder, &file.name) == of_markers;
+    let files: Vec<&SummedFile> = summed.files.iter().filter(is_wanted).collect();
+    if files.is_empty() {
+        return Ok(());
+    }
+    let guard = guard.over(&summed.folder, files.iter().map(|file| file.name.clone()))?;
+    let len_bytes = files.iter().map(|file| file.len_bytes).fold(0, u64::saturating_add);
     let monitor = &options.monitor;
     monitor.expect(len_bytes);
     monitor.enter(Stage::Read);
     report.bytes += len_bytes;
-    for file in &summed.files {
+    for file in files {
         let healing = Healing::look(summed, file, monitor)?;
         if healing.is_whole() {
+            continue;
+        }
+        if !report.lost.is_empty() && is_lost_marker(&summed.folder, &file.name)? {
+            report.lost.push(not_put_back(summed.folder.join(&file.name), None));
             continue;
         }
         report.lost.extend(healing.lost());

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use super::anew::write_anew;
 use super::guard::Guard;
 use super::is_damage;
+use super::lost_marker::{is_lost_marker, is_marker, not_put_back};
 use super::proof::{Proof, refused};
 use super::restored::Restored;
 use super::scan::Damage;
@@ -57,19 +58,25 @@ pub(super) struct Heal<'h, 'r> {
 impl Heal<'_, '_> {
     /// Writes each damaged file anew, and puts it in the place of the old one in one step. What cannot be restored of a file
     /// stays as it is; a file that is gone or cut stays so where a part of it is lost. A file that was sealed or signed as it is stays
-    /// so, too: it was changed on purpose since the parity was made.
+    /// so, too: it was changed on purpose since the parity was made. A marker that is gone comes last, and only if nothing is lost.
     ///
     /// # Errors
     /// What the storage says. Files that have been written by then are whole, all others as they were.
     pub fn all(&mut self) -> Result<Healed> {
         let mut done = Healed::default();
         let run = self.run;
-        for (number, file) in run.files().iter().enumerate() {
+        let (markers, others): (Vec<_>, Vec<_>) =
+            run.files().iter().enumerate().partition(|(_, file)| is_marker(self.folder, &file.name));
+        for (number, file) in others.into_iter().chain(markers) {
             self.monitor.check()?;
             let blocks = self.geometry.blocks_of(file.range.clone());
             let bad: Vec<u64> = self.damage.data.range(blocks).copied().collect();
             let is_misfit = self.damage.misfits.contains(&number);
             if bad.is_empty() && !is_misfit {
+                continue;
+            }
+            if !done.lost.is_empty() && is_lost_marker(self.folder, &file.name)? {
+                done.lost.push(not_put_back(self.at(file), None));
                 continue;
             }
             if self.is_as_sealed(file)? {

@@ -11,6 +11,7 @@
 //! side_files      a damaged seal or signature, from a replica
 //! proof           what was sealed or signed: nothing else is written by either of these two
 //! recovered       files that are lost, made of the others: each layout knows which
+//! lost_marker     in a bucket the marker, last, on what is whole
 //! findings        the checkpoint is verified
 //! unfinished      what other saves have left is removed, if the checkpoint is whole
 //! ```
@@ -37,6 +38,7 @@ mod by_parity;
 mod guard;
 mod heal;
 mod index;
+mod lost_marker;
 mod proof;
 mod recovered;
 mod restored;
@@ -362,18 +364,20 @@ fn is_out_of_reach(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Io | ErrorKind::Cancelled)
 }
 
-/// What is wrong with a checkpoint but for one of its files.
+/// What is wrong with a checkpoint but for some of its files. And whether all bytes of arrays were found to be right.
 ///
 /// # Errors
 /// What says nothing of what is there.
-fn what_is_wrong(at: &Location, but: &Path) -> Result<Option<Error>> {
+fn what_is_wrong(at: &Location, but: &[PathBuf]) -> Result<(Option<Error>, bool)> {
     match verify_with(at, &VerifyOptions::default()) {
         Ok(report) => {
-            let errors = report.findings.into_iter().map(|finding| finding.error);
-            Ok(errors.into_iter().find(|error| !is_about(error, but)))
+            let mut errors = report.findings.into_iter().map(|finding| finding.error);
+            let wrong = errors.find(|error| !but.iter().any(|file| is_about(error, file)));
+            let is_proved = wrong.is_none() && report.unprotected_bytes == 0;
+            Ok((wrong, is_proved))
         }
         Err(error) if is_out_of_reach(&error) => Err(error),
-        Err(error) => Ok(Some(error)),
+        Err(error) => Ok((Some(error), false)),
     }
 }
 

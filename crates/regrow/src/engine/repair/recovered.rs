@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use super::guard::Guard;
+use super::lost_marker::{self, LostMarker, is_marker};
 use super::proof::{Proof, refused};
-use super::{RepairOptions, RepairReport, is_damage, what_is_wrong};
+use super::{RepairOptions, RepairReport, is_damage};
 use crate::error::{Error, Result};
-use crate::formats::{self, COMMIT_MARKERS, builtin_formats};
+use crate::formats::{self, builtin_formats};
 use crate::location::Location;
 use crate::seal::DAMAGED_PREFIX;
-use crate::storage::marked::Marked;
 use crate::storage::{Entry, UNCOMMITTED_MARK};
 use crate::store::StoreExt;
 
@@ -60,10 +60,8 @@ pub(super) fn recover(
         let other = options.from.as_ref().map(|from| of_item(from, at, &folder));
         for _ in 0..=ROUNDS_MAX {
             let files = files_of(&folder, other.as_ref(), &writing, report)?;
-            let is_marker = |file: &formats::RecoveredFile| {
-                folder.commits_by_marker() && COMMIT_MARKERS.contains(&&*file.name)
-            };
-            let (of_folder, files): (Vec<_>, Vec<_>) = files.into_iter().partition(is_marker);
+            let (of_folder, files): (Vec<_>, Vec<_>) =
+                files.into_iter().partition(|file| is_marker(&folder, &file.name));
             let has_written = !files.is_empty() && write(&folder, files, &writing, report)?;
             if !has_written || options.check {
                 markers.push((folder, of_folder));
@@ -71,40 +69,10 @@ pub(super) fn recover(
             }
         }
     }
-    // A marker says that all else is there.
-    for (folder, markers) in markers {
-        for marker in markers {
-            put_marker(at, &folder, marker, &writing, report)?;
-        }
-    }
-    Ok(())
-}
-
-/// Puts back the marker of a checkpoint in a bucket, if the checkpoint is whole but for that.
-fn put_marker(
-    at: &Location,
-    folder: &Location,
-    marker: formats::RecoveredFile,
-    writing: &Writing<'_>,
-    report: &mut RepairReport,
-) -> Result<()> {
-    let file = folder.join(&marker.name);
-    // Of what a check would write nothing can be read.
-    let wrong = match writing.options.check && !report.recovered.is_empty() {
-        true => None,
-        false => what_is_wrong(&Marked::location(at), &file.describe())?,
-    };
-    let Some(wrong) = wrong else { return write(folder, vec![marker], writing, report).map(drop) };
-    add(
-        &mut report.lost,
-        Error::corrupt(format!("the marker is lost, and is not put back: the checkpoint is not whole ({wrong})"))
-            .in_file(file)
-            .help(
-                "`--from` takes what is lost from a copy; if this was copied here, copy it again; if what is left is wanted, \
-                 put an empty object of this name here, and load with `salvage`",
-            ),
-    );
-    Ok(())
+    let markers = markers.into_iter().flat_map(|(folder, of_folder)| {
+        of_folder.into_iter().map(move |marker| LostMarker { folder: folder.clone(), marker })
+    });
+    lost_marker::put_back(at, markers.collect(), &writing, report)
 }
 
 /// What the layout of a folder can make anew.
@@ -139,14 +107,14 @@ fn files_of(
 }
 
 /// How files are written, and which.
-struct Writing<'w> {
-    options: &'w RepairOptions,
+pub(super) struct Writing<'w> {
+    pub options: &'w RepairOptions,
     guard: &'w Guard<'w>,
     proof: &'w Proof,
 }
 
 /// True if anything was written.
-fn write(
+pub(super) fn write(
     folder: &Location,
     files: Vec<formats::RecoveredFile>,
     writing: &Writing<'_>,
@@ -154,6 +122,12 @@ fn write(
 ) -> Result<bool> {
     let mut has_written = false;
     let options = writing.options;
+    // What a check would heal is not there yet.
+    let is_healed = |file: &formats::RecoveredFile| {
+        let path = folder.join(&file.name).describe();
+        report.healed.iter().any(|healed| healed.path == path)
+    };
+    let files: Vec<_> = files.into_iter().filter(|file| !options.check || !is_healed(file)).collect();
     if let Some(other) =
         files.iter().find(|file| !writing.proof.allows(&folder.join(&file.name), &file.bytes))
     {

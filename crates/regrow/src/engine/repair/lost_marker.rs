@@ -1,0 +1,91 @@
+//! Markers of checkpoints in buckets that are lost. With its marker a checkpoint counts as complete: so it comes back last, and only where
+//! all else is there.
+
+use std::path::PathBuf;
+
+use super::recovered::{Writing, write};
+use super::{RepairReport, is_about, what_is_wrong};
+use crate::error::{Error, Result};
+use crate::formats::{COMMIT_MARKERS, RecoveredFile};
+use crate::location::Location;
+use crate::storage::marked::Marked;
+
+/// Whether a file of a folder is the marker of that, or of an item in it.
+pub(super) fn is_marker(folder: &Location, name: &str) -> bool {
+    let name = name.rsplit('/').next().unwrap_or_default();
+    folder.commits_by_marker() && COMMIT_MARKERS.contains(&name)
+}
+
+/// Whether a file of a folder is such a marker, and gone. One that is there, damaged or not, has its say already.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn is_lost_marker(folder: &Location, name: &str) -> Result<bool> {
+    Ok(is_marker(folder, name) && folder.store().len_bytes(name.as_bytes())?.is_none())
+}
+
+/// What is said of a marker that is not put back, and what is wrong with the rest.
+pub(super) fn not_put_back(marker: Location, wrong: Option<&Error>) -> Error {
+    let wrong = wrong.map(|wrong| format!(" ({wrong})")).unwrap_or_default();
+    Error::corrupt(format!("the marker is lost, and is not put back: the checkpoint is not whole{wrong}"))
+        .in_file(marker)
+        .help(
+            "`--from` takes what is lost from a copy; if this was copied here, copy it again; if what is left is wanted, \
+             put an empty object of this name here, and load with `salvage`",
+        )
+}
+
+/// A marker that can be made anew.
+pub(super) struct LostMarker {
+    pub folder: Location,
+    pub marker: RecoveredFile,
+}
+
+/// Puts markers of a checkpoint and of its items back, that of the checkpoint last, if all is whole but for those to come.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn put_back(
+    at: &Location,
+    mut markers: Vec<LostMarker>,
+    writing: &Writing<'_>,
+    report: &mut RepairReport,
+) -> Result<()> {
+    while let Some(LostMarker { folder, marker }) = markers.pop() {
+        let file = folder.join(&marker.name);
+        let to_come = markers.iter().map(|marker| marker.folder.join(&marker.marker.name).describe());
+        let to_come: Vec<PathBuf> = to_come.chain([file.describe()]).collect();
+        match reason_against(at, &to_come, writing, report)? {
+            None => {
+                report.lost.retain(|error| !is_about(error, &file.describe()));
+                write(&folder, vec![marker], writing, report)?;
+            }
+            // What has healed the rest may have said so.
+            Some(_) if report.lost.iter().any(|error| is_about(error, &file.describe())) => {}
+            Some(reason) => report.lost.push(not_put_back(file, Some(&reason))),
+        }
+    }
+    Ok(())
+}
+
+/// Why a marker is not to come back.
+fn reason_against(
+    at: &Location,
+    to_come: &[PathBuf],
+    writing: &Writing<'_>,
+    report: &RepairReport,
+) -> Result<Option<Error>> {
+    let is_of_others = |error: &&Error| {
+        !to_come.iter().any(|file| is_about(error, file))
+            && !report.recovered.iter().any(|file| is_about(error, &file.path))
+    };
+    let lost = report.lost.iter().find(is_of_others).map(|error| Error::corrupt(error.to_string()));
+    // Of what a check would write nothing can be read.
+    if writing.options.check && !(report.recovered.is_empty() && report.healed.is_empty()) {
+        return Ok(lost);
+    }
+    let (wrong, is_proved) = what_is_wrong(&Marked::location(at), to_come)?;
+    // What shares a block with a lost file is whole, if it can be told: not by checksums that were made of what is there.
+    let is_proved = is_proved && !report.recovered.iter().any(|file| file.is_guess);
+    Ok(wrong.or(lost.filter(|_| !is_proved)))
+}
