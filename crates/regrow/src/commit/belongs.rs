@@ -329,6 +329,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_on_its_way_is_told_by_its_name() {
+        let seal = crate::seal::FILE_NAME;
+        for (name, is_one) in [
+            (".0123.__lock".to_owned(), true),
+            ("0123.__lock".to_owned(), false),
+            (".0123".to_owned(), false),
+            (format!("{seal}{UNCOMMITTED_MARK}-0"), true),
+            (format!("100{UNCOMMITTED_MARK}-0"), false),
+            (seal.to_owned(), false),
+        ] {
+            assert_eq!(is_on_its_way(&name), is_one, "{name}");
+        }
+    }
+
+    #[test]
     fn what_is_beside_a_checkpoint_is_told_from_what_is_of_it() {
         let folder = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();

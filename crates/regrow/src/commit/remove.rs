@@ -166,7 +166,46 @@ pub(crate) fn stock(folder: &Path) -> Result<(Removed, Option<SystemTime>)> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
+
+    #[test]
+    fn files_beside_each_other_are_removed_under_their_folders_lock() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        for name in ["one", "x.data", "x.manifest"] {
+            fs::write(path(name), b"abc").unwrap();
+        }
+        let lock = siblings::lock(root.path()).unwrap();
+        // One file needs none.
+        remove_files(&path("one"), &[path("one")], &[]).unwrap();
+        std::thread::scope(|scope| {
+            let pair = scope.spawn(|| {
+                remove_files(&path("x"), &[path("x.manifest"), path("x.data")], &[]).map(|_| Instant::now())
+            });
+            std::thread::sleep(Duration::from_millis(100));
+            let freed = Instant::now();
+            assert!(path("x.manifest").exists(), "somebody else has the folder");
+            drop(lock);
+            assert!(pair.join().unwrap().unwrap() >= freed);
+        });
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_an_error_and_one_beside_it_is_none() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        fs::create_dir(path("folder")).unwrap();
+        fs::write(path("one"), b"abc").unwrap();
+        // What lies beside it goes first: what keeps that from going keeps the file.
+        remove_files(&path("one"), &[path("one")], &[path("folder")]).unwrap_err();
+        assert!(path("one").exists());
+        remove_files(&path("one"), &[path("one")], &[path("seal")]).unwrap();
+        let error = remove_files(&path("one"), &[path("one")], &[]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+    }
 
     #[test]
     fn a_file_without_a_folder_in_its_path_is_removed() {

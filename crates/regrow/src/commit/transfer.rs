@@ -499,6 +499,32 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_of_one_file_says_which_it_has_put_there() {
+        let root = tempfile::tempdir().unwrap();
+        let (marker, monitor, files) = (crate::storage::Marker::Other, Monitor::new(), [file("a", 3)]);
+        for kind in [Target::File, Target::Folder] {
+            let target = Location::local(root.path().join(format!("{kind:?}")));
+            let options = TransferOptions {
+                kind: &kind,
+                files: &files,
+                marker: &marker,
+                overwrite: false,
+                may_replace: None,
+                durable: true,
+                monitor: &monitor,
+            };
+            let transfer = LocalTransfer::begin(&target, options).unwrap();
+            let mut writer = transfer.writer(0, 0).unwrap();
+            writer.write(b"abc").unwrap();
+            writer.finish().unwrap();
+            transfer.finished(0, blake3::hash(b"abc"), true).unwrap();
+            let put = Box::new(transfer).commit().unwrap();
+            assert_eq!(put, target.identity().filter(|_| kind == Target::File), "{kind:?}");
+            assert_eq!(put.is_some(), kind == Target::File);
+        }
+    }
+
+    #[test]
     fn long_files_are_synced_by_who_writes_them_and_short_ones_by_the_commit() {
         let root = tempfile::tempdir().unwrap();
         let target = Location::local(root.path().join("x"));

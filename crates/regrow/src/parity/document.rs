@@ -211,6 +211,24 @@ mod tests {
     }
 
     #[test]
+    fn a_parity_is_the_same_if_all_is_but_for_the_time() {
+        type Change = fn(&mut ParityDocument);
+        let changes: [(&str, Change); 5] = [
+            ("a name", |index| index.names[1] = "d/2".to_owned()),
+            ("a length", |index| index.len_bytes[1] = 101),
+            ("the ratio", |index| index.ratio = "1/1".parse().unwrap()),
+            ("a data block", |index| index.block_crc32[1] = 0),
+            ("a parity block", |index| index.parity_crc32[1] = 0),
+        ];
+        assert!(document().is_of_same_parity(&document()));
+        for (what, change) in changes {
+            let mut other = document();
+            change(&mut other);
+            assert!(!document().is_of_same_parity(&other), "{what}");
+        }
+    }
+
+    #[test]
     fn every_flipped_bit_of_an_index_is_seen() {
         let good = document().to_bytes().unwrap();
         for bit in 0..good.len() * 8 {

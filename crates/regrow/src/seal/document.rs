@@ -203,6 +203,23 @@ mod tests {
     }
 
     #[test]
+    fn a_seal_is_of_the_same_files_if_names_lengths_and_checksums_are() {
+        type Change = fn(&mut SealDocument);
+        let changes: [(&str, Change); 3] = [
+            ("a name", |seal| seal.names[1] = "d/2".to_owned()),
+            ("a length", |seal| seal.len_bytes[0] = 4),
+            ("a block", |seal| seal.block_crc32[0] = 8),
+        ];
+        assert!(document().has_files_of(&document()));
+        assert_eq!(document().layout(), "orbax");
+        for (what, change) in changes {
+            let mut other = document();
+            change(&mut other);
+            assert!(!document().has_files_of(&other), "{what}");
+        }
+    }
+
+    #[test]
     fn every_flipped_bit_of_a_seal_is_seen() {
         let good = document().to_bytes().unwrap();
         for bit in 0..good.len() * 8 {

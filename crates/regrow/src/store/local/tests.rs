@@ -285,3 +285,16 @@ fn of_many_who_put_a_value_where_there_is_none_one_does() {
     assert!(store.put_if_absent(b"a/b", Bytes::from_static(b"new")).unwrap());
     assert!(store.put_if_absent(b"../x", Bytes::new()).is_err());
 }
+
+#[test]
+fn what_is_deleted_durably_is_gone_and_need_not_have_been_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = LocalStore::new(folder.path());
+    std::fs::create_dir(folder.path().join("d")).unwrap();
+    for name in ["a", "d/b", "kept"] {
+        std::fs::write(folder.path().join(name), b"...").unwrap();
+    }
+    store.delete_durably(&[b"a", b"d/b", b"d/not_there", b"no_folder/c"]).unwrap();
+    let left: Vec<Vec<u8>> = store.list(b"").unwrap();
+    assert_eq!(left, [b"kept".to_vec()]);
+}
