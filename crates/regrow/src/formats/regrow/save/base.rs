@@ -7,7 +7,8 @@ use super::super::manifest::{self, DataFile, LeafPlace};
 use super::super::reader::RegrowReader;
 use super::header::header_bytes;
 use super::plan::Plan;
-use crate::error::{Error, Result};
+use crate::engine::Retries;
+use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{Reader, refuse_uncommitted};
 use crate::location::Location;
 use crate::monitor::Monitor;
@@ -35,8 +36,23 @@ impl Base {
     /// `NotFound`; `InvalidArgument` if it is none of the default layout; `Uncommitted`, `Corrupt`, `Unsupported` as
     /// any opening.
     pub fn open(at: &Location) -> Result<Self> {
-        Self::check(at)?;
-        Ok(Self { reader: RegrowReader::open(at)?, folder: at.clone() })
+        Self::open_named(at, manifest::FILE_NAME)
+    }
+
+    /// The same with the `regrow.json` of this name.
+    fn open_named(at: &Location, name: &str) -> Result<Self> {
+        Retries::until_unreplaced(|| {
+            let before = at.identity();
+            Self::check(at)?;
+            let reader =
+                RegrowReader::open_named(at, name).map_err(|error| match at.identity() == before {
+                    true => error,
+                    // What was opened was removed meanwhile, file by file.
+                    false => Error::new(ErrorKind::Replaced, "the base was replaced while it was opened")
+                        .in_file(at),
+                })?;
+            Ok(Self { reader, folder: at.clone() })
+        })
     }
 
     /// Opens what process `rank` has written of the checkpoint at a location; `None` if no process of that rank has.
@@ -49,7 +65,7 @@ impl Base {
         if !at.join(&name).is_file() {
             return Ok(None);
         }
-        Ok(Some(Self { reader: RegrowReader::open_named(at, &name)?, folder: at.clone() }))
+        Self::open_named(at, &name).map(Some)
     }
 
     fn check(at: &Location) -> Result<()> {
