@@ -36,7 +36,7 @@ pub(super) struct Healed {
     pub healed: Vec<HealedFile>,
     /// What is lost.
     pub lost: Vec<Error>,
-    /// Blocks that are not what they were when the parity was made, and are to stay as they are.
+    /// Blocks that are not what they were when the parity was made, and stay as they are, although they could be healed.
     pub left_blocks: BTreeSet<u64>,
 }
 
@@ -77,6 +77,7 @@ impl Heal<'_, '_> {
             }
             if !done.lost.is_empty() && is_lost_marker(self.folder, &file.name)? {
                 done.lost.push(not_put_back(self.at(file), None));
+                done.left_blocks.extend(bad);
                 continue;
             }
             if self.is_as_sealed(file)? {
@@ -85,6 +86,7 @@ impl Heal<'_, '_> {
             }
             done.lost.extend(self.lost_of(file, &bad));
             if self.has_holes(file, &bad, is_misfit)? {
+                done.left_blocks.extend(bad);
                 continue;
             }
             let changed = self.changed_bytes(file, &bad)?;

@@ -3,7 +3,6 @@
 
 use std::path::PathBuf;
 
-use super::recovered::{Writing, write};
 use super::{RepairReport, is_about, what_is_wrong};
 use crate::error::{Error, Result};
 use crate::formats::{COMMIT_MARKERS, RecoveredFile};
@@ -41,24 +40,24 @@ pub(super) struct LostMarker {
     pub marker: RecoveredFile,
 }
 
-/// Puts markers of a checkpoint and of its items back, that of the checkpoint last, if all is whole but for those to come.
+/// Puts markers of a checkpoint and of its items back by `write`, that of the checkpoint last, if all is whole but for those to come.
 ///
 /// # Errors
 /// What the storage says.
 pub(super) fn put_back(
     at: &Location,
     mut markers: Vec<LostMarker>,
-    writing: &Writing<'_>,
     report: &mut RepairReport,
+    write: &dyn Fn(LostMarker, &mut RepairReport) -> Result<()>,
 ) -> Result<()> {
     while let Some(LostMarker { folder, marker }) = markers.pop() {
         let file = folder.join(&marker.name);
         let to_come = markers.iter().map(|marker| marker.folder.join(&marker.marker.name).describe());
         let to_come: Vec<PathBuf> = to_come.chain([file.describe()]).collect();
-        match reason_against(at, &to_come, writing, report)? {
+        match reason_against(at, &to_come, report)? {
             None => {
                 report.lost.retain(|error| !is_about(error, &file.describe()));
-                write(&folder, vec![marker], writing, report)?;
+                write(LostMarker { folder, marker }, report)?;
             }
             // What has healed the rest may have said so.
             Some(_) if report.lost.iter().any(|error| is_about(error, &file.describe())) => {}
@@ -69,19 +68,14 @@ pub(super) fn put_back(
 }
 
 /// Why a marker is not to come back.
-fn reason_against(
-    at: &Location,
-    to_come: &[PathBuf],
-    writing: &Writing<'_>,
-    report: &RepairReport,
-) -> Result<Option<Error>> {
+fn reason_against(at: &Location, to_come: &[PathBuf], report: &RepairReport) -> Result<Option<Error>> {
     let is_of_others = |error: &&Error| {
         !to_come.iter().any(|file| is_about(error, file))
             && !report.recovered.iter().any(|file| is_about(error, &file.path))
     };
     let lost = report.lost.iter().find(is_of_others).map(|error| Error::corrupt(error.to_string()));
     // Of what a check would write nothing can be read.
-    if writing.options.check && !(report.recovered.is_empty() && report.healed.is_empty()) {
+    if report.is_check && !(report.recovered.is_empty() && report.healed.is_empty()) {
         return Ok(lost);
     }
     let (wrong, is_proved) = what_is_wrong(&Marked::location(at), to_come)?;

@@ -72,7 +72,9 @@ pub(super) fn recover(
     let markers = markers.into_iter().flat_map(|(folder, of_folder)| {
         of_folder.into_iter().map(move |marker| LostMarker { folder: folder.clone(), marker })
     });
-    lost_marker::put_back(at, markers.collect(), &writing, report)
+    lost_marker::put_back(at, markers.collect(), report, &|LostMarker { folder, marker }, report| {
+        write(&folder, vec![marker], &writing, report).map(drop)
+    })
 }
 
 /// What the layout of a folder can make anew.
@@ -107,14 +109,14 @@ fn files_of(
 }
 
 /// How files are written, and which.
-pub(super) struct Writing<'w> {
-    pub options: &'w RepairOptions,
+struct Writing<'w> {
+    options: &'w RepairOptions,
     guard: &'w Guard<'w>,
     proof: &'w Proof,
 }
 
 /// True if anything was written.
-pub(super) fn write(
+fn write(
     folder: &Location,
     files: Vec<formats::RecoveredFile>,
     writing: &Writing<'_>,
