@@ -194,7 +194,7 @@ impl Transfer for JoinedTransfer {
 mod tests {
     use super::super::transfer::LocalTransfer;
     use super::*;
-    use crate::storage::{Marker, Target};
+    use crate::storage::Target;
 
     fn file(name: &str, len_bytes: u64) -> TransferFile {
         TransferFile { name: name.to_owned(), len_bytes, version: "1".to_owned() }
@@ -209,16 +209,8 @@ mod tests {
             file("just short", SYNC_LATER_LEN_MAX_BYTES - 1),
             file("long", SYNC_LATER_LEN_MAX_BYTES),
         ];
-        let (kind, marker, monitor) = (Target::Folder, Marker::Other, Monitor::new());
-        let options = TransferOptions {
-            kind: &kind,
-            files: &files,
-            marker: &marker,
-            overwrite: false,
-            may_replace: None,
-            durable: true,
-            monitor: &monitor,
-        };
+        let (kind, monitor) = (Target::Folder, Monitor::new());
+        let options = TransferOptions::of_files(&kind, &files, &monitor);
         let begun = LocalTransfer::begin(&target, options).unwrap();
         let one = JoinedTransfer::join(&target, &begun.ticket().unwrap(), options).unwrap();
         let other = JoinedTransfer::join(&target, &begun.ticket().unwrap(), options).unwrap();

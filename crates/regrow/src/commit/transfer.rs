@@ -455,16 +455,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let target = Location::local(root.path().join("x"));
         let files = [file("a", 3), file("b", 3)];
-        let (kind, marker, monitor) = (Target::Folder, crate::storage::Marker::Other, Monitor::new());
-        let options = TransferOptions {
-            kind: &kind,
-            files: &files,
-            marker: &marker,
-            overwrite: false,
-            may_replace: None,
-            durable: true,
-            monitor: &monitor,
-        };
+        let (kind, monitor) = (Target::Folder, Monitor::new());
+        let options = TransferOptions::of_files(&kind, &files, &monitor);
         let names =
             || fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
         let begin = || LocalTransfer::begin(&target, options).unwrap();
@@ -501,18 +493,10 @@ mod tests {
     #[test]
     fn a_copy_of_one_file_says_which_it_has_put_there() {
         let root = tempfile::tempdir().unwrap();
-        let (marker, monitor, files) = (crate::storage::Marker::Other, Monitor::new(), [file("a", 3)]);
+        let (monitor, files) = (Monitor::new(), [file("a", 3)]);
         for kind in [Target::File, Target::Folder] {
             let target = Location::local(root.path().join(format!("{kind:?}")));
-            let options = TransferOptions {
-                kind: &kind,
-                files: &files,
-                marker: &marker,
-                overwrite: false,
-                may_replace: None,
-                durable: true,
-                monitor: &monitor,
-            };
+            let options = TransferOptions::of_files(&kind, &files, &monitor);
             let transfer = LocalTransfer::begin(&target, options).unwrap();
             let mut writer = transfer.writer(0, 0).unwrap();
             writer.write(b"abc").unwrap();
@@ -530,16 +514,8 @@ mod tests {
         let target = Location::local(root.path().join("x"));
         let lens = [SYNC_LATER_LEN_MAX_BYTES - 1, SYNC_LATER_LEN_MAX_BYTES, SYNC_LATER_LEN_MAX_BYTES + 1];
         let files = [file("short", lens[0]), file("long", lens[1]), file("longer", lens[2])];
-        let (kind, marker, monitor) = (Target::Folder, crate::storage::Marker::Other, Monitor::new());
-        let durably = TransferOptions {
-            kind: &kind,
-            files: &files,
-            marker: &marker,
-            overwrite: false,
-            may_replace: None,
-            durable: true,
-            monitor: &monitor,
-        };
+        let (kind, monitor) = (Target::Folder, Monitor::new());
+        let durably = TransferOptions::of_files(&kind, &files, &monitor);
         let digest = blake3::hash(b"");
         for durable in [false, true] {
             let transfer = LocalTransfer::begin(&target, TransferOptions { durable, ..durably }).unwrap();

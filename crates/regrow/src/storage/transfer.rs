@@ -41,6 +41,13 @@ pub struct TransferOptions<'a> {
 }
 
 impl<'a> TransferOptions<'a> {
+    /// Those of the tests: of these files, to where nothing is.
+    #[cfg(test)]
+    pub(crate) fn of_files(kind: &'a Target, files: &'a [TransferFile], monitor: &'a Monitor) -> Self {
+        static MARKER: Marker = Marker::Other;
+        Self { kind, files, marker: &MARKER, overwrite: false, may_replace: None, durable: true, monitor }
+    }
+
     /// The same for whoever publishes a new checkpoint.
     pub(crate) fn as_publish(self) -> PublishOptions<'a> {
         PublishOptions {

@@ -15,9 +15,7 @@ use super::marker::{
 use super::renewal::Renewal;
 use super::settle::{Copies, Hold, settle, settle_moved, sweep};
 use super::sink::ObjectSink;
-use super::target::{
-    Before, LOOKS_MAX, check, claim_siblings, exists_already, has_begun, pair_stays, siblings_there,
-};
+use super::target::{Before, LOOKS_MAX, beside_without_last, check, claim_siblings, has_begun};
 use super::{Conditional, Object, Objects, Tag, key_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
@@ -292,13 +290,9 @@ impl NewObjects {
 
     /// Errs if another one has ended between the look at the place and the claim. Whoever comes later meets the claim.
     fn check_beside(&self, suffixes: &[String], overwrite: bool, before: &Before) -> Result<()> {
-        let there = siblings_there(&self.objects, &self.target, suffixes)?;
-        let Some(first) = there.iter().flatten().next() else { return Ok(()) };
-        if there.last().is_some_and(Option::is_some) {
-            return Err(if overwrite { pair_stays(first) } else { exists_already(first) });
-        }
+        let there = beside_without_last(&self.objects, &self.target, suffixes, overwrite)?;
         match before {
-            Before::Nothing => Err(self.exists()),
+            Before::Nothing if !there.is_empty() => Err(self.exists()),
             _ => Ok(()),
         }
     }

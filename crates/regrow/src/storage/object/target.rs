@@ -122,35 +122,41 @@ fn look_beside(
     suffixes: &[String],
     overwrite: bool,
 ) -> Result<Before> {
-    let there = siblings_there(objects, target, suffixes)?;
-    let Some(first) = there.iter().flatten().next() else { return Ok(Before::Nothing) };
-    if there.last().is_some_and(Option::is_some) {
-        return Err(if overwrite { pair_stays(first) } else { exists_already(first) });
-    }
+    let there = beside_without_last(objects, target, suffixes, overwrite)?;
+    let Some(first) = there.first() else { return Ok(Before::Nothing) };
     let key = key_of(objects, target.path())?;
     if let Some((found, claim)) = claim_at(objects, &claim_of_siblings(&key))? {
         check_gone(target, found.as_ref())?;
         let left = left_beside(objects, &key, found.as_ref())?;
-        let mut names =
-            suffixes.iter().zip(&there).filter_map(|(suffix, there)| there.as_ref().and(Some(suffix)));
-        if names.all(|suffix| left.contains(suffix)) {
+        if there.iter().all(|suffix| left.contains(suffix)) {
             return Ok(Before::Leftovers(claim, Vec::new()));
         }
     }
-    if overwrite { Ok(Before::Others) } else { Err(exists_already(first)) }
+    if overwrite { Ok(Before::Others) } else { Err(exists_already(&target.with_suffix(first))) }
 }
 
-/// Those of several files beside each other that are there.
-pub(super) fn siblings_there(
+/// Those of several files beside each other that are there, without the last one, which makes the checkpoint: the ends of their names.
+///
+/// # Errors
+/// That the last one is there; what the bucket says.
+pub(super) fn beside_without_last(
     objects: &Arc<dyn Objects>,
     target: &Location,
     suffixes: &[String],
-) -> Result<Vec<Option<Location>>> {
-    let there = |suffix: &String| {
+    overwrite: bool,
+) -> Result<Vec<String>> {
+    let mut there = Vec::new();
+    for suffix in suffixes {
         let file = target.with_suffix(suffix);
-        Ok(objects.head(&key_of(objects, file.path())?)?.map(|_| file))
-    };
-    suffixes.iter().map(there).collect()
+        if objects.head(&key_of(objects, file.path())?)?.is_some() {
+            there.push(suffix.clone());
+        }
+    }
+    match there.first().filter(|_| there.last() == suffixes.last()) {
+        Some(first) if overwrite => Err(pair_stays(&target.with_suffix(first))),
+        Some(first) => Err(exists_already(&target.with_suffix(first))),
+        None => Ok(there),
+    }
 }
 
 /// What the writer of a claim has left of files beside each other: the ends of their names. Nothing once the last one is there, with
