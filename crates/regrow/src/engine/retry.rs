@@ -1,5 +1,7 @@
 //! Beginning anew: an open or a load whose checkpoint is replaced meanwhile tries again, for a while.
 
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
 use crate::error::{ErrorKind, Result};
@@ -10,16 +12,36 @@ const ATTEMPTS_MIN: u32 = 20;
 /// A writer that replaces a checkpoint for longer than this, without a pause in which it can be read, wins.
 const TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Counts retries: over when both limits are passed, so that neither a slow read nor a busy writer ends it early.
+/// What retries have been in vain, of one that may be in another: a load opens what it loads, and a manager loads. Were each counted for
+/// itself, the numbers would multiply.
+#[derive(Debug, Clone, Copy, Default)]
+struct Vain {
+    /// The first of them.
+    since: Option<Instant>,
+    done: u32,
+}
+
+thread_local! {
+    /// Of the outermost one of this thread, while there is one.
+    static OUTERMOST: Cell<Option<Vain>> = const { Cell::new(None) };
+}
+
+/// Counts retries: over when both limits are passed, so that neither a slow read nor a busy writer ends it early. What is retried within
+/// another one of this thread counts as that one's.
 #[derive(Debug)]
 pub(crate) struct Retries {
-    since: Instant,
-    done: u32,
+    is_outermost: bool,
+    /// It is of one thread.
+    _here: PhantomData<*const ()>,
 }
 
 impl Retries {
     pub(super) fn begin() -> Self {
-        Self { since: Instant::now(), done: 0 }
+        let is_outermost = OUTERMOST.get().is_none();
+        if is_outermost {
+            OUTERMOST.set(Some(Vain::default()));
+        }
+        Self { is_outermost, _here: PhantomData }
     }
 
     /// Reads until what was read was not replaced meanwhile.
@@ -37,22 +59,65 @@ impl Retries {
     }
 
     /// Counts one that was in vain; whether there is to be another.
+    #[expect(
+        clippy::needless_pass_by_ref_mut,
+        clippy::unused_self,
+        reason = "it is this one's, and of all around it"
+    )]
     pub(super) fn another(&mut self) -> bool {
-        self.done += 1;
-        self.done < ATTEMPTS_MIN || self.since.elapsed() < TIME_MAX
+        let Vain { since, done } = OUTERMOST.get().unwrap_or_default();
+        let vain = Vain { since: since.or_else(|| Some(Instant::now())), done: done + 1 };
+        OUTERMOST.set(Some(vain));
+        vain.done < ATTEMPTS_MIN || vain.since.is_none_or(|since| since.elapsed() < TIME_MAX)
+    }
+}
+
+impl Drop for Retries {
+    fn drop(&mut self) {
+        if self.is_outermost {
+            OUTERMOST.set(None);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
+
+    /// As if the first one had been long ago.
+    fn age() {
+        let long_ago = Instant::now().checked_sub(TIME_MAX).expect("a clock that is older than that");
+        OUTERMOST.set(OUTERMOST.get().map(|vain| Vain { since: Some(long_ago), ..vain }));
+    }
 
     #[test]
     fn ends_when_both_limits_are_passed() {
         let mut young = Retries::begin();
         assert!((0..2 * ATTEMPTS_MIN).all(|_| young.another()), "many, but all of them quick");
-        let long_ago = Instant::now().checked_sub(TIME_MAX).expect("a clock that is older than that");
-        let mut old = Retries { since: long_ago, done: 0 };
+        drop(young);
+        let mut old = Retries::begin();
+        age();
         assert_eq!((0..2 * ATTEMPTS_MIN).filter(|_| old.another()).count() as u32, ATTEMPTS_MIN - 1);
+    }
+
+    #[test]
+    fn one_within_another_is_counted_once() {
+        let mut reads = 0;
+        let replaced = || Error::new(ErrorKind::Replaced, "again");
+        let read = Retries::until_unreplaced(|| {
+            Retries::until_unreplaced(|| {
+                Retries::until_unreplaced(|| -> Result<()> {
+                    age();
+                    reads += 1;
+                    Err(replaced())
+                })
+            })
+        });
+        assert_eq!(read.unwrap_err().kind(), ErrorKind::Replaced);
+        assert_eq!(reads, ATTEMPTS_MIN);
+        // The next one begins anew.
+        let mut next = Retries::begin();
+        assert!((0..ATTEMPTS_MIN).all(|_| next.another()));
     }
 }

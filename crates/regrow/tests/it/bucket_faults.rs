@@ -324,3 +324,33 @@ fn lists_that_are_older_than_the_last_writes_lose_nothing() {
         }
     }
 }
+
+/// What is opened within a load is tried again within the time of that, and not each time anew.
+#[test]
+fn lists_that_stay_older_than_what_is_there_end_in_an_error_in_time() {
+    let server = start();
+    let mut refused = 0;
+    for name in ["regrow", "orbax", "safetensors", "npy"] {
+        for writes in 1..6 {
+            let path = root(&server, &format!("stale-{name}{writes}")).join("x");
+            let layout = Layout::from_name(name, serde_json::Value::Null).unwrap();
+            let options =
+                |overwrite| SaveOptions { layout: layout.clone(), overwrite, ..SaveOptions::default() };
+            server.clear_faults();
+            save_with(&path, &tree(1), &options(false)).unwrap();
+            save_with(&path, &tree(2), &options(true)).unwrap();
+            server.faults([Fault::new(Action::StaleList(writes))]);
+            match timed(|| load(&path)) {
+                Ok(loaded) => assert_eq!(fill_of(&loaded), 2, "{name} {writes}"),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Replaced, "{name} {writes}: {error}");
+                    refused += 1;
+                }
+            }
+            let saved = timed(|| save_with(&path, &tree(3), &options(true)));
+            server.clear_faults();
+            assert_eq!(fill_of(&load(&path).unwrap()), if saved.is_ok() { 3 } else { 2 }, "{name} {writes}");
+        }
+    }
+    assert!(refused > 0, "nothing was tried again");
+}
