@@ -195,7 +195,9 @@ fn touch(tree: &Tree<Leaf>) -> u64 {
         let bytes = leaf.as_array().unwrap().to_c_order().unwrap();
         bytes.iter().step_by(512).map(|&byte| u64::from(byte)).sum::<u64>()
     };
-    tree.leaves().iter().map(sum).sum()
+    let sum = tree.leaves().iter().map(sum).sum();
+    look();
+    sum
 }
 
 fn save(case: &Case, folder: &Path) {
@@ -334,6 +336,11 @@ fn begin() {
     MOST_BYTES.store(before, Ordering::SeqCst);
 }
 
+/// The thread that looks may not get its turn on a busy machine: what is held to the end is looked at by who holds it.
+fn look() {
+    MOST_BYTES.fetch_max(own_bytes(), Ordering::SeqCst);
+}
+
 /// The child: does nothing unless it was started by the tests below. It says what it took.
 #[test]
 fn a_child_does_its_task() {
@@ -346,7 +353,7 @@ fn a_child_does_its_task() {
     thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::SeqCst) {
-                MOST_BYTES.fetch_max(own_bytes(), Ordering::SeqCst);
+                look();
                 thread::sleep(Duration::from_micros(500));
             }
         });
@@ -392,8 +399,9 @@ fn take_the_same_at_both_lengths(is_wanted: impl Fn(&Case) -> bool) {
             for call in calls() {
                 let took_mib = took_mib(call.name, &case, len_bytes, folder.path());
                 let held_mib = case.held_bytes(call.holds, len_bytes) >> 20;
-                // What is held is seen, or nothing else would be.
-                assert!(took_mib + 4 >= held_mib, "{}, {}: {took_mib} MiB", case.name, call.name);
+                // What is held to the end is seen, or nothing else would be.
+                let is_seen = matches!(call.holds, Holds::WholeFiles) || took_mib + 4 >= held_mib;
+                assert!(is_seen, "{}, {}: {took_mib} MiB", case.name, call.name);
                 of_len.push(took_mib.saturating_sub(held_mib));
                 for made in ["converted", "to", "copied", "parity"] {
                     let _ = fs::remove_dir_all(folder.path().join(made));
