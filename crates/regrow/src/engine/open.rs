@@ -175,6 +175,9 @@ impl Checkpoint {
                 Ok(checkpoint) => checkpoint.is_replaced(),
             };
             if !is_replaced || !retries.another() {
+                if opened.is_ok() && !is_replaced {
+                    retries.were_of_use();
+                }
                 // Whatever a document says that no layout has named the file of.
                 return opened.map_err(|error| match error.kind() {
                     ErrorKind::Corrupt | ErrorKind::Limit => error.in_file(&at),

@@ -31,17 +31,18 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct Retries {
     is_outermost: bool,
+    /// The account when it began.
+    before: Vain,
     /// It is of one thread.
     _here: PhantomData<*const ()>,
 }
 
 impl Retries {
     pub(super) fn begin() -> Self {
-        let is_outermost = OUTERMOST.get().is_none();
-        if is_outermost {
-            OUTERMOST.set(Some(Vain::default()));
-        }
-        Self { is_outermost, _here: PhantomData }
+        let outermost = OUTERMOST.get();
+        let before = outermost.unwrap_or_default();
+        OUTERMOST.set(Some(before));
+        Self { is_outermost: outermost.is_none(), before, _here: PhantomData }
     }
 
     /// Reads until what was read was not replaced meanwhile.
@@ -53,9 +54,18 @@ impl Retries {
         loop {
             match read() {
                 Err(error) if error.kind() == ErrorKind::Replaced && retries.another() => {}
-                other => return other,
+                Ok(read) => {
+                    retries.were_of_use();
+                    return Ok(read);
+                }
+                Err(error) => return Err(error),
             }
         }
+    }
+
+    /// What was retried has been read: what this one has counted is forgotten, and what is around it has all of its own left.
+    pub(super) fn were_of_use(self) {
+        OUTERMOST.set(Some(self.before));
     }
 
     /// Counts one that was in vain; whether there is to be another.
@@ -116,6 +126,19 @@ mod tests {
         });
         assert_eq!(read.unwrap_err().kind(), ErrorKind::Replaced);
         assert_eq!(reads, ATTEMPTS_MIN);
+        // What has been read in the end costs those around it nothing.
+        let mut outer = Retries::begin();
+        for _ in 0..3 {
+            let mut left = ATTEMPTS_MIN - 1;
+            let read = Retries::until_unreplaced(|| {
+                age();
+                left -= 1;
+                if left == 0 { Ok(()) } else { Err(replaced()) }
+            });
+            read.unwrap();
+        }
+        assert!((1..ATTEMPTS_MIN).all(|_| outer.another()));
+        drop(outer);
         // The next one begins anew.
         let mut next = Retries::begin();
         assert!((0..ATTEMPTS_MIN).all(|_| next.another()));

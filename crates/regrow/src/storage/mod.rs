@@ -408,13 +408,13 @@ pub trait Storage: Debug + Send + Sync {
         Err(Error::unsupported("nothing can be removed from this storage").in_file(at))
     }
 
-    /// Whether somebody has left a checkpoint at this location who was saving, copying or removing it: what is there is part of
-    /// one, and no checkpoint that is damaged.
+    /// Errs if somebody has left a checkpoint at this location, or what it is a part of, who was saving, copying or removing it: what is
+    /// there is part of one, and no checkpoint that is damaged.
     ///
     /// # Errors
-    /// What the storage says.
-    fn is_unfinished(&self, _at: &Location) -> Result<bool> {
-        Ok(false)
+    /// `Uncommitted`; what the storage says.
+    fn check_finished(&self, _at: &Location) -> Result<()> {
+        Ok(())
     }
 
     /// Gives a checkpoint its name whose writer died just before it had it; true if that was so. Nothing is removed.

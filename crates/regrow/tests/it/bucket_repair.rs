@@ -369,3 +369,131 @@ fn a_checkpoint_that_takes_the_path_meanwhile_is_left_alone() {
         }
     }
 }
+
+/// The same to a checkpoint of items, while the first of them is read: nothing is damaged, and all of the new ones is other bytes.
+#[test]
+fn items_that_take_the_path_meanwhile_are_left_alone() {
+    let (server, root) = bucket();
+    let near = memory_folder().unwrap();
+    let save = |at: &Location, first: u8, overwrite: bool| -> regrow::Result<()> {
+        let items = ItemsSave::begin(at, ItemsOptions { overwrite, ..ItemsOptions::default() })?;
+        items.tree("a", &tree(first), &options("regrow"))?;
+        items.tree("b", &tree(first + 1), &options("regrow"))?;
+        items.commit().map(drop)
+    };
+    for (path, name) in [(root.join("items"), "bucket"), (Location::local(near.path().join("items")), "disk")]
+    {
+        let copy = Location::local(near.path().join(format!("copy-{name}")));
+        save(&path, 1, false).unwrap();
+        regrow::copy(&path, &copy, &regrow::CopyOptions::default()).unwrap();
+        let replace = {
+            let (path, once) = (path.clone(), std::sync::Mutex::new(Some(())));
+            let new = options("regrow");
+            move |progress: regrow::monitor::Progress| {
+                if progress.done_bytes > 0 && once.lock().unwrap().take().is_some() {
+                    let overwrite = ItemsOptions { overwrite: true, ..ItemsOptions::default() };
+                    let items = ItemsSave::begin(&path, overwrite)?;
+                    items.tree("a", &tree(8), &new)?;
+                    items.tree("b", &tree(9), &new)?;
+                    items.commit()?;
+                }
+                Ok(())
+            }
+        };
+        let repair = RepairOptions {
+            from: Some(copy),
+            monitor: regrow::Monitor::with_hook(replace),
+            ..RepairOptions::default()
+        };
+        let error = regrow::repair(&path, &repair).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Replaced, "{name}: {error}");
+        for (item, each) in [("a", 8), ("b", 9)] {
+            let found = regrow::load(path.join(item)).unwrap();
+            assert_eq!(bytes_of(&found), bytes_of(&tree(each)), "{name} {item}");
+            assert!(regrow::verify(path.join(item)).unwrap().is_ok(), "{name} {item}");
+        }
+    }
+    drop(server);
+}
+
+/// What a layout does not read may be lost, too: an item that nobody opens, and a file of somebody else's.
+#[test]
+fn a_marker_stays_away_where_something_is_lost_that_no_checksum_of_the_layout_tells() {
+    let (server, root) = bucket();
+    let begin = |name: &str| {
+        let path = root.join(name);
+        let items = ItemsSave::begin(&path, ItemsOptions::default()).unwrap();
+        items.tree("a", &tree(1), &options("regrow")).unwrap();
+        items.tree("b", &tree(2), &options("regrow")).unwrap();
+        items.commit().unwrap();
+        path
+    };
+    let protect = |path: &Location| {
+        let ratio = "1/64".parse().unwrap();
+        regrow::add_parity(path, &regrow::ParityOptions { ratio, ..regrow::ParityOptions::default() })
+            .unwrap();
+    };
+    let keys_below = |prefix: &str| -> Vec<String> {
+        objects(&server).into_keys().filter(|key| key.starts_with(prefix)).collect()
+    };
+    for has_parity in [true, false] {
+        // An item is gone as a whole.
+        let name = format!("items-{has_parity}");
+        let path = begin(&name);
+        if has_parity {
+            protect(&path);
+        }
+        let marker = format!("runs/{name}/commit_success.txt");
+        keys_below(&format!("runs/{name}/b/")).iter().for_each(|key| assert!(server.delete(BUCKET, key)));
+        assert!(server.delete(BUCKET, &marker));
+        for check in [true, false] {
+            let report = regrow::repair(&path, &RepairOptions { check, ..RepairOptions::default() }).unwrap();
+            assert!(!report.is_whole() && !report.lost.is_empty(), "{name} {check}: {report:?}");
+            let said: Vec<String> = report.lost.iter().map(ToString::to_string).collect();
+            assert!(said.iter().any(|said| said.contains(&format!("{name}/b"))), "{check}: {said:?}");
+            assert!(server.get(BUCKET, &marker).is_none(), "{name} {check}: {report:?}");
+        }
+        let parity = keys_below(&format!("runs/{name}/regrow.parity"));
+        assert_eq!(!parity.is_empty(), has_parity, "the parity stays");
+    }
+    // A file beside the arrays, longer than what the parity heals.
+    let path = root.join("beside");
+    regrow::save_with(&path, &tree(1), &options("regrow")).unwrap();
+    let beside = "runs/beside/notes.bin";
+    server.put(BUCKET, beside, (0..1_u32 << 20).map(|at| (at % 251) as u8).collect::<Vec<u8>>());
+    protect(&path);
+    let marker = "runs/beside/commit_success.txt";
+    assert!(server.delete(BUCKET, beside) && server.delete(BUCKET, marker));
+    let report = repair(&path);
+    assert!(!report.is_whole() && server.get(BUCKET, marker).is_none(), "{report:?}");
+    assert!(!keys_below("runs/beside/regrow.parity").is_empty());
+}
+
+/// A copy of a run that was killed: what was to be a part of it is refused, and steps that are whole are repaired.
+#[test]
+fn a_run_whose_copy_was_killed_takes_no_new_steps() {
+    let (server, root) = bucket();
+    let save = |step: &str, generation: u8| {
+        regrow::save_with(root.join(step), &tree(generation), &options("regrow")).map(drop)
+    };
+    save("run/1", 1).unwrap();
+    server.put(
+        BUCKET,
+        "runs/run/regrow-writing.json",
+        r#"{"nonce":"00","host":"elsewhere 0","pid":1,"since":1}"#,
+    );
+    let error = save("run/2", 2).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Uncommitted, "{error}");
+    assert!(error.place().file.as_ref().unwrap().ends_with("runs/run"), "{error}");
+    assert!(!objects(&server).keys().any(|key| key.starts_with("runs/run/2")));
+    // The first step has its own marker.
+    assert!(server.delete(BUCKET, "runs/run/1/_METADATA"));
+    let report = repair(&root.join("run/1"));
+    assert!(report.is_whole() && !report.recovered.is_empty(), "{report:?}");
+    regrow::seal(root.join("run/1"), &regrow::SealOptions::default()).unwrap();
+    assert_eq!(bytes_of(&regrow::load(root.join("run/1")).unwrap()), bytes_of(&tree(1)));
+    // As the error says.
+    let unfinished = regrow::RemoveOptions { unfinished: true, ..regrow::RemoveOptions::default() };
+    regrow::remove(root.join("run"), &unfinished).unwrap();
+    save("run/2", 2).unwrap();
+}

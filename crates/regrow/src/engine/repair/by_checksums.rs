@@ -1,7 +1,8 @@
 //! Repair without parity: damaged blocks come from a replica or another step, each proved by the checksums that the checkpoint
 //! itself has, those of its seal or of `regrow.json`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::anew::write_anew;
@@ -39,9 +40,12 @@ pub(super) fn heal(
     for part in [vec![at.clone()], items].concat() {
         found.extend(Summed::find(&part, &of_item(from, at, &part))?);
     }
+    // What is there now is what the checksums are of: to read all of it may take long.
+    let guards: Vec<Guard<'_>> =
+        found.iter().map(|summed| guard.over(&summed.folder, summed.names())).collect::<Result<_>>()?;
     // A marker says that all else is there, the items, too.
     for of_markers in [false, true] {
-        for summed in &found {
+        for (summed, guard) in found.iter().zip(&guards) {
             heal_files(summed, of_markers, options, guard, report)?;
         }
     }
@@ -65,6 +69,32 @@ pub(super) fn fits(seal: Seal, at: &Location, monitor: &Monitor) -> Result<bool>
     Ok(true)
 }
 
+/// Those of some files that are whole by checksums which tell of each of them alone: of a seal, or of the layout.
+///
+/// # Errors
+/// What keeps anybody from reading; `Cancelled`.
+pub(super) fn whole_ones(
+    at: &Location,
+    files: &BTreeSet<PathBuf>,
+    monitor: &Monitor,
+) -> Result<BTreeSet<PathBuf>> {
+    let mut whole = BTreeSet::new();
+    if files.is_empty() {
+        return Ok(whole);
+    }
+    let items = if at.is_folder() { items_of(at)? } else { Vec::new() };
+    for part in [vec![at.clone()], items].concat() {
+        let Some(summed) = Summed::find(&part, &part)? else { continue };
+        for file in &summed.files {
+            let path = summed.folder.join(&file.name).describe();
+            if files.contains(&path) && Healing::look(&summed, file, monitor)?.is_whole() {
+                whole.insert(path);
+            }
+        }
+    }
+    Ok(whole)
+}
+
 /// Heals the markers among the files, or all others.
 fn heal_files(
     summed: &Summed,
@@ -78,7 +108,6 @@ fn heal_files(
     if files.is_empty() {
         return Ok(());
     }
-    let guard = guard.over(&summed.folder, files.iter().map(|file| file.name.clone()))?;
     let len_bytes = files.iter().map(|file| file.len_bytes).fold(0, u64::saturating_add);
     let monitor = &options.monitor;
     monitor.expect(len_bytes);
@@ -100,7 +129,7 @@ fn heal_files(
         }
         let target = summed.folder.join(&file.name);
         if !options.check {
-            healing.write(&guard)?;
+            healing.write(guard)?;
             let after = Healing::look(summed, file, &Monitor::new())?;
             if after.damage.len() > healing.lost_count() {
                 return Err(Error::corrupt("what was written is not what is read back").in_file(&target).help(
@@ -160,6 +189,10 @@ impl Summed {
         let stems = (!place.covers_folder && !theirs.covers_folder).then_some((place.stem, theirs.stem));
         let files = files.collect();
         Self { folder: place.folder, files, theirs: theirs.folder, stems, counterpart: None }
+    }
+
+    fn names(&self) -> impl Iterator<Item = String> {
+        self.files.iter().map(|file| file.name.clone())
     }
 
     /// The other checkpoint's file of the same name.

@@ -12,6 +12,8 @@ use crate::store::Version;
 #[derive(Debug)]
 pub(super) struct Guard<'g> {
     folder: &'g Location,
+    /// That of the checkpoint which this is an item of: who replaces that replaces this.
+    around: Option<&'g Guard<'g>>,
     before: Arc<Mutex<Option<Identity>>>,
     files: HashMap<String, Seen>,
     /// Whether anything is to be written.
@@ -51,23 +53,24 @@ impl<'g> Guard<'g> {
         if writes {
             folder.storage().check_unwritten(folder)?;
         }
-        Ok(Self { folder, before, files: HashMap::new(), writes })
+        Ok(Self { folder, around: None, before, files: HashMap::new(), writes })
     }
 
-    /// The same for a folder, mostly this one, and for files of these names in it, which are looked at now.
+    /// The same for this folder, an item of it or one elsewhere, and for files of these names there, which are looked at now.
     ///
     /// # Errors
     /// What the storage says.
     pub fn over<'h>(
-        &self,
+        &'h self,
         folder: &'h Location,
         names: impl IntoIterator<Item = String>,
     ) -> Result<Guard<'h>> {
+        let around = folder.parent().is_same(self.folder).then_some(self);
         let before = match folder.is_same(self.folder) {
             true => Arc::clone(&self.before),
             false => Arc::new(Mutex::new(folder.holder()?)),
         };
-        Ok(Guard { folder, before, files: Seen::of(folder, names)?, writes: self.writes })
+        Ok(Guard { folder, around, before, files: Seen::of(folder, names)?, writes: self.writes })
     }
 
     /// Errs if something else has taken the path of the folder.
@@ -75,6 +78,9 @@ impl<'g> Guard<'g> {
     /// # Errors
     /// `Replaced`; what the storage says.
     pub fn check_folder(&self) -> Result<()> {
+        if let Some(around) = self.around {
+            around.check_folder()?;
+        }
         let before = *self.before.lock().unwrap_or_else(PoisonError::into_inner);
         if before.is_some() && self.folder.holder()? != before {
             return Err(replaced(self.folder));
@@ -159,8 +165,15 @@ mod tests {
         fs::write(path.join("gone"), "there").unwrap();
         assert_eq!(guard.check("gone").unwrap_err().kind(), ErrorKind::Replaced);
         guard.check_folder().unwrap();
+        fs::create_dir(path.join("item")).unwrap();
+        let item = folder.join("item");
+        let of_item = outer.over(&item, []).unwrap();
+        of_item.check_folder().unwrap();
         fs::rename(&path, root.path().join("aside")).unwrap();
         make("new");
+        fs::rename(root.path().join("aside").join("item"), path.join("item")).unwrap();
+        assert_eq!(of_item.check_folder().unwrap_err().kind(), ErrorKind::Replaced);
+        assert_eq!(outer.over(&item, []).unwrap().check_folder().unwrap_err().kind(), ErrorKind::Replaced);
         assert_eq!(guard.check_folder().unwrap_err().kind(), ErrorKind::Replaced);
         assert_eq!(guard.check("b").unwrap_err().kind(), ErrorKind::Replaced);
     }

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use super::{RepairReport, is_about, what_is_wrong};
+use super::{RepairOptions, RepairReport, is_about, what_is_wrong, whole_all_the_same};
 use crate::error::{Error, Result};
 use crate::formats::{COMMIT_MARKERS, RecoveredFile};
 use crate::location::Location;
@@ -47,6 +47,7 @@ pub(super) struct LostMarker {
 pub(super) fn put_back(
     at: &Location,
     mut markers: Vec<LostMarker>,
+    options: &RepairOptions,
     report: &mut RepairReport,
     write: &dyn Fn(LostMarker, &mut RepairReport) -> Result<()>,
 ) -> Result<()> {
@@ -54,7 +55,7 @@ pub(super) fn put_back(
         let file = folder.join(&marker.name);
         let to_come = markers.iter().map(|marker| marker.folder.join(&marker.marker.name).describe());
         let to_come: Vec<PathBuf> = to_come.chain([file.describe()]).collect();
-        match reason_against(at, &to_come, report)? {
+        match reason_against(at, &to_come, options, report)? {
             None => {
                 report.lost.retain(|error| !is_about(error, &file.describe()));
                 write(LostMarker { folder, marker }, report)?;
@@ -68,18 +69,29 @@ pub(super) fn put_back(
 }
 
 /// Why a marker is not to come back.
-fn reason_against(at: &Location, to_come: &[PathBuf], report: &RepairReport) -> Result<Option<Error>> {
+fn reason_against(
+    at: &Location,
+    to_come: &[PathBuf],
+    options: &RepairOptions,
+    report: &RepairReport,
+) -> Result<Option<Error>> {
     let is_of_others = |error: &&Error| {
         !to_come.iter().any(|file| is_about(error, file))
             && !report.recovered.iter().any(|file| is_about(error, &file.path))
     };
-    let lost = report.lost.iter().find(is_of_others).map(|error| Error::corrupt(error.to_string()));
+    let said = |error: &Error| Error::corrupt(error.to_string());
+    let lost = report.lost.iter().find(is_of_others).map(said);
     // Of what a check would write nothing can be read.
     if report.is_check && !(report.recovered.is_empty() && report.healed.is_empty()) {
         return Ok(lost);
     }
-    let (wrong, is_proved) = what_is_wrong(&Marked::location(at), to_come)?;
-    // What shares a block with a lost file is whole, if it can be told: not by checksums that were made of what is there.
-    let is_proved = is_proved && !report.recovered.iter().any(|file| file.is_guess);
-    Ok(wrong.or(lost.filter(|_| !is_proved)))
+    let marked = Marked::location(at);
+    let (wrong, is_proved) = what_is_wrong(&marked, to_come)?;
+    if wrong.is_some() || !is_proved {
+        return Ok(wrong.or(lost));
+    }
+    let whole = whole_all_the_same(&marked, report, options)?;
+    let is_whole = |error: &&Error| error.place().file.as_ref().is_some_and(|file| whole.contains(file));
+    let mut lost = report.lost.iter().filter(|error| is_of_others(error) && !is_whole(error));
+    Ok(lost.next().map(said))
 }

@@ -16,6 +16,7 @@
 //! unfinished      what other saves have left is removed, if the checkpoint is whole
 //! ```
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -217,14 +218,7 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
     let options = &RepairOptions { from, ..options.clone() };
     let part = found.part.clone();
     let guard = Guard::of(&part, !options.check)?;
-    if at.storage().is_unfinished(&part)? {
-        return Err(Error::new(
-            ErrorKind::Uncommitted,
-            "a save, a copy or a removal of this checkpoint has not ended",
-        )
-        .in_file(&part)
-        .help("wait for it, if it is at work; else save or copy again, or remove what is left (`regrow rm --unfinished`)"));
-    }
+    at.storage().check_finished(&part)?;
     let repaired = repair_found(at, found, options, &guard, report);
     // Whatever was found then may be of either. A file of its own is another one when it has been healed.
     if part.is_folder() {
@@ -276,14 +270,11 @@ fn repair_found(
         (report.findings, is_proved) = findings(&part, options)?;
     }
     if let (Some(parity), false) = (&parity, report.recovered.is_empty()) {
-        // What is there now is not what the parity was made of. What shares a block with a lost file is whole, if it can be
-        // told: not by checksums that were made of what is there.
-        match is_proved && !report.recovered.iter().any(|file| file.is_guess) {
-            true => report.lost.clear(),
-            false => {
-                report.lost.retain(|error| !report.recovered.iter().any(|file| is_about(error, &file.path)))
-            }
-        }
+        // What is there now is not what the parity was made of.
+        let whole = if is_proved { whole_all_the_same(&part, &report, options)? } else { BTreeSet::new() };
+        let is_there =
+            |file: &Path| whole.contains(file) || report.recovered.iter().any(|made| made.path == file);
+        report.lost.retain(|error| !error.place().file.as_deref().is_some_and(is_there));
         if report.is_whole() && !options.check {
             by_parity::remake(&part, parity, guard)?;
         }
@@ -296,6 +287,32 @@ fn repair_found(
         unfinished::remove_of_files(&part, &mut report)?;
     }
     Ok(report)
+}
+
+/// Where a database has its data files.
+const DATABASE_FOLDER: &str = "d";
+
+/// Files of which a part may be lost, and nothing is missing: such as share a block with one that is lost, which checksums of each of
+/// them tell, and not those that were made of what is there; and data files of a database that was made anew, of which it has its own.
+fn whole_all_the_same(
+    at: &Location,
+    report: &RepairReport,
+    options: &RepairOptions,
+) -> Result<BTreeSet<PathBuf>> {
+    if report.recovered.iter().any(|file| file.is_guess) {
+        return Ok(BTreeSet::new());
+    }
+    options.monitor.check()?;
+    let files = report.lost.iter().filter_map(|error| error.place().file.clone()).collect();
+    let mut whole = by_checksums::whole_ones(at, &files, &Monitor::new())?;
+    let in_database =
+        |file: &PathBuf| file.parent().filter(|folder| folder.ends_with(DATABASE_FOLDER)).map(Path::to_owned);
+    let made_anew: BTreeSet<PathBuf> =
+        report.recovered.iter().filter_map(|file| in_database(&file.path)).collect();
+    whole.extend(
+        files.into_iter().filter(|file| in_database(file).is_some_and(|folder| made_anew.contains(&folder))),
+    );
+    Ok(whole)
 }
 
 fn is_about(error: &Error, file: &Path) -> bool {

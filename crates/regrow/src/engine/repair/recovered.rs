@@ -72,7 +72,7 @@ pub(super) fn recover(
     let markers = markers.into_iter().flat_map(|(folder, of_folder)| {
         of_folder.into_iter().map(move |marker| LostMarker { folder: folder.clone(), marker })
     });
-    lost_marker::put_back(at, markers.collect(), report, &|LostMarker { folder, marker }, report| {
+    lost_marker::put_back(at, markers.collect(), options, report, &|LostMarker { folder, marker }, report| {
         write(&folder, vec![marker], &writing, report).map(drop)
     })
 }

@@ -208,9 +208,7 @@ fn open_items(
                 && handlers.iter().any(|(name, _)| name == asked)
                 && deleted.as_ref() != Some(asked)
             {
-                return Err(Error::corrupt(format!("the item {asked} is listed but its folder is missing"))
-                    .in_file(at.join(asked))
-                    .help("copy the checkpoint again, all of it, or take another step"));
+                return Err(missing_item(at, asked));
             }
             let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
             return Err(Error::new(ErrorKind::NotFound, format!("there is no item {asked:?}"))
@@ -424,7 +422,15 @@ fn refuse_item(options: &OpenOptions, at: &Location) -> Result<()> {
     }
 }
 
-fn deleted_item(at: &Location) -> Result<Option<String>> {
+/// What is said of an item without which a checkpoint is not whole.
+pub(super) fn missing_item(at: &Location, item: &str) -> Error {
+    Error::corrupt(format!("the item {item} is listed but its folder is missing"))
+        .in_file(at.join(item))
+        .help("copy the checkpoint again, all of it, or take another step")
+}
+
+/// The item that somebody is deleting.
+pub(super) fn deleted_item(at: &Location) -> Result<Option<String>> {
     let file = at.join(DELETION_FILE);
     let Some(bytes) = read_small(&file)? else { return Ok(None) };
     let record: serde_json::Value = json_text::parse(&bytes).in_file(&file)?;

@@ -21,6 +21,7 @@ use super::files::{Listed, list, read_small};
 use super::left::{PROCESS_PREFIX, process_of};
 use super::marker_files::{COMMIT_SUCCESS_FILE, MANIFEST_FILE, V1_MARKER_FILE};
 use super::metadata::{METADATA_FILE, TreeMetadata};
+use super::open::{deleted_item, missing_item};
 use super::steps::TMP_MARK;
 use super::strings::STRINGS_FILE;
 use super::structure;
@@ -268,6 +269,15 @@ impl Folder<'_> {
         Some((entry.name.clone(), handler.map(str::to_owned)))
     }
 
+    /// An item that is gone: without it this must not count as complete.
+    fn missing_item(&self, metadata: &CheckpointMetadata) -> Result<Option<String>> {
+        let ItemHandlers::Many(handlers) = &metadata.item_handlers else { return Ok(None) };
+        let deleted = deleted_item(self.at)?;
+        let is_there = |item: &String| self.listed.iter().any(|entry| entry.is_dir && entry.name == *item);
+        let mut items = handlers.iter().map(|(item, _)| item);
+        Ok(items.find(|item| !is_there(item) && deleted.as_ref() != Some(item)).cloned())
+    }
+
     /// What makes a checkpoint in a bucket one, if it is lost.
     fn marker(&self, files: &mut Vec<RecoveredFile>) -> Result<()> {
         let is_marked = || COMMIT_MARKERS.iter().any(|marker| self.at.join(marker).is_file());
@@ -275,8 +285,15 @@ impl Folder<'_> {
             return Ok(());
         }
         let Some(bytes) = read_small(&self.at.join(CHECKPOINT_METADATA_FILE))? else { return Ok(()) };
+        let metadata = CheckpointMetadata::parse(&bytes).ok();
         // Orbax puts this time there when all else is written.
-        if CheckpointMetadata::parse(&bytes).is_ok_and(|metadata| metadata.commit_timestamp_nsecs.is_some()) {
+        if let Some(metadata) = metadata.filter(|metadata| metadata.commit_timestamp_nsecs.is_some()) {
+            match self.missing_item(&metadata)? {
+                None => {}
+                // What else there is to be made comes first.
+                Some(_) if !files.is_empty() => return Ok(()),
+                Some(item) => return Err(missing_item(self.at, &item)),
+            }
             files.push(RecoveredFile {
                 name: COMMIT_SUCCESS_FILE.to_owned(),
                 bytes: COMMIT_TEXT.as_bytes().to_vec(),

@@ -16,6 +16,7 @@ use super::manifest::{self, ChunkShapes, DataFile, LeafPlace, Manifest, PartReco
 use super::part_columns::PartColumns;
 use super::reader::RegrowReader;
 use super::save::{self, Remade};
+use super::small_file::summed_as_it_is;
 use super::{Regrow, lost_manifest};
 use crate::bytes::checksum::crc32c;
 use crate::bytes::limits::work_space;
@@ -31,7 +32,7 @@ use crate::options::OpenOptions;
 use crate::reads::Source;
 use crate::seal::is_name_of_side_file;
 use crate::store::ocdbt::{MANIFEST_KEY, OcdbtStore};
-use crate::store::{FileWriter, Located, ReadPath, Store};
+use crate::store::{FileWriter, Located, ReadPath, Store, StoreExt};
 use crate::tree::{LeafInfo, LeafKind, Tree};
 
 /// Bytes that are read at once.
@@ -75,7 +76,13 @@ impl Recovery for Regrow {
             return Ok(None);
         }
         match RegrowReader::open(at) {
-            Ok(reader) => reader.store().summed_files().map(Some),
+            Ok(reader) => {
+                let mut files = reader.store().summed_files()?;
+                // It has just been read by its own checksum.
+                let own = at.store().get_text_key(manifest::FILE_NAME)?;
+                files.extend(own.map(|bytes| summed_as_it_is(manifest::FILE_NAME, &bytes)).transpose()?);
+                Ok(Some(files))
+            }
             Err(error) if error.kind() == ErrorKind::Corrupt => Ok(None),
             Err(error) => Err(error),
         }

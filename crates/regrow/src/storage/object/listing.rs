@@ -422,8 +422,8 @@ impl Storage for ListedStorage {
         self.unlisted().check_unwritten(at)
     }
 
-    fn is_unfinished(&self, at: &Location) -> Result<bool> {
-        self.unlisted().is_unfinished(at)
+    fn check_finished(&self, at: &Location) -> Result<()> {
+        self.unlisted().check_finished(at)
     }
 
     fn for_reading(&self, path: &Path) -> Result<Option<Reading>> {

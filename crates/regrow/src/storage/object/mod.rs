@@ -439,8 +439,8 @@ impl Storage for ObjectStorage {
         remove::remove_unfinished(&self.objects, at, force)
     }
 
-    fn is_unfinished(&self, at: &Location) -> Result<bool> {
-        remove::is_unfinished(&self.objects, at)
+    fn check_finished(&self, at: &Location) -> Result<()> {
+        remove::check_finished(&self.objects, at)
     }
 
     fn finish_unfinished(&self, at: &Location) -> Result<bool> {

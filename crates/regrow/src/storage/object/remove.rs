@@ -17,7 +17,8 @@ use super::marker::{
 };
 use super::settle::{Copies, Hold, settle_moved, sweep};
 use super::target::{
-    check_gone, check_replaceable, claim_around, claim_siblings, has_begun, left_beside, left_for_good,
+    NOT_ENDED_AROUND, check_gone, check_replaceable, claim_around, claim_siblings, has_begun, left_beside,
+    left_for_good, not_ended,
 };
 use super::{Conditional, Object, Objects, key_of, split};
 use crate::error::{Error, ErrorKind, Result};
@@ -134,14 +135,21 @@ fn delete_all(objects: &Arc<dyn Objects>, all: Vec<Object>) -> Result<Removed> {
     Ok(removed)
 }
 
-/// Whether somebody has left a checkpoint in a folder, or what that is a part of, who was saving, copying or removing it.
-pub(super) fn is_unfinished(objects: &Arc<dyn Objects>, at: &Location) -> Result<bool> {
+/// Errs if somebody has left a checkpoint in a folder, or what that is a part of, who was saving, copying or removing it.
+pub(super) fn check_finished(objects: &Arc<dyn Objects>, at: &Location) -> Result<()> {
     let key = key_of(objects, at.path())?;
     if key.is_empty() {
-        return Ok(false);
+        return Ok(());
     }
     let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
-    Ok(!below.is_empty() && is_begun(&below) || claim_around(objects, &key)?.is_some())
+    if !below.is_empty() && is_begun(&below) {
+        return Err(not_ended("a save, a copy or a removal of this checkpoint has not ended", at));
+    }
+    // What has its own marker is whole, whatever becomes of the rest.
+    match claim_around(objects, at)?.filter(|_| !below.is_marked()) {
+        Some((around, _)) => Err(not_ended(NOT_ENDED_AROUND, &around)),
+        None => Ok(()),
+    }
 }
 
 /// Brings a checkpoint to its place whose writer had died before it did.
@@ -271,7 +279,7 @@ mod tests {
     use super::super::{MemoryObjects, ObjectStorage, Tag, Upload};
     use super::*;
     use crate::monitor::Monitor;
-    use crate::storage::{PublishOptions, Target};
+    use crate::storage::{PublishOptions, Storage, Target};
     use crate::store::Suits;
 
     /// What a writer does behind the answer to a look at its claim.
@@ -485,6 +493,66 @@ mod tests {
                 assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{number}");
                 assert!(has_data(&objects), "{number}");
             }
+        }
+    }
+
+    /// The folder around a place, whose writer has died; the place has its own marker or not.
+    #[test]
+    fn what_is_part_of_something_unfinished_is_told_by_its_own_marker() {
+        for (is_marked, nested) in [(false, "x/1"), (true, "x/1"), (false, "x/1/item"), (true, "x/1/item")] {
+            let objects: Arc<dyn Objects> = Arc::new(MemoryObjects::new("b"));
+            objects.put(&format!("x/{CLAIM}"), Claim::new("of the dead").to_bytes()).unwrap();
+            objects.put(&format!("{nested}/data"), Bytes::from_static(b"...")).unwrap();
+            if is_marked {
+                objects.put(&format!("x/1/{MARKER}"), Bytes::new()).unwrap();
+            }
+            let storage = Arc::new(ObjectStorage::new(Arc::clone(&objects)));
+            let said = |error: Error| (error.kind(), error.place().file.clone());
+            let around = Some((ErrorKind::Uncommitted, Some(Location::new(storage.clone(), "x").describe())));
+            let at = Location::new(storage.clone(), nested);
+            let expected = around.clone().filter(|_| !is_marked);
+            assert_eq!(check_finished(&objects, &at).err().map(said), expected, "{nested} {is_marked}");
+            // A new step of it is refused, whatever else is there, and a new file of what is whole is not.
+            let (kind, monitor) = (Target::Folder, Monitor::new());
+            let terms = PublishOptions { kind: &kind, ..PublishOptions::of_one_file(&monitor) };
+            let step = Location::new(storage.clone(), "x/2");
+            assert_eq!(storage.publish(&step, terms).err().map(said), around, "{nested} {is_marked}");
+            let file = storage.publish(&at.with_name("file"), PublishOptions::of_one_file(&monitor));
+            let expected = if nested == "x/1" { around } else { expected };
+            assert_eq!(file.err().map(said), expected, "{nested} {is_marked}");
+        }
+    }
+
+    /// Who removes what a dead save has left of files beside each other ends while a new save waits for that.
+    #[test]
+    fn a_save_that_has_waited_for_a_removal_looks_again() {
+        let pair = [".data".to_owned(), ".manifest".to_owned()];
+        for (overwrite, is_removed) in [(false, true), (true, true), (false, false)] {
+            let objects: Arc<dyn Objects> = Arc::new(MemoryObjects::new("b"));
+            let claim = Claim { is_sweeping: true, suffixes: pair.to_vec(), ..Claim::new("of a removal") };
+            let running = super::super::marker::Running::begin(&claim.nonce);
+            objects.put(&claim_of_siblings("x"), claim.to_bytes()).unwrap();
+            objects.put("x.data", Bytes::from_static(b"...")).unwrap();
+            let at = Location::new(Arc::new(ObjectStorage::new(Arc::clone(&objects))), "x");
+            std::thread::scope(|scope| {
+                let removes = scope.spawn(|| {
+                    std::thread::sleep(std::time::Duration::from_millis(100));
+                    let data = is_removed.then(|| "x.data".to_owned());
+                    objects.delete(&data.into_iter().collect::<Vec<_>>()).unwrap();
+                    objects.delete(&[claim_of_siblings("x")]).unwrap();
+                });
+                let (kind, monitor) = (Target::Siblings { suffixes: pair.to_vec() }, Monitor::new());
+                let terms =
+                    PublishOptions { kind: &kind, overwrite, ..PublishOptions::of_one_file(&monitor) };
+                let begun = at.storage().publish(&at, terms);
+                removes.join().unwrap();
+                assert_eq!(begun.is_ok(), is_removed, "{overwrite}: {begun:?}");
+                // What comes next knows all of it for its own.
+                let now =
+                    objects.get(&claim_of_siblings("x")).unwrap().and_then(|(now, _)| Claim::parse(&now));
+                assert_eq!(now.map(|now| now.suffixes), is_removed.then(|| pair.to_vec()), "{overwrite}");
+            });
+            drop(running);
         }
     }
 }

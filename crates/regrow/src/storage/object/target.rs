@@ -60,6 +60,10 @@ pub(super) fn check(
     target: &Location,
     options: PublishOptions<'_>,
 ) -> Result<Before> {
+    // What is put there now is nobody's to keep: the same copy, when it goes on, removes what it does not know.
+    if let Some((around, _)) = claim_around(objects, target)? {
+        return Err(not_ended(NOT_ENDED_AROUND, &around));
+    }
     for _ in 0..LOOKS_MAX {
         if let Some(before) = look(objects, target, options)? {
             return Ok(before);
@@ -79,7 +83,7 @@ fn look(
     let other =
         |what: &str| Error::invalid(what).in_file(target).help("choose another path, or remove it yourself");
     if let Target::Siblings { suffixes } = options.kind {
-        return look_beside(objects, target, suffixes, options.overwrite).map(Some);
+        return look_beside(objects, target, suffixes, options.overwrite);
     }
     let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
     // A server that keeps its objects in a file system may choke on a look at what is a folder there.
@@ -121,18 +125,21 @@ fn look_beside(
     target: &Location,
     suffixes: &[String],
     overwrite: bool,
-) -> Result<Before> {
+) -> Result<Option<Before>> {
     let there = beside_without_last(objects, target, suffixes, overwrite)?;
-    let Some(first) = there.first() else { return Ok(Before::Nothing) };
+    let Some(first) = there.first() else { return Ok(Some(Before::Nothing)) };
     let key = key_of(objects, target.path())?;
     if let Some((found, claim)) = claim_at(objects, &claim_of_siblings(&key))? {
         check_gone(target, found.as_ref())?;
         let left = left_beside(objects, &key, found.as_ref())?;
         if there.iter().all(|suffix| left.contains(suffix)) {
-            return Ok(Before::Leftovers(claim, Vec::new()));
+            return Ok(Some(Before::Leftovers(claim, Vec::new())));
         }
+    } else if beside_without_last(objects, target, suffixes, overwrite)? != there {
+        // Who has removed what was left has ended while this waited for it.
+        return Ok(None);
     }
-    if overwrite { Ok(Before::Others) } else { Err(exists_already(&target.with_suffix(first))) }
+    if overwrite { Ok(Some(Before::Others)) } else { Err(exists_already(&target.with_suffix(first))) }
 }
 
 /// Those of several files beside each other that are there, without the last one, which makes the checkpoint: the ends of their names.
@@ -232,21 +239,43 @@ pub(super) fn take_claim(
 /// How many folders above a checkpoint may be one that it is a part of: an item is in a step, and that in a run.
 const FOLDERS_AROUND: usize = 2;
 
-/// The claim of who has begun a folder that a place is a part of, and not ended; `Some(None)` if it cannot be read.
+/// Said of a place whose surroundings somebody has begun.
+pub(super) const NOT_ENDED_AROUND: &str =
+    "a save, a copy or a removal of the folder that this is a part of has not ended";
+
+/// The error of what is part of something unfinished, in the folder `begun`.
+pub(super) fn not_ended(what: &str, begun: &Location) -> Error {
+    Error::new(ErrorKind::Uncommitted, what).in_file(begun).help(
+        "wait for it, if it is at work; else save or copy it again, or remove all that it has left (`regrow rm --unfinished` of this \
+         folder)",
+    )
+}
+
+/// The folder that a place is a part of, and that somebody has begun and not ended, with the claim; no claim if it cannot be read.
 ///
 /// # Errors
 /// What the bucket says.
-pub(super) fn claim_around(objects: &Arc<dyn Objects>, key: &str) -> Result<Option<Option<Claim>>> {
-    let mut folder = key;
-    for _ in 0..FOLDERS_AROUND {
-        let Some((above, _)) = folder.rsplit_once('/') else { break };
-        folder = above;
-        let Some((found, _)) = objects.get(&format!("{folder}/{CLAIM}"))? else { continue };
-        // Beside the marker a claim says nothing.
-        let around = Listing::of_checkpoint(objects, format!("{folder}/"))?;
-        if !around.is_marked() && around.object(MOVED).is_none() {
-            return Ok(Some(Claim::parse(&found)));
+pub(super) fn claim_around(
+    objects: &Arc<dyn Objects>,
+    at: &Location,
+) -> Result<Option<(Location, Option<Claim>)>> {
+    let mut between = Vec::new();
+    for folder in at.folders_above().take(FOLDERS_AROUND) {
+        let key = key_of(objects, folder.path())?;
+        if key.is_empty() {
+            break;
         }
+        let found = objects.get(&format!("{key}/{CLAIM}"))?;
+        between.push(key);
+        let Some((found, _)) = found else { continue };
+        // Beside a marker a claim says nothing, nor does one further out of what is whole.
+        for (nth, key) in between.iter().rev().enumerate() {
+            let listing = Listing::of_checkpoint(objects, format!("{key}/"))?;
+            if listing.is_marked() || nth == 0 && listing.object(MOVED).is_some() {
+                return Ok(None);
+            }
+        }
+        return Ok(Some((folder, Claim::parse(&found))));
     }
     Ok(None)
 }
@@ -257,10 +286,11 @@ pub(super) fn claim_around(objects: &Arc<dyn Objects>, key: &str) -> Result<Opti
 /// `AlreadyExists`; what the bucket says.
 pub(super) fn check_unwritten(objects: &Arc<dyn Objects>, at: &Location) -> Result<()> {
     let key = key_of(objects, at.path())?;
-    if let Some(claim) = claim_around(objects, &key)? {
-        check_gone(at, claim.as_ref())?;
-    }
     let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
+    // What has its own marker is whole, whatever becomes of the rest.
+    if let Some((around, claim)) = claim_around(objects, at)?.filter(|_| !below.is_marked()) {
+        check_gone(&around, claim.as_ref())?;
+    }
     if below.object(MOVED).is_some() {
         return Err(Error::new(
             ErrorKind::AlreadyExists,

@@ -43,15 +43,14 @@ impl Base {
     fn open_named(at: &Location, name: &str) -> Result<Self> {
         Retries::until_unreplaced(|| {
             let before = at.identity();
-            Self::check(at)?;
-            let reader =
-                RegrowReader::open_named(at, name).map_err(|error| match at.identity() == before {
-                    true => error,
-                    // What was opened was removed meanwhile, file by file.
-                    false => Error::new(ErrorKind::Replaced, "the base was replaced while it was opened")
-                        .in_file(at),
-                })?;
-            Ok(Self { reader, folder: at.clone() })
+            let opened = Self::check(at).and_then(|()| RegrowReader::open_named(at, name));
+            // What was opened may have been removed meanwhile, file by file; what was not there may be now.
+            if at.identity() != before {
+                return Err(
+                    Error::new(ErrorKind::Replaced, "the base was replaced while it was opened").in_file(at)
+                );
+            }
+            Ok(Self { reader: opened?, folder: at.clone() })
         })
     }
 
