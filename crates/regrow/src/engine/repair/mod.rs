@@ -305,8 +305,9 @@ fn whole_all_the_same(
     options.monitor.check()?;
     let files = report.lost.iter().filter_map(|error| error.place().file.clone()).collect();
     let mut whole = by_checksums::whole_ones(at, &files, &Monitor::new())?;
-    let in_database =
-        |file: &PathBuf| file.parent().filter(|folder| folder.ends_with(DATABASE_FOLDER)).map(Path::to_owned);
+    let in_database = |file: &PathBuf| {
+        file.ancestors().nth(1).filter(|folder| folder.ends_with(DATABASE_FOLDER)).map(Path::to_owned)
+    };
     let made_anew: BTreeSet<PathBuf> =
         report.recovered.iter().filter_map(|file| in_database(&file.path)).collect();
     whole.extend(
