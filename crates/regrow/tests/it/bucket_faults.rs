@@ -260,9 +260,12 @@ proptest! {
             let found = fill_of(&load(&target).unwrap());
             prop_assert!(found == 2 || second.is_err() && found == 1, "{} after {:?}", found, second);
         }
-        // The next one ends it, and nothing is left.
-        let done = copied(true);
-        prop_assert!(done.is_ok(), "{:?}", done);
+        // The next one ends it, and nothing is left. What was read wrongly before the first one failed is gone on with: then one more.
+        let rest = if may_differ && second.is_err() { 2 } else { 1 };
+        for _ in 0..rest {
+            let done = copied(true);
+            prop_assert!(done.is_ok(), "{:?}", done);
+        }
         prop_assert_eq!(fill_of(&load(&target).unwrap()), 2);
         let report = verify(&target).unwrap();
         prop_assert!(report.is_ok(), "{:?}", report.findings);

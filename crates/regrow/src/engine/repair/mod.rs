@@ -289,8 +289,8 @@ fn repair_found(
     Ok(report)
 }
 
-/// Where a database has its data files.
-const DATABASE_FOLDER: &str = "d";
+/// What the path of a folder ends in where a database has its data files.
+const DATABASE_FOLDER: &str = "/d";
 
 /// Files of which a part may be lost, and nothing is missing: such as share a block with one that is lost, which checksums of each of
 /// them tell, and not those that were made of what is there; and data files of a database that was made anew, of which it has its own.
@@ -306,9 +306,11 @@ fn whole_all_the_same(
     let files = report.lost.iter().filter_map(|error| error.place().file.clone()).collect();
     let mut whole = by_checksums::whole_ones(at, &files, &Monitor::new())?;
     let in_database = |file: &PathBuf| {
-        file.ancestors().nth(1).filter(|folder| folder.ends_with(DATABASE_FOLDER)).map(Path::to_owned)
+        let file = file.to_string_lossy();
+        let (folder, _) = file.rsplit_once('/')?;
+        folder.ends_with(DATABASE_FOLDER).then(|| folder.to_owned())
     };
-    let made_anew: BTreeSet<PathBuf> =
+    let made_anew: BTreeSet<String> =
         report.recovered.iter().filter_map(|file| in_database(&file.path)).collect();
     whole.extend(
         files.into_iter().filter(|file| in_database(file).is_some_and(|folder| made_anew.contains(&folder))),
