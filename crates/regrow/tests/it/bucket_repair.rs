@@ -496,4 +496,8 @@ fn a_run_whose_copy_was_killed_takes_no_new_steps() {
     let unfinished = regrow::RemoveOptions { unfinished: true, ..regrow::RemoveOptions::default() };
     regrow::remove(root.join("run"), &unfinished).unwrap();
     save("run/2", 2).unwrap();
+    // Credentials for this folder alone are enough.
+    server.fault(Fault::refuse(Refusal::AccessDenied).key("runs/regrow-writing.json"));
+    save("run/3", 3).unwrap();
+    assert!(server.struck()[0] > 0, "nobody asked");
 }

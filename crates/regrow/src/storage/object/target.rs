@@ -265,7 +265,11 @@ pub(super) fn claim_around(
         if key.is_empty() {
             break;
         }
-        let found = objects.get(&format!("{key}/{CLAIM}"))?;
+        let found = match objects.get(&format!("{key}/{CLAIM}")) {
+            // Credentials may be for a part of the bucket alone.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
+            found => found?,
+        };
         between.push(key);
         let Some((found, _)) = found else { continue };
         // Beside a marker a claim says nothing, nor does one further out of what is whole.
