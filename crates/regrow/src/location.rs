@@ -233,17 +233,26 @@ impl Location {
 
     /// Whether a value is there: a regular file, an object.
     pub fn is_file(&self) -> bool {
-        matches!(self.look(), Ok(Some(found)) if found.is_file())
+        self.seen().is_some_and(|found| found.is_file())
     }
 
     /// Whether a folder is there.
     pub fn is_folder(&self) -> bool {
-        matches!(self.look(), Ok(Some(Found::Folder)))
+        matches!(self.seen(), Some(Found::Folder))
     }
 
     /// Whether anything is there.
     pub fn exists(&self) -> bool {
-        matches!(self.look(), Ok(Some(_)))
+        self.seen().is_some()
+    }
+
+    /// What is there, as far as anybody can see. On a disk a look that fails once is no answer: a seal would be put in the wrong place, or
+    /// not be seen. What fails always is met by whoever opens it.
+    fn seen(&self) -> Option<Found> {
+        match self.look() {
+            Err(_) if self.local_path().is_ok() => self.look().ok().flatten(),
+            found => found.ok().flatten(),
+        }
     }
 
     /// Whether the name is taken, if only by a link that leads nowhere.

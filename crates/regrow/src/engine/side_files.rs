@@ -73,8 +73,7 @@ pub(super) fn take_from_files(at: &Location) -> Result<()> {
     if at.is_folder() {
         return Ok(());
     }
-    let files: Vec<Location> = side_files_of(at).filter(Location::is_file).collect();
-    take_away(&files)
+    take_away(&there(side_files_of(at))?)
 }
 
 /// The same when the files are there: somebody may have put something beside them meanwhile that was made of the old ones.
@@ -95,7 +94,7 @@ pub(super) fn take_from_replaced(at: &Location) -> Result<()> {
 /// # Errors
 /// What the storage says.
 pub(super) fn take_misfits(at: &Location) -> Result<()> {
-    if !side_files_of(at).any(|file| file.is_file()) {
+    if there(side_files_of(at))?.is_empty() {
         return Ok(());
     }
     let before = identity(at);
@@ -121,10 +120,21 @@ pub(super) fn take_misfits(at: &Location) -> Result<()> {
             is_fit => is_fit?,
         };
         if !is_fit {
-            take_away(files.iter().filter(|file| file.is_file()))?;
+            take_away(&there(files)?)?;
         }
     }
     Ok(())
+}
+
+/// Those that are there. What cannot be looked at may be: it is not taken for gone.
+fn there(files: impl IntoIterator<Item = Location>) -> Result<Vec<Location>> {
+    let mut there = Vec::new();
+    for file in files {
+        if file.look()?.is_some_and(|found| found.is_file()) {
+            there.push(file);
+        }
+    }
+    Ok(there)
 }
 
 /// What a look at side files errs with that are of other files, or of other kinds of files.

@@ -106,8 +106,12 @@ impl Storage for LocalDisk {
     }
 
     fn identity(&self, path: &Path) -> Option<Identity> {
-        let (found, id) = (fs::metadata(path).ok()?, id_at(path).ok()?);
-        Some(Identity::Inode(id.device, id.number, found.created().ok()))
+        let look = || -> io::Result<Identity> {
+            let (found, id) = (fs::metadata(path)?, id_at(path)?);
+            Ok(Identity::Inode(id.device, id.number, found.created().ok()))
+        };
+        // A look that fails once is no other file.
+        look().or_else(|_| look()).ok()
     }
 
     fn remove_if_empty(&self, folder: &Path) {

@@ -4,6 +4,7 @@
 //!
 //! The test starts itself as the child. `REGROW_LONG=1` looks at all states, and otherwise at every which one.
 
+mod every_call;
 mod trak;
 
 use std::path::Path;
@@ -36,13 +37,17 @@ const EPERM: i32 = 1;
 #[test]
 fn does_what_it_is_told_to() {
     let (Some(root), Ok(wanted)) = (env::var_os(ROOT), env::var(SCENE)) else { return };
-    let rows = Box::new(trak::Rows) as Box<dyn Scene>;
-    let scene = if wanted == rows.name() { rows } else { crate::scenes::named(&wanted).unwrap() };
+    let scene = named(&wanted);
     let root = Location::local(Path::new(&root));
     mark();
     let done = scene.act(&root);
     mark();
     println!("\n{}", if done.is_ok() { "DONE" } else { "FAILED" });
+}
+
+fn named(wanted: &str) -> Box<dyn Scene> {
+    let rows = Box::new(trak::Rows) as Box<dyn Scene>;
+    if wanted == rows.name() { rows } else { crate::scenes::named(wanted).unwrap() }
 }
 
 /// Plays a scene and looks at what power cuts leave of it.

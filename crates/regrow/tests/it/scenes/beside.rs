@@ -54,8 +54,8 @@ fn is_beside(name: &str) -> bool {
     ["regrow.seal.", "regrow.signature.", "regrow.parity."].iter().any(|known| name.contains(known))
 }
 
-fn key(name: &str) -> PrivateKey {
-    PrivateKey::read(fixtures().join("keys").join(name)).unwrap()
+fn key(name: &str) -> regrow::Result<PrivateKey> {
+    PrivateKey::read(fixtures().join("keys").join(name))
 }
 
 impl Beside {
@@ -77,7 +77,7 @@ impl Beside {
         let target = self.target(root);
         match self.work {
             Work::Seal => regrow::seal(target, &SealOptions::default()).map(drop),
-            Work::Sign => regrow::sign(target, &key("alice.pem"), &SignOptions::default()).map(drop),
+            Work::Sign => regrow::sign(target, &key("alice.pem")?, &SignOptions::default()).map(drop),
             Work::Parity => {
                 let ratio = "1/1".parse()?;
                 regrow::add_parity(target, &ParityOptions { ratio, ..ParityOptions::default() }).map(drop)
@@ -145,7 +145,7 @@ impl Beside {
         Ok(match self.work {
             Work::Seal => told("verify", verify(&target))?.has_data_checksums,
             Work::Sign => {
-                let trusted_keys = vec![key("alice.pem").public_key()];
+                let trusted_keys = vec![key("alice.pem").unwrap().public_key()];
                 open_with(&target, &OpenOptions { trusted_keys, ..OpenOptions::default() }).is_ok()
             }
             Work::Parity | Work::Repair => {

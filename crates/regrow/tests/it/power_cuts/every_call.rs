@@ -1,0 +1,123 @@
+//! The same scenes, of which the child is killed before each call that writes, or one of whose calls fails: all layouts, and all that is
+//! done to a checkpoint. `faults` says more of what an error tells, for each kind of target.
+//!
+//! `REGROW_LONG=1` takes every call, and otherwise every which one.
+
+use std::fs;
+
+use super::{EPERM, ROOT, SCENE, is_long, listing, named, trak};
+use crate::common::child::child;
+use crate::scenes::Scene;
+use crate::scenes::saves::Save;
+use regrow::location::Location;
+use regrow_testkit::trace::{Call, Fault, run, touches, writes};
+
+/// EIO, ENOSPC, EACCES, EDQUOT, EINTR.
+const ERRORS: [i32; 5] = [5, 28, 13, 122, 4];
+
+/// Calls between two that a short run takes.
+const SHORT_STEP: usize = 23;
+
+/// So many calls at least write, or have to do with files, in any scene.
+const CALLS_MIN: usize = 4;
+
+/// A scene by its name.
+struct Played {
+    name: String,
+    /// Whether all has been done where it says so although a call has failed.
+    is_believed: bool,
+}
+
+/// Plays a scene with a fault at the call of that number; whether there was such a call, `None` where nobody may trace.
+fn play(scene: &Played, chosen: fn(&Call) -> bool, at: usize, fault: Fault) -> Option<bool> {
+    let believed = scene.is_believed || fault == Fault::Kill;
+    // What it remembers is of one place.
+    let scene = named(&scene.name);
+    let folder = regrow_testkit::memory_folder().unwrap();
+    let root = folder.path().join("disk");
+    fs::create_dir(&root).unwrap();
+    scene.prepare(&Location::local(&root));
+    let mut child = child("power_cuts::does_what_it_is_told_to");
+    child.env(ROOT, &root).env(SCENE, scene.name());
+    let ended = match run(&mut child, chosen, at, fault) {
+        Err(error) if error.raw_os_error() == Some(EPERM) => {
+            eprintln!("not tested: this system lets no process be traced ({error})");
+            return None;
+        }
+        ended => ended.unwrap(),
+    };
+    let is_done = ended.stdout.contains("\nDONE");
+    let say = || format!("{}, {fault:?} at call {at}, {ended:?}", scene.name());
+    assert!(is_done || ended.hit.is_some(), "{}", say());
+    if fault != Fault::Kill {
+        assert!(is_done || ended.stdout.contains("\nFAILED"), "it says nothing: {}", say());
+    }
+    if let Err(wrong) = scene.check(&Location::local(&root), is_done && believed) {
+        panic!("{}: {wrong}\nleft:\n{}", say(), listing(&root));
+    }
+    Some(ended.hit.is_some())
+}
+
+/// All calls of a scene, or some: how many met the fault.
+fn play_all(scene: &Played, chosen: fn(&Call) -> bool, fault: impl Fn(usize) -> Fault) -> Option<usize> {
+    let (first, step) = if is_long() { (0, 1) } else { (scene.name.len() % SHORT_STEP, SHORT_STEP) };
+    let (mut hit, mut calls) = (0, 0);
+    for at in (first..).step_by(step) {
+        if !play(scene, chosen, at, fault(at))? {
+            break;
+        }
+        (hit, calls) = (hit + 1, at + 1);
+    }
+    assert!(!is_long() || calls >= CALLS_MIN, "{}: {calls} calls", scene.name);
+    Some(hit)
+}
+
+fn check(scenes: Vec<Box<dyn Scene>>, is_believed: bool) {
+    for scene in scenes {
+        let scene = Played { name: scene.name(), is_believed };
+        let Some(killed) = play_all(&scene, writes, |_| Fault::Kill) else { return };
+        let failed = play_all(&scene, touches, |at| Fault::Fail(ERRORS[at % ERRORS.len()]));
+        println!("{}: killed {killed} times, failed {} times", scene.name, failed.unwrap_or_default());
+    }
+}
+
+fn saves(wanted: impl Fn(&Save) -> bool) -> Vec<Box<dyn Scene>> {
+    let saves = crate::scenes::saves::saves().into_iter().filter(wanted);
+    saves.map(|save| Box::new(save) as Box<dyn Scene>).collect()
+}
+
+#[test]
+fn a_folder_is_old_or_new() {
+    check(saves(|save| save.processes == 1 && save.file == "ckpt" && !save.is_sealed), true);
+}
+
+#[test]
+fn what_is_no_folder_or_has_a_seal_is_old_or_new() {
+    check(saves(|save| save.processes == 1 && (save.file != "ckpt" || save.is_sealed)), true);
+}
+
+#[test]
+fn what_several_processes_save_is_old_or_new() {
+    check(saves(|save| save.processes > 1), true);
+}
+
+#[test]
+fn several_items_are_old_or_new_together() {
+    check(crate::scenes::items::scenes(), true);
+}
+
+#[test]
+fn a_rotation_keeps_what_it_is_to_keep() {
+    // What cannot be deleted waits for the next save.
+    check(crate::scenes::steps::scenes(), false);
+}
+
+#[test]
+fn what_lies_beside_a_checkpoint_is_old_or_new() {
+    check(crate::scenes::beside::scenes(), true);
+}
+
+#[test]
+fn rows_that_are_done_are_there() {
+    check(vec![Box::new(trak::Rows)], true);
+}
