@@ -73,7 +73,8 @@ pub(super) fn take_from_files(at: &Location) -> Result<()> {
     if at.is_folder() {
         return Ok(());
     }
-    take_away(&there(side_files_of(at))?)
+    let files: Vec<Location> = side_files_of(at).filter(Location::is_file).collect();
+    take_away(&files)
 }
 
 /// The same when the files are there: somebody may have put something beside them meanwhile that was made of the old ones.
@@ -94,7 +95,7 @@ pub(super) fn take_from_replaced(at: &Location) -> Result<()> {
 /// # Errors
 /// What the storage says.
 pub(super) fn take_misfits(at: &Location) -> Result<()> {
-    if there(side_files_of(at))?.is_empty() {
+    if !side_files_of(at).any(|file| file.is_file()) {
         return Ok(());
     }
     let before = identity(at);
@@ -120,21 +121,10 @@ pub(super) fn take_misfits(at: &Location) -> Result<()> {
             is_fit => is_fit?,
         };
         if !is_fit {
-            take_away(&there(files)?)?;
+            take_away(files.iter().filter(|file| file.is_file()))?;
         }
     }
     Ok(())
-}
-
-/// Those that are there. What cannot be looked at may be: it is not taken for gone.
-fn there(files: impl IntoIterator<Item = Location>) -> Result<Vec<Location>> {
-    let mut there = Vec::new();
-    for file in files {
-        if file.look()?.is_some_and(|found| found.is_file()) {
-            there.push(file);
-        }
-    }
-    Ok(there)
 }
 
 /// What a look at side files errs with that are of other files, or of other kinds of files.
