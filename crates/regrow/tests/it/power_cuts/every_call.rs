@@ -71,7 +71,8 @@ fn play_all(scene: &Played, chosen: fn(&Call) -> bool, fault: impl Fn(usize) -> 
         at += match is_long() {
             true if at < LONG_CALLS => 1,
             true => LONG_STEP,
-            false => SHORT_STEP,
+            false if at < LONG_CALLS => SHORT_STEP,
+            false => SHORT_STEP * LONG_STEP,
         };
     }
     assert!(!is_long() || at >= CALLS_MIN, "{}: {at} calls", scene.name);
