@@ -456,17 +456,17 @@ fn a_marker_stays_away_where_something_is_lost_that_no_checksum_of_the_layout_te
         let parity = keys_below(&format!("runs/{name}/regrow.parity"));
         assert_eq!(!parity.is_empty(), has_parity, "the parity stays");
     }
-    // A file beside the arrays, longer than what the parity heals.
-    let path = root.join("beside");
+    // A file beside the arrays, longer than what the parity heals; in a folder that has the name of those of databases.
+    let path = root.join("d");
     regrow::save_with(&path, &tree(1), &options("regrow")).unwrap();
-    let beside = "runs/beside/notes.bin";
+    let beside = "runs/d/notes.bin";
     server.put(BUCKET, beside, (0..1_u32 << 20).map(|at| (at % 251) as u8).collect::<Vec<u8>>());
     protect(&path);
-    let marker = "runs/beside/commit_success.txt";
+    let marker = "runs/d/commit_success.txt";
     assert!(server.delete(BUCKET, beside) && server.delete(BUCKET, marker));
     let report = repair(&path);
     assert!(!report.is_whole() && server.get(BUCKET, marker).is_none(), "{report:?}");
-    assert!(!keys_below("runs/beside/regrow.parity").is_empty());
+    assert!(!keys_below("runs/d/regrow.parity").is_empty());
 }
 
 /// A copy of a run that was killed: what was to be a part of it is refused, and steps that are whole are repaired.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::anew::write_anew;
 use super::guard::Guard;
 use super::lost_marker::{is_lost_marker, is_marker, not_put_back};
-use super::recovered::{items_of, of_item};
+use super::recovered::{of_item, parts_of};
 use super::{HealedFile, RepairOptions, RepairReport, is_damage};
 use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};
@@ -35,9 +35,8 @@ pub(super) fn heal(
     guard: &Guard<'_>,
     report: &mut RepairReport,
 ) -> Result<()> {
-    let items = if at.is_folder() { items_of(at)? } else { Vec::new() };
     let mut found = Vec::new();
-    for part in [vec![at.clone()], items].concat() {
+    for part in parts_of(at)? {
         found.extend(Summed::find(&part, &of_item(from, at, &part))?);
     }
     // What is there now is what the checksums are of: to read all of it may take long.
@@ -69,12 +68,12 @@ pub(super) fn fits(seal: Seal, at: &Location, monitor: &Monitor) -> Result<bool>
     Ok(true)
 }
 
-/// Those of some files that are whole by checksums which tell of each of them alone: of a seal, or of the layout.
+/// Those of some files of these parts of a checkpoint that are whole by checksums which tell of each of them alone: of a seal, or of the layout.
 ///
 /// # Errors
 /// What keeps anybody from reading; `Cancelled`.
 pub(super) fn whole_ones(
-    at: &Location,
+    parts: &[Location],
     files: &BTreeSet<PathBuf>,
     monitor: &Monitor,
 ) -> Result<BTreeSet<PathBuf>> {
@@ -82,9 +81,8 @@ pub(super) fn whole_ones(
     if files.is_empty() {
         return Ok(whole);
     }
-    let items = if at.is_folder() { items_of(at)? } else { Vec::new() };
-    for part in [vec![at.clone()], items].concat() {
-        let Some(summed) = Summed::find(&part, &part)? else { continue };
+    for part in parts {
+        let Some(summed) = Summed::find(part, part)? else { continue };
         for file in &summed.files {
             let path = summed.folder.join(&file.name).describe();
             if files.contains(&path) && Healing::look(&summed, file, monitor)?.is_whole() {

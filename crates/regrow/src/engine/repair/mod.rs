@@ -289,9 +289,6 @@ fn repair_found(
     Ok(report)
 }
 
-/// What the path of a folder ends in where a database has its data files.
-const DATABASE_FOLDER: &str = "/d";
-
 /// Files of which a part may be lost, and nothing is missing: such as share a block with one that is lost, which checksums of each of
 /// them tell, and not those that were made of what is there; and data files of a database that was made anew, of which it has its own.
 fn whole_all_the_same(
@@ -304,17 +301,14 @@ fn whole_all_the_same(
     }
     options.monitor.check()?;
     let files = report.lost.iter().filter_map(|error| error.place().file.clone()).collect();
-    let mut whole = by_checksums::whole_ones(at, &files, &Monitor::new())?;
-    let in_database = |file: &PathBuf| {
-        let file = file.to_string_lossy();
-        let (folder, _) = file.rsplit_once('/')?;
-        folder.ends_with(DATABASE_FOLDER).then(|| folder.to_owned())
-    };
-    let made_anew: BTreeSet<String> =
-        report.recovered.iter().filter_map(|file| in_database(&file.path)).collect();
-    whole.extend(
-        files.into_iter().filter(|file| in_database(file).is_some_and(|folder| made_anew.contains(&folder))),
-    );
+    let parts = recovered::parts_of(at)?;
+    let mut whole = by_checksums::whole_ones(&parts, &files, &Monitor::new())?;
+    for database in parts.iter().map(|part| part.join(recovered::DATA_OF_DATABASE).describe()) {
+        let is_in = |file: &Path| file.starts_with(&database);
+        if report.recovered.iter().any(|made| is_in(&made.path)) {
+            whole.extend(files.iter().filter(|file| is_in(file)).cloned());
+        }
+    }
     Ok(whole)
 }
 

@@ -20,7 +20,10 @@ const ROUNDS_MAX: usize = 3;
 pub(super) const OF_ITEMS: [&str; 2] = ["_CHECKPOINT_METADATA", "orbax.checkpoint"];
 
 /// What lies beside the arrays of one pytree, and is no item.
-const PARTS: [&str; 3] = ["d", "array_metadatas", "ocdbt.process_"];
+const PARTS: [&str; 3] = [DATA_OF_DATABASE, "array_metadatas", "ocdbt.process_"];
+
+/// Where the database of a pytree has its data files.
+pub(super) const DATA_OF_DATABASE: &str = "d";
 
 /// Items that have no such file beside them, of former times.
 const ITEMS: [&str; 3] = ["default", "state", "params"];
@@ -56,7 +59,7 @@ pub(super) fn recover(
     }
     let writing = Writing { options, guard, proof };
     let mut markers = Vec::new();
-    for folder in [vec![at.clone()], items_of(at)?].concat() {
+    for folder in parts_of(at)? {
         let other = options.from.as_ref().map(|from| of_item(from, at, &folder));
         for _ in 0..=ROUNDS_MAX {
             let files = files_of(&folder, other.as_ref(), &writing, report)?;
@@ -190,8 +193,17 @@ pub(super) fn of_item(other: &Location, at: &Location, folder: &Location) -> Loc
     if folder.is_same(at) || !item.is_folder() { other.clone() } else { item }
 }
 
+/// A checkpoint, and the items that it has.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn parts_of(at: &Location) -> Result<Vec<Location>> {
+    let items = if at.is_folder() { items_of(at)? } else { Vec::new() };
+    Ok([vec![at.clone()], items].concat())
+}
+
 /// The folders of the items of a checkpoint that has some.
-pub(super) fn items_of(at: &Location) -> Result<Vec<Location>> {
+fn items_of(at: &Location) -> Result<Vec<Location>> {
     if !at.has_listings() {
         return Ok(Vec::new());
     }

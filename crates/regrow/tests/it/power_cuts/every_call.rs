@@ -3,10 +3,7 @@
 //!
 //! `REGROW_LONG=1` takes every call, where there are very many the first of them and some of the others; otherwise every which one.
 
-use std::fs;
-
-use super::{EPERM, ROOT, SCENE, is_long, listing, named, trak};
-use crate::common::child::child;
+use super::{Stage, is_long, listing, named, traced, trak};
 use crate::scenes::Scene;
 use crate::scenes::saves::Save;
 use regrow::location::Location;
@@ -37,19 +34,8 @@ fn play(scene: &Played, chosen: fn(&Call) -> bool, at: usize, fault: Fault) -> O
     let believed = scene.is_believed || fault == Fault::Kill;
     // What it remembers is of one place.
     let scene = named(&scene.name);
-    let folder = regrow_testkit::memory_folder().unwrap();
-    let root = folder.path().join("disk");
-    fs::create_dir(&root).unwrap();
-    scene.prepare(&Location::local(&root));
-    let mut child = child("power_cuts::does_what_it_is_told_to");
-    child.env(ROOT, &root).env(SCENE, scene.name());
-    let ended = match run(&mut child, chosen, at, fault) {
-        Err(error) if error.raw_os_error() == Some(EPERM) => {
-            eprintln!("not tested: this system lets no process be traced ({error})");
-            return None;
-        }
-        ended => ended.unwrap(),
-    };
+    let Stage { folder: _folder, root, mut child } = Stage::of(&*scene);
+    let ended = traced(run(&mut child, chosen, at, fault))?;
     let is_done = ended.stdout.contains("\nDONE");
     let say = || format!("{}, {fault:?} at call {at}, {ended:?}", scene.name());
     assert!(is_done || ended.hit.is_some(), "{}", say());

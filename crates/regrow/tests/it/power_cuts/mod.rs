@@ -7,8 +7,9 @@
 mod every_call;
 mod trak;
 
-use std::path::Path;
-use std::{env, fs};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs, io};
 
 use crate::common::child::child;
 use crate::scenes::saves::{self, Save};
@@ -75,21 +76,41 @@ fn find_wrong(scene: &dyn Scene, short_states: usize) -> Result<(), String> {
     panic!("{}: no recording is what the disk holds", scene.name());
 }
 
-/// `None` if the recording is not what the disk holds.
-fn play(scene: &dyn Scene, short_states: usize) -> Option<Result<(), String>> {
-    let folder = regrow_testkit::memory_folder().unwrap();
-    let root = folder.path().join("disk");
-    fs::create_dir(&root).unwrap();
-    scene.prepare(&Location::local(&root));
-    let mut child = child("power_cuts::does_what_it_is_told_to");
-    child.env(ROOT, &root).env(SCENE, scene.name());
-    let recording = match record(&mut child, &root) {
+/// Where a scene is played.
+struct Stage {
+    folder: tempfile::TempDir,
+    root: PathBuf,
+    /// Does it.
+    child: Command,
+}
+
+impl Stage {
+    fn of(scene: &dyn Scene) -> Self {
+        let folder = regrow_testkit::memory_folder().unwrap();
+        let root = folder.path().join("disk");
+        fs::create_dir(&root).unwrap();
+        scene.prepare(&Location::local(&root));
+        let mut child = child("power_cuts::does_what_it_is_told_to");
+        child.env(ROOT, &root).env(SCENE, scene.name());
+        Self { folder, root, child }
+    }
+}
+
+/// What a traced child did; `None` where nobody may trace.
+fn traced<T>(ran: io::Result<T>) -> Option<T> {
+    match ran {
         Err(error) if error.raw_os_error() == Some(EPERM) => {
             eprintln!("not tested: this system lets no process be traced ({error})");
-            return Some(Ok(()));
+            None
         }
-        recorded => recorded.unwrap(),
-    };
+        ran => Some(ran.unwrap()),
+    }
+}
+
+/// `None` if the recording is not what the disk holds.
+fn play(scene: &dyn Scene, short_states: usize) -> Option<Result<(), String>> {
+    let Stage { folder, root, mut child } = Stage::of(scene);
+    let Some(recording) = traced(record(&mut child, &root)) else { return Some(Ok(())) };
     if !recording.is_right {
         return None;
     }
