@@ -144,6 +144,7 @@ class AsyncSaver:
         began = time.perf_counter()
         given = SAVE.chosen("save", options, _OWN)
         at = places(given["storage_options"], path=path, base=given["base"])
+        given = _options.with_layout(given, at["path"])
         _arguments.choice("when_busy", when_busy, get_args(WhenBusy))
         _arguments.choice("copy", copy, get_args(CopyLeaves))
         check_source = _arguments.flag("check_source", check_source)

@@ -121,6 +121,7 @@ def convert(
     if given["rules"] is not None:
         given = CONVERT.chosen("convert", _with_kept(dict(options)), ["dry_run"])
     at = places(given["storage_options"], source=source, target=target, base=given["base"])
+    given = _options.with_layout(given, at["target"])
     save = _options.of_write(given, at.get("base"))
     rules = (
         _arguments.count("step", given["step"]),
@@ -158,9 +159,9 @@ def _with_kept(options: dict[str, Any]) -> dict[str, Any]:
     """The keywords of a call, and behind them the rules of the file that it names."""
     place = places(None, rules=options["rules"])
     layout, of_layout, only, rename, cast, transpose, reshape, lossy = _native.convert_rules(place["rules"])
-    kept: dict[str, Any] = {"only": only or None, "lossy": lossy, "layout": layout or CONVERT.defaults["layout"]}
+    kept: dict[str, Any] = {"only": only or None, "lossy": lossy, "layout": layout}
     said = {name: value for name, value in options.items() if value is not None}
-    if said.get("layout", kept["layout"]) == kept["layout"]:
+    if layout is None or said.get("layout", layout) == layout:
         kept |= json.loads(of_layout)
         if "per_leaf" in kept:
             kept["per_leaf"] = dict(kept["per_leaf"])

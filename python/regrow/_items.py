@@ -60,6 +60,7 @@ class ItemsSave:
             **options: The keywords of `SaveOptions`.
         """
         self._given = SAVE.chosen("ItemsSave", options, ["progress", "mode"])
+        self._given["layout"] = self._given["layout"] or "regrow"
         at = places(self._given["storage_options"], path=path, base=self._given["base"])
         own = _options.of_write(_of_item(self._given, {}), None)
         job = _options.job_of(own)
@@ -240,7 +241,8 @@ def save_items(
     Raises:
         RegrowError: as `save`, with nothing saved.
     """
-    SAVE.chosen("save_items", options, ["metrics", "item_options", "progress"])
+    given = SAVE.chosen("save_items", options, ["metrics", "item_options", "progress"])
+    _native.refuse_folder_named_like_a_file(place("path", path, given["storage_options"]), "of items")
     trees = _checked(items, item_options)
     with Watch(progress, "saving") as (_, callback), ItemsSave(path, progress=callback, **options) as save:
         _begin(save, items, metrics)
@@ -280,6 +282,7 @@ def save_items_async(
     """
     began = time.perf_counter()
     given = SAVE.chosen("save_items_async", options, ["metrics", "item_options", "when_busy", "copy", "check_source"])
+    _native.refuse_folder_named_like_a_file(place("path", path, given["storage_options"]), "of items")
     trees = _checked(items, item_options)
     _arguments.choice("when_busy", when_busy, get_args(WhenBusy))
     _arguments.choice("copy", copy, get_args(CopyLeaves))
@@ -378,7 +381,8 @@ def _checked(items: Any, item_options: Any) -> dict[str, Mapping[str, Any]]:
 
 def _of_item(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords of one tree."""
-    SAVE.chosen("item_options", dict(own), [])
+    own = {name: value for name, value in own.items() if name != "layout" or value is not None}
+    SAVE.chosen("item_options", own, [])
     if not _OF_THE_WHOLE.isdisjoint(own):
         name = sorted(_OF_THE_WHOLE & set(own))[0]
         raise InvalidArgumentError(f"the option {name} is for all items of a checkpoint, not for one of them")

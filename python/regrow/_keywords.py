@@ -117,7 +117,9 @@ class WriteOptions(LayoutOptions, total=False):
     """What saves and conversions have in common.
 
     Keys:
-        layout: ``"regrow"``, an Orbax checkpoint and safetensors files in one set of bytes; or the layout of another
+        layout: `None`: the suffix of the path chooses one file (``.safetensors``, ``.npz``, ``.npy``, ``.msgpack``,
+            ``.eqx``), any other path is a folder in the default layout. ``"regrow"``: that default, an Orbax
+            checkpoint and safetensors files in one set of bytes; or the layout of another
             tool: ``"orbax"``, ``"flax"``, ``"equinox"``, ``"pytree_data"``, ``"trak"``, ``"safetensors"``, ``"npy"``.
         overwrite: Replace a checkpoint that is there; a folder or file that is none is refused, and so is a checkpoint
             with files of your own beside it.
@@ -140,7 +142,7 @@ class WriteOptions(LayoutOptions, total=False):
             the environment.
     """
 
-    layout: str
+    layout: str | None
     overwrite: bool
     durable: bool
     cast: Any
@@ -273,7 +275,7 @@ class LoadOptions(TypedDict, total=False):
 
 
 _WRITE_DEFAULTS: WriteOptions = {
-    "layout": "regrow",
+    "layout": None,
     "overwrite": False,
     "durable": True,
     "cast": None,

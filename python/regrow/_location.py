@@ -230,7 +230,7 @@ def _taken(name: str, value: Any) -> _Taken:
     if isinstance(value, Location):
         return _Taken(value.url, value._options, value._native)
     if isinstance(value, (str, bytes)):
-        return _Taken(os.fsdecode(value), {})
+        return _Taken(os.path.expanduser(os.fsdecode(value)), {})
     # Path objects of other libraries: `str` first, since `__fspath__` of a CloudPath downloads the file. A UPath of a
     # bucket has no `__fspath__`.
     if isinstance(value, os.PathLike) or hasattr(type(value), "joinpath"):
@@ -239,7 +239,7 @@ def _taken(name: str, value: Any) -> _Taken:
             options = getattr(value, "storage_options", None)
             return _Taken(text, _fsspec_texts(options) if isinstance(options, Mapping) else {})
         if isinstance(value, os.PathLike):
-            return _Taken(os.fsdecode(value), {})
+            return _Taken(os.path.expanduser(os.fsdecode(value)), {})
     raise wrong(name, value, "a path: str, bytes or os.PathLike")
 
 

@@ -665,6 +665,12 @@ def msgpack_unpack(data: Buffer) -> Any:
 def local_path(path: _Place) -> str:
     """The local path that a path or URL names; raises for another storage than the local file system."""
 
+def layout_for(path: _Place) -> str:
+    """The layout that a save to a path has where the caller names none: that of its suffix, or the default layout."""
+
+def refuse_folder_named_like_a_file(path: _Place, layout: str) -> None:
+    """Raises if a folder at a path would have the name of a file."""
+
 def pytree_manifest(stem: str, manifest_suffix: str) -> str:
     """Where the manifest of a stem is: under its name, unless a save was killed before it had it."""
 

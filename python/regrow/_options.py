@@ -91,6 +91,11 @@ LAYOUT_OPTIONS = {
 """The options of each layout that are keywords of a save."""
 
 
+def with_layout(given: dict[str, Any], at: Place) -> dict[str, Any]:
+    """The keywords of a save or a conversion to a place, with the layout of its suffix where none is named."""
+    return given if given["layout"] is not None else {**given, "layout": _native.layout_for(at)}
+
+
 def of_write(given: Mapping[str, Any], base: Place | None) -> tuple[Any, ...]:
     """What the engine wants to know of a save or a conversion, from its keywords."""
     names = frozenset().union(*LAYOUT_OPTIONS.values())

@@ -45,6 +45,7 @@ def save(path: StrPath, tree: Any, *, progress: Progress = None, **options: Unpa
     """
     given = SAVE.chosen("save", options, ["progress"])
     at = places(given["storage_options"], path=path, base=given["base"])
+    given = _options.with_layout(given, at["path"])
     native_options = _options.of_write(given, at.get("base"))
     try:
         flat = flatten(tree, _arguments.handlers(given["handlers"]), layout=given["layout"])

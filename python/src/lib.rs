@@ -120,7 +120,7 @@ mod _native {
     #[pymodule_export]
     use crate::literal::literal;
     #[pymodule_export]
-    use crate::location::{Location, local_path};
+    use crate::location::{Location, layout_for, local_path, refuse_folder_named_like_a_file};
     #[pymodule_export]
     use crate::memory::{MapBuffer, Slab};
     #[pymodule_export]

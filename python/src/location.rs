@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use regrow::Result;
+use regrow::engine::{Layout, refuse_folder_named_like_a_file as refuse_folder};
 use regrow::location::{self, StorageOptions, ToLocation};
 use regrow::storage::Found;
 
@@ -106,4 +107,18 @@ impl ToLocation for LocationIn {
 pub fn local_path(path: LocationIn) -> PyResult<OsString> {
     let location = path.to_location().or_raise()?;
     location.local_path().map(|path| path.as_os_str().to_owned()).or_raise()
+}
+
+/// The layout that a save to a path has where the caller names none: that of its suffix, or the default layout.
+#[pyfunction]
+pub fn layout_for(path: LocationIn) -> PyResult<&'static str> {
+    let layout = path.to_location().and_then(|at| Layout::for_target(&at)).or_raise()?;
+    Ok(layout.name())
+}
+
+/// Errs if a folder at a path would have the name of a file.
+#[pyfunction]
+pub fn refuse_folder_named_like_a_file(path: LocationIn, layout: &str) -> PyResult<()> {
+    let refused = path.to_location().and_then(|at| refuse_folder(&at, layout));
+    refused.or_raise()
 }

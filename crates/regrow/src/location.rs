@@ -6,12 +6,14 @@
 //! | given | is |
 //! |---|---|
 //! | `/data/x`, `x`, `./gs:/bucket/x`, `run:/x`, `a:b` | a path of the local file system |
+//! | `~/x` | `x` in the home folder of the user; `./~/x` is a folder called `~` |
 //! | `file:///data/x` | the same |
 //! | `s3://bucket/x`, any `scheme://` | a URL of a storage; refused where this build has none for the scheme |
 //! | `https://host/x`, `http://host/x` | a URL of a web server; what follows a `%` is decoded |
 //! | `/data/x.tar/y`, where `x.tar` is an archive | a path of the local file system, which opening takes for `y` in the archive |
 //! | `gs:/bucket/x`, of a scheme that is known | a URL after `pathlib` or `normpath` took a slash: refused |
 
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -84,7 +86,7 @@ impl Location {
     pub fn with_options(path: &Path, options: &StorageOptions) -> Result<Self> {
         let Some((scheme, rest)) = scheme_of(path) else {
             return match options.is_empty() {
-                true => Ok(Self::local(path)),
+                true => Ok(Self::local(expand_home(path)?)),
                 false => {
                     Err(Error::invalid("a path of the local file system has no storage options")
                         .in_file(path))
@@ -426,6 +428,20 @@ impl StepFolder {
     }
 }
 
+/// A path with the home folder in the place of a `~` that begins it. `~name` stays: it may well be a name.
+///
+/// # Errors
+/// `InvalidArgument` if the system knows no home folder.
+fn expand_home(path: &Path) -> Result<Cow<'_, Path>> {
+    let Ok(rest) = path.strip_prefix("~") else { return Ok(Cow::Borrowed(path)) };
+    match std::env::home_dir().filter(|home| !home.as_os_str().is_empty()) {
+        Some(home) => Ok(Cow::Owned(home.join(rest))),
+        None => Err(Error::invalid("a path begins with ~, and the home folder is not known")
+            .in_file(path)
+            .help("set HOME, or give the path from the root on; a folder called ~ is ./~")),
+    }
+}
+
 /// What follows the last dot of a name, in lower case; `None` if it has none, or is no UTF-8.
 pub(crate) fn suffix_of(name: &OsStr) -> Option<String> {
     Some(Path::new(name).extension()?.to_str()?.to_ascii_lowercase())
@@ -484,6 +500,17 @@ mod tests {
         assert_eq!(local(Path::new("./gs:/x")).unwrap(), Path::new("./gs:/x"));
         for url in ["memory://bucket/x", "s3://bucket/x", "hdfs://host/x"] {
             assert_eq!(local(Path::new(url)).unwrap_err().kind(), ErrorKind::Unsupported, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_tilde_is_the_home_folder() {
+        let home = std::env::home_dir().unwrap();
+        let of = |path: &str| Location::parse(Path::new(path)).unwrap().local_path().unwrap().to_owned();
+        assert_eq!(of("~/runs/x"), home.join("runs/x"));
+        assert_eq!(of("~"), home);
+        for path in ["./~/x", "a/~", "~x", "/~/x"] {
+            assert_eq!(of(path), Path::new(path));
         }
     }
 

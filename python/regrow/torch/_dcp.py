@@ -39,7 +39,7 @@ from ._library import torch
 from ._nested import PATHS, paths_of, paths_text
 from ._objects import pack, unpack
 from ._read import Asked, Opened
-from ._save import with_record
+from ._save import laid_out, with_record
 
 dcp: Any = importlib.import_module("torch.distributed.checkpoint")
 _metadata: Any = importlib.import_module("torch.distributed.checkpoint.metadata")
@@ -141,7 +141,9 @@ class StorageWriter(_storage.StorageWriter):  # type: ignore[misc]
             else:
                 tree[name] = objects[name].tree
                 record |= objects[name].record
-        told = with_record(options, Encoded(tree, record), **{PATHS: paths_text(planned.paths)})
+        told = with_record(
+            laid_out(options, self._path or ""), Encoded(tree, record), **{PATHS: paths_text(planned.paths)}
+        )
         self.report = save_tree(self._path or "", tree, progress=False, **told)
         done = torch.futures.Future()
         done.set_result([_storage.WriteResult(item.index, 0, None) for item in plan.items])

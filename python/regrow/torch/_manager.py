@@ -90,7 +90,7 @@ class Manager(PytreeManager):
             if isinstance(item, (Json, Files)):
                 continue
             encoded = encode(item)
-            layout = own.get(name, {}).get("layout", self._options.get("layout", "regrow"))
+            layout = own.get(name, {}).get("layout") or self._options.get("layout") or "regrow"
             told = with_record({"layout": layout, "metadata": own.get(name, {}).get("metadata")}, encoded)
             trees[name] = encoded.tree
             own[name] = {**own.get(name, {}), **{key: value for key, value in told.items() if key != "layout"}}

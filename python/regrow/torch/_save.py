@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, Unpack
 
-from .. import _job
+from .. import _job, _native
 from .._errors import InvalidArgumentError, RegrowError
 from .._keywords import SAVE, SaveOptions
-from .._location import StrPath
+from .._location import StrPath, place
 from .._progress import Progress
 from .._report import SaveReport
 from .._save import save as save_tree
@@ -44,7 +44,7 @@ def save(path: StrPath, obj: Any, *, progress: Progress = None, **options: Unpac
         RegrowError: as `regrow.save`.
     """
     encoded = checked("save", path, ["progress"], options, lambda: encode(obj))
-    return save_tree(path, encoded.tree, progress=progress, **with_record(options, encoded))
+    return save_tree(path, encoded.tree, progress=progress, **with_record(laid_out(options, path), encoded))
 
 
 def checked(name: str, path: StrPath, own: list[str], options: SaveOptions, make: Callable[[], T]) -> T:
@@ -59,12 +59,19 @@ def checked(name: str, path: StrPath, own: list[str], options: SaveOptions, make
         raise
 
 
+def laid_out(options: SaveOptions, path: StrPath) -> SaveOptions:
+    """The keywords of a save, with the layout that the suffix of its path chooses where none is named."""
+    at = place("path", path, options.get("storage_options"))
+    layout = options.get("layout") or _native.layout_for(at)
+    return {**options, "layout": layout}
+
+
 def with_record(options: SaveOptions, encoded: Encoded, **more: str) -> SaveOptions:
     """The keywords of the save, with the record in the metadata."""
     metadata = options.get("metadata")
     if metadata is not None and not isinstance(metadata, dict):
         raise InvalidArgumentError(f"metadata is {type(metadata).__qualname__}\n  expected a dict, or None")
-    layout = options.get("layout", "regrow")
+    layout = options.get("layout") or "regrow"
     told = {**(metadata or {}), **more, RECORD: record_text(encoded.record)}
     made: SaveOptions = {**options}
     if layout == "safetensors":

@@ -23,7 +23,7 @@ from .._keywords import SAVE, SaveOptions
 from .._location import StrPath, places, shown
 from .._report import SaveReport
 from ._encode import encode
-from ._save import checked, with_record
+from ._save import checked, laid_out, with_record
 
 
 class AsyncSave:
@@ -113,7 +113,7 @@ def async_save(path: StrPath, obj: Any, **options: Unpack[SaveOptions]) -> Async
         LeafTypeError: for what cannot be written without pickle. Other failures are for the handle to say.
     """
     encoded = checked("async_save", path, [], options, lambda: encode(obj))
-    told = with_record(options, encoded)
+    told = with_record(laid_out(options, path), encoded)
     at = places(options.get("storage_options"), path=path)["path"]
     return _of_this_process().save(shown(at), path, encoded.tree, told)
 

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use regrow::engine::{
-    CastRule, ConvertOptions, ConvertPlan, ConvertRules, PlannedLeaf, RenameRule, ReshapeRule, TransposeRule,
-    plan_convert,
+    CastRule, ConvertOptions, ConvertPlan, ConvertRules, Layout, PlannedLeaf, RenameRule, ReshapeRule,
+    TransposeRule, plan_convert,
 };
 use regrow::formats::{Loss, LossKind};
 use regrow::location::Location;
@@ -30,7 +30,8 @@ pub struct Convert {
     /// The checkpoint to make.
     #[arg(value_name = "DST")]
     target: PathBuf,
-    /// The layout to write: regrow (the default), orbax, flax, equinox, pytree_data, trak, safetensors or npy.
+    /// The layout to write: regrow, orbax, flax, equinox, pytree_data, trak, safetensors or npy. Without it the suffix of
+    /// DST chooses (.safetensors, .npz, .npy, .msgpack, .eqx), or it is regrow.
     #[arg(short, long, value_name = "LAYOUT")]
     layout: Option<String>,
     /// A TOML file of rules: layout, options, only, lossy, rename, cast, transpose, reshape. What the command line says
@@ -197,6 +198,10 @@ impl Convert {
                 rules.options = Map::new();
             }
             rules.layout = Some(layout.clone());
+        }
+        if rules.layout.is_none() {
+            let chosen = Layout::for_target(&globals.locate(&self.target)?)?;
+            rules.layout = Some(chosen.name().to_owned());
         }
         for text in &self.options {
             let (name, value) = split(text, "NAME=VALUE")?;

@@ -8,12 +8,22 @@ use crate::error::{Error, Result};
 use crate::formats::Format;
 use crate::formats::refusals::Refusals;
 use crate::location::Location;
+use crate::options::refuse_folder_named_like_a_file;
 use crate::storage::{Publication, PublishOptions, Target};
 use crate::tree::{Leaf, LeafKind, Tree};
 
 /// Errs where nothing may be saved at a location. Looks again if another save replaces what is there meanwhile.
 pub(super) fn check_place(at: &Location, options: &SaveOptions) -> Result<()> {
     Retries::until_unreplaced(|| replace::check_place(at, options))
+}
+
+/// Errs if the layout would make a folder under the name of a file.
+pub(super) fn check_name(at: &Location, options: &SaveOptions) -> Result<()> {
+    let format = options.layout.format();
+    if options.replace_any_file || format.target(at, options) != Target::Folder {
+        return Ok(());
+    }
+    refuse_folder_named_like_a_file(at, format.name())
 }
 
 /// Begins the checkpoint of a save; as [`check_place`], where another save is at work.

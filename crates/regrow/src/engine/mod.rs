@@ -83,7 +83,7 @@ mod verify;
 pub use crate::options::{
     AboutCheckpoint, BUDGET_DEFAULT_BYTES, ByteSize, Compression, DataFormat, Layout, LeafChunking,
     LoadOptions, OpenOptions, OrbaxOptions, RegionOptions, RegrowOptions, SaveOptions, TemplateLeaf,
-    VerifyOptions,
+    VerifyOptions, refuse_folder_named_like_a_file,
 };
 pub use crate::report::{Finding, SaveReport, UnprotectedFile, VerifyReport};
 pub use crate::text::format_bytes;

@@ -19,7 +19,9 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::checks::{check_leaves, check_options, check_place, check_rules, how_published, publish};
+use super::checks::{
+    check_leaves, check_name, check_options, check_place, check_rules, how_published, publish,
+};
 use super::side_files::SideFiles;
 use super::{SaveOptions, SaveReport};
 use crate::array::{Array, Shape};
@@ -191,6 +193,7 @@ fn check<'f>(
 ) -> Result<&'f dyn ManyWriters> {
     check_options(format, options)?;
     if writer.rank == 0 {
+        check_name(at, options)?;
         check_place(at, options)?;
     }
     check_rules(tree, options)?;

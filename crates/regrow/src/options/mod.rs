@@ -19,6 +19,7 @@ mod npy;
 mod pytree_data;
 mod regrow;
 mod safetensors;
+mod suffixes;
 mod trak;
 
 pub use equinox::EquinoxOptions;
@@ -27,6 +28,7 @@ pub use npy::{Form, NpyOptions};
 pub use pytree_data::{DATA_SUFFIX, MANIFEST_SUFFIX, PytreeDataOptions};
 pub use regrow::{DataFormat, RegrowOptions};
 pub use safetensors::{ByteSize, LENGTH_LEN_BYTES, SafetensorsOptions};
+pub use suffixes::refuse_folder_named_like_a_file;
 pub use trak::TrakOptions;
 
 /// Extra memory of a save or a load where the caller sets no budget.

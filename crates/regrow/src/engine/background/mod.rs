@@ -41,8 +41,8 @@ pub use self::handle::SaveHandle;
 use self::job::{Job, TreeWork, Work};
 pub use self::options::{AsyncOptions, BeforeCommit, Blocked, CopyLeaves, OnEnd, REFER_FROM_BYTES, WhenBusy};
 use self::snapshot::Pool;
-use super::SaveOptions;
 use super::checks::check_rules;
+use super::{Layout, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::ToLocation;
 use crate::monitor::Progress;
@@ -51,12 +51,15 @@ use crate::tree::{Leaf, Pytree, Tree};
 /// Saves that wait in the queue at most; beyond that a save waits, whatever [`WhenBusy`] says.
 pub const QUEUE_LEN_MAX: usize = 8;
 
-/// Saves a value at `path` in the background, with a saver of its own.
+/// Saves a value at `path` in the background, with a saver of its own. The suffix of `path` chooses the layout, as in
+/// [`save`](crate::save()).
 ///
 /// # Errors
 /// As [`AsyncSaver::save`].
 pub fn save_async<P: Pytree>(path: impl ToLocation, value: &P) -> Result<SaveHandle> {
-    save_async_with(path, value, &AsyncOptions::default())
+    let at = path.to_location()?;
+    let save = SaveOptions { layout: Layout::for_target(&at)?, ..SaveOptions::default() };
+    save_async_with(at, value, &AsyncOptions { save, ..AsyncOptions::default() })
 }
 
 /// [`save_async`] with options.
