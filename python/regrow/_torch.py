@@ -48,7 +48,10 @@ def dtype_number(tensor: Any) -> int:
     """
     number = _dtypes().get(tensor.dtype)
     if number is None:
-        raise Refused(f"is a tensor of dtype {tensor.dtype}, which cannot be stored", "save tensor.view(torch.uint8)")
+        raise Refused(
+            f"is a tensor of dtype {tensor.dtype}, which cannot be stored",
+            "save tensor.view(torch.uint8), or another dtype of its size",
+        )
     return number
 
 

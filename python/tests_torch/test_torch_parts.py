@@ -150,7 +150,7 @@ def test_only_that_is_read_which_is_asked_for(tmp_path: Path) -> None:
 def test_a_part_whose_memory_is_another_ones(tmp_path: Path) -> None:
     base = torch.arange(6.0)
     obj = collections.OrderedDict(
-        base=base, view=base[2:], again=base, one=base[:4].view(2, 2).t(), odd=torch.ones(2, dtype=torch.complex32),
+        base=base, view=base[2:], again=base, one=base[:4].view(2, 2).t(), odd=torch.ones(2, dtype=torch.complex64),
         pairs={(1, 2): torch.ones(3), None: base[1:]},
     )  # fmt: skip
     regrow.torch.save(tmp_path / "a", obj)

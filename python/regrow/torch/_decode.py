@@ -53,6 +53,12 @@ def record_of(metadata: Any) -> dict[str, dict[str, Any]]:
     return entries
 
 
+def misfit(error: Exception, place: str) -> CorruptError:
+    """The error for a record that does not fit what is stored at a place."""
+    what = f"the record {RECORD!r} does not fit what is stored: {type(error).__name__}: {error}"
+    return CorruptError(f"{what}\n  leaf {place}", leaf=place)
+
+
 def children_of(node: Any) -> Iterator[tuple[Key, Any]]:
     """The children of a container of the checkpoint, by key."""
     if isinstance(node, (dict, Node)):
@@ -108,8 +114,7 @@ class Decoder:
             kind = entry.get("is")
             made = self._tensor(node, entry) if kind is None else _KINDS[kind](self._plain(node, keys), entry)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
-            what = f"the record {RECORD!r} does not fit what is stored: {type(error).__name__}: {error}"
-            raise CorruptError(f"{what}\n  leaf {shown(keys)}", leaf=shown(keys)) from None
+            raise misfit(error, shown(keys)) from None
         self._made[place] = made
         return made
 
@@ -137,8 +142,6 @@ class Decoder:
             tensor = view_of(self._value_of(self._numbers[entry["of"]]), entry["view"])
         else:
             tensor = self._value_of(node)
-            if "bits" in entry:
-                tensor = view_of(tensor, entry["bits"])
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"a tensor is expected, found {type(tensor).__qualname__}")
         if "stride" in entry:

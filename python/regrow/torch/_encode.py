@@ -27,7 +27,7 @@ from .._errors import InvalidArgumentError, LeafTypeError, LimitError
 from .._tree import INT64_MAX, INT64_MIN
 from ._library import torch
 from ._pointers import Key, Keys, pointer, shown
-from ._ties import Seen, Stored, stored
+from ._ties import Seen, ties
 
 DEPTH_MAX = 100
 NUMBERS_LEN_MIN = 32
@@ -53,22 +53,19 @@ def encode(obj: Any, keys: Keys = ()) -> Encoded:
     Raises:
         LeafTypeError: for what cannot be written without pickle, with its key path.
     """
-    walk = Walk({})
+    walk = Walk()
     tree = walk.encoded(obj, keys)
-    replaced = stored(walk.tensors)
-    if replaced:
-        walk = Walk(replaced)
-        tree = walk.encoded(obj, keys)
+    for at, entry in ties(walk.tensors).items():
+        walk.tie(at, entry)
     return Encoded(tree, walk.record)
 
 
 class Walk:
     """A walk through an object; tensors are numbered in its order."""
 
-    def __init__(self, replaced: dict[int, Stored]) -> None:
+    def __init__(self) -> None:
         self.tensors: list[Seen] = []
         self.record: dict[str, dict[str, Any]] = {}
-        self._replaced = replaced
         self._trail: set[int] = set()
 
     def encoded(self, value: Any, keys: Keys) -> Any:
@@ -97,19 +94,20 @@ class Walk:
         return value
 
     def _tensor(self, tensor: Any, keys: Keys) -> Any:
-        at = len(self.tensors)
         self.tensors.append(Seen(keys, tensor))
         entry = _tensor_entry(tensor, keys)
-        replaced = self._replaced.get(at)
-        if replaced is not None:
-            if "same" in replaced.entry:
-                entry = {}
-            else:
-                entry.pop("stride", None)
-            tensor, entry = replaced.value, entry | replaced.entry
         if entry:
             self.record[pointer(keys)] = entry
         return tensor
+
+    def tie(self, at: int, entry: dict[str, Any]) -> None:
+        """Notes what memory the tensor of that number shares."""
+        place = pointer(self.tensors[at].keys)
+        if "same" not in entry:
+            own = self.record.get(place, {})
+            own.pop("stride", None)
+            entry = own | entry
+        self.record[place] = entry
 
     def _container(self, value: Any, keys: Keys) -> Any:
         if id(value) in self._trail:

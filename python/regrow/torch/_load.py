@@ -104,6 +104,6 @@ def load(
 
 def _tensors_of(like: Any) -> dict[Any, Any]:
     """The tensors of a template by key path."""
-    walk = Walk({})
+    walk = Walk()
     walk.encoded(like, ())
     return {seen.keys: seen.tensor for seen in walk.tensors}

@@ -38,8 +38,6 @@ def _packed(node: Any) -> Any:
         return ["named", [_type_name(cls), *cls._fields], [_packed(child) for child in node]]
     if cls in (list, tuple):
         return [cls.__name__, None, [_packed(child) for child in node]]
-    if node is ...:
-        return ["dots", None, []]
     return ["leaf", None, [_torch.memory(node) if _torch.is_tensor(node) else node]]
 
 
@@ -51,8 +49,6 @@ def _unpacked(packed: Any) -> Any:
     if kind == "leaf":
         (leaf,) = children
         return np.array(leaf) if isinstance(leaf, np.ndarray) else leaf
-    if kind == "dots":
-        return ...
     made = [_unpacked(child) for child in children]
     if kind == "named":
         cls = named_tuple_class(about[0], tuple(about[1:]))

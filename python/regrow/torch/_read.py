@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,12 +16,13 @@ from .._regions import Reading
 from .._report import Stages
 from .._torch_fill import TorchTensors, Wish
 from .._tree import unflatten
-from ._decode import RECORD, Decoder, children_of, is_container, leaves_of, record_of, view_of
+from ._decode import RECORD, Decoder, children_of, is_container, leaves_of, misfit, record_of, view_of
 from ._library import torch
 from ._locations import Move
 from ._mapped import Maps
 from ._pointers import Keys, pointer, shown
 from ._select import marked
+from ._ties import storage_len_max
 
 
 class Asked(NamedTuple):
@@ -55,12 +57,11 @@ class Opened:
             if self._is_tensor(leaf, place) and self._dtypes[leaf] in torch_dtypes
         }
         """torch's dtypes of the leaves that are tensors. Those that torch has no dtype for stay NumPy's."""
-        self._tied = [leaf for leaf, place in self._places.items() if self._is_tied(place)]
-        """Leaves that have nothing of their own."""
+        self._tied = {leaf for leaf, place in self._places.items() if self._is_tied(place)}
+        """Leaves that are made of others: their own numbers are not read."""
 
     def _is_tensor(self, leaf: int, place: str) -> bool:
-        is_array = self._kinds[leaf] in (NUMPY_ARRAY, JAX_ARRAY)
-        return is_array and "is" not in self._entries.get(place, {}) and not self._is_tied(place)
+        return self._kinds[leaf] in (NUMPY_ARRAY, JAX_ARRAY) and "is" not in self._entries.get(place, {})
 
     def _is_tied(self, place: str) -> bool:
         entry = self._entries.get(place, {})
@@ -91,10 +92,10 @@ class Opened:
 
     def _values(self, leaves: set[int], asked: Asked) -> dict[int, Any]:
         """Leaves by number: tensors where they are wanted, the others as `regrow.load` gives them."""
-        tensors = [leaf for leaf in self._tensor_dtypes if leaf in leaves]
-        sharing = [leaf for leaf in tensors if self._is_of_torch and "storage" in self._entry_of(leaf)]
-        with self.reading(asked, sum(map(self._len_bytes, leaves))) as reading:
-            wanted = tensors if asked.mmap else sharing
+        tensors = [leaf for leaf in self._tensor_dtypes if leaf in leaves and leaf not in self._tied]
+        sharing = [leaf for leaf in tensors if "storage" in self._entry_of(leaf)]
+        with self.reading(asked, sum(map(self._len_bytes, leaves - self._tied))) as reading:
+            wanted = tensors if asked.mmap else sharing if self._is_of_torch else []
             watch = reading.watch(sum(map(self._len_bytes, wanted)))
             maps = Maps(self._native, wanted, asked.verify, watch)
             made = self._in_storages(sharing, maps, asked)
@@ -114,7 +115,9 @@ class Opened:
         """Tensors of a file of torch.save that share storages, or have gaps there: in such storages again, as far as
         those are mapped."""
         storages: dict[int, Any] = {}
-        made = {}
+        made: dict[int, Any] = {}
+        if not self._is_of_torch:
+            return made
         for leaf in leaves:
             entry = self._entry_of(leaf)
             number, view = entry["storage"], entry["view"]
@@ -128,26 +131,35 @@ class Opened:
 
     def _filled(self, leaves: Sequence[int], found: Mapping[int, Any], asked: Asked) -> dict[int, Any]:
         """The same of tensors that were read, each for itself: in storages that are made of them."""
-        storages: dict[int, Any] = {}
+        storages: dict[str, Any] = {}
+        lens: dict[str, int] = defaultdict(int)
+        for leaf in self._tensor_dtypes:
+            lens[str(self._entry_of(leaf).get("storage"))] += self._len_bytes(leaf)
         made = {}
         for leaf in leaves:
             entry = self._entry_of(leaf)
-            number = entry["storage"]
-            if number not in storages:
-                storage = torch.zeros(entry["len"], dtype=torch.uint8)
-                storages[number] = asked.move(storage, self._location_of(leaf))
-            view = made[leaf] = view_of(storages[number], entry["view"])
-            value = found[leaf]
-            for axis, step in enumerate(view.stride()):
-                if step == 0 and view.shape[axis]:
-                    # Elements that are one.
-                    view, value = view.narrow(axis, 0, 1), value.narrow(axis, 0, 1)
-            view.copy_(value)
+            at = str(entry["storage"])
+            try:
+                len_bytes = entry["len"]
+                if at not in storages:
+                    if not self._is_of_torch and not 0 <= len_bytes <= storage_len_max([lens[at]]):
+                        raise ValueError(f"a storage of {len_bytes} bytes for tensors of {lens[at]}")
+                    storage = torch.zeros(len_bytes, dtype=torch.uint8)
+                    storages[at] = asked.move(storage, self._location_of(leaf))
+                view = made[leaf] = view_of(storages[at], entry["view"])
+                value = found[leaf]
+                for axis, step in enumerate(view.stride()):
+                    if step == 0 and view.shape[axis]:
+                        # Elements that are one.
+                        view, value = view.narrow(axis, 0, 1), value.narrow(axis, 0, 1)
+                view.copy_(value)
+            except (KeyError, TypeError, ValueError, RuntimeError) as error:
+                raise misfit(error, self._places[leaf]) from None
         return made
 
     def load_like(self, likes: Mapping[Keys, Any], asked: Asked) -> Any:
         """All of it, with tensors as in a template: mesh, placements, device."""
-        sources = self._sources()
+        sources = {self._places[leaf]: leaf for leaf in self._tensor_dtypes}
         wanted = {pointer(keys): (keys, like) for keys, like in likes.items()}
         _check_names(sources, wanted)
         wishes: list[Wish] = []
@@ -185,7 +197,7 @@ class Opened:
         tensors: dict[str, int] = {}
         objects: dict[str, tuple[Keys, Any]] = {}
         self._paths: dict[str, Keys] = {}
-        sources = self._sources()
+        sources = {self._places[leaf]: leaf for leaf in self._tensor_dtypes}
         pending: list[tuple[Keys, Any]] = [((), self._tree)]
         while pending:
             keys, node = pending.pop()
@@ -241,7 +253,7 @@ class Opened:
         if not parts:
             return {}
         below = {leaf for _, node in parts.values() for leaf in self._needed(node)}
-        found = self._read_all(self._made(below & set(self._tensor_dtypes)), asked, below)
+        found = self._read_all(self._made(below & set(self._tensor_dtypes) - self._tied), asked, below)
         decoder = Decoder(self._entries, found.__getitem__, self._numbers)
         return {name: decoder.decoded(node, keys) for name, (keys, node) in parts.items()}
 
@@ -255,34 +267,6 @@ class Opened:
             wishes.append(Wish(leaf, leaf, self._dtypes[leaf], shape, like))
         return TorchTensors(wishes, lambda leaf: self._native.paths()[leaf], in_place=False)
 
-    def _sources(self) -> dict[str, int]:
-        """For each tensor the leaf that has its elements."""
-        sources = {self._places[leaf]: leaf for leaf in self._tensor_dtypes}
-        apart = []
-        for place, entry in self._entries.items():
-            if "same" in entry:
-                sources[place] = sources[entry["same"]]
-            elif "of" in entry:
-                base, view = sources[entry["of"]], entry["view"]
-                is_whole = (
-                    view["offset"] == 0
-                    and tuple(view["shape"]) == tuple(self._shapes[base])
-                    and view["dtype"] == str(self._tensor_dtypes[base]).removeprefix("torch.")
-                    and torch.empty_strided(view["shape"], view["stride"], device="meta").is_contiguous()
-                )
-                sources[place] = base
-                apart += [] if is_whole else [place]
-            elif "bits" in entry:
-                apart.append(place)
-        if apart:
-            help = "load it without `like`"
-            listed = "\n    ".join(apart)
-            raise UnsupportedError(
-                f"tensors that are parts of each other cannot be loaded like others:\n    {listed}\n  help: {help}",
-                help=help,
-            )
-        return sources
-
     def _len_bytes(self, leaf: int) -> int:
         return math.prod(self._shapes[leaf]) * DTYPES[self._dtypes[leaf]].itemsize
 
@@ -294,7 +278,7 @@ class Opened:
 
     def _read(self, tensors: TorchTensors, reading: Reading, leaves: set[int], asked: Asked) -> dict[int, Any]:
         """These tensors by number, and of the leaves those that are none."""
-        others = leaves - set(self._tensor_dtypes) - set(self._tied)
+        others = leaves - set(self._tensor_dtypes)
         unread = [leaf for leaf in self._places if leaf not in others]
         structure, columns = self._native.load(
             *([], [], None, False, not asked.verify, False, asked.budget),
