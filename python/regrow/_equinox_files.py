@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import _native
+from ._duck import own_attribute
 from ._equinox_likes import (
     Kind,
     Problem,
@@ -92,7 +93,7 @@ def _trailer(pytree: Any, leaves: list[Any], record_of: list[int | None]) -> Tra
         if kinds[at] == PRNG_KEY:
             impl = leaf.impl if isinstance(leaf, PrngKey) else imported("jax").random.key_impl(leaf)
             implementations[at] = str(impl)
-        dtype = getattr(leaf, "dtype", None)
+        dtype = own_attribute(leaf, "dtype")
         if isinstance(dtype, np.dtype) and is_ml_dtype(dtype) and dtype.name in _native.DTYPES:
             dtypes[at] = dtype.name
     return own.structure, bytes(kinds), values, implementations, dtypes

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from ._duck import has, own_attribute
 from ._equinox_pytrees import Path, imported, keystr
 from ._equinox_records import PYTHON_NUMBERS, Options, is_ml_dtype
 from ._nodes import PrngKey
@@ -65,7 +66,7 @@ def kind_of(leaf: Any, options: Options) -> Kind:
         return Kind.KEY if is_key else Kind.JAX
     if isinstance(leaf, np.ndarray):
         return Kind.NUMPY
-    if isinstance(leaf, (*PYTHON_NUMBERS, np.generic)) or hasattr(leaf, "__jax_array__"):
+    if isinstance(leaf, (*PYTHON_NUMBERS, np.generic)) or has(leaf, "__jax_array__"):
         return Kind.NUMBER
     return Kind.KEY if options.prng_keys and isinstance(leaf, PrngKey) else Kind.SKIP
 
@@ -75,7 +76,7 @@ def kind_of(leaf: Any, options: Options) -> Kind:
 
 def read_as(stored: np.dtype[Any], like: Any) -> np.dtype[Any]:
     """The dtype of a record in the hands of a leaf: bytes that have lost the name of their dtype get it back."""
-    wanted: Any = getattr(like, "dtype", None)
+    wanted: Any = own_attribute(like, "dtype")
     if stored.kind == "V" and stored.names is None and stored.subdtype is None and not is_ml_dtype(stored):
         if isinstance(wanted, np.dtype) and is_ml_dtype(wanted) and wanted.itemsize == stored.itemsize:
             stored = wanted

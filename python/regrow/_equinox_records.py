@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from . import _native
+from ._duck import has
 from ._equinox_pytrees import imported
 from ._errors import RegrowError
 from ._leaves import dtype_of_descr
@@ -91,7 +92,7 @@ def to_record(leaf: Any, options: Options) -> Record | None:
         array = leaf.data
     elif jax is not None and isinstance(leaf, jax.ShapeDtypeStruct):
         raise TypeError(f"{leaf} has a shape and a dtype, but no data that could be saved")
-    elif hasattr(leaf, "__jax_array__"):
+    elif has(leaf, "__jax_array__"):
         raise TypeError(f"a {type(leaf).__name__} is no array yet: save what its __jax_array__ gives")
     else:
         return None

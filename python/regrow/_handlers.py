@@ -31,6 +31,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from ._duck import has
 from ._errors import InvalidArgumentError, LeafTypeError, MismatchError, NotFoundError
 
 TYPE_KEY = "__leaf_type__"
@@ -77,7 +78,7 @@ Claim = type[Any] | Callable[[Any], bool]
 
 
 def _is_jax_array(leaf: Any) -> bool:
-    return type(leaf).__module__.partition(".")[0] in ("jax", "jaxlib") and hasattr(leaf, "sharding")
+    return type(leaf).__module__.partition(".")[0] in ("jax", "jaxlib") and has(leaf, "sharding")
 
 
 _STANDARD: tuple[tuple[Claim, StandardHandler], ...] = (

@@ -19,6 +19,7 @@ import numpy as np
 from . import _native, _torch
 from ._dtypes import DTYPE_NUMBERS as DTYPE_NUMBERS
 from ._dtypes import DTYPES as DTYPES
+from ._duck import has
 from ._errors import CorruptError, InvalidArgumentError, LeafTypeError, RegrowError, UnsupportedError
 from ._nodes import PrngKey, UnknownLeaf
 from ._placements import Placement, placement, replicas, shards_of
@@ -181,7 +182,7 @@ def _from_other(leaf: Any, flat: Flat, at: int, notes: dict[int, str]) -> tuple[
     if _is_jax_literal(leaf):
         return NUMPY_ARRAY, np.asarray(leaf)
     name = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
-    if hasattr(leaf, "dtype") and hasattr(leaf, "shape"):
+    if has(leaf, "dtype", "shape"):
         help = "convert it to an exact numpy.ndarray or jax.Array first"
         if "ShapeDtypeStruct" in name:
             help = "it has no data: save an array"

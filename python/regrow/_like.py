@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _native, _torch
+from ._duck import has, own_attribute
 from ._errors import MismatchError, NotFoundError, UnsupportedError
 from ._handlers import LeafRegistry
 from ._leaves import (
@@ -179,7 +180,7 @@ class Template:
                 continue
             is_key = is_prng_key(like)
             impl = impl_of(like) if is_key else None
-            is_weak = bool(getattr(like, "weak_type", False))
+            is_weak = bool(own_attribute(like, "weak_type", False))
             targets.append(Target(at, leaves[at], dtypes[at], saved, wanted, sharding, impl, is_key, is_weak))
         self._coming |= {target.at for target in targets} | {place.at for place in places}
         return targets, places
@@ -265,7 +266,7 @@ class Template:
             return Wanted(DTYPE_NUMBERS[leaf.dtype], (), lambda value, _at: _array(value)[()])
         if _torch.is_tensor(leaf):
             return self._wanted_torch(leaf, at)
-        dtype, shape = getattr(leaf, "dtype", None), getattr(leaf, "shape", None)
+        dtype, shape = own_attribute(leaf, "dtype"), own_attribute(leaf, "shape")
         if isinstance(dtype, np.dtype) and isinstance(shape, tuple):
             want = self._wanted_array(dtype, tuple(map(int, shape)), at)
             if isinstance(leaf, np.generic):
@@ -279,7 +280,7 @@ class Template:
         if is_prng_key(leaf):
             jax = sys.modules["jax"]
             leaf = jax.eval_shape(jax.random.key_data, leaf)
-        elif leaf.shape == () and getattr(leaf, "weak_type", False):
+        elif leaf.shape == () and own_attribute(leaf, "weak_type", False):
             self._numbers[at] = None
             return Wanted(None, (), self._weak_number)
         return Wanted(self._number_of(np.dtype(leaf.dtype), at), tuple(leaf.shape), _array_at)
@@ -307,7 +308,7 @@ class Template:
             return Wanted(self._number_of(dtype, at), shape, _array_at)
 
         def make(value: Any, _at: int) -> Any:
-            stored = f"stored {value.dtype} of shape {list(value.shape)}" if hasattr(value, "dtype") else "stored text"
+            stored = f"stored {value.dtype} of shape {list(value.shape)}" if has(value, "dtype") else "stored text"
             if stored == "stored text" or (value.dtype, value.shape) != (dtype, shape):
                 if stored == "stored text" or (_in_order(value.dtype), value.shape) != (_in_order(dtype), shape):
                     raise Differs(f"template {dtype} of shape {list(shape)}, {stored}")
@@ -347,7 +348,7 @@ def _check_implementation(leaf: Any, loaded: LoadedLeaves, at: int) -> None:
         return
     if isinstance(leaf, PrngKey):
         wanted = leaf.impl
-    elif "jax" in sys.modules and hasattr(leaf, "dtype") and is_prng_key(leaf):
+    elif "jax" in sys.modules and has(leaf, "dtype") and is_prng_key(leaf):
         wanted = impl_of(leaf)
     else:
         return

@@ -10,6 +10,7 @@ import numpy as np
 
 from . import _arguments, _native, _options
 from ._collector import Paused
+from ._duck import has
 from ._errors import InvalidArgumentError, LeafTypeError, NotFoundError
 from ._handlers import LeafRegistry
 from ._leaves import DTYPE_NUMBERS, DTYPES, JAX_ARRAY, NUMPY_ARRAY, PRNG_KEY, LoadedLeaves, from_native
@@ -232,7 +233,7 @@ def _with_impl(native: _native.Checkpoint, target: Target) -> Target:
 def _check_alone(targets: Iterable[Target], tensors: Iterable[Any]) -> None:
     """Refuses to salvage arrays of which other processes hold parts: each would decide alone what is lost."""
     is_shared = any(target.sharding is not None and not target.sharding.is_fully_addressable for target in targets)
-    if is_shared or any(hasattr(tensor, "placements") for tensor in tensors):
+    if is_shared or any(has(tensor, "placements") for tensor in tensors):
         help = "`regrow.convert(..., salvage=True)` makes a checkpoint of what is intact, which all of them can load"
         what = "`salvage` is for one process, and some arrays of the template are spread over several"
         raise InvalidArgumentError(f"{what}\n  help: {help}", help=help)

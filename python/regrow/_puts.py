@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ._duck import has
 from ._regions import box_of
 
 
@@ -56,12 +57,12 @@ class Puts:
         """The same array with the weak type of JAX, which yields to the dtypes that it is computed with: the dtype of a
         result depends on it. Its memory is that of `array`. Where JAX has no such function any more, it is `array`."""
         shards = array.addressable_shards
-        if self._put is None or not shards or not hasattr(array, "aval"):
+        if self._put is None or not shards or not has(array, "aval"):
             return array
         description = array.aval.update(weak_type=True)
         parts, devices = [shard.data for shard in shards], [shard.device for shard in shards]
         return self._put(description, array.sharding, parts, devices, bool(array.committed))
 
     def _keep(self, kind: tuple[Any, ...], made: Any, devices: list[Any]) -> None:
-        if self._put is not None and hasattr(made, "aval") and hasattr(made, "committed"):
+        if self._put is not None and has(made, "aval", "committed"):
             self._kinds[kind] = _Kind(made.aval, made.sharding, devices, bool(made.committed))

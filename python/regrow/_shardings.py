@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _native
+from ._duck import has, own_attribute
 from ._errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from ._leaves import DTYPES
 from ._meshes import Box
@@ -69,7 +70,7 @@ def shardings_by_leaf(shardings: Any, paths: list[str]) -> dict[int, Any]:
     flat = flatten(shardings)
     globs = ["**" if path == "." else path for path in _native.paths(flat.structure)]
     for glob, leaf in zip(globs, flat.leaves, strict=True):
-        if not hasattr(leaf, "device_set"):
+        if not has(leaf, "device_set"):
             raise InvalidArgumentError(f"shardings has {leaf!r} at {glob}: that is no jax.sharding.Sharding")
     exact = dict(zip(globs, flat.leaves, strict=True))
     idle = [glob for glob in _native.idle_patterns(globs, paths) if glob not in paths and glob != "**"]
@@ -91,9 +92,9 @@ def shardings_by_leaf(shardings: Any, paths: list[str]) -> dict[int, Any]:
 
 def sharding_of(like: Any) -> Any:
     """Where a template has it; `None`, JAX' default device, for what was never put anywhere on purpose."""
-    if like is None or getattr(like, "committed", True) is False:
+    if like is None or own_attribute(like, "committed", True) is False:
         return None
-    return getattr(like, "sharding", None)
+    return own_attribute(like, "sharding")
 
 
 def impl_of(key: Any) -> Any:

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _native
+from . import _native, _torch
 from ._errors import InvalidArgumentError, MismatchError, NotFoundError
 from ._location import place
 from ._trak_arrays import OpenArrays, StoreArray
@@ -451,7 +451,7 @@ def checkpoint_digest(state: Mapping[str, Any]) -> str:
     digest = hashlib.sha256()
     for name in sorted(state):
         value = state[name]
-        if hasattr(value, "detach"):
+        if _torch.is_tensor(value):
             torch = sys.modules["torch"]
             value = value.detach().cpu().contiguous()
             head, array = f"{value.dtype}", np.asarray(value.reshape(-1).view(torch.uint8))

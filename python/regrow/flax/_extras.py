@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from .._duck import has
 from .._nodes import Node, PrngKey
 from . import _state_dict
 from ._upstream import Handlers, is_jax_array, loaded
@@ -53,7 +54,7 @@ def _state_back(target: Any, state: Any) -> Any:
         new = restored
         for key in path:
             new = new[key]
-        flat.append((path, old.replace(_as_held(old.get_value(), new)) if hasattr(old, "get_value") else new))
+        flat.append((path, old.replace(_as_held(old.get_value(), new)) if has(old, "get_value") else new))
     return nnx.from_flat_state(flat)
 
 

@@ -19,6 +19,7 @@ import regrow
 from .. import _native
 from .. import flax as serialization
 from .._checkpoint import Checkpoint
+from .._duck import own_attribute
 from .._errors import InvalidArgumentError, MismatchError
 from .._open import _open, _until_unreplaced
 from .._tree import flatten
@@ -108,7 +109,7 @@ def _restore_options(checkpointer: Any, target: Any, transforms: dict[str, Any] 
     orbax, jax = loaded("orbax.checkpoint"), loaded("jax")
     if orbax is None or jax is None:
         return {} if transforms is None else {"transforms": transforms}
-    shardings = jax.tree_util.tree_map(lambda leaf: getattr(leaf, "sharding", None), target)
+    shardings = jax.tree_util.tree_map(lambda leaf: own_attribute(leaf, "sharding"), target)
     if jax.tree_util.tree_leaves(shardings):
         args = orbax.checkpoint_utils.construct_restore_args(target, shardings, set_global_shape=False)
     else:
@@ -154,7 +155,7 @@ def _restore_what_fits(path: str, target: Any) -> Any:
     the target has JAX arrays; what it does not have stays as it is in the target."""
     flat = flatten(target)
     paths = _native.paths(flat.structure)
-    has_shardings = any(getattr(leaf, "sharding", None) is not None for leaf in flat.leaves)
+    has_shardings = any(own_attribute(leaf, "sharding") is not None for leaf in flat.leaves)
     # The load before has passed its warnings on.
     checkpoint = Checkpoint(_open(path))
     stored: dict[str, list[regrow.Leaf]] = {}
@@ -186,7 +187,7 @@ def _asked(leaf: Any, stored: regrow.Leaf | None) -> Any:
     if stored.kind == "scalar" and type(leaf) in _KINDS_OF_NUMBERS:
         is_same = stored.dtype.kind in _KINDS_OF_NUMBERS[type(leaf)]
     else:
-        is_same = getattr(leaf, "shape", None) == stored.shape and getattr(leaf, "dtype", None) == stored.dtype
+        is_same = own_attribute(leaf, "shape") == stored.shape and own_attribute(leaf, "dtype") == stored.dtype
     # A zero that takes no memory, whatever its shape.
     return leaf if is_same else np.broadcast_to(np.zeros((), stored.dtype), stored.shape)
 
@@ -196,7 +197,7 @@ _KINDS_OF_NUMBERS = {bool: "b", int: "iu", float: "f", complex: "c"}
 
 def _as_target(value: Any, leaf: Any, has_shardings: bool) -> Any:
     """What Orbax makes of a stored value whose form differs from that of the target's leaf."""
-    sharding = getattr(leaf, "sharding", None)
+    sharding = own_attribute(leaf, "sharding")
     if sharding is not None:
         is_committed = not is_jax_array(leaf) or leaf.committed
         return loaded("jax").device_put(value.astype(leaf.dtype), sharding if is_committed else None)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._duck import own_attribute
 from .._errors import MismatchError
 from .._nodes import PrngKey
 from .._text import counted
@@ -110,7 +111,7 @@ def _described(leaf: Any) -> _Leaf | None:
         return _described(leaf.data)
     if isinstance(leaf, type):
         return None
-    dtype, shape = getattr(leaf, "dtype", None), getattr(leaf, "shape", None)
+    dtype, shape = own_attribute(leaf, "dtype"), own_attribute(leaf, "shape")
     if dtype is None or not isinstance(shape, tuple):
         return None
     return _Leaf("array", getattr(dtype, "name", str(dtype)), shape)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
+from .._duck import has, is_a, own_attribute
+from ._errors import StructureError
 from ._jax import jax
-from .tree import is_empty_node, tuple_path_from_keypath
+from .tree import KeyPath, is_empty_node, tuple_path_from_keypath
 
 PLACEHOLDER = ...
 """In a target: this leaf is not restored, and comes back as it is."""
@@ -86,16 +88,16 @@ class SingleReplicaArrayRestoreArgs(ArrayRestoreArgs):
 
 
 def is_restore_args(value: Any) -> bool:
-    """Whether it is one of these classes or of the original's, by its attributes."""
-    return hasattr(value, "restore_type") and hasattr(value, "dtype")
+    """Whether it is one of these classes or of the original's, by its class."""
+    return is_a(value, "RestoreArgs")
 
 
 def is_save_args(value: Any) -> bool:
-    """Whether it is `SaveArgs` or the original's, by its attributes."""
-    return hasattr(value, "aggregate") and hasattr(value, "dtype")
+    """Whether it is `SaveArgs` or the original's, by its class."""
+    return is_a(value, "SaveArgs")
 
 
-def by_path(tree: Any, is_args: Callable[[Any], bool]) -> dict[tuple[str, ...], Any]:
+def by_path(tree: Any, is_args: Callable[[Any], bool]) -> dict[KeyPath, Any]:
     """The save args or restore args of a tree, by key path."""
     if tree is None:
         return {}
@@ -103,14 +105,28 @@ def by_path(tree: Any, is_args: Callable[[Any], bool]) -> dict[tuple[str, ...], 
     return {tuple_path_from_keypath(keys): args for keys, args in flat if is_args(args)}
 
 
+def refuse_idle(found: Iterable[KeyPath], known: Collection[KeyPath], what: str) -> None:
+    """Refuses args that belong to no leaf: they would be ignored.
+
+    Raises:
+        StructureError: that names all of them.
+    """
+    idle = sorted("/".join(path) for path in found if path not in known)
+    if not idle:
+        return
+    help = f"give a tree of the structure of the item, such as jax.tree.map(lambda leaf: ..., item), as {what}"
+    named = "".join(f"\n    {path}" for path in idle[:20]) + ("\n    ..." if len(idle) > 20 else "")
+    raise StructureError(f"{what} name leaves that are not there:{named}\n  help: {help}", leaf=idle[0], help=help)
+
+
 def sharding_of(args: Any) -> Any:
     """The sharding that restore args ask for; `None` if they leave it to the checkpoint."""
     sharding: Any = getattr(args, "sharding", None)
     if sharding is None and getattr(args, "mesh", None) is not None and args.mesh_axes is not None:
         return jax.sharding.NamedSharding(args.mesh, args.mesh_axes)
-    if hasattr(sharding, "to_jax_sharding"):
+    if has(sharding, "to_jax_sharding"):
         return sharding.to_jax_sharding()
     if sharding is not None and not isinstance(sharding, jax.sharding.Sharding):
         # A `Format`: a layout of memory, and a sharding.
-        return getattr(sharding, "sharding", None)
+        return own_attribute(sharding, "sharding")
     return sharding

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from .._duck import has
 from . import _interfaces, _leaf_args
 from ._errors import StructureError
 from ._jax import jax
@@ -172,7 +173,7 @@ def _type_name(value: Any) -> str:
 
 
 def _cast(value: Any, dtype: Any) -> Any:
-    return value.astype(dtype) if hasattr(value, "astype") else np.asarray(value).astype(dtype)[()]
+    return value.astype(dtype) if has(value, "astype") else np.asarray(value).astype(dtype)[()]
 
 
 # ---- restores -------------------------------------------------------------------------------------------------

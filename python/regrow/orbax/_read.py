@@ -16,6 +16,7 @@ import numpy as np
 
 from .._checkpoint import Checkpoint, Leaf
 from .._collector import Paused
+from .._duck import is_a
 from .._open import open as open_checkpoint
 from .._single_replica import SingleReplica
 from . import _leaf_args, _replicas, metadata
@@ -150,9 +151,9 @@ def restore(
             type that has no handler.
     """
     stored = open_pytree(path, registry)
-    if isinstance(item, metadata.TreeMetadata) or (hasattr(item, "custom_metadata") and hasattr(item, "tree")):
+    if is_a(item, "TreeMetadata"):
         item = item.tree
-    if hasattr(restore_args, "custom_metadata") and hasattr(restore_args, "tree"):
+    if is_a(restore_args, "TreeMetadata"):
         restore_args = restore_args.tree
     if transforms is not None and item is not None:
         if restore_args is None:
@@ -162,9 +163,12 @@ def restore(
         return _restore_transformed(stored, item, restore_args, transforms, default_to_original)
     args = _leaf_args.by_path(restore_args, _leaf_args.is_restore_args)
     if item is None:
+        _leaf_args.refuse_idle(args, stored.leaves, "restore_args")
         wanted = {path: args.get(path) for path in stored.order}
         return _load(stored, wanted, stored.order, stored.structure, {}, replica=replica)
-    return restore_into(stored, Target.of(item), args, partial=partial, replica=replica)
+    target = Target.of(item)
+    _leaf_args.refuse_idle(args, target.leaves, "restore_args")
+    return restore_into(stored, target, args, partial=partial, replica=replica)
 
 
 def restore_into(
@@ -423,6 +427,7 @@ def _restore_transformed(
     order, targets, structure = Target.of(item)
     found = plan(transforms, order, stored.leaves, default_to_original=default_to_original)
     args = _leaf_args.by_path(restore_args, _leaf_args.is_restore_args)
+    _leaf_args.refuse_idle(args, targets, "restore_args")
     values = {path: leaf for path, leaf in targets.items() if path in found.kept}
     values |= load_flat(stored, args, [path for path in order if path not in found.kept | found.computed.keys()],
                          targets, found.sources)  # fmt: skip

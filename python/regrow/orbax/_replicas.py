@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import _job
 from .._coordination import Session
+from .._duck import is_a, own_attribute
 from .._errors import RegrowError
 from .._single_replica import SingleReplica
 from ._jax import jax
@@ -24,7 +25,7 @@ def chosen(registry: Any, restore_args: Iterable[Any]) -> SingleReplica | None:
     handler = array_handler(registry)
     if type(handler).__name__ != SingleReplicaArrayHandler.__name__ or jax.process_count() == 1:
         return None
-    args = [each for each in restore_args if hasattr(each, "single_replica_sharding")]
+    args = [each for each in restore_args if is_a(each, "SingleReplicaArrayRestoreArgs")]
     if not args:
         return None
 
@@ -109,7 +110,7 @@ def of_round(replica: SingleReplica | None, likes: Iterable[Any]) -> SingleRepli
 
 
 def _is_alike(replica: SingleReplica, like: Any) -> bool:
-    sharding = getattr(like, "sharding", None)
+    sharding = own_attribute(like, "sharding")
     if not isinstance(sharding, jax.sharding.NamedSharding) or not isinstance(replica.axis, int):
         return False
     names = sharding.mesh.axis_names

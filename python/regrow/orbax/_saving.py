@@ -15,6 +15,7 @@ from typing import Any
 
 from .. import _async
 from .._async import AsyncSave, AsyncSaver
+from .._duck import is_a
 from .._items import WHOLE, ItemsSave
 from .._job import Job
 from . import _interfaces, _settings
@@ -241,7 +242,7 @@ class Call:
 
 
 def _items(args: Any) -> dict[str, Any]:
-    if not hasattr(args, "items"):
+    if not is_a(args, "CompositeArgs"):
         raise ValueError(
             f"Expected args of type `Composite`; got {type(args)}"
             "\n  help: give args.Composite(name=...) with an item each"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .._duck import has, is_a, own_attribute
 from .._options import OrbaxOptions
 from .._save import save as save_pytree
 from . import _leaf_args, _legacy_transforms, _read, _settings
@@ -114,7 +115,9 @@ class PyTreeCheckpointHandler(OwnHandler):
         return self._plan(own.tree, args, own.value_types)
 
     def _plan(self, tree: Any, args: Any, value_types: dict[str, str]) -> tuple[Any, dict[str, Any]]:
-        save_args = getattr(args, "save_args", None)
+        wanted = _leaf_args.by_path(getattr(args, "save_args", None), _leaf_args.is_save_args)
+        if wanted:
+            _leaf_args.refuse_idle(wanted, _read.Target.of(args.item).leaves, "save_args")
         arrays = array_handler(self._registry)
         of_arrays = arrays.save_options() if isinstance(arrays, ArrayHandler) else {}
         options: dict[str, Any] = {
@@ -129,7 +132,7 @@ class PyTreeCheckpointHandler(OwnHandler):
                 ocdbt_target_data_file_size=getattr(args, "ocdbt_target_data_file_size", None) or None,
                 rich_types=self._rich_types,
                 write_sharding=of_arrays.get("write_sharding", True),
-                per_leaf={} if save_args is None else _chunking(save_args),
+                per_leaf=_chunking(wanted),
                 value_types=value_types,
             )
             if not self._use_compression:
@@ -137,7 +140,7 @@ class PyTreeCheckpointHandler(OwnHandler):
         elif value_types:
             kinds = ", ".join(sorted(set(value_types.values())))
             raise not_covered(f"leaves of type handlers ({kinds}) in the layout regrow", 'give use_layout("orbax")')
-        return tree if save_args is None else _cast(tree, save_args), options
+        return _cast(tree, wanted), options
 
     def check(self, tree: Any) -> None:
         """Refuses what Orbax refuses."""
@@ -171,10 +174,9 @@ class PyTreeCheckpointHandler(OwnHandler):
         return f"{HANDLERS}.pytree_checkpoint_handler.PyTreeCheckpointHandler"
 
 
-def _chunking(save_args: Any) -> dict[str, dict[str, Any]]:
+def _chunking(found: Mapping[KeyPath, Any]) -> dict[str, dict[str, Any]]:
     """Chunking by leaf; one rule for all, where all want the same."""
     rules: dict[str, dict[str, Any]] = {}
-    found = _leaf_args.by_path(save_args, _leaf_args.is_save_args)
     for path, args in found.items():
         rule = {"chunk_byte_size": args.chunk_byte_size, "shard_axes": tuple(args.shard_axes or ())}
         rules["/".join(path)] = rule
@@ -185,9 +187,8 @@ def _chunking(save_args: Any) -> dict[str, dict[str, Any]]:
     return rules
 
 
-def _cast(tree: Any, save_args: Any) -> Any:
-    """The tree with leaves of the dtypes asked for."""
-    found = _leaf_args.by_path(save_args, _leaf_args.is_save_args)
+def _cast(tree: Any, found: Mapping[KeyPath, Any]) -> Any:
+    """The tree with leaves of the dtypes that save args ask for."""
     wanted = {path: args.dtype for path, args in found.items() if args.dtype is not None}
     if not wanted:
         return tree
@@ -206,9 +207,9 @@ def _cast(tree: Any, save_args: Any) -> Any:
 
 def restore_pytree(directory: Any, args: Any, registry: Any = None) -> Any:
     """Restores what any class of arguments asks for, by its attributes."""
-    if getattr(args, "legacy_transform_fn", None) is not None:
+    if own_attribute(args, "legacy_transform_fn") is not None:
         return _legacy_transforms.restore(directory, args, registry)
-    if not hasattr(args, "restore_args"):
+    if not has(args, "restore_args"):
         return restore_standard(directory, args)
     return _read.restore(
         directory,
@@ -318,7 +319,7 @@ def restore_standard(directory: Any, args: Any) -> Any:
     if target is None:
         return _restore_with_fallback(directory, getattr(args, "fallback_sharding", None))
     strict = getattr(args, "strict", True)
-    if hasattr(target, "custom_metadata"):
+    if is_a(target, "TreeMetadata"):
         return _read.restore(directory, target, construct_restore_args(target, strict=strict))
     wanted = _read.Target.of(target)
     if type(target).__name__ != "CompositeMetadata":
@@ -371,7 +372,7 @@ def _restore_with_fallback(directory: Any, sharding: Any) -> Any:
             else _leaf_args.RestoreArgs()
         ),
         known,
-        is_leaf=lambda leaf: hasattr(leaf, "directory"),
+        is_leaf=lambda leaf: is_a(leaf, "Metadata"),
     )
     return _read.restore(directory, restore_args=args)
 

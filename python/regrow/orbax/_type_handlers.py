@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from .._duck import has
 from . import _leaf_args
 from ._errors import not_covered
 from ._interfaces import NoopFuture
@@ -212,7 +213,7 @@ class ArrayHandler(EngineHandler):
         }
 
     def _wanted(self, arg: Any) -> Any:
-        if not hasattr(arg, "sharding"):
+        if not has(arg, "sharding"):
             return _leaf_args.ArrayRestoreArgs(dtype=arg.dtype)
         return super()._wanted(arg)
 

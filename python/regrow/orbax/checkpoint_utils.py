@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .._duck import has, own_attribute
 from . import _leaf_args, metadata
 from ._errors import refusing
 from ._jax import jax
@@ -60,8 +61,8 @@ def construct_restore_args(
 
 
 def _sharding(leaf: Any) -> Any:
-    sharding: Any = getattr(leaf, "sharding", None)
-    return sharding.to_jax_sharding() if hasattr(sharding, "to_jax_sharding") else sharding
+    sharding: Any = own_attribute(leaf, "sharding")
+    return sharding.to_jax_sharding() if has(sharding, "to_jax_sharding") else sharding
 
 
 def _of_leaf(leaf: Any, sharding: Any, set_global_shape: bool, strict: bool) -> Any:

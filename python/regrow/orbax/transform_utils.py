@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
+from .._duck import is_a
 from ._leaf_args import RestoreArgs
 from .tree import KeyPath, from_flat_dict, is_empty_node, to_flat_dict
 
@@ -111,7 +112,7 @@ def apply_transformations(
 
 
 def _flat_rules(transformations: Any) -> dict[str, Any]:
-    flat = to_flat_dict(transformations, is_leaf=lambda node: hasattr(node, "use_fallback"))
+    flat = to_flat_dict(transformations, is_leaf=lambda node: is_a(node, "Transform"))
     return {"/".join(path): rule for path, rule in flat.items()}
 
 
@@ -187,7 +188,7 @@ def plan(
 
 
 def _inputs(rule: Any, stored: Collection[KeyPath]) -> dict[KeyPath, Any]:
-    if not hasattr(rule, "multi_value_fn_input_args"):
+    if not is_a(rule, "RestoreTransform"):
         raise ValueError("Must use RestoreTransform in order to use multi_value_fn during restore.")
     if rule.multi_value_fn_input_args is None:
         raise ValueError(

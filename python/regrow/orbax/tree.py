@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from .._checkpoint import Leaf
+from .._duck import has, own_attribute
 from ._errors import refusing
 from ._jax import jax
 
@@ -80,7 +81,7 @@ def get_key_name(key: Any) -> int | str:
     if isinstance(key, jax.tree_util.DictKey):
         return str(key.key)
     for name in ("key", "idx", "name"):
-        if hasattr(key, name):
+        if has(key, name):
             found: int | str = getattr(key, name)
             return found
     raise ValueError(f"Unsupported key type: {type(key)}")
@@ -229,12 +230,12 @@ def to_shape_dtype_struct(arr: Any, dtype: Any = None, scalar_dtype: Any = None,
         return arr if scalar_dtype is None else scalar_dtype(arr)
     if isinstance(arr, str) or arr is PLACEHOLDER_LEAF:
         return arr
-    shape = getattr(arr, "shape", None)
-    shape = getattr(arr, "global_shape", None) if shape is None else shape
-    if shape is None or not hasattr(arr, "dtype"):
+    shape = own_attribute(arr, "shape")
+    shape = own_attribute(arr, "global_shape") if shape is None else shape
+    if shape is None or not has(arr, "dtype"):
         raise ValueError(f"Unsupported type: {type(arr)}")
-    sharding: Any = getattr(arr, "sharding", None)
-    if hasattr(sharding, "to_jax_sharding"):
+    sharding: Any = own_attribute(arr, "sharding")
+    if has(sharding, "to_jax_sharding"):
         sharding = sharding.to_jax_sharding()
     if shape == () and type(arr).__name__ == "ScalarMetadata":
         return 0 if np.dtype(arr.dtype).kind in "iu" else 0.0

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from .. import _torch
+from .._duck import has, own_attribute
 from .._errors import InvalidArgumentError, LeafTypeError, LimitError
 from .._tree import INT64_MAX, INT64_MIN
 from ._library import torch
@@ -273,8 +274,8 @@ def _name(cls: type[Any]) -> str:
 
 _HELPS: tuple[tuple[Callable[[Any], bool], str], ...] = (
     (lambda value: isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)), "leave it out"),
-    (lambda value: callable(getattr(value, "__wrapped__", None)), "leave it out"),
-    (lambda value: hasattr(value, "state_dict"), "save its state_dict()"),
+    (lambda value: callable(own_attribute(value, "__wrapped__")), "leave it out"),
+    (lambda value: has(value, "state_dict"), "save its state_dict()"),
     (lambda value: isinstance(value, torch.Generator), "save generator.get_state()"),
     (lambda value: isinstance(value, argparse.Namespace), "save vars(...) of it"),
     (lambda value: dataclasses.is_dataclass(value), "save dataclasses.asdict(...) of it"),

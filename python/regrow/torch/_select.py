@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import _native
+from .._duck import has
 from .._errors import NotFoundError
 from .._nodes import Node
 from .._tree import _open_node
@@ -62,7 +63,7 @@ def _marked(node: Any, keys: Keys, entries: Entries, wanted: set[Keys]) -> Any:
         made = node.copy()
         made.update(children)
         return made
-    return node._make(children.values()) if hasattr(node, "_fields") else type(node)(children.values())
+    return node._make(children.values()) if has(node, "_fields") else type(node)(children.values())
 
 
 def dropped(obj: Any) -> Any:
@@ -80,12 +81,12 @@ def _dropped(obj: Any) -> Any:
             else:
                 obj[key] = left
         return obj or ...
-    if type(obj) in (list, tuple) or hasattr(obj, "_fields"):
+    if type(obj) in (list, tuple) or has(obj, "_fields"):
         children = [_dropped(child) for child in obj]
         if children and all(child is ... for child in children):
             return ...
         if type(obj) is list:
             obj[:] = children
             return obj
-        return obj._make(children) if hasattr(obj, "_fields") else tuple(children)
+        return obj._make(children) if has(obj, "_fields") else tuple(children)
     return obj

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._duck import has, own_attribute
 from ..._options import OrbaxOptions
 from .. import _leaf_args, _read, _replicas, _settings, _standard_handlers
 from .._errors import as_orbax
@@ -56,8 +57,9 @@ def save_plan(tree: Any, context: Context) -> tuple[Any, dict[str, Any]]:
     rules: dict[str, Any] = {}
     if storage.dtype is not None or scoped is not None:
         save_args = jax.tree_util.tree_map_with_path(lambda keys, leaf: _save_args(keys, leaf, storage, scoped), tree)
-        rules = _standard_handlers._chunking(save_args)
-        tree = _standard_handlers._cast(tree, save_args)
+        wanted = _leaf_args.by_path(save_args, _leaf_args.is_save_args)
+        rules = _standard_handlers._chunking(wanted)
+        tree = _standard_handlers._cast(tree, wanted)
     chunks: dict[str, Any] = {
         "chunk_byte_size": storage.chunk_byte_size,
         "shard_axes": storage.shard_axes or (),
@@ -156,12 +158,12 @@ def restore_args(leaf: Any, strict: bool) -> Any:
         return _of_type(leaf)
     if isinstance(leaf, (bool, int, float, complex, str, bytes)) and not isinstance(leaf, np.generic):
         return _leaf_args.RestoreArgs(restore_type=type(leaf))
-    if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+    if not has(leaf, "shape", "dtype"):
         raise TypeError(
             f"Unsupported abstract leaf type for loading: {type(leaf)}\n"
             "  help: give arrays, jax.ShapeDtypeStruct, numbers, text, or types of them"
         )
-    if not hasattr(leaf, "sharding"):
+    if not has(leaf, "sharding"):
         return _leaf_args.RestoreArgs(restore_type=np.ndarray, dtype=leaf.dtype)
     is_key = leaf.dtype is not None and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return _leaf_args.ArrayRestoreArgs(
@@ -177,9 +179,9 @@ def _of_type(kind: type[Any]) -> Any:
         return _leaf_args.RestoreArgs(restore_type=np.ndarray, dtype=kind)
     if issubclass(kind, (bool, int, float, complex, str, bytes, np.ndarray)):
         return _leaf_args.RestoreArgs(restore_type=kind)
-    if hasattr(kind, "sharding") or "sharding" in getattr(kind, "__annotations__", {}):
+    if has(kind, "sharding") or "sharding" in getattr(kind, "__annotations__", {}):
         return _leaf_args.ArrayRestoreArgs()
-    if hasattr(kind, "shape") or "shape" in getattr(kind, "__annotations__", {}):
+    if has(kind, "shape") or "shape" in getattr(kind, "__annotations__", {}):
         return _leaf_args.RestoreArgs(restore_type=np.ndarray)
     raise TypeError(f"Unsupported abstract leaf type for loading: {kind}")
 
@@ -193,10 +195,10 @@ def _sharding(sharding: Any) -> Any:
 
 def _as_array(leaf: Any) -> Any:
     """A NumPy array in the place of what describes one, for a look at its shape."""
-    is_described = hasattr(leaf, "shape") and not hasattr(leaf, "sharding") and not isinstance(leaf, type)
-    if not is_described or leaf.shape is None or isinstance(leaf, np.ndarray):
+    shape = own_attribute(leaf, "shape")
+    if not isinstance(shape, tuple) or has(leaf, "sharding") or isinstance(leaf, (type, np.ndarray)):
         return leaf
-    return np.broadcast_to(np.zeros(()), leaf.shape)
+    return np.broadcast_to(np.zeros(()), shape)
 
 
 # ---- metadata -------------------------------------------------------------------------------------------------
