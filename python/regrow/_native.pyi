@@ -72,7 +72,7 @@ class Cache:
 _Verified = tuple[list[_Finding], int, int, bool, list[str], int, str | None, list[tuple[str, int]]]
 """Findings, bytes read, leaves, whether there are checksums, notes, bytes nothing protects, signer, their files."""
 
-_Opening = tuple[int | None, str | None, bool, bool, bool, bool, Sequence[str]]
+_Opening = tuple[int | None, str | None, bool, bool, bool, bool, Sequence[str], bool]
 """How to open: `regrow._opening.Opening`."""
 _Place = str | Location
 

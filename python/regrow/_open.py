@@ -50,7 +50,8 @@ def load(
         path: A checkpoint, or a folder of steps.
         like: A template. Key paths, shapes and dtypes must be the same; leaves become what it holds: `jax.Array`
             with its sharding, tensors with their mesh and placements, NumPy arrays, numbers, text. What no checkpoint
-            can hold stays as it is in `like`.
+            can hold stays as it is in `like`. Where a checkpoint has lost its tree (an Orbax folder without
+            `_METADATA`), the arrays are found by the names that the template gives them.
         step: The step of a folder of steps; the newest if `None`.
         item: The item of a checkpoint of several; all of them if `None`.
         strict: As for `open`.
@@ -99,6 +100,7 @@ def load(
     report = _arguments.function("report", given["report"])
     stages = Stages(report is not None)
     opening = _opening(step, item, strict=strict, bare=bare, ignore_seal=ignore_seal, trusted_keys=trusted)
+    opening = opening._replace(by_names=like is not None)
     warned: list[str] = []
     salvaged: list[_salvage.SalvageReport] = []
 

@@ -24,6 +24,8 @@ class Opening(NamedTuple):
     ignore_seal: bool = False
     trusted_keys: tuple[str, ...] = ()
     """As hex digits."""
+    by_names: bool = False
+    """Whether a template gives the tree: arrays that have lost their own are opened by their names."""
 
 
 def keys_of(trusted_keys: TrustedKeys) -> tuple[str, ...]:

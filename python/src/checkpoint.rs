@@ -72,14 +72,16 @@ pub fn save_report(report: SaveReport) -> SaveOut {
 }
 
 /// How to open, as `regrow/_opening.py` has it: step, item, strict, bare, mapped, whether a seal is ignored, trusted keys
-/// as hex digits.
-type OpeningIn = (Option<u64>, Option<String>, bool, bool, bool, bool, Vec<String>);
+/// as hex digits, whether a template gives the tree.
+type OpeningIn = (Option<u64>, Option<String>, bool, bool, bool, bool, Vec<String>, bool);
 
 fn open_options(
-    (step, item, strict, bare, mapped, ignore_seal, keys): OpeningIn,
+    (step, item, strict, bare, mapped, ignore_seal, keys, by_names): OpeningIn,
 ) -> regrow::Result<OpenOptions> {
     let trusted_keys = keys.iter().map(|key| PublicKey::parse(key)).collect::<Result<_, _>>()?;
-    Ok(OpenOptions { step, item, strict, bare, mapped, ignore_seal, trusted_keys, ..OpenOptions::default() })
+    let own =
+        OpenOptions { step, item, strict, bare, mapped, ignore_seal, trusted_keys, ..OpenOptions::default() };
+    Ok(OpenOptions { by_names, ..own })
 }
 
 /// Opens a checkpoint of any layout: metadata only.

@@ -15,7 +15,8 @@ use crate::tree::{KeyPath, LeafInfo, LeafKind, Node, NodeKind, Tree};
 /// For each leaf of the template the stored leaf that goes there; `None` for those to be skipped.
 ///
 /// Leaves for which `casts` says true may differ in dtype. With `partial`, stored leaves that the template
-/// lacks are no difference. Placeholders that nobody is going to read may be anything.
+/// lacks are no difference. Placeholders that nobody is going to read may be anything. With `by_names` the stored tree is a
+/// guess: the keys with dots between them decide, which is what the arrays are called.
 ///
 /// # Errors
 /// `Mismatch`, with every difference on a line of its own.
@@ -23,6 +24,7 @@ pub(super) fn match_template(
     stored: &Tree<LeafInfo>,
     template: &Tree<TemplateLeaf>,
     partial: bool,
+    by_names: bool,
     casts: impl Fn(&KeyPath) -> bool,
     is_unread: impl Fn(usize) -> bool,
 ) -> Result<Vec<Option<usize>>> {
@@ -38,11 +40,17 @@ pub(super) fn match_template(
         // Two stored paths with the same texts: only an exact match can tell them apart.
         loose.entry(loose_text(path)).and_modify(|found| *found = None).or_insert(Some(leaf));
     }
+    let mut names: HashMap<String, Option<usize>> = HashMap::new();
+    for (leaf, path) in stored_paths.iter().enumerate().filter(|_| by_names) {
+        names.entry(name_of(path)).and_modify(|found| *found = None).or_insert(Some(leaf));
+    }
     let mut used = vec![false; stored.len()];
     let mut differences = Vec::new();
     let mut matches = Vec::with_capacity(template.len());
     for (path, want) in template.iter() {
         let found = exact.get(&path).copied().or_else(|| loose.get(&loose_text(&path)).copied().flatten());
+        let named = || names.get(&name_of(&path)).copied().flatten();
+        let found = found.or_else(|| if by_names { named() } else { None });
         // One stored leaf fills one place: a second template leaf of the same text finds nothing.
         let found = found.filter(|&leaf| used.get(leaf) == Some(&false));
         if let Some(used) = found.and_then(|leaf| used.get_mut(leaf)) {
@@ -107,6 +115,11 @@ fn fits_as_it_is(stored: &Tree<LeafInfo>, template: &Tree<TemplateLeaf>) -> bool
                         dtype == info.dtype && !is_other
                     })
         })
+}
+
+/// What an array of that path is called, whichever of dots and slashes stand between its keys.
+fn name_of(path: &KeyPath) -> String {
+    path.join(".").replace('/', ".")
 }
 
 fn loose_text(path: &KeyPath) -> String {

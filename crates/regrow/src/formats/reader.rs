@@ -72,6 +72,8 @@ pub struct Standing<'r> {
     pub signer: Option<PublicKey>,
     /// Whether the pytree is lost, if the checkpoint is salvaged: the arrays are there by their names.
     pub has_lost_pytree: bool,
+    /// Whether the tree was made of the names of arrays: a template finds its leaves by their names, too.
+    pub has_guessed_tree: bool,
 }
 
 /// What was found of everything that is not a leaf's data.

@@ -47,6 +47,9 @@ pub struct OpenOptions {
     /// The arrays alone, without what is kept beside them: of an archive or a folder of npy files the arrays by their
     /// names, of an Equinox file the records in their order. For those whose pytree is damaged; other layouts refuse it.
     pub bare: bool,
+    /// The caller's template gives the tree: arrays whose tree is lost, such as those of an Orbax checkpoint without its
+    /// `_METADATA`, are opened by their names. [`load_with`](crate::load_with) sets it if it has a template.
+    pub by_names: bool,
     /// Leaves are read as views of a map, also of files that other programs write into in place: then the numbers
     /// change with the file, and a file that is cut short ends the program by a signal.
     pub mapped: bool,

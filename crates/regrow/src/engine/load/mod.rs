@@ -47,8 +47,10 @@ pub fn load(path: impl ToLocation) -> Result<Tree<Leaf>> {
 /// As [`load`]; `Mismatch` if a template does not fit, with all differences.
 pub fn load_with(path: impl ToLocation, options: &LoadOptions) -> Result<Tree<Leaf>> {
     let at = path.to_location()?;
+    let mut open = options.open.clone();
+    open.by_names |= options.template.is_some();
     Retries::until_unreplaced(|| {
-        let checkpoint = super::open_with(&at, &options.open)?;
+        let checkpoint = super::open_with(&at, &open)?;
         match checkpoint.load(options) {
             // Also where the error is one of a checkpoint that is whole: the one that took its place may have none.
             Err(error) if error.kind() != ErrorKind::Cancelled && checkpoint.is_replaced() => {

@@ -51,7 +51,8 @@ impl Checkpoint {
     ) -> Result<Vec<Option<usize>>> {
         let is_cast = |path: &KeyPath| cast_for(options, path).is_some();
         let is_unread = |leaf: usize| options.unread.contains(&leaf);
-        match_template(self.tree(), template, options.partial, is_cast, is_unread)
+        let by_names = self.reader().standing().has_guessed_tree;
+        match_template(self.tree(), template, options.partial, by_names, is_cast, is_unread)
             .map_err(|error| error.in_file(self.path()))
     }
 

@@ -45,7 +45,7 @@ impl Arrays {
     /// `Corrupt` if its manifest or a node is damaged or missing.
     pub fn in_database(folder: &Location, use_zarr3: bool, missing: Missing, wanted: Wanted) -> Result<Self> {
         let (entries, damage) = match wanted {
-            Wanted::Whole => (OcdbtStore::open(folder.opened()?)?.entries()?, None),
+            Wanted::Whole | Wanted::Named => (OcdbtStore::open(folder.opened()?)?.entries()?, None),
             Wanted::Intact | Wanted::Arrays => entries_there(folder)?,
         };
         // A chunk that is not found may be in a node that cannot be read: it was not left out because it is all zeros.
@@ -112,6 +112,20 @@ impl Arrays {
         })
     }
 
+    /// The names of all arrays in the database, and the first key that is of none of them.
+    pub fn names(&self) -> (Vec<String>, Option<String>) {
+        let keys = || self.index.iter().flat_map(|index| index.entries.keys().map(AsRef::as_ref));
+        let (names, _) = names_of_keys(keys());
+        let is_of_array = |key: &[u8]| {
+            let ends = key.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+            let mut above = ends.filter_map(|end| std::str::from_utf8(key.get(..end)?).ok());
+            names.contains("") || above.any(|name| names.contains(name))
+        };
+        let foreign = keys().filter(|key| !is_of_array(key)).min();
+        let foreign = foreign.map(|key| String::from_utf8_lossy(key).into_owned());
+        (names.into_iter().collect(), foreign)
+    }
+
     /// Whether an array is stored under `name`; no also where that cannot be told.
     pub fn has(&self, name: &str) -> bool {
         DOCUMENTS
@@ -156,7 +170,9 @@ impl Arrays {
 pub(super) fn names_of_keys<'k>(keys: impl Iterator<Item = &'k [u8]>) -> (BTreeSet<String>, bool) {
     let mut use_zarr3 = false;
     let names = keys.filter_map(|key| {
-        let (name, document) = std::str::from_utf8(key).ok()?.rsplit_once('/')?;
+        let key = std::str::from_utf8(key).ok()?;
+        // An array may be the whole database.
+        let (name, document) = key.rsplit_once('/').unwrap_or(("", key));
         use_zarr3 |= document == DOCUMENTS[1];
         DOCUMENTS.contains(&document).then(|| name.to_owned())
     });

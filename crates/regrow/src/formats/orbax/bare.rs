@@ -1,29 +1,52 @@
-//! Arrays without any metadata, from before July 2023: `params.w/.zarray …`, and nothing else.
+//! Arrays that TensorStore's users wrote, without Orbax' documents: a zarr array in a folder each, or all in a database.
 //!
-//! The names, split at dots, give a tree of dicts. Since nothing says "this is a checkpoint", everything below the
-//! folder has to be of an array: a folder above several checkpoints, or a home with an array somewhere in it, has
-//! arrays below it, too, and is no tree of them.
+//! ```text
+//! params.w/.zarray  params.w/0.0  …       Orbax before July 2023; JAX' array_serialization; big_vision (`params~w`)
+//! model/w/.zarray  …  metadata.json       Levanter: {"step": 3, "timestamp": "…", "is_temporary": false}
+//! manifest.ocdbt  d/                      a database with keys such as model/w/zarr.json
+//! ```
 //!
-//! Source: orbax' `legacy` readers.
+//! The names, split at dots and slashes, give a tree of dicts. Since nothing says "this is a checkpoint", everything
+//! below the folder has to be of an array: a folder above several checkpoints, or a home with an array somewhere in it,
+//! has arrays below it, too, and is no tree of them.
+//!
+//! Source: orbax' `legacy` readers; JAX 0.10 `jax/experimental/array_serialization`; Levanter `checkpoint.py`; big_vision `utils.py`.
 
+use serde_json::Value;
+
+use super::array_metadatas::ARRAY_METADATAS_FOLDER;
 use super::arrays::{Arrays, DOCUMENTS};
-use super::metadata::TreeMetadata;
+use super::checkpoint_metadata::CHECKPOINT_METADATA_FILE;
+use super::files::{Listed, read_small};
+use super::json_text;
+use super::left::process_of;
+use super::marker_files::{AGGREGATE_FILE, MANIFEST_FILE, V1_MARKER_FILE};
+use super::metadata::{METADATA_FILE, TreeMetadata};
 use super::opened::{Opened, Wanted};
+use super::sharding::SHARDING_FILE;
 use super::steps::TMP_MARK;
+use super::strings::STRINGS_FILE;
 use super::structure;
 use crate::commit::CHECKPOINT_MARKERS;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::suggestions;
 use crate::location::Location;
 use crate::tree::LeafKind;
 use crate::zarr::Missing;
 
 /// What may lie beside the arrays: Orbax' files of other ages, which only `_METADATA` made a checkpoint, and notes.
-const BESIDE: [&str; 2] = ["_sharding", "_strings.json"];
+const BESIDE: [&str; 2] = [SHARDING_FILE, STRINGS_FILE];
 const BESIDE_SUFFIXES: [&str; 2] = [".md", ".txt"];
 
-/// Orbax' folder of types beside the arrays.
-const TYPES_FOLDER: &str = "array_metadatas";
+/// What Levanter says of a checkpoint, beside its arrays.
+const LEVANTER_FILE: &str = "metadata.json";
+const LEVANTER_MEMBERS: [&str; 2] = ["step", "timestamp"];
+
+/// What all arrays of T5X are named by: the file `checkpoint` has their tree, and the leaves that are no arrays.
+const T5X_PREFIXES: [&str; 2] = ["target.", "state."];
+
+const GUESSED: &str = "there is no metadata: the tree is guessed from the names of arrays, all of it dicts, and arrays that \
+                       are gone are not missed";
 
 /// Opens arrays without any metadata.
 ///
@@ -31,29 +54,109 @@ const TYPES_FOLDER: &str = "array_metadatas";
 /// `Corrupt` with file and leaf; `NotACheckpoint` if something below is no part of an array, with the checkpoints
 /// that lie there.
 pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
-    let found = Walk::whole().run(folder)?;
-    if let Some(foreign) = &found.foreign {
-        return Err(refused(folder, foreign));
+    let is_database = folder.join(MANIFEST_FILE).is_file();
+    let (mut arrays, names) = match is_database {
+        true => {
+            let arrays = Arrays::in_database(folder, false, Missing::Fill, wanted)?;
+            let (names, foreign) = arrays.names();
+            if let Some(key) = foreign.filter(|_| wanted.is_strict()) {
+                return Err(foreign_key(folder, &key));
+            }
+            (arrays, names)
+        }
+        false => {
+            let found = Walk::whole().run(folder)?;
+            if let Some(foreign) = &found.foreign {
+                return Err(refused(folder, foreign));
+            }
+            (Arrays::in_folders(folder, false, Missing::Fill, wanted)?, found.names)
+        }
+    };
+    let is_of_t5x = |name: &String| T5X_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    let has_params = names.iter().any(|name| name.starts_with(T5X_PREFIXES[0]));
+    if wanted == Wanted::Whole && has_params && names.iter().all(is_of_t5x) {
+        return Err(lost_its_msgpack(folder));
     }
-    let names = found.names;
-    let metadata = TreeMetadata::of_names(names.iter());
-    // What Orbax wrote in those days has all its chunks.
-    let mut arrays = Arrays::in_folders(folder, false, Missing::Error, wanted)?;
-    let tree = structure::build(&metadata)?.try_map(|_, &position| match names.get(position) {
+    let mut metadata = TreeMetadata::of_paths(names.iter());
+    let mut tree = structure::build(&metadata);
+    if tree.as_ref().map_or(true, |tree| tree.len() < names.len()) {
+        // A name goes on where another ends: no tree of dicts holds both.
+        metadata = TreeMetadata::of_whole_names(names.iter());
+        tree = structure::build(&metadata);
+    }
+    let tree = tree?.try_map(|_, &position| match names.get(position) {
         Some(name) => arrays.leaf(name, LeafKind::NumpyArray),
         None => Err(Error::corrupt("an array has no name")
             .expected(format_args!("a number below {}", names.len()), position)
             .in_file(folder)),
     })?;
-    if tree.len() < names.len() {
-        return Err(Error::corrupt(
-            "the name of an array is also the beginning of another's, so no tree can hold both",
-        )
-        .in_file(folder));
+    let levanter = levanter(folder, wanted)?;
+    let kept = if is_database { "ocdbt" } else { "folders" };
+    let by = if levanter.is_some() { "levanter: " } else { "" };
+    Ok(Opened {
+        custom_metadata: levanter,
+        warnings: vec![GUESSED.to_owned()],
+        database: is_database.then(|| folder.clone()),
+        is_guessed: true,
+        ..Opened::new(tree, &format!("{by}{kept}, no metadata"))
+    })
+}
+
+/// Whether a folder is a database of arrays, and never was a checkpoint of Orbax, which would have lost its tree.
+pub(super) fn is_database(at: &Location, listed: &[Listed]) -> bool {
+    at.has_listings() && has(listed, MANIFEST_FILE) && !had_metadata(at, listed)
+}
+
+/// Whether something says that there was a `_METADATA`: arrays alone, and checkpoints of former times, have none.
+pub(super) fn had_metadata(at: &Location, listed: &[Listed]) -> bool {
+    const BESIDE: [&str; 5] =
+        [METADATA_FILE, CHECKPOINT_METADATA_FILE, V1_MARKER_FILE, SHARDING_FILE, STRINGS_FILE];
+    let is_part = |entry: &Listed| {
+        entry.is_dir && (entry.name == ARRAY_METADATAS_FOLDER || process_of(entry).is_some())
+    };
+    !has(listed, AGGREGATE_FILE)
+        && (BESIDE.iter().any(|file| has(listed, file))
+            || listed.iter().any(is_part)
+            || at.parent().join(CHECKPOINT_METADATA_FILE).is_file())
+}
+
+fn has(listed: &[Listed], file: &str) -> bool {
+    listed.iter().any(|entry| !entry.is_dir && entry.name == file)
+}
+
+/// What Levanter says of the checkpoint, if it wrote it.
+///
+/// # Errors
+/// `Corrupt` for a file that cannot be read.
+fn levanter(folder: &Location, wanted: Wanted) -> Result<Option<Value>> {
+    let file = folder.join(LEVANTER_FILE);
+    let read =
+        read_small(&file).and_then(|bytes| bytes.map(|bytes| json_text::parse::<Value>(&bytes)).transpose());
+    match wanted.or_lost(read.in_file(&file))? {
+        Ok(Some(said)) if LEVANTER_MEMBERS.iter().all(|member| said.get(member).is_some()) => Ok(Some(said)),
+        Ok(Some(_)) if wanted.is_strict() => Err(refused(folder, LEVANTER_FILE)),
+        _ => Ok(None),
     }
-    let guessed = "there is no metadata: the tree is guessed from the names of arrays, all of it dicts, and arrays that are \
-                   gone are not missed";
-    Ok(Opened { warnings: vec![guessed.to_owned()], ..Opened::new(tree, "folders, no metadata") })
+}
+
+fn foreign_key(folder: &Location, key: &str) -> Error {
+    Error::unsupported("there are zarr arrays in this database, and something else")
+        .in_file(folder.join(format!("{MANIFEST_FILE}:{key}")))
+        .expected(
+            "the keys of zarr arrays, and nothing else, where no metadata say what is part of a checkpoint",
+            key,
+        )
+        .help("read it with TensorStore, and save its arrays with regrow.save")
+}
+
+fn lost_its_msgpack(folder: &Location) -> Error {
+    Error::corrupt(
+        "all arrays are named as T5X names them, and its file with the tree and the small leaves is missing",
+    )
+    .in_file(folder.join(AGGREGATE_FILE))
+    .help(
+        "copy the whole checkpoint again; the arrays alone load into a template (`like=`), or with `salvage`",
+    )
 }
 
 /// Whether arrays, and nothing else, lie below: as far as a look goes that stops at the first other file.
@@ -63,6 +166,14 @@ pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
 pub(super) fn are_in(folder: &Location) -> Result<bool> {
     let found = Walk::look().run(folder)?;
     Ok(found.foreign.is_none() && !found.names.is_empty())
+}
+
+/// The names of all arrays below a folder, whatever else is there.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn names_below(folder: &Location) -> Result<Vec<String>> {
+    Ok(Walk { stops_at_foreign: false, ..Walk::whole() }.run(folder)?.names)
 }
 
 fn refused(folder: &Location, foreign: &str) -> Error {
@@ -82,6 +193,7 @@ struct Walk {
     entries_max: usize,
     /// Whether to go through the chunks of arrays: other arrays may lie among them.
     into_arrays: bool,
+    stops_at_foreign: bool,
 }
 
 #[derive(Default)]
@@ -94,11 +206,11 @@ struct Found {
 
 impl Walk {
     fn look() -> Self {
-        Self { folders_max: 1000, entries_max: 20_000, into_arrays: false }
+        Self { folders_max: 1000, entries_max: 20_000, into_arrays: false, stops_at_foreign: true }
     }
 
     fn whole() -> Self {
-        Self { folders_max: 1 << 20, entries_max: usize::MAX, into_arrays: true }
+        Self { folders_max: 1 << 20, entries_max: usize::MAX, into_arrays: true, stops_at_foreign: true }
     }
 
     fn run(&self, folder: &Location) -> Result<Found> {
@@ -136,7 +248,7 @@ impl Walk {
                     if !entry.is_link && !own.contains(TMP_MARK) {
                         open.push((at.join(own), below(), in_array));
                     }
-                } else if is_foreign(&name, own, in_array) {
+                } else if self.stops_at_foreign && is_foreign(&name, own, in_array) {
                     found.foreign = Some(below());
                     return Ok(found);
                 }
@@ -154,7 +266,8 @@ fn is_foreign(folder: &str, file: &str, in_array: bool) -> bool {
     }
     let is_beside = BESIDE.contains(&file) || BESIDE_SUFFIXES.iter().any(|suffix| file.ends_with(suffix));
     let is_array = DOCUMENTS.contains(&file) || file.starts_with('.');
-    !(is_beside || is_array || folder == TYPES_FOLDER)
+    let is_levanter = folder.is_empty() && file == LEVANTER_FILE;
+    !(is_beside || is_array || is_levanter || folder == ARRAY_METADATAS_FOLDER)
 }
 
 #[cfg(test)]

@@ -165,6 +165,7 @@ impl Reader for Composite {
             reads_open_files: all(|standing| standing.reads_open_files),
             signer: None,
             has_lost_pytree: self.items.iter().any(|item| item.reader.standing().has_lost_pytree),
+            has_guessed_tree: self.items.iter().any(|item| item.reader.standing().has_guessed_tree),
             step_folder: self.step_folder.as_ref(),
         }
     }

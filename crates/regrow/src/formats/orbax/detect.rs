@@ -86,6 +86,9 @@ pub(super) fn detect(at: &Location, wanted: Wanted) -> Result<Found> {
         ItemHandlers::One(handler) => Some(handler.as_str()),
         _ => None,
     };
+    if handler.is_none() && bare::is_database(at, &listed) {
+        return Ok(Found::BareArrays);
+    }
     match Item::of(&listed, "", handler) {
         Item::Files(_) => {}
         item => return Ok(Found::One(item, about)),

@@ -132,7 +132,7 @@ impl Item {
             Self::Pytree => pytree::open(folder, wanted),
             Self::Array => Ok(only_array(pytree::open(folder, wanted)?)),
             Self::Aggregate => legacy::open_aggregate(folder, wanted),
-            Self::Damaged if wanted == Wanted::Arrays => pytree::open(folder, wanted),
+            Self::Damaged if matches!(wanted, Wanted::Arrays | Wanted::Named) => pytree::open(folder, wanted),
             Self::Damaged => Err(pytree::missing_metadata(folder)),
             Self::JaxKey => {
                 let mut opened = only_array(pytree::open(&folder.join(JAX_KEY), wanted)?);
@@ -175,9 +175,9 @@ impl Item {
     }
 }
 
-/// Whether a handler of this name saves pytrees.
+/// Whether a handler of this name saves pytrees, or an array as one.
 pub(super) fn is_of_pytrees(handler: &str) -> bool {
-    ["PyTreeCheckpointHandler", "StandardCheckpointHandler", "PyTreeHandler"]
+    ["PyTreeCheckpointHandler", "StandardCheckpointHandler", "PyTreeHandler", "ArrayCheckpointHandler"]
         .iter()
         .any(|name| handler.ends_with(name))
 }

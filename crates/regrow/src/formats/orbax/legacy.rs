@@ -44,7 +44,7 @@ pub(super) fn read_aggregate(folder: &Location, wanted: Wanted) -> Result<Tree<S
     let mut slots = Vec::new();
     let bytes = whole(folder, AGGREGATE_FILE)?;
     let tree = match wanted {
-        Wanted::Whole => decode(&bytes),
+        Wanted::Whole | Wanted::Named => decode(&bytes),
         Wanted::Intact | Wanted::Arrays => decode_front(&bytes),
     };
     let tree = tree.in_file(&file)?;

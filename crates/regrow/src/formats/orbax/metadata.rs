@@ -107,6 +107,15 @@ impl TreeMetadata {
         Self::of_keys(names, |name| name.split('.').collect())
     }
 
+    /// The same of arrays that other programs have named: cut at dots, and at slashes or big_vision's `~`.
+    pub(super) fn of_paths<'n>(names: impl Iterator<Item = &'n String>) -> Self {
+        Self::of_keys(names, |name| match name {
+            "" => Vec::new(),
+            name if name.contains('/') => name.split(['/', '.']).collect(),
+            name => name.split(['.', '~']).collect(),
+        })
+    }
+
     /// The same as one dict of names.
     pub(super) fn of_whole_names<'n>(names: impl Iterator<Item = &'n String>) -> Self {
         Self::of_keys(names, |name| vec![name])

@@ -36,6 +36,7 @@ struct Parts {
     tree: Tree<Slot>,
     databases: Vec<Location>,
     lost: Vec<Location>,
+    is_guessed: bool,
 }
 
 /// What was opened: all of it Orbax', or items of which each has a reader of its own.
@@ -105,8 +106,8 @@ fn reader_of(parts: Parts, mut description: Description, step_folder: Option<Ste
     if sources.iter().any(|source| matches!(source, Source::Zarr(_))) {
         description.notes.push("array data carries no checksums: damage to it may go unseen".to_owned());
     }
-    let Parts { databases, lost, .. } = parts;
-    OrbaxReader { description, tree, sources, databases, lost, step_folder }
+    let Parts { databases, lost, is_guessed, .. } = parts;
+    OrbaxReader { description, tree, sources, databases, lost, step_folder, is_guessed }
 }
 
 fn describe_steps(description: &mut Description, steps: &Steps, step: &Step) {
@@ -244,7 +245,12 @@ fn open_items(
             _ if files.is_some() => "files".clone_into(&mut description.variant),
             _ => return Err(not_a_checkpoint(at, listed)),
         }
-        return Ok(Whole::Own(Parts { tree: dict_of(Vec::new())?, databases: Vec::new(), lost: Vec::new() }));
+        return Ok(Whole::Own(Parts {
+            tree: dict_of(Vec::new())?,
+            databases: Vec::new(),
+            lost: Vec::new(),
+            is_guessed: false,
+        }));
     };
     let first = take(item_or_lost(item, &at.join(name), wanted)?, description);
     if data.peek().is_none() {
@@ -254,16 +260,18 @@ fn open_items(
     note_item(&mut custom, name, description);
     let (mut trees, mut databases, mut lost) =
         (vec![(name.clone(), first.tree)], first.databases, first.lost);
+    let mut is_guessed = first.is_guessed;
     for (name, item) in data {
         let parts = take(item_or_lost(item, &at.join(name), wanted)?, description);
         note_item(&mut custom, name, description);
         trees.push((name.clone(), parts.tree));
         databases.extend(parts.databases);
         lost.extend(parts.lost);
+        is_guessed |= parts.is_guessed;
     }
     // Several items may each have metadata of the user's: then it stands under their names.
     description.custom_metadata = (!custom.is_empty()).then_some(custom.into());
-    Ok(Whole::Own(Parts { tree: dict_of(trees)?, databases, lost }))
+    Ok(Whole::Own(Parts { tree: dict_of(trees)?, databases, lost, is_guessed }))
 }
 
 /// What the handler of a checkpoint that is itself one item has written right into its folder, and nobody else reads: said in a
@@ -351,7 +359,8 @@ fn open_layout(item: &Location, place: Place, options: &OpenOptions) -> Result<B
         Place::Folder => item.clone(),
         Place::File(file) => item.join(file),
     };
-    let options = OpenOptions { salvage: options.salvage, ..OpenOptions::default() };
+    let options =
+        OpenOptions { salvage: options.salvage, by_names: options.by_names, ..OpenOptions::default() };
     for format in builtin_formats().into_iter().filter(|format| format.name() != Orbax.name()) {
         if format.recognise(at)? {
             return format.open(at, &options);
@@ -400,6 +409,7 @@ fn take(opened: Opened, description: &mut Description) -> Parts {
         tree: opened.tree,
         databases: opened.database.into_iter().collect(),
         lost: opened.lost_manifest.into_iter().collect(),
+        is_guessed: opened.is_guessed,
     }
 }
 

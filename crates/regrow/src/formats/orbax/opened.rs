@@ -13,6 +13,8 @@ use crate::tree::Tree;
 pub(super) enum Wanted {
     /// All of it.
     Whole,
+    /// All of it but the tree, which the caller's template gives: arrays and texts by their names.
+    Named,
     /// What is left: leaves and items that cannot be opened are lost, and what says nothing of leaves may be missing.
     Intact,
     /// The same where the tree is lost, too: arrays by their names.
@@ -23,10 +25,16 @@ impl Wanted {
     /// What these options ask for.
     pub fn of(options: &OpenOptions) -> Self {
         match (options.salvage, options.bare) {
+            (false, _) if options.by_names => Self::Named,
             (false, _) => Self::Whole,
             (true, false) => Self::Intact,
             (true, true) => Self::Arrays,
         }
+    }
+
+    /// Whether a part that cannot be read is an error.
+    pub fn is_strict(self) -> bool {
+        matches!(self, Self::Whole | Self::Named)
     }
 
     /// The result, or the error if that is one that a part may be lost by.
@@ -36,7 +44,7 @@ impl Wanted {
     pub fn or_lost<T>(self, result: Result<T>) -> Result<std::result::Result<T, Error>> {
         match result {
             Ok(value) => Ok(Ok(value)),
-            Err(error) if self != Self::Whole && error.kind().is_damage() => Ok(Err(error)),
+            Err(error) if !self.is_strict() && error.kind().is_damage() => Ok(Err(error)),
             Err(error) => Err(error),
         }
     }
@@ -54,6 +62,8 @@ pub(super) struct Opened {
     pub warnings: Vec<String>,
     /// The folder of its database, if it has one.
     pub database: Option<Location>,
+    /// Whether the tree was made of the names of arrays.
+    pub is_guessed: bool,
     /// The `regrow.json` that regrow wrote beside it, if that is gone.
     pub lost_manifest: Option<Location>,
 }
@@ -68,6 +78,7 @@ impl Opened {
             notes: Vec::new(),
             warnings: Vec::new(),
             database: None,
+            is_guessed: false,
             lost_manifest: None,
         }
     }

@@ -15,7 +15,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::array_metadatas::{self, ARRAY_METADATAS_FOLDER};
-use super::arrays::{Arrays, names_of_folders, names_of_keys};
+use super::arrays::{Arrays, names_of_keys};
+use super::bare;
 use super::entry::Entry;
 use super::files::{list, read_small};
 use super::left::{entries_there, process_of};
@@ -39,9 +40,16 @@ use crate::zarr::Missing;
 /// # Errors
 /// `Corrupt`, `NameCollision`, `Unsupported`, `Limit`, with file and leaf.
 pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
-    let (metadata, structure) = match read_tree(folder) {
-        Err(error) if wanted == Wanted::Arrays && error.kind().is_damage() => guess_tree(folder)?,
-        read => read?,
+    let is_gone = wanted == Wanted::Named && !folder.join(METADATA_FILE).is_file();
+    let (metadata, structure, is_guessed) = match read_tree(folder) {
+        Err(error) if is_gone || wanted == Wanted::Arrays && error.kind().is_damage() => {
+            let (metadata, structure) = guess_tree(folder, wanted)?.ok_or(error)?;
+            (metadata, structure, true)
+        }
+        read => {
+            let (metadata, structure) = read?;
+            (metadata, structure, false)
+        }
     };
     let mut leaves = Leaves::new(folder, &metadata, wanted);
     // Key paths are only built for errors: a tree may be deep.
@@ -73,6 +81,7 @@ pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
         notes,
         warnings: std::mem::take(&mut leaves.warnings),
         database: leaves.in_database.then(|| folder.clone()),
+        is_guessed,
         lost_manifest: regrow::lost_manifest(folder, metadata.beside_regrow_json)?,
     })
 }
@@ -86,8 +95,8 @@ fn read_tree(folder: &Location) -> Result<(TreeMetadata, Tree<usize>)> {
     Ok((metadata, structure))
 }
 
-/// The tree of the names of the arrays that there are, where what says more is lost.
-fn guess_tree(folder: &Location) -> Result<(TreeMetadata, Tree<usize>)> {
+/// The tree of the names of the arrays and texts that there are, where what says more is lost; `None` if there are none.
+fn guess_tree(folder: &Location, wanted: Wanted) -> Result<Option<(TreeMetadata, Tree<usize>)>> {
     let listed = list(folder)?;
     let use_ocdbt = folder.join(MANIFEST_FILE).is_file() || listed.iter().any(|it| process_of(it).is_some());
     let (names, use_zarr3) = match use_ocdbt {
@@ -95,33 +104,59 @@ fn guess_tree(folder: &Location) -> Result<(TreeMetadata, Tree<usize>)> {
             let (entries, _) = entries_there(folder)?;
             names_of_keys(entries.iter().map(|(key, _)| key.as_slice()))
         }
-        false => names_of_folders(folder, &listed),
+        // Either version is found without a word about it.
+        false => (bare::names_below(folder)?.into_iter().collect(), false),
     };
     if names.is_empty() {
-        return Err(missing_metadata(folder));
+        return Ok(None);
     }
-    let known = |metadata: TreeMetadata| TreeMetadata {
-        use_ocdbt: Some(use_ocdbt),
-        use_zarr3,
-        store_array_data_equal_to_fill_value: true,
-        ..metadata
+    let texts = match wanted.or_lost(read_strings(folder))? {
+        Ok(Some(strings)) => strings.names(),
+        _ => Vec::new(),
     };
-    let metadata = known(TreeMetadata::of_names(names.iter()));
+    let keys = wanted.or_lost(read_key_impls(&folder.join(ARRAY_METADATAS_FOLDER)))?.unwrap_or_default();
+    let known = |mut metadata: TreeMetadata| {
+        for (at, entry) in metadata.entries.iter_mut().enumerate() {
+            match entry.param_name() {
+                _ if at >= names.len() => "string".clone_into(&mut entry.value_type),
+                name if keys.contains_key(&name) => "jax.Array".clone_into(&mut entry.value_type),
+                _ => {}
+            }
+        }
+        TreeMetadata {
+            use_ocdbt: Some(use_ocdbt),
+            use_zarr3,
+            // Of a damaged checkpoint a chunk that is gone counts as lost.
+            store_array_data_equal_to_fill_value: !wanted.is_strict(),
+            ..metadata
+        }
+    };
+    let all = || names.iter().chain(&texts);
+    let metadata = known(TreeMetadata::of_names(all()));
     let structure = structure::build(&metadata)?;
-    if structure.len() == names.len() {
-        return Ok((metadata, structure));
+    if structure.len() == all().count() {
+        return Ok(Some((metadata, structure)));
     }
     // A name goes on where another ends: no tree of dicts holds both.
-    let metadata = known(TreeMetadata::of_whole_names(names.iter()));
+    let metadata = known(TreeMetadata::of_whole_names(all()));
     let structure = structure::build(&metadata)?;
-    Ok((metadata, structure))
+    Ok(Some((metadata, structure)))
+}
+
+/// The text leaves; `None` if there is no file of them.
+fn read_strings(folder: &Location) -> Result<Option<Strings>> {
+    let file = folder.join(STRINGS_FILE);
+    read_small(&file)?.map(|bytes| Strings::parse(&bytes).in_file(&file)).transpose()
 }
 
 /// The error for a pytree folder that has lost the file that describes it.
 pub(super) fn missing_metadata(folder: &Location) -> Error {
     Error::corrupt("the checkpoint has arrays but no _METADATA, so its tree is not known")
         .in_file(folder.join(METADATA_FILE))
-        .help("Orbax does not sync its JSON files, so a power cut can cost them; restore an earlier step, or copy the checkpoint again")
+        .help(
+            "load it into a template, which gives the tree (`like=`); Orbax does not sync its JSON files, so a power cut \
+             can cost them: else restore an earlier step, or copy the checkpoint again",
+        )
 }
 
 /// What stands beside `_METADATA`, each read when a leaf first asks for it.
@@ -194,7 +229,7 @@ impl<'a> Leaves<'a> {
             let (folder, use_zarr3) = (self.folder, self.metadata.use_zarr3);
             self.arrays = Some(match (self.in_database, self.metadata.use_ocdbt) {
                 (true, _) => Arrays::in_database(folder, use_zarr3, missing, self.wanted)?,
-                (false, Some(true)) if self.wanted != Wanted::Whole => {
+                (false, Some(true)) if !self.wanted.is_strict() => {
                     Arrays::in_database(folder, use_zarr3, missing, self.wanted)?
                 }
                 (false, Some(true)) => {
@@ -227,12 +262,12 @@ impl<'a> Leaves<'a> {
     fn text(&mut self, name: &str) -> Result<Slot> {
         let file = self.folder.join(STRINGS_FILE);
         if self.strings.is_none() {
-            let bytes = read_small(&file)?.ok_or_else(|| {
+            let strings = read_strings(self.folder)?.ok_or_else(|| {
                 Error::corrupt("the file with the text leaves is missing")
                     .in_file(&file)
                     .help("copy the whole checkpoint again")
             })?;
-            self.strings = Some(Strings::parse(&bytes).in_file(&file)?);
+            self.strings = Some(strings);
         }
         match self.strings.as_ref().and_then(|strings| strings.get(name)) {
             Some(text) => Ok(Slot::text(name, text)),

@@ -29,6 +29,7 @@ pub(super) struct OrbaxReader {
     /// The `regrow.json` that regrow wrote and that are gone.
     pub(super) lost: Vec<Location>,
     pub(super) step_folder: Option<StepFolder>,
+    pub(super) is_guessed: bool,
 }
 
 impl OrbaxReader {
@@ -109,7 +110,12 @@ impl Reader for OrbaxReader {
     }
 
     fn standing(&self) -> Standing<'_> {
-        Standing { is_never_rewritten: true, step_folder: self.step_folder.as_ref(), ..Standing::default() }
+        Standing {
+            is_never_rewritten: true,
+            step_folder: self.step_folder.as_ref(),
+            has_guessed_tree: self.is_guessed,
+            ..Standing::default()
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use super::Orbax;
 use super::arrays::{names_of_folders, names_of_keys};
+use super::bare;
 use super::checkpoint_metadata::{
     CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers, PYTREE_HANDLER, V1_METRICS_HANDLER,
     V1_PYTREE_HANDLER,
@@ -164,7 +165,7 @@ impl Folder<'_> {
             ..TreeMetadata::of_names(names.iter())
         };
         // A guess is worth less than a damaged file that somebody may mend by hand, and than what opens without.
-        if !self.is_gone(METADATA_FILE)? || !self.had_metadata() {
+        if !self.is_gone(METADATA_FILE)? || !bare::had_metadata(self.at, &self.listed) {
             return Ok(());
         }
         structure::build(&metadata).in_file(self.at.join(METADATA_FILE))?;
@@ -176,16 +177,6 @@ impl Folder<'_> {
         }
         files.push(RecoveredFile { name, bytes: metadata.to_json()?, how, is_guess: true });
         Ok(())
-    }
-
-    /// Whether something says that there was a `_METADATA`: zarr arrays alone, and checkpoints of former times, have none.
-    fn had_metadata(&self) -> bool {
-        const BESIDE: [&str; 4] = [METADATA_FILE, CHECKPOINT_METADATA_FILE, "_sharding", STRINGS_FILE];
-        let is_part =
-            |entry: &Listed| entry.is_dir && (entry.name == "array_metadatas" || process_of(entry).is_some());
-        let is_item = || self.at.parent().join(CHECKPOINT_METADATA_FILE).is_file();
-        !self.has("checkpoint")
-            && (BESIDE.iter().any(|file| self.has(file)) || self.listed.iter().any(is_part) || is_item())
     }
 
     /// Whether nothing is left of a file: no file, or zeros that were never written.

@@ -63,6 +63,24 @@ impl Strings {
         None
     }
 
+    /// The param names of all texts.
+    pub fn names(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        let mut open = vec![(String::new(), self)];
+        while let Some((above, object)) = open.pop() {
+            for (key, member) in &object.0 {
+                let key = key.replace('~', "~0").replace('/', "~1");
+                match member {
+                    Member::Text(_) => names.push(format!("{above}{key}")),
+                    Member::Object(below) => open.push((format!("{above}{key}/"), below)),
+                    Member::Other => {}
+                }
+            }
+        }
+        names.sort_unstable();
+        names
+    }
+
     /// Adds the text of a leaf.
     ///
     /// # Errors

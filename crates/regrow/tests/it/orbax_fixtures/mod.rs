@@ -2,6 +2,7 @@
 
 mod damage;
 mod golden;
+mod named;
 mod odd;
 
 use std::path::{Path, PathBuf};
