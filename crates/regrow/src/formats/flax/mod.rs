@@ -15,6 +15,7 @@
 //! | [`layout`] | Flax' extensions, and arrays in chunks |
 //! | `dtypes` | names of dtypes, both ways |
 //! | `decode` | an object to a pytree |
+//! | `specs` | TensorStore specs in the place of arrays |
 //! | `files`, `steps`, `step_names`, `gda` | single files, folders of steps, the names in them, arrays of several processes |
 //! | `reader` | all of it as a checkpoint |
 //! | `writer`, `convert`, `losses` | a pytree to a file, and what that loses |
@@ -43,6 +44,7 @@ pub mod layout;
 mod losses;
 pub mod msgpack;
 mod reader;
+pub(crate) mod specs;
 pub(crate) mod step_names;
 pub(crate) mod steps;
 mod writer;

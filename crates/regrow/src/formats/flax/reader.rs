@@ -7,6 +7,7 @@ use bytes::Bytes;
 use super::decode::{Data, decode, decode_front};
 use super::files::Whole;
 use super::gda::{ArraysFolder, Resolved};
+use super::specs;
 use super::steps::Steps;
 use crate::array::{Dtype, Region, Shape};
 use crate::error::{Error, Result, ResultExt};
@@ -91,6 +92,17 @@ impl FlaxReader {
                 Data::Pieces(pieces) => Source::Pieces(pieces),
                 Data::Absent => Source::Absent,
                 Data::Lost(why) => Source::Lost(why.in_file(at)),
+                Data::Spec(spec) => {
+                    let error = specs::refused(&spec);
+                    info.kind = LeafKind::Placeholder;
+                    match salvage {
+                        true => Source::Lost(error),
+                        false => {
+                            failed.get_or_insert((sources.len(), error));
+                            Source::Absent
+                        }
+                    }
+                }
                 Data::Text(text) => match arrays.resolve(&text) {
                     Ok(None) => Source::Text(text),
                     Ok(Some(Resolved::Array(array))) => {
@@ -113,7 +125,7 @@ impl FlaxReader {
                         Source::Lost(error)
                     }
                     Err(error) => {
-                        failed.get_or_insert(error);
+                        failed.get_or_insert((sources.len(), error));
                         Source::Absent
                     }
                 },
@@ -122,7 +134,7 @@ impl FlaxReader {
             info
         });
         match failed {
-            Some(error) => Err(error),
+            Some((leaf, error)) => Err(error.at_leaf(&tree.path_of(leaf)).in_file(at)),
             None => Ok(Self { description, tree, sources, file }),
         }
     }

@@ -157,12 +157,19 @@ impl Arrays {
             self.documents.insert(bytes, meta.clone());
             return Ok(meta);
         }
-        let [document, _] = documents;
-        Err(Error::corrupt("the metadata of an array is missing")
-            .in_file(self.store.describe(&zarr_key(name, document)))
-            .help(
-                "the leaf is listed in _METADATA but its array is not there; copy the whole checkpoint again",
-            ))
+        Err(self.document_missing(name))
+    }
+
+    /// The error for an array that is not there.
+    pub fn document_missing(&self, name: &str) -> Error {
+        Error::corrupt("the metadata of an array is missing")
+            .in_file(self.store.describe(&zarr_key(name, DOCUMENTS[usize::from(self.use_zarr3)])))
+            .help("the leaf is listed but its array is not there; copy the whole checkpoint again")
+    }
+
+    /// Where an array is, for errors.
+    pub fn folder_of(&self, name: &str) -> PathBuf {
+        self.store.describe(name.as_bytes())
     }
 }
 

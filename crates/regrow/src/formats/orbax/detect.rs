@@ -6,7 +6,7 @@
 //! checkpoint                             msgpack, from before _METADATA
 //! manifest.ocdbt … without _METADATA     damaged
 //! 100/ 200/ | step_100/ …                steps
-//! default/_METADATA | state/_METADATA …  items, without a word about them
+//! default/_METADATA | state/checkpoint …  items, without a word about them
 //! checkpoint_100                         flax files
 //! params.w/.zarray …                     arrays, and nothing else
 //! *.orbax-checkpoint-tmp                 never committed
@@ -17,7 +17,7 @@
 use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers};
 use super::files::{Listed, list, read_small, some_names};
 use super::items::Item;
-use super::marker_files::{COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
+use super::marker_files::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
 use super::metadata::METADATA_FILE;
 use super::opened::Wanted;
 use super::steps::{self, Steps, TMP_MARK};
@@ -102,7 +102,10 @@ pub(super) fn detect(at: &Location, wanted: Wanted) -> Result<Found> {
     }
     let steps = steps::find(at, &listed)?;
     let is_pytree = |entry: &Listed| entry.is_dir && at.join(&entry.name).join(METADATA_FILE).is_file();
-    let is_item = |entry: &Listed| ITEMS.contains(&entry.name.as_str()) && is_pytree(entry);
+    let is_aggregate =
+        |entry: &Listed| entry.is_dir && legacy::is_msgpack_file(&at.join(&entry.name).join(AGGREGATE_FILE));
+    let is_item =
+        |entry: &Listed| ITEMS.contains(&entry.name.as_str()) && (is_pytree(entry) || is_aggregate(entry));
     if !steps.committed.is_empty() && !listed.iter().any(is_item) {
         return Ok(Found::Steps(steps));
     }
@@ -111,7 +114,7 @@ pub(super) fn detect(at: &Location, wanted: Wanted) -> Result<Found> {
         .filter(|entry| !entry.name.contains(TMP_MARK) && is_pytree(entry))
         .map(|entry| entry.name.as_str())
         .collect();
-    if pytrees.iter().any(|name| ITEMS.contains(name) || !stands_alone(&at.join(name))) {
+    if listed.iter().any(is_item) || pytrees.iter().any(|name| !stands_alone(&at.join(name))) {
         return Ok(Found::Items(listed, about));
     }
     let are_several = !pytrees.is_empty();

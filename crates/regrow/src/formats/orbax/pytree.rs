@@ -314,7 +314,7 @@ impl<'a> Leaves<'a> {
     fn aggregated(&mut self, entry: &Entry, name: &str) -> Result<Slot> {
         let file = self.folder.join(AGGREGATE_FILE);
         if self.aggregate.is_none() {
-            let tree = legacy::read_aggregate(self.folder, self.wanted)?;
+            let (tree, _) = legacy::read_aggregate(self.folder, self.wanted)?;
             let texts =
                 |path: crate::tree::KeyPath| path.keys().iter().map(|key| key.text().into_owned()).collect();
             let paths: Vec<Vec<String>> = tree.paths().into_iter().map(texts).collect();

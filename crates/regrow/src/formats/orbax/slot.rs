@@ -66,7 +66,7 @@ impl Slot {
         let source = match leaf.data {
             Data::Pieces(pieces) => Source::Pieces(pieces),
             Data::Text(text) => Source::Text(text),
-            Data::Absent => Source::Absent,
+            Data::Absent | Data::Spec(_) => Source::Absent,
             Data::Lost(why) => Source::Lost(why),
         };
         Self { info: leaf.info, source }

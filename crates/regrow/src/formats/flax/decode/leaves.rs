@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde_json::Value;
 
 use super::super::dtypes::{Elements, from_name};
 use super::super::layout::{
@@ -11,6 +12,7 @@ use super::super::layout::{
     parse_timestamp, reserved_code,
 };
 use super::super::msgpack::Token;
+use super::super::specs;
 use super::{Data, Decoded, Decoder};
 use crate::array::{Dtype, Shape};
 use crate::error::{Error, Result};
@@ -18,6 +20,23 @@ use crate::tree::{LeafInfo, LeafKind, Scalar};
 
 /// How the bytes of all leaves are coded.
 const CODING: &str = "msgpack";
+
+impl Decoded {
+    /// A spec in the place of an array of which no more is known.
+    pub(in super::super) fn spec(name: &str, spec: Value) -> Self {
+        let info = LeafInfo {
+            kind: LeafKind::Unknown("TensorStore spec".into()),
+            dtype: Dtype::UInt8,
+            shape: Shape::new(vec![0]).unwrap_or_default(),
+            name: name.into(),
+            chunk_shape: None,
+            write_shape: None,
+            sharding: None,
+            coding: CODING.into(),
+        };
+        Self { info, data: Data::Spec(spec) }
+    }
+}
 
 impl Decoder<'_> {
     pub(super) fn scalar(&self, token: Token) -> Result<Decoded> {
@@ -28,6 +47,9 @@ impl Decoder<'_> {
             Token::Float(number) => Ok(self.number(Scalar::Float(number))),
             Token::Str(range) => {
                 let text: Arc<str> = self.scanner.text(&range)?.into();
+                if let Some(spec) = specs::in_text(&text) {
+                    return Ok(Decoded::spec(&self.path.join("."), spec));
+                }
                 let shape = Shape::new(vec![text.len() as u64])?;
                 Ok(Decoded { info: self.info(LeafKind::Str, Dtype::UInt8, shape), data: Data::Text(text) })
             }

@@ -14,9 +14,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde_json::Value;
 
 use super::layout::CHUNKED_KEY;
 use super::msgpack::{DEPTH_MAX, Scanner, Token, too_deep};
+use super::specs;
 use crate::array::{Dtype, Shape};
 use crate::error::{Error, Result};
 use crate::tree::{Key, KeyPath, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
@@ -42,6 +44,8 @@ pub(crate) enum Data {
     Pieces(Vec<Bytes>),
     /// Text.
     Text(Arc<str>),
+    /// In an array that lies elsewhere: a TensorStore spec.
+    Spec(Value),
     /// Nowhere: an extension that is not Flax'.
     Absent,
     /// Lost, for that reason: of an object that is salvaged.
@@ -55,7 +59,7 @@ pub(crate) enum Data {
 pub(crate) fn decode(bytes: &Bytes) -> Result<Tree<Decoded>> {
     let mut decoder = Decoder::new(bytes);
     match decoder.object() {
-        Ok(()) => decoder.build.finish(),
+        Ok(()) => specs::gathered(decoder.build.finish()?),
         Err(error) => Err(decoder.blame(error)),
     }
 }
@@ -70,7 +74,11 @@ pub(crate) fn decode_front(bytes: &Bytes) -> Result<Tree<Decoded>> {
     if let Err(error) = decoder.object() {
         if decoder.open.is_empty() {
             // All of it was read, and something is behind it; or nothing was.
-            return if decoder.is_complete { decoder.build.finish() } else { Err(decoder.blame(error)) };
+            return if decoder.is_complete {
+                specs::gathered(decoder.build.finish()?)
+            } else {
+                Err(decoder.blame(error))
+            };
         }
         let pending = decoder.pending.take();
         if let Some(key) = pending {
@@ -81,7 +89,7 @@ pub(crate) fn decode_front(bytes: &Bytes) -> Result<Tree<Decoded>> {
             decoder.build.close()?;
         }
     }
-    decoder.build.finish()
+    specs::gathered(decoder.build.finish()?)
 }
 
 /// A container that is being read.
