@@ -6,7 +6,7 @@
 //! |---|---|
 //! | is empty | yes |
 //! | has a name that only checkpoints have (`x.msgpack`, `x.npy`, …), whatever is in it | yes |
-//! | is recognised by what is in it | yes |
+//! | is recognised by what is in it, and is not a pickle of any program | yes |
 //! | is anything else | no |
 //!
 //! For files beside each other (`x.data`, `x.manifest`) the name is enough: the caller chose the suffixes.
@@ -15,7 +15,9 @@
 
 use super::SaveOptions;
 use crate::error::{Error, Result};
-use crate::formats::{COMMIT_MARKERS, Format, FormatExt, UNCOMMITTED_MARK, builtin_formats, suggestions};
+use crate::formats::{
+    COMMIT_MARKERS, Format, FormatExt, UNCOMMITTED_MARK, builtin_formats, suggestions, torch,
+};
 use crate::location::Location;
 use crate::storage::{Found, Publication, archive};
 use crate::threads::map_ordered;
@@ -32,7 +34,10 @@ pub(super) fn check_file(at: &Location) -> Result<()> {
         None => return Ok(()),
         Some(Found::Folder | Found::Other(_)) => 0,
     };
-    let is_recognised = || builtin_formats().iter().any(|format| format.recognise(at).unwrap_or(false));
+    let is_recognised = || {
+        let is_one = builtin_formats().iter().any(|format| format.recognise(at).unwrap_or(false));
+        is_one && !torch::is_plain_pickle(at)
+    };
     if len_bytes == 0 || suggestions::is_named_like_one(at.name()) || is_recognised() {
         return Ok(());
     }

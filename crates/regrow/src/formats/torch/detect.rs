@@ -1,8 +1,10 @@
-//! Whether a file is one of PyTorch's: by how it begins, whatever its name.
+//! Whether a file is one of PyTorch's, or another pickle: by how it begins, whatever its name. Pickles of protocol 0
+//! and 1 begin as texts do, so that these are told by their names too.
 
 use std::ffi::OsStr;
 
 use super::legacy::MAGIC;
+use super::pickle::is_opcode;
 use crate::bytes::Cursor;
 use crate::error::Result;
 use crate::location::{Location, suffix_of};
@@ -19,6 +21,7 @@ const NAME_LEN_AT: usize = 26;
 
 /// How the first pickle of the legacy form begins: PROTO, maybe a FRAME, then LONG1 of ten bytes.
 const PROTO: u8 = 0x80;
+const PROTOCOLS: std::ops::RangeInclusive<u8> = 2..=5;
 const LONG1_OF_TEN: [u8; 2] = [0x8a, MAGIC.len() as u8];
 const MAGIC_AT_MAX: usize = 13;
 
@@ -27,7 +30,7 @@ const MAGIC_AT_MAX: usize = 13;
 pub(super) enum Form {
     Zip,
     Legacy,
-    /// A pickle, and nothing says that PyTorch wrote it.
+    /// A pickle that nothing says that PyTorch wrote.
     Pickle,
     /// Of PyTorch before 0.1.10.
     Tar,
@@ -42,24 +45,43 @@ pub(super) fn form_of(at: &Location) -> Result<Option<Form>> {
         return Ok(None);
     }
     let first = at.read_beginning(FIRST_LEN_BYTES)?.unwrap_or_default();
-    Ok(form_of_beginning(&first, is_named_so(at.name())))
+    Ok(form_of_beginning(&first, suffix_of(at.name()).as_deref()))
 }
 
-/// Whether files of this name are mostly PyTorch's.
+/// Whether the file `at` a location is a pickle, and nothing tells whose: its owner may not think of it as a checkpoint.
+pub(crate) fn is_plain_pickle(at: &Location) -> bool {
+    matches!(form_of(at), Ok(Some(Form::Pickle)))
+}
+
+/// Whether files of this name are mostly PyTorch's, or other pickles.
 pub(in crate::formats) fn is_named_so(name: &OsStr) -> bool {
-    matches!(suffix_of(name).as_deref(), Some("pt" | "pth"))
+    let suffix = suffix_of(name);
+    names_torch(suffix.as_deref()) || names_pickle(suffix.as_deref())
 }
 
-fn form_of_beginning(first: &[u8], is_named_so: bool) -> Option<Form> {
+fn names_torch(suffix: Option<&str>) -> bool {
+    matches!(suffix, Some("pt" | "pth"))
+}
+
+fn names_pickle(suffix: Option<&str>) -> bool {
+    matches!(suffix, Some("pkl" | "pickle"))
+}
+
+fn form_of_beginning(first: &[u8], suffix: Option<&str>) -> Option<Form> {
     if first.starts_with(&ZIP_BEGINNING) {
-        return (is_named_so || first_member(first).is_some_and(|name| name.ends_with(b"/data.pkl")))
+        return (names_torch(suffix) || first_member(first).is_some_and(|name| name.ends_with(b"/data.pkl")))
             .then_some(Form::Zip);
     }
-    if first.first() == Some(&PROTO) && first.get(1).is_some_and(|protocol| (2..=5).contains(protocol)) {
+    if first.first() == Some(&PROTO) && first.get(1).is_some_and(|protocol| PROTOCOLS.contains(protocol)) {
         let magic = [LONG1_OF_TEN.as_slice(), &MAGIC].concat();
         let near = first.get(..MAGIC_AT_MAX + magic.len()).unwrap_or(first);
         let is_legacy = near.windows(magic.len()).any(|window| window == magic);
-        return if is_legacy { Some(Form::Legacy) } else { is_named_so.then_some(Form::Pickle) };
+        let is_pickle =
+            names_torch(suffix) || names_pickle(suffix) || first.get(2).is_some_and(|&op| is_opcode(op));
+        return if is_legacy { Some(Form::Legacy) } else { is_pickle.then_some(Form::Pickle) };
+    }
+    if names_pickle(suffix) && first.first().is_some_and(|&op| is_opcode(op)) {
+        return Some(Form::Pickle);
     }
     let is_tar = first.get(257..262) == Some(b"ustar")
         && [b"sys_info\0".as_slice(), b"pickle\0", b"storages\0", b"tensors\0"]
@@ -101,15 +123,19 @@ mod tests {
             (zip("x.npy"), None, Some(Form::Zip)),
             (legacy, Some(Form::Legacy), Some(Form::Legacy)),
             (framed, Some(Form::Legacy), Some(Form::Legacy)),
-            (b"\x80\x04}.".to_vec(), None, Some(Form::Pickle)),
+            (b"\x80\x04}.".to_vec(), Some(Form::Pickle), Some(Form::Pickle)),
             (b"\x80\x04".to_vec(), None, Some(Form::Pickle)),
+            (b"\x80\x04\xff".to_vec(), None, Some(Form::Pickle)),
             (b"\x80".to_vec(), None, None),
             (tar, Some(Form::Tar), Some(Form::Tar)),
             (b"PK\x03\x04".to_vec(), None, Some(Form::Zip)),
+            (b"(dp0\n.".to_vec(), None, None),
             (Vec::new(), None, None),
         ] {
-            assert_eq!(form_of_beginning(&first, false), anywhere, "{first:?}");
-            assert_eq!(form_of_beginning(&first, true), as_pt, "{first:?}");
+            assert_eq!(form_of_beginning(&first, None), anywhere, "{first:?}");
+            assert_eq!(form_of_beginning(&first, Some("pt")), as_pt, "{first:?}");
         }
+        assert_eq!(form_of_beginning(b"(dp0\n.", Some("pkl")), Some(Form::Pickle));
+        assert_eq!(form_of_beginning(b"<html>", Some("pkl")), None);
     }
 }

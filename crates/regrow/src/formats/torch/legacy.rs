@@ -155,7 +155,7 @@ fn is_big_endian(system: &Pickle<'_>) -> Option<bool> {
 }
 
 /// The storages that the object's tensors are views of, by their keys.
-fn claims<'p>(object: &Pickle<'p>) -> Result<BTreeMap<&'p str, StorageRef<'p>>> {
+fn claims<'p>(object: &'p Pickle<'_>) -> Result<BTreeMap<&'p str, StorageRef<'p>>> {
     let mut claims: BTreeMap<&str, StorageRef<'_>> = BTreeMap::new();
     for (id, value) in object.values() {
         if !matches!(value, Value::Persistent(_)) {

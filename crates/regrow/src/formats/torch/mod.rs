@@ -49,6 +49,7 @@ mod tree;
 
 pub(super) use dcp::INDEX as DCP_INDEX;
 pub(super) use detect::is_named_so;
+pub(crate) use detect::is_plain_pickle;
 
 /// What torch.save and torch.distributed.checkpoint write. Read only.
 #[derive(Debug)]

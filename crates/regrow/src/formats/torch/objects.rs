@@ -166,6 +166,14 @@ fn called<'p>(pickle: &'p Pickle<'_>, id: Id, call: &'p Call) -> Result<Object<'
                 _ => Object::None,
             }
         }
+        ("flax.core.frozen_dict", "FrozenDict", [inner])
+            if matches!(pickle.value(*inner), Value::Dict(_)) =>
+        {
+            match pickle.value(*inner) {
+                Value::Dict(pairs) => Object::Dict(NodeKind::Dict, pairs),
+                _ => Object::None,
+            }
+        }
         // As Python 2 and older PyTorch wrote it: a list of pairs.
         ("__builtin__" | "builtins", "set" | "frozenset", [items]) if pickle.sequence(*items).is_some() => {
             Object::Set(pickle.sequence(*items).unwrap_or_default())
@@ -190,6 +198,20 @@ fn called<'p>(pickle: &'p Pickle<'_>, id: Id, call: &'p Call) -> Result<Object<'
         }
         (module, "TypedStorage" | "_load_from_bytes", _) if STORAGE_MODULES.contains(&module) => {
             refused(pickle, call.callee, module, name)
+        }
+        // How protocols 0 and 1 write objects of any class.
+        ("copy_reg" | "copyreg", "_reconstructor", &[class, ..]) if pickle.global(class).is_some() => {
+            let (module, name) = pickle.global(class).unwrap_or_default();
+            refused(pickle, class, module, name)
+        }
+        _ if numpy::is_array(module, name) => {
+            let why = pickle
+                .unsupported(
+                    id,
+                    "a NumPy array is of a dtype that is not read: Python objects, dates or records",
+                )
+                .help("save it as numbers or text, or read the other leaves with `only`");
+            Object::Refused(Refusal { name: format!("{module}.{name}"), why })
         }
         _ => refused(pickle, call.callee, module, name),
     })

@@ -1,4 +1,4 @@
-//! A file of torch.save as a checkpoint.
+//! A file of torch.save, or another pickle, as a checkpoint.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::storages::{Storage, swaps};
 use super::tensors::{self, Tensor};
 use super::tree::{Data, Decoded, unfold};
 use crate::array::{Dtype, Region};
-use crate::error::{Error, Result, ResultExt};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::pieces::copy_pieces;
 use crate::formats::{Description, Reader, Rest, Standing};
 use crate::location::Location;
@@ -28,6 +28,12 @@ const NAMED_MAX: usize = 10;
 
 /// With more refused leaves than these, each tells of itself alone.
 const REFUSED_MAX: usize = 1000;
+
+/// Longest file that is one pickle: positions in it have 32 bits.
+const PICKLE_LEN_MAX_BYTES: u64 = u32::MAX as u64;
+
+/// The module of the class that stands for an array in files of joblib.
+const JOBLIB: &[u8] = b"joblib.numpy_pickle";
 
 /// An opened file.
 #[derive(Debug)]
@@ -62,6 +68,8 @@ enum Leaf {
 enum Opened {
     Zip(TorchArchive),
     Legacy(Legacy),
+    /// Without storages.
+    Pickle,
 }
 
 impl TorchReader {
@@ -79,13 +87,40 @@ impl TorchReader {
                     (legacy.pickle.clone(), legacy.big_endian, legacy.pickle_at);
                 Self::of(file, Opened::Legacy(legacy), (&bytes, pickle_at), big_endian, salvage).in_file(at)
             }
-            Form::Pickle => Err(Error::unsupported("this is a pickle, and none of torch.save's")
-                .in_file(at)
-                .help("load it in Python, if you trust who wrote it, and save it with regrow.save")),
+            Form::Pickle => Self::open_pickle(file, salvage).in_file(at),
             Form::Tar => Err(Error::unsupported("this is a tar archive of PyTorch before 0.1.10")
                 .in_file(at)
                 .help("load it with torch.load of PyTorch up to 2.5, and save it again")),
         }
+    }
+
+    /// Opens a file that is one pickle.
+    fn open_pickle(file: Arc<DataFile>, salvage: bool) -> Result<Self> {
+        if file.len_bytes > PICKLE_LEN_MAX_BYTES {
+            return Err(Error::new(ErrorKind::Limit, "a pickle is too long to be read")
+                .expected(format_args!("at most {PICKLE_LEN_MAX_BYTES} bytes"), file.len_bytes)
+                .help("load it in Python, if you trust its writer, and save it with regrow.save"));
+        }
+        let bytes = file.slice(0, file.len_bytes)?;
+        let joblib = || bytes.windows(JOBLIB.len()).any(|window| window == JOBLIB);
+        let pickle = match Pickle::read(&bytes) {
+            // The arrays of joblib lie between the opcodes.
+            Err(_) if joblib() => {
+                return Err(Error::unsupported("this is a file of joblib, which is not read").help(
+                    "load it with joblib.load, if you trust its writer, and save it with regrow.save",
+                ));
+            }
+            pickle => pickle?,
+        };
+        let len_bytes = pickle.len_bytes() as u64;
+        if len_bytes < file.len_bytes {
+            return Err(Error::unsupported("the file holds more than one pickle, or something behind it")
+                .at_byte(len_bytes)
+                .expected(format_args!("{len_bytes} bytes"), file.len_bytes)
+                .help("load them in Python, if you trust their writer, and save them as one tree"));
+        }
+        drop(pickle);
+        Self::of(file, Opened::Pickle, (&bytes, 0), false, salvage)
     }
 
     /// Opens the archive in `len_bytes` of a file, from `base_bytes` on.
@@ -114,7 +149,7 @@ impl TorchReader {
         salvage: bool,
     ) -> Result<Self> {
         let pickle = Pickle::read(bytes).shift(at)?;
-        let unfolded = unfold(&pickle, bytes).shift(at)?;
+        let unfolded = unfold(&pickle, bytes, matches!(opened, Opened::Pickle)).shift(at)?;
         let (mut storages, mut by_key, mut by_id) = (Vec::new(), HashMap::new(), HashMap::new());
         let mut leaves = Vec::with_capacity(unfolded.tree.len());
         let mut shared: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -126,6 +161,7 @@ impl TorchReader {
             let found = match &mut opened {
                 Opened::Zip(archive) => archive.take(storage.key),
                 Opened::Legacy(legacy) => legacy.storages.remove(storage.key),
+                Opened::Pickle => None,
             };
             let found = found.ok_or_else(|| {
                 pickle
@@ -148,6 +184,7 @@ impl TorchReader {
             Ok(storages.len() - 1)
         };
         let mut infos = Vec::with_capacity(unfolded.tree.len());
+        let mut inside = Vec::new();
         let (structure, notes) = (unfolded.tree.with_leaves(vec![(); unfolded.tree.len()])?, unfolded.notes);
         let mut objects = unfolded.record;
         for (at_leaf, Decoded { mut info, data }) in unfolded.tree.into_leaves().into_iter().enumerate() {
@@ -168,6 +205,11 @@ impl TorchReader {
                         Err(error) => return Err(error.shift(at).at_leaf(&structure.path_of(at_leaf))),
                     }
                 }
+                Data::Inside(offset_bytes, tensor) => {
+                    let len_bytes = tensor.span_len_bytes();
+                    inside.push(Storage::at(at.saturating_add(offset_bytes), len_bytes));
+                    Leaf::View(inside.len() - 1, tensor)
+                }
                 Data::Memory(bytes) => Leaf::Memory(bytes),
                 Data::Text(text) => Leaf::Text(text),
                 Data::Nothing => Leaf::Nothing,
@@ -176,6 +218,8 @@ impl TorchReader {
             infos.push(info);
             leaves.push(leaf);
         }
+        // Only what has no storages has data in its pickle.
+        storages.append(&mut inside);
         let tree = structure.with_leaves(infos)?;
         for (at_leaf, leaf) in leaves.iter().enumerate() {
             let Leaf::View(number, tensor) = leaf else { continue };
@@ -195,12 +239,13 @@ impl TorchReader {
             objects: objects.to_text(),
             ..Description::default()
         };
-        let storages_text = counted(storages.len(), "storage", "storages");
+        let storages_text = format!(", {}", counted(storages.len(), "storage", "storages"));
         let (variant, has_checksums) = match &opened {
-            Opened::Zip(archive) => ("zip", archive.has_checksums),
-            Opened::Legacy(_) => ("legacy", false),
+            Opened::Zip(archive) => (format!("zip{storages_text}"), archive.has_checksums),
+            Opened::Legacy(_) => (format!("legacy{storages_text}"), false),
+            Opened::Pickle => ("pickle".to_owned(), false),
         };
-        description.variant = format!("{variant}, {storages_text}");
+        description.variant = variant;
         description.notes.extend(shared_note(&tree, &shared));
         description.notes.extend(refused_note(&tree, &leaves));
         if !has_checksums {
@@ -208,6 +253,7 @@ impl TorchReader {
         }
         let rest = match opened {
             Opened::Zip(archive) => archive.into_rest(),
+            Opened::Pickle => Vec::new(),
             Opened::Legacy(legacy) => {
                 if legacy.end_bytes < file.len_bytes {
                     description.notes.push(format!(

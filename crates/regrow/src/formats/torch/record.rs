@@ -153,7 +153,7 @@ fn plain(pickle: &Pickle<'_>, id: Id, depth_left: usize, values_left: &mut usize
 }
 
 /// The device that a storage was on.
-fn device<'p>(pickle: &Pickle<'p>, storage: Id) -> Option<&'p str> {
+fn device<'p>(pickle: &'p Pickle<'_>, storage: Id) -> Option<&'p str> {
     let Value::Persistent(tuple) = pickle.value(storage) else { return None };
     pickle.text(*pickle.sequence(*tuple)?.get(3)?)
 }

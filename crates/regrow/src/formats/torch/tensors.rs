@@ -72,7 +72,7 @@ pub(super) enum Built {
 ///
 /// # Errors
 /// `Corrupt` if it is none; `Unsupported` for what only Python could load.
-pub(super) fn storage<'p>(pickle: &Pickle<'p>, id: Id) -> Result<StorageRef<'p>> {
+pub(super) fn storage<'p>(pickle: &'p Pickle<'_>, id: Id) -> Result<StorageRef<'p>> {
     let Value::Persistent(tuple) = pickle.value(id) else {
         return Err(pickle.corrupt(id, "a tensor of the pickle has no storage"));
     };

@@ -35,6 +35,9 @@ const NAMES_LEN_MAX_BYTES: usize = 1 << 28;
 const DECODED_PER_BYTE: u64 = 4;
 const DECODED_MIN_BYTES: u64 = 1 << 20;
 
+/// Arrays of fewer bytes are copied out of a pickle.
+const INSIDE_LEN_MIN_BYTES: usize = 4096;
+
 /// A leaf, and where its data is.
 #[derive(Debug)]
 pub(super) struct Decoded {
@@ -47,6 +50,8 @@ pub(super) struct Decoded {
 pub(super) enum Data {
     /// A view of a storage.
     Tensor(Tensor),
+    /// Elements that lie in the pickle as they are, from this byte of it on.
+    Inside(u64, Tensor),
     Memory(Bytes),
     Text(Arc<str>),
     Nothing,
@@ -61,14 +66,15 @@ pub(super) struct Unfolded {
     pub record: Record,
 }
 
-/// Unfolds the values of a pickle whose bytes are `bytes`.
+/// Unfolds the values of a pickle whose bytes are `bytes`. With `is_whole_file` long arrays stay where they are.
 ///
 /// # Errors
 /// `Corrupt`, `Unsupported`, `Limit`; with key path and offset.
-pub(super) fn unfold(pickle: &Pickle<'_>, bytes: &Bytes) -> Result<Unfolded> {
+pub(super) fn unfold(pickle: &Pickle<'_>, bytes: &Bytes, is_whole_file: bool) -> Result<Unfolded> {
     let mut walk = Walk {
         pickle,
         bytes,
+        is_whole_file,
         path: KeyPath::root(),
         open: Vec::new(),
         build: TreeBuilder::new(),
@@ -92,6 +98,7 @@ pub(super) fn unfold(pickle: &Pickle<'_>, bytes: &Bytes) -> Result<Unfolded> {
 struct Walk<'p, 'b> {
     pickle: &'p Pickle<'b>,
     bytes: &'p Bytes,
+    is_whole_file: bool,
     /// Of the value that is being looked at; stays at the place of an error.
     path: KeyPath,
     open: Vec<std::vec::IntoIter<(Key, Id)>>,
@@ -320,6 +327,29 @@ impl<'p> Walk<'p, '_> {
                 .corrupt(id, "the data of a NumPy array have another size than its shape")
                 .expected(format_args!("{} bytes", record.len_bytes()), stored.len()));
         }
+        let kind = match (&record.kind, value.is_scalar) {
+            (LeafKind::NumpyArray, true) => LeafKind::NumpyScalar,
+            (LeafKind::NumpyArray, false) if value.is_jax => LeafKind::JaxArray,
+            (LeafKind::NumpyOther(descr), true) => LeafKind::NumpyOtherScalar(descr.clone()),
+            (kind, _) => kind.clone(),
+        };
+        if let Payload::Raw(span) = value.payload
+            && let Some(range) = span.range().filter(|range| range.len() >= INSIDE_LEN_MIN_BYTES)
+            && self.is_whole_file
+            && record.is_raw()
+        {
+            let tensor = Tensor {
+                storage: id,
+                dtype: record.dtype,
+                shape: record.shape.clone(),
+                strides_elements: record.shape.strides_elements(),
+                offset_elements: 0,
+                requires_grad: false,
+                is_parameter: false,
+            };
+            let data = Data::Inside(range.start as u64, tensor);
+            return Ok(self.leaf(kind, record.dtype, record.shape.clone(), data));
+        }
         let bytes = if record.is_raw() {
             stored
         } else {
@@ -328,11 +358,6 @@ impl<'p> Walk<'p, '_> {
             record.copy_region(stored, &Region::whole(&record.shape), &mut out)?;
             out.into()
         };
-        let kind = match (&record.kind, value.is_scalar) {
-            (LeafKind::NumpyArray, true) => LeafKind::NumpyScalar,
-            (LeafKind::NumpyOther(descr), true) => LeafKind::NumpyOtherScalar(descr.clone()),
-            (kind, _) => kind.clone(),
-        };
         Ok(self.leaf(kind, record.dtype, record.shape.clone(), Data::Memory(bytes)))
     }
 
@@ -340,7 +365,13 @@ impl<'p> Walk<'p, '_> {
     fn payload(&mut self, id: Id, payload: Payload) -> Result<Bytes> {
         let span = match payload {
             Payload::Empty => return Ok(Bytes::new()),
-            Payload::Raw(span) => return Ok(self.bytes.slice(span.range())),
+            Payload::Raw(span) => {
+                // Of the map of a whole file only a copy outlasts changes of the file.
+                let range =
+                    span.range().filter(|range| !self.is_whole_file || range.len() >= INSIDE_LEN_MIN_BYTES);
+                let copy = || Bytes::copy_from_slice(self.pickle.span(span));
+                return Ok(range.map_or_else(copy, |range| self.bytes.slice(range)));
+            }
             Payload::Latin1(span) => span,
         };
         if let Some(known) = self.decoded.get(&span) {

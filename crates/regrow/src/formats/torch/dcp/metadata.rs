@@ -84,7 +84,7 @@ pub(super) fn entries(pickle: &Pickle<'_>) -> Result<Vec<Entry>> {
 type Index<'p> = (&'p str, Option<Vec<u64>>);
 
 fn content<'p>(
-    pickle: &Pickle<'p>,
+    pickle: &'p Pickle<'_>,
     id: Id,
     name: &'p str,
     places: &mut HashMap<Index<'p>, Place>,
@@ -141,7 +141,7 @@ fn content<'p>(
 }
 
 /// Where each piece lies.
-fn places<'p>(pickle: &Pickle<'p>, pairs: &[(Id, Id)]) -> Result<HashMap<Index<'p>, Place>> {
+fn places<'p>(pickle: &'p Pickle<'_>, pairs: &[(Id, Id)]) -> Result<HashMap<Index<'p>, Place>> {
     let mut places = HashMap::with_capacity(pairs.len());
     for &(key, value) in pairs {
         let index = record(pickle, key, "MetadataIndex")?;
@@ -184,7 +184,7 @@ fn is_inside(path: &str) -> bool {
 }
 
 /// Where each name is in the tree, and the how manieth it is; `None` if nobody has said so.
-fn paths<'p>(pickle: &Pickle<'p>, id: Id) -> Result<Option<HashMap<&'p str, (usize, KeyPath)>>> {
+fn paths<'p>(pickle: &'p Pickle<'_>, id: Id) -> Result<Option<HashMap<&'p str, (usize, KeyPath)>>> {
     let pairs = match pickle.value(id) {
         Value::None => return Ok(None),
         Value::Dict(pairs) => pairs,

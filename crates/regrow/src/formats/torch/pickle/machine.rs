@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::lines::{self, Number};
 use super::opcodes::Op;
 use super::{Call, Id, Pickle, Span, Value};
 use crate::bytes::Cursor;
@@ -33,6 +34,7 @@ pub(super) fn run(bytes: &[u8]) -> Result<Pickle<'_>> {
     let mut machine = Machine {
         input: Cursor::new(bytes),
         op_at: 0,
+        decoded: Vec::new(),
         values: vec![Value::None, Value::Bool(false), Value::Bool(true)],
         offsets: vec![0; 3],
         stack: Vec::new(),
@@ -54,13 +56,22 @@ pub(super) fn run(bytes: &[u8]) -> Result<Pickle<'_>> {
     }
     let root = machine.pop()?;
     let len_bytes = machine.input.offset_bytes() as usize;
-    Ok(Pickle { bytes, values: machine.values, offsets: machine.offsets, root, op_count, len_bytes })
+    Ok(Pickle {
+        bytes,
+        decoded: machine.decoded,
+        values: machine.values,
+        offsets: machine.offsets,
+        root,
+        op_count,
+        len_bytes,
+    })
 }
 
 struct Machine<'a> {
     input: Cursor<'a>,
     /// Where the opcode stands that is being run.
     op_at: u64,
+    decoded: Vec<u8>,
     values: Vec<Value>,
     offsets: Vec<u32>,
     stack: Vec<Id>,
@@ -69,7 +80,7 @@ struct Machine<'a> {
     memo: HashMap<u32, Id>,
 }
 
-impl Machine<'_> {
+impl<'a> Machine<'a> {
     fn step(&mut self, op: Op) -> Result<()> {
         match op {
             Op::Proto => self.protocol(),
@@ -126,6 +137,50 @@ impl Machine<'_> {
                 let (span, _) = self.bytes(len_bytes, "bytes")?;
                 self.make(Value::Bytes(span))
             }
+            Op::IntLine | Op::LongLine => {
+                let line = self.line_bytes("an integer", NAME_LEN_MAX_BYTES)?;
+                match lines::number(line.1) {
+                    Some(Number::Bool(value)) => self.push(if value { TRUE } else { FALSE }),
+                    Some(Number::Int(number)) => self.make(Value::Int(number)),
+                    Some(Number::Long(bytes)) => {
+                        let span = self.keep(&bytes)?;
+                        self.make(Value::Long(span))
+                    }
+                    None => Err(self.corrupt("an integer of a pickle is none that is read")),
+                }
+            }
+            Op::FloatLine => {
+                let (_, line) = self.line_bytes("a float", NAME_LEN_MAX_BYTES)?;
+                let number = std::str::from_utf8(line).ok().and_then(|line| line.trim().parse().ok());
+                let number = number.ok_or_else(|| self.corrupt("a float of a pickle is none"))?;
+                self.make(Value::Float(number))
+            }
+            Op::TextLine => {
+                let (span, line) = self.line_bytes("a text", usize::MAX)?;
+                if line.is_ascii() && !line.contains(&b'\\') {
+                    return self.make(Value::Text(span));
+                }
+                let text = lines::text(line);
+                let text = text.ok_or_else(|| self.corrupt("a text of a pickle is none"))?;
+                let span = self.keep(text.as_bytes())?;
+                self.make(Value::Text(span))
+            }
+            Op::OldTextLine => {
+                let (_, line) = self.line_bytes("a text", usize::MAX)?;
+                let bytes = lines::old_text(line);
+                let bytes = bytes.ok_or_else(|| self.corrupt("a text of a pickle is none"))?;
+                let span = self.keep(&bytes)?;
+                let is_text = std::str::from_utf8(&bytes).is_ok();
+                self.make(if is_text { Value::Text(span) } else { Value::Bytes(span) })
+            }
+            Op::GetLine => {
+                let at = self.place_line()?;
+                self.get(at)
+            }
+            Op::PutLine => {
+                let at = self.place_line()?;
+                self.remember(at)
+            }
             Op::EmptyList => self.make(Value::List(Vec::new())),
             Op::EmptyTuple => self.make(Value::Tuple(Vec::new())),
             Op::EmptyDict => self.make(Value::Dict(Vec::new())),
@@ -161,9 +216,7 @@ impl Machine<'_> {
             }
             Op::Get { len_bytes } => {
                 let at = self.len(len_bytes, "a place in the memo")? as u32;
-                let id = self.memo.get(&at).copied();
-                let id = id.ok_or_else(|| self.corrupt(format!("place {at} of the memo is empty")))?;
-                self.push(id)
+                self.get(at)
             }
             Op::Put { len_bytes } => {
                 let at = self.len(len_bytes, "a place in the memo")? as u32;
@@ -210,9 +263,7 @@ impl Machine<'_> {
             }
             Op::Refused(name) => Err(Error::unsupported(format!("the opcode {name} of pickles is not read"))
                 .at_byte(self.op_at)
-                .help(
-                    "torch.save writes protocol 2 and newer ones write none of these: save the file again",
-                )),
+                .help("neither torch.save nor a pickle of plain containers and arrays has it: save the file again")),
         }
     }
 
@@ -287,6 +338,28 @@ impl Machine<'_> {
         }
     }
 
+    fn get(&mut self, at: u32) -> Result<()> {
+        let id = self.memo.get(&at).copied();
+        let id = id.ok_or_else(|| self.corrupt(format!("place {at} of the memo is empty")))?;
+        self.push(id)
+    }
+
+    fn place_line(&mut self) -> Result<u32> {
+        let (_, line) = self.line_bytes("a place in the memo", NAME_LEN_MAX_BYTES)?;
+        let at = std::str::from_utf8(line).ok().and_then(|line| line.parse().ok());
+        at.ok_or_else(|| self.corrupt("a place in the memo is no number"))
+    }
+
+    /// Keeps what the pickle has in another form.
+    fn keep(&mut self, bytes: &[u8]) -> Result<Span> {
+        let start = self.decoded.len() as u32;
+        self.decoded.extend_from_slice(bytes);
+        if self.decoded.len() > LEN_MAX_BYTES {
+            return Err(self.limit("the texts of a pickle are too long together".to_owned()));
+        }
+        Ok(Span { start, len_bytes: bytes.len() as u32, is_decoded: true })
+    }
+
     fn remember(&mut self, at: u32) -> Result<()> {
         let top = self.top()?;
         self.memo.insert(at, top);
@@ -294,12 +367,12 @@ impl Machine<'_> {
     }
 
     /// A length of so many bytes, and as many bytes.
-    fn bytes(&mut self, len_bytes: usize, what: &str) -> Result<(Span, &[u8])> {
+    fn bytes(&mut self, len_bytes: usize, what: &str) -> Result<(Span, &'a [u8])> {
         let len = self.len(len_bytes, what)?;
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let start = self.input.offset_bytes() as u32;
         let bytes = self.input.take(len, what)?;
-        Ok((Span { start, len_bytes: len as u32 }, bytes))
+        Ok((Span { start, len_bytes: len as u32, is_decoded: false }, bytes))
     }
 
     fn len(&mut self, len_bytes: usize, what: &str) -> Result<u64> {
@@ -310,19 +383,25 @@ impl Machine<'_> {
         Ok(u64::from_le_bytes(number))
     }
 
-    /// Up to the end of the line, which is read as well.
+    /// A name, up to the end of its line.
     fn line(&mut self, what: &str) -> Result<Span> {
-        let near = self.input.rest().get(..NAME_LEN_MAX_BYTES).unwrap_or(self.input.rest());
+        let (span, line) = self.line_bytes(what, NAME_LEN_MAX_BYTES)?;
+        match std::str::from_utf8(line) {
+            Ok(_) => Ok(span),
+            Err(_) => Err(self.corrupt(format!("{what} is no UTF-8"))),
+        }
+    }
+
+    /// What is left of the line, whose end is read as well.
+    fn line_bytes(&mut self, what: &str, len_max_bytes: usize) -> Result<(Span, &'a [u8])> {
+        let near = self.input.rest().get(..len_max_bytes).unwrap_or(self.input.rest());
         let Some(len) = near.iter().position(|&byte| byte == b'\n') else {
-            return Err(self.corrupt(format!("{what} does not end within {NAME_LEN_MAX_BYTES} bytes")));
+            return Err(self.corrupt(format!("{what} does not end within {} bytes", near.len())));
         };
         let start = self.input.offset_bytes() as u32;
         let line = self.input.take(len, what)?;
-        if std::str::from_utf8(line).is_err() {
-            return Err(self.corrupt(format!("{what} is no UTF-8")));
-        }
         self.input.take(1, what)?;
-        Ok(Span { start, len_bytes: len as u32 })
+        Ok((Span { start, len_bytes: len as u32, is_decoded: false }, line))
     }
 
     fn make(&mut self, value: Value) -> Result<()> {

@@ -12,6 +12,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `opcodes` | bytes to opcodes |
+//! | `lines` | numbers and texts of protocol 0, each on a line |
 //! | `machine` | the stack, the marks and the memo |
 //! | `mod` | the values that come of it |
 //!
@@ -21,25 +22,36 @@
 
 use crate::error::{Error, Result};
 
+mod lines;
 mod machine;
 mod opcodes;
 #[cfg(test)]
 mod tests;
 
+/// Whether a pickle may begin with this byte.
+pub(crate) fn is_opcode(byte: u8) -> bool {
+    opcodes::Op::of(byte).is_some_and(|op| !matches!(op, opcodes::Op::Refused(_)))
+}
+
 /// The position of a value among those of its pickle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Id(u32);
 
-/// A range of the pickle's bytes.
+/// A range of the pickle's bytes, or of the texts that were decoded of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Span {
     start: u32,
     len_bytes: u32,
+    is_decoded: bool,
 }
 
 impl Span {
-    /// The range within the bytes that the pickle was read from.
-    pub(crate) fn range(self) -> std::ops::Range<usize> {
+    /// The range within the bytes that the pickle was read from; `None` if it was decoded.
+    pub(crate) fn range(self) -> Option<std::ops::Range<usize>> {
+        (!self.is_decoded).then_some(self.both())
+    }
+
+    fn both(self) -> std::ops::Range<usize> {
         self.start as usize..(self.start as usize).saturating_add(self.len_bytes as usize)
     }
 }
@@ -87,6 +99,8 @@ pub(crate) struct Call {
 #[derive(Debug)]
 pub(crate) struct Pickle<'a> {
     bytes: &'a [u8],
+    /// Texts of protocol 0, without their escapes.
+    decoded: Vec<u8>,
     values: Vec<Value>,
     /// Where the opcode of each value stands.
     offsets: Vec<u32>,
@@ -135,18 +149,24 @@ impl<'a> Pickle<'a> {
     }
 
     /// The bytes of a range.
-    pub(crate) fn span(&self, span: Span) -> &'a [u8] {
-        self.bytes.get(span.range()).unwrap_or_default()
+    pub(crate) fn span(&self, span: Span) -> &[u8] {
+        let from = if span.is_decoded { self.decoded.as_slice() } else { self.bytes };
+        from.get(span.both()).unwrap_or_default()
+    }
+
+    /// The opcode that made a value.
+    pub(crate) fn opcode(&self, id: Id) -> Option<u8> {
+        self.bytes.get(self.offset(id) as usize).copied()
     }
 
     /// A text, or the name of a global.
-    pub(crate) fn text_of(&self, span: Span) -> &'a str {
+    pub(crate) fn text_of(&self, span: Span) -> &str {
         // The machine has looked at every one of them.
         std::str::from_utf8(self.span(span)).unwrap_or_default()
     }
 
     /// The text that a value is.
-    pub(crate) fn text(&self, id: Id) -> Option<&'a str> {
+    pub(crate) fn text(&self, id: Id) -> Option<&str> {
         match self.value(id) {
             Value::Text(span) => Some(self.text_of(*span)),
             _ => None,
@@ -170,7 +190,7 @@ impl<'a> Pickle<'a> {
     }
 
     /// The module and the name of a global.
-    pub(crate) fn global(&self, id: Id) -> Option<(&'a str, &'a str)> {
+    pub(crate) fn global(&self, id: Id) -> Option<(&str, &str)> {
         match self.value(id) {
             Value::Global(module, name) => Some((self.text_of(*module), self.text_of(*name))),
             _ => None,
@@ -178,7 +198,7 @@ impl<'a> Pickle<'a> {
     }
 
     /// A call with the name of what was to be called, and its arguments.
-    pub(crate) fn call(&self, id: Id) -> Option<(&Call, (&'a str, &'a str), &[Id])> {
+    pub(crate) fn call(&self, id: Id) -> Option<(&Call, (&str, &str), &[Id])> {
         let Value::Call(call) = self.value(id) else { return None };
         Some((call, self.global(call.callee)?, self.sequence(call.args)?))
     }

@@ -1,8 +1,8 @@
-//! The opcodes of pickle's protocols 2 to 5, and how many bytes follow each.
+//! The opcodes of pickle's protocols, and how many bytes follow each.
 //!
 //! Source: CPython `Lib/pickletools.py`.
 
-/// What an opcode asks for. The text opcodes of protocol 0 are not here: no binary pickle has them.
+/// What an opcode asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Op {
     Proto,
@@ -62,6 +62,15 @@ pub(super) enum Op {
     NewWithKeywords,
     Build,
     Persistent,
+    /// Of protocol 0: what follows is a line.
+    IntLine,
+    LongLine,
+    FloatLine,
+    /// Text of Python 2, in quotes.
+    OldTextLine,
+    TextLine,
+    GetLine,
+    PutLine,
     /// Legal, and of no use to a file of tensors.
     Refused(&'static str),
 }
@@ -126,13 +135,13 @@ impl Op {
             b'i' => Self::Refused("INST"),
             b'o' => Self::Refused("OBJ"),
             b'P' => Self::Refused("PERSID"),
-            b'I' => Self::Refused("INT"),
-            b'L' => Self::Refused("LONG"),
-            b'F' => Self::Refused("FLOAT"),
-            b'S' => Self::Refused("STRING"),
-            b'V' => Self::Refused("UNICODE"),
-            b'g' => Self::Refused("GET"),
-            b'p' => Self::Refused("PUT"),
+            b'I' => Self::IntLine,
+            b'L' => Self::LongLine,
+            b'F' => Self::FloatLine,
+            b'S' => Self::OldTextLine,
+            b'V' => Self::TextLine,
+            b'g' => Self::GetLine,
+            b'p' => Self::PutLine,
             0x82 => Self::Refused("EXT1"),
             0x83 => Self::Refused("EXT2"),
             0x84 => Self::Refused("EXT4"),
