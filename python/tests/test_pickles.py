@@ -16,8 +16,9 @@ import ml_dtypes
 import numpy as np
 import optax
 import pytest
-import regrow
 from conftest import same_bits
+
+import regrow
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 FLOATS = ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz", "int4", "uint4"]
