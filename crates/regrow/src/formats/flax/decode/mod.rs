@@ -9,6 +9,7 @@
 //! | `mod` | containers and their keys |
 //! | `leaves` | numbers, text, arrays |
 //! | `chunked` | an array that Flax has cut into chunks, which is a map |
+//! | `gathered` | a TensorStore spec, which is a map, too |
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,15 +19,17 @@ use serde_json::Value;
 
 use super::layout::CHUNKED_KEY;
 use super::msgpack::{DEPTH_MAX, Scanner, Token, too_deep};
-use super::specs;
 use crate::array::{Dtype, Shape};
 use crate::error::{Error, Result};
 use crate::tree::{Key, KeyPath, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
 mod chunked;
+mod gathered;
 mod leaves;
 #[cfg(test)]
 mod tests;
+
+use gathered::with_specs;
 
 /// A leaf of a decoded object.
 #[derive(Debug)]
@@ -59,7 +62,7 @@ pub(crate) enum Data {
 pub(crate) fn decode(bytes: &Bytes) -> Result<Tree<Decoded>> {
     let mut decoder = Decoder::new(bytes);
     match decoder.object() {
-        Ok(()) => specs::gathered(decoder.build.finish()?),
+        Ok(()) => with_specs(decoder.build.finish()?),
         Err(error) => Err(decoder.blame(error)),
     }
 }
@@ -75,7 +78,7 @@ pub(crate) fn decode_front(bytes: &Bytes) -> Result<Tree<Decoded>> {
         if decoder.open.is_empty() {
             // All of it was read, and something is behind it; or nothing was.
             return if decoder.is_complete {
-                specs::gathered(decoder.build.finish()?)
+                with_specs(decoder.build.finish()?)
             } else {
                 Err(decoder.blame(error))
             };
@@ -89,7 +92,7 @@ pub(crate) fn decode_front(bytes: &Bytes) -> Result<Tree<Decoded>> {
             decoder.build.close()?;
         }
     }
-    specs::gathered(decoder.build.finish()?)
+    with_specs(decoder.build.finish()?)
 }
 
 /// A container that is being read.
