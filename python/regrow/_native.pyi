@@ -1,6 +1,7 @@
 """The engine, in columns: see `_tree` and `_leaves` for what they mean."""
 
 from collections.abc import Callable, Sequence
+from os import PathLike
 from typing import Any, final
 
 import numpy as np
@@ -670,6 +671,12 @@ def layout_for(path: _Place) -> str:
 
 def refuse_folder_named_like_a_file(path: _Place, layout: str) -> None:
     """Raises if a folder at a path would have the name of a file."""
+
+def set_mode(path: str | PathLike[str], mode: int) -> None:
+    """Gives a local file or folder a mode, unless it has it: some file systems refuse every change."""
+
+def sync_folder(folder: str | PathLike[str]) -> None:
+    """Puts the names in a local folder on the disk, where its file system can."""
 
 def pytree_manifest(stem: str, manifest_suffix: str) -> str:
     """Where the manifest of a stem is: under its name, unless a save was killed before it had it."""

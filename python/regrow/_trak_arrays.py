@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _native
-from ._errors import CorruptError, InvalidArgumentError
+from ._errors import CorruptError, InvalidArgumentError, UnsupportedError
 from ._text import counted
 
 Rows = NDArray[np.int64]
@@ -387,12 +387,26 @@ def open_array(kind: type[StoreArray], place: Place, writable: bool) -> Any:
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise CorruptError(f"{path} was replaced by something that is no file", file=path)
-        mapped = mmap.mmap(file, 0, access=_ACCESS[mode])
+        mapped = _map(file, path, mode)
     finally:
         os.close(file)
     array: Any = np.ndarray.__new__(kind, (rows, columns), dtype=np.dtype(dtype), buffer=mapped, offset=offset)
     array._mmap, array.filename, array.offset, array.mode = mapped, path, offset, mode
     return array
+
+
+def _map(file: int, path: str, mode: str) -> Any:
+    try:
+        return mmap.mmap(file, 0, access=_ACCESS[mode])
+    except OSError as error:
+        if mode == "r+":
+            raise UnsupportedError(
+                f"cannot map {path} for writing: {error.strerror}\n"
+                "  help: the file system has no shared maps, which stores are made of: make the store on another",
+                file=path,
+            ) from error
+    with open(file, "rb", closefd=False) as opened:
+        return bytearray(opened.read())
 
 
 def rows_of(index: Any, sizes: tuple[int, ...]) -> tuple[Rows, tuple[int, ...]] | None:

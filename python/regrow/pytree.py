@@ -30,7 +30,7 @@ import numpy as np
 
 from . import _native, _options
 from ._attempts import attempts
-from ._errors import InvalidArgumentError, LeafTypeError, LimitError, RegrowError, ReplacedError
+from ._errors import InvalidArgumentError, LeafTypeError, LimitError, RegrowError, ReplacedError, UnsupportedError
 from ._leaves import DTYPE_NUMBERS, NUMPY_ARRAY, NUMPY_OTHER
 from ._location import StrPath, place
 from ._progress import unwatched
@@ -406,7 +406,19 @@ def _identity(path: str) -> tuple[int, int, int] | None:
 def _map(path: str, mode: str) -> Any:
     with open(path, "r+b" if mode == "r+" else "rb") as file:
         # An empty file cannot be mapped, and holds nothing but empty arrays.
-        return mmap.mmap(file.fileno(), 0, access=_ACCESS[mode]) if os.fstat(file.fileno()).st_size else bytearray()
+        if not os.fstat(file.fileno()).st_size:
+            return bytearray()
+        try:
+            return mmap.mmap(file.fileno(), 0, access=_ACCESS[mode])
+        except OSError as error:
+            if mode == "r+":
+                raise UnsupportedError(
+                    f"cannot map {path} for writing: {error.strerror}\n"
+                    '  help: the file system has no shared maps; use mode="c", and save what you change',
+                    file=path,
+                ) from error
+        data = file.read()
+        return data if mode == "r" else bytearray(data)
 
 
 def _paths(literals: list[str]) -> list[Path]:

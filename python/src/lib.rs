@@ -120,7 +120,9 @@ mod _native {
     #[pymodule_export]
     use crate::literal::literal;
     #[pymodule_export]
-    use crate::location::{Location, layout_for, local_path, refuse_folder_named_like_a_file};
+    use crate::location::{
+        Location, layout_for, local_path, refuse_folder_named_like_a_file, set_mode, sync_folder,
+    };
     #[pymodule_export]
     use crate::memory::{MapBuffer, Slab};
     #[pymodule_export]

@@ -116,7 +116,7 @@ def test_doctor_knows_the_packages(saved: Path) -> None:
     assert versions["Python"] == ".".join(map(str, sys.version_info[:3]))
     # Beside the checkpoint, not in it.
     assert told["place"]["folder"] == str(saved.parent)
-    assert told["place"]["abilities"]["syncs"] is True
+    assert told["place"]["abilities"]["syncs of files"] is True
     assert os.listdir(saved.parent) == [saved.name]
     absent = [name for name, version in versions.items() if version is None]
     assert [each["what"] for each in told["missing"] if each["what"] in versions] == absent

@@ -52,11 +52,11 @@ pub struct Disk {
     pub folder: PathBuf,
     /// The kind, by the name that the system has for it: `ext4`, `nfs4`, `fuse.sshfs`; `None` if it does not say.
     pub kind: Option<String>,
-    /// Room for this user's files.
-    pub free_bytes: u64,
+    /// Room for this user's files; `None` where the file system does not say.
+    pub free_bytes: Option<u64>,
     /// All of its room.
-    pub total_bytes: u64,
-    /// How many more files and folders fit on it; `None` where there is no limit.
+    pub total_bytes: Option<u64>,
+    /// How many more files and folders fit on it; `None` where there is no limit, or none is told.
     pub free_files: Option<u64>,
     /// Each ability, and whether it is there; an error if nothing can be made in the folder.
     pub abilities: Result<Vec<(Ability, bool)>>,
@@ -68,13 +68,13 @@ pub struct Disk {
 /// `NotFound` if there is no such folder; what the file system says.
 pub fn disk(folder: &Path) -> Result<Disk> {
     let absolute = folder.canonicalize().map_err(|error| Error::io("cannot open", folder, error))?;
-    let room = room(&absolute).map_err(|error| Error::io("cannot look at", folder, error))?;
+    let room = room(&absolute).ok();
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     Ok(Disk {
         kind: kind_of(&absolute, &mounts),
-        free_bytes: room.free_bytes,
-        total_bytes: room.total_bytes,
-        free_files: room.free_files,
+        free_bytes: room.map(|room| room.free_bytes),
+        total_bytes: room.map(|room| room.total_bytes),
+        free_files: room.and_then(|room| room.free_files),
         abilities: probe(&absolute),
         folder: absolute,
     })

@@ -29,6 +29,7 @@ import shutil
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from .. import _native
 from .._errors import InvalidArgumentError, IoError, PermissionDeniedError, RegrowError, StorageFullError
 
 ORBAX_CKPT_FILENAME = "checkpoint"
@@ -52,7 +53,7 @@ _REPLACED = "-replaced"
 _LEFTOVER = re.compile(rf"\.(.+){re.escape(_TEMPORARY)}\d+-[0-9a-f]{{16}}({_REPLACED})?", re.ASCII | re.DOTALL)
 _TRIES = 16
 _SHOWN = 60
-_NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+_NO_HARD_LINKS = {errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EMLINK}
 
 
 class Found(NamedTuple):
@@ -193,7 +194,7 @@ def put(path: str, data: bytes, *, overwrite: bool) -> bool:
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(temporary)
-        _sync_folder(folder or ".")
+        _native.sync_folder(folder or ".")
     return was_free
 
 
@@ -242,7 +243,7 @@ def _replace_folder(temporary: str, path: str) -> None:
         with contextlib.suppress(OSError):
             os.rename(aside, path)
         raise
-    _sync_folder(os.path.dirname(path) or ".")
+    _native.sync_folder(os.path.dirname(path) or ".")
     shutil.rmtree(aside)
 
 
@@ -266,11 +267,11 @@ def _sweep_replaced(aside: str, path: str) -> None:
         return
     if not os.path.lexists(path):
         os.rename(aside, path)
-        _sync_folder(folder)
+        _native.sync_folder(folder)
         return
     # A writer that lives still holds the lock of the file that it has given the name.
     with _locked(path):
-        _sync_folder(folder)
+        _native.sync_folder(folder)
         shutil.rmtree(aside)
 
 
@@ -292,15 +293,7 @@ def _make_folders(folder: str) -> None:
         folder = os.path.dirname(folder) or "."
     for made in reversed(missing):
         os.makedirs(made, exist_ok=True)
-        _sync_folder(os.path.dirname(made) or ".")
-
-
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        _native.sync_folder(os.path.dirname(made) or ".")
 
 
 @contextlib.contextmanager

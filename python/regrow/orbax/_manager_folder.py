@@ -165,7 +165,7 @@ class Folder:
             is_new = not self.path.exists()
             self.path.mkdir(parents=True, exist_ok=True)
             if is_new and mode is not None:
-                os.chmod(self.path, mode)
+                _native.set_mode(self.path, mode)
         _saving.barrier(f"{self.path}:created", 300)
 
     def set_permissions(self, step: int) -> None:
@@ -175,7 +175,7 @@ class Folder:
             return
         path = self.path_of(step)
         for folder in (path, *(child for child in path.iterdir() if child.is_dir())):
-            os.chmod(folder, mode)
+            _native.set_mode(folder, mode)
 
     def check_writer(self) -> None:
         """Refuses to write beside a `regrow.Manager`, which writes alone.

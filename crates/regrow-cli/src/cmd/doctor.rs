@@ -92,7 +92,9 @@ impl Place {
             Self::Disk(disk) => {
                 row("folder", disk.folder.display().to_string());
                 row("file system", disk.kind.clone().unwrap_or_else(|| "not known".to_owned()));
-                row("free", format!("{} of {}", size(disk.free_bytes), size(disk.total_bytes)));
+                let free = disk.free_bytes.zip(disk.total_bytes);
+                let free = free.map(|(free, total)| format!("{} of {}", size(free), size(total)));
+                row("free", free.unwrap_or_else(|| "not known".to_owned()));
                 for (ability, is_there) in disk.abilities.iter().flatten() {
                     row(ability.name(), if *is_there { "yes" } else { "no" }.to_owned());
                 }

@@ -13,7 +13,6 @@ use crate::storage::Storage;
 use crate::storage::local::LocalDisk;
 use crate::store::local::folders::{make_folders, relative_path};
 use crate::store::{Blob, DirectWriter, FileWriter, WriteOptions};
-use crate::system::set_mode;
 
 /// The temporary folder, and what is to be synced in it.
 #[derive(Clone, Copy)]
@@ -146,7 +145,7 @@ impl FolderFiles<'_> {
     /// Gives a folder in it this mode.
     pub(super) fn set_mode(self, below: &str, mode: u32) -> Result<()> {
         let path = self.folder.join(relative_path(below.as_bytes())?);
-        set_mode(&path, mode).map_err(|error| Error::io("cannot change the mode of", &path, error))
+        super::set_mode(&path, mode)
     }
 
     fn sync_later(self, path: PathBuf) {

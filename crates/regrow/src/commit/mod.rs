@@ -32,6 +32,12 @@
 //! Small files are synced together by `commit`: one by one if they are few, by one `syncfs` if they are many
 //! (0.4 ms each against one flush).
 
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::store::local::folders;
+use crate::system;
+
 mod belongs;
 mod folder_files;
 mod hold;
@@ -70,6 +76,22 @@ pub use staged_siblings::StagedSiblings;
 pub use target::CHECKPOINT_MARKERS;
 pub(crate) use target::{are_of_one_model, refuse_strangers};
 pub(crate) use transfer::LocalTransfer;
+
+/// Puts the names in a folder on the disk, where its file system can: some have no such call.
+///
+/// # Errors
+/// What the file system says.
+pub fn sync_folder(folder: &Path) -> Result<()> {
+    folders::sync_folder(folder).map_err(|error| Error::io("cannot sync the folder", folder, error))
+}
+
+/// Gives a file or folder a mode, unless it has it: some file systems refuse every change.
+///
+/// # Errors
+/// What the file system says.
+pub fn set_mode(path: &Path, mode: u32) -> Result<()> {
+    system::set_mode(path, mode).map_err(|error| Error::io("cannot change the mode of", path, error))
+}
 
 /// Files from this length on are synced by their writer; shorter ones by `commit`, together.
 const SYNC_LATER_LEN_MAX_BYTES: u64 = 64 << 10;

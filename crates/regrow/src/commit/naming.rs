@@ -11,7 +11,7 @@ use super::staging::{Staged, Staging};
 use crate::error::{Error, ErrorKind, Result};
 use crate::monitor::Stage;
 use crate::store::local::folders::{sync_folder, sync_made};
-use crate::system::{set_mode, sync_at, sync_file_system};
+use crate::system::{set_mode, set_mode_or_less, sync_at, sync_file_system};
 
 /// From this many files and folders on, one sync of the file system is cheaper than one of each, whatever else it flushes.
 const SYNC_EACH_MAX: usize = 64;
@@ -69,7 +69,7 @@ pub(super) fn take_name(
         // Also if it is gone by now: what was private stays so.
         let kept = match keep_owner_and_mode(target, source) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && source.exists() => {
-                set_mode(source, mode & 0o777)
+                set_mode_or_less(source, mode & 0o777)
             }
             other => other,
         };

@@ -8,11 +8,10 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
-use memmap2::MmapMut;
+use memmap2::{MmapMut, MmapOptions};
 
 use super::leftovers::{Lock, OwnFolder, lock, remove, sweep};
 use crate::error::{Error, Result};
-use crate::store::local::folders::sync_folder;
 use crate::system::{self, Caching, RecordLock};
 
 /// Offsets, lengths and memory of direct I/O are multiples of this.
@@ -38,8 +37,14 @@ pub enum Ability {
     FolderLocks,
     /// Locks of files, by which a folder of steps has one writer.
     FileLocks,
-    /// Files and folders that are on the disk when a sync has returned.
+    /// Files that are on the disk when a sync has returned.
     Sync,
+    /// The same of folders.
+    FolderSync,
+    /// Files as memory.
+    Maps,
+    /// Modes of files that can be changed.
+    Modes,
 }
 
 impl Ability {
@@ -54,7 +59,10 @@ impl Ability {
             Self::HardLinks => "hard links",
             Self::FolderLocks => "locks of folders",
             Self::FileLocks => "locks of files",
-            Self::Sync => "syncs",
+            Self::Sync => "syncs of files",
+            Self::FolderSync => "syncs of folders",
+            Self::Maps => "maps of files",
+            Self::Modes => "changes of modes",
         }
     }
 
@@ -76,6 +84,13 @@ impl Ability {
             }
             Self::FileLocks => "two writers of one folder of steps do not notice each other",
             Self::Sync => "nothing says when a checkpoint is safe from a power cut",
+            Self::FolderSync => "a power cut right after a save may cost the name of the new checkpoint",
+            Self::Maps => {
+                "loads read into memory instead of giving views; TRAK stores cannot be written there"
+            }
+            Self::Modes => {
+                "a checkpoint that replaces one may be read by fewer; it is refused where more could read it"
+            }
         }
     }
 }
@@ -119,7 +134,10 @@ fn try_all(folder: &Path) -> io::Result<Vec<(Ability, bool)>> {
         (Ability::FolderLocks, has_folder_locks(&at("one"))),
         (Ability::Exchange, system::exchange(&at("one"), &at("other")).and_then(done)),
         (Ability::RenameNew, system::rename_no_replace(&at("plain"), &at("named")).and_then(done)),
-        (Ability::Sync, system::sync(&plain).and_then(|()| sync_folder(folder))),
+        (Ability::Sync, system::sync(&plain)),
+        (Ability::FolderSync, system::sync_folder(folder).and_then(done)),
+        (Ability::Maps, MmapOptions::new().map_raw_read_only(&plain).map(drop)),
+        (Ability::Modes, has_modes(&at("mode"))),
     ];
     tried.into_iter().map(|(ability, tried)| Ok((ability, is_there(tried)?))).collect()
 }
@@ -127,6 +145,14 @@ fn try_all(folder: &Path) -> io::Result<Vec<(Ability, bool)>> {
 /// An error where the system says that it cannot.
 fn done(can: bool) -> io::Result<()> {
     if can { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
+}
+
+/// Some file systems refuse every change, and some ignore it.
+fn has_modes(file: &Path) -> io::Result<()> {
+    const MODE: u32 = 0o640;
+    fs::write(file, b"")?;
+    system::set_mode(file, MODE)?;
+    done(system::mode_of(&fs::metadata(file)?) & 0o777 == MODE)
 }
 
 fn has_folder_locks(folder: &Path) -> io::Result<()> {
@@ -154,7 +180,9 @@ mod tests {
     fn this_disk_can_lock_link_and_sync_and_nothing_is_left_on_it() {
         let folder = tempfile::tempdir().unwrap();
         let found = probe(folder.path()).unwrap();
-        for ability in [Ability::FolderLocks, Ability::HardLinks, Ability::Sync, Ability::FileLocks] {
+        let needed =
+            [Ability::FolderLocks, Ability::HardLinks, Ability::Sync, Ability::FileLocks, Ability::Maps];
+        for ability in needed.into_iter().chain([Ability::Modes, Ability::FolderSync]) {
             assert!(found.contains(&(ability, true)), "{ability:?} in {found:?}");
         }
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
@@ -178,7 +206,7 @@ mod tests {
         let words: std::collections::HashSet<&str> =
             all.iter().flat_map(|ability| [ability.name(), ability.without()]).collect();
         assert_eq!(words.len(), 2 * all.len());
-        assert!(words.iter().all(|word| word.contains(' ') || *word == "syncs"), "{words:?}");
+        assert!(words.iter().all(|word| word.contains(' ')), "{words:?}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use crate::store::local::folders::rename_if_free;
 use crate::system;
 pub(super) use crate::system::exchange;
 
@@ -54,15 +55,6 @@ pub(super) fn rename_new_under_lock(from: &Path, to: &Path) -> io::Result<()> {
     if system::rename_no_replace(from, to)? { Ok(()) } else { rename_if_free(from, to) }
 }
 
-/// A look and a rename: only a lock keeps others from coming in between.
-fn rename_if_free(from: &Path, to: &Path) -> io::Result<()> {
-    match fs::symlink_metadata(to) {
-        Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => fs::rename(from, to),
-        Err(error) => Err(error),
-    }
-}
-
 fn is_occupied(error: &io::Error) -> bool {
     use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, NotADirectory};
     matches!(error.kind(), AlreadyExists | DirectoryNotEmpty | NotADirectory)
@@ -79,7 +71,7 @@ pub(super) fn replace_in_two_steps(new: &Path, target: &Path, aside: &Path) -> i
 }
 
 /// Gives `new` the mode of `old`, which it is about to replace, and its owner where that is allowed: what was
-/// private stays so.
+/// private stays so. Where modes cannot be changed, `new` may be more private.
 ///
 /// # Errors
 /// What the file system says; `NotFound` if there is no `old`.
@@ -90,7 +82,7 @@ pub(super) fn keep_owner_and_mode(old: &Path, new: &Path) -> io::Result<()> {
     }
     // A folder's other bits say who owns what is made in it, and who may remove it; a file's would make it run as another.
     let kept = if was.is_dir() { 0o7777 } else { 0o777 };
-    system::set_mode(new, system::mode_of(&was) & kept)
+    system::set_mode_or_less(new, system::mode_of(&was) & kept)
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use super::rename::{keep_owner_and_mode, rename_new_under_lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::folders::sync_folder;
-use crate::system::{give_to_owner_of, mode_of, open_folder, set_mode};
+use crate::system::{give_to_owner_of, mode_of, open_folder, set_mode_or_less};
 
 /// The folder, below the temporary one, for what is replaced. That it is there says that a commit has begun; so it,
 /// like the folders of the files, has a name that no leaf of a folder checkpoint gets.
@@ -205,7 +205,7 @@ fn open_to_readers(staged: &Path, targets: &[PathBuf]) -> io::Result<()> {
         let _ = give_to_owner_of(&owner, staged);
     }
     let class = |read: u32, look: u32| if readable & read == 0 { 0 } else { look };
-    set_mode(staged, 0o700 | class(0o040, 0o050) | class(0o004, 0o005))
+    set_mode_or_less(staged, 0o700 | class(0o040, 0o050) | class(0o004, 0o005))
 }
 
 /// Takes the steps that a dead writer of these files had left; none, and false, if it had not begun or a checkpoint is

@@ -210,9 +210,10 @@ impl Piece<'_, '_> {
             let way = if len_bytes < READAHEAD_LEN_MIN_BYTES { ReadPath::Cached } else { ReadPath::Streamed };
             return self.read_through_cache(true, way);
         }
-        let Some(map) = blob.map()?.filter(|_| blob.has_its_length()) else {
+        let Some(map) = blob.map()? else { return self.read_through_cache(true, ReadPath::Cached) };
+        if !blob.has_its_length() {
             return Err(beyond_the_end(blob));
-        };
+        }
         let mut failed = Ok(());
         for block in table.blocks(self.start, self.end) {
             // A bad block does not keep the good ones after it from passing.

@@ -16,7 +16,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2, retry_on_intr};
 use rustix::mm::{Advice, madvise};
 
 use super::kinds::{Caching, FileId, FileState, Pattern};
-use super::unix::{free_bytes, no_room, page_size};
+use super::unix::{free_bytes, is_lacking, no_room, page_size};
 
 /// Without NONBLOCK, opening a named pipe that someone left in the folder would wait for ever.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
@@ -151,11 +151,7 @@ pub(crate) fn reserve(file: &File, len_bytes: u64) -> io::Result<()> {
 
 /// Gives a file its length and takes the room for it; `false`, with nothing done, where the file system cannot.
 pub(crate) fn allocate(file: &File, len_bytes: u64) -> io::Result<bool> {
-    match fallocate(file, FallocateFlags::empty(), 0, len_bytes) {
-        Ok(()) => Ok(true),
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
+    unless_lacking(fallocate(file, FallocateFlags::empty(), 0, len_bytes))
 }
 
 /// Gives `from` the name `to` in one step, which replaces nobody's; `false` where the file system cannot.
@@ -175,17 +171,21 @@ pub(crate) fn exchange(one: &Path, other: &Path) -> io::Result<bool> {
 }
 
 fn rename_by(from: &Path, to: &Path, flags: RenameFlags) -> io::Result<bool> {
-    match renameat_with(CWD, from, CWD, to, flags) {
-        Ok(()) => Ok(true),
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
+    unless_lacking(renameat_with(CWD, from, CWD, to, flags))
 }
 
 /// Syncs all that the file system of a folder has not on disk yet; `false` where that is not to be had.
 pub(crate) fn sync_file_system(folder: &Path) -> io::Result<bool> {
-    rustix::fs::syncfs(File::open(folder)?)?;
-    Ok(true)
+    unless_lacking(rustix::fs::syncfs(File::open(folder)?))
+}
+
+/// `false` where the file system does not have the call.
+fn unless_lacking(done: rustix::io::Result<()>) -> io::Result<bool> {
+    match done.map_err(io::Error::from) {
+        Ok(()) => Ok(true),
+        Err(error) if is_lacking(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Asks for large pages for memory that nobody has touched. Advice only.

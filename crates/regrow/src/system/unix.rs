@@ -69,13 +69,24 @@ pub(crate) fn sync_at(path: &Path) -> io::Result<()> {
     sync(&File::open(path)?)
 }
 
-/// Puts the names in a folder on the disk.
-pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
+/// Puts the names in a folder on the disk; `false` where the file system cannot.
+pub(crate) fn sync_folder(path: &Path) -> io::Result<bool> {
     match sync(&File::open(path)?) {
-        // Some network file systems have nothing to sync in a folder, and say so like this.
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
-        other => other,
+        Ok(()) => Ok(true),
+        // A descriptor that is open for reading alone is EBADF for some.
+        Err(error) if is_lacking(&error) || is(&error, Errno::BADF) => Ok(false),
+        Err(error) => Err(error),
     }
+}
+
+/// Whether a file system says by this error that it does not have a call, for good. What FUSE, CIFS, exFAT, Lustre and
+/// others answer; `EPERM` and `EACCES`, which some of them answer too, have other meanings as well.
+pub(super) fn is_lacking(error: &io::Error) -> bool {
+    [Errno::INVAL, Errno::NOSYS, Errno::OPNOTSUPP, Errno::NOTTY].into_iter().any(|lacking| is(error, lacking))
+}
+
+fn is(error: &io::Error, number: Errno) -> bool {
+    error.raw_os_error() == Some(number.raw_os_error())
 }
 
 /// Reads into what a vector has reserved, and makes it longer by so much; 0 at the end of the file.
@@ -139,8 +150,25 @@ pub(crate) fn mode_of(found: &Metadata) -> u32 {
 }
 
 /// Gives a file or folder those bits.
+///
+/// # Errors
+/// What the system says, unless it has them already: CIFS and exFAT refuse any change.
 pub(crate) fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
-    fs::set_permissions(path, Permissions::from_mode(mode))
+    fs::set_permissions(path, Permissions::from_mode(mode)).or_else(|error| match fs::metadata(path) {
+        Ok(found) if found.mode() & 0o7777 == mode & 0o7777 => Ok(()),
+        _ => Err(error),
+    })
+}
+
+/// The same; where modes cannot be changed, fewer bits will do.
+///
+/// # Errors
+/// What the system says, if there are others than those.
+pub(crate) fn set_mode_or_less(path: &Path, mode: u32) -> io::Result<()> {
+    set_mode(path, mode).or_else(|error| match fs::metadata(path) {
+        Ok(found) if found.mode() & 0o777 & !mode == 0 => Ok(()),
+        _ => Err(error),
+    })
 }
 
 /// Makes a folder with those bits, as far as the process lets it have them.
@@ -181,9 +209,14 @@ pub(crate) fn lock_record(file: &File) -> io::Result<RecordLock> {
     match fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(RecordLock::Ours),
         Err(Errno::AGAIN | Errno::ACCESS) => Ok(RecordLock::Theirs),
-        Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(RecordLock::Missing),
+        Err(error) if has_no_locks(&error.into()) => Ok(RecordLock::Missing),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether a file system says by this error that it has no locks.
+pub(crate) fn has_no_locks(error: &io::Error) -> bool {
+    is_lacking(error) || is(error, Errno::NOLCK)
 }
 
 /// Whether a process of this machine is known to have ended.
@@ -214,11 +247,6 @@ pub(crate) fn advise_map(bytes: &[u8], pattern: Pattern) {
     // SAFETY: `start` is the beginning of the page that holds the first of `bytes`, so the range lies within
     // pages that the borrow keeps mapped; no kind of advice changes what any of them contains.
     let _ = unsafe { madvise(start, before + bytes.len(), advice) };
-}
-
-/// Whether a file could not be mapped because its file system has no maps.
-pub(crate) fn has_no_maps(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(Errno::NODEV.raw_os_error())
 }
 
 /// Room on the file system of a folder.
@@ -264,6 +292,7 @@ pub(crate) fn no_room() -> io::Error {
 }
 
 /// What the system says when it cannot do something at all.
+#[cfg(any(not(target_os = "linux"), feature = "portable"))]
 pub(crate) fn not_supported() -> io::Error {
     Errno::OPNOTSUPP.into()
 }

@@ -117,8 +117,8 @@ pub(crate) fn sync_at(path: &Path) -> io::Result<()> {
 }
 
 /// Windows syncs no folders. It journals names: after a power cut one is the old or the new one.
-pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
-    fs::metadata(path).map(drop)
+pub(crate) fn sync_folder(path: &Path) -> io::Result<bool> {
+    fs::metadata(path).map(|_| false)
 }
 
 /// Reads into what a vector has reserved, and makes it longer by so much; 0 at the end of the file.
@@ -190,6 +190,16 @@ pub(crate) fn set_mode(path: &Path, _mode: u32) -> io::Result<()> {
     fs::metadata(path).map(drop)
 }
 
+/// The same.
+pub(crate) fn set_mode_or_less(path: &Path, mode: u32) -> io::Result<()> {
+    set_mode(path, mode)
+}
+
+/// Whether a file system says by this error that it has no locks.
+pub(crate) fn has_no_locks(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(ERROR_NOT_SUPPORTED.cast_signed())
+}
+
 /// Makes a folder.
 pub(crate) fn make_folder(path: &Path, _mode: u32) -> io::Result<()> {
     fs::create_dir(path)
@@ -249,11 +259,6 @@ pub(crate) fn page_size() -> usize {
 
 /// Says how a part of a map will be read: nobody listens.
 pub(crate) fn advise_map(_bytes: &[u8], _pattern: Pattern) {}
-
-/// Whether a file could not be mapped because its file system has no maps.
-pub(crate) fn has_no_maps(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(ERROR_NOT_SUPPORTED.cast_signed())
-}
 
 /// Room on the file system of a folder.
 pub(crate) fn room(folder: &Path) -> io::Result<Room> {

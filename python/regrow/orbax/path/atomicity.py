@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import os
 import shutil
 from collections.abc import Sequence
 from typing import Any, Self
 
+from ... import _native
 from .._errors import refusing
 from .._paths import COMMIT_SUCCESS_FILE, TMP_DIR_SUFFIX, as_path
 from ..multihost import is_primary_host, sync_global_processes
@@ -96,7 +96,7 @@ class TemporaryPath(abc.ABC):
             shutil.rmtree(self._tmp_path)
         self._tmp_path.mkdir(parents=True)
         if self._mode is not None:
-            os.chmod(self._tmp_path, self._mode)
+            _native.set_mode(self._tmp_path, self._mode)
 
     async def finalize(self) -> None:
         """Commits it."""

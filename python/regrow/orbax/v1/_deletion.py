@@ -8,6 +8,7 @@ record, in `_CHECKPOINT_DELETION`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from ... import _native
+from ..._errors import RegrowError
 from ..._remove import remove
 from .. import _saving
 from .._bucket_path import BucketPath
@@ -124,15 +127,6 @@ def _check_root(path: Any) -> None:
         )
 
 
-def _sync_folder(path: Any) -> None:
-    """Waits until what a folder lists is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _remove(path: Any) -> bool:
     """Removes a folder, which has no name any more as soon as that begins."""
     if isinstance(path, BucketPath):
@@ -142,7 +136,7 @@ def _remove(path: Any) -> bool:
     elif _saving.is_primary():
         aside = path.parent / f"{path.name}{TMP_DIR_SUFFIX}-deleted-{uuid.uuid4().hex}"
         os.rename(path, aside)
-        _sync_folder(path.parent)
+        _native.sync_folder(path.parent)
         shutil.rmtree(aside)
     return True
 
@@ -185,7 +179,7 @@ def _remove_item(path: Any, name: str, told: dict[str, Any]) -> bool:
         shutil.rmtree(path / name, ignore_errors=not (path / name).exists())
         _write_json(path / METADATA, told)
         (path / RECORD).unlink()
-        _sync_folder(path)
+        _native.sync_folder(path)
     return True
 
 
@@ -261,9 +255,12 @@ def _write_json(file: Any, value: dict[str, Any], mode: int | None = None) -> No
             json.dump(value, stream, sort_keys=True)
             stream.flush()
             os.fsync(stream.fileno())
-        os.chmod(name, target.stat().st_mode & 0o777 if target.exists() else mode or 0o644)
+        wanted = target.stat().st_mode & 0o777 if target.exists() else mode or 0o644
+        # Where modes cannot be changed, the file is as private as it was made.
+        with contextlib.suppress(RegrowError):
+            _native.set_mode(name, wanted)
         os.replace(name, target)
-        _sync_folder(target.parent)
+        _native.sync_folder(target.parent)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from ... import _native
 from ..._errors import NotACheckpointError, UncommittedError
 from ..._items import ItemsSave
 from ..._job import Job
@@ -86,7 +86,7 @@ class Begun:
         self._pending.finish()
         mode = self._context.file.path_permission_mode
         if mode is not None:
-            os.chmod(self._path, mode)
+            _native.set_mode(self._path, mode)
         callback = self._context.asynchronous.post_finalization_callback
         if self._calls_back and callback is not None:
             callback()

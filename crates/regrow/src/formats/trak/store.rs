@@ -28,6 +28,7 @@ use crate::commit::sweep_new_files;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::store::local::folders::{make_folders, sync_folder, sync_made};
 use crate::store::local::regular::open_or_make_regular;
+use crate::system::has_no_locks;
 
 /// How to open a store.
 #[derive(Debug, Clone)]
@@ -527,11 +528,14 @@ pub(super) fn lock(root: &Path, writable: bool) -> Result<File> {
         return Err(Error::invalid("the store was opened for reading only").in_file(root));
     }
     let path = root.join(LOCK_FILE);
-    let cannot_lock = |error: io::Error| match error.kind() {
-        io::ErrorKind::Unsupported => Error::unsupported("the file system has no locks")
-            .in_file(&path)
-            .help("without them processes would lose each other's experiments; mount it with locks"),
-        _ => Error::io("cannot lock the store", &path, error),
+    let cannot_lock = |error: io::Error| {
+        match has_no_locks(&error) {
+        true => Error::unsupported("the file system has no locks").in_file(&path).help(
+            "without them processes would lose each other's experiments; make the store on another file system, \
+             or mount this one with locks",
+        ),
+        false => Error::io("cannot lock the store", &path, error),
+    }
     };
     let file = open_or_make_regular(&path).map_err(|error| match error.kind() {
         ErrorKind::Corrupt => {

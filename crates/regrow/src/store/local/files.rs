@@ -17,7 +17,7 @@ use super::map::map_file;
 use super::reader::DirectReader;
 use super::regular::is_absent;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::private_map::{PrivateMap, has_no_maps};
+use crate::store::private_map::PrivateMap;
 use crate::store::{
     Blob, ByteRange, CACHED_LEN_BYTES, FETCH_LEN_MAX_BYTES, LONG_LEN_MIN_BYTES, ReadPath, Scratch,
     resolve_range,
@@ -198,21 +198,17 @@ impl OpenFile {
         self.reader.get_or_init(open).as_ref()
     }
 
-    /// The whole file as a map, the same each time; `None` where the file system has no maps.
+    /// The whole file as a map, the same each time; `None` where there are no maps.
     pub(super) fn map(&self) -> io::Result<Option<Bytes>> {
         if let Some(map) = self.map.get() {
             return Ok(Some(map.clone()));
         }
-        match map_file(&self.file, self.len_bytes()?) {
-            Ok(map) => Ok(Some(self.map.get_or_init(|| map).clone())),
-            Err(error) if has_no_maps(&error) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let map = map_file(&self.file, self.len_bytes()?);
+        Ok(map.map(|map| self.map.get_or_init(|| map).clone()))
     }
 
-    /// The whole file, which is not empty, as a private map, another each time; `None` where the file system has no
-    /// maps.
-    pub(super) fn map_private(&self) -> io::Result<Option<PrivateMap>> {
+    /// The whole file, which is not empty, as a private map, another each time; `None` where there are no maps.
+    pub(super) fn map_private(&self) -> Option<PrivateMap> {
         PrivateMap::of(&self.file)
     }
 }

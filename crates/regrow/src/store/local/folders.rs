@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::system;
-pub(crate) use crate::system::sync_folder;
 
 /// Names that end so are TensorStore's locks and our own unfinished puts: never a value.
 pub(crate) const LOCK_SUFFIX: &str = ".__lock";
@@ -80,12 +79,29 @@ pub(crate) fn link_if_absent(from: &Path, to: &Path) -> io::Result<bool> {
         Err(_) => {}
     }
     // A file system without hard links.
-    match system::rename_no_replace(from, to) {
-        Ok(true) => Ok(true),
-        Ok(false) => Err(system::not_supported()),
+    let renamed = match system::rename_no_replace(from, to) {
+        Ok(false) => rename_if_free(from, to),
+        other => other.map(drop),
+    };
+    match renamed {
+        Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// A look and a rename: only a lock keeps others from coming in between.
+pub(crate) fn rename_if_free(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(to) {
+        Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => fs::rename(from, to),
+        Err(error) => Err(error),
+    }
+}
+
+/// Puts the names in a folder on the disk, where the file system can.
+pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
+    system::sync_folder(folder).map(drop)
 }
 
 /// Makes the names of folders that were just made survive a power cut.

@@ -5,7 +5,6 @@
 //! [`advise`] and gets 4.0 GB/s. `MADV_RANDOM` (0.07 GB/s) and populating files ahead (1.8 GB/s) are never used.
 
 use std::fs::File;
-use std::io;
 
 use bytes::Bytes;
 use memmap2::{Mmap, MmapOptions};
@@ -24,17 +23,18 @@ pub enum Access {
 /// Advice shorter than this costs more than it gives.
 const ADVICE_LEN_MIN_BYTES: usize = 128 << 10;
 
-/// Maps the whole of `file`; empty files give empty bytes.
-pub(super) fn map_file(file: &File, len_bytes: u64) -> io::Result<Bytes> {
+/// Maps the whole of `file`; empty files give empty bytes. `None` where the system makes no map of it, for whatever
+/// reason: the file can be read, or the read says why not.
+pub(super) fn map_file(file: &File, len_bytes: u64) -> Option<Bytes> {
     if len_bytes == 0 {
-        return Ok(Bytes::new());
+        return Some(Bytes::new());
     }
     // SAFETY: the map is private and read-only, and nothing in this process writes to files it maps: regrow
     // commits files under a temporary name and never changes them afterwards. Another process could still
     // truncate or rewrite the file in place; `Store::map` is documented as being for committed files, and a
     // reader that cannot rely on that uses `Store::get`, which copies by `pread`.
-    let map = unsafe { MmapOptions::new().map(file)? };
-    Ok(Bytes::from_owner(Owner(map)))
+    let map = unsafe { MmapOptions::new().map(file).ok()? };
+    Some(Bytes::from_owner(Owner(map)))
 }
 
 struct Owner(Mmap);

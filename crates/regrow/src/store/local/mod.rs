@@ -263,12 +263,12 @@ impl Store for LocalStore {
     /// The map is kept while the file is among the store's open ones, and in any case while a view of it lives.
     fn map(&self, key: &[u8]) -> Result<Option<Bytes>> {
         let Some((_, file)) = self.opened(key)? else { return Ok(None) };
-        file.map().map_err(|error| Error::io("cannot map", self.describe(key), error))
+        file.map().map_err(|error| Error::io("cannot look at", self.describe(key), error))
     }
 
     fn map_private(&self, key: &[u8]) -> Result<Option<PrivateMap>> {
         let Some((_, file)) = self.opened(key)? else { return Ok(None) };
-        file.map_private().map_err(|error| Error::io("cannot map", self.describe(key), error))
+        Ok(file.map_private())
     }
 
     /// The file is opened anew: its reader has ways of its own through and past the page cache.

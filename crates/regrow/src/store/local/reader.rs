@@ -189,12 +189,11 @@ impl Blob for DirectReader {
             return Ok(Some(map.clone()));
         }
         let map = map_file(&self.cached, self.len_bytes);
-        let map = map.map_err(|error| Error::io("cannot map", &self.path, error))?;
-        Ok(Some(self.map.get_or_init(|| map).clone()))
+        Ok(map.map(|map| self.map.get_or_init(|| map).clone()))
     }
 
     fn map_private(&self) -> Result<Option<PrivateMap>> {
-        PrivateMap::of(&self.cached).map_err(|error| Error::io("cannot map", &self.path, error))
+        Ok(PrivateMap::of(&self.cached))
     }
 
     /// By a few looks.
