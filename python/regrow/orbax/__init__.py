@@ -46,6 +46,7 @@ from ._install import alias as _alias
 from ._install import install
 from ._interfaces import AsyncCheckpointHandler, CheckpointHandler, Future
 from ._leaf_args import PLACEHOLDER, ArrayRestoreArgs, RestoreArgs, SaveArgs, SingleReplicaArrayRestoreArgs
+from ._reexports import put as _put_reexports
 from ._settings import check_saves, use_layout
 from .abstract_checkpoint_manager import AbstractCheckpointManager
 from .checkpoint_manager import AsyncOptions, CheckpointManager, CheckpointManagerOptions
@@ -147,3 +148,4 @@ checkpoint = _sys.modules[__name__]
 """This package itself: for ``import regrow.orbax`` with ``orbax.checkpoint`` after it."""
 
 _alias(__name__, f"{__name__}.checkpoint")
+_put_reexports(__name__)

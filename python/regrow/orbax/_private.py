@@ -80,6 +80,11 @@ class _Alias(types.ModuleType):
         raise AttributeError(f"regrow.orbax does not have {self.__name__}.{name}, which is private to Orbax")
 
 
+def without_names(name: str) -> types.ModuleType:
+    """A private module that has no place here: each name of it is an error that says so."""
+    return _Alias(name, [])
+
+
 def modules(package: str, name: str) -> dict[str, types.ModuleType]:
     """The private modules and their packages by their names below `name`, with what is in `package`."""
     found: dict[str, types.ModuleType] = {}

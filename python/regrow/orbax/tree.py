@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -16,6 +16,11 @@ from ._jax import jax
 
 __all__ = [
     "PLACEHOLDER_LEAF",
+    "JsonType",
+    "PyTree",
+    "PyTreeKey",
+    "PyTreeOf",
+    "PyTreePath",
     "deserialize_tree",
     "flatten_with_path",
     "from_flat_dict",
@@ -41,6 +46,13 @@ __all__ = [
 __getattr__ = refusing(__name__, {"tree_trim": "restore with partial_restore=True, or map the smaller tree"})
 
 PyTree = Any
+PyTreeKey: TypeAlias = (
+    jax.tree_util.SequenceKey | jax.tree_util.DictKey | jax.tree_util.GetAttrKey | jax.tree_util.FlattenedIndexKey
+)
+PyTreePath: TypeAlias = tuple[PyTreeKey, ...]
+JsonType: TypeAlias = list[Any] | dict[str, Any]
+_T = TypeVar("_T")
+PyTreeOf: TypeAlias = Any | _T
 KeyPath = tuple[str, ...]
 
 

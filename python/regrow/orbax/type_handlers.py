@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ._errors import refusing
 from ._leaf_args import PLACEHOLDER, ArrayRestoreArgs, RestoreArgs, SaveArgs, SingleReplicaArrayRestoreArgs
 from ._paths import as_path
 from ._type_handlers import (
@@ -54,6 +55,21 @@ __all__ = [
     "register_type_handler",
     "supported_types",
 ]
+
+__getattr__ = refusing(
+    __name__,
+    dict.fromkeys(
+        (
+            "get_cast_tspec_deserialize",
+            "get_cast_tspec_serialize",
+            "get_json_tspec_read",
+            "get_json_tspec_write",
+            "get_ts_context",
+            "merge_ocdbt_per_process_files",
+        ),
+        "the engine writes and reads arrays: use TensorStore itself",
+    ),
+)
 
 
 def is_supported_type(value: Any, pytree_metadata_options: Any = None) -> bool:
