@@ -49,6 +49,7 @@ class ItemsSave:
         *,
         progress: Callable[[int, int], object] | None = None,
         mode: int | None = None,
+        keeps_others: bool = False,
         **options: Unpack[SaveOptions],
     ) -> None:
         """Begins a checkpoint.
@@ -57,9 +58,10 @@ class ItemsSave:
             path: As for `regrow.save_items`.
             progress: Is called with the bytes done and the bytes in all, on whichever thread is at work.
             mode: Of the folders of the checkpoint and of its items, as `os.chmod` takes it; on a disk.
+            keeps_others: With `overwrite`, keep a user's own files in the folder that is replaced; on a disk.
             **options: The keywords of `SaveOptions`.
         """
-        self._given = SAVE.chosen("ItemsSave", options, ["progress", "mode"])
+        self._given = SAVE.chosen("ItemsSave", options, ["progress", "mode", "keeps_others"])
         self._given["layout"] = self._given["layout"] or "regrow"
         at = places(self._given["storage_options"], path=path, base=self._given["base"])
         own = _options.of_write(_of_item(self._given, {}), None)
@@ -71,6 +73,7 @@ class ItemsSave:
             at["path"],
             (
                 _arguments.flag("overwrite", self._given["overwrite"]),
+                keeps_others,
                 _arguments.flag("durable", self._given["durable"]),
                 _is_v1(self._given),
                 None if metadata is None else json_object("metadata", metadata),

@@ -343,13 +343,45 @@ def _is_known(name: str) -> bool:
         return True
 
 
-def test_files_of_others_in_a_checkpoint_are_left_alone(tmp_path: Path) -> None:
-    """As brax writes its policies: over an empty folder, with a file of its own put in afterwards."""
-    (tmp_path / "x").mkdir()
+@pytest.mark.parametrize("saves", range(3))
+@pytest.mark.parametrize("layout", ["orbax", "regrow"])
+def test_force_keeps_files_of_the_user(layout: Any, saves: int, tmp_path: Path) -> None:
+    """As brax writes its policies: with a configuration beside them, before or after the first save."""
+    path = tmp_path / "x"
+    path.mkdir()
     checkpointer = ours.PyTreeCheckpointer()
-    checkpointer.save(tmp_path / "x", TREE, force=True)
-    (tmp_path / "x" / "config.json").write_text(json.dumps({"layers": [32]}))
-    assert_same(checkpointer.restore(tmp_path / "x"), TREE)
-    with pytest.raises(ValueError, match="config"):
-        checkpointer.save(tmp_path / "x", TREE, force=True)
-    assert json.loads((tmp_path / "x" / "config.json").read_text()) == {"layers": [32]}
+    ours.use_layout(layout)
+    try:
+        for _ in range(saves):
+            checkpointer.save(path, {"old": TREE}, force=True)
+        (path / "config.json").write_text(json.dumps({"layers": [32]}))
+        (path / "plots" / "deep").mkdir(parents=True)
+        (path / "plots" / "deep" / "x.svg").write_text("<svg/>")
+        for tree in ({"other": TREE}, TREE):
+            checkpointer.save(path, tree, force=True)
+    finally:
+        ours.use_layout("orbax")
+    assert_same(checkpointer.restore(path), TREE)
+    assert json.loads((path / "config.json").read_text()) == {"layers": [32]}
+    assert (path / "plots" / "deep" / "x.svg").read_text() == "<svg/>"
+    new = tmp_path / "new"
+    ours.use_layout(layout)
+    try:
+        checkpointer.save(new, TREE)
+    finally:
+        ours.use_layout("orbax")
+    # Nothing of the checkpoints before is taken for the user's.
+    assert {file.name for file in path.iterdir()} == {file.name for file in new.iterdir()} | {"config.json", "plots"}
+    assert [file.name for file in tmp_path.iterdir() if "tmp" in file.name] == []
+
+
+def test_force_refuses_a_file_of_the_user_that_the_checkpoint_would_replace(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "commit_success.txt").write_text("mine")
+    (tmp_path / "y").mkdir()
+    (tmp_path / "y" / "link").symlink_to(tmp_path)
+    for name, text in (("x", "same name"), ("y", "found a link")):
+        with pytest.raises(ValueError, match=text):
+            ours.PyTreeCheckpointer().save(tmp_path / name, TREE, force=True)
+    assert (tmp_path / "x" / "commit_success.txt").read_text() == "mine"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["x", "y"]

@@ -215,7 +215,8 @@ def test_handlers_write_in_the_background(tmp_path: Path, tree: dict[str, Any]) 
         with ours.training.Checkpointer(tmp_path / "run") as checkpointer:
             may.clear()
             checkpointer.save_checkpointables_async(1, {"a": Awaited(may), **tree})
-            assert checkpointer.is_saving_in_progress() and not checkpointer.checkpoints
+            assert checkpointer.is_saving_in_progress() and checkpointer.latest.step == 1
+            assert not (tmp_path / "run" / "1").exists()
             may.set()
             checkpointer.wait()
             assert [found.step for found in checkpointer.checkpoints] == [1]

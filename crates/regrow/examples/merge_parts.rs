@@ -163,6 +163,7 @@ fn how(monitor: &Monitor) -> PublishOptions<'_> {
         may_replace: None,
         make_way: None,
         durable: false,
+        keeps_others: false,
         monitor,
     }
 }

@@ -20,7 +20,7 @@ from .._duck import is_a
 from .._open import open as open_checkpoint
 from .._single_replica import SingleReplica
 from . import _leaf_args, _replicas, metadata
-from ._errors import StructureError, as_orbax
+from ._errors import NoStructureError, StructureError, as_orbax
 from ._jax import jax
 from ._own_leaves import OwnRestore, unknown_leaf
 from ._paths import TMP_DIR_SUFFIX, as_path
@@ -77,6 +77,12 @@ def open_pytree(path: Any, registry: Any = None) -> Stored:
                 f"Found incomplete checkpoint at {path}.\n  help: restore one that was committed", file=str(path)
             )
         checkpoint = open_checkpoint(path)
+        if checkpoint.step is not None:
+            raise NoStructureError(
+                f"No structure could be identified for the checkpoint at {path}: it is a folder of steps."
+                f"\n  help: give the path of a step, such as {checkpoint.step}, or use a CheckpointManager",
+                file=str(path),
+            )
         tree = checkpoint.tree
     flat, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_end)
     order = [tuple_path_from_keypath(keys) for keys, _ in flat]

@@ -152,7 +152,7 @@ def _begin(
     path: Any, items: Mapping[str, tuple[Any, Call]], overwrite: bool, saver: AsyncSaver | None, about: About
 ) -> Pending:
     options: dict[str, Any] = {"layout": _settings.layout(), "overwrite": overwrite, "metadata": about.custom_metadata}
-    save = ItemsSave(path, mode=about.permission_mode, job=about.job, **options)
+    save = ItemsSave(path, mode=about.permission_mode, keeps_others=True, job=about.job, **options)
 
     def add(written: Written) -> None:
         for name, (handler, call) in items.items():

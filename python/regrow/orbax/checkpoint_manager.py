@@ -1,7 +1,7 @@
 """A manager of steps, with the constructors and keywords that Orbax has had, the older ones too.
 
-The list of steps is what storage has committed: a save in progress, or one that failed, is in no list. Other managers
-may write to the folder at the same time: each deletes only steps that it has listed or saved itself.
+The list of steps is what storage has committed, and the manager's own save in progress; one that failed is in no list.
+Other managers may write to the folder at the same time: each deletes only steps that it has listed or saved itself.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class CheckpointManager:
         self._given_metadata = dict(metadata or {})
         self._folder.write_root_metadata(metadata)
         self._infos: dict[int, PolicyCheckpointInfo] = {}
-        self._deletions = Deletions(self._folder, self._options, self._listed, self._forget)
+        self._deletions = Deletions(self._folder, self._options, self._committed, self._forget)
         self.reload()
 
     # ---- what is there ----------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class CheckpointManager:
         return self._listed()
 
     def all_steps(self, read: bool = False) -> list[int]:
-        """The steps that storage has committed; with `read` looked for anew."""
+        """The steps that are committed, and this manager's own that is being saved; with `read` looked for anew."""
         if read:
             self.reload()
         return sorted(info.step for info in self._listed())
@@ -135,17 +135,26 @@ class CheckpointManager:
         with as_orbax():
             self._infos = self._folder.listed()
 
-    def _listed(self) -> list[PolicyCheckpointInfo]:
+    def _committed(self) -> list[PolicyCheckpointInfo]:
         """In the order in which they were saved: of those that were there, by number."""
         return [info for info in list(self._infos.values()) if info.step not in self._deletions.doomed]
+
+    def _listed(self) -> list[PolicyCheckpointInfo]:
+        """The same, with what this manager is saving."""
+        tracked = self._tracked
+        # Before the list is read: when it has ended, the list has it.
+        saving = None if tracked is None or tracked.is_done else tracked.info
+        committed = self._committed()
+        if saving is None or any(info.step == saving.step for info in committed):
+            return committed
+        return [*committed, saving]
 
     def _forget(self, step: int) -> None:
         self._infos.pop(step, None)
 
     def metrics(self, step: int) -> Any:
         """The metrics of a step; `None` if it has none."""
-        info = self._infos.get(step)
-        return None if info is None else info.metrics
+        return next((info.metrics for info in self._listed() if info.step == step), None)
 
     def metadata(self, step: int | None = None) -> Any:
         """What a step says of itself, or without one the folder.
@@ -184,11 +193,9 @@ class CheckpointManager:
         """Whether `save` would save this step."""
         if self._options.read_only:
             return False
-        tracked = self._tracked
-        saving = [] if tracked is None or tracked.is_done else [tracked.info]
         return _manager_policies.is_due(
             step,
-            [*self._listed(), *saving],
+            self._listed(),
             self._options,
             is_saving=self.is_saving_in_progress(),
             preempted=self.reached_preemption(step),
@@ -367,9 +374,9 @@ class CheckpointManager:
         if self._options.read_only:
             _log.warning("%s is read only: step %s was not deleted", self._directory, step)
             return
+        self._wait_for(step)
         if step not in self._infos:
             raise FileNotFoundError(f"Requested deleting a non-existent step: {step}.")
-        self._wait_for(step)
         self._deletions.delete(step)
 
     # ---- waiting ----------------------------------------------------------------------------------------------

@@ -104,16 +104,24 @@ pub(super) fn is_on_its_way(name: &str) -> bool {
 /// # Errors
 /// What the storage says.
 pub(crate) fn strangers_in(folder: &Location) -> Result<Vec<String>> {
-    let strangers = look_for_strangers(folder)?;
+    let strangers = look_for_strangers(folder, SHOWN_MAX)?;
     match strangers.is_empty() {
         true => Ok(strangers),
         // Once more: another writer may have put a checkpoint there while this looked, with the files of which what the
         // one before said of its own does not agree.
-        false => look_for_strangers(folder),
+        false => look_for_strangers(folder, SHOWN_MAX),
     }
 }
 
-fn look_for_strangers(folder: &Location) -> Result<Vec<String>> {
+/// All of them.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn all_strangers_in(folder: &Location) -> Result<Vec<String>> {
+    look_for_strangers(folder, usize::MAX)
+}
+
+fn look_for_strangers(folder: &Location, count_max: usize) -> Result<Vec<String>> {
     let mut strangers = Vec::new();
     let (mut items, mut noted) = (None, None);
     let own = Own::of(folder);
@@ -133,7 +141,7 @@ fn look_for_strangers(folder: &Location) -> Result<Vec<String>> {
         if !belongs && !noted.get_or_insert_with(|| names_of_handler(folder)).contains(&name) {
             strangers.push(name);
         }
-        if strangers.len() > SHOWN_MAX {
+        if strangers.len() > count_max {
             break;
         }
     }

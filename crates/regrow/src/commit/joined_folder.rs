@@ -154,6 +154,7 @@ mod tests {
             may_replace: None,
             make_way: None,
             durable,
+            keeps_others: false,
             monitor,
         };
         JoinedFolder::join(target, ticket, options).unwrap()

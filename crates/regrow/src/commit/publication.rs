@@ -14,7 +14,10 @@ use crate::storage::{Publication, PublishOptions, Target, no_such_file};
 /// that is there.
 pub(crate) fn begin(target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
     let path = target.local_path()?;
-    let terms = Terms::of_save(options.overwrite, options.durable, options.monitor);
+    let terms = Terms {
+        keeps_others: options.keeps_others,
+        ..Terms::of_save(options.overwrite, options.durable, options.monitor)
+    };
     Ok(match options.kind {
         Target::Folder => Box::new(StagedFolder::begin(path, &terms)?),
         Target::File => Box::new(StagedFile::begin(path, &terms, options.may_replace)?),
@@ -29,7 +32,7 @@ pub(crate) fn begin(target: &Location, options: PublishOptions<'_>) -> Result<Bo
 pub(crate) fn may_begin(target: &Location, options: PublishOptions<'_>) -> Result<()> {
     let (path, overwrite) = (target.local_path()?, options.overwrite);
     match options.kind {
-        Target::Folder => StagedFolder::may_begin(path, overwrite),
+        Target::Folder => StagedFolder::may_begin(path, overwrite, options.keeps_others),
         Target::File => StagedFile::may_begin(target, overwrite, options.may_replace),
         Target::Siblings { suffixes } => StagedSiblings::may_begin(path, suffixes, overwrite),
     }

@@ -22,7 +22,7 @@ pub(crate) fn remove_checkpoint(folder: &Path) -> Result<Removed> {
     let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
         return Err(no_name(folder));
     };
-    check_folder(&absolute, true).map_err(|error| match error.kind() {
+    check_folder(&absolute, true, false).map_err(|error| match error.kind() {
         ErrorKind::InvalidArgument => {
             error.help("all of it would be removed: move it elsewhere, or remove it yourself")
         }

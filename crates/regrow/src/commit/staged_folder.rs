@@ -51,14 +51,14 @@ impl StagedFolder {
             given: target,
             targets: std::slice::from_ref(&absolute),
             absolute: absolute.clone(),
-            check: &|target| check_folder(target, terms.overwrite),
+            check: &|target| check_folder(target, terms.overwrite, terms.keeps_others),
         };
         Ok(Self { staging: Staging::begin(place, terms)?, linked_bytes: AtomicU64::new(0) })
     }
 
     /// Errs where [`create`](Self::create) would not take the target. Makes nothing.
-    pub(super) fn may_begin(target: &Path, overwrite: bool) -> Result<()> {
-        check_folder(&place(target, overwrite)?, overwrite)
+    pub(super) fn may_begin(target: &Path, overwrite: bool, keeps_others: bool) -> Result<()> {
+        check_folder(&place(target, overwrite)?, overwrite, keeps_others)
     }
 
     /// Whether `commit` waits until the checkpoint would survive a power cut; it does unless told otherwise.
@@ -135,8 +135,9 @@ impl Staged for StagedFolder {
     }
 
     fn take_name(&mut self) -> Result<Option<PathBuf>> {
-        let Staging { data, absolute, overwrite, .. } = &self.staging;
-        take_name(&self.staging, data, &|| check_folder(absolute, *overwrite), &|| self.replace())
+        let Staging { data, absolute, overwrite, keeps_others, .. } = &self.staging;
+        let check = || check_folder(absolute, *overwrite, *keeps_others);
+        take_name(&self.staging, data, &check, &|| self.replace())
     }
 }
 

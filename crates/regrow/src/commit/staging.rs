@@ -44,6 +44,8 @@ type MakeFolder = fn(&Path, &OsStr, bool) -> Result<OwnFolder>;
 pub(super) struct Terms<'a> {
     /// Whether what is at the target may be replaced.
     pub(super) overwrite: bool,
+    /// Whether what a user has put there stays.
+    pub(super) keeps_others: bool,
     /// Whether the commit syncs.
     pub(super) durable: bool,
     pub(super) monitor: &'a Monitor,
@@ -55,12 +57,19 @@ pub(super) struct Terms<'a> {
 impl<'a> Terms<'a> {
     /// Those of a save: its temporary folder is new.
     pub(super) fn of_save(overwrite: bool, durable: bool, monitor: &'a Monitor) -> Self {
-        Self { overwrite, durable, monitor, own_folder: OwnFolder::make, below: None }
+        Self { overwrite, keeps_others: false, durable, monitor, own_folder: OwnFolder::make, below: None }
     }
 
     /// Those of a copy, which goes on in the folder of an earlier one and has its files `below`.
     pub(super) fn of_copy(overwrite: bool, durable: bool, monitor: &'a Monitor, below: &'static str) -> Self {
-        Self { overwrite, durable, monitor, own_folder: OwnFolder::of_copy, below: Some(below) }
+        Self {
+            overwrite,
+            keeps_others: false,
+            durable,
+            monitor,
+            own_folder: OwnFolder::of_copy,
+            below: Some(below),
+        }
     }
 }
 
@@ -86,6 +95,7 @@ pub(super) struct Staging {
     pub(super) target: Location,
     pub(super) absolute: PathBuf,
     pub(super) overwrite: bool,
+    pub(super) keeps_others: bool,
     /// The mode of what was to be replaced when this began.
     pub(super) found_mode: Option<u32>,
     /// The mode that the checkpoint is to have, if that was said.
@@ -127,6 +137,7 @@ impl Staging {
             target: Location::local(given),
             absolute,
             overwrite: terms.overwrite,
+            keeps_others: terms.keeps_others,
             found_mode,
             mode: OnceLock::new(),
             durable: terms.durable,

@@ -62,10 +62,11 @@ fn was_just_made(folder: &Path) -> bool {
     fs::read_dir(folder).is_ok_and(|mut entries| entries.all(is_record))
 }
 
-/// Errs unless a folder may take the target.
-pub(super) fn check_folder(target: &Path, overwrite: bool) -> Result<()> {
+/// Errs unless a folder may take the target; with `keeps_others` whatever the folder there holds.
+pub(super) fn check_folder(target: &Path, overwrite: bool, keeps_others: bool) -> Result<()> {
     match find_replaced(target, overwrite)? {
         None => Ok(()),
+        Some(found) if found.is_dir() && keeps_others => Ok(()),
         Some(found) if found.is_dir() => check_replaceable(target),
         Some(_) => Err(Error::invalid("the target is a file, and this layout is a folder")
             .in_file(target)
@@ -108,8 +109,17 @@ fn no_file(target: &Path) -> Error {
         .help("choose another path, or remove it yourself")
 }
 
+/// Whether a folder is known for a checkpoint.
+pub(super) fn holds_checkpoint(folder: &Path) -> bool {
+    is_marked(folder) || holds_only_safetensors(folder)
+}
+
+fn is_marked(folder: &Path) -> bool {
+    CHECKPOINT_MARKERS.iter().any(|marker| folder.join(marker).is_file())
+}
+
 fn check_replaceable(folder: &Path) -> Result<()> {
-    let is_marked = || CHECKPOINT_MARKERS.iter().any(|marker| folder.join(marker).is_file());
+    let is_marked = || is_marked(folder);
     if is_marked() {
         return check_nothing_beside(folder);
     }

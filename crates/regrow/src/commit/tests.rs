@@ -515,7 +515,7 @@ fn names_of_unfinished_saves_are_refused() {
         for refused in [
             StagedFolder::create(&target, true).unwrap_err(),
             StagedFile::create(&target, true).unwrap_err(),
-            StagedFolder::may_begin(&target, true).unwrap_err(),
+            StagedFolder::may_begin(&target, true, false).unwrap_err(),
         ] {
             assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
             assert!(refused.to_string().contains(".orbax-checkpoint-tmp"));

@@ -40,6 +40,7 @@ pub(super) fn how_published<'a>(kind: &'a Target, options: &'a SaveOptions) -> P
         overwrite: options.overwrite,
         may_replace,
         make_way: if options.overwrite { Some(take_from_files) } else { None },
+        keeps_others: options.keeps_others,
         durable: !options.not_durable,
         monitor: &options.monitor,
     }

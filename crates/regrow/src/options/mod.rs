@@ -127,6 +127,9 @@ pub struct SaveOptions {
     /// Replace a checkpoint that is there, in one step where the system can. What is no checkpoint is refused, and
     /// so are a file inside one and a checkpoint with a user's own files beside it.
     pub overwrite: bool,
+    /// With `overwrite`, replace a folder with a user's own files in it, which are to stay there: on a disk, for the saves of
+    /// items alone ([`ItemsOptions::keeps_others`](crate::engine::ItemsOptions::keeps_others)).
+    pub keeps_others: bool,
     /// With `overwrite`, also replace a file that is no checkpoint, or that is part of one: what functions do that
     /// stand in for others. It says so of files only, never of folders.
     pub replace_any_file: bool,

@@ -42,6 +42,9 @@ pub struct PublishOptions<'a> {
     pub kind: &'a Target,
     /// Whether what is at the target may be replaced.
     pub overwrite: bool,
+    /// Whether what a user has put beside a checkpoint that is replaced is to stay there: on a disk. It is the caller's to
+    /// bring it over.
+    pub keeps_others: bool,
     /// What else is asked of a file before it is replaced; folders have checks of their own.
     pub may_replace: Option<fn(&Location) -> Result<()>>,
     /// What is done right before a single file has its name, where it has that as soon as it is whole.
@@ -58,6 +61,7 @@ impl<'a> PublishOptions<'a> {
         Self {
             kind: &Target::File,
             overwrite: true,
+            keeps_others: false,
             may_replace: None,
             make_way: None,
             durable: true,

@@ -56,6 +56,7 @@ impl<'a> TransferOptions<'a> {
             may_replace: self.may_replace,
             make_way: None,
             durable: self.durable,
+            keeps_others: false,
             monitor: self.monitor,
         }
     }

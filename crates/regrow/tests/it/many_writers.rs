@@ -36,6 +36,7 @@ fn publish_options(monitor: &Monitor) -> PublishOptions<'_> {
         may_replace: None,
         make_way: None,
         durable: true,
+        keeps_others: false,
         monitor,
     }
 }

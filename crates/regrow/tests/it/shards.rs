@@ -155,6 +155,7 @@ fn a_process_that_has_written_nothing_is_named() {
             may_replace: None,
             make_way: None,
             durable: false,
+            keeps_others: false,
             monitor: &monitor,
         };
         let own = at.storage().publish(&at, publish).unwrap();

@@ -116,7 +116,7 @@ def begin(
     keywords = _pytrees.save_plan(None, context)[1]
     form = {name: keywords[name] for name in ("layout", "orbax") if name in keywords}
     job = Job(timeout=context.asynchronous.timeout_secs) if in_background else None
-    save = ItemsSave(path, overwrite=overwrite, metadata=custom, job=job, **form)
+    save = ItemsSave(path, overwrite=overwrite, keeps_others=True, metadata=custom, job=job, **form)
 
     def add(written: Written) -> None:
         if metrics is not None:

@@ -18,7 +18,6 @@ from ._context import Context
 from ._layout import PYTREE_METADATA_FILE
 from ._metadata import CheckpointMetadata
 from .arrays import ArrayMetadata, NumpyMetadata
-from .errors import InvalidLayoutError
 
 LEAF_TYPES = (jax.Array, np.ndarray, np.generic, int, float, complex, bool, str, bytes)
 
@@ -217,8 +216,6 @@ def metadata(path: Any) -> Any:
     """
     with as_orbax():
         stored = _read.open_pytree(path)
-    if stored.checkpoint.step is not None:
-        raise InvalidLayoutError(f"{path} is a folder of steps\n  help: give the path of a step", file=str(path))
     leaves = [_of_leaf(stored.leaves[at]) for at in stored.order]
     return jax.tree_util.tree_unflatten(stored.structure, leaves)
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{ItemsSave, Rest, State, WHOLE};
-use crate::commit::note_of_files;
+use crate::commit::{keep_others, note_of_files};
 use crate::engine::SaveReport;
 use crate::engine::together::commit_together;
 use crate::error::{Error, Result};
@@ -44,6 +44,12 @@ impl ItemsSave {
             settle(&mut state, publication)?;
             write_rest(&state, v1, began_nsecs, publication)?;
             mode.map_or(Ok(()), |mode| set_modes(&state, mode, publication))?;
+            match publication.local_folder() {
+                Some(staged) if options.keeps_others => {
+                    keep_others(at.local_path()?, staged, !options.not_durable)?;
+                }
+                _ => {}
+            }
             side_files.as_mut().map_or(Ok(()), |side_files| side_files.before(publication))
         };
         let stored_bytes = match &session {

@@ -62,6 +62,9 @@ pub const WHOLE: &str = "";
 pub struct ItemsOptions {
     /// Replace a checkpoint that is there, as [`SaveOptions::overwrite`].
     pub overwrite: bool,
+    /// With `overwrite`, replace a folder with a user's own files in it, and keep these there: in the folder of a disk.
+    /// Elsewhere they are refused.
+    pub keeps_others: bool,
     /// Skip syncing to disk: faster, and a power cut may cost the checkpoint.
     pub not_durable: bool,
     /// The form of Orbax' v1 API: its marker, its names of handlers and of JSON files.
@@ -153,8 +156,19 @@ impl ItemsSave {
     /// there has changed.
     pub fn begin(path: impl ToLocation, options: ItemsOptions) -> Result<Self> {
         let at = path.to_location()?;
-        let ItemsOptions { overwrite, not_durable, v1, custom_metadata, base, mode, monitor, job } = options;
-        let options = SaveOptions { overwrite, not_durable, monitor, job, ..SaveOptions::default() };
+        let ItemsOptions {
+            overwrite,
+            keeps_others,
+            not_durable,
+            v1,
+            custom_metadata,
+            base,
+            mode,
+            monitor,
+            job,
+        } = options;
+        let options =
+            SaveOptions { overwrite, keeps_others, not_durable, monitor, job, ..SaveOptions::default() };
         let running = options.monitor.begin()?;
         let (session, publication) = match options.job.as_ref().filter(|job| job.has_others()) {
             None => {

@@ -122,6 +122,7 @@ impl ItemsSave {
             base,
             about,
             overwrite: false,
+            keeps_others: false,
             replace_any_file: false,
             not_durable: whole.not_durable,
             monitor: whole.monitor.clone(),

@@ -157,6 +157,7 @@ mod tests {
                 may_replace: None,
                 make_way: None,
                 durable: true,
+                keeps_others: false,
                 monitor: &monitor,
             };
             let publication = target.storage().publish(&target, options).unwrap();

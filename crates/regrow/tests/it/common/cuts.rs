@@ -119,6 +119,7 @@ pub fn save_shares(
         may_replace: None,
         make_way: None,
         durable: !options.not_durable,
+        keeps_others: false,
         monitor: &monitor,
     };
     let writers = options.layout.format().many_writers().unwrap();

@@ -226,6 +226,7 @@ fn scratch() -> Result<Box<dyn Publication>> {
             may_replace: None,
             make_way: None,
             durable: false,
+            keeps_others: false,
             monitor: &Monitor::new(),
         },
     )
