@@ -13,9 +13,9 @@ use super::search;
 use crate::commit::reappears;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::pytree_data::{self, Files, PytreeData};
-use crate::formats::{Description, Format, Reader, builtin_formats, suggestions};
+use crate::formats::{Description, Format, Reader, builtin_formats, contents, foreign, suggestions};
 use crate::location::{Location, StepFolder, ToLocation};
-use crate::storage::{Found, Identity, archive};
+use crate::storage::{Entry, Found, Identity, archive};
 use crate::text::printable;
 use crate::tree::{KeyPath, LeafInfo, Tree};
 
@@ -109,18 +109,37 @@ fn open_any(at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
     };
     for format in builtin_formats() {
         if (is_there || format.name() == PytreeData.name()) && format.recognise(at)? {
-            let reader = format.open(at, options)?;
-            return match reader.description().warnings.first() {
-                Some(warning) if options.strict => Err(Error::corrupt(warning)
-                    .in_file(at)
-                    .help("copy the checkpoint again, all of it, or open it without `strict`")),
-                _ => Ok(reader),
-            };
+            return open_recognised(format, at, options);
         }
+    }
+    if let Some(format) = contents::layout_of(at)? {
+        return open_as_layout(format, at, options);
     }
     match at.storage().stands_for(at.path()) {
         Some(path) => open_any(&at.join(path), options),
         None => Err(not_a_checkpoint(at)),
+    }
+}
+
+/// Opens what a layout has recognised. A file that cannot be read as its name says may be of another layout.
+fn open_recognised(format: &dyn Format, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+    let error = match open_as_layout(format, at, options) {
+        Err(error) if error.kind().is_of_content() || error.kind() == ErrorKind::Unsupported => error,
+        opened => return opened,
+    };
+    match contents::layout_of(at) {
+        Ok(Some(other)) if other.name() != format.name() => open_as_layout(other, at, options),
+        _ => Err(foreign::told(error, at, format.name())),
+    }
+}
+
+fn open_as_layout(format: &dyn Format, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+    let reader = format.open(at, options)?;
+    match reader.description().warnings.first() {
+        Some(warning) if options.strict => Err(Error::corrupt(warning)
+            .in_file(at)
+            .help("copy the checkpoint again, all of it, or open it without `strict`")),
+        _ => Ok(reader),
     }
 }
 
@@ -446,10 +465,18 @@ fn not_a_checkpoint(at: &Location) -> Error {
                       metadata.json";
     let error = Error::new(ErrorKind::NotACheckpoint, "there is no checkpoint here").in_file(at);
     let found = match at.entries() {
-        Ok(entries) => {
-            let mut names: Vec<String> =
-                entries.iter().map(|entry| format!("{:?}", entry.name)).take(SHOWN_MAX + 1).collect();
-            names.sort();
+        Ok(mut entries) => {
+            if let Some(foreign) = foreign::folder_of(&entries) {
+                return Error::new(ErrorKind::NotACheckpoint, format!("this is {}", foreign.what))
+                    .in_file(at)
+                    .help(foreign.help);
+            }
+            entries.sort_by(|a, b| a.name.cmp(&b.name));
+            let name = |entry: &Entry| match foreign::file_at(&at.join(&entry.name)) {
+                Some(foreign) => format!("{:?} ({})", entry.name, foreign.what),
+                None => format!("{:?}", entry.name),
+            };
+            let names: Vec<String> = entries.iter().take(SHOWN_MAX + 1).map(name).collect();
             match names.len() {
                 0 => "an empty folder".to_owned(),
                 n if n > SHOWN_MAX => {
@@ -458,7 +485,14 @@ fn not_a_checkpoint(at: &Location) -> Error {
                 _ => names.join(", "),
             }
         }
-        Err(_) => "a file of another kind".to_owned(),
+        Err(_) => match foreign::file_at(at) {
+            Some(foreign) => {
+                return Error::new(ErrorKind::NotACheckpoint, format!("this is {}", foreign.what))
+                    .in_file(at)
+                    .help(foreign.help);
+            }
+            None => "a file of another kind".to_owned(),
+        },
     };
     error.expected(looked_for, found).help(suggestions::checkpoints_in(at).unwrap_or_else(|| {
         "name the folder that holds these files, or the folder of steps above it".to_owned()

@@ -16,7 +16,7 @@
 use super::SaveOptions;
 use crate::error::{Error, Result};
 use crate::formats::{
-    COMMIT_MARKERS, Format, FormatExt, UNCOMMITTED_MARK, builtin_formats, suggestions, torch,
+    COMMIT_MARKERS, Format, FormatExt, UNCOMMITTED_MARK, builtin_formats, contents, suggestions, torch,
 };
 use crate::location::Location;
 use crate::storage::{Found, Publication, archive};
@@ -36,7 +36,7 @@ pub(super) fn check_file(at: &Location) -> Result<()> {
     };
     let is_recognised = || {
         let is_one = builtin_formats().iter().any(|format| format.recognise(at).unwrap_or(false));
-        is_one && !torch::is_plain_pickle(at)
+        (is_one || matches!(contents::layout_of(at), Ok(Some(_)))) && !torch::is_plain_pickle(at)
     };
     if len_bytes == 0 || suggestions::is_named_like_one(at.name()) || is_recognised() {
         return Ok(());

@@ -15,9 +15,11 @@ use crate::location::Location;
 use crate::options::{Layout, OpenOptions};
 use crate::tree::{Key, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
+pub(crate) mod contents;
 pub(crate) mod coverage;
 pub mod equinox;
 pub mod flax;
+pub(crate) mod foreign;
 mod format;
 pub(crate) mod item_files;
 mod loss;

@@ -364,6 +364,15 @@ fn central_header(input: &mut Cursor<'_>) -> Result<Option<Header>> {
 }
 
 /// The method of this number, if it is one that is read here.
+/// The name of the first member of an archive that begins with `first`; `None` if it is none, or longer than that.
+pub(crate) fn first_member(first: &[u8]) -> Option<&[u8]> {
+    let mut input = Cursor::new(first.strip_prefix(b"PK\x03\x04")?);
+    input.take(22, "").ok()?;
+    let len = u16::from_le_bytes(input.array("").ok()?);
+    input.take(2, "").ok()?;
+    input.take(len.into(), "").ok()
+}
+
 pub(super) fn method_of(code: u16) -> Option<Method> {
     match code {
         0 => Some(Method::Stored),

@@ -26,7 +26,7 @@ mod directory;
 mod found;
 
 pub(crate) use directory::{
-    Directory, Header, Member, beginning_len_bytes, begins_member, read_directory, read_headers,
+    Directory, Header, Member, beginning_len_bytes, begins_member, first_member, read_directory, read_headers,
 };
 pub(crate) use found::{find_headers, find_members};
 

@@ -144,7 +144,7 @@ fn own_options(options: &SaveOptions) -> EquinoxOptions {
 
 /// Whether a file of another name shows what no single npy file does: a line of JSON and then a record, or
 /// something of ours behind the first record. `read_at` gives at most so many bytes from an offset on.
-fn shows_records(read_at: impl Fn(u64, u64) -> Result<Vec<u8>>) -> Result<bool> {
+pub(super) fn shows_records(read_at: impl Fn(u64, u64) -> Result<Vec<u8>>) -> Result<bool> {
     let start = read_at(0, LOOKED_AT_BYTES)?;
     if layout::is_line_and_record(&start) {
         return Ok(true);

@@ -42,7 +42,7 @@ pub(super) fn is_named_so(name: &OsStr) -> bool {
 
 /// Whether the file `at` a location is exactly one map, array or extension. Reads its structure, not its data; where
 /// there are no maps, as much of that as lies at its beginning.
-pub(super) fn holds_one_object(at: &Location) -> bool {
+pub(in crate::formats) fn holds_one_object(at: &Location) -> bool {
     let first = at.read_beginning(1).ok().flatten();
     let begins = first.and_then(|first| first.first().copied()).is_some_and(begins_tree);
     begins && shows_structure(at).unwrap_or(false)

@@ -50,6 +50,7 @@ pub(crate) mod steps;
 mod writer;
 
 pub use crate::options::FlaxOptions;
+pub(super) use files::holds_one_object;
 
 /// Flax msgpack: one msgpack object, arrays as extension 1.
 #[derive(Debug)]

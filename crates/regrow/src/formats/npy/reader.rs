@@ -116,6 +116,14 @@ impl NpyReader {
             }
             directory => directory?,
         };
+        let is_array = |member: &Member| member.name.ends_with(SUFFIX);
+        if !directory.members.is_empty() && !directory.members.iter().any(is_array) {
+            return Err(Error::unsupported(
+                "this is a zip archive, and none of NumPy's: no member is an array",
+            )
+            .expected("names that end in .npy", format_args!("{:?}", directory.members[0].name))
+            .help("if it is another program's, unpack it"));
+        }
         let mut items = Vec::with_capacity(directory.members.len());
         let mut deflated = 0;
         for member in &directory.members {

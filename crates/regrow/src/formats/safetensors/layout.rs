@@ -116,6 +116,15 @@ impl Header {
         Ok(len)
     }
 
+    /// Whether a file of `file_len_bytes` that begins so may be one: its header fits in it, and is JSON.
+    pub(super) fn begins_file(first: &[u8], file_len_bytes: u64) -> bool {
+        let Some((len, rest)) = first.split_first_chunk::<LENGTH_LEN_BYTES>() else { return false };
+        let rest = rest.trim_ascii_start();
+        let is_object = rest.strip_prefix(b"{").map(<[u8]>::trim_ascii_start);
+        Self::len_bytes(*len, file_len_bytes).is_ok()
+            && is_object.is_some_and(|rest| rest.starts_with(b"\"") || rest.starts_with(b"}"))
+    }
+
     /// Parses the header `json` of a file of `file_len_bytes`.
     ///
     /// # Errors
@@ -141,6 +150,12 @@ impl Header {
         // safetensors promises `{` in front, but reads whitespace there as well.
         if json.iter().find(|byte| !b" \t\n\r".contains(byte)) != Some(&b'{') {
             return Err(corrupt("the safetensors header does not begin with {"));
+        }
+        if json.ends_with(&[0]) {
+            return Err(corrupt(
+                "the safetensors header is padded with NUL bytes, and the format pads with spaces",
+            )
+            .help("tell its writer: every other reader refuses the file too"));
         }
         let raw = std::str::from_utf8(json)
             .map_err(|error| corrupt("the safetensors header is no UTF-8").shift(error.valid_up_to() as u64))

@@ -161,6 +161,11 @@ pub fn open_mapped(at: &Location, form: &TreeForm) -> Result<(Box<dyn Reader>, O
     Ok((Box::new(reader), maps))
 }
 
+/// Whether a file of `file_len_bytes` that begins so may be one of these, whatever its name.
+pub(super) fn begins_file(first: &[u8], file_len_bytes: u64) -> bool {
+    layout::Header::begins_file(first, file_len_bytes)
+}
+
 fn refuse_absent(at: &Location) -> Result<()> {
     super::refuse_uncommitted(at)?;
     match at.look()? {

@@ -13,7 +13,7 @@ use crate::storage::Entry;
 const SUFFIX: &str = ".safetensors";
 
 /// The usual name of a model in one file, for storages that do not say what is in a folder.
-const MODEL_FILE_NAME: &str = "model.safetensors";
+pub(super) const MODEL_FILE_NAME: &str = "model.safetensors";
 
 /// The files of a checkpoint.
 #[derive(Debug)]
@@ -112,6 +112,39 @@ fn refuse_missing_shards(folder: &Location, names: &[OsString]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What to do where a file that an index names is missing: with the names of those that are there.
+pub(super) fn help_for_missing(folder: &Location, indexed: &[OsString]) -> String {
+    const SHOWN_MAX: usize = 5;
+    let mut there = names_in(folder).unwrap_or_default();
+    there.retain(|name| is_part(name));
+    there.sort();
+    let some = |names: Vec<&OsString>| {
+        let more = if names.len() > SHOWN_MAX { " and more" } else { "" };
+        let shown: Vec<_> = names.iter().take(SHOWN_MAX).map(|name| format!("{name:?}")).collect();
+        format!("{}{more}", shown.join(", "))
+    };
+    let (named, others): (Vec<&OsString>, Vec<&OsString>) =
+        there.iter().partition(|name| indexed.contains(name));
+    let named = match named.is_empty() {
+        true => format!("of the {} files that the index names none is there", indexed.len()),
+        false => format!("of the {} files that the index names there are {}", indexed.len(), some(named)),
+    };
+    match others.is_empty() {
+        true => format!("{named}; copy the whole checkpoint again"),
+        false => format!(
+            "{named}; the index does not name {}, which is there: open it by its own path, or remove the index if it \
+             is of another checkpoint",
+            some(others)
+        ),
+    }
+}
+
+/// Whether a whole model lies beside an index that names only other files.
+pub(super) fn has_stray_model(folder: &Location, indexed: &[OsString]) -> bool {
+    let is_named = indexed.iter().any(|name| name == MODEL_FILE_NAME);
+    !is_named && folder.join(MODEL_FILE_NAME).is_file()
 }
 
 /// The parts of a shard's name: what stands before the numbers, its number, and how many shards there are.

@@ -12,7 +12,7 @@ use super::index::Index;
 use super::layout::{Header, LENGTH_LEN_BYTES, Tensor};
 use super::metadata::{self, STRUCTURE};
 use super::packed::unpack_f4;
-use super::parts::Parts;
+use super::parts::{self, Parts};
 use super::pytree::{self, Lost, Placed, Stored, TreeForm};
 use crate::array::{Region, Shape, copy_region};
 use crate::bytes::glance::{Glance, Language};
@@ -106,6 +106,7 @@ impl SafetensorsReader {
         let lost = salvage.then(|| Lost { at: at.describe(), tensors: BTreeMap::new() });
         let mut read = Headers { is_one_file, salvage: lost, ..Headers::default() };
         let mut unread: HashMap<OsString, Error> = HashMap::new();
+        let indexed = parts.names.clone();
         for name in parts.names {
             let file = store.describe(name.as_encoded_bytes());
             let header = match salvage {
@@ -116,6 +117,10 @@ impl SafetensorsReader {
                 Err(why) if salvage && !is_one_file && why.kind().is_damage() => {
                     unread.insert(name, why);
                     continue;
+                }
+                // What is there tells whether the download ended early, or the index is of another one.
+                Err(why) if why.what() == MISSING && parts.index.is_some() => {
+                    return Err(why.help(parts::help_for_missing(&parts.folder, &indexed)));
                 }
                 header => header?,
             };
@@ -141,7 +146,14 @@ impl SafetensorsReader {
             (n, None) => format!("{n} files"),
             (n, Some(_)) => format!("{n} files, with an index"),
         };
-        read.place(store, variant, form).in_file(at)
+        let mut reader = read.place(store, variant, form).in_file(at)?;
+        if parts.index.is_some() && parts::has_stray_model(&parts.folder, &indexed) {
+            reader.description.notes.push(format!(
+                "{:?} lies beside the index, which does not name it: it is not read",
+                parts::MODEL_FILE_NAME
+            ));
+        }
+        Ok(reader)
     }
 
     /// Reads the header of a file that is in memory.
@@ -401,9 +413,12 @@ fn read_header_alone(store: &dyn Store, name: &OsStr) -> Result<(Header, u64)> {
     Ok((Header::parse_alone(&json)?, file_len_bytes))
 }
 
+/// What is said of a file that is not there.
+const MISSING: &str = "a safetensors file is missing";
+
 /// The text of a header, and the length of its file.
 fn read_json(store: &dyn Store, name: &OsStr) -> Result<(Bytes, u64)> {
-    let missing = || Error::corrupt("a safetensors file is missing").help("copy the whole checkpoint again");
+    let missing = || Error::corrupt(MISSING).help("copy the whole checkpoint again");
     let key = name.as_encoded_bytes();
     let range = |offset_bytes, len_bytes| ByteRange::Span { offset_bytes, len_bytes };
     let first = store.get(key, range(0, LENGTH_LEN_BYTES as u64))?.ok_or_else(missing)?;

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 
 use super::legacy::MAGIC;
 use super::pickle::is_opcode;
-use crate::bytes::Cursor;
+use crate::bytes::zip::first_member;
 use crate::error::Result;
 use crate::location::{Location, suffix_of};
 use crate::storage::Found;
@@ -15,9 +15,6 @@ const ZIP_BEGINNING: [u8; 4] = *b"PK\x03\x04";
 
 /// As much is looked at: the first member's header, and its name.
 const FIRST_LEN_BYTES: u64 = 30 + 512;
-
-/// Where the length of the first member's name stands.
-const NAME_LEN_AT: usize = 26;
 
 /// How the first pickle of the legacy form begins: PROTO, maybe a FRAME, then LONG1 of ten bytes.
 const PROTO: u8 = 0x80;
@@ -46,6 +43,11 @@ pub(super) fn form_of(at: &Location) -> Result<Option<Form>> {
     }
     let first = at.read_beginning(FIRST_LEN_BYTES)?.unwrap_or_default();
     Ok(form_of_beginning(&first, suffix_of(at.name()).as_deref()))
+}
+
+/// Whether a file that begins so is of a form that other programs do not write.
+pub(in crate::formats) fn is_one_by_content(first: &[u8]) -> bool {
+    form_of_beginning(first, None).is_some()
 }
 
 /// Whether the file `at` a location is a pickle, and nothing tells whose: its owner may not think of it as a checkpoint.
@@ -90,15 +92,6 @@ fn form_of_beginning(first: &[u8], suffix: Option<&str>) -> Option<Form> {
     is_tar.then_some(Form::Tar)
 }
 
-/// The name of the first member of an archive.
-fn first_member(first: &[u8]) -> Option<&[u8]> {
-    let mut input = Cursor::new(first);
-    input.take(NAME_LEN_AT, "").ok()?;
-    let len = u16::from_le_bytes(input.array("").ok()?);
-    input.take(2, "").ok()?;
-    input.take(len.into(), "").ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,7 +100,7 @@ mod tests {
     fn other_programs_files_are_left_to_others() {
         let zip = |name: &str| {
             let mut out = ZIP_BEGINNING.to_vec();
-            out.resize(NAME_LEN_AT, 0);
+            out.resize(26, 0);
             out.extend((name.len() as u16).to_le_bytes());
             out.extend([0, 0]);
             out.extend(name.as_bytes());

@@ -48,8 +48,8 @@ mod tensors;
 mod tree;
 
 pub(super) use dcp::INDEX as DCP_INDEX;
-pub(super) use detect::is_named_so;
 pub(crate) use detect::is_plain_pickle;
+pub(super) use detect::{is_named_so, is_one_by_content};
 
 /// What torch.save and torch.distributed.checkpoint write. Read only.
 #[derive(Debug)]
