@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::bytes::glance::Language;
 use crate::error::{Error, ErrorKind, Result};
 pub use crate::storage::StorageOptions;
+use crate::storage::desktop::is_desktop_entry;
 use crate::storage::local::LocalDisk;
 use crate::storage::{Document, Entry, EntryKind, Found, Identity, Reading, Storage, Url};
 use crate::store::Store;
@@ -267,12 +268,14 @@ impl Location {
         self.storage.local_path(&self.path).is_some_and(Path::is_symlink)
     }
 
-    /// The names in the folder, in no order.
+    /// The names in the folder, in no order, without the files of desktop programs.
     ///
     /// # Errors
     /// What the storage says; an error if there is no folder.
     pub fn entries(&self) -> Result<Vec<Entry>> {
-        self.storage.entries(&self.path)
+        let mut entries = self.storage.entries(&self.path)?;
+        entries.retain(|entry| !is_desktop_entry(entry));
+        Ok(entries)
     }
 
     /// Whether there are lists of what is in a folder.

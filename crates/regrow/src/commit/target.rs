@@ -10,7 +10,7 @@ use super::belongs::is_on_its_way;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::seal::is_name_of_side_file;
-use crate::storage::UNCOMMITTED_MARK;
+use crate::storage::{UNCOMMITTED_MARK, is_desktop_file};
 
 /// Names of which a folder must hold one, as a file, for `overwrite` to replace it (or be empty). Names that
 /// other folders have too (`checkpoint`, `zarr.json`) are not among them: what they hold may be precious.
@@ -123,7 +123,7 @@ fn check_replaceable(folder: &Path) -> Result<()> {
     if is_marked() {
         return check_nothing_beside(folder);
     }
-    match fs::read_dir(folder).map(|mut entries| entries.next().is_none()) {
+    match fs::read_dir(folder).map(|mut entries| entries.all(|entry| is_of_a_desktop(&entry))) {
         Ok(true) => Ok(()),
         Ok(false) if holds_only_safetensors(folder) => Ok(()),
         // Asked again: another writer may have exchanged and removed the one that was looked at first.
@@ -134,6 +134,12 @@ fn check_replaceable(folder: &Path) -> Result<()> {
             .in_file(folder)
             .help("overwriting would remove all of it; choose another path, or remove it yourself")),
     }
+}
+
+fn is_of_a_desktop(entry: &io::Result<fs::DirEntry>) -> bool {
+    let is_file = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_file());
+    let name = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+    entry.as_ref().is_ok_and(|entry| is_file(entry) && is_desktop_file(&name(entry)))
 }
 
 /// Errs if there is something beside the checkpoint that a user may have put there.
@@ -167,7 +173,7 @@ fn holds_only_safetensors(folder: &Path) -> bool {
     for entry in entries {
         let Ok(entry) = entry else { return false };
         let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-        if entry.file_name().to_str().is_some_and(is_on_its_way) {
+        if entry.file_name().to_str().is_some_and(is_none_of_it) {
             continue;
         }
         let is_part = |name: &String| is_file || is_staged(name);
@@ -182,14 +188,18 @@ fn holds_only_safetensors(folder: &Path) -> bool {
 /// Whether these are the safetensors files of one model and their index, and nothing else but what regrow puts beside them. A repair
 /// writes a file of them anew in the same folder.
 pub(crate) fn are_of_one_model(names: &[&str]) -> bool {
-    let is_none_of_it = |name: &str| is_name_of_side_file(name) || is_on_its_way(name);
-    let names = names.iter().filter(|name| name.contains('/') || !is_none_of_it(name));
+    let is_beside = |name: &str| is_name_of_side_file(name) || is_none_of_it(name);
+    let names = names.iter().filter(|name| name.contains('/') || !is_beside(name));
     let (staged, own): (Vec<&str>, Vec<&str>) = names.partition(|name| is_staged(name));
     let is_all_staged = own.is_empty() && !staged.is_empty();
     let files = staged.into_iter().filter_map(|name| name.split(UNCOMMITTED_MARK).next()).chain(own);
     let models: Option<HashSet<&str>> =
         files.map(|name| model_of(name).filter(|_| !name.contains('/'))).collect();
     !is_all_staged && models.is_some_and(|models| models.len() <= 1)
+}
+
+fn is_none_of_it(name: &str) -> bool {
+    is_on_its_way(name) || is_desktop_file(name)
 }
 
 fn is_staged(name: &str) -> bool {

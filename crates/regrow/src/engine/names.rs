@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::UNCOMMITTED_MARK;
 use crate::location::Location;
-use crate::storage::{EntryKind, is_bookkeeping};
+use crate::storage::{EntryKind, is_bookkeeping, is_desktop_file};
 use crate::store::Store;
 use crate::store::local::folders::LOCK_SUFFIX;
 
@@ -16,12 +16,13 @@ const DEPTH_MAX: usize = 64;
 /// How a network file system names what was removed while it was open.
 const REMOVED_PREFIX: &str = ".nfs";
 
-/// Names of what is no part of a checkpoint: the unfinished, locks, the removed, bookkeeping.
+/// Names of what is no part of a checkpoint: the unfinished, locks, the removed, bookkeeping, files of desktop programs.
 pub(super) fn is_left_out(name: &str) -> bool {
     name.contains(UNCOMMITTED_MARK)
         || name.ends_with(LOCK_SUFFIX)
         || name.starts_with(REMOVED_PREFIX)
         || is_bookkeeping(name)
+        || is_desktop_file(name)
 }
 
 /// All files below the folder `at`, whose keys are in `store`: their paths below it, sorted.

@@ -3,6 +3,7 @@
 //! A failure waits for the next call of the manager; one that nobody was told of goes to standard error when the manager is
 //! dropped.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use super::lock::WriterLock;
 use super::steps::Steps;
 use super::tidy::{Tidied, TidyOptions};
 use crate::engine::SaveHandle;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// A save that has begun.
 #[derive(Debug)]
@@ -53,6 +54,8 @@ struct State {
     failures: Vec<Error>,
     failed: Vec<u64>,
     tidied: Vec<(u64, Tidied)>,
+    /// Steps that are known to be damaged.
+    damaged: BTreeSet<u64>,
 }
 
 impl Follower {
@@ -113,6 +116,16 @@ impl Follower {
         std::mem::take(&mut self.shared.state().failed)
     }
 
+    /// A step has turned out to be damaged.
+    pub(super) fn is_damaged(&self, step: u64) {
+        self.shared.state().damaged.insert(step);
+    }
+
+    /// A step was read, or is saved anew.
+    pub(super) fn is_good(&self, step: u64) {
+        self.shared.state().damaged.remove(&step);
+    }
+
     /// What was done after saves, since the last call.
     pub(super) fn tidied(&self) -> Vec<(u64, Tidied)> {
         std::mem::take(&mut self.shared.state().tidied)
@@ -167,8 +180,15 @@ impl Shared {
             }
         };
         let since = Instant::now();
-        let tidy = |lock: &Arc<WriterLock>| lock.check().and_then(|()| self.steps.tidy(step, &self.tidy));
+        let damaged = self.state().damaged.clone();
+        let options = TidyOptions { damaged, ..self.tidy.clone() };
+        let tidy = |lock: &Arc<WriterLock>| lock.check().and_then(|()| self.steps.tidy(step, &options));
         let tidied = self.lock.as_ref().map(tidy);
+        if let Some(Err(error)) = &tidied
+            && error.kind() == ErrorKind::Corrupt
+        {
+            self.state().damaged.insert(step);
+        }
         let deletions = match &tidied {
             Some(Ok(tidied)) => tidied.deletions.as_slice(),
             _ => &[],

@@ -1,9 +1,10 @@
 //! What to keep: a pure function of the steps that are there and a policy, to the steps that may go.
 //!
-//! Whatever the policy says, these stay:
-//!  - the newest step that is not known to be damaged: the last good one;
-//!  - all steps, where every one of them is known to be damaged;
-//!  - steps with a lease: somebody reads them.
+//! The policy ranks good steps of the current history that this run has saved. All others neither count nor go: damaged
+//! steps, steps of other programs, steps of an abandoned history. These stay, too, whatever the policy says:
+//!  - the newest ranked step;
+//!  - steps with a lease: a reader has them;
+//!  - with a policy that goes by a metric, steps that do not have it.
 //!
 //! What is left is left again: a second look at it removes nothing.
 
@@ -52,20 +53,13 @@ pub struct Best {
     pub metric: String,
     /// Which value is best.
     pub mode: BestMode,
-    /// How many are kept.
+    /// How many are kept. Steps that do not have the metric are kept too.
     #[serde(default = "one")]
     pub count: usize,
-    /// Whether steps are kept that do not have it.
-    #[serde(default = "yes")]
-    pub without_metric: bool,
 }
 
 fn one() -> usize {
     1
-}
-
-fn yes() -> bool {
-    true
 }
 
 /// Which value of a metric is best.
@@ -108,41 +102,67 @@ pub struct StepFacts {
     pub is_leased: bool,
     /// Whether it is known to be damaged.
     pub is_damaged: bool,
+    /// Whether another program has saved it, or it is of an abandoned history.
+    pub is_other: bool,
 }
 
 impl StepFacts {
-    /// A metric, by its name, or by the names down to it with slashes between them. What is no number, or not a number, is
-    /// none.
+    /// A metric, by its name, or by the names down to it with slashes between them. `None` if it is missing, no number, or
+    /// NaN.
     pub fn metric(&self, name: &str) -> Option<f64> {
-        let found = self.metrics.get(name).or_else(|| {
-            let mut names = name.split('/');
-            let first = self.metrics.get(names.next()?)?;
-            names.try_fold(first, |value, name| value.get(name))
-        });
-        found.and_then(Value::as_f64).filter(|value| !value.is_nan())
+        find(&self.metrics, name).and_then(number).filter(|value| !value.is_nan())
     }
+
+    /// Whether a policy ranks it.
+    fn is_ranked(&self) -> bool {
+        !self.is_damaged && !self.is_other
+    }
+}
+
+fn find<'a>(metrics: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    metrics.get(name).or_else(|| {
+        let mut names = name.split('/');
+        let first = metrics.get(names.next()?)?;
+        names.try_fold(first, |value, name| value.get(name))
+    })
+}
+
+/// A number; JSON documents have words for those that are not finite.
+fn number(value: &Value) -> Option<f64> {
+    match value.as_str() {
+        Some("NaN") => Some(f64::NAN),
+        Some("Infinity") => Some(f64::INFINITY),
+        Some("-Infinity") => Some(f64::NEG_INFINITY),
+        _ => value.as_f64(),
+    }
+}
+
+/// The names of all metrics that are numbers, with slashes between the names down to them.
+fn names_of(metrics: &Map<String, Value>) -> Vec<String> {
+    let below = |(name, value): (&String, &Value)| match value {
+        Value::Object(inner) => names_of(inner).into_iter().map(|below| format!("{name}/{below}")).collect(),
+        value => number(value).map(|_| name.clone()).into_iter().collect::<Vec<_>>(),
+    };
+    metrics.iter().flat_map(below).collect()
 }
 
 /// The steps that may go, in their order. `steps` need not be sorted.
 pub fn to_delete(steps: &[StepFacts], keep: &Keep) -> Vec<u64> {
-    let mut steps: Vec<&StepFacts> = steps.iter().collect();
-    steps.sort_by_key(|step| step.number);
-    let Some(last_good) = steps.iter().rev().find(|step| !step.is_damaged) else { return Vec::new() };
-    let kept = keep.kept(&steps);
-    steps
-        .iter()
-        .filter(|step| !kept.contains(&step.number) && !step.is_leased && step.number != last_good.number)
-        .map(|step| step.number)
-        .collect()
+    let mut ranked: Vec<&StepFacts> = steps.iter().filter(|step| step.is_ranked()).collect();
+    ranked.sort_by_key(|step| step.number);
+    let Some(newest) = ranked.last().map(|step| step.number) else { return Vec::new() };
+    let kept = keep.kept(&ranked);
+    let goes = |step: &&&StepFacts| !kept.contains(&step.number) && !step.is_leased && step.number != newest;
+    ranked.iter().filter(goes).map(|step| step.number).collect()
 }
 
-/// The best of the steps by a metric; the newest of equals. `None` if none has it.
+/// The best of the ranked steps by a metric; the newest of equals. `None` if none has it.
 pub fn best<'a>(
     steps: impl IntoIterator<Item = &'a StepFacts>,
     metric: &str,
     mode: BestMode,
 ) -> Option<&'a StepFacts> {
-    let mut ranked: Vec<&StepFacts> = steps.into_iter().collect();
+    let mut ranked: Vec<&StepFacts> = steps.into_iter().filter(|step| step.is_ranked()).collect();
     rank(&mut ranked, metric, mode);
     ranked.first().copied()
 }
@@ -160,6 +180,46 @@ fn rank(steps: &mut Vec<&StepFacts>, metric: &str, mode: BestMode) {
     });
 }
 
+/// Errs if the metric is missing or no number.
+///
+/// # Errors
+/// `InvalidArgument`, with the metrics that are there.
+pub fn check_metric(metric: &str, metrics: &Map<String, Value>) -> Result<()> {
+    if find(metrics, metric).and_then(number).is_some() {
+        return Ok(());
+    }
+    let given = names_of(metrics);
+    let found = match given.is_empty() {
+        true => "no metrics".to_owned(),
+        false => given.join(", "),
+    };
+    let last = |name: &str| name.rsplit('/').next().unwrap_or_default().to_owned();
+    let away = |name: &String| distance(name, metric).min(distance(&last(name), &last(metric)));
+    let near = given.iter().map(|name| (away(name), name)).min();
+    let near = near.filter(|(away, _)| *away <= metric.chars().count() / 4);
+    let meant = near.map(|(_, name)| format!("did you mean {name:?}? ")).unwrap_or_default();
+    Err(Error::invalid(format!("the step has no metric {metric:?}, by which the best step is chosen"))
+        .expected(format_args!("a number named {metric:?}"), found)
+        .help(format!(
+            "{meant}give the metric; for a step that was not measured give NaN: it is always kept"
+        )))
+}
+
+/// How many letters have to be put in, left out or replaced to make one name of another.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (at, letter) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
+        for (column, other) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(letter != *other);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[b.len()]
+}
+
 /// Which multiple of an interval a step is nearest to, and how far it is from that. In the middle the even one counts, as
 /// for Orbax' `EveryNStepsClosest`.
 fn nearest_multiple(step: u64, interval: u64) -> (u64, u64) {
@@ -172,7 +232,7 @@ fn nearest_multiple(step: u64, interval: u64) -> (u64, u64) {
 impl Keep {
     /// The numbers of the steps, sorted by number, that the policy itself keeps.
     fn kept(&self, steps: &[&StepFacts]) -> BTreeSet<u64> {
-        let those = |keeps: &dyn Fn(&StepFacts) -> bool| {
+        let those = |keeps: &dyn Fn(&StepFacts) -> bool| -> BTreeSet<u64> {
             steps.iter().filter(|step| keeps(step)).map(|step| step.number).collect()
         };
         match self {
@@ -181,12 +241,8 @@ impl Keep {
             Self::Best(best) => {
                 let mut ranked = steps.to_vec();
                 rank(&mut ranked, &best.metric, best.mode);
-                let mut kept: BTreeSet<u64> =
-                    ranked.iter().take(best.count).map(|step| step.number).collect();
-                if best.without_metric {
-                    kept.extend(those(&|step| step.metric(&best.metric).is_none()));
-                }
-                kept
+                let best_ones = ranked.iter().take(best.count).map(|step| step.number);
+                best_ones.chain(those(&|step| step.metric(&best.metric).is_none())).collect()
             }
             Self::EverySteps(interval) => those(&|step| step.number.is_multiple_of(*interval)),
             Self::ClosestSteps(interval) => {
@@ -221,6 +277,18 @@ impl Keep {
             Self::Steps(set) => those(&|step| set.contains(&step.number)),
             Self::If(keeps) => those(&|step| (keeps.0)(step)),
             Self::Any(any) => any.iter().flat_map(|keep| keep.kept(steps)).collect(),
+        }
+    }
+
+    /// Errs for a step that the policy could not rank. NaN is allowed: it says that the step was not measured.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, with the metrics that are there.
+    pub fn check_metrics(&self, metrics: &Map<String, Value>) -> Result<()> {
+        match self {
+            Self::Best(best) => check_metric(&best.metric, metrics),
+            Self::Any(any) => any.iter().try_for_each(|keep| keep.check_metrics(metrics)),
+            _ => Ok(()),
         }
     }
 

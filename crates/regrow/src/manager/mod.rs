@@ -18,6 +18,7 @@
 //! |---|---|
 //! | `names` | the forms of names |
 //! | `when`, `keep` | the two policies: pure functions of what is known |
+//! | `history` | [`History`]: which steps the next save goes on from, and which were abandoned |
 //! | `steps` | [`Steps`]: a folder; the list, one step, what it takes on the disk |
 //! | `pointer` | the newest step in one read, where lists are long |
 //! | `lease` | keeps a step while somebody reads it |
@@ -42,6 +43,7 @@
 mod delete;
 mod event_log;
 mod follow;
+mod history;
 mod keep;
 mod lease;
 mod lock;
@@ -58,9 +60,11 @@ mod together;
 mod wait;
 mod when;
 
+pub use crate::formats::orbax::history::{STEP_RECORD, StepRecord};
 pub use delete::{DeleteOptions, Deleted, Deletion};
 pub use event_log::TARGET as LOG_TARGET;
-pub use keep::{Best, BestMode, Keep, KeepIf, StepFacts, best, to_delete};
+pub use history::History;
+pub use keep::{Best, BestMode, Keep, KeepIf, StepFacts, best, check_metric, to_delete};
 pub use lease::Lease;
 pub use lock::WriterLock;
 pub use names::{StepName, StepNames};

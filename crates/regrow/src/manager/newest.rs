@@ -29,15 +29,15 @@ pub struct Restored<T> {
 }
 
 impl Steps {
-    /// What `restore` makes of the newest step of which it can make something. It is called with one step after the other,
-    /// the newest first, until it succeeds.
+    /// What `restore` makes of the newest step of the current history of which it can make something. It is called with one
+    /// step after the other, the newest first, until it succeeds.
     ///
     /// # Errors
     /// `NotFound` if there are no steps; `Corrupt` if none is good, with all reasons; any error of `restore` that another
     /// step would not be spared: a mismatch, a lack of memory.
     pub fn restore_newest<T>(&self, mut restore: impl FnMut(&Step) -> Result<T>) -> Result<Restored<T>> {
         self.newest_of(
-            || self.numbers(),
+            || self.current(),
             |number| {
                 let restored = self.step(number).and_then(|step| Ok((restore(&step)?, step)));
                 match restored {
@@ -63,7 +63,7 @@ impl Steps {
         let mut passed_over: Vec<PassedOver> = Vec::new();
         for _ in 0..LISTS_MAX {
             let mut numbers = list()?;
-            numbers.retain(|&number| passed_over.iter().all(|passed| passed.step != number));
+            numbers.retain(|number| !has_passed(&passed_over, *number));
             if numbers.is_empty() {
                 break;
             }
@@ -86,10 +86,16 @@ impl Steps {
             });
         }
         let numbers: Vec<String> = passed_over.iter().map(|passed| passed.step.to_string()).collect();
-        let reasons: Vec<String> = passed_over
+        let mut reasons: Vec<String> = passed_over
             .iter()
             .map(|passed| format!("step {}: {}", passed.step, passed.error.what()))
             .collect();
+        let list = self.list()?;
+        let others = list.abandoned().map(|step| step.number).filter(|step| !has_passed(&passed_over, *step));
+        let others: Vec<u64> = others.collect();
+        if !others.is_empty() {
+            reasons.push(format!("of an abandoned history, to be restored by number: {}", said(&others)));
+        }
         Err(Error::corrupt(format!("no step is good: {}", numbers.join(", ")))
             .in_file(self.root())
             .help(reasons.join("; ")))
@@ -120,4 +126,8 @@ impl Steps {
             _ => Ok(false),
         }
     }
+}
+
+fn has_passed(passed_over: &[PassedOver], step: u64) -> bool {
+    passed_over.iter().any(|passed| passed.step == step)
 }

@@ -1,4 +1,4 @@
-//! The pointer: a small file that says which step is newest, written after each save.
+//! The pointer: a small file that says which step of the current history is newest, written after each save.
 //!
 //! It is never believed over what the storage has committed: the step that it names has to be there, and where a list of the
 //! folder costs no more than a request or two, the list is what counts. Only a bucket with more steps than one request
@@ -25,6 +25,9 @@ pub(super) struct Pointer {
     pub name: String,
     /// How many steps there were.
     pub step_count: usize,
+    /// The turn of the current history, if its newest step has a record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<u64>,
 }
 
 impl Pointer {

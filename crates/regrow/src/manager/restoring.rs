@@ -95,7 +95,7 @@ impl Manager {
         self.follower.wait();
         let began = Instant::now();
         let restored = self.steps.newest_of(
-            || self.together.of_rank_0("manager-steps", || self.steps.numbers()),
+            || self.together.of_rank_0("manager-steps", || Ok(self.current_of(&self.steps.list()?))),
             |number| self.attempt(number, true, &mut restore),
         )?;
         self.restored(&restored, began)?;
@@ -133,6 +133,9 @@ impl Manager {
             kind: error.kind().name().to_owned(),
             what: error.what().to_owned(),
         });
+        if own.as_ref().is_err_and(|error| is_damage(error, is_fault)) {
+            self.follower.is_damaged(number);
+        }
         // Other processes hear of it, and this one of theirs.
         let verdict = self.together.decide(&format!("manager-restore-{number}"), refusal, |all| {
             Ok(all.into_iter().flatten().min())
@@ -182,6 +185,12 @@ impl Manager {
         });
         self.log.add("restore", step.number, &step.location.describe(), is_bad, told)
     }
+}
+
+/// Whether an error says that the step itself is damaged, and is not only gone or replaced.
+fn is_damage(error: &Error, is_fault: bool) -> bool {
+    use ErrorKind::{Corrupt, NotACheckpoint, NotFound};
+    matches!(error.kind(), Corrupt | NotACheckpoint) || is_fault && error.kind() == NotFound
 }
 
 /// Loads the state of a step, whether it is an item of several or all there is.

@@ -9,7 +9,6 @@
 //! In a job every process has a manager and calls the same. Rank 0 looks at the storage, has the lock, decides and deletes;
 //! of an earlier failure all hear at the same point, before the next save begins.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,17 +16,20 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::STEP_RECORD;
 use super::event_log::EventLog;
 use super::follow::{Begun, Follower, log_deletions};
+use super::history::History;
 use super::lock::WriterLock;
 use super::names::StepNames;
 use super::preemption::Preemption;
-use super::steps::Steps;
+use super::steps::{StepList, Steps};
 use super::tidy::{Tidied, TidyOptions};
 use super::together::Together;
 use super::when::{Moment, SaveWhen};
 use crate::engine::{AsyncOptions, AsyncSaver, ItemsOptions, ItemsSave, SaveOptions, WhenBusy};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::orbax::steps::STEP_MAX;
 use crate::location::{Location, ToLocation};
 use crate::tree::{Leaf, Pytree, Tree};
 
@@ -126,12 +128,9 @@ pub struct Manager {
     lock: Option<Arc<WriterLock>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
-    /// Steps of this history that were there or have begun.
-    known: BTreeSet<u64>,
-    /// Steps that are there, of another history.
-    other: BTreeSet<u64>,
+    history: History,
     last_save: Option<Instant>,
     /// Whether a step was saved since the program was asked to end.
     has_saved_preempted: bool,
@@ -158,12 +157,12 @@ impl Manager {
         let together = Together::new(options.save.job.as_ref(), &root);
         let steps = together.agree("manager-open", Steps::new(&root, options.names.clone()))?;
         let mut lock = None;
-        let (names, known) = together.of_rank_0("manager-begin", || {
+        let (names, history) = together.of_rank_0("manager-begin", || {
             if !options.read_only {
                 lock = Some(Arc::new(steps.lock()?));
                 steps.refresh()?;
             }
-            Ok((steps.names().clone(), steps.numbers()?.into_iter().collect()))
+            Ok((steps.names().clone(), History::of(&steps.list()?.steps)?))
         })?;
         // All name steps as rank 0 does.
         let steps = Steps::new(&root, Some(names))?;
@@ -174,7 +173,7 @@ impl Manager {
             options,
             together,
             log,
-            state: Mutex::new(State { known, ..State::default() }),
+            state: Mutex::new(State { history, last_save: None, has_saved_preempted: false }),
             follower,
             saver: AsyncSaver::new(),
             lock,
@@ -214,13 +213,13 @@ impl Manager {
     fn wants(&self, state: &State, step: u64, is_preempted: bool) -> bool {
         let moment = Moment {
             step,
-            latest: state.known.last().copied(),
+            latest: state.history.latest(),
             seconds_since_save: state.last_save.map(|last| last.elapsed().as_secs_f64()),
             is_preempted,
             is_saving: self.saver.is_busy(),
         };
         let is_last = self.options.preemption.is_some() && is_preempted && !state.has_saved_preempted;
-        !state.known.contains(&step) && (is_last || self.options.save_when.wants(&moment))
+        !state.history.knows(step) && (is_last || self.options.save_when.wants(&moment))
     }
 
     /// Saves a step in the background if the policy says so; whether it does. Waits for an earlier save.
@@ -229,7 +228,8 @@ impl Manager {
     /// Why an earlier save, or what followed it, has failed: then nothing is saved now. `AlreadyExists` with
     /// [`force`](SaveStep::force) for a step that is there, and if another writer has taken the folder over. `TimedOut` for
     /// the save of a program that is asked to end, if it takes longer than [`grace`](ManagerOptions::grace): it goes on.
-    /// `InvalidArgument` for a manager that only reads. What [`save`](crate::save()) refuses before it begins.
+    /// `InvalidArgument` for a manager that only reads, and for a step without the metric by which steps are kept. What
+    /// [`save`](crate::save()) refuses before it begins.
     pub fn save<P: Pytree>(&self, step: u64, value: &P, about: &SaveStep) -> Result<bool> {
         self.save_items(step, about, |_| Ok(vec![(DEFAULT_ITEM.to_owned(), value.to_tree()?.into_owned())]))
     }
@@ -271,25 +271,38 @@ impl Manager {
         }
         let mut state = self.state();
         let asked = self.ask(&state, step, about.is_preempted)?;
-        let may_replace = about.overwrite && state.known.contains(&step);
+        let may_replace = about.overwrite && state.history.knows(step);
         if !(about.force || may_replace || asked.wants) {
             return Ok(false);
         }
-        self.settle(&mut state)?;
-        let is_there = state.known.contains(&step);
+        check_number(step)?;
+        self.check_metadata(about)?;
+        self.settle(&mut state, || match asked.is_preempted {
+            // The last save of a program that is to end is worth more than its rank.
+            true => Ok(()),
+            false => self.options.tidy.keep.check_metrics(&about.metrics),
+        })?;
+        let is_there = state.history.knows(step);
         if is_there && !about.overwrite {
             return Err(Error::new(ErrorKind::AlreadyExists, format!("step {step} is there already"))
                 .in_file(self.steps.root())
                 .help("overwrite it on purpose, or save another"));
         }
         while !self.saver.wait_for_room(WhenBusy::Wait, LOOK_EVERY)? {}
+        let base = self.base(&state, step)?;
+        // What fails before the save has begun changes nothing.
+        let mut history = state.history.clone();
+        let overwrite = history.is_taken(step);
+        let mut custom_metadata = about.metadata.clone();
+        custom_metadata.insert(STEP_RECORD.to_owned(), json!(history.begin(step)));
         let items = ItemsOptions {
-            overwrite: is_there || state.other.contains(&step),
+            // An empty folder is no step.
+            overwrite: overwrite || self.steps.place(step).entries().is_ok_and(|entries| entries.is_empty()),
             not_durable: self.options.save.not_durable,
-            custom_metadata: about.metadata.clone(),
+            custom_metadata,
             monitor: self.options.save.monitor.clone(),
             job: self.options.save.job.clone(),
-            base: self.base(&state, step)?,
+            base,
             ..ItemsOptions::default()
         };
         let items = ItemsSave::begin(self.steps.place(step), items)?;
@@ -299,8 +312,8 @@ impl Manager {
         let trees =
             fill(&items)?.into_iter().map(|(name, tree)| (name, tree, self.options.save.clone())).collect();
         let handle = self.saver.save_items(items, trees, &AsyncOptions::default())?;
-        state.known.insert(step);
-        state.other.remove(&step);
+        state.history = history;
+        self.follower.is_good(step);
         state.last_save = Some(Instant::now());
         state.has_saved_preempted |= asked.is_preempted;
         drop(state);
@@ -335,7 +348,7 @@ impl Manager {
         self.check_may_write()?;
         let mut state = self.state();
         self.follower.wait();
-        self.settle(&mut state)?;
+        self.settle(&mut state, || Ok(()))?;
         self.together.of_rank_0("manager-delete", || {
             self.steps.step(step)?;
             if !force && self.steps.numbers()? == [step] {
@@ -345,9 +358,26 @@ impl Manager {
             }
             self.delete_now(step, force)
         })?;
-        state.known.remove(&step);
-        state.other.remove(&step);
+        state.history.forget(step);
         Ok(())
+    }
+
+    /// Deletes the steps of abandoned histories; their numbers.
+    ///
+    /// # Errors
+    /// Why one of them could not be deleted: those that are older are gone.
+    pub fn delete_abandoned(&self) -> Result<Vec<u64>> {
+        self.check_may_write()?;
+        let mut state = self.state();
+        self.follower.wait();
+        self.settle(&mut state, || Ok(()))?;
+        let deleted = self.together.of_rank_0("manager-delete-abandoned", || {
+            let abandoned: Vec<u64> = self.steps.list()?.abandoned().map(|step| step.number).collect();
+            abandoned.iter().try_for_each(|step| self.delete_now(*step, false))?;
+            Ok(abandoned)
+        })?;
+        deleted.iter().for_each(|step| state.history.forget(*step));
+        Ok(deleted)
     }
 
     /// Deletes all steps that are newer than this one, the newest first: another history follows.
@@ -358,14 +388,13 @@ impl Manager {
         self.check_may_write()?;
         let mut state = self.state();
         self.follower.wait();
-        self.settle(&mut state)?;
+        self.settle(&mut state, || Ok(()))?;
         self.together.of_rank_0("manager-roll-back", || {
             self.steps.step(step)?;
             let newer = self.steps.numbers()?.into_iter().rev().filter(|number| *number > step);
             newer.into_iter().try_for_each(|number| self.delete_now(number, false))
         })?;
-        state.known.retain(|known| *known <= step);
-        state.other.clear();
+        state.history.roll_back(step);
         Ok(())
     }
 
@@ -387,9 +416,37 @@ impl Manager {
     pub(super) fn turn_to(&self, step: u64) {
         let mut state = self.state();
         self.forget_failed(&mut state);
-        if let Some(after) = step.checked_add(1) {
-            let newer = state.known.split_off(&after);
-            state.other.extend(newer);
+        state.history.turn_to(step);
+        self.follower.is_good(step);
+    }
+
+    /// The newest committed step of the current history: after the restore of an older step, of that one's.
+    ///
+    /// # Errors
+    /// What the storage says, in every process of a job.
+    pub fn latest(&self) -> Result<Option<u64>> {
+        self.together.of_rank_0("manager-latest", || Ok(self.current_of(&self.steps.list()?).pop()))
+    }
+
+    /// The committed steps of the current history. One that only reads goes by the records of the steps.
+    pub(super) fn current_of(&self, list: &StepList) -> Vec<u64> {
+        let state = self.state();
+        let is_current = |step: &&super::Step| match self.options.read_only {
+            true => list.is_current(step),
+            false => state.history.has(step.number, step.record.as_ref()),
+        };
+        list.steps.iter().filter(is_current).map(|step| step.number).collect()
+    }
+
+    /// The record of a step has its place among the user's own metadata.
+    fn check_metadata(&self, about: &SaveStep) -> Result<()> {
+        match about.metadata.contains_key(STEP_RECORD) {
+            true => {
+                Err(Error::invalid(format!("the manager itself writes {STEP_RECORD:?} into the metadata"))
+                    .in_file(self.steps.root())
+                    .help("give your own member another name"))
+            }
+            false => Ok(()),
         }
     }
 
@@ -402,13 +459,14 @@ impl Manager {
 
     /// Before something is written: errs if an earlier save has failed, or another writer has the folder. In a job all hear
     /// of it here, whichever of them has waited for it longer.
-    fn settle(&self, state: &mut State) -> Result<()> {
+    fn settle(&self, state: &mut State, check: impl FnOnce() -> Result<()>) -> Result<()> {
         if self.together.has_others() {
             self.follower.wait();
         }
         self.forget_failed(state);
         let failure = self.follower.failure();
         let checked = failure.and_then(|()| self.lock.as_ref().map_or(Ok(()), |lock| lock.check()));
+        let checked = checked.and_then(|()| if self.together.is_rank_0() { check() } else { Ok(()) });
         self.together.agree("manager-settle", checked)
     }
 
@@ -422,8 +480,7 @@ impl Manager {
 
     /// A save that has failed is no step.
     fn forget_failed(&self, state: &mut State) {
-        let failed = self.follower.failed();
-        state.known.retain(|known| !failed.contains(known));
+        self.follower.failed().into_iter().for_each(|step| state.history.forget(step));
     }
 
     fn wait_for_grace(&self, step: u64, flag: &Preemption) -> Result<()> {
@@ -440,12 +497,23 @@ impl Manager {
 
     /// The step before, whose files are linked where they are the same.
     fn base(&self, state: &State, step: u64) -> Result<Option<Location>> {
-        let earlier = state.known.iter().rev().find(|known| **known != step).filter(|_| self.options.reuse);
-        let found = earlier.map(|earlier| self.steps.find(*earlier)).transpose()?.flatten();
+        let earlier = state.history.latest_but(step).filter(|_| self.options.reuse);
+        let found = earlier.map(|earlier| self.steps.find(earlier)).transpose()?.flatten();
         Ok(found.map(|found| found.location))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Errs for a number that no step can have.
+fn check_number(step: u64) -> Result<()> {
+    match step <= STEP_MAX {
+        true => Ok(()),
+        false => {
+            Err(Error::invalid("no step has such a number")
+                .expected(format_args!("at most {STEP_MAX}"), step))
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! A folder of steps, and what the storage has committed of it.
 
+use std::collections::BTreeSet;
 use std::time::UNIX_EPOCH;
 
 use serde_json::{Map, Value};
@@ -14,6 +15,8 @@ use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::orbax::checkpoint_metadata::{
     CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers,
 };
+use crate::formats::orbax::history::StepRecord;
+use crate::formats::orbax::marker_files::COMMIT_SUCCESS_FILE;
 use crate::formats::orbax::steps::is_checkpoint;
 use crate::formats::refuse_unmarked;
 use crate::location::{Location, StepFolder, ToLocation};
@@ -55,6 +58,10 @@ pub struct Step {
     pub metrics: Map<String, Value>,
     /// The user's own metadata.
     pub custom_metadata: Map<String, Value>,
+    /// What the manager that has saved it recorded; `None` for a step of another program.
+    pub record: Option<StepRecord>,
+    /// Whether a document or an item that it lists is missing. Its data is not read for that.
+    pub is_damaged: bool,
 }
 
 /// What is in a folder of steps.
@@ -67,19 +74,48 @@ pub struct StepList {
     pub unfinished: Vec<String>,
     /// What is called like a step, and is none.
     pub notes: Vec<String>,
+    /// The record of the current history, if any step has one.
+    record: Option<StepRecord>,
 }
 
 impl StepList {
-    /// What a policy looks at: the steps, and which of them somebody reads.
-    pub fn facts(&self, leased: &[u64]) -> Vec<StepFacts> {
+    /// What a policy looks at. With `adopt` the steps of other programs count as those of the run.
+    pub fn facts(&self, leased: &[u64], damaged: &BTreeSet<u64>, adopt: bool) -> Vec<StepFacts> {
+        let is_own = |record: &StepRecord| self.record.as_ref().is_some_and(|current| current.is_own(record));
         let facts = |step: &Step| StepFacts {
             number: step.number,
             seconds: step.seconds,
             metrics: step.metrics.clone(),
             is_leased: leased.contains(&step.number),
-            is_damaged: false,
+            is_damaged: step.is_damaged || damaged.contains(&step.number),
+            is_other: !self.is_current(step) || !(adopt || step.record.as_ref().is_some_and(is_own)),
         };
         self.steps.iter().map(facts).collect()
+    }
+
+    /// Whether a step is of the current history.
+    pub fn is_current(&self, step: &Step) -> bool {
+        self.record.as_ref().is_none_or(|record| record.has(step.number, step.record.as_ref()))
+    }
+
+    /// The steps of the current history, by number.
+    pub fn current(&self) -> impl DoubleEndedIterator<Item = &Step> {
+        self.steps.iter().filter(|step| self.is_current(step))
+    }
+
+    /// Steps of another history than the current one, by number.
+    pub fn abandoned(&self) -> impl Iterator<Item = &Step> {
+        self.steps.iter().filter(|step| !self.is_current(step))
+    }
+
+    /// Whether a run that was at this step has gone back to an older one since.
+    pub(super) fn has_left(&self, number: u64) -> bool {
+        let is_current = self.current().any(|step| step.number == number);
+        let has_gone_back = |record: &StepRecord| {
+            record.from.values().any(|last| *last < number)
+                || record.left.keys().any(|first| *first <= number)
+        };
+        !is_current && self.record.as_ref().is_some_and(has_gone_back)
     }
 }
 
@@ -196,15 +232,25 @@ impl Steps {
             },
         )?;
         list.unfinished.sort_unstable();
+        let records = list.steps.iter().map(|step| (step.number, step.record.as_ref()));
+        list.record = StepRecord::current(records).cloned();
         Ok((list, may_have_gone))
     }
 
-    /// The numbers of the committed steps.
+    /// The numbers of the committed steps, of any history.
     ///
     /// # Errors
     /// As [`list`](Self::list).
     pub fn numbers(&self) -> Result<Vec<u64>> {
         Ok(self.list()?.steps.into_iter().map(|step| step.number).collect())
+    }
+
+    /// The numbers of the committed steps of the current history.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    pub fn current(&self) -> Result<Vec<u64>> {
+        Ok(self.list()?.current().map(|step| step.number).collect())
     }
 
     /// The step of this number.
@@ -245,23 +291,31 @@ impl Steps {
         Ok(None)
     }
 
-    /// The newest committed step; `None` if there is none.
+    /// The newest committed step of the current history; `None` if there is none.
     ///
     /// # Errors
     /// What the storage says.
     pub fn latest(&self) -> Result<Option<Step>> {
         if self.root.commits_by_marker()
             && let Some(pointer) = Pointer::read(&self.root)?
-            && pointer.spares_a_list(&self.root)
-            && let Looked::Committed(step) = self.look_at(pointer.step, &pointer.name)?
         {
-            return Ok(Some(*step));
+            if pointer.spares_a_list(&self.root)
+                && let Looked::Committed(step) = self.look_at(pointer.step, &pointer.name)?
+            {
+                return Ok(Some(*step));
+            }
+            // In a bucket each step costs a request: the turn that the pointer names spares all but the highest number.
+            let highest = self.highest()?;
+            let turn = highest.as_ref().and_then(|step| Some(step.record.as_ref()?.turn));
+            if turn == pointer.turn {
+                return Ok(highest);
+            }
         }
-        self.latest_listed()
+        Ok(self.list()?.current().next_back().cloned())
     }
 
-    /// The same by a list of names, whatever the pointer says.
-    fn latest_listed(&self) -> Result<Option<Step>> {
+    /// The committed step with the highest number.
+    fn highest(&self) -> Result<Option<Step>> {
         let parsed = |name: &String| {
             let (number, form) = self.names.parse(name)?;
             Some((number, std::cmp::Reverse(form), name.clone()))
@@ -285,14 +339,16 @@ impl Steps {
     ///
     /// # Errors
     /// What the storage says.
-    pub(super) fn point(&self, list: &[Step]) -> Result<()> {
-        let Some(last) = list.last() else {
+    pub(super) fn point(&self, list: &StepList) -> Result<()> {
+        let Some(last) = list.current().next_back() else {
             return match Pointer::read(&self.root)? {
                 Some(_) => Pointer::remove(&self.root),
                 None => Ok(()),
             };
         };
-        let pointer = Pointer { step: last.number, name: last.name.clone(), step_count: list.len() };
+        let turn = last.record.as_ref().map(|record| record.turn);
+        let pointer =
+            Pointer { step: last.number, name: last.name.clone(), step_count: list.steps.len(), turn };
         if Pointer::read(&self.root)?.as_ref() == Some(&pointer) {
             return Ok(());
         }
@@ -350,6 +406,8 @@ impl Steps {
             Some(seconds) => Some(seconds),
             None => modified(location)?,
         };
+        let is_damaged =
+            !is_bucket && about.step_record.is_some() && !is_complete(location, &about.item_handlers);
         let times = about.init_timestamp_nsecs.zip(about.commit_timestamp_nsecs);
         let save_seconds = times.and_then(|(began, ended)| Some(ended.checked_sub(began)? as f64 / 1e9));
         // On a disk it takes no time to look; in a bucket it takes a request.
@@ -366,6 +424,8 @@ impl Steps {
             save_seconds,
             metrics,
             custom_metadata: about.custom_metadata,
+            record: about.step_record,
+            is_damaged,
         })))
     }
 }
@@ -392,6 +452,15 @@ fn folders_in(root: &Location) -> Result<Vec<String>> {
 
 fn read_json(file: &Location) -> Result<Option<Vec<u8>>> {
     file.read_document("a metadata file", Language::Json, JSON_LEN_MAX_BYTES)
+}
+
+/// Whether the marker and the folders of the items are there: one look at each.
+fn is_complete(step: &Location, handlers: &ItemHandlers) -> bool {
+    let items = match handlers {
+        ItemHandlers::Many(items) => items.as_slice(),
+        _ => &[],
+    };
+    step.join(COMMIT_SUCCESS_FILE).is_file() && items.iter().all(|(name, _)| step.join(name).is_folder())
 }
 
 /// Whether there may be an item of metrics: where somebody has listed the items, only if it is among them.

@@ -1,6 +1,8 @@
 //! What follows a save: the new step is verified where that is asked for, the pointer is written, and steps that no policy
 //! keeps are deleted. Never before the new step is durable, and never if it turns out to be damaged.
 
+use std::collections::BTreeSet;
+
 use super::delete::{DeleteOptions, Deletion};
 use super::keep::{Keep, to_delete};
 use super::lease::sweep_announcements;
@@ -16,6 +18,10 @@ const COPY_MARK: &str = "-copy";
 pub struct TidyOptions {
     /// What to keep.
     pub keep: Keep,
+    /// Count and delete also steps that other programs have saved: those without a record of the run.
+    pub adopt: bool,
+    /// Steps that are known to be damaged: they neither count nor go.
+    pub damaged: BTreeSet<u64>,
     /// Read the new step again, all of it, before anything is deleted.
     pub verify: bool,
     /// How to delete.
@@ -52,12 +58,13 @@ impl Steps {
             }
         }
         let list = self.list()?;
-        match self.point(&list.steps) {
+        match self.point(&list) {
             // Deletions make room for the pointer of next time.
             Err(error) if error.kind() == ErrorKind::StorageFull => {}
             pointed => pointed?,
         }
-        let mut gone = to_delete(&list.facts(&self.leased()?), &options.keep);
+        let mut gone =
+            to_delete(&list.facts(&self.leased()?, &options.damaged, options.adopt), &options.keep);
         // The step that was verified is the one that is known to be good, whatever its number is.
         gone.retain(|step| *step != saved);
         let deletions = match gone.is_empty() {
@@ -83,7 +90,7 @@ impl Steps {
             .try_fold(false, |has_named, name| Ok::<_, Error>(self.sweep(name)? || has_named))?;
         sweep_announcements(self.root())?;
         // A step that was caught between two names is in the list now.
-        self.point(&if has_named { self.list()? } else { list }.steps)
+        self.point(&if has_named { self.list()? } else { list })
     }
 
     /// Removes what a save or a deletion has left; true if that was the step itself, which has its name again.

@@ -18,6 +18,7 @@ use crate::store::Store;
 pub(crate) mod archive;
 #[cfg(feature = "cloud")]
 pub(crate) mod cache;
+pub(crate) mod desktop;
 #[cfg(feature = "cloud")]
 mod http;
 pub(crate) mod lent;
@@ -30,6 +31,7 @@ mod removal;
 mod transfer;
 pub(crate) mod within;
 
+pub(crate) use desktop::is_desktop_file;
 pub(crate) use object::{is_bookkeeping, private_memory};
 pub use options::StorageOptions;
 pub use publication::{Publication, PublishOptions, Target, UNCOMMITTED_MARK};

@@ -3,7 +3,7 @@
 use crate::commit::CHECKPOINT_MARKERS;
 use crate::error::{Error, Result};
 use crate::formats::{COMMIT_MARKERS, UNCOMMITTED_MARK};
-use crate::storage::is_bookkeeping;
+use crate::storage::{is_bookkeeping, is_desktop_file};
 
 /// What a name is taken for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +59,9 @@ pub(super) fn check_file(name: &str) -> Result<()> {
         if part.contains(UNCOMMITTED_MARK) {
             return refuse("it is that of a save that has not ended");
         }
+    }
+    if is_desktop_file(name.rsplit('/').next().unwrap_or(name)) {
+        return refuse("desktop programs put such files into every folder, so readers pass over them");
     }
     Ok(())
 }

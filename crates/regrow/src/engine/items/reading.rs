@@ -6,6 +6,7 @@ use super::names::check_item;
 use crate::engine::{Checkpoint, OpenOptions, open_with};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::COMMIT_MARKERS;
+use crate::storage::is_desktop_file;
 use crate::store::StoreExt;
 
 impl Checkpoint {
@@ -64,7 +65,8 @@ impl Checkpoint {
             names.sort();
             for key in names {
                 let Ok(name) = String::from_utf8(key.clone()) else { continue };
-                if COMMIT_MARKERS.contains(&name.as_str()) {
+                let last = name.rsplit('/').next().unwrap_or(&name);
+                if COMMIT_MARKERS.contains(&name.as_str()) || is_desktop_file(last) {
                     continue;
                 }
                 if let Some(bytes) = store.get_whole(&key)? {

@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use serde_json::{Map, Value};
 
+use super::history::StepRecord;
 use super::json_text;
 use super::marker_files::COMMIT_SUCCESS_FILE;
 use crate::error::{Error, Result};
@@ -78,6 +79,8 @@ pub struct CheckpointMetadata {
     pub commit_timestamp_nsecs: Option<u64>,
     /// The user's own.
     pub custom_metadata: Map<String, Value>,
+    /// What a manager has recorded, among the user's own in the document.
+    pub step_record: Option<StepRecord>,
 }
 
 impl CheckpointMetadata {
@@ -113,6 +116,7 @@ impl CheckpointMetadata {
         let mut custom_metadata = take_object(&mut members, "custom");
         custom_metadata.append(&mut take_object(&mut members, "custom_metadata"));
         custom_metadata.append(&mut members);
+        let step_record = StepRecord::take(&mut custom_metadata);
         Ok(Self {
             item_handlers,
             metrics,
@@ -120,6 +124,7 @@ impl CheckpointMetadata {
             init_timestamp_nsecs,
             commit_timestamp_nsecs,
             custom_metadata,
+            step_record,
         })
     }
 

@@ -19,7 +19,7 @@
 //! | `metadata`, `rich`, `strings`, `sharding`, `array_metadatas`, `checkpoint_metadata` | the JSON documents, both ways |
 //! | `entry` | a leaf or an empty container in `_METADATA` |
 //! | `json_text`, `python_repr` | JSON and `repr` as Python writes them |
-//! | `steps`, `items`, `detect` | which layout, which step, which item |
+//! | `steps`, `history`, `items`, `detect` | which layout, which step, which item |
 //! | `composite` | items of which some are in other layouts, as one tree |
 //! | `structure`, `pytree`, `arrays`, `stored_array`, `slot`, `opened` | from the documents to a tree of leaves |
 //! | `losses` | what a tree would lose in it |
@@ -50,6 +50,7 @@ mod composite;
 mod detect;
 pub mod entry;
 mod files;
+pub mod history;
 mod items;
 pub(crate) mod json_text;
 mod left;

@@ -99,9 +99,17 @@ pub(super) fn is_temporary(at: &Location) -> bool {
     }
 }
 
+/// The highest number of a step. Names with higher ones are no names of steps.
+pub const STEP_MAX: u64 = i64::MAX as u64;
+
 /// The number in a step's name: `[prefix_]digits`.
 pub fn step_number(name: &str) -> Option<u64> {
-    split_name(name).map(|(_, digits)| digits).and_then(|digits| digits.parse().ok())
+    split_name(name).and_then(|(_, digits)| number_of(digits))
+}
+
+/// The number of a step that these digits say.
+pub(crate) fn number_of(digits: &str) -> Option<u64> {
+    digits.parse().ok().filter(|number| *number <= STEP_MAX)
 }
 
 /// Prefix, empty if there is none, and digits of a step's name.
@@ -132,7 +140,7 @@ pub(super) fn find(root: &Location, listed: &[Listed]) -> Result<Steps> {
             continue;
         }
         let Some((prefix, digits)) = split_name(&entry.name) else { continue };
-        let Ok(number) = digits.parse::<u64>() else { continue };
+        let Some(number) = number_of(digits) else { continue };
         match look_into(&root.join(&entry.name))? {
             Inside::Checkpoint => forms.entry(prefix).or_default().push((&entry.name, number)),
             Inside::Unmarked => steps.uncommitted.push(entry.name.clone()),
@@ -314,7 +322,7 @@ mod tests {
         assert_eq!(numbers(&["step_2", "step_10", "5"]), [2, 10]);
         assert_eq!(numbers(&["0001", "0020", "12345"]), [1, 20, 12345]);
         assert_eq!(numbers(&["a_b_000", "a_b_001", "_7"]), [0, 1]);
-        assert_eq!(numbers(&["99999999999999999999999"]), [0; 0]);
+        assert_eq!(numbers(&["99999999999999999999999", "9223372036854775808"]), [0; 0]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use super::documents::{Experiment, ModelFlags, flags_in, read_object};
 use super::layout::{EXPERIMENTS_FILE, METADATA_FILE, id_file, id_text, model_folder_id, parse_id};
 use crate::error::{Error, Result, ResultExt};
+use crate::storage::is_desktop_file;
 
 /// What a folder says of itself.
 #[derive(Debug, Default)]
@@ -161,7 +162,8 @@ pub fn names_in(folder: &Path) -> Result<Vec<String>> {
     let cannot_list = |error| Error::io("cannot list", folder, error);
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).map_err(cannot_list)? {
-        names.extend(entry.map_err(cannot_list)?.file_name().into_string());
+        let name = entry.map_err(cannot_list)?.file_name().into_string();
+        names.extend(name.ok().filter(|name| !is_desktop_file(name)));
     }
     names.sort();
     Ok(names)

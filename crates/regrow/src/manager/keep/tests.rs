@@ -25,8 +25,8 @@ fn left(keep: &Keep) -> Vec<u64> {
     steps.iter().map(|step| step.number).filter(|number| !gone.contains(number)).collect()
 }
 
-fn best_of(metric: &str, mode: BestMode, count: usize, without_metric: bool) -> Keep {
-    Keep::Best(Best { metric: metric.to_owned(), mode, count, without_metric })
+fn best_of(metric: &str, mode: BestMode, count: usize) -> Keep {
+    Keep::Best(Best { metric: metric.to_owned(), mode, count })
 }
 
 #[test]
@@ -51,10 +51,10 @@ fn each_policy_by_itself() {
 #[test]
 fn the_best_by_a_metric() {
     use BestMode::{Max, Min};
-    assert_eq!(left(&best_of("eval/loss", Min, 2, false)), [50, 60, 100], "the newer of equals");
-    assert_eq!(left(&best_of("flat/name", Min, 1, true)), [50, 70, 100]);
-    assert_eq!(left(&best_of("eval/loss", Max, 1, false)), [100]);
-    assert_eq!(left(&best_of("absent", Max, 1, false)), [100]);
+    assert_eq!(left(&best_of("eval/loss", Min, 2)), [50, 60, 70, 100], "the newer of equals");
+    assert_eq!(left(&best_of("flat/name", Min, 1)), [50, 70, 100]);
+    assert_eq!(left(&best_of("eval/loss", Max, 1)), [70, 100]);
+    assert_eq!(left(&best_of("absent", Max, 1)).len(), 10, "a step that cannot be ranked stays");
     let steps = run();
     assert_eq!(best(&steps, "eval/loss", Min).unwrap().number, 50);
     assert_eq!(best(&steps, "absent", Min), None);
@@ -63,15 +63,44 @@ fn the_best_by_a_metric() {
 }
 
 #[test]
-fn the_last_good_step_and_those_being_read_stay() {
+fn what_is_not_ranked_neither_counts_nor_goes() {
     let mut steps = run();
     steps[9].is_damaged = true;
-    steps[8].is_damaged = true;
+    steps[8].is_other = true;
     steps[1].is_leased = true;
-    assert_eq!(to_delete(&steps, &Keep::Latest(1)), [10, 30, 40, 50, 60, 70, 90]);
+    assert_eq!(to_delete(&steps, &Keep::Latest(2)), [10, 30, 40, 50, 60], "70 and 80 are the two that count");
+    assert_eq!(best(&steps, "eval/loss", BestMode::Max).unwrap().number, 10, "100 would be, and is damaged");
     steps.iter_mut().for_each(|step| step.is_damaged = true);
     assert_eq!(to_delete(&steps, &Keep::Latest(1)), [0; 0], "where nothing is good, nothing goes");
     assert_eq!(to_delete(&[], &Keep::Latest(1)), [0; 0]);
+}
+
+#[test]
+fn a_step_that_cannot_be_ranked_is_refused_with_the_names_that_are_there() {
+    let metrics = |value: serde_json::Value| value.as_object().cloned().unwrap();
+    let keep = Keep::Any(vec![Keep::Latest(1), best_of("val_loss", BestMode::Min, 1)]);
+    for good in [json!({"val_loss": 1}), json!({"val_loss": "NaN"}), json!({"val_loss": "-Infinity"})] {
+        keep.check_metrics(&metrics(good)).unwrap();
+    }
+    for (given, found, meant) in [
+        (json!({}), "no metrics", None),
+        (json!({"val_los": 1}), "val_los", Some("\"val_los\"")),
+        (
+            json!({"accuracy": 1, "eval": {"val_loss": 2}}),
+            "accuracy, eval/val_loss",
+            Some("\"eval/val_loss\""),
+        ),
+        (json!({"val_loss": null, "train_loss": 3}), "train_loss", None),
+        (json!({"val_loss": "low"}), "no metrics", None),
+        (json!({"val_loss": {"mean": 1}}), "val_loss/mean", None),
+    ] {
+        let error = keep.check_metrics(&metrics(given)).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("\"val_loss\"") && text.contains(found), "{text}");
+        assert_eq!(text.contains("did you mean"), meant.is_some(), "{text}");
+        assert!(meant.is_none_or(|meant| text.contains(meant)), "{text}");
+    }
+    Keep::Latest(1).check_metrics(&Map::new()).unwrap();
 }
 
 #[test]
@@ -101,11 +130,13 @@ fn any_step() -> impl Strategy<Value = StepFacts> {
         proptest::option::of(0_u8..5),
         any::<bool>(),
         any::<bool>(),
+        any::<bool>(),
     )
-        .prop_map(|(number, seconds, loss, is_leased, is_damaged)| StepFacts {
+        .prop_map(|(number, seconds, loss, is_leased, is_damaged, is_other)| StepFacts {
             seconds,
             is_leased,
             is_damaged,
+            is_other,
             ..step(number, 0.0, loss.map(f64::from))
         })
 }
@@ -114,8 +145,8 @@ fn any_policy() -> impl Strategy<Value = Keep> {
     let simple = prop_oneof![
         Just(Keep::All),
         (1_usize..5).prop_map(Keep::Latest),
-        (1_usize..4, any::<bool>(), any::<bool>()).prop_map(|(count, is_min, without)| {
-            best_of("eval/loss", if is_min { BestMode::Min } else { BestMode::Max }, count, without)
+        (1_usize..4, any::<bool>()).prop_map(|(count, is_min)| {
+            best_of("eval/loss", if is_min { BestMode::Min } else { BestMode::Max }, count)
         }),
         (1_u64..20).prop_map(Keep::EverySteps),
         (1_u64..20).prop_map(Keep::ClosestSteps),
@@ -138,13 +169,10 @@ proptest! {
         steps.dedup_by_key(|step| step.number);
         let gone = to_delete(&steps, &keep);
         let is_gone = |step: &&StepFacts| gone.contains(&step.number);
-        // The last good one, those being read, and all where nothing is good.
-        if let Some(good) = steps.iter().rev().find(|step| !step.is_damaged) {
-            prop_assert!(!is_gone(&good));
-        } else {
-            prop_assert!(gone.is_empty());
-        }
-        prop_assert!(!steps.iter().filter(is_gone).any(|step| step.is_leased));
+        // The newest ranked one stays, and all that are read or not ranked.
+        let ranked = |step: &&StepFacts| !step.is_damaged && !step.is_other;
+        prop_assert!(steps.iter().rfind(ranked).is_none_or(|newest| !is_gone(&newest)));
+        prop_assert!(steps.iter().filter(is_gone).all(|step| ranked(&step) && !step.is_leased));
         // Nothing goes that is not there, and each goes once.
         prop_assert!(gone.is_sorted() && gone.iter().all(|number| steps.iter().any(|step| step.number == *number)));
         // What a policy keeps by itself, several together keep.

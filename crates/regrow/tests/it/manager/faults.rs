@@ -36,7 +36,7 @@ impl Work {
     fn options(self) -> TidyOptions {
         let aside = (self == Self::Aside).then(|| "trash".to_owned());
         let delete = DeleteOptions { aside, ..DeleteOptions::default() };
-        TidyOptions { keep: Keep::Latest(1), delete, ..TidyOptions::default() }
+        TidyOptions { keep: Keep::Latest(1), adopt: true, delete, ..TidyOptions::default() }
     }
 
     fn run(self, steps: &Steps) -> regrow::Result<()> {

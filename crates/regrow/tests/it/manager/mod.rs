@@ -2,11 +2,13 @@
 
 mod faults;
 mod looping;
+mod model;
 mod readers_and_writers;
 mod records;
 mod restored_items;
 mod together;
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use regrow::array::{Array, Dtype, Shape};
@@ -57,7 +59,8 @@ fn places(test: &str) -> Vec<(Location, Option<tempfile::TempDir>)> {
 }
 
 fn keep_latest(count: usize) -> TidyOptions {
-    TidyOptions { keep: Keep::Latest(count), verify: true, ..TidyOptions::default() }
+    // Steps that `save` of these tests has saved have no record.
+    TidyOptions { keep: Keep::Latest(count), adopt: true, verify: true, ..TidyOptions::default() }
 }
 
 #[test]
@@ -95,9 +98,10 @@ fn steps_of_orbax_are_listed_with_their_metrics_and_names() {
     let orbax = fixtures().join("orbax");
     let steps = Steps::new(orbax.join("manager_composite/ckpt"), None).unwrap();
     let list = steps.list().unwrap();
-    let loss: Vec<f64> = list.facts(&[]).iter().filter_map(|facts| facts.metric("loss")).collect();
+    let loss: Vec<f64> =
+        list.facts(&[], &BTreeSet::new(), true).iter().filter_map(|facts| facts.metric("loss")).collect();
     assert_eq!(loss, [0.5, 0.25, 0.75]);
-    assert_eq!(list.facts(&[])[2].metric("acc/top1"), Some(0.2));
+    assert_eq!(list.facts(&[], &BTreeSet::new(), true)[2].metric("acc/top1"), Some(0.2));
     assert_eq!(list.steps[1].custom_metadata["i"], 1);
     assert_eq!(steps.names().written().to_string(), "ckpt_000005");
     assert_eq!(steps.names().format(400), "ckpt_000400");
@@ -361,9 +365,8 @@ fn a_writer_that_begins_removes_what_dead_ones_have_left() {
 #[test]
 fn policies_work_on_what_the_list_says() {
     let steps = Steps::new(fixtures().join("orbax/manager_composite/ckpt"), None).unwrap();
-    let facts = steps.list().unwrap().facts(&[]);
-    let best =
-        Keep::Best(Best { metric: "loss".to_owned(), mode: BestMode::Min, count: 1, without_metric: false });
+    let facts = steps.list().unwrap().facts(&[], &BTreeSet::new(), true);
+    let best = Keep::Best(Best { metric: "loss".to_owned(), mode: BestMode::Min, count: 1 });
     assert_eq!(regrow::manager::to_delete(&facts, &best), [100]);
     assert!(SaveWhen::Every(100).wants(&regrow::manager::Moment { step: 300, ..Default::default() }));
 }

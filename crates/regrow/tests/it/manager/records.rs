@@ -48,7 +48,7 @@ fn each_save_restore_and_deletion_has_one_record() {
     log::set_logger(&KEPT).unwrap();
     log::set_max_level(log::LevelFilter::Info);
     let delete = DeleteOptions { aside: Some("trash".to_owned()), ..DeleteOptions::default() };
-    let tidy = TidyOptions { keep: Keep::Latest(2), verify: true, delete };
+    let tidy = TidyOptions { keep: Keep::Latest(2), verify: true, delete, ..TidyOptions::default() };
     let options =
         ManagerOptions { tidy, save: options("regrow"), log: Some(log.clone()), ..ManagerOptions::default() };
     let manager = Manager::new(&root, options).unwrap();

@@ -27,7 +27,7 @@ fn save(steps: &Steps, step: u64) -> regrow::Result<()> {
 }
 
 fn options() -> TidyOptions {
-    TidyOptions { keep: Keep::Latest(KEPT), ..TidyOptions::default() }
+    TidyOptions { keep: Keep::Latest(KEPT), adopt: true, ..TidyOptions::default() }
 }
 
 impl Scene for Rotation {

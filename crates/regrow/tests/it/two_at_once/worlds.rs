@@ -341,7 +341,7 @@ fn save_step(root: &Location, step: u64, generation: u8) -> Result<()> {
 }
 
 fn tidy_options() -> TidyOptions {
-    TidyOptions { keep: Keep::Latest(KEPT), ..TidyOptions::default() }
+    TidyOptions { keep: Keep::Latest(KEPT), adopt: true, ..TidyOptions::default() }
 }
 
 /// By a manager, which deletes what is not kept.
