@@ -56,6 +56,7 @@ class Manager(Reading):
         keep_seconds: float | None = None,
         keep_steps: Iterable[int] = (),
         keep_if: Callable[[Step], bool] | None = None,
+        adopt: bool = False,
         save_steps: Iterable[int] = (),
         min_seconds: float | None = None,
         save_first: bool = False,
@@ -77,15 +78,17 @@ class Manager(Reading):
             directory: The folder of steps, or its URL.
             keep: Keep so many of the newest steps. What none of the `keep` options keeps is deleted, in the background,
                 after a newer step is there; without any of them all steps are kept. The newest good step always is.
+                Damaged steps, those of other programs and those of an abandoned history neither count nor go.
             every: Save steps that this divides.
             best: A metric and which of its values is best: ``"eval/loss:min"``. With other `keep` options the best step
-                is kept too.
+                is kept too. Each save has to give it; a step whose metric is NaN has no rank, and stays.
             keep_best: Keep so many of the best.
             keep_every: Keep steps that this divides.
             keep_closest: Of the steps around each multiple of this, keep the nearest.
             keep_seconds: Keep a step if so many seconds are between it and the last that is kept for this reason.
             keep_steps: Keep these.
             keep_if: Keep the steps of which this function says so.
+            adopt: Count and delete also steps that other programs have saved into the folder, such as Orbax'.
             save_steps: Save these too; with ``every=None`` only these.
             min_seconds: Save at `every` only if so many seconds have gone by since the last save.
             save_first: Save a step where there is none yet.
@@ -130,7 +133,8 @@ class Manager(Reading):
         self._grace = _manager_policies.seconds("grace", grace)
         self._read_only = _arguments.flag("read_only", read_only)
         takes_sigterm = _arguments.flag("sigterm", sigterm)
-        tidying = Tidying(policies, keep_if, _arguments.flag("check", check), self._todelete)
+        is_checked, adopts = _arguments.flag("check", check), _arguments.flag("adopt", adopt)
+        tidying = Tidying(policies, keep_if, is_checked, self._todelete, adopts)
         job = _job.chosen(given["job"])
         records = Records(None if log is None else _manager_given.file("log", log))
         root = _manager_given.root(directory, self._options.pop("storage_options", None))
@@ -145,20 +149,18 @@ class Manager(Reading):
         self._flag = _preemption.Flag()
         self._has_saved_preempted = False
         self._last_save: float | None = None
-        self._known = set(self._steps.of_rank_0("begin", self._begin))
-        """Steps of this history that were there or have begun: so `should_save` need not look."""
-        self._other: set[int] = set()
-        """Steps that are there, of another history: after the restore of an older one they may be saved again."""
+        self._history = _native.History(self._steps.of_rank_0("begin", self._begin))
+        """Which steps were there or have begun: so `should_save` need not look."""
         self._steps.share_forms()
         if takes_sigterm:
             self._flag.watch()
 
-    def _begin(self) -> list[int]:
-        """Takes the folder, on rank 0; the steps in it."""
+    def _begin(self) -> str:
+        """Takes the folder, on rank 0; the history of the steps in it."""
         if not self._read_only:
             self._lock = self._follower.lock = self._steps.native.lock()
             self._steps.native.refresh()
-        return [step.number for step in self._steps.all()]
+        return self._steps.native.history()
 
     # ---- saving -------------------------------------------------------------------------------------------------
 
@@ -179,10 +181,10 @@ class Manager(Reading):
 
         def decide(preempted: list[bool]) -> list[bool]:
             is_preempted = any(preempted)
-            if number in self._known:
+            if self._history.knows(number):
                 return [False, is_preempted]
             since = None if self._last_save is None else time.monotonic() - self._last_save
-            latest = max(self._known, default=None)
+            latest = self._history.latest()
             ends = is_preempted and not self._has_saved_preempted
             wants = _native.wants_step(self._when, number, latest, since, ends, self.is_saving)
             return [wants or (self._save_if is not None and bool(self._save_if(number))), is_preempted]
@@ -224,7 +226,8 @@ class Manager(Reading):
         Raises:
             RegrowError: why an earlier save has failed; then nothing is saved now, and the next call goes on.
             AlreadyExistsError: with `force`, if the step is there and `overwrite` was not given.
-            InvalidArgumentError: after `close`; with ``read_only=True``.
+            InvalidArgumentError: after `close`; with ``read_only=True``; without the metric that `best` names, unless
+                the program is asked to end. Nothing was written then.
         """
         began = time.perf_counter()
         number = number_of(step)
@@ -233,15 +236,20 @@ class Manager(Reading):
         if not self._steps.is_shared:
             self._raise_failure()
         wants = self._wants(number)
-        if not (is_forced or (replaces and number in self._known) or wants):
+        if not (is_forced or (replaces and self._history.knows(number)) or wants):
             return False
-        self._check_all_is_well()
-        if number in self._known and not replaces:
+        plain, is_preempted = _manager_given.metrics(metrics), self.preempted
+        # The last save of a program that is to end is worth more than its rank.
+        self._check_all_is_well(lambda: None if is_preempted else _manager_given.check_metric(self._metric, plain))
+        if self._history.knows(number) and not replaces:
             help = "say overwrite=True to replace it"
             raise AlreadyExistsError(f"step {number} is there already, in {self.directory}\n  help: {help}", help=help)
-        is_preempted = self.preempted
-        plain = _manager_given.metrics(metrics)
-        options = {**self._options, "overwrite": number in self._known or number in self._other, "metadata": metadata}
+        # What fails before the save has begun changes nothing.
+        history = _native.History(self._history.text())
+        # An empty folder is no step.
+        may_replace = history.is_taken(number) or self._steps.native.is_empty_folder(number)
+        told = _manager_given.metadata(metadata, history.begin(number))
+        options = {**self._options, "overwrite": may_replace, "metadata": told}
         everything, item_options = self._as_saved(_manager_given.everything(state, items), item_options or {})
         handle = _items.save_items_async(
             self._steps.at(self._steps.native.name(number)),
@@ -251,8 +259,8 @@ class Manager(Reading):
             base=self._base(number),
             **options,
         )
-        self._known.add(number)
-        self._other.discard(number)
+        self._history = history
+        self._follower.damaged.discard(number)
         self._last_save = time.monotonic()
         self._has_saved_preempted |= is_preempted
         self._follower.add(Saved(number, handle, time.perf_counter() - began, plain or {}, is_preempted))
@@ -305,8 +313,28 @@ class Manager(Reading):
             self._steps.delete([number], self._todelete, force=is_forced, records=self._records)
 
         self._steps.of_rank_0("delete", delete)
-        self._known.discard(number)
-        self._other.discard(number)
+        self._history.forget(number)
+
+    def delete_abandoned(self) -> list[int]:
+        """Deletes the steps of abandoned histories, or moves them where `todelete` says; their numbers.
+
+        Raises:
+            RegrowError: if one of them could not be deleted; those that are older are gone.
+        """
+        self._check_may_write()
+        self._follower.wait()
+        self._check_all_is_well()
+
+        def delete() -> list[int]:
+            abandoned = self._steps.native.abandoned()
+            for each in abandoned:
+                self._steps.delete([each], self._todelete, force=False, records=self._records)
+            return abandoned
+
+        deleted = [int(number) for number in self._steps.of_rank_0("delete_abandoned", delete)]
+        for number in deleted:
+            self._history.forget(number)
+        return deleted
 
     def roll_back(self, step: int) -> None:
         """Deletes all steps that are newer than this one, which has to be there: another history follows.
@@ -327,8 +355,7 @@ class Manager(Reading):
                 self._steps.delete([each], self._todelete, force=False, records=self._records)
 
         self._steps.of_rank_0("roll_back", delete)
-        self._known = {known for known in self._known if known <= number}
-        self._other = set()
+        self._history.roll_back(number)
 
     # ---- the end ------------------------------------------------------------------------------------------------
 
@@ -386,12 +413,20 @@ class Manager(Reading):
 
     def _forget_failed(self) -> None:
         """A save that has failed is no step."""
-        self._known -= self._follower.failed()
+        for number in self._follower.failed():
+            self._history.forget(number)
+
+    def _current_history(self) -> _native.History | None:
+        return None if self._read_only else self._history
+
+    def _note(self, step: int, error: RegrowError | None, is_fault: bool) -> None:
+        if error is None:
+            self._follower.damaged.discard(step)
+        elif error.kind in ("corrupt", "not_a_checkpoint") or (is_fault and error.kind == "not_found"):
+            self._follower.damaged.add(step)
 
     def _turn_to(self, step: int) -> None:
-        newer = {known for known in self._known if known > step}
-        self._known -= newer
-        self._other |= newer
+        self._history.turn_to(step)
 
     def _settle(self) -> None:
         self._follower.wait()
@@ -399,8 +434,8 @@ class Manager(Reading):
 
     def _base(self, number: int) -> StrPath | None:
         """The step before, whose files are linked where they are the same."""
-        earlier = [known for known in self._known if known != number] if self._reuse else []
-        found = self._steps.native.find(max(earlier)) if earlier else None
+        earlier = self._history.latest(number) if self._reuse else None
+        found = None if earlier is None else self._steps.native.find(earlier)
         return None if found is None else self._steps.at(found[1])
 
     def _check_may_write(self) -> None:
@@ -415,8 +450,8 @@ class Manager(Reading):
                 help=help,
             )
 
-    def _check_all_is_well(self) -> None:
-        """Raises if an earlier save has failed, or another writer has taken the folder over.
+    def _check_all_is_well(self, check: Callable[[], None] = lambda: None) -> None:
+        """Raises if an earlier save has failed, another writer has taken the folder over, or rank 0's `check` raises.
 
         In a job all processes hear of it here, whichever of them has waited for the save longer.
         """
@@ -427,6 +462,7 @@ class Manager(Reading):
         if failure is None and self._lock is not None:
             try:
                 self._lock.check()
+                check()
             except RegrowError as error:
                 failure = error
         self._steps.agree("settle", failure)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from . import _native
 from ._async import AsyncSave, end_with_program, ended
-from ._errors import RegrowError
+from ._errors import CorruptError, RegrowError
 from ._manager_policies import kept
 from ._manager_records import Records
 from ._manager_steps import Step, Steps
@@ -38,6 +38,7 @@ class Tidying(NamedTuple):
     keep_if: Callable[[Step], bool] | None
     check: bool
     todelete: str | None
+    adopt: bool
 
 
 class Follower:
@@ -53,6 +54,8 @@ class Follower:
         self._failed: set[int] = set()
         self._pending = 0
         self._thread: threading.Thread | None = None
+        self.damaged: set[int] = set()
+        """Steps that are known to be damaged: they do not count."""
         self.lock: _native.WriterLock | None = None
         """Of who writes."""
         self._pid = os.getpid()
@@ -144,6 +147,8 @@ class Follower:
             done = self._tidy(saved) if self._steps.is_first else []
         except Exception as error:
             failure = error
+            if isinstance(error, CorruptError):
+                self.damaged.add(saved.step)
         deleted = [step for step, what, *_ in done if what in ("removed", "moved", "gone")]
         left = [f"step {step}: {finding[1]}" for step, what, _, _, finding in done if what == "failed" and finding]
         self._records.add(
@@ -166,4 +171,5 @@ class Follower:
         if keep_if is not None:
             chosen = [step.number for step in self._steps.all() if keep_if(step)]
         policy = kept(self._tidying.policies, chosen)
-        return self._steps.native.tidy(saved.step, policy, self._tidying.check, self._tidying.todelete)
+        _, _, check, todelete, adopt = self._tidying
+        return self._steps.native.tidy(saved.step, policy, check, todelete, adopt, set(self.damaged))

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from . import _arguments
+from . import _arguments, _native
 from ._errors import InvalidArgumentError
 from ._location import Location, StrPath, local_path, place
+from ._manager_policies import Metric
 from ._manager_restore import ITEM
+
+RECORD = "regrow_step"
+"""What a step says of where it comes from, in its metadata."""
 
 
 def everything(state: Any, items: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -44,6 +50,34 @@ def metrics(metrics: Any) -> dict[str, Any] | None:
             raise _arguments.wrong("metrics", metrics, "a dict of numbers by name, or of such dicts") from None
 
     return {str(name): plain(value) for name, value in metrics.items()}
+
+
+def check_metric(metric: Metric | None, metrics: dict[str, Any] | None) -> None:
+    """Raises for metrics that lack the one by which the best step is chosen; NaN says that it was not measured.
+
+    Raises:
+        InvalidArgumentError: with the metrics that are there.
+    """
+
+    def said(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: said(inner) for name, inner in value.items()}
+        is_odd = isinstance(value, float) and not math.isfinite(value)
+        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)] if is_odd else value
+
+    if metric is not None:
+        _native.check_metric(metric.name, json.dumps(said(metrics or {}), default=str))
+
+
+def metadata(metadata: Any, record: str) -> dict[str, Any]:
+    """The caller's metadata with the record of the step, which has its place among them."""
+    given = metadata if metadata is not None else {}
+    if not isinstance(given, Mapping):
+        raise _arguments.wrong("metadata", metadata, "a dict that JSON can say")
+    if RECORD in given:
+        help = "give your own member another name"
+        raise InvalidArgumentError(f"the manager itself writes {RECORD!r} into the metadata\n  help: {help}", help=help)
+    return {**given, RECORD: json.loads(record)}
 
 
 def root(directory: StrPath, storage_options: Any) -> Location:

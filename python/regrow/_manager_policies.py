@@ -118,7 +118,7 @@ def keep(
         any_of.append({"steps": _steps("keep_steps", keep_steps)})
     if best is not None and (any_of or count is not None or has_keep_if):
         mode = "max" if best.is_max else "min"
-        own = {"metric": best.name, "mode": mode, "count": count or 1, "without_metric": False}
+        own = {"metric": best.name, "mode": mode, "count": count or 1}
         any_of.append({"best": own})
     return any_of
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Unpack
 
 from . import _arguments, _native
-from ._errors import NotFoundError, PermissionDeniedError
+from ._errors import NotFoundError, PermissionDeniedError, RegrowError
 from ._keywords import LOAD, LoadOptions
 from ._manager_policies import Metric
 from ._manager_records import Records
@@ -38,13 +38,21 @@ class Reading:
 
     @property
     def steps(self) -> list[int]:
-        """The numbers of the committed steps. In a job all processes ask."""
+        """The numbers of the committed steps, of any history. In a job all processes ask."""
         return self._steps.numbers()
 
     @property
     def latest(self) -> int | None:
-        """The newest committed step; `None` if there is none. In a job all processes ask."""
-        return self._steps.latest()
+        """The newest committed step of the current history; `None` if there is none. In a job all processes ask.
+
+        The current history is that of the last save. After the `restore` of an older step it is that step's.
+        """
+        return self._steps.latest(self._current_history())
+
+    @property
+    def abandoned(self) -> list[int]:
+        """Committed steps of other histories than that of the last save. In a job all processes ask."""
+        return self._steps.abandoned()
 
     @property
     def next(self) -> int:
@@ -54,8 +62,11 @@ class Reading:
 
     @property
     def best(self) -> int | None:
-        """The best committed step by the metric of ``best=``; `None` if none has it. In a job all processes ask."""
-        return self._steps.best(self._metric)
+        """The best committed step of the current history by the metric of ``best=``; `None` if none has it.
+
+        In a job all processes ask.
+        """
+        return self._steps.best(self._metric, self._current_history())
 
     def list(self) -> list[Step]:
         """The committed steps, by number, with their metrics and metadata."""
@@ -92,7 +103,9 @@ class Reading:
         `passed_over`. A template that does not fit is an error, whatever other steps hold. In a job all processes
         restore the same step.
 
-        After the restore of a step that is not the newest, newer ones are of another history: saves replace them.
+        The restore of an older step abandons the newer ones: the next save begins another history, which goes on from
+        the step that was restored. Only `delete_abandoned` and `roll_back` delete abandoned steps; a save of the same
+        number replaces one. To look at a step, take `regrow.load`.
 
         Args:
             step: Its number.
@@ -114,7 +127,7 @@ class Reading:
         # What is being saved is newer than what is there.
         self._settle()
         wanted = None if step is None else number_of(step)
-        found = restore(self._steps, wanted, like, item, items, options, loads)
+        found = restore(self._steps, wanted, like, item, items, options, loads, self._current_history(), self._note)
         self.restored, self.passed_over = found.step, found.passed_over
         self._turn_to(found.step)
         self._records.add(
@@ -124,7 +137,9 @@ class Reading:
         return found.value
 
     def wait_for_new(self, after: int | None = None, *, timeout: float | None = None, every: float = 1.0) -> int | None:
-        """Waits until there is a step newer than `after`, and gives the newest; `None` if none has come in time.
+        """Waits until a step has come after `after`, and gives the newest; `None` if none has come in time.
+
+        A step comes after another if its number is higher, or if the run has gone back since.
 
             step = None
             while (step := steps.wait_for_new(step, timeout=3600)) is not None:
@@ -142,8 +157,8 @@ class Reading:
         ends = None if timeout is None else time.monotonic() + timeout
         while True:
             self._let_go()
-            found = self._steps.own_latest()
-            if found is not None and (seen is None or found > seen):
+            found = self._steps.native.newer_than(seen)
+            if found is not None:
                 # Deleted between two looks: the next one finds another.
                 with contextlib.suppress(NotFoundError):
                     self._take(found)
@@ -154,6 +169,13 @@ class Reading:
             time.sleep(left)
 
     # ---- helpers ------------------------------------------------------------------------------------------------
+
+    def _current_history(self) -> _native.History | None:
+        """The history that counts; that which the storage says, if `None`."""
+        return None
+
+    def _note(self, step: int, error: RegrowError | None, is_fault: bool) -> None:
+        """A step was read, or could not be."""
 
     def _turn_to(self, step: int) -> None:
         """Goes on from a step: newer ones are of another history."""

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn
 
-from . import _items
+from . import _items, _native
 from ._errors import CorruptError, InvalidArgumentError, NotFoundError, RegrowError
 from ._location import Location
 from ._manager_steps import Steps
@@ -56,9 +56,11 @@ def restore(
     item: str | None,
     items: Mapping[str, Any] | Iterable[str] | None,
     options: Mapping[str, Any],
-    loads: Loads = PYTREES,
+    loads: Loads,
+    history: _native.History | None,
+    note: Callable[[int, RegrowError | None, bool], None],
 ) -> Restored:
-    """What a step holds; with `None` the newest that is good.
+    """What a step holds; with `None` the newest of the history that is good. `note` is told of each step that was read.
 
     A writer may have deleted all of them before a slow reader came to them. It does so when there are newer ones, so
     these are looked for.
@@ -66,7 +68,7 @@ def restore(
     if items is not None and (item is not None or like is not None):
         raise InvalidArgumentError("`items` names what to restore: `item` and `like` go without it")
     passed_over: list[PassedOver] = []
-    for number in _candidates(steps, step, passed_over):
+    for number in _candidates(steps, step, passed_over, history):
         failure: RegrowError | None = None
         value: Any = None
         path = ""
@@ -77,6 +79,7 @@ def restore(
         except RegrowError as error:
             failure = error
         is_fault = failure is not None and step is None and steps.native.is_at_fault(number, failure.kind)
+        note(number, failure, is_fault)
         failure = _agreed(steps, number, failure, is_fault)
         if failure is None:
             return Restored(number, path, value, [passed for passed in passed_over if passed.step > number])
@@ -85,14 +88,16 @@ def restore(
     _refuse(steps, passed_over)
 
 
-def _candidates(steps: Steps, step: int | None, passed_over: list[PassedOver]) -> Iterator[int]:
+def _candidates(
+    steps: Steps, step: int | None, passed_over: list[PassedOver], history: _native.History | None
+) -> Iterator[int]:
     """The step, or with `None` all of them, the newest first; when all are passed over, those that came meanwhile."""
     if step is not None:
         yield step
         return
     for _ in range(LISTS_MAX):
         seen = {passed.step for passed in passed_over}
-        found = [number for number in steps.numbers() if number not in seen]
+        found = [number for number in steps.current(history) if number not in seen]
         if not found:
             return
         yield from reversed(found)
@@ -141,4 +146,7 @@ def _refuse(steps: Steps, passed_over: list[PassedOver]) -> NoReturn:
         help = f"saves that never ended: {', '.join(unfinished)}" if unfinished else "there are no steps"
         raise NotFoundError(f"there is no step to restore in {where}\n  help: {help}", help=help)
     help = "; ".join(f"step {passed.step}: {str(passed.error).splitlines()[0]}" for passed in passed_over)
+    others = [number for number in steps.native.abandoned() if all(number != passed.step for passed in passed_over)]
+    if others:
+        help += f"; of an abandoned history, to be restored by number: {', '.join(map(str, others))}"
     raise CorruptError(f"no step in {where} is good\n  help: {help}", help=help) from passed_over[0].error

@@ -129,30 +129,36 @@ class Steps:
             self.native = _native.Steps(self._place, [(prefix, width) for prefix, width in forms])
 
     def numbers(self) -> list[int]:
-        """The committed steps."""
+        """The committed steps, of any history."""
         return [int(number) for number in self.of_rank_0("steps", self._own_numbers)]
 
-    def latest(self) -> int | None:
-        """The newest of them."""
-        found = self.of_rank_0("latest", self.own_latest)
+    def current(self, history: _native.History | None) -> list[int]:
+        """The committed steps of a history, by number; of the one that the storage says, if `None`."""
+        return [int(number) for number in self.of_rank_0("steps", lambda: self.native.current(history))]
+
+    def abandoned(self) -> list[int]:
+        """The committed steps of other histories."""
+        return [int(number) for number in self.of_rank_0("abandoned", self.native.abandoned)]
+
+    def latest(self, history: _native.History | None) -> int | None:
+        """The newest of a history."""
+
+        def find() -> int | None:
+            if history is not None:
+                return max(self.native.current(history), default=None)
+            found = self.native.latest()
+            return None if found is None else found[0]
+
+        found = self.of_rank_0("latest", find)
         return None if found is None else int(found)
 
-    def own_latest(self) -> int | None:
-        """The same, as this process alone sees it."""
-        found = self.native.latest()
-        return None if found is None else found[0]
-
-    def best(self, metric: Metric | None) -> int | None:
-        """The best of them by a metric."""
+    def best(self, metric: Metric | None, history: _native.History | None) -> int | None:
+        """The best of a history by a metric."""
         if metric is None:
             help = 'make the manager with best="eval/loss:min"'
             raise InvalidArgumentError(f"there is no best step, since no metric was named\n  help: {help}", help=help)
 
-        def find() -> int | None:
-            facts = [(found[0], found[3], found[4], False, False) for found in self.native.list()[0]]
-            return _native.best_step(facts, metric.name, metric.is_max)
-
-        found = self.of_rank_0("best", find)
+        found = self.of_rank_0("best", lambda: self.native.best(metric.name, metric.is_max, history))
         return None if found is None else int(found)
 
     def all(self) -> list[Step]:

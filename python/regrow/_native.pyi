@@ -509,8 +509,6 @@ _Numbers = list[int]
 _Deletions = list[_Deletion]
 _Forms = list[tuple[str | None, int | None]]
 _StepList = tuple[list[_Step], list[str], list[str]]
-_StepFacts = tuple[int, float | None, str, bool, bool]
-"""Number, seconds since 1970, metrics as JSON, whether somebody reads it, whether it is known to be damaged."""
 
 @final
 class Steps:
@@ -539,7 +537,27 @@ class Steps:
     def list(self) -> _StepList:
         """Committed steps by number, names of saves that never ended, and notes."""
 
-    def latest(self) -> _Step | None: ...
+    def latest(self) -> _Step | None:
+        """The newest step of the current history."""
+
+    def newer_than(self, seen: int | None) -> int | None:
+        """The newest step, if it came after one that was seen."""
+
+    def current(self, history: History | None) -> _Numbers:
+        """The steps of a history; of the one that the storage says, if `None`."""
+
+    def abandoned(self) -> _Numbers:
+        """Steps of other histories than the one that the storage says."""
+
+    def best(self, metric: str, is_max: bool, history: History | None) -> int | None:
+        """The best step of a history by a metric."""
+
+    def history(self) -> str:
+        """What a manager knows of the steps, as JSON."""
+
+    def is_empty_folder(self, step: int) -> bool:
+        """Whether an empty folder has the name of a step."""
+
     def find(self, step: int) -> _Step | None: ...
     def step(self, step: int) -> _Step:
         """Raises if it is not there."""
@@ -556,11 +574,42 @@ class Steps:
     def lease(self, step: int) -> StepLease: ...
     def lock(self) -> WriterLock: ...
     def delete(self, steps: Sequence[int], aside: str | None, also_leased: bool) -> _Deletions: ...
-    def tidy(self, saved: int, keep: str, verify: bool, aside: str | None) -> _Deletions:
+    def tidy(
+        self, saved: int, keep: str, verify: bool, aside: str | None, adopt: bool, damaged: set[int]
+    ) -> _Deletions:
         """What follows the save of a step: verifies it, writes the pointer, deletes what the policy does not keep."""
 
     def refresh(self) -> None:
         """Brings the pointer in line with the list, and removes what killed saves and deletions have left."""
+
+@final
+class History:
+    """Which steps the next save goes on from, and which were abandoned."""
+
+    def __new__(cls, text: str) -> History: ...
+    def text(self) -> str:
+        """The same as JSON."""
+
+    def knows(self, step: int) -> bool:
+        """Whether the step is of the current history: there, or being saved."""
+
+    def is_taken(self, step: int) -> bool:
+        """Whether the step is there or being saved, in any history."""
+
+    def latest(self, but: int | None = None) -> int | None:
+        """The newest step of the current history beside one."""
+
+    def turn_to(self, step: int) -> None:
+        """The next save goes on from this step."""
+
+    def begin(self, step: int) -> str:
+        """Begins a save; the record of its step as JSON."""
+
+    def forget(self, step: int) -> None:
+        """The step is not there."""
+
+    def roll_back(self, step: int) -> None:
+        """All newer steps were deleted."""
 
 @final
 class StepLease:
@@ -588,13 +637,8 @@ def wants_step(
     """Whether a step is to be saved. The condition is JSON: ``"always"``, ``"first"``, ``"preempted"``,
     ``{"every": 100}``, ``{"steps": [1, 2]}``, ``{"after_seconds": 60}``, ``{"any": [...]}``, ``{"all": [...]}``."""
 
-def steps_to_delete(steps: Sequence[_StepFacts], keep: str) -> list[int]:
-    """The steps that may go. The policy is JSON: ``"all"``, ``{"latest": 3}``, ``{"every_steps": 1000}``,
-    ``{"closest_steps": 1000}``, ``{"every_seconds": 60}``, ``{"latest_seconds": 60}``, ``{"steps": [1, 2]}``,
-    ``{"any": [...]}``, ``{"best": {"metric": "loss", "mode": "min", "count": 1, "without_metric": true}}``."""
-
-def best_step(steps: Sequence[_StepFacts], metric: str, is_max: bool) -> int | None:
-    """The best step by a metric; the newest of equals."""
+def check_metric(metric: str, metrics: str) -> None:
+    """Raises for metrics, a JSON object, without the one by which the best step is chosen."""
 
 def open(path: _Place, opening: _Opening) -> Checkpoint:
     """Opens a checkpoint of any layout."""

@@ -142,7 +142,7 @@ mod _native {
     #[pymodule_export]
     use crate::seal::{public_key, seal, sign};
     #[pymodule_export]
-    use crate::steps::{StepLease, Steps, WriterLock, best_step, steps_to_delete, wants_step};
+    use crate::steps::{History, StepLease, Steps, WriterLock, check_metric, wants_step};
     #[pymodule_export]
     use crate::trak::{TrakArrays, TrakStore, trak_repair};
     #[pymodule_export]

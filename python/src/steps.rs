@@ -1,12 +1,14 @@
 //! A folder of steps: what is there, what is kept, who reads and who writes.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
+use regrow::ErrorKind;
 use regrow::error::{Error, Result};
 use regrow::location::ToLocation;
-use regrow::manager::{self, BestMode, DeleteOptions, Deleted, Deletion, Keep, Moment, SaveWhen, StepFacts};
+use regrow::manager::{self, BestMode, DeleteOptions, Deleted, Deletion, Keep, Moment, SaveWhen, StepList};
 use regrow::manager::{StepName, StepNames, TidyOptions};
 use serde_json::{Map, Value};
 
@@ -19,9 +21,6 @@ type StepOut = (u64, String, Location, Option<f64>, String, String);
 
 /// Number, what became of it, bytes, where it is now, why it is there as before.
 type DeletionOut = (u64, &'static str, u64, Option<OsString>, Option<FindingOut>);
-
-/// Number, seconds since 1970, metrics as JSON, whether somebody reads it, whether it is known to be damaged.
-type FactsIn = (u64, Option<f64>, String, bool, bool);
 
 /// A folder of steps.
 #[pyclass(frozen, module = "regrow._native")]
@@ -80,9 +79,51 @@ impl Steps {
         Ok((steps, list.unfinished, list.notes))
     }
 
-    /// The newest step.
+    /// The newest step of the current history.
     fn latest(&self, py: Python<'_>) -> PyResult<Option<StepOut>> {
         released(py, || self.0.latest())?.map(step_out).transpose()
+    }
+
+    /// The newest step, if it came after one that was seen.
+    fn newer_than(&self, py: Python<'_>, seen: Option<u64>) -> PyResult<Option<u64>> {
+        released(py, || self.0.newer_than(seen))
+    }
+
+    /// The steps of a history; of the one that the storage says, if `None`.
+    fn current(&self, py: Python<'_>, history: Option<&History>) -> PyResult<Vec<u64>> {
+        Ok(of_history(&released(py, || self.0.list())?, history))
+    }
+
+    /// Steps of other histories than the one that the storage says.
+    fn abandoned(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
+        Ok(released(py, || self.0.list())?.abandoned().map(|step| step.number).collect())
+    }
+
+    /// The best step of a history by a metric.
+    fn best(
+        &self,
+        py: Python<'_>,
+        metric: &str,
+        is_max: bool,
+        history: Option<&History>,
+    ) -> PyResult<Option<u64>> {
+        let list = released(py, || self.0.list())?;
+        let current = of_history(&list, history);
+        let mode = if is_max { BestMode::Max } else { BestMode::Min };
+        let mut facts = list.facts(&[], &BTreeSet::new(), true);
+        facts.iter_mut().for_each(|step| step.is_other = !current.contains(&step.number));
+        Ok(manager::best(&facts, metric, mode).map(|step| step.number))
+    }
+
+    /// What a manager knows of the steps, as JSON.
+    fn history(&self, py: Python<'_>) -> PyResult<String> {
+        let history = released(py, || manager::History::of(&self.0.list()?.steps))?;
+        History(Mutex::new(history)).text()
+    }
+
+    /// Whether an empty folder has the name of a step.
+    fn is_empty_folder(&self, py: Python<'_>, step: u64) -> bool {
+        py.detach(|| self.0.is_empty_folder(step))
     }
 
     /// A step, if it is there.
@@ -135,6 +176,7 @@ impl Steps {
     }
 
     /// What follows a save: verifies, points, deletes.
+    #[expect(clippy::too_many_arguments, reason = "each is one of the options")]
     fn tidy(
         &self,
         py: Python<'_>,
@@ -142,15 +184,92 @@ impl Steps {
         keep: &str,
         verify: bool,
         aside: Option<String>,
+        adopt: bool,
+        damaged: BTreeSet<u64>,
     ) -> PyResult<Vec<DeletionOut>> {
         let keep = Keep::from_json(keep).or_raise()?;
-        let options = TidyOptions { keep, verify, delete: DeleteOptions { aside, also_leased: false } };
+        let delete = DeleteOptions { aside, also_leased: false };
+        let options = TidyOptions { keep, adopt, damaged, verify, delete };
         Ok(deletions_out(released(py, || self.0.tidy(saved, &options))?.deletions))
     }
 
     /// Brings the pointer in line with the list.
     fn refresh(&self, py: Python<'_>) -> PyResult<()> {
         released(py, || self.0.refresh())
+    }
+}
+
+/// Which steps the next save goes on from, and which were abandoned.
+#[pyclass(frozen, module = "regrow._native")]
+pub struct History(Mutex<manager::History>);
+
+#[pymethods]
+impl History {
+    /// Of what `Steps.history` has said.
+    #[new]
+    fn new(text: &str) -> PyResult<Self> {
+        let history = serde_json::from_str(text);
+        let history = history
+            .map_err(|error| Error::invalid(format!("this is no history of steps: {error}")))
+            .or_raise()?;
+        Ok(Self(Mutex::new(history)))
+    }
+
+    /// The same as JSON.
+    fn text(&self) -> PyResult<String> {
+        let text = serde_json::to_string(&*self.lock());
+        text.map_err(|error| Error::new(ErrorKind::Internal, format!("no JSON: {error}"))).or_raise()
+    }
+
+    /// Whether the step is of the current history: there, or being saved.
+    fn knows(&self, step: u64) -> bool {
+        self.lock().knows(step)
+    }
+
+    /// Whether the step is there or being saved, in any history.
+    fn is_taken(&self, step: u64) -> bool {
+        self.lock().is_taken(step)
+    }
+
+    /// The newest step of the current history beside this one.
+    #[pyo3(signature = (but=None))]
+    fn latest(&self, but: Option<u64>) -> Option<u64> {
+        let history = self.lock();
+        but.map_or_else(|| history.latest(), |but| history.latest_but(but))
+    }
+
+    /// The next save goes on from this step.
+    fn turn_to(&self, step: u64) {
+        self.lock().turn_to(step);
+    }
+
+    /// Begins a save; the record of its step as JSON.
+    fn begin(&self, step: u64) -> PyResult<String> {
+        let text = serde_json::to_string(&self.lock().begin(step));
+        text.map_err(|error| Error::new(ErrorKind::Internal, format!("no JSON: {error}"))).or_raise()
+    }
+
+    /// The step is not there.
+    fn forget(&self, step: u64) {
+        self.lock().forget(step);
+    }
+
+    /// All newer steps were deleted.
+    fn roll_back(&self, step: u64) {
+        self.lock().roll_back(step);
+    }
+}
+
+impl History {
+    fn lock(&self) -> MutexGuard<'_, manager::History> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn of_history(list: &StepList, history: Option<&History>) -> Vec<u64> {
+    match history {
+        Some(history) => history.lock().of_list(list),
+        None => list.current().map(|step| step.number).collect(),
     }
 }
 
@@ -202,19 +321,13 @@ pub fn wants_step(
     Ok(SaveWhen::from_json(when).or_raise()?.wants(&moment))
 }
 
-/// The steps that may go by a policy, which is JSON.
+/// Raises for metrics, a JSON object, without the one by which the best step is chosen.
 #[pyfunction]
-pub fn steps_to_delete(steps: Vec<FactsIn>, keep: &str) -> PyResult<Vec<u64>> {
-    let keep = Keep::from_json(keep).or_raise()?;
-    Ok(manager::to_delete(&facts(steps).or_raise()?, &keep))
-}
-
-/// The best step by a metric.
-#[pyfunction]
-pub fn best_step(steps: Vec<FactsIn>, metric: &str, is_max: bool) -> PyResult<Option<u64>> {
-    let mode = if is_max { BestMode::Max } else { BestMode::Min };
-    let facts = facts(steps).or_raise()?;
-    Ok(manager::best(&facts, metric, mode).map(|step| step.number))
+pub fn check_metric(metric: &str, metrics: &str) -> PyResult<()> {
+    let metrics: Map<String, Value> = serde_json::from_str(metrics)
+        .map_err(|error| Error::invalid(format!("metrics are a JSON object: {error}")))
+        .or_raise()?;
+    manager::check_metric(metric, &metrics).or_raise()
 }
 
 /// Prefix and width of each, the form that is written first.
@@ -222,15 +335,6 @@ fn names(forms: Vec<(Option<String>, Option<usize>)>) -> Result<StepNames> {
     let mut forms = forms.iter().map(|(prefix, width)| StepName::new(prefix.as_deref(), *width));
     let written = forms.next().unwrap_or_else(|| Ok(StepName::default()))?;
     Ok(StepNames::composite(written, forms.collect::<Result<Vec<_>>>()?))
-}
-
-fn facts(steps: Vec<FactsIn>) -> Result<Vec<StepFacts>> {
-    let facts = |(number, seconds, metrics, is_leased, is_damaged): FactsIn| {
-        let metrics: Map<String, Value> = serde_json::from_str(&metrics)
-            .map_err(|error| Error::invalid(format!("metrics are a JSON object: {error}")))?;
-        Ok(StepFacts { number, seconds, metrics, is_leased, is_damaged })
-    };
-    steps.into_iter().map(facts).collect()
 }
 
 fn step_out(step: manager::Step) -> PyResult<StepOut> {

@@ -129,17 +129,17 @@ def test_a_reader_whose_steps_were_all_rotated_away_takes_a_newer_one(
         writer.save(step, {"w": np.full(3, step)})
     reader = regrow.Manager(path, read_only=True)
     lists = []
-    own = type(reader._steps).numbers
+    own = type(reader._steps).current
 
-    def numbers(steps: object) -> list[int]:
-        lists.append(own(steps))  # type: ignore[arg-type]
+    def current(steps: object, history: object) -> list[int]:
+        lists.append(own(steps, history))  # type: ignore[arg-type]
         if len(lists) == 1:
             for step in (3, 4):
                 writer.save(step, {"w": np.full(3, step)})
             writer.wait()
         return lists[-1]
 
-    monkeypatch.setattr(type(reader._steps), "numbers", numbers)
+    monkeypatch.setattr(type(reader._steps), "current", current)
     restored = reader.restore()
     assert lists == [[1, 2], [3, 4]]
     assert (restored["w"] == 4).all()
@@ -372,7 +372,11 @@ def test_a_folder_of_something_else_is_refused(path: Path) -> None:
 
 def test_metrics_that_are_missing_for_best(path: Path) -> None:
     with manager(path, best="loss:max") as steps:
-        steps.save(1, tree(1))
+        with pytest.raises(regrow.InvalidArgumentError, match="found no metrics"):
+            steps.save(1, tree(1))
+        with pytest.raises(regrow.InvalidArgumentError, match='did you mean "los"'):
+            steps.save(1, tree(1), metrics={"los": 1.0})
+        assert steps.steps == [] and list(path.glob("1*")) == [], "nothing was written"
         steps.save(2, tree(2), metrics={"loss": float("nan")})
         steps.wait()
         assert steps.best is None
@@ -439,9 +443,13 @@ def test_orbax_and_this_take_turns_in_one_folder(path: Path) -> None:
         assert np.array_equal(ours.restore()["w"], state["w"] + 2)
         ours.save(4, state, metrics={"loss": 1.0})
         ours.wait()
-        assert ours.steps == [2, 4]
+        assert ours.steps == [1, 2, 3, 4], "1 and 3 are Orbax', and 2 is the best of its own"
+    with manager(path, keep=1, best="loss:min", adopt=True) as ours:
+        ours.save(5, state, metrics={"loss": 1.0})
+        ours.wait()
+        assert ours.steps == [2, 5]
     with orbax() as theirs:
-        assert theirs.all_steps() == [2, 4]
+        assert theirs.all_steps() == [2, 5]
 
 
 PREEMPTED = """

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use regrow::manager::{Step, StepList, Steps as Folder};
+use regrow::manager::{DeleteOptions, Deleted, Step, StepList, Steps as Folder};
 use regrow::storage::Stock;
 use regrow::text::{counted, printable};
 use regrow::{Error, ErrorKind, verify};
@@ -18,7 +18,8 @@ use crate::out::{self, Align, Table, Tint};
 /// List the steps in a folder: when each was saved, what it takes, its metrics, and whether it is whole.
 ///
 /// The list is what the storage has committed. Saves that are under way or never ended are in it as `unfinished`; a step
-/// that somebody reads at the moment is `in use`.
+/// that a reader has at the moment is `in use`. Where a run has gone back to an older step, the newer ones of before are
+/// `abandoned`.
 #[derive(Debug, clap::Args)]
 pub struct Steps {
     /// The folder of steps.
@@ -29,6 +30,9 @@ pub struct Steps {
     /// Go on, and print steps when they come; every so many seconds is looked.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "5")]
     watch: Option<f64>,
+    /// Delete the abandoned steps first, as the only writer to the folder.
+    #[arg(long, conflicts_with = "watch")]
+    delete_abandoned: bool,
 }
 
 /// A line of the table.
@@ -62,6 +66,9 @@ impl Steps {
             return Err(Error::new(ErrorKind::NotFound, "there is no such folder").in_file(&at).into());
         }
         let folder = Folder::new(&at, None)?;
+        if self.delete_abandoned {
+            delete_abandoned(&folder)?;
+        }
         let rows = self.rows(&folder, &folder.list()?, &BTreeSet::new())?;
         let exit = match rows.iter().any(|row| row.error.is_some()) {
             true => Exit::FoundWrong,
@@ -99,10 +106,12 @@ impl Steps {
                 Some(Err(error)) => Some(error),
                 None => None,
             };
-            let state = match (&error, leased.contains(&step.number)) {
-                (Some(_), _) => "damaged",
-                (None, true) => "in use",
-                (None, false) => "committed",
+            let state = match &error {
+                Some(_) => "damaged",
+                None if step.is_damaged => "damaged",
+                None if leased.contains(&step.number) => "in use",
+                None if !list.is_current(step) => "abandoned",
+                None => "committed",
             };
             let stock = folder.stock(step).ok().flatten();
             rows.push(Row { step: Some(step.clone()), name: step.name.clone(), state, stock, error });
@@ -154,10 +163,26 @@ impl Steps {
     }
 }
 
+/// Deletes the steps of abandoned histories.
+fn delete_abandoned(folder: &Folder) -> Result<(), Failure> {
+    let _lock = folder.lock()?;
+    let numbers: Vec<u64> = folder.list()?.abandoned().map(|step| step.number).collect();
+    for deletion in folder.delete(&numbers, &DeleteOptions::default())? {
+        let name = printable(&deletion.name).into_owned();
+        match deletion.outcome? {
+            Deleted::Removed { bytes } => out::warn(&format!("deleted {name}: {bytes} bytes")),
+            Deleted::Leased => out::warn(&format!("{name} is being read, and stays")),
+            Deleted::Moved { .. } | Deleted::Gone => {}
+        }
+    }
+    folder.refresh()?;
+    Ok(())
+}
+
 fn state_tint(state: &str) -> Tint {
     match state {
         "damaged" => Tint::Bad,
-        "in use" | "unfinished" => Tint::Note,
+        "in use" | "unfinished" | "abandoned" => Tint::Note,
         _ => Tint::Plain,
     }
 }

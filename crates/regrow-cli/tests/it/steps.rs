@@ -5,7 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use crate::common::{orbax, regrow, saved, text};
-use regrow::manager::Steps;
+use regrow::engine::LoadOptions;
+use regrow::manager::{Manager, ManagerOptions, SaveStep, Steps};
 use serde_json::json;
 
 #[test]
@@ -57,6 +58,31 @@ fn damage_unfinished_saves_and_readers_are_seen() {
     assert_eq!(regrow(["steps", text(root)]).code, 0, "without --verify nothing is read");
     let found = regrow(["steps", text(root), "--verify", "--json"]).json();
     assert_eq!(found["steps"][2]["error"]["kind"], "corrupt");
+}
+
+#[test]
+fn abandoned_steps_are_told_and_deleted_when_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let manager = Manager::new(folder.path(), ManagerOptions::default()).unwrap();
+    let save = |step: u64| manager.save(step, &vec![step as f32], &SaveStep::default()).unwrap();
+    assert!(save(1) && save(2));
+    manager.restore_step::<Vec<f32>>(1, &LoadOptions::default()).unwrap();
+    assert!(save(3));
+    manager.wait().unwrap();
+    let states = |run: crate::common::Run| -> Vec<String> {
+        let lines = run.stdout.lines().skip(1).map(|line| line.split_whitespace().nth(2).unwrap().to_owned());
+        lines.take_while(|state| state != "bytes" && !state.ends_with(',')).collect()
+    };
+    let root = text(folder.path());
+    let listed = states(regrow(["steps", root]));
+    assert_eq!(listed[..3], ["committed", "abandoned", "committed"]);
+    let busy = regrow(["steps", root, "--delete-abandoned"]);
+    assert!(busy.code == 3 && busy.stderr.contains("another writer"), "{busy:?}");
+    drop(manager);
+    let run = regrow(["steps", root, "--delete-abandoned"]);
+    assert!(run.code == 0 && run.stderr.contains("deleted 2: "), "{run:?}");
+    assert_eq!(states(run)[..2], ["committed", "committed"]);
+    assert_eq!(Steps::new(folder.path(), None).unwrap().numbers().unwrap(), [1, 3]);
 }
 
 #[test]

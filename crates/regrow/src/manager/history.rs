@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::steps::Step;
+use super::steps::{Step, StepList};
 use crate::error::Result;
 use crate::formats::orbax::history::StepRecord;
 use crate::store::local::folders::random_name;
@@ -80,14 +80,10 @@ impl History {
         match record.filter(|record| self.record.is_own(record)) {
             Some(record) => self.go_back(turns_of(&record), record.left, Some(step)),
             None => {
-                let range = left.range(..=step).next_back().map(|(first, _)| *first);
-                let first = range.unwrap_or(step);
-                let turns = until(turns_of(&self.record), first.checked_sub(1));
-                self.go_back(
-                    turns,
-                    left.into_iter().filter(|(each, _)| *each != first).collect(),
-                    Some(step),
-                );
+                let (around, left): (BTreeMap<_, _>, BTreeMap<_, _>) =
+                    left.into_iter().partition(|(first, last)| (first..=last).contains(&&step));
+                let first = around.keys().next().copied().unwrap_or(step);
+                self.go_back(until(turns_of(&self.record), first.checked_sub(1)), left, Some(step));
             }
         }
     }
@@ -135,6 +131,12 @@ impl History {
         self.record = StepRecord { run, turn: last_turn.saturating_add(1), from, left };
     }
 
+    /// The steps of the current history among those that were listed, by number.
+    pub fn of_list(&self, list: &StepList) -> Vec<u64> {
+        let is_current = |step: &&Step| self.has(step.number, step.record.as_ref());
+        list.steps.iter().filter(is_current).map(|step| step.number).collect()
+    }
+
     /// Whether a step with this record is part of the current history.
     pub fn has(&self, step: u64, record: Option<&StepRecord>) -> bool {
         self.record.has(step, record)
@@ -155,4 +157,70 @@ fn turns_of(record: &StepRecord) -> BTreeMap<u64, u64> {
 fn until(turns: BTreeMap<u64, u64>, to: Option<u64>) -> BTreeMap<u64, u64> {
     let until = |to| turns.into_iter().map(|(turn, last)| (turn, u64::min(last, to))).collect();
     to.map(until).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn history(others: &[u64]) -> History {
+        let record = StepRecord { run: "a".to_owned(), ..StepRecord::default() };
+        History { record, steps: others.iter().map(|step| (*step, None)).collect() }
+    }
+
+    fn current(history: &History) -> Vec<u64> {
+        history.current().collect()
+    }
+
+    #[test]
+    fn a_save_goes_on_from_the_step_that_was_restored() {
+        let mut history = history(&[]);
+        for step in [100, 200, 300, 400, 500] {
+            assert_eq!(history.begin(step).turn, 0);
+        }
+        history.turn_to(500);
+        assert_eq!(history.begin(600).turn, 0, "the newest is no older one");
+        history.turn_to(200);
+        assert_eq!((history.latest(), history.knows(300), history.is_taken(300)), (Some(200), false, true));
+        for step in [250, 260, 300] {
+            assert_eq!(history.begin(step).from, [(0, 200)].into());
+        }
+        assert_eq!(current(&history), [100, 200, 250, 260, 300]);
+        // Back to what was abandoned, and from there on.
+        history.turn_to(500);
+        history.begin(510);
+        assert_eq!(
+            current(&history),
+            [100, 200, 400, 500, 510],
+            "300 was saved anew, and is of the other one"
+        );
+    }
+
+    #[test]
+    fn a_save_of_an_older_number_goes_on_from_the_step_before_it() {
+        let mut history = history(&[]);
+        for step in [10, 20, 30] {
+            history.begin(step);
+        }
+        history.begin(20);
+        assert_eq!(current(&history), [10, 20, 30], "one that is known is only saved anew");
+        history.begin(25);
+        assert_eq!(current(&history), [10, 20, 25]);
+        history.begin(5);
+        assert_eq!(current(&history), [5]);
+        assert!(history.record().from.is_empty());
+    }
+
+    #[test]
+    fn steps_without_a_record_are_left_behind_and_taken_up_again() {
+        let mut history = history(&[1, 2, 3, 4]);
+        history.turn_to(3);
+        history.begin(5);
+        history.turn_to(2);
+        history.begin(6);
+        assert_eq!(current(&history), [1, 2, 6]);
+        history.turn_to(4);
+        assert_eq!(history.latest(), Some(4));
+        assert!(!history.knows(6) && !history.knows(5) && history.knows(2));
+    }
 }

@@ -297,7 +297,7 @@ impl Manager {
         custom_metadata.insert(STEP_RECORD.to_owned(), json!(history.begin(step)));
         let items = ItemsOptions {
             // An empty folder is no step.
-            overwrite: overwrite || self.steps.place(step).entries().is_ok_and(|entries| entries.is_empty()),
+            overwrite: overwrite || self.steps.is_empty_folder(step),
             not_durable: self.options.save.not_durable,
             custom_metadata,
             monitor: self.options.save.monitor.clone(),
@@ -430,12 +430,10 @@ impl Manager {
 
     /// The committed steps of the current history. One that only reads goes by the records of the steps.
     pub(super) fn current_of(&self, list: &StepList) -> Vec<u64> {
-        let state = self.state();
-        let is_current = |step: &&super::Step| match self.options.read_only {
-            true => list.is_current(step),
-            false => state.history.has(step.number, step.record.as_ref()),
-        };
-        list.steps.iter().filter(is_current).map(|step| step.number).collect()
+        match self.options.read_only {
+            true => list.current().map(|step| step.number).collect(),
+            false => self.state().history.of_list(list),
+        }
     }
 
     /// The record of a step has its place among the user's own metadata.

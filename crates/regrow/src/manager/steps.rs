@@ -154,6 +154,11 @@ impl Steps {
         &self.names
     }
 
+    /// Whether an empty folder has the name of this step: that is no step, and a save takes its place.
+    pub fn is_empty_folder(&self, step: u64) -> bool {
+        self.place(step).entries().is_ok_and(|entries| entries.is_empty())
+    }
+
     /// Where a new step of this number goes.
     pub fn place(&self, step: u64) -> Location {
         self.root.join(self.names.format(step))

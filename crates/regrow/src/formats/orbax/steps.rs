@@ -16,16 +16,21 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::files::{Listed, list, read_small};
+use super::history::StepRecord;
 use super::marker_files::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
 use super::{checkpoint_metadata, json_text, metadata};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::location::{Location, StepFolder};
+use crate::threads::map_ordered;
 
 /// In the name of everything that is not committed.
 pub const TMP_MARK: &str = ".orbax-checkpoint-tmp";
 
 const ROOT_METADATA_FOLDER: &str = "metadata";
 const ROOT_METADATA_FILES: [&str; 2] = ["_ROOT_METADATA", "metadata"];
+
+/// Steps that are looked at at once.
+const THREADS: usize = 8;
 
 /// A committed step.
 #[derive(Debug, Clone)]
@@ -48,14 +53,14 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// The step of this number, or the newest.
+    /// The step of this number, or the newest of the current history.
     ///
     /// # Errors
-    /// `Uncommitted` if only a temporary folder has it, `NotFound` if nothing has.
+    /// `Uncommitted` if only a temporary folder has it, `NotFound` if nothing has; what the storage says.
     pub fn pick(&self, number: Option<u64>, root: &Location) -> Result<&Step> {
         let found = match number {
             Some(number) => self.committed.iter().find(|step| step.number == number),
-            None => self.committed.last(),
+            None => self.newest()?,
         };
         if let Some(step) = found {
             return Ok(step);
@@ -75,6 +80,39 @@ impl Steps {
         .in_file(root)
         .help(format!("the committed steps are: {}", numbers.join(", "))))
     }
+
+    /// The newest step of the current history. Where there are several steps a small file of each is read.
+    fn newest(&self) -> Result<Option<&Step>> {
+        if self.committed.len() < 2 {
+            return Ok(self.committed.last());
+        }
+        let mut records = Vec::with_capacity(self.committed.len());
+        let read = |step: &Step| Ok(step_record(&step.folder));
+        map_ordered(
+            THREADS,
+            self.committed.iter(),
+            u64::MAX,
+            |_| 0,
+            read,
+            |record| {
+                records.push(record);
+                Ok(())
+            },
+        )?;
+        let numbers = self.committed.iter().map(|step| step.number);
+        let current = StepRecord::current(numbers.zip(records.iter().map(Option::as_ref)));
+        let is_current = |(step, record): &(&Step, &Option<StepRecord>)| {
+            current.is_none_or(|current| current.has(step.number, record.as_ref()))
+        };
+        Ok(self.committed.iter().zip(&records).rfind(is_current).map(|(step, _)| step))
+    }
+}
+
+/// What the manager that has saved a step recorded. A document that cannot be read says nothing.
+fn step_record(step: &Location) -> Option<StepRecord> {
+    let reading = step.for_reading().ok()?.location;
+    let bytes = read_small(&reading.join(checkpoint_metadata::CHECKPOINT_METADATA_FILE)).ok()??;
+    checkpoint_metadata::CheckpointMetadata::parse(&bytes).ok()?.step_record
 }
 
 /// The error for a save that never ended.

@@ -204,11 +204,16 @@ fn run(seed: u64) {
                 save(&manager, &mut model, &policy, number, &mut dice, &mut calls);
             }
             6 => {
-                let Some(number) = dice.one_of(&model.all()) else { continue };
+                // Where a step of another program came from that was left nothing says.
+                let is_said = |number: &u64| {
+                    let save = model.there[number];
+                    model.saves[save].is_own || model.current.contains(&save)
+                };
+                let said: Vec<u64> = model.all().into_iter().filter(is_said).collect();
+                let Some(number) = dice.one_of(&said) else { continue };
                 calls.push(format!("restore {number}"));
                 let restored = manager.restore_step::<Tree<Leaf>>(number, &LoadOptions::default());
                 let save = model.there[&number];
-                // Where a foreign step that was left came from nothing says: the specification has no word for it.
                 if model.saves[save].is_damaged {
                     assert!(restored.is_err(), "{calls:#?}");
                     model.known_damaged.insert(save);
@@ -311,6 +316,9 @@ fn save(
     assert!(saved.unwrap(), "{calls:#?}");
     manager.wait().unwrap();
     model.save(number, metric["loss"].as_f64(), true);
+    // Other programs find the same step.
+    let opened = regrow::open(manager.steps().root()).unwrap();
+    assert_eq!(opened.description().step, Some(number), "{calls:#?}");
     let gone = model.deleted(policy);
     model.there.retain(|_, save| !gone.contains(save) || model.saves[*save].is_stuck);
 }
