@@ -100,7 +100,7 @@ def of_diff(report: DiffReport) -> str:
     """The verdict, and the worst leaves."""
     verdict = report.text.partition("\n")[0]
     titles = (
-        "status", "key path", "a", "b", "differ", "max abs", "max relative", "max ulp", "cosine",
+        "status", "key path", "a", "b", "differ", "nan/inf", "max abs", "max relative", "max ulp", "cosine",
     )  # fmt: skip
     rows = []
     for leaf in report.leaves[:ROWS_MAX]:
@@ -111,7 +111,7 @@ def of_diff(report: DiffReport) -> str:
 
 def _distance_cells(distance: Distance | None) -> tuple[str, ...]:
     if distance is None:
-        return ("",) * 5
+        return ("",) * 6
     numbers = (
         "" if number is None else f"{number:{form}}"
         for number, form in (
@@ -121,7 +121,8 @@ def _distance_cells(distance: Distance | None) -> tuple[str, ...]:
             (distance.cosine, ".6f"),
         )
     )
-    return (f"{distance.differing_count} of {distance.element_count}", *numbers)
+    incomparable = str(distance.incomparable_count) if distance.incomparable_count else ""
+    return (f"{distance.differing_count} of {distance.element_count}", incomparable, *numbers)
 
 
 def _leaf_row(path: str, kind: int, dtype: int, shape: tuple[int, ...]) -> tuple[Any, ...]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import _arguments
-from ._errors import InvalidArgumentError
+from . import _arguments, _json
 from ._location import StrPath
 
 
@@ -24,7 +22,7 @@ class Json:
         """
         self.value = value
         self.file = file
-        self.text = json_text("an item", value)
+        self.text = _json.text("an item", value)
 
     def __repr__(self) -> str:
         return f"regrow.Json({self.value!r})"
@@ -67,19 +65,11 @@ class Files:
 # ---- what is written ------------------------------------------------------------------------------------------
 
 
-def json_text(name: str, value: Any) -> str:
-    """A value in JSON; `name` is what an error calls it."""
-    try:
-        return json.dumps(value)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgumentError(f"{name} cannot be said in JSON: {error}") from None
-
-
 def json_object(name: str, value: Any) -> str:
     """A dict in JSON."""
     if not isinstance(value, Mapping):
         raise _arguments.wrong(name, value, "a dict that JSON can say")
-    return json_text(name, dict(value))
+    return _json.text(name, dict(value))
 
 
 def as_bytes(data: Any) -> bytes:

@@ -9,11 +9,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Unpack, get_args
 
-from . import _arguments, _job, _native, _options, _progress
+from . import _arguments, _job, _json, _native, _options, _progress
 from ._async import AsyncSave, CopyLeaves, WhenBusy, saver_of_calls
 from ._cache import Cache, through
 from ._errors import InvalidArgumentError, NotFoundError, RegrowError
-from ._item_kinds import Files, Json, as_bytes, json_object, json_text
+from ._item_kinds import Files, Json, as_bytes, json_object
 from ._keywords import LOAD, SAVE, LoadOptions, SaveOptions
 from ._leaves import to_native
 from ._location import StrPath, place, places, shown
@@ -106,7 +106,7 @@ class ItemsSave:
 
     def json(self, name: str, value: Any, *, file: str | None = None) -> None:
         """Adds a JSON document."""
-        self._native.json(name, json_text(name, value), file)
+        self._native.json(name, _json.text(name, value), file)
 
     def metrics(self, metrics: Mapping[str, Any]) -> None:
         """Adds metrics, where Orbax' manager looks for them."""

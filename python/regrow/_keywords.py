@@ -124,8 +124,9 @@ class WriteOptions(LayoutOptions, total=False):
         overwrite: Replace a checkpoint that is there; a folder or file that is none is refused, and so is a checkpoint
             with files of your own beside it.
         durable: Sync to disk before returning. Without it a power cut may cost the checkpoint.
-        cast: A dtype for all arrays, or a dict of globs over key paths, each of which has to match a leaf:
-            ``{"params/**": "bfloat16"}``.
+        cast: A dtype, or a dict of globs over key paths: ``{"params/**": "bfloat16"}``. A floating dtype is for
+            floating arrays only, an integer for integers, and so on; the whole key path of one array casts it whatever
+            it is: ``{"step": "float32"}``. A value that would change beyond rounding is an error.
         compression: ``"none"``, ``"zstd"``, ``("zstd", level)`` or a zstd level; the layout's default if `None`.
         metadata: Your own metadata: anything that JSON can say.
         base: An earlier checkpoint, mostly the last one: data files in which nothing changed since are hard-linked
@@ -160,6 +161,8 @@ class SaveOptions(WriteOptions, total=False):
     """The keywords of `save`, `save_async` and `AsyncSaver.save`; ``help(regrow.save)`` has those of the bases too.
 
     Keys:
+        lossy: Let casts change values beyond rounding, as NumPy's ``astype`` does: overflow to infinity, integers that
+            wrap around.
         strict_orbax: Refuse leaves that Orbax could not read back as they are, instead of escaping them.
         budget: Extra memory in bytes; 64 MiB if `None`.
         handlers: Who is in charge of leaves of your own types.
@@ -170,6 +173,7 @@ class SaveOptions(WriteOptions, total=False):
             first one all: more processes write, and chunks are smaller.
     """
 
+    lossy: bool
     strict_orbax: bool
     budget: int | None
     handlers: LeafRegistry | None
@@ -186,7 +190,8 @@ class ConvertOptions(WriteOptions, total=False):
             has matched); the first that matches a leaf decides. ``{"params/(.*)/kernel": "$1/weight"}``.
         transpose: Globs, and the new order of axes: ``{"**/kernel": (1, 0)}``.
         reshape: Globs, and the new shape, after the transpose; one extent may be -1.
-        lossy: Convert also what the target cannot hold as it is; the report lists it.
+        lossy: Convert also what the target cannot hold as it is, and values that a cast changes beyond rounding; the
+            report lists both.
         salvage: Convert what is intact in a damaged source, all of which is verified first. Lost leaves become
             placeholders, or stay behind where the target cannot hold such; the report's `damage` lists them.
         rules: A TOML file of rules: ``layout``, ``options`` of it, ``only``, ``lossy``, and tables ``[[rename]]``,
@@ -227,7 +232,10 @@ class LoadOptions(TypedDict, total=False):
     Keys:
         only: Globs over key paths: ``"params/**"``. Others vanish from dicts and become ``...`` in sequences; with
             `like` they stay as they are there. A glob that matches nothing is an error.
-        cast: A dtype for all arrays, or a dict of globs over key paths, each of which has to match a leaf.
+        cast: A dtype, or a dict of globs over key paths, as for `save`. A value that would change beyond rounding is an
+            error.
+        lossy: Let casts change values beyond rounding, as NumPy's ``astype`` does: overflow to infinity, integers that
+            wrap around.
         partial: With `like`: leave out what it lacks, instead of an error.
         out: A pytree of writable NumPy arrays, or of tensors of PyTorch, to be filled; it is also what is returned.
             Contiguous ones are read into as they are and checked on the way: after an error their contents are
@@ -258,6 +266,7 @@ class LoadOptions(TypedDict, total=False):
 
     only: str | Iterable[str] | None
     cast: Any
+    lossy: bool
     partial: bool
     out: Any
     verify: bool
@@ -290,6 +299,7 @@ _WRITE_DEFAULTS: WriteOptions = {
 }
 _SAVE_DEFAULTS: SaveOptions = {
     **_WRITE_DEFAULTS,
+    "lossy": False,
     "strict_orbax": False,
     "budget": None,
     "handlers": None,
@@ -316,6 +326,7 @@ _CONVERT_DEFAULTS: ConvertOptions = {
 _LOAD_DEFAULTS: LoadOptions = {
     "only": None,
     "cast": None,
+    "lossy": False,
     "partial": False,
     "out": None,
     "verify": True,

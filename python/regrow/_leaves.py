@@ -472,7 +472,9 @@ def _placeholder(_value: Any, _note: str | None) -> Any:
 
 
 def _unknown(_value: Any, note: str | None) -> Any:
-    return UnknownLeaf(note or "")
+    # A JSON document has an integer beyond 64 bits there.
+    is_integer = note is not None and note.startswith("int ")
+    return int(note.removeprefix("int ")) if note is not None and is_integer else UnknownLeaf(note or "")
 
 
 _FINISH: dict[int, Callable[[Any, str | None], Any]] = {

@@ -34,7 +34,7 @@ class Wishes(NamedTuple):
     """The keywords of a load, checked."""
 
     only: list[str]
-    casts: list[tuple[str, str]]
+    casts: _options.Casts
     partial: bool
     out: Any
     verify: bool
@@ -57,7 +57,7 @@ class Wishes(NamedTuple):
         """From what a caller gave."""
         return cls(
             _arguments.patterns(given["only"]),
-            _options.casts(given["cast"]),
+            _options.casts(given["cast"], given["lossy"]),
             _arguments.flag("partial", given["partial"]),
             given["out"],
             _arguments.flag("verify", given["verify"]),
@@ -226,7 +226,8 @@ _UNKNOWN = object()
 def _with_impl(native: _native.Checkpoint, target: Target) -> Target:
     """With the implementation of the keys, of which the data alone says nothing."""
     with Watch(False, "loading") as watch:
-        _, leaves = native.load([], [], None, False, False, False, None, watch, list(range(native.leaf_count)))
+        unread = list(range(native.leaf_count))
+        _, leaves = native.load([], _options.casts(None), None, False, False, False, None, watch, unread)
     return target._replace(key_impl=LoadedLeaves(*leaves).notes.get(target.leaf))
 
 
@@ -296,6 +297,7 @@ class _Reads:
         total = self._rest + sum(place.len_bytes() for place in every)
         self._reading = Reading(
             native,
+            casting=wishes.casts[1],
             verify=wishes.verify,
             budget=wishes.budget,
             progress=wishes.progress,

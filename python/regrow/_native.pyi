@@ -26,6 +26,7 @@ _Listed = tuple[str, str, str | None, str, list[int], tuple[int | None, int | No
 """Name, path, layout, state, steps; files, bytes and seconds since 1970, where the storage knows; what is wrong."""
 
 _Maps = tuple[list[MapBuffer], list[tuple[int, int, int] | None]]
+_Casts = tuple[list[tuple[str, str]], str]
 _Watch = tuple[bool, Callable[[int, int], object] | None]
 _Saved = tuple[str, int, int, int, float, list[tuple[str, float, int, float]], str, int, list[str]]
 
@@ -348,7 +349,7 @@ class SharedConvert:
         """By what workers join, the step that was opened, and the bytes of each of `count` shares."""
 
     def finish(
-        self, shares: list[tuple[int, int, int]], gets_signals: bool
+        self, shares: list[tuple[int, int, int, list[int]]], gets_signals: bool
     ) -> tuple[_Saved, list[tuple[str, str, str]]]:
         """Makes one checkpoint of what `convert_share` gave for each share; gives what `convert` gives."""
 
@@ -362,7 +363,7 @@ def convert_share(
     convert: tuple[Any, ...],
     share: tuple[str, int, int],
     watch: _Watch,
-) -> tuple[int, int, int]:
+) -> tuple[int, int, int, list[int]]:
     """Writes a share of a conversion: its ticket, its number, of how many. Gives the writer's number, bytes of its
     files where only it can tell, bytes that a base had."""
 
@@ -873,6 +874,7 @@ class Checkpoint:
     def load_regions(
         self,
         wanted: Sequence[tuple[int, int, Regions]],
+        casting: str,
         unverified: bool,
         budget: int | None,
         watch: _Watch,
@@ -880,14 +882,14 @@ class Checkpoint:
         """Regions of leaves (leaf, starts, lengths, number of the dtype), each an array of its own."""
 
     def select(
-        self, only: list[str], casts: list[tuple[str, str]], template: _Template | None, partial: bool
+        self, only: list[str], casts: _Casts, template: _Template | None, partial: bool
     ) -> tuple[list[int], bytes, bytes, list[Any]]:
         """The leaves that a load would give, -1 where it gives none: positions, kinds, dtypes as wanted, shapes."""
 
     def load(
         self,
         only: list[str],
-        casts: list[tuple[str, str]],
+        casts: _Casts,
         template: _Template | None,
         partial: bool,
         unverified: bool,
@@ -900,7 +902,7 @@ class Checkpoint:
 
     def load_into(
         self,
-        casts: list[tuple[str, str]],
+        casts: _Casts,
         template: _Template,
         partial: bool,
         unverified: bool,
@@ -973,6 +975,7 @@ def load_regions_into(
     checkpoint: Checkpoint,
     wanted: Sequence[tuple[int, int, Regions]],
     outs: Sequence[np.ndarray[Any, Any]],
+    casting: str,
     unverified: bool,
     budget: int | None,
     watch: _Watch,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
-from . import _arguments, _job, _native
+from . import _arguments, _job, _json, _native
 from ._errors import InvalidArgumentError
 from ._location import Place
 
@@ -104,6 +104,7 @@ def of_write(given: Mapping[str, Any], base: Place | None) -> tuple[Any, ...]:
         overwrite=given["overwrite"],
         durable=given["durable"],
         cast=given["cast"],
+        lossy=given.get("lossy", False),
         compression=given["compression"],
         metadata=given["metadata"],
         seal=given["seal"],
@@ -136,6 +137,7 @@ def save_options(
     durable: bool,
     options: dict[str, Any],
     cast: Any = None,
+    lossy: bool = False,
     compression: Any = None,
     metadata: Any = None,
     seal: bool = False,
@@ -157,7 +159,7 @@ def save_options(
         if isinstance(overwrite, str) and overwrite == "any file"
         else _arguments.flag("overwrite", overwrite),
         _arguments.flag("durable", durable),
-        casts(cast),
+        casts(cast, lossy),
         compression_level(compression),
         json_text(metadata),
         (_arguments.flag("seal", seal), _arguments.text("parity", parity)),
@@ -207,15 +209,28 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{value!r} is of no type that an option has")
 
 
-def casts(cast: Any) -> list[tuple[str, str]]:
-    """Patterns and dtype names, from one dtype for all or a dict of them."""
+class AsNumpy(NamedTuple):
+    """A cast of every array, that changes values as NumPy does: for functions that stand in for others."""
+
+    dtype: Any
+
+
+Casts = tuple[list[tuple[str, str]], str]
+"""Patterns and dtype names, and what the casts may do to values: ``"checked"``, ``"lossy"``, ``"as_numpy"``."""
+
+
+def casts(cast: Any, lossy: Any = False) -> Casts:
+    """What is cast, from one dtype for all or a dict of them, and whether values may change beyond rounding."""
+    if isinstance(cast, AsNumpy):
+        return [("**", dtype_name(cast.dtype))], "as_numpy"
+    casting = "lossy" if _arguments.flag("lossy", lossy) else "checked"
     if cast is None:
-        return []
+        return [], casting
     if not isinstance(cast, Mapping):
         cast = {"**": cast}
     if not all(isinstance(pattern, str) for pattern in cast):
         raise _arguments.wrong("cast", cast, "a dtype, or a dict of globs over key paths with a dtype for each")
-    return [(pattern, dtype_name(dtype)) for pattern, dtype in cast.items()]
+    return [(pattern, dtype_name(dtype)) for pattern, dtype in cast.items()], casting
 
 
 def dtype_name(dtype: Any) -> str:
@@ -255,9 +270,4 @@ def compression_level(compression: Any) -> int | str | None:
 
 def json_text(metadata: Any) -> str | None:
     """The user's metadata as JSON."""
-    if metadata is None:
-        return None
-    try:
-        return json.dumps(metadata, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgumentError(f"metadata is no JSON: {error}") from None
+    return None if metadata is None else _json.text("metadata", metadata)

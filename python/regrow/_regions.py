@@ -93,6 +93,7 @@ class Reading:
         self,
         native: _native.Checkpoint,
         *,
+        casting: str = "checked",
         verify: bool,
         budget: int | None,
         progress: Progress,
@@ -100,6 +101,7 @@ class Reading:
         stages: Stages,
     ) -> None:
         self._native = native
+        self._casting = casting
         self._verify = verify
         self._budget = BUDGET_DEFAULT_BYTES if budget is None else budget
         self._watch = Watch(progress, "loading")
@@ -144,7 +146,9 @@ class Reading:
                 count += cut.regions_len
         len_bytes = sum(place.len_bytes() for place in places)
         with self.stages.stage("read", len_bytes):
-            arrays = self._native.load_regions(wanted, not self._verify, self._budget // 2, self.watch(len_bytes))
+            arrays = self._native.load_regions(
+                wanted, self._casting, not self._verify, self._budget // 2, self.watch(len_bytes)
+            )
         read = []
         for _, leaf, dtype, cut in places:
             first = firsts[leaf, dtype, cut]
@@ -172,7 +176,7 @@ class Reading:
         if not wanted:
             return []
         filled = _native.load_regions_into(
-            self._native, wanted, outs, not self._verify, self._budget // 2, self.watch(len_bytes)
+            self._native, wanted, outs, self._casting, not self._verify, self._budget // 2, self.watch(len_bytes)
         )
         # The others are read again, and counted then.
         self._done -= sum(place.len_bytes() for place, is_filled in zip(places, filled, strict=True) if not is_filled)

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use regrow::array::{Array, Region, Shape};
 use regrow::engine::Selected;
+use regrow::formats::orbax::json_text;
 use regrow::tree::{Leaf, LeafData, LeafInfo, LeafKind};
 use regrow::{Error, OpenOptions, PublicKey, RegionOptions, SaveReport, VerifyOptions, VerifyReport};
 
@@ -18,7 +19,7 @@ use crate::leaves::{
 };
 use crate::location::LocationIn;
 use crate::memory::{Destinations, Slab};
-use crate::options::{CastsIn, SaveIn, TemplateIn, load_options, save_options, to_template};
+use crate::options::{CastingIn, CastsIn, SaveIn, TemplateIn, load_options, save_options, to_template};
 use crate::regions::{RegionsIn, leaf_regions};
 use crate::safetensors::{MapsOut, maps_out};
 use crate::watch::{WatchIn, watched};
@@ -239,7 +240,7 @@ impl Checkpoint {
 
     #[getter]
     fn metadata(&self) -> Option<String> {
-        self.0.description().custom_metadata.as_ref().map(ToString::to_string)
+        self.0.description().custom_metadata.as_ref().map(json_text::to_text)
     }
 
     #[getter]
@@ -249,7 +250,7 @@ impl Checkpoint {
 
     #[getter]
     fn metrics(&self) -> Option<String> {
-        self.0.description().metrics.as_ref().map(ToString::to_string)
+        self.0.description().metrics.as_ref().map(json_text::to_text)
     }
 
     #[getter]
@@ -327,11 +328,12 @@ impl Checkpoint {
     }
 
     /// Regions of leaves, each as an array of its own.
-    #[pyo3(signature = (wanted, unverified, budget, watch))]
+    #[pyo3(signature = (wanted, casting, unverified, budget, watch))]
     fn load_regions<'py>(
         &self,
         py: Python<'py>,
         wanted: Vec<RegionsIn<'py>>,
+        casting: CastingIn,
         unverified: bool,
         budget: Option<u64>,
         watch: WatchIn,
@@ -339,7 +341,7 @@ impl Checkpoint {
         let wanted = leaf_regions(wanted);
         let elements = wanted.iter().map(|want| want.region.len_elements());
         let arrays = watched(py, watch, elements.fold(0, u64::saturating_add), |monitor| {
-            let options = RegionOptions { unverified, budget_bytes: budget, monitor };
+            let options = RegionOptions { casting: casting.0, unverified, budget_bytes: budget, monitor };
             self.0.load_regions(&wanted, &options)
         })?;
         show_arrays(py, &arrays, |at| {

@@ -110,7 +110,7 @@ pub fn convert(
 type ShareIn = (String, u32, u32);
 
 /// Writer, stored bytes, reused bytes.
-type ShareOut = (u32, u64, u64);
+type ShareOut = (u32, u64, u64, Vec<u32>);
 
 /// A conversion by several processes, which this one has begun.
 #[pyclass(frozen, module = "regrow._native")]
@@ -152,8 +152,12 @@ impl SharedConvert {
         gets_signals: bool,
     ) -> PyResult<(SaveOut, Vec<LossOut>)> {
         let begun = self.taken().ok_or_else(ended).or_raise()?;
-        let share =
-            |(writer, stored_bytes, reused_bytes)| ConvertedShare { writer, stored_bytes, reused_bytes };
+        let share = |(writer, stored_bytes, reused_bytes, changed_leaves)| ConvertedShare {
+            writer,
+            stored_bytes,
+            reused_bytes,
+            changed_leaves,
+        };
         let shares: Vec<ConvertedShare> = shares.into_iter().map(share).collect();
         let report = cancellable(py, gets_signals, &self.monitor, || begun.finish(&shares))?;
         let losses = report.losses.iter().map(loss).collect();
@@ -195,7 +199,7 @@ pub fn convert_share(
         let share = ConvertShare { ticket: &ticket, share, count };
         engine::convert_share(source.to_location()?, target.to_location()?, &options, &share)
     })?;
-    Ok((written.writer, written.stored_bytes, written.reused_bytes))
+    Ok((written.writer, written.stored_bytes, written.reused_bytes, written.changed_leaves))
 }
 
 fn convert_options(save: SaveIn, convert: ConvertIn) -> Result<ConvertOptions> {

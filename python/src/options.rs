@@ -2,9 +2,10 @@
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use regrow::array::Dtype;
+use regrow::array::{Casting, Dtype};
 use regrow::coordination::{Job, SessionOptions};
 use regrow::engine::{Compression, Layout, TemplateLeaf};
+use regrow::formats::orbax::json_text;
 use regrow::location::ToLocation;
 use regrow::tree::{PathPattern, Tree};
 use regrow::{Error, LoadOptions, Monitor, OpenOptions, Result, SaveOptions};
@@ -16,8 +17,23 @@ use crate::error::OrRaise;
 use crate::gather::TemplateLeaves;
 use crate::location::LocationIn;
 
-/// Patterns and names of dtypes.
-pub type CastsIn = Vec<(String, String)>;
+/// Patterns and names of dtypes, and what the casts may do to values.
+pub type CastsIn = (Vec<(String, String)>, CastingIn);
+
+/// `"checked"`, `"lossy"` or `"as_numpy"`.
+pub struct CastingIn(pub Casting);
+
+impl FromPyObject<'_, '_> for CastingIn {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        Ok(Self(match value.extract::<&str>()? {
+            "lossy" => Casting::Lossy,
+            "as_numpy" => Casting::AsNumpy,
+            _ => Casting::Checked,
+        }))
+    }
+}
 
 /// What a save may replace: nothing or a checkpoint, or `"any file"`, as functions do that stand in for others.
 #[derive(FromPyObject)]
@@ -58,7 +74,7 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
     let (
         overwrite,
         durable,
-        casts,
+        (casts, CastingIn(casting)),
         compression,
         metadata,
         (seal, parity),
@@ -91,6 +107,7 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
         replace_any_file,
         not_durable: !durable,
         cast: to_casts(casts)?,
+        casting,
         compression,
         custom_metadata,
         seal,
@@ -115,8 +132,8 @@ pub fn to_job((coordinator, wait): JobIn) -> Result<Job> {
 }
 
 fn to_metadata(text: &str) -> Result<Value> {
-    serde_json::from_str(text)
-        .map_err(|error| Error::invalid(format!("metadata is no JSON that can be stored: {error}")))
+    json_text::parse(text.as_bytes())
+        .map_err(|error| Error::invalid(format!("metadata is no JSON that can be stored: {}", error.what())))
 }
 
 /// The members of metadata that have to be an object.
@@ -139,7 +156,7 @@ pub fn to_layout(name: &str, options: &str) -> Result<Layout> {
 /// The options of a load; opening has happened before.
 pub fn load_options(
     only: &[String],
-    casts: CastsIn,
+    (casts, CastingIn(casting)): CastsIn,
     template: Option<Tree<TemplateLeaf>>,
     partial: bool,
     unverified: bool,
@@ -150,6 +167,7 @@ pub fn load_options(
         open: OpenOptions::default(),
         only: only.iter().map(|text| PathPattern::new(text)).collect::<Result<_>>()?,
         cast: to_casts(casts)?,
+        casting,
         template,
         partial,
         unverified,
@@ -167,6 +185,6 @@ pub fn to_template((structure, leaves, skips): TemplateIn<'_>) -> PyResult<Tree<
     structure.tree().with_leaves(leaves.leaves(&skips)).or_raise()
 }
 
-fn to_casts(casts: CastsIn) -> Result<Vec<(PathPattern, Dtype)>> {
+fn to_casts(casts: Vec<(String, String)>) -> Result<Vec<(PathPattern, Dtype)>> {
     casts.into_iter().map(|(pattern, dtype)| Ok((PathPattern::new(&pattern)?, dtype.parse()?))).collect()
 }

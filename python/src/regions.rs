@@ -8,6 +8,7 @@ use regrow::{LeafRegion, RegionOptions};
 use crate::checkpoint::Checkpoint;
 use crate::error::OrRaise;
 use crate::memory::Destinations;
+use crate::options::CastingIn;
 use crate::watch::{WatchIn, watched};
 
 /// Regions of a leaf.
@@ -40,12 +41,13 @@ pub fn leaf_regions(wanted: Vec<RegionsIn<'_>>) -> Vec<LeafRegion> {
 /// Reads regions into arrays, one for each; says which of them were filled. Those that are not contiguous, cannot be
 /// written to, or share memory with another one are left as they are, and their regions are not read.
 #[pyfunction]
-#[pyo3(signature = (checkpoint, wanted, outs, unverified, budget, watch))]
+#[pyo3(signature = (checkpoint, wanted, outs, casting, unverified, budget, watch))]
 pub fn load_regions_into<'py>(
     py: Python<'py>,
     checkpoint: PyRef<'py, Checkpoint>,
     wanted: Vec<RegionsIn<'py>>,
     outs: Vec<Bound<'py, PyUntypedArray>>,
+    casting: CastingIn,
     unverified: bool,
     budget: Option<u64>,
     watch: WatchIn,
@@ -61,7 +63,7 @@ pub fn load_regions_into<'py>(
         checkpoint.load_regions_into(
             &wanted,
             bytes,
-            &RegionOptions { unverified, budget_bytes: budget, monitor },
+            &RegionOptions { casting: casting.0, unverified, budget_bytes: budget, monitor },
         )
     })?;
     Ok(filled)

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use regrow::ErrorKind;
 use regrow::error::{Error, Result};
+use regrow::formats::orbax::json_text;
 use regrow::location::ToLocation;
 use regrow::manager::{self, BestMode, DeleteOptions, Deleted, Deletion, Keep, Moment, SaveWhen, StepList};
 use regrow::manager::{StepName, StepNames, TidyOptions};
@@ -338,7 +339,7 @@ fn names(forms: Vec<(Option<String>, Option<usize>)>) -> Result<StepNames> {
 }
 
 fn step_out(step: manager::Step) -> PyResult<StepOut> {
-    let text = |members: Map<String, Value>| Value::Object(members).to_string();
+    let text = |members: Map<String, Value>| json_text::to_text(&Value::Object(members));
     let place = Location::of(step.location);
     Ok((step.number, step.name, place, step.seconds, text(step.metrics), text(step.custom_metadata)))
 }

@@ -18,6 +18,7 @@ from .._checkpoint import Checkpoint, Leaf
 from .._collector import Paused
 from .._duck import is_a
 from .._open import open as open_checkpoint
+from .._options import AsNumpy
 from .._single_replica import SingleReplica
 from . import _leaf_args, _replicas, metadata
 from ._errors import NoStructureError, StructureError, as_orbax
@@ -261,8 +262,9 @@ def _read(
         like = jax.tree_util.tree_unflatten(stored.structure, likes)
         reads = _replicas.of_round(replica, (wish.like for _, wish in chosen.values()))
         with as_orbax():
+            as_numpy = None if cast is None else AsNumpy(cast)
             loaded = stored.checkpoint.load(
-                like, cast=cast, pad_or_truncate=resized, progress=False, single_replica=reads
+                like, cast=as_numpy, pad_or_truncate=resized, progress=False, single_replica=reads
             )
         flat = jax.tree_util.tree_leaves(loaded, is_leaf=is_empty_node)
         for source, value in zip(stored.order, flat, strict=True):

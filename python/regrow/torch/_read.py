@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .. import _native, _torch
+from .. import _native, _options, _torch
 from .._dtypes import DTYPES
 from .._errors import MismatchError, UnsupportedError
 from .._leaves import JAX_ARRAY, NUMPY_ARRAY, LoadedLeaves, from_native
@@ -281,7 +281,7 @@ class Opened:
         others = leaves - set(self._tensor_dtypes)
         unread = [leaf for leaf in self._places if leaf not in others]
         structure, columns = self._native.load(
-            *([], [], None, False, not asked.verify, False, asked.budget),
+            *([], _options.casts(None), None, False, not asked.verify, False, asked.budget),
             reading.watch(sum(map(self._len_bytes, others))),
             unread,
         )

@@ -57,7 +57,7 @@ pub struct Convert {
     /// Give another shape, after the transpose; one -1 is inferred: `**/qkv=3,-1,64`.
     #[arg(long, value_name = "GLOB=SHAPE")]
     reshape: Vec<String>,
-    /// Convert also what the target cannot hold as it is, and list it.
+    /// Convert also what the target cannot hold as it is, and values that a cast changes beyond rounding; list both.
     #[arg(long)]
     lossy: bool,
     /// Convert what is intact in a damaged checkpoint. All of it is verified first; each lost leaf is listed on stderr, with

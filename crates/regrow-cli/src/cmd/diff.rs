@@ -166,15 +166,16 @@ impl Diff {
     }
 }
 
-const COLUMNS: [Align; 9] = {
+const COLUMNS: [Align; 10] = {
     use Align::{Left, Right};
-    [Left, Left, Left, Left, Right, Right, Right, Right, Right]
+    [Left, Left, Left, Left, Right, Right, Right, Right, Right, Right]
 };
 
-fn table(leaves: &[&LeafDiff]) -> Table<9> {
+fn table(leaves: &[&LeafDiff]) -> Table<10> {
     let mut table = Table::new();
     table.titles([
-        "STATUS", "KEY PATH", "DTYPE", "SHAPE", "DIFFER", "MAX ABS", "MAX REL", "MAX ULP", "COSINE",
+        "STATUS", "KEY PATH", "DTYPE", "SHAPE", "DIFFER", "NAN/INF", "MAX ABS", "MAX REL", "MAX ULP",
+        "COSINE",
     ]);
     for leaf in leaves {
         let tint = match leaf.status {
@@ -187,10 +188,12 @@ fn table(leaves: &[&LeafDiff]) -> Table<9> {
         table.cell(both(leaf, |info| dtype_text(info).into_owned()));
         table.cell(both(leaf, |info| info.shape.to_string()));
         let Some(distance) = &leaf.distance else {
-            (0..5).for_each(|_| table.cell("-"));
+            (0..6).for_each(|_| table.cell("-"));
             continue;
         };
         table.cell(format_args!("{} of {}", distance.differing_count(), distance.count()));
+        // Pairs that have no distance: the columns behind are of the others alone.
+        table.cell(or_none(Some(distance.incomparable_count()).filter(|&count| count > 0)));
         table.cell(or_none(distance.max_abs().map(number)));
         table.cell(or_none(distance.max_relative().map(number)));
         table.cell(or_none(distance.max_ulp()));

@@ -45,17 +45,26 @@ fn the_same_is_0_and_a_difference_is_1() {
     assert_eq!(
         lines[1..],
         [
-            "STATUS  KEY PATH  DTYPE    SHAPE  DIFFER  MAX ABS  MAX REL  MAX ULP    COSINE",
-            "values  0         float32  [3]    1 of 3  5.00e-1  1.11e-1  1048576  0.998821",
+            "STATUS  KEY PATH  DTYPE    SHAPE  DIFFER  NAN/INF  MAX ABS  MAX REL  MAX ULP    COSINE",
+            "values  0         float32  [3]    1 of 3        -  5.00e-1  1.11e-1  1048576  0.998821",
         ]
     );
     assert_eq!(run.stderr, "note: . is list in A and tuple in B\n");
     assert_eq!(regrow(["diff", "--quiet", text(&a), text(&b)]).stdout, "");
     let all = regrow(["diff", "--all", text(&a), text(&b)]);
     assert!(
-        all.stdout.contains("equal   1         float32  [3]    0 of 3        0        0        0         -"),
+        all.stdout.contains(
+            "equal   1         float32  [3]    0 of 3        -        0        0        0         -"
+        ),
         "{all:?}"
     );
+}
+
+#[test]
+fn what_has_no_distance_is_counted_in_the_table() {
+    let (_folder, a, b) = pair([1.0, f32::INFINITY, f32::NAN]);
+    let run = regrow(["diff", text(&a), text(&b)]);
+    assert!(run.stdout.contains("values  0         float32  [3]    2 of 3        2        0"), "{run:?}");
 }
 
 #[test]

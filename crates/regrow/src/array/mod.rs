@@ -9,7 +9,7 @@
 //! | [`Shape`], [`Region`] | the extent of an array; a hyper-rectangle inside one |
 //! | [`Array`] | dtype, shape, strides and shared bytes; or, deferred, an [`ArraySource`] to read them from |
 //! | [`Shards`] | an array in pieces that lie apart, some of them in other processes |
-//! | [`cast_bytes`] | casts between any two dtypes; [`is_lossless`] says which keep every value |
+//! | [`cast_bytes`], [`cast_checked`] | casts between any two dtypes, and whether they keep every value; [`is_lossless`] says which keep every value |
 //! | [`Stats`], [`Histogram`] | bounds, mean, deviation, norm, counts and distribution of an array that comes in pieces |
 //! | [`Distance`], [`Tolerance`] | how far two arrays are apart, and how far they may be |
 //! | [`copy_region`] | moves a hyper-rectangle between two arrays |
@@ -28,7 +28,8 @@ mod stats;
 mod strided;
 mod transform;
 
-pub use cast::cast_bytes;
+pub(crate) use cast::is_same_kind;
+pub use cast::{Casting, cast_bytes, cast_checked};
 pub use distance::{Distance, Tolerance, Worst};
 pub use dtype::{Dtype, DtypeClass};
 pub use histogram::Histogram;
@@ -39,4 +40,4 @@ pub use shards::{Shard, Shards};
 pub(crate) use shards::{chunk_counts, chunk_starts};
 pub use stats::Stats;
 pub use strided::{Array, ArraySource, copy_region};
-pub(crate) use transform::transposed;
+pub(crate) use transform::{Losses, transposed};

@@ -80,6 +80,19 @@ impl SmallFloat {
         self.decode(self.largest_code() as u8)
     }
 
+    /// The magnitude from which on finite values no longer round to a value of the format.
+    pub(super) fn rounded_end(self) -> f64 {
+        match self.top {
+            // Others say by infinity or NaN that a value is too large.
+            Top::Finite => {
+                let largest = f64::from(self.largest());
+                let below = f64::from(self.decode(self.largest_code() as u8 - 1));
+                largest + (largest - below) / 2.0
+            }
+            _ => f64::INFINITY,
+        }
+    }
+
     /// The value of a pattern; bits above the format's own are ignored. Exact.
     pub(super) fn decode(self, pattern: u8) -> f32 {
         if self.top == Top::Scale {

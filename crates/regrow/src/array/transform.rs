@@ -1,12 +1,14 @@
 //! Arrays seen as another dtype, with other axes, in another shape: read through, never copied as a whole.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::runs::for_each_box;
-use super::{Array, ArraySource, Dtype, Region, Shape, cast_bytes};
+use super::{Array, ArraySource, Casting, Dtype, Region, Shape, cast_bytes, cast_checked};
 use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};
 use crate::text::counted;
+use crate::tree::KeyPath;
 
 /// Most bytes that a transposed array keeps of itself.
 const BAND_LEN_BYTES: u64 = 16 << 20;
@@ -15,15 +17,21 @@ const BAND_LEN_BYTES: u64 = 16 << 20;
 const CAST_PIECE_LEN_BYTES: usize = 1 << 20;
 
 impl Array {
-    /// This array in another dtype; each element is cast when it is read.
+    /// This array in another dtype; each element is cast when it is read, as by [`cast_checked`](super::cast_checked).
     ///
     /// # Errors
     /// `InvalidArgument` if no memory could count its bytes.
     pub fn cast(&self, to: Dtype) -> Result<Self> {
+        self.cast_as(to, Losses::Refused(None))
+    }
+
+    /// The same, with a say in what becomes of values that change beyond rounding.
+    pub(crate) fn cast_as(&self, to: Dtype, losses: Losses) -> Result<Self> {
         if self.dtype() == to {
             return Ok(self.clone());
         }
-        Self::deferred(to, self.shape().clone(), Arc::new(Cast { inner: self.clone(), to }))
+        let source = Cast { inner: self.clone(), to, losses };
+        Self::deferred(to, self.shape().clone(), Arc::new(source))
     }
 
     /// This array in another shape, its elements in the same C order.
@@ -83,13 +91,50 @@ pub(crate) fn transposed(shape: &Shape, axes: &[usize]) -> Result<Shape> {
     Shape::new(dims)
 }
 
+/// What becomes of values that a cast changes beyond rounding.
+#[derive(Debug, Clone)]
+pub(crate) enum Losses {
+    /// They are errors when they are read, of that leaf.
+    Refused(Option<KeyPath>),
+    /// They change, and the flag says so.
+    Noted(Arc<AtomicBool>),
+}
+
+impl Losses {
+    /// Those of a leaf.
+    pub fn of(casting: Casting, path: &KeyPath) -> Self {
+        match casting {
+            Casting::Checked => Self::Refused(Some(path.clone())),
+            Casting::Lossy | Casting::AsNumpy => Self::Noted(Arc::default()),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Cast {
     inner: Array,
     to: Dtype,
+    losses: Losses,
 }
 
 impl Cast {
+    fn cast(&self, src: &[u8], out: &mut [u8]) -> Result<()> {
+        match &self.losses {
+            Losses::Refused(leaf) => {
+                cast_checked(src, self.inner.dtype(), self.to, out).map_err(|error| match leaf {
+                    Some(leaf) => error.at_leaf(leaf),
+                    None => error,
+                })
+            }
+            Losses::Noted(is_lossy) => {
+                if !cast_bytes(src, self.inner.dtype(), self.to, out)? {
+                    is_lossy.store(true, Ordering::Relaxed);
+                }
+                Ok(())
+            }
+        }
+    }
+
     /// Casts whole elements that lie one after another.
     fn read_elements(&self, first: u64, out: &mut [u8]) -> Result<()> {
         let (from_size, to_size) = (self.inner.dtype().size_bytes(), self.to.size_bytes());
@@ -100,7 +145,7 @@ impl Cast {
             let count = piece.len() / to_size;
             let raw = room.get_mut(..count * from_size).unwrap_or_default();
             self.inner.copy_c_order(at * from_size as u64, raw)?;
-            cast_bytes(raw, self.inner.dtype(), self.to, piece)?;
+            self.cast(raw, piece)?;
             at += count as u64;
         }
         Ok(())
@@ -126,7 +171,7 @@ impl ArraySource for Cast {
     fn read_region(&self, region: &Region, out: &mut [u8]) -> Result<()> {
         let mut raw = work_space(region.shape().len_bytes(self.inner.dtype())?)?;
         self.inner.copy_region_c_order(region, &mut raw)?;
-        cast_bytes(&raw, self.inner.dtype(), self.to, out)
+        self.cast(&raw, out)
     }
 
     fn kept_len_bytes(&self) -> u64 {

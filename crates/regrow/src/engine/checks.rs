@@ -1,9 +1,11 @@
 //! What a save is asked, and cannot do: known before anything is written, whether one process saves or several.
 
+use super::casts::check_casts;
 use super::patterns::check_patterns;
 use super::retry::Retries;
 use super::side_files::take_from_files;
 use super::{AboutCheckpoint, Compression, Layout, SaveOptions, replace};
+use crate::array::{Array, Dtype};
 use crate::error::{Error, Result};
 use crate::formats::Format;
 use crate::formats::refusals::Refusals;
@@ -78,7 +80,10 @@ pub(super) fn check_rules(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()
         _ => &[],
     };
     let patterns = options.cast.iter().map(|rule| &rule.0).chain(per_leaf.iter().map(|rule| &rule.0));
-    check_patterns(tree, patterns)
+    check_patterns(tree, patterns)?;
+    check_casts(tree, &options.cast, options.casting, |leaf| {
+        (leaf.kind.clone(), leaf.as_array().map_or(Dtype::UInt8, Array::dtype))
+    })
 }
 
 /// Options that the layout has no use for are refused: whoever set them expects something of them.

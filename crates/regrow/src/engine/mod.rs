@@ -41,6 +41,7 @@
 mod arena;
 mod background;
 mod bands;
+mod casts;
 mod checks;
 mod convert;
 mod copy;

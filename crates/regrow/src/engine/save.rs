@@ -9,7 +9,7 @@ use super::checks::{
 use super::side_files::SideFiles;
 use super::together::save_together;
 use super::{Layout, SaveOptions, SaveReport, replace};
-use crate::array::Array;
+use crate::array::{Array, Losses};
 use crate::error::{Result, ResultExt};
 use crate::location::{Location, ToLocation};
 use crate::storage::Target;
@@ -123,9 +123,8 @@ pub(super) fn data_len_bytes(tree: &Tree<Leaf>, options: &SaveOptions) -> u64 {
     }
     let len_bytes = |(path, leaf): (KeyPath, &Leaf)| {
         let array = leaf.as_array()?;
-        let cast = options.cast.iter().find(|(pattern, _)| pattern.matches(&path));
-        match cast.filter(|_| leaf.kind.is_castable()) {
-            Some((_, to)) => array.shape().len_bytes(*to).ok(),
+        match options.cast_for(&path, &leaf.kind, array.dtype()) {
+            Some(to) => array.shape().len_bytes(to).ok(),
             None => Some(array.len_bytes()),
         }
     };
@@ -163,13 +162,11 @@ pub(super) fn as_written<'a>(tree: &'a Tree<Leaf>, options: &SaveOptions) -> Res
 /// The tree with its leaves cast as asked, each when it is written.
 fn cast_leaves(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Tree<Leaf>> {
     tree.try_map(|path, leaf| {
-        let cast = options.cast.iter().find(|(pattern, _)| pattern.matches(path));
-        let data = match (&leaf.data, cast) {
-            (LeafData::Array(array), Some((_, to))) if leaf.kind.is_castable() => {
-                LeafData::Array(array.cast(*to).at_leaf(path)?)
-            }
-            (data, _) => data.clone(),
-        };
+        let cast = leaf.as_array().and_then(|array| {
+            let to = options.cast_for(path, &leaf.kind, array.dtype())?;
+            Some(array.cast_as(to, Losses::of(options.casting, path)).at_leaf(path))
+        });
+        let data = cast.transpose()?.map_or_else(|| leaf.data.clone(), LeafData::Array);
         Ok(Leaf { data, ..leaf.clone() })
     })
 }

@@ -14,7 +14,7 @@ use crate::tree::{KeyPath, LeafInfo, LeafKind, Node, NodeKind, Tree};
 
 /// For each leaf of the template the stored leaf that goes there; `None` for those to be skipped.
 ///
-/// Leaves for which `casts` says true may differ in dtype. With `partial`, stored leaves that the template
+/// Stored leaves for which `is_cast` says true may differ in dtype. With `partial`, stored leaves that the template
 /// lacks are no difference. Placeholders that nobody is going to read may be anything. With `by_names` the stored tree is a
 /// guess: the keys with dots between them decide, which is what the arrays are called.
 ///
@@ -25,7 +25,7 @@ pub(super) fn match_template(
     template: &Tree<TemplateLeaf>,
     partial: bool,
     by_names: bool,
-    casts: impl Fn(&KeyPath) -> bool,
+    is_cast: impl Fn(usize) -> bool,
     is_unread: impl Fn(usize) -> bool,
 ) -> Result<Vec<Option<usize>>> {
     if fits_as_it_is(stored, template) {
@@ -79,7 +79,7 @@ pub(super) fn match_template(
                 }
                 if let Some(dtype) = want.dtype
                     && dtype != info.dtype
-                    && !casts(&path)
+                    && !found.is_some_and(&is_cast)
                 {
                     differences.push(format!("dtype     {path}: template {dtype}, stored {}", info.dtype));
                 }

@@ -83,5 +83,5 @@ impl Checkpoint {
 
 fn fit(options: &LoadOptions) -> Fit {
     let keep_missing = !options.only.is_empty();
-    Fit { partial: options.partial, cast: options.cast_to_fields, keep_missing }
+    Fit { partial: options.partial, cast: options.cast_to_fields, casting: options.casting, keep_missing }
 }

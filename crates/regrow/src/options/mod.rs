@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::array::{Dtype, Shape};
+use crate::array::{Casting, Dtype, Shape};
 use crate::coordination::Job;
 use crate::error::{Error, Result};
 use crate::location::Location;
@@ -13,6 +13,7 @@ use crate::parity::ParityRatio;
 use crate::signature::PublicKey;
 use crate::tree::{PathPattern, Tree};
 
+mod casts;
 mod equinox;
 mod flax;
 mod npy;
@@ -22,6 +23,7 @@ mod safetensors;
 mod suffixes;
 mod trak;
 
+pub(crate) use casts::{CastPattern, cast_for};
 pub use equinox::EquinoxOptions;
 pub use flax::{CHUNK_LEN_MAX_BYTES, FlaxOptions};
 pub use npy::{Form, NpyOptions};
@@ -82,13 +84,16 @@ pub struct LoadOptions {
     /// Only leaves that one of these matches; all if empty. Others vanish from dicts and become placeholders
     /// in sequences.
     pub only: Vec<PathPattern>,
-    /// Casts: the first pattern that matches a leaf decides. A pattern that matches nothing is an error, as in `only`.
+    /// Casts: the first pattern that is for a leaf decides ([`Casting`]). One that is for no leaf is an error; but `**`
+    /// is for whatever leaves there are.
     pub cast: Vec<(PathPattern, Dtype)>,
+    /// What the casts may do to values.
+    pub casting: Casting,
     /// What to restore into; strict: all mismatches of name, shape and dtype are one error.
     pub template: Option<Tree<TemplateLeaf>>,
     /// With a template or into a Rust value: leave out what it has not, instead of an error.
     pub partial: bool,
-    /// Into a Rust value: cast arrays and numbers to the dtypes of its fields, also where that loses digits.
+    /// Into a Rust value: cast arrays and numbers to the dtypes of its fields, also where that rounds floats.
     pub cast_to_fields: bool,
     /// Leaves, by their positions in the checkpoint, that come without data: their parts are read by
     /// [`load_regions`](crate::Checkpoint::load_regions).
@@ -111,6 +116,8 @@ pub struct LoadOptions {
 /// How to load regions of leaves.
 #[derive(Debug, Clone, Default)]
 pub struct RegionOptions {
+    /// What casts to the dtypes of regions may do to values.
+    pub casting: Casting,
     /// Do not check data against checksums. Never the default.
     pub unverified: bool,
     /// Extra memory beyond the result itself, in bytes; 64 MiB if `None`.
@@ -139,9 +146,11 @@ pub struct SaveOptions {
     pub parity: Option<ParityRatio>,
     /// Skip syncing to disk: faster, and a power cut may cost the checkpoint.
     pub not_durable: bool,
-    /// Casts: the first pattern that matches a leaf decides. Lossy ones happen, since they were asked for. A pattern
-    /// that matches nothing is an error.
+    /// Casts: the first pattern that is for a leaf decides ([`Casting`]). One that is for no leaf is an error; but `**`
+    /// is for whatever leaves there are.
     pub cast: Vec<(PathPattern, Dtype)>,
+    /// What the casts may do to values.
+    pub casting: Casting,
     /// Compression of array data; the layout's own default if `None`.
     pub compression: Option<Compression>,
     /// The user's own metadata: any JSON value.

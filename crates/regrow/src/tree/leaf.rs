@@ -39,6 +39,9 @@ pub enum LeafKind {
     Unknown(Arc<str>),
 }
 
+/// How the name of the unknown type of an integer beyond 64 bits begins; its digits follow. JSON documents have such.
+pub(crate) const BIG_INTEGER: &str = "int ";
+
 impl LeafKind {
     /// A lower-case name for tables and JSON: `jax_array`, `scalar`, ...
     pub fn name(&self) -> &'static str {

@@ -28,6 +28,7 @@ mod siblings;
 
 pub use handler::{AnyLeaf, LeafHandler, LeafRegistry};
 pub use key::{Key, KeyPath};
+pub(crate) use leaf::BIG_INTEGER;
 pub use leaf::{Leaf, LeafData, LeafInfo, LeafKind, Scalar};
 pub use names::LeafNames;
 pub use node::{Node, NodeKind, Tree, TreeBuilder};

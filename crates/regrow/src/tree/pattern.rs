@@ -17,6 +17,8 @@ pub struct PathPattern {
     below: GlobMatcher,
     text: String,
     printed: String,
+    /// Whether it has no wildcard.
+    is_plain: bool,
 }
 
 impl TryFrom<String> for PathPattern {
@@ -48,7 +50,8 @@ impl PathPattern {
         let glob: String = glob.collect();
         match (build(&glob), build(&format!("{glob}/**"))) {
             (Ok(matcher), Ok(below)) => {
-                Ok(Self { matcher, below, printed: printable(text).into_owned(), text: text.to_owned() })
+                let printed = printable(text).into_owned();
+                Ok(Self { matcher, below, printed, is_plain: is_plain(text), text: text.to_owned() })
             }
             (Err(error), _) | (_, Err(error)) => {
                 Err(Error::invalid(format!("{text:?} is no pattern: {}", error.kind()))
@@ -63,10 +66,29 @@ impl PathPattern {
         self.matcher.is_match(&text) || self.below.is_match(&text) || text == self.printed
     }
 
+    /// Whether it is this path, whole and without wildcards.
+    pub fn is_path_of(&self, path: &KeyPath) -> bool {
+        let text = path.to_string();
+        text == self.printed || self.is_plain && self.matcher.is_match(&text)
+    }
+
     /// The pattern as it was written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
+}
+
+/// Whether a glob has no special characters but backslashes.
+fn is_plain(glob: &str) -> bool {
+    let mut chars = glob.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => drop(chars.next()),
+            '*' | '?' | '[' | '{' => return false,
+            _ => {}
+        }
+    }
+    true
 }
 
 #[cfg(test)]

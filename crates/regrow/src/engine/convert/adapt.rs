@@ -1,6 +1,7 @@
 //! What becomes of each leaf in the target layout: it stays as it is, becomes the nearest thing, or is left out.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use super::rename::{self, Part};
 use super::{ConvertOptions, ConvertPlan, Draft, PlannedLeaf};
@@ -100,8 +101,9 @@ pub(super) fn plan(
         checkpoint.description().custom_metadata.clone().filter(|_| format.holds_metadata(&options.save));
     let metadata = options.save.custom_metadata.clone().or(own);
     let source = checkpoint.location().clone();
+    let is_lossy = tree.leaves().iter().map(|draft| Arc::clone(&draft.is_lossy)).collect();
     let tree = tree.map(|draft| draft.leaf);
-    Ok(ConvertPlan { leaves, losses, damage: Vec::new(), source, tree, metadata })
+    Ok(ConvertPlan { leaves, losses, damage: Vec::new(), source, tree, is_lossy, metadata })
 }
 
 /// Whether it stands for a leaf that the source has lost.

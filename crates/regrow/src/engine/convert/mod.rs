@@ -13,11 +13,12 @@
 //! the budget; a leaf that is not linked is then read a second time.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::retry::Retries;
 use super::save::check_save;
 use super::{Checkpoint, Intact, OpenOptions, SaveOptions, SaveReport, save_with};
-use crate::array::{Array, Shape, transposed};
+use crate::array::{Array, Losses, Shape, transposed};
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::{Loss, LossKind, ReaderExt};
 use crate::location::{Location, ToLocation};
@@ -83,6 +84,8 @@ pub struct ConvertPlan {
     /// Where it comes from.
     source: Location,
     tree: Tree<Leaf>,
+    /// Of each leaf of the tree, whether its cast has changed a value beyond rounding.
+    is_lossy: Vec<Arc<AtomicBool>>,
     /// The checkpoint's own metadata, where the target has a place for it.
     metadata: Option<serde_json::Value>,
 }
@@ -164,6 +167,7 @@ impl Checkpoint {
         to: KeyPath,
         options: &ConvertOptions,
     ) -> Result<Draft> {
+        let is_lossy = Arc::default();
         let axes = first(&options.transpose, from);
         let dims = first(&options.reshape, from);
         axes.map_or(Ok(()), |_| only_arrays(info, "transpose"))?;
@@ -185,9 +189,12 @@ impl Checkpoint {
                 if let Some((_, dims)) = dims {
                     array = array.reshape(infer(array.shape(), dims)?)?;
                 }
-                if let Some((_, dtype)) = first(&options.save.cast, from).filter(|_| info.kind.is_castable())
-                {
-                    array = array.cast(*dtype)?;
+                if let Some(dtype) = options.save.cast_for(from, &info.kind, info.dtype) {
+                    let losses = match options.lossy {
+                        false => Losses::Refused(Some(from.clone())),
+                        true => Losses::Noted(Arc::clone(&is_lossy)),
+                    };
+                    array = array.cast_as(dtype, losses)?;
                 }
                 LeafData::Array(array)
             }
@@ -206,7 +213,7 @@ impl Checkpoint {
             ..info.clone()
         };
         let leaf = Leaf { kind: info.kind.clone(), data, sharding: info.sharding.clone() };
-        Ok(Draft { from: from.clone(), to, source: info.clone(), target, leaf })
+        Ok(Draft { from: from.clone(), to, source: info.clone(), target, leaf, is_lossy })
     }
 }
 
@@ -218,6 +225,8 @@ struct Draft {
     source: LeafInfo,
     target: LeafInfo,
     leaf: Leaf,
+    /// Set when its cast has changed a value beyond rounding, which was allowed.
+    is_lossy: Arc<AtomicBool>,
 }
 
 impl ConvertPlan {
@@ -240,7 +249,27 @@ impl ConvertPlan {
         let target = target.to_location()?;
         let save_options = self.admit(&target, options)?;
         let save = save_with(target, &self.tree, &save_options)?;
-        Ok(ConvertReport { save, losses: self.losses, damage: self.damage })
+        let changed = self.changed_leaves();
+        Ok(ConvertReport { save, losses: self.losses_with(&changed), damage: self.damage })
+    }
+
+    /// The leaves, by their positions in the tree, of which a cast has changed a value beyond rounding.
+    fn changed_leaves(&self) -> Vec<u32> {
+        let flags = self.is_lossy.iter().zip(0..);
+        flags.filter(|(flag, _)| flag.load(Ordering::Relaxed)).map(|(_, leaf)| leaf).collect()
+    }
+
+    /// All losses, with those of casts that were found when the data were read.
+    fn losses_with(&self, changed: &[u32]) -> Vec<Loss> {
+        let casts = changed.iter().filter_map(|&leaf| self.leaves.get(leaf as usize)).map(|leaf| Loss {
+            kind: LossKind::Value,
+            path: leaf.to.clone().unwrap_or_default(),
+            what: format!(
+                "the cast from {} to {} changed values beyond rounding",
+                leaf.source.dtype, leaf.target.dtype
+            ),
+        });
+        casts.chain(self.losses.iter().cloned()).collect()
     }
 
     /// Refuses what would be lost; how to save otherwise.

@@ -6,12 +6,11 @@
 use super::rename::{self, Item, Part};
 use super::{ConvertOptions, rename::rename};
 use crate::engine::Checkpoint;
+use crate::engine::casts::{described, is_for_all, no_effect};
 use crate::engine::patterns::no_leaf_matches;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::options::{CastPattern, cast_for};
 use crate::tree::{LeafInfo, PathPattern, Tree};
-
-/// The most items that one error names.
-const NAMED_MAX: usize = 5;
 
 /// The chosen leaves under their new paths, by their positions in the source. With `only`, `None` and empty
 /// containers that it does not match are left out as leaves are.
@@ -34,8 +33,8 @@ pub(super) fn select(checkpoint: &Checkpoint, options: &ConvertOptions) -> Resul
     if !missing.is_empty() {
         return Err(no_leaf_matches(&missing, checkpoint.paths()).in_file(checkpoint.path()));
     }
-    for (what, pattern) in changes(options) {
-        check_effect(what, pattern, &items, tree.leaves())?;
+    for (rule, pattern) in changes(options) {
+        check_effect(rule, pattern, &items, tree.leaves(), options)?;
     }
     match only.is_empty() && renames.is_empty() {
         true => tree.with_leaves((0..tree.len()).collect()),
@@ -43,11 +42,20 @@ pub(super) fn select(checkpoint: &Checkpoint, options: &ConvertOptions) -> Resul
     }
 }
 
-/// The patterns of all rules that change a leaf.
-fn changes(options: &ConvertOptions) -> impl Iterator<Item = (&'static str, &PathPattern)> {
-    let transpose = options.transpose.iter().map(|rule| ("transpose", &rule.0));
-    let reshape = options.reshape.iter().map(|rule| ("reshape", &rule.0));
-    transpose.chain(reshape).chain(options.save.cast.iter().map(|rule| ("cast", &rule.0)))
+/// What a rule does to a leaf.
+#[derive(Clone, Copy)]
+enum Change<'a> {
+    Transpose,
+    Reshape,
+    Cast(&'a CastPattern),
+}
+
+/// All rules that change a leaf, and their patterns.
+fn changes(options: &ConvertOptions) -> impl Iterator<Item = (Change<'_>, &PathPattern)> {
+    let transpose = options.transpose.iter().map(|rule| (Change::Transpose, &rule.0));
+    let reshape = options.reshape.iter().map(|rule| (Change::Reshape, &rule.0));
+    let cast = options.save.cast.iter().map(|rule| (Change::Cast(rule), &rule.0));
+    transpose.chain(reshape).chain(cast)
 }
 
 fn unmatched<'a>(patterns: impl Iterator<Item = &'a PathPattern>, items: &[Item]) -> Vec<&'a PathPattern> {
@@ -56,31 +64,39 @@ fn unmatched<'a>(patterns: impl Iterator<Item = &'a PathPattern>, items: &[Item]
 
 /// Errs if nothing that the pattern matches can be changed like this. Of leaves without axes, a transpose and a
 /// reshape say more themselves.
-fn check_effect(what: &str, pattern: &PathPattern, items: &[Item], leaves: &[LeafInfo]) -> Result<()> {
+fn check_effect(
+    change: Change<'_>,
+    pattern: &PathPattern,
+    items: &[Item],
+    leaves: &[LeafInfo],
+    options: &ConvertOptions,
+) -> Result<()> {
     let info = |item: &Item| match &item.part {
         Part::Leaf(leaf) => leaves.get(*leaf),
         Part::Empty(_) => None,
     };
+    let is_changed = |item: &Item| match (change, info(item)) {
+        (_, None) => false,
+        (Change::Cast(rule), Some(info)) => {
+            let rule = std::slice::from_ref(rule);
+            cast_for(rule, options.save.casting, &item.path, &info.kind, info.dtype).is_some()
+        }
+        (Change::Transpose | Change::Reshape, Some(_)) => true,
+    };
     let matched = || items.iter().filter(|item| pattern.matches(&item.path));
-    if matched().filter_map(info).any(|info| what != "cast" || info.kind.is_castable()) {
+    let (what, is_idle) = match change {
+        Change::Transpose => ("transpose", false),
+        Change::Reshape => ("reshape", false),
+        Change::Cast(_) => ("cast", is_for_all(pattern)),
+    };
+    if is_idle || matched().any(is_changed) {
         return Ok(());
     }
-    let mut named: Vec<String> = matched()
-        .take(NAMED_MAX)
-        .map(|item| match info(item) {
-            Some(info) => format!("{} ({})", item.path, info.kind.name()),
-            None => item.name(),
-        })
-        .collect();
-    if matched().nth(NAMED_MAX).is_some() {
-        named.push("and more".to_owned());
-    }
-    let named = named.join(", ");
-    Err(Error::invalid(format!(
-        "the {what} of {:?} changes nothing: it matches only {named}",
-        pattern.as_str()
-    ))
-    .help("leave the rule out, or give it a pattern that matches an array"))
+    let named = matched().map(|item| match info(item) {
+        Some(info) => described(&item.path, &info.kind, info.dtype),
+        None => item.name(),
+    });
+    Err(no_effect(what, pattern, named))
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ pub struct SharedConvert {
 }
 
 /// What one process has written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConvertedShare {
     /// The number of its files, by which [`SharedConvert::finish`] knows them.
     pub writer: u32,
@@ -49,6 +49,8 @@ pub struct ConvertedShare {
     pub stored_bytes: u64,
     /// Those that a base had.
     pub reused_bytes: u64,
+    /// Leaves, by their positions in the target, of which a cast has changed values beyond rounding.
+    pub changed_leaves: Vec<u32>,
 }
 
 /// Which part of a conversion falls to a process.
@@ -134,7 +136,8 @@ impl SharedConvert {
             ..SaveReport::new(at.describe(), stored_bytes, plan.tree.len(), data_bytes)
         };
         report.take_stock(&monitor, began.elapsed());
-        Ok(ConvertReport { save: report, losses: plan.losses, damage: plan.damage })
+        let changed: Vec<u32> = shares.iter().flat_map(|share| share.changed_leaves.clone()).collect();
+        Ok(ConvertReport { save: report, losses: plan.losses_with(&changed), damage: plan.damage })
     }
 }
 
@@ -199,6 +202,7 @@ fn write_share(
         writer: writer.rank,
         stored_bytes: joined.stored_bytes()?,
         reused_bytes: joined.reused_bytes(),
+        changed_leaves: plan.changed_leaves(),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use super::DiffOptions;
 use super::report::LeafStatus;
-use crate::tree::{LeafInfo, LeafKind};
+use crate::tree::{BIG_INTEGER, LeafInfo, LeafKind};
 
 /// What is to be done with a pair of leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +29,12 @@ pub(super) fn task(a: &LeafInfo, b: &LeafInfo) -> Task {
     match (&a.kind, &b.kind) {
         (K::Str, K::Str) => Task::Texts,
         (K::Placeholder, K::Placeholder) => Task::Known(LeafStatus::Equal),
+        (K::Unknown(a), K::Unknown(b)) if a == b && a.starts_with(BIG_INTEGER) => {
+            Task::Known(LeafStatus::Equal)
+        }
+        (K::Unknown(a), K::Unknown(b)) if a.starts_with(BIG_INTEGER) && b.starts_with(BIG_INTEGER) => {
+            Task::Known(LeafStatus::Values)
+        }
         (K::Unknown(name_a), K::Unknown(name_b)) if name_a == name_b => Task::Unknown,
         _ if !a.kind.is_array() || !b.kind.is_array() => Task::Known(LeafStatus::Kind),
         _ => match (other_dtype(a), other_dtype(b)) {

@@ -52,12 +52,11 @@ impl ItemsSave {
         let handler = if self.v1 { V1_METRICS_HANDLER } else { JSON_HANDLER };
         self.add(METRICS, Taken::Alone, || {
             let value = self.write_json(METRICS, METRICS, handler, text)?;
-            // Numbers that JSON has not stand in the item alone.
-            if let Ok(Value::Object(metrics)) = serde_json::from_slice(text) {
-                self.state().metrics = metrics;
-            }
             match value {
-                Value::Object(_) => Ok(()),
+                Value::Object(metrics) => {
+                    self.state().metrics = metrics;
+                    Ok(())
+                }
                 other => Err(Error::invalid("metrics are numbers by name")
                     .expected("a JSON object", crate::zarr::json::brief(&other))),
             }

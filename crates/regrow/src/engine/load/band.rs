@@ -1,6 +1,6 @@
 //! Parts of leaves that the layout decodes, each straight to where it goes.
 
-use crate::array::{Dtype, Region, cast_bytes};
+use crate::array::{Casting, Dtype, Region};
 use crate::bytes::limits::allocate;
 use crate::engine::bands::for_each_band;
 use crate::error::Result;
@@ -15,6 +15,7 @@ pub(super) struct Band<'a> {
     pub leaf: usize,
     region: Region,
     dtype: Dtype,
+    casting: Casting,
     pub out: &'a mut [u8],
     /// Memory that decoding takes, unless it is as much as the band.
     working_len_bytes: Option<u64>,
@@ -49,7 +50,7 @@ impl Band<'_> {
         };
         let mut source = allocate(len_bytes)?;
         reader.read_region(self.leaf, &self.region, &mut source)?;
-        cast_bytes(&source, info.dtype, self.dtype, self.out)
+        self.casting.cast(&source, info.dtype, self.dtype, self.out)
     }
 }
 
@@ -58,7 +59,7 @@ pub(super) fn cut_into_bands<'a>(
     reader: &dyn Reader,
     leaf: usize,
     info: &LeafInfo,
-    (dtype, working_len_bytes): (Dtype, Option<u64>),
+    (dtype, casting, working_len_bytes): (Dtype, Casting, Option<u64>),
     out: &'a mut [u8],
     bands: &mut Vec<Band<'a>>,
 ) -> Result<()> {
@@ -66,7 +67,7 @@ pub(super) fn cut_into_bands<'a>(
     for_each_band(reader, leaf, info, BAND_LEN_BYTES, |region, count| {
         let (band, after) = std::mem::take(&mut rest).split_at_mut(count as usize * dtype.size_bytes());
         rest = after;
-        bands.push(Band { leaf, region: region.clone(), dtype, out: band, working_len_bytes });
+        bands.push(Band { leaf, region: region.clone(), dtype, casting, out: band, working_len_bytes });
         Ok(())
     })
 }

@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::formats::Reader;
 use crate::reads::{BlobRef, Extent, Source, Text, Unreadable};
 use crate::store::LONG_LEN_MIN_BYTES;
-use crate::tree::{LeafInfo, LeafKind, PathPattern};
+use crate::tree::{LeafInfo, LeafKind};
 
 /// Views are checked this many bytes ahead of where they are handed out.
 const AHEAD_LEN_BYTES: u64 = 256 << 20;
@@ -183,7 +183,7 @@ impl<'r> Planner<'r, '_> {
                 _ => stay(How::Nothing),
             },
             _ => {
-                let cast = self.cast_of(leaf, info);
+                let cast = self.checkpoint.cast_of(leaf, info, self.options).filter(|&to| to != info.dtype);
                 let how = self.array(reader.source(leaf)?, is_given || cast.is_some(), cast.is_some())?;
                 let to = match &how {
                     How::View(..) | How::Memory(_) => Destination::Stay,
@@ -222,14 +222,6 @@ impl<'r> Planner<'r, '_> {
         }
         let map = self.map.as_ref().and_then(|(_, map)| map.as_ref());
         map.map(|map| extent.view_of(map)).transpose()
-    }
-
-    fn cast_of(&self, leaf: usize, info: &LeafInfo) -> Option<Dtype> {
-        let is_for = |pattern: &PathPattern| {
-            self.checkpoint.paths().get(leaf).is_some_and(|path| pattern.matches(path))
-        };
-        let cast = self.options.cast.iter().find(|(pattern, _)| is_for(pattern));
-        cast.map(|(_, to)| *to).filter(|&to| info.kind.is_castable() && to != info.dtype)
     }
 }
 

@@ -153,7 +153,7 @@ impl Checkpoint {
             match &step.how {
                 How::Blocks(extent) => blocks.extend(wanted(step.leaf, extent, out)),
                 How::Bands(working_len_bytes) => {
-                    let how = (step.dtype, *working_len_bytes);
+                    let how = (step.dtype, options.casting, *working_len_bytes);
                     cut_into_bands(self.reader(), step.leaf, info, how, out, &mut bands)?;
                 }
                 _ => {}

@@ -2,11 +2,12 @@
 
 use super::prune::{placeholder, prune};
 use crate::array::Dtype;
+use crate::engine::casts::check_casts;
 use crate::engine::patterns::check_patterns;
 use crate::engine::template::match_template;
 use crate::engine::{Checkpoint, LoadOptions, TemplateLeaf};
 use crate::error::{Error, ErrorKind, Result};
-use crate::tree::{KeyPath, Leaf, LeafKind, NodeKind, Tree};
+use crate::tree::{KeyPath, Leaf, LeafInfo, LeafKind, NodeKind, Tree};
 
 /// A leaf that a load gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,16 +32,23 @@ impl Checkpoint {
         };
         let selected = |leaf: usize| {
             let info = self.tree().leaves().get(leaf)?;
-            let cast = if options.cast.is_empty() { None } else { self.paths().get(leaf) };
-            let cast = cast.and_then(|path| cast_for(options, path)).filter(|_| info.kind.is_castable());
-            Some(Selected { leaf, dtype: cast.unwrap_or(info.dtype) })
+            Some(Selected { leaf, dtype: self.cast_of(leaf, info, options).unwrap_or(info.dtype) })
         };
         Ok(leaves.into_iter().map(|leaf| leaf.and_then(selected)).collect())
     }
 
+    /// What a leaf is to be cast to.
+    pub(super) fn cast_of(&self, leaf: usize, info: &LeafInfo, options: &LoadOptions) -> Option<Dtype> {
+        // Paths are made for patterns alone.
+        let path = if options.cast.is_empty() { None } else { self.paths().get(leaf) };
+        path.and_then(|path| options.cast_for(path, &info.kind, info.dtype))
+    }
+
     fn check_patterns(&self, options: &LoadOptions) -> Result<()> {
         let casts = options.cast.iter().map(|(pattern, _)| pattern);
+        let of_info = |info: &LeafInfo| (info.kind.clone(), info.dtype);
         check_patterns(self.tree(), options.only.iter().chain(casts))
+            .and_then(|()| check_casts(self.tree(), &options.cast, options.casting, of_info))
             .map_err(|error| error.in_file(self.path()))
     }
 
@@ -49,7 +57,9 @@ impl Checkpoint {
         template: &Tree<TemplateLeaf>,
         options: &LoadOptions,
     ) -> Result<Vec<Option<usize>>> {
-        let is_cast = |path: &KeyPath| cast_for(options, path).is_some();
+        let is_cast = |leaf: usize| {
+            self.tree().leaves().get(leaf).is_some_and(|info| self.cast_of(leaf, info, options).is_some())
+        };
         let is_unread = |leaf: usize| options.unread.contains(&leaf);
         let by_names = self.reader().standing().has_guessed_tree;
         match_template(self.tree(), template, options.partial, by_names, is_cast, is_unread)
@@ -99,8 +109,7 @@ impl Checkpoint {
             for ((leaf, out), want) in matches.iter().zip(outs).zip(template.leaves()) {
                 let place = leaf.and_then(|leaf| places.get_mut(leaf).zip(Some(leaf)));
                 if let (Some((place, leaf)), Some(out)) = (place, out) {
-                    let cast = self.paths().get(leaf).and_then(|path| cast_for(options, path));
-                    self.check_destination(leaf, cast, want.dtype, out.len())?;
+                    self.check_destination(leaf, options, want.dtype, out.len())?;
                     *place = Some(out);
                 }
             }
@@ -127,12 +136,12 @@ impl Checkpoint {
     fn check_destination(
         &self,
         leaf: usize,
-        cast: Option<Dtype>,
+        options: &LoadOptions,
         dtype: Option<Dtype>,
         len: usize,
     ) -> Result<()> {
         let info = self.info(leaf)?;
-        let becomes = cast.filter(|_| info.kind.is_castable()).unwrap_or(info.dtype);
+        let becomes = self.cast_of(leaf, info, options).unwrap_or(info.dtype);
         let len_bytes = info.shape.len_bytes(becomes)?;
         let has_no_data = matches!(info.kind, LeafKind::Str | LeafKind::Placeholder | LeafKind::Unknown(_));
         if has_no_data || len_bytes == len as u64 && dtype.is_none_or(|dtype| dtype == becomes) {
@@ -145,9 +154,4 @@ impl Checkpoint {
             .help("give an array of the leaf's shape and dtype, or ask for the cast")
             .at_leaf(&self.key_path(leaf)?))
     }
-}
-
-/// What a leaf of that path is to be cast to.
-fn cast_for(options: &LoadOptions, path: &KeyPath) -> Option<Dtype> {
-    options.cast.iter().find(|(pattern, _)| pattern.matches(path)).map(|cast| cast.1)
 }

@@ -184,7 +184,7 @@ impl Checkpoint {
                     (None, Source::Memory(bytes)) => Origin::Memory(bytes),
                     _ => Origin::Layout(self.reader()),
                 };
-                let tiles = Tiles::of(source.leaf, info, dtype, &source.source, origin);
+                let tiles = Tiles::of(source.leaf, info, (dtype, options.casting), &source.source, origin);
                 let take = |at: usize| {
                     let out = outs.get_mut(at).and_then(Option::take)?;
                     Some((wanted.get(at)?.region.clone(), out))

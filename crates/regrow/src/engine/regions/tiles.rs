@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::raw::{RawLeaf, read_raw};
-use crate::array::{Dtype, Region, Shape, cast_bytes, copy_region};
+use crate::array::{Casting, Dtype, Region, Shape, copy_region};
 use crate::engine::arena::Arena;
 use crate::error::Result;
 use crate::formats::Reader;
@@ -39,6 +39,7 @@ pub(super) struct Tiles<'e> {
     leaf: usize,
     info: &'e LeafInfo,
     dtype: Dtype,
+    casting: Casting,
     origin: Origin<'e>,
     /// Extents of what is decoded at once; `None`: any.
     tile: Option<Vec<u64>>,
@@ -50,7 +51,7 @@ impl<'e> Tiles<'e> {
     pub fn of(
         leaf: usize,
         info: &'e LeafInfo,
-        dtype: Dtype,
+        (dtype, casting): (Dtype, Casting),
         source: &Source<'_>,
         origin: Origin<'e>,
     ) -> Self {
@@ -67,7 +68,7 @@ impl<'e> Tiles<'e> {
         };
         let tile = tile.filter(|tile| tile.rank() == info.shape.rank());
         let tile = tile.map(|tile| tile.dims().iter().map(|&dim| dim.max(1)).collect());
-        Self { leaf, info, dtype, origin, tile, working_len_bytes }
+        Self { leaf, info, dtype, casting, origin, tile, working_len_bytes }
     }
 
     /// The axis that bands cut, and how many of its indices each has.
@@ -79,6 +80,10 @@ impl<'e> Tiles<'e> {
         let tile_rows = self.tile.as_ref().and_then(|tile| tile.get(axis).copied()).unwrap_or(1);
         let wanted = (BAND_LEN_BYTES / row_len_bytes.max(1)).max(1);
         Some((axis, wanted.div_ceil(tile_rows).saturating_mul(tile_rows)))
+    }
+
+    fn cast(&self, source: &[u8], out: &mut [u8]) -> Result<()> {
+        self.casting.cast(source, self.info.dtype, self.dtype, out)
     }
 
     /// The region with every tile that it meets.
@@ -200,7 +205,7 @@ impl Job<'_, '_> {
         let Self { tiles, parts } = &mut self;
         let (stored, dtype) = (tiles.info.dtype, tiles.dtype);
         match (&tiles.origin, &mut parts[..]) {
-            (Origin::Raw(leaf), parts) => read_and_cast(leaf, dtype, parts, how),
+            (Origin::Raw(leaf), parts) => read_and_cast(leaf, tiles, parts, how),
             (Origin::Memory(bytes), parts) => parts.iter_mut().try_for_each(|(region, out)| {
                 let place = (region.shape(), vec![0; region.rank()]);
                 let shape = &tiles.info.shape;
@@ -209,7 +214,7 @@ impl Job<'_, '_> {
                 }
                 with_memory(region.shape().len_bytes(stored)?, |source| {
                     copy_region(stored.size_bytes(), bytes, shape, region, source, &place.0, &place.1)?;
-                    cast_bytes(source, stored, dtype, out)
+                    tiles.cast(source, out)
                 })
             }),
             (Origin::Layout(reader), [(region, out)]) => {
@@ -218,7 +223,7 @@ impl Job<'_, '_> {
                 }
                 with_memory(region.shape().len_bytes(stored)?, |source| {
                     reader.read_region(tiles.leaf, region, source)?;
-                    cast_bytes(source, stored, dtype, out)
+                    tiles.cast(source, out)
                 })
             }
             (Origin::Layout(reader), parts) => read_shared(*reader, tiles, parts),
@@ -286,7 +291,7 @@ fn read_tile<'p>(
     let bytes = if stored == dtype {
         source
     } else {
-        cast_bytes(source, stored, dtype, target)?;
+        tiles.cast(source, target)?;
         target
     };
     for (region, to, part) in placed {
@@ -299,7 +304,7 @@ fn read_tile<'p>(
 
 fn read_and_cast(
     leaf: &RawLeaf<'_>,
-    dtype: Dtype,
+    tiles: &Tiles<'_>,
     parts: &mut [(Region, &mut [u8])],
     how: ReadOptions,
 ) -> Result<()> {
@@ -309,7 +314,7 @@ fn read_and_cast(
     let regions = parts.iter().enumerate().map(|(at, (region, _))| (region.clone(), at)).collect();
     read_raw([RawLeaf { regions, ..leaf.clone() }], &mut sources, how, None, &|_, error| error)?;
     let mut parts = parts.iter_mut().zip(&sources);
-    parts.try_for_each(|((_, out), source)| cast_bytes(source, leaf.dtype, dtype, out))
+    parts.try_for_each(|((_, out), source)| tiles.cast(source, out))
 }
 
 /// Memory for as long as a tile is decoded. It goes back to the system at once: large blocks that an allocator was given

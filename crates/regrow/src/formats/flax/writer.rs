@@ -317,7 +317,7 @@ impl Writer<'_> {
         let wide = |to: Dtype| -> Result<[u8; 16]> {
             let mut out = [0; 16];
             let room = out.get_mut(..to.size_bytes()).unwrap_or_default();
-            cast_bytes(&element, array.dtype(), to, room).map(|()| out)
+            cast_bytes(&element, array.dtype(), to, room).map(|_| out)
         };
         let word = |bytes: [u8; 16]| u64::from_le_bytes(*bytes.first_chunk().unwrap_or(&[0; 8]));
         match array.dtype().class() {

@@ -18,6 +18,8 @@ use serde_json::Value;
 
 use super::array_metadatas::ARRAY_METADATAS_FOLDER;
 use super::files::{Listed, list, read_small, some_names};
+use super::json_text::{self, Marked};
+use super::legacy;
 use super::marker_files::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, MANIFEST_FILE};
 use super::metadata::METADATA_FILE;
 use super::opened::{Opened, Wanted};
@@ -25,14 +27,13 @@ use super::pytree;
 use super::sharding::SHARDING_FILE;
 use super::slot::{Slot, graft};
 use super::strings::STRINGS_FILE;
-use super::{json_text, legacy};
 use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::item_files::{self, Place};
 use crate::formats::regrow;
 use crate::location::Location;
-use crate::tree::{Key, KeyPath, LeafKind, Node, NodeKind, Scalar, Tree, TreeBuilder};
+use crate::tree::{BIG_INTEGER, Key, KeyPath, LeafKind, Node, NodeKind, Scalar, Tree, TreeBuilder};
 
 const JSON_FILES: [&str; 2] = ["data.json", "metadata"];
 const METRICS: &str = "metrics";
@@ -153,7 +154,7 @@ impl Item {
             Self::Json(name) | Self::Metrics(name) => {
                 let file = folder.join(name);
                 let bytes = read_small(&file)?.ok_or_else(|| gone(&file))?;
-                let value = json_text::parse_marked(&bytes).in_file(&file)?;
+                let value = json_text::parse(&bytes).in_file(&file)?;
                 Ok(plain(json_tree(&value)?, "json"))
             }
             Self::Proto => {
@@ -305,9 +306,12 @@ fn add_json(build: &mut TreeBuilder<Slot>, path: &mut KeyPath, key: Key, value: 
             (_, Some(number), _) => scalar(Scalar::UInt(number)),
             (_, _, number) => scalar(Scalar::Float(number.unwrap_or(f64::NAN))),
         },
-        Value::String(text) => match json_text::marked_number(text) {
-            Some(number) => scalar(Scalar::Float(number)),
-            None => Slot::text(&name, text.as_str()),
+        Value::String(text) => match Marked::of(text) {
+            Marked::Float(number) => scalar(Scalar::Float(number)),
+            Marked::Int(digits) => {
+                Slot::absent(&name, LeafKind::Unknown(format!("{BIG_INTEGER}{digits}").into()))
+            }
+            Marked::Text(text) => Slot::text(&name, text),
         },
     };
     build.leaf(key, leaf)
@@ -342,7 +346,7 @@ mod tests {
 
     #[test]
     fn json_becomes_a_tree() {
-        let value = json_text::parse_marked(br#"{"b": [1, null, {"c": NaN}], "a": "t", "e": {}}"#).unwrap();
+        let value: Value = json_text::parse(br#"{"b": [1, null, {"c": NaN}], "a": "t", "e": {}}"#).unwrap();
         let tree = json_tree(&value).unwrap();
         let all: Vec<String> =
             tree.walk().map(|(path, node)| format!("{path}:{}", node.kind.name())).collect();

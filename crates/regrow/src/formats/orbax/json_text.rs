@@ -4,8 +4,9 @@
 //! {"loss": NaN, "name": "\u4e2d"}        json.dumps(…): ", " and ": ", ASCII only, NaN and ±Infinity bare
 //! ```
 //!
-//! Reading takes both this and strict JSON. A value that JSON cannot hold becomes a string: its plain name
-//! ([`parse`]) or, where the caller wants the number back ([`parse_marked`]), its name behind a NUL.
+//! Reading takes both this and strict JSON. A number that [`Value`] cannot hold, those three and integers beyond 64 bits,
+//! is a *marked* string: a NUL, and the number as it was written. Writing undoes this, so that such numbers come back to
+//! the digit.
 //! Source: Python `json`, "Infinite and NaN number values".
 
 use std::io;
@@ -17,27 +18,63 @@ use serde_json::ser::{CharEscape, Formatter, Serializer};
 
 use crate::error::{Error, Result};
 
-/// Parses a document; `NaN`, `Infinity` and `-Infinity` become strings of that text.
+/// The longest number that is kept digit for digit; Python reads no longer integers, either.
+const NUMBER_LEN_MAX_BYTES: usize = 4300;
+
+/// Parses a document.
 ///
 /// # Errors
 /// `Corrupt` with the offset; the caller adds the file.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
-    parse_with(bytes, "")
-}
-
-/// As [`parse`], with a NUL in front of the strings that stand for numbers: see [`marked_number`].
-pub fn parse_marked(bytes: &[u8]) -> Result<Value> {
-    parse_with(bytes, "\\u0000")
-}
-
-/// The number that a string of [`parse_marked`] stands for.
-pub fn marked_number(text: &str) -> Option<f64> {
-    match text {
-        "\0NaN" => Some(f64::NAN),
-        "\0Infinity" => Some(f64::INFINITY),
-        "\0-Infinity" => Some(f64::NEG_INFINITY),
-        _ => None,
+    let marked = mark(bytes);
+    let first = match serde_json::from_slice(marked.as_deref().unwrap_or(bytes)) {
+        Ok(value) => return Ok(value),
+        Err(error) if marked.is_some() => {
+            return Err(Error::corrupt(format!("the JSON cannot be read: {error}")));
+        }
+        Err(error) => error,
+    };
+    let mut error = Error::corrupt(format!("the JSON cannot be read: {first}")).at_byte(offset_of(
+        bytes,
+        first.line(),
+        first.column(),
+    ));
+    if bytes.iter().all(|&byte| byte == 0) {
+        error = error.help(
+            "the file is empty or all zeros, as after a power cut: Orbax does not sync its JSON files; restore an earlier step",
+        );
+    } else {
+        error = error.help("the file was cut short or damaged: copy it again, or restore an earlier step");
     }
+    Err(error)
+}
+
+/// A string of a parsed document: a text, or the number that it stands for.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Marked<'a> {
+    Text(&'a str),
+    Float(f64),
+    /// An integer beyond 64 bits, in decimal.
+    Int(&'a str),
+}
+
+impl<'a> Marked<'a> {
+    pub fn of(text: &'a str) -> Self {
+        match text.strip_prefix('\0') {
+            None => Self::Text(text),
+            Some("NaN") => Self::Float(f64::NAN),
+            Some("Infinity") => Self::Float(f64::INFINITY),
+            Some("-Infinity") => Self::Float(f64::NEG_INFINITY),
+            Some(digits) if is_beyond_value(digits.as_bytes()) => Self::Int(digits),
+            Some(_) => Self::Text(text),
+        }
+    }
+}
+
+/// A document without spaces, with the numbers that strict JSON lacks as Python has them.
+pub fn to_text(value: &Value) -> String {
+    let text = value.to_string();
+    unmark(text.as_bytes()).map_or(text, |bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Writes a document as `json.dumps` does.
@@ -48,7 +85,7 @@ pub fn to_python_json(value: &impl Serialize) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     let written = value.serialize(&mut Serializer::with_formatter(&mut out, PythonStyle));
     match written {
-        Ok(()) => Ok(out),
+        Ok(()) => Ok(unmark(&out).unwrap_or(out)),
         Err(error) => Err(Error::invalid(format!("a value cannot be said in JSON: {error}"))),
     }
 }
@@ -91,30 +128,6 @@ pub fn to_compact_json(value: &impl Serialize) -> Result<Vec<u8>> {
         .map_err(|error| Error::invalid(format!("a value cannot be said in JSON: {error}")))
 }
 
-fn parse_with<T: DeserializeOwned>(bytes: &[u8], mark: &str) -> Result<T> {
-    let first = match serde_json::from_slice(bytes) {
-        Ok(value) => return Ok(value),
-        Err(error) => error,
-    };
-    if let Some(quoted) = quote_numbers(bytes, mark) {
-        return serde_json::from_slice(&quoted)
-            .map_err(|error| Error::corrupt(format!("the JSON cannot be read: {error}")));
-    }
-    let mut error = Error::corrupt(format!("the JSON cannot be read: {first}")).at_byte(offset_of(
-        bytes,
-        first.line(),
-        first.column(),
-    ));
-    if bytes.iter().all(|&byte| byte == 0) {
-        error = error.help(
-            "the file is empty or all zeros, as after a power cut: Orbax does not sync its JSON files; restore an earlier step",
-        );
-    } else {
-        error = error.help("the file was cut short or damaged: copy it again, or restore an earlier step");
-    }
-    Err(error)
-}
-
 /// Byte offset of a line and column as serde_json counts them (both from 1; line 0 if there is none).
 fn offset_of(bytes: &[u8], line: usize, column: usize) -> u64 {
     let before: usize =
@@ -122,34 +135,71 @@ fn offset_of(bytes: &[u8], line: usize, column: usize) -> u64 {
     (before + column.saturating_sub(1)).min(bytes.len()) as u64
 }
 
-/// The document with Python's own numbers as strings; `None` if it holds none.
-fn quote_numbers(bytes: &[u8], mark: &str) -> Option<Vec<u8>> {
-    const NAMES: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
-    // Nothing is copied until there is a number: the document may be long.
-    let (mut out, mut copied) = (Vec::new(), 0);
-    let (mut at, mut in_string) = (0, false);
-    while let Some(&byte) = bytes.get(at) {
-        let rest = bytes.get(at..).unwrap_or_default();
-        let name = NAMES.iter().find(|name| !in_string && rest.starts_with(name));
-        if let Some(name) = name {
+/// How a marked string begins.
+const MARK: &[u8] = b"\"\\u0000";
+
+/// The document with numbers that a [`Value`] does not hold as marked strings; `None` if it has none.
+fn mark(bytes: &[u8]) -> Option<Vec<u8>> {
+    rewrite(bytes, |piece| is_beyond_value(piece).then(|| [MARK, piece, b"\""].concat()))
+}
+
+/// Undoes [`mark`].
+fn unmark(bytes: &[u8]) -> Option<Vec<u8>> {
+    rewrite(bytes, |piece| {
+        let number = piece.strip_prefix(MARK)?.strip_suffix(b"\"")?;
+        is_beyond_value(number).then(|| number.to_vec())
+    })
+}
+
+/// The document with its strings and words as `change` has them; `None` where nothing changes.
+fn rewrite(bytes: &[u8], change: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
+    // Nothing is copied until something changes: the document may be long.
+    let (mut out, mut copied, mut at) = (Vec::new(), 0, 0);
+    while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+        let piece = rest.get(..piece_len(rest)).unwrap_or(rest);
+        if let Some(changed) = change(piece) {
             out.extend_from_slice(bytes.get(copied..at).unwrap_or_default());
-            out.push(b'"');
-            out.extend_from_slice(mark.as_bytes());
-            out.extend_from_slice(name);
-            out.push(b'"');
-            at += name.len();
-            copied = at;
-            continue;
+            out.extend_from_slice(&changed);
+            copied = at + piece.len();
         }
-        // In a text, what follows a backslash is part of it.
-        at += if in_string && byte == b'\\' { 2 } else { 1 };
-        in_string ^= byte == b'"';
+        at += piece.len();
     }
     if copied == 0 {
         return None;
     }
     out.extend_from_slice(bytes.get(copied..).unwrap_or_default());
     Some(out)
+}
+
+/// The length of the string, the word or the other byte at the beginning.
+fn piece_len(bytes: &[u8]) -> usize {
+    let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.');
+    if bytes.first() != Some(&b'"') {
+        return bytes.iter().take_while(|byte| is_word(byte)).count().max(1);
+    }
+    let mut at = 1;
+    while let Some(&byte) = bytes.get(at) {
+        match byte {
+            b'"' => return at + 1,
+            // What follows a backslash is part of the text.
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+/// Whether it is a number that a [`Value`] does not hold as it is.
+fn is_beyond_value(word: &[u8]) -> bool {
+    if matches!(word, b"NaN" | b"Infinity" | b"-Infinity") {
+        return true;
+    }
+    let digits = word.strip_prefix(b"-").unwrap_or(word);
+    let is_integer = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    let is_long =
+        is_integer && (19..=NUMBER_LEN_MAX_BYTES).contains(&digits.len()) && !digits.starts_with(b"0");
+    let text = std::str::from_utf8(word).unwrap_or_default();
+    is_long && text.parse::<i64>().is_err() && text.parse::<u64>().is_err()
 }
 
 /// `json.dumps` with its defaults: `ensure_ascii=True`, separators `", "` and `": "`.
@@ -219,11 +269,33 @@ mod tests {
     fn reads_the_numbers_json_does_not_have() {
         let text = br#"{"loss": NaN, "x\"NaN": [-Infinity, Infinity], "s": "NaN"}"#;
         let value: Value = parse(text).unwrap();
-        assert_eq!(value, json!({"loss": "NaN", "x\"NaN": ["-Infinity", "Infinity"], "s": "NaN"}));
-        let value = parse_marked(text).unwrap();
-        assert!(marked_number(value["loss"].as_str().unwrap()).unwrap().is_nan());
-        assert_eq!(marked_number(value["x\"NaN"][0].as_str().unwrap()), Some(f64::NEG_INFINITY));
-        assert_eq!(marked_number(value["s"].as_str().unwrap()), None);
+        assert!(matches!(Marked::of(value["loss"].as_str().unwrap()), Marked::Float(x) if x.is_nan()));
+        assert_eq!(Marked::of(value["x\"NaN"][0].as_str().unwrap()), Marked::Float(f64::NEG_INFINITY));
+        assert_eq!(Marked::of(value["s"].as_str().unwrap()), Marked::Text("NaN"));
+        assert_eq!(to_python_json(&value).unwrap(), text);
+    }
+
+    #[test]
+    fn integers_of_any_length_come_back_to_the_digit() {
+        let long = "9".repeat(400);
+        for digits in [
+            "9223372036854775807",
+            "9223372036854775808",
+            "18446744073709551615",
+            "18446744073709551616",
+            "-9223372036854775808",
+            "-9223372036854775809",
+            "340282366920938463463374607431768211456",
+            &long,
+        ] {
+            let text = format!("{{\"a\": [{digits}, \"{digits}\", 0.5], \"{digits}\": -1}}");
+            let value: Value = parse(text.as_bytes()).unwrap();
+            assert_eq!(String::from_utf8(to_python_json(&value).unwrap()).unwrap(), text);
+            assert_eq!(to_text(&value), text.replace(": ", ":").replace(", ", ","));
+            // What holds the value as JSON alone holds it still.
+            let kept: Value = serde_json::from_str(&value.to_string()).unwrap();
+            assert_eq!(to_text(&kept), to_text(&value));
+        }
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub mod entry;
 mod files;
 pub mod history;
 mod items;
-pub(crate) mod json_text;
+pub mod json_text;
 mod left;
 mod legacy;
 mod losses;

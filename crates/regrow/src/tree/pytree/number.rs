@@ -52,6 +52,14 @@ pub(super) fn regrow<T: Element>(node: NodeRef<'_>, restore: &mut Restore) -> Op
         return Some(out[0]);
     }
     let mut cast = vec![0; T::DTYPE.size_bytes()];
+    if restore.fit().cast {
+        if let Err(error) = restore.fit().casting.cast(&bytes, stored, T::DTYPE, &mut cast) {
+            restore.fail(error);
+            return None;
+        }
+        (packing.decode)(&cast, &mut out);
+        return Some(out[0]);
+    }
     cast_bytes(&bytes, stored, T::DTYPE, &mut cast).ok()?;
     let exact = match (whole(&bytes, stored), is_integer(T::DTYPE)) {
         // A cast of integers wraps, and wraps back: only the values can be compared.
@@ -66,7 +74,7 @@ pub(super) fn regrow<T: Element>(node: NodeRef<'_>, restore: &mut Restore) -> Op
                 && back[..] == bytes[..]
         }
     };
-    if !exact && !restore.fit().cast {
+    if !exact {
         let (what, text) = match whole(&bytes, stored).filter(|_| is_integer(T::DTYPE)) {
             Some(value) => ("value", format!("{stored} {value}")),
             None => ("dtype", stored.to_string()),

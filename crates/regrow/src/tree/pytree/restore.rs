@@ -3,6 +3,7 @@
 use std::fmt::{Display, Write as _};
 
 use super::node_ref::{NodeRef, TreeIndex};
+use crate::array::Casting;
 use crate::error::{Error, ErrorKind, Result};
 use crate::text::counted;
 use crate::tree::{KeyPath, Leaf, LeafKind, NodeKind, Tree};
@@ -19,8 +20,10 @@ const NAMED_MAX: usize = 1000;
 pub struct Fit {
     /// Leaves that the value has no place for are left out, instead of an error.
     pub partial: bool,
-    /// Arrays and numbers are cast to the dtype of their field, also where that loses digits.
+    /// Arrays and numbers are cast to the dtype of their field, also where that rounds floats.
     pub cast: bool,
+    /// With `cast`: whether values may change beyond rounding.
+    pub casting: Casting,
     /// Into a value that is there: what the tree lacks stays as it is, instead of an error.
     pub keep_missing: bool,
 }

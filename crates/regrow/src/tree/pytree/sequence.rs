@@ -13,7 +13,7 @@ use bytes::Bytes;
 use super::element::{Element, Packing};
 use super::number::is_numeric;
 use super::{NodeRef, Pytree, Restore};
-use crate::array::{Array, Dtype, Shape, cast_bytes};
+use crate::array::{Array, Dtype, Shape};
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::{Key, Leaf, LeafKind, NodeKind, TreeBuilder};
 
@@ -271,7 +271,7 @@ pub(super) fn bytes_of(array: &Array, dtype: Dtype, restore: &mut Restore) -> Op
             return Ok(bytes);
         }
         let mut cast = zeros(array.shape().len_bytes(dtype)?)?;
-        cast_bytes(&bytes, array.dtype(), dtype, &mut cast)?;
+        restore.fit().casting.cast(&bytes, array.dtype(), dtype, &mut cast)?;
         Ok(cast.into())
     };
     read().map_err(|error| restore.fail(error)).ok()

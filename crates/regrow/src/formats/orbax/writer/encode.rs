@@ -17,10 +17,11 @@ use zstd::stream::write::Encoder;
 use super::chunking::ChunkShapes;
 use super::held::{Chunk, Held};
 use super::source::ChunkSource;
-use crate::array::{Array, Dtype, Region, chunk_counts};
+use crate::array::{Array, Casting, Dtype, Region, chunk_counts};
 use crate::bytes::checksum::crc32c;
 use crate::error::{Error, Result};
 use crate::options::Compression;
+use crate::tree::KeyPath;
 use crate::zarr::ArrayMeta;
 
 /// Chunks up to this size are encoded in memory.
@@ -31,6 +32,7 @@ pub(super) const IN_MEMORY_MAX_BYTES: u64 = 1 << 20;
 pub(super) struct Form {
     /// The dtype that is stored.
     pub(super) dtype: Dtype,
+    pub(super) casting: Casting,
     pub(super) chunks: ChunkShapes,
     pub(super) compression: Compression,
     pub(super) meta: ArrayMeta,
@@ -45,6 +47,8 @@ pub(super) struct PlannedArray<'a> {
     pub(super) name: Arc<str>,
     /// Its position among the leaves of the tree.
     pub(super) leaf: u32,
+    /// Its key path, if it is cast.
+    pub(super) cast_path: Option<KeyPath>,
     /// What this process writes of it.
     pub(super) held: Held<'a>,
     pub(super) form: Arc<Form>,
@@ -94,8 +98,21 @@ impl<'a> PlannedArray<'a> {
         if self.chunk_len_bytes() > IN_MEMORY_MAX_BYTES {
             return Ok(Encoded::TooLarge);
         }
-        let source = ChunkSource { array: &chunk.array, region: &chunk.region, dtype: self.form.dtype };
-        Ok(Encoded::Value(self.form.meta.encode_chunk(&source.bytes()?)?))
+        let source = ChunkSource {
+            array: &chunk.array,
+            region: &chunk.region,
+            dtype: self.form.dtype,
+            casting: self.form.casting,
+        };
+        let bytes = source.bytes().map_err(|error| self.named(error))?;
+        Ok(Encoded::Value(self.form.meta.encode_chunk(&bytes)?))
+    }
+
+    fn named(&self, error: Error) -> Error {
+        match &self.cast_path {
+            Some(path) => error.at_leaf(path),
+            None => error,
+        }
     }
 
     /// Gives the value of a chunk of any size to `sink`, part by part.
@@ -129,9 +146,11 @@ impl<'a> PlannedArray<'a> {
 
     /// One chunk without an index: its bytes, or one zstd frame that states its content size.
     fn stream_inner(&self, array: &Array, region: &Region, sink: &mut Counted<'_>) -> Result<()> {
-        let source = ChunkSource { array, region, dtype: self.form.dtype };
+        let source = ChunkSource { array, region, dtype: self.form.dtype, casting: self.form.casting };
         let level = match self.form.compression {
-            Compression::None => return source.for_each_piece(|piece| sink.put(piece)),
+            Compression::None => {
+                return source.for_each_piece(|piece| sink.put(piece)).map_err(|error| self.named(error));
+            }
             Compression::Zstd(level) => level,
         };
         let mut run = || -> io::Result<Result<()>> {
@@ -150,7 +169,7 @@ impl<'a> PlannedArray<'a> {
         let done = run();
         match (sink.error.take(), done) {
             (Some(error), _) => Err(error),
-            (None, Ok(cast)) => cast,
+            (None, Ok(cast)) => cast.map_err(|error| self.named(error)),
             (None, Err(error)) => Err(Error::invalid(format!("zstd does not compress: {error}"))),
         }
     }

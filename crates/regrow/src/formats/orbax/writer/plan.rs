@@ -105,7 +105,8 @@ impl<'a> Plan<'a> {
                         }
                         let is_own = writers.get(at) == Some(&writer.rank);
                         let held = held(array, is_own, writer, &form)?;
-                        Ok(PlannedArray { name, leaf: at as u32, held, form })
+                        let cast_path = (form.dtype != array.dtype()).then(|| path.clone());
+                        Ok(PlannedArray { name, leaf: at as u32, cast_path, held, form })
                     });
                     if let Some(planned) = refusals.keep(path, planned) {
                         if entry.value_type == ValueType::JaxArray {
@@ -196,12 +197,7 @@ struct Forms<'o> {
 
 impl Forms<'_> {
     fn of(&mut self, path: &KeyPath, leaf: &Leaf, array: &Array) -> Result<Arc<Form>> {
-        let cast = || self.options.cast.iter().find(|(pattern, _)| pattern.matches(path)).map(|(_, to)| *to);
-        let dtype = match &leaf.kind {
-            // Key data are bits: any other dtype would be another key.
-            LeafKind::PrngKey(_) => array.dtype(),
-            _ => cast().unwrap_or(array.dtype()),
-        };
+        let dtype = self.options.cast_for(path, &leaf.kind, array.dtype()).unwrap_or(array.dtype());
         let shape = array.shape();
         check_leaf(&leaf.kind, dtype, shape)?;
         let chunks = chunk_shapes(path, shape, write_shape(array), dtype, self.orbax)?;
@@ -219,7 +215,8 @@ impl Forms<'_> {
             ArrayMeta::v2(shape.clone(), dtype, outer, compression)?
         };
         let document = meta.to_json().into();
-        let form = Arc::new(Form { dtype, chunks, compression, meta, document });
+        let form =
+            Arc::new(Form { dtype, casting: self.options.casting, chunks, compression, meta, document });
         self.known.insert(key, form.clone());
         Ok(form)
     }

@@ -9,7 +9,7 @@
 
 use std::borrow::Cow;
 
-use crate::array::{Array, Dtype, Region, cast_bytes};
+use crate::array::{Array, Casting, Dtype, Region};
 use crate::bytes::limits::work_space;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -22,6 +22,7 @@ pub(super) struct ChunkSource<'a> {
     pub(super) array: &'a Array,
     pub(super) region: &'a Region,
     pub(super) dtype: Dtype,
+    pub(super) casting: Casting,
 }
 
 impl<'a> ChunkSource<'a> {
@@ -78,7 +79,7 @@ impl<'a> ChunkSource<'a> {
             }
             let len = raw.len() / from.size_bytes() * self.dtype.size_bytes();
             let cast = cast.get_mut(..len).unwrap_or_default();
-            cast_bytes(raw, from, self.dtype, cast)?;
+            self.casting.cast(raw, from, self.dtype, cast)?;
             each(cast)
         };
         let mut filled = 0;
@@ -137,7 +138,7 @@ mod tests {
             let mut expect = vec![0; region.len_elements() as usize * 2];
             let origin = vec![0; shape.rank()];
             copy_region(2, &array.to_c_order().unwrap(), &shape, &region, &mut expect, &region.shape(), &origin).unwrap();
-            let source = ChunkSource { array: &array, region: &region, dtype: Dtype::UInt16 };
+            let source = ChunkSource { array: &array, region: &region, dtype: Dtype::UInt16, casting: Casting::Checked };
             prop_assert_eq!(&source.bytes().unwrap()[..], &expect[..]);
         }
     }
@@ -148,7 +149,9 @@ mod tests {
         let shape = Shape::new([count]).unwrap();
         let data: Vec<u8> = (0..count).flat_map(|i| (i as f64).to_le_bytes()).collect();
         let array = Array::new(Dtype::Float64, shape.clone(), data.into()).unwrap();
-        let source = ChunkSource { array: &array, region: &Region::whole(&shape), dtype: Dtype::Int32 };
+        let region = Region::whole(&shape);
+        let casting = Casting::Checked;
+        let source = ChunkSource { array: &array, region: &region, dtype: Dtype::Int32, casting };
         let expect: Vec<u8> = (0..count as i32).flat_map(i32::to_le_bytes).collect();
         assert_eq!(source.len_bytes(), expect.len() as u64);
         assert!(source.bytes().unwrap() == expect);

@@ -6,7 +6,7 @@ use super::super::manifest::{DataFile, LeafPlace};
 use super::super::{stored_dtype, zarr_key};
 use super::data_file::data_file;
 use super::plan::Plan;
-use crate::array::{Array, Dtype, Region, cast_bytes, copy_region};
+use crate::array::{Array, Casting, Dtype, Region, copy_region};
 use crate::bytes::checksum::crc32c;
 use crate::bytes::limits::work_space;
 use crate::error::Result;
@@ -75,8 +75,8 @@ pub(super) fn write_chunks(
         budget_bytes,
         cost,
         |task| {
-            let encoded =
-                chunk_bytes(&task).and_then(|chunk| Ok((task.meta.encode_chunk(&chunk)?, chunk.len())));
+            let encoded = chunk_bytes(&task, plan.casting)
+                .and_then(|chunk| Ok((task.meta.encode_chunk(&chunk)?, chunk.len())));
             let (encoded, len_bytes) = encoded.map_err(|error| error.at_leaf(&plan.path(task.leaf)))?;
             let saved = len_bytes.saturating_sub(encoded.len()) as u64;
             Ok((zarr_key(plan.name(task.leaf), &task.meta.chunk_key(&task.index)), encoded, saved))
@@ -95,7 +95,7 @@ pub(super) fn write_chunks(
 }
 
 /// One chunk in C order, cast, zeros beyond the array's edge.
-fn chunk_bytes(task: &ChunkTask<'_>) -> Result<Vec<u8>> {
+fn chunk_bytes(task: &ChunkTask<'_>, casting: Casting) -> Result<Vec<u8>> {
     let array = task.array;
     let to = task.dtype;
     let inside = task.region.shape();
@@ -103,7 +103,7 @@ fn chunk_bytes(task: &ChunkTask<'_>) -> Result<Vec<u8>> {
     array.copy_region_c_order(&task.region, &mut part)?;
     if array.dtype() != to {
         let mut cast = work_space(inside.len_bytes(to)?)?;
-        cast_bytes(&part, array.dtype(), to, &mut cast)?;
+        casting.cast(&part, array.dtype(), to, &mut cast)?;
         part = cast;
     }
     let chunk_shape = task.meta.chunk_shape();

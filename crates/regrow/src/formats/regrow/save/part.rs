@@ -17,7 +17,7 @@ use super::plan::Plan;
 use super::reuse::{HowReused, reuse, reuse_nothing};
 use super::split::HEADER_LEN_MAX_BYTES;
 use super::write::write_files;
-use crate::array::{Array, Region, Shape, Shard, Shards, chunk_counts, chunk_starts};
+use crate::array::{Array, Losses, Region, Shape, Shard, Shards, chunk_counts, chunk_starts};
 use crate::error::Result;
 use crate::formats::WriterRank;
 use crate::formats::spread::writers_of_whole;
@@ -93,7 +93,8 @@ fn pieces_of(plan: &Plan<'_>, writer: WriterRank) -> Result<(Tree<Leaf>, Pieces)
         let mut add = |chunk: u64, name: String, array: &Array| {
             pieces.leaves.push(at as u32);
             pieces.chunks.push(chunk);
-            build.leaf(Key::dict(name), Leaf::array(array.cast(dtype)?))
+            let losses = Losses::of(plan.casting, &plan.path(at));
+            build.leaf(Key::dict(name), Leaf::array(array.cast_as(dtype, losses)?))
         };
         let is_own = writers.get(at) == Some(&writer.rank);
         let added = match array.shards() {

@@ -11,7 +11,7 @@ use super::super::manifest::{ChunkShapes, LeafPlace};
 use super::super::stored_dtype;
 use super::cut;
 use super::names::Names;
-use crate::array::{Array, Dtype, Shape, Shards};
+use crate::array::{Array, Casting, Dtype, Losses, Shape, Shards};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::refusals::Refusals;
 use crate::formats::structure::{LeafColumns, Structure};
@@ -43,6 +43,8 @@ pub(super) struct Plan<'t> {
     structure: OnceLock<String>,
     /// What the data files say that they are.
     pub data_format: DataFormat,
+    /// What casts may do to values.
+    pub casting: Casting,
     /// Of the leaves that are not stored whole, or in chunks of the shape of their shards, the chunks.
     chunks: HashMap<u32, Shape>,
     names: Names,
@@ -72,17 +74,17 @@ impl<'t> Plan<'t> {
         let (names, by_name) = Names::new(tree);
         // Patterns look at key paths, which are made for them alone.
         let casts = (!options.cast.is_empty()).then(|| {
-            let to = |path: &KeyPath| options.cast.iter().find(|(pattern, _)| pattern.matches(path));
-            tree.iter().map(|(path, _)| to(&path).map(|(_, to)| *to)).collect::<Vec<_>>()
+            let to = |(path, leaf): (KeyPath, &Leaf)| {
+                leaf.as_array().and_then(|array| options.cast_for(&path, &leaf.kind, array.dtype()))
+            };
+            tree.iter().map(to).collect::<Vec<_>>()
         });
         let compressed = matches!(options.compression, Some(Compression::Zstd(_)));
         let mut leaves = Vec::with_capacity(tree.len());
         for (at, leaf) in tree.leaves().iter().enumerate() {
             let cast = casts.as_ref().and_then(|casts| casts.get(at).copied().flatten());
             let dtype = match &leaf.data {
-                LeafData::Array(array) => {
-                    cast.filter(|_| leaf.kind.is_castable()).unwrap_or_else(|| array.dtype())
-                }
+                LeafData::Array(array) => cast.unwrap_or_else(|| array.dtype()),
                 LeafData::Text(_) | LeafData::Absent => Dtype::UInt8,
             };
             let len_bytes = match &leaf.data {
@@ -102,7 +104,9 @@ impl<'t> Plan<'t> {
             _ => DataFormat::default(),
         };
         let structure = OnceLock::new();
-        let mut plan = Self { tree, leaves, structure, data_format, chunks: HashMap::new(), names, by_name };
+        let casting = options.casting;
+        let mut plan =
+            Self { tree, leaves, structure, data_format, casting, chunks: HashMap::new(), names, by_name };
         plan.refuse(options)?;
         if let Layout::Regrow(regrow) = &options.layout {
             plan.cut(regrow)?;
@@ -183,11 +187,15 @@ impl<'t> Plan<'t> {
 
     /// The array of a leaf as it is stored, which is after a cast; `None` for a leaf without one.
     pub fn stored_array(&self, leaf: usize) -> Option<Result<Cow<'t, Array>>> {
-        let (planned, leaf) = self.leaf(leaf)?;
+        let at = leaf;
+        let (planned, leaf) = self.leaf(at)?;
         let array = leaf.as_array()?;
         Some(match array.dtype() == planned.dtype {
             true => Ok(Cow::Borrowed(array)),
-            false => array.cast(planned.dtype).map(Cow::Owned),
+            false => {
+                let losses = Losses::of(self.casting, &self.path(at));
+                array.cast_as(planned.dtype, losses).map(Cow::Owned)
+            }
         })
     }
 

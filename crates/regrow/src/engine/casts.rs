@@ -1,0 +1,69 @@
+//! Casts that are for no leaf: a mistake, and an error before anything is read or written.
+
+use crate::array::{Casting, Dtype};
+use crate::error::{Error, Result};
+use crate::options::{CastPattern, cast_for};
+use crate::tree::{KeyPath, LeafKind, PathPattern, Tree};
+
+/// The most leaves that one error names.
+const NAMED_MAX: usize = 5;
+
+/// Refuses casts that are for no leaf, though their patterns match some. `**` may be for none.
+///
+/// # Errors
+/// `InvalidArgument` with the pattern, and the leaves that it matches.
+pub(super) fn check_casts<L>(
+    tree: &Tree<L>,
+    rules: &[CastPattern],
+    casting: Casting,
+    form: impl Fn(&L) -> (LeafKind, Dtype),
+) -> Result<()> {
+    let mut idle: Vec<&CastPattern> = rules.iter().filter(|rule| !is_for_all(&rule.0)).collect();
+    let mut leaves = tree.iter();
+    while let Some(rule) = idle.first() {
+        let Some((path, leaf)) = leaves.next() else {
+            let matched = tree.iter().filter(|(path, _)| rule.0.matches(path)).map(|(path, leaf)| {
+                let (kind, dtype) = form(leaf);
+                described(&path, &kind, dtype)
+            });
+            return Err(no_effect("cast", &rule.0, matched));
+        };
+        let (kind, dtype) = form(leaf);
+        idle.retain(|rule| cast_for(std::slice::from_ref(*rule), casting, &path, &kind, dtype).is_none());
+    }
+    Ok(())
+}
+
+/// Whether a pattern is for whatever leaves there are.
+pub(super) fn is_for_all(pattern: &PathPattern) -> bool {
+    pattern.as_str() == "**"
+}
+
+/// A leaf as the error names it.
+pub(super) fn described(path: &KeyPath, kind: &LeafKind, dtype: Dtype) -> String {
+    match kind.is_castable() {
+        true => format!("{path} ({dtype})"),
+        false => format!("{path} ({})", kind.name()),
+    }
+}
+
+/// The error for a rule that changes nothing of what it matches.
+pub(super) fn no_effect(
+    what: &str,
+    pattern: &PathPattern,
+    mut matched: impl Iterator<Item = String>,
+) -> Error {
+    let mut named: Vec<String> = matched.by_ref().take(NAMED_MAX).collect();
+    if matched.next().is_some() {
+        named.push("and more".to_owned());
+    }
+    let named = named.join(", ");
+    Error::invalid(format!("the {what} of {:?} changes nothing: it matches only {named}", pattern.as_str()))
+        .help(match what {
+            "cast" => {
+                "leave the cast out; or name one leaf by its whole key path: a glob casts floats to floats, integers to \
+                 integers and so on, and of texts, bytes, PRNG keys and Python's numbers none"
+            }
+            _ => "leave the rule out, or give it a pattern that matches an array",
+        })
+}

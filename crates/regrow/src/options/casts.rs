@@ -1,0 +1,41 @@
+//! Which casts are for which leaf.
+//!
+//! The first rule that is for a leaf decides. A rule with wildcards, or for a container, is for leaves whose dtype is of the
+//! kind of the one asked for: bool, integer, floating, complex. So `**` and bfloat16 leave counters, masks and raw PRNG keys
+//! as they are. A rule that is a leaf's whole key path is for that leaf, whatever its kind.
+
+use super::{LoadOptions, SaveOptions};
+use crate::array::{Casting, Dtype, is_same_kind};
+use crate::tree::{KeyPath, LeafKind, PathPattern};
+
+/// A pattern, and the dtype of the leaves that it is for.
+pub(crate) type CastPattern = (PathPattern, Dtype);
+
+impl SaveOptions {
+    /// The dtype that a leaf of this kind and dtype is cast to.
+    pub(crate) fn cast_for(&self, path: &KeyPath, kind: &LeafKind, dtype: Dtype) -> Option<Dtype> {
+        cast_for(&self.cast, self.casting, path, kind, dtype)
+    }
+}
+
+impl LoadOptions {
+    /// The dtype that a leaf of this kind and dtype is cast to.
+    pub(crate) fn cast_for(&self, path: &KeyPath, kind: &LeafKind, dtype: Dtype) -> Option<Dtype> {
+        cast_for(&self.cast, self.casting, path, kind, dtype)
+    }
+}
+
+/// The dtype that the first rule for a leaf of this kind and dtype asks for.
+pub(crate) fn cast_for(
+    rules: &[CastPattern],
+    casting: Casting,
+    path: &KeyPath,
+    kind: &LeafKind,
+    dtype: Dtype,
+) -> Option<Dtype> {
+    let is_for = |(pattern, to): &&CastPattern| {
+        pattern.matches(path)
+            && (casting == Casting::AsNumpy || is_same_kind(dtype, *to) || pattern.is_path_of(path))
+    };
+    kind.is_castable().then(|| rules.iter().find(is_for).map(|(_, to)| *to)).flatten()
+}
