@@ -48,7 +48,8 @@ pub struct Convert {
     /// ($1 is what the first group has matched). The first rule that matches decides.
     #[arg(long, value_name = "REGEX=PATH")]
     rename: Vec<String>,
-    /// Cast to a dtype: `bfloat16`, or `params/**=bfloat16`.
+    /// Cast to a dtype: `bfloat16`, or `params/**=bfloat16`. A floating dtype is for floating leaves, an integer for integers;
+    /// a leaf's whole key path casts it to any dtype: `step=float32`.
     #[arg(long, value_name = "[GLOB=]DTYPE")]
     cast: Vec<String>,
     /// Put axes into another order: `**/kernel=1,0`.

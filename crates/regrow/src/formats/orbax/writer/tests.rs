@@ -294,7 +294,7 @@ fn casts_by_the_first_pattern_that_matches() {
     };
     let (_folder, path) = write(&tree, &options).unwrap();
     let reader = open(&path);
-    let expect = [Dtype::BFloat16, Dtype::Float64, Dtype::UInt32, Dtype::BFloat16];
+    let expect = [Dtype::BFloat16, Dtype::Float64, Dtype::UInt32, Dtype::Int64];
     for (i, (leaf, to)) in tree.leaves().iter().zip(expect).enumerate() {
         let from = leaf.as_array().unwrap();
         let mut cast = vec![0; from.shape().len_bytes(to).unwrap() as usize];
