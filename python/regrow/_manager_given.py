@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -58,15 +57,8 @@ def check_metric(metric: Metric | None, metrics: dict[str, Any] | None) -> None:
     Raises:
         InvalidArgumentError: with the metrics that are there.
     """
-
-    def said(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: said(inner) for name, inner in value.items()}
-        is_odd = isinstance(value, float) and not math.isfinite(value)
-        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)] if is_odd else value
-
     if metric is not None:
-        _native.check_metric(metric.name, json.dumps(said(metrics or {}), default=str))
+        _native.check_metric(metric.name, json.dumps(metrics or {}, default=str))
 
 
 def metadata(metadata: Any, record: str) -> dict[str, Any]:

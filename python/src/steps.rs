@@ -325,7 +325,7 @@ pub fn wants_step(
 /// Raises for metrics, a JSON object, without the one by which the best step is chosen.
 #[pyfunction]
 pub fn check_metric(metric: &str, metrics: &str) -> PyResult<()> {
-    let metrics: Map<String, Value> = serde_json::from_str(metrics)
+    let metrics: Map<String, Value> = json_text::parse(metrics.as_bytes())
         .map_err(|error| Error::invalid(format!("metrics are a JSON object: {error}")))
         .or_raise()?;
     manager::check_metric(metric, &metrics).or_raise()

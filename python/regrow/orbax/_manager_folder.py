@@ -11,7 +11,6 @@ import datetime
 import fcntl
 import json
 import logging
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -87,7 +86,7 @@ class Folder:
 
     def _info(self, number: int, seconds: float | None, metrics: str) -> PolicyCheckpointInfo:
         when = datetime.datetime.fromtimestamp(seconds or 0, tz=datetime.UTC)
-        return PolicyCheckpointInfo(number, when, _with_numbers(json.loads(metrics)) or None)
+        return PolicyCheckpointInfo(number, when, json.loads(metrics) or None)
 
     def path_of(self, step: int) -> Any:
         """Where a new step of this number goes."""
@@ -101,7 +100,7 @@ class Folder:
     def metrics(self, step: int) -> Any:
         """The metrics that are stored with a step; `None` if it has none."""
         found = self._engine.find(step)
-        return None if found is None else _with_numbers(json.loads(found[4])) or None
+        return None if found is None else json.loads(found[4]) or None
 
     def to_restore(self, step: Any) -> tuple[Any, int | None]:
         """Where a step is, the latest if `None`, and its number; of a path, which is taken as it is, there is none.
@@ -307,15 +306,3 @@ def _is_locked(folder: Any) -> bool:
     finally:
         os.close(descriptor)
     return False
-
-
-_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-
-
-def _with_numbers(metrics: Any) -> Any:
-    """Metrics with numbers where the engine has words for them."""
-    if isinstance(metrics, dict):
-        return {name: _with_numbers(value) for name, value in metrics.items()}
-    if isinstance(metrics, list):
-        return [_with_numbers(value) for value in metrics]
-    return _NOT_FINITE.get(metrics, metrics) if isinstance(metrics, str) else metrics

@@ -16,6 +16,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
+use crate::formats::orbax::json_text;
 
 /// Which steps are kept.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -127,13 +128,13 @@ fn find<'a>(metrics: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     })
 }
 
-/// A number; JSON documents have words for those that are not finite.
+/// A number; a Rust program, whose JSON has no NaN, may say the three that are not finite in words.
 fn number(value: &Value) -> Option<f64> {
     match value.as_str() {
         Some("NaN") => Some(f64::NAN),
         Some("Infinity") => Some(f64::INFINITY),
         Some("-Infinity") => Some(f64::NEG_INFINITY),
-        _ => value.as_f64(),
+        _ => json_text::number(value),
     }
 }
 

@@ -71,6 +71,16 @@ impl<'a> Marked<'a> {
     }
 }
 
+/// The number that a value is, as a float.
+pub(crate) fn number(value: &Value) -> Option<f64> {
+    match value.as_str().map(Marked::of) {
+        Some(Marked::Float(number)) => Some(number),
+        Some(Marked::Int(digits)) => digits.parse().ok(),
+        Some(Marked::Text(_)) => None,
+        None => value.as_f64(),
+    }
+}
+
 /// A document without spaces, with the numbers that strict JSON lacks as Python has them.
 pub fn to_text(value: &Value) -> String {
     let text = value.to_string();
