@@ -481,3 +481,19 @@ def test_an_error_says_what_where_and_of_what_kind(file: Path) -> None:
         ours.load_file(file)
     assert caught.value.kind == "corrupt" and caught.value.file == str(file)
     assert isinstance(caught.value, regrow.RegrowError) and isinstance(caught.value.__cause__, regrow.CorruptError)
+
+
+@pytest.mark.parametrize("module", [safetensors.numpy, ours.numpy], ids=["safetensors", "regrow"])
+@pytest.mark.parametrize("leads_to", ["blob", "nowhere"])
+def test_a_link_is_replaced_and_what_it_leads_to_stays(module: Any, leads_to: str, tmp_path: Path) -> None:
+    """The Hub's cache has links to blobs that several revisions share."""
+    blob = tmp_path / "blobs" / "0123"
+    blob.parent.mkdir()
+    shared = safetensors.numpy.save({"a": np.zeros(2)})
+    blob.write_bytes(shared)
+    link = tmp_path / "snapshots" / "model.safetensors"
+    link.parent.mkdir()
+    link.symlink_to(f"../blobs/{'0123' if leads_to == 'blob' else 'gone'}")
+    module.save_file({"a": np.ones(3)}, link)
+    assert not link.is_symlink() and safetensors.numpy.load_file(link)["a"].tolist() == [1, 1, 1]
+    assert blob.read_bytes() == shared and [path.name for path in blob.parent.iterdir()] == ["0123"]

@@ -162,6 +162,7 @@ fn how(monitor: &Monitor) -> PublishOptions<'_> {
         overwrite: true,
         may_replace: None,
         make_way: None,
+        replaces_links: false,
         durable: false,
         keeps_others: false,
         monitor,

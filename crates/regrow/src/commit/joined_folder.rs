@@ -153,6 +153,7 @@ mod tests {
             overwrite: false,
             may_replace: None,
             make_way: None,
+            replaces_links: false,
             durable,
             keeps_others: false,
             monitor,

@@ -16,6 +16,7 @@ pub(crate) fn begin(target: &Location, options: PublishOptions<'_>) -> Result<Bo
     let path = target.local_path()?;
     let terms = Terms {
         keeps_others: options.keeps_others,
+        replaces_links: options.replaces_links,
         ..Terms::of_save(options.overwrite, options.durable, options.monitor)
     };
     Ok(match options.kind {
@@ -33,7 +34,7 @@ pub(crate) fn may_begin(target: &Location, options: PublishOptions<'_>) -> Resul
     let (path, overwrite) = (target.local_path()?, options.overwrite);
     match options.kind {
         Target::Folder => StagedFolder::may_begin(path, overwrite, options.keeps_others),
-        Target::File => StagedFile::may_begin(target, overwrite, options.may_replace),
+        Target::File => StagedFile::may_begin(target, &options),
         Target::Siblings { suffixes } => StagedSiblings::may_begin(path, suffixes, overwrite),
     }
 }

@@ -17,7 +17,7 @@ use super::target::{check_file, check_name, resolve};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
-use crate::storage::{Identity, Publication, replaced_meanwhile};
+use crate::storage::{Identity, Publication, PublishOptions, replaced_meanwhile};
 use crate::store::FileWriter;
 
 /// Errs unless the file at a path, which is there, may be replaced.
@@ -47,7 +47,7 @@ impl StagedFile {
 
     /// Has each file that is to be replaced checked by `may_replace`, now and again by the commit.
     pub(super) fn begin(target: &Path, terms: &Terms<'_>, may_replace: Option<MayReplace>) -> Result<Self> {
-        let absolute = place(target, terms.overwrite)?;
+        let absolute = place(target, terms.overwrite && !terms.replaces_links)?;
         let place = Place {
             given: target,
             targets: std::slice::from_ref(&absolute),
@@ -60,14 +60,10 @@ impl StagedFile {
     }
 
     /// Errs where [`begin`](Self::begin) would not take the target. Makes nothing.
-    pub(super) fn may_begin(
-        target: &Location,
-        overwrite: bool,
-        may_replace: Option<MayReplace>,
-    ) -> Result<()> {
-        let path = target.local_path()?;
-        check_file(&place(path, overwrite)?, overwrite)?;
-        match may_replace {
+    pub(super) fn may_begin(target: &Location, options: &PublishOptions<'_>) -> Result<()> {
+        let (path, overwrite) = (target.local_path()?, options.overwrite);
+        check_file(&place(path, overwrite && !options.replaces_links)?, overwrite)?;
+        match options.may_replace {
             Some(may_replace) if overwrite && target.exists() => may_replace(target),
             _ => Ok(()),
         }
@@ -135,9 +131,9 @@ impl StagedFile {
     }
 }
 
-/// The target as an absolute path, if its name is one to save under.
-fn place(target: &Path, overwrite: bool) -> Result<PathBuf> {
-    let absolute = resolve(target, overwrite)?;
+/// The target as an absolute path, if its name is one to save under; with `follow` what it leads to.
+fn place(target: &Path, follow: bool) -> Result<PathBuf> {
+    let absolute = resolve(target, follow)?;
     check_name(target)?;
     Ok(absolute)
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::naming;
 use super::siblings::{self, Failed, staged_path, take_names};
 use super::staging::{Place, Staged, Staging, Terms};
-use super::target::{check_sibling, resolve};
+use super::target::{check_file, resolve};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
@@ -43,7 +43,7 @@ impl StagedSiblings {
             given: target,
             absolute,
             targets: &targets,
-            check: &|target| check_sibling(target, terms.overwrite),
+            check: &|target| check_file(target, terms.overwrite),
         };
         // The files have folders of their own in any case.
         let staging = Staging::begin(place, &Terms { below: None, ..*terms })?;
@@ -53,7 +53,7 @@ impl StagedSiblings {
     /// Errs where [`create`](Self::create) would not take the target. Makes nothing.
     pub(super) fn may_begin(target: &Path, suffixes: &[String], overwrite: bool) -> Result<()> {
         let (_, targets) = place(target, suffixes)?;
-        targets.iter().try_for_each(|target| check_sibling(target, overwrite))
+        targets.iter().try_for_each(|target| check_file(target, overwrite))
     }
 
     /// Whether `commit` waits until the checkpoint would survive a power cut; it does unless told otherwise.
@@ -104,7 +104,7 @@ impl Staged for StagedSiblings {
 
     fn take_name(&mut self) -> Result<Option<PathBuf>> {
         let Staging { own, durable, overwrite, .. } = &self.staging;
-        let check = || self.targets.iter().try_for_each(|target| check_sibling(target, *overwrite));
+        let check = || self.targets.iter().try_for_each(|target| check_file(target, *overwrite));
         match take_names(&own.path, &self.targets, *durable, &check) {
             Ok(()) => Ok(Some(own.path.clone())),
             Err(failed) => Err(self.left_with(failed)),

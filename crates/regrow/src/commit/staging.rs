@@ -46,6 +46,8 @@ pub(super) struct Terms<'a> {
     pub(super) overwrite: bool,
     /// Whether what a user has put there stays.
     pub(super) keeps_others: bool,
+    /// Whether a link to a file is itself replaced.
+    pub(super) replaces_links: bool,
     /// Whether the commit syncs.
     pub(super) durable: bool,
     pub(super) monitor: &'a Monitor,
@@ -57,18 +59,24 @@ pub(super) struct Terms<'a> {
 impl<'a> Terms<'a> {
     /// Those of a save: its temporary folder is new.
     pub(super) fn of_save(overwrite: bool, durable: bool, monitor: &'a Monitor) -> Self {
-        Self { overwrite, keeps_others: false, durable, monitor, own_folder: OwnFolder::make, below: None }
+        let own_folder = OwnFolder::make;
+        Self {
+            overwrite,
+            keeps_others: false,
+            replaces_links: false,
+            durable,
+            monitor,
+            own_folder,
+            below: None,
+        }
     }
 
     /// Those of a copy, which goes on in the folder of an earlier one and has its files `below`.
     pub(super) fn of_copy(overwrite: bool, durable: bool, monitor: &'a Monitor, below: &'static str) -> Self {
         Self {
-            overwrite,
-            keeps_others: false,
-            durable,
-            monitor,
             own_folder: OwnFolder::of_copy,
             below: Some(below),
+            ..Self::of_save(overwrite, durable, monitor)
         }
     }
 }

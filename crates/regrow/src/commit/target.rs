@@ -20,15 +20,15 @@ pub const CHECKPOINT_MARKERS: [&str; 6] =
 /// What Orbax writes into a temporary folder when it makes it; checkpoints have it, too.
 const ORBAX_RECORD: &str = "_CHECKPOINT_METADATA";
 
-/// The target as an absolute path; what it points to, if it is a link that is to be overwritten.
-pub(super) fn resolve(target: &Path, overwrite: bool) -> Result<PathBuf> {
+/// The target as an absolute path; with `follow` what it points to, if it is a link.
+pub(super) fn resolve(target: &Path, follow: bool) -> Result<PathBuf> {
     let absolute = std::path::absolute(target).map_err(|_| no_name(target))?;
     let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
         return Err(no_name(target));
     };
     let absolute = parent.join(name);
     match fs::symlink_metadata(&absolute) {
-        Ok(found) if found.is_symlink() && overwrite => fs::canonicalize(&absolute)
+        Ok(found) if found.is_symlink() && follow => fs::canonicalize(&absolute)
             .map_err(|error| Error::io("cannot follow the link to be overwritten", &absolute, error)),
         _ => Ok(absolute),
     }
@@ -76,15 +76,6 @@ pub(super) fn check_folder(target: &Path, overwrite: bool, keeps_others: bool) -
 
 /// Errs unless a single file may take the target.
 pub(super) fn check_file(target: &Path, overwrite: bool) -> Result<()> {
-    match find_replaced(target, overwrite)? {
-        Some(found) if !found.is_file() => Err(no_file(target)),
-        _ => Ok(()),
-    }
-}
-
-/// Errs unless one of several files beside each other may take the target. A link there is itself replaced, not what it
-/// leads to.
-pub(super) fn check_sibling(target: &Path, overwrite: bool) -> Result<()> {
     match find_replaced(target, overwrite)? {
         Some(found) if !found.is_file() && !found.is_symlink() => Err(no_file(target)),
         _ => Ok(()),

@@ -10,7 +10,7 @@ use super::*;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
-use crate::storage::Publication;
+use crate::storage::{Publication, PublishOptions};
 use crate::store::DirectWriter;
 
 fn names(folder: &Path) -> Vec<String> {
@@ -568,25 +568,27 @@ fn files_of_one_model_are_told_by_their_names() {
 fn what_may_not_be_replaced_is_refused_before_anything_begins() {
     let root = tempfile::tempdir().unwrap();
     let target = Location::local(root.path().join("x"));
-    let is_empty = |at: &Location| match fs::read(at.path()) {
+    let is_empty: fn(&Location) -> Result<()> = |at| match fs::read(at.path()) {
         Ok(bytes) if bytes.is_empty() => Ok(()),
         Ok(_) => Err(Error::invalid("precious")),
         Err(_) => Err(Error::invalid("asked about nothing")),
     };
+    let monitor = Monitor::new();
+    let may_begin = |overwrite, may_replace| {
+        let options = PublishOptions { overwrite, may_replace, ..PublishOptions::of_one_file(&monitor) };
+        StagedFile::may_begin(&target, &options)
+    };
     // Nothing is there, so nobody is asked.
     for overwrite in [false, true] {
-        StagedFile::may_begin(&target, overwrite, Some(is_empty)).unwrap();
+        may_begin(overwrite, Some(is_empty)).unwrap();
     }
     fs::write(target.path(), b"").unwrap();
-    StagedFile::may_begin(&target, true, Some(is_empty)).unwrap();
-    assert_eq!(
-        StagedFile::may_begin(&target, false, Some(is_empty)).unwrap_err().kind(),
-        ErrorKind::AlreadyExists
-    );
+    may_begin(true, Some(is_empty)).unwrap();
+    assert_eq!(may_begin(false, Some(is_empty)).unwrap_err().kind(), ErrorKind::AlreadyExists);
     fs::write(target.path(), b"thesis").unwrap();
-    let error = StagedFile::may_begin(&target, true, Some(is_empty)).unwrap_err();
+    let error = may_begin(true, Some(is_empty)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-    StagedFile::may_begin(&target, true, None).unwrap();
+    may_begin(true, None).unwrap();
     assert_eq!(names(root.path()), ["x"]);
 }
 

@@ -43,6 +43,7 @@ pub(super) fn how_published<'a>(kind: &'a Target, options: &'a SaveOptions) -> P
         may_replace,
         make_way: if options.overwrite { Some(take_from_files) } else { None },
         keeps_others: options.keeps_others,
+        replaces_links: options.replace_any_file,
         durable: !options.not_durable,
         monitor: &options.monitor,
     }

@@ -138,7 +138,8 @@ pub struct SaveOptions {
     /// items alone ([`ItemsOptions::keeps_others`](crate::engine::ItemsOptions::keeps_others)).
     pub keeps_others: bool,
     /// With `overwrite`, also replace a file that is no checkpoint, or that is part of one: what functions do that
-    /// stand in for others. It says so of files only, never of folders.
+    /// stand in for others. It says so of files only, never of folders. A link is itself replaced: what it leads to, such
+    /// as a file of the Hub's cache that other folders share, stays as it is.
     pub replace_any_file: bool,
     /// Put a [seal](crate::seal()) on the checkpoint. The default layout has the same checksums without one.
     pub seal: bool,

@@ -49,6 +49,8 @@ pub struct PublishOptions<'a> {
     pub may_replace: Option<fn(&Location) -> Result<()>>,
     /// What is done right before a single file has its name, where it has that as soon as it is whole.
     pub make_way: Option<fn(&Location) -> Result<()>>,
+    /// Whether a link to a file is itself replaced, and not the file that it leads to.
+    pub replaces_links: bool,
     /// Whether `commit` waits until the checkpoint would survive a power cut.
     pub durable: bool,
     /// Counts what is written, and stops when it says so.
@@ -64,6 +66,7 @@ impl<'a> PublishOptions<'a> {
             keeps_others: false,
             may_replace: None,
             make_way: None,
+            replaces_links: false,
             durable: true,
             monitor,
         }

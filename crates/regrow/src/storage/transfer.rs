@@ -55,6 +55,7 @@ impl<'a> TransferOptions<'a> {
             overwrite: self.overwrite,
             may_replace: self.may_replace,
             make_way: None,
+            replaces_links: false,
             durable: self.durable,
             keeps_others: false,
             monitor: self.monitor,

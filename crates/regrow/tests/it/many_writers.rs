@@ -35,6 +35,7 @@ fn publish_options(monitor: &Monitor) -> PublishOptions<'_> {
         overwrite: false,
         may_replace: None,
         make_way: None,
+        replaces_links: false,
         durable: true,
         keeps_others: false,
         monitor,

@@ -154,6 +154,7 @@ fn a_process_that_has_written_nothing_is_named() {
             overwrite: false,
             may_replace: None,
             make_way: None,
+            replaces_links: false,
             durable: false,
             keeps_others: false,
             monitor: &monitor,

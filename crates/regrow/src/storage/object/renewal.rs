@@ -156,6 +156,7 @@ mod tests {
                 overwrite: true,
                 may_replace: None,
                 make_way: None,
+                replaces_links: false,
                 durable: true,
                 keeps_others: false,
                 monitor: &monitor,

@@ -118,6 +118,7 @@ pub fn save_shares(
         overwrite: options.overwrite,
         may_replace: None,
         make_way: None,
+        replaces_links: false,
         durable: !options.not_durable,
         keeps_others: false,
         monitor: &monitor,

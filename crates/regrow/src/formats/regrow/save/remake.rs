@@ -225,6 +225,7 @@ fn scratch() -> Result<Box<dyn Publication>> {
             overwrite: false,
             may_replace: None,
             make_way: None,
+            replaces_links: false,
             durable: false,
             keeps_others: false,
             monitor: &Monitor::new(),
