@@ -53,6 +53,10 @@ EXECUTORS_BIN := $(CURDIR)/$(EXECUTORS_VENV)/bin
 TORCH_VENV := .venv-torch
 TORCH_BIN := $(CURDIR)/$(TORCH_VENV)/bin
 
+# transformers 4 wants other versions than transformers 5; everything else is the packages of the first.
+TRANSFORMERS4_VENV := .venv-transformers4
+TRANSFORMERS4_BIN := $(CURDIR)/$(TRANSFORMERS4_VENV)/bin
+
 BROWSER_VENV := .venv-browser
 BROWSER_BIN := $(CURDIR)/$(BROWSER_VENV)/bin
 
@@ -118,13 +122,13 @@ test-portable: rust-prerequisites $(NEXTEST) ## The engine without Linux' own ca
 	printf '==> %s\n' "tests of the engine, portable"
 	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) nextest run -p regrow --locked --features portable,cloud --tests --no-fail-fast $(PORTABLE)
 
-test-torch: rust-prerequisites $(TORCH_VENV)/.installed ## What needs PyTorch: tensors, DTensors and FSDP2 of several processes, the real TRAKer, transformers, the pages about it (installs PyTorch, 5 GB)
+test-torch: rust-prerequisites $(TORCH_VENV)/.installed $(TRANSFORMERS4_VENV)/.installed ## What needs PyTorch: tensors, DTensors and FSDP2 of several processes, the real TRAKer, transformers, the pages about it (installs PyTorch, 5 GB)
 	$(SAY) "the Python extension, dev profile"
 	export VIRTUAL_ENV=$(CURDIR)/$(TORCH_VENV) PYO3_PYTHON=$(TORCH_BIN)/python
 	rm -f $(CURDIR)/$(VENV)/.release
 	cd python && $(TORCH_BIN)/maturin develop --quiet --locked
 	printf '==> %s\n' "tensors and DTensors, judged by torch's distributed checkpoint; the real TRAKer; safetensors; programs that use them"
-	$(TORCH_BIN)/python -m pytest tests_torch
+	REGROW_TRANSFORMERS_4=$(TRANSFORMERS4_BIN)/python $(TORCH_BIN)/python -m pytest tests_torch
 
 test-gpu: develop ## Arrays and tensors on a GPU of NVIDIA: GPU_PYTHON=python3 has JAX and PyTorch for it, Orbax, optax, safetensors, pytest
 	@$(GPU_PYTHON) -c 'import jax, torch; jax.devices("gpu"); assert torch.cuda.is_available()' || {
@@ -412,7 +416,7 @@ mutants: rust-prerequisites $(TOOLS)/bin/cargo-mutants ## Changes to what keeps 
 		$(patsubst %,--only 'crates/regrow/src/%',$(MUTANTS)) $(patsubst %,--without %,$(MUTANTS_WITHOUT)) $(MUTANTS_MORE)
 
 clean: ## Remove all that make has built
-	@rm -rf target fuzz/target examples/candle/target $(VENV) $(TORCH_VENV) $(EXECUTORS_VENV) $(BUCKETS_VENV) $(DOCS_VENV) .tools demo-output $(BENCH_OUT) docs/api docs/site-out docs/.cache
+	@rm -rf target fuzz/target examples/candle/target $(VENV) $(TORCH_VENV) $(TRANSFORMERS4_VENV) $(EXECUTORS_VENV) $(BUCKETS_VENV) $(DOCS_VENV) .tools demo-output $(BENCH_OUT) docs/api docs/site-out docs/.cache
 
 # ---- what the targets stand on ------------------------------------------------------------------------------
 
@@ -492,6 +496,14 @@ $(TORCH_VENV)/.installed: requirements-torch.txt | python-prerequisites
 	$(SAY) "PyTorch, traker and transformers into $(TORCH_VENV) (once, 5 GB, some minutes)"
 	test -x $(TORCH_BIN)/python || $(PYTHON) -m venv $(TORCH_VENV)
 	$(TORCH_BIN)/python -m pip install --quiet -r requirements-torch.txt
+	touch $@
+
+$(TRANSFORMERS4_VENV)/.installed: requirements-transformers4.txt $(TORCH_VENV)/.installed
+	$(SAY) "transformers 4 into $(TRANSFORMERS4_VENV), beside the packages of $(TORCH_VENV) (once)"
+	test -x $(TRANSFORMERS4_BIN)/python || $(PYTHON) -m venv $(TRANSFORMERS4_VENV)
+	packages="$$($(TORCH_BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+	printf 'import site; site.addsitedir("%s")\n' "$$packages" > "$$($(TRANSFORMERS4_BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth"
+	$(TRANSFORMERS4_BIN)/python -m pip install --quiet -r requirements-transformers4.txt
 	touch $@
 
 # Tests take the dev profile that the other tests have built already; the demo and the benchmark are about speed.

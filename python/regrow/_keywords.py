@@ -43,7 +43,7 @@ class LayoutOptions(TypedDict, total=False):
         write_chunk_shape: regrow, orbax. The chunk; must divide each array's shape, or that of its shards.
         per_leaf: regrow, orbax. Chunking of some leaves: ``{"embed/**": {"chunk_byte_size": 2**20}}``.
         data_format: regrow. Whose tensors the data files say they hold, in the metadata of safetensors: ``"np"``,
-            ``"pt"``, which transformers asks for, ``"tf"``, ``"flax"``, ``"mlx"``.
+            ``"pt"`` (the default: transformers before 5 reads no file without), ``"tf"``, ``"flax"``, ``"mlx"``.
         sort_keys: flax. Sort the entries of every dict, as ``msgpack_serialize`` does.
         integer_keys: flax. Keep integer keys as integers, as ``msgpack_serialize`` does; otherwise they become text.
         max_chunk_size: flax. Longer arrays are cut into chunks of at most this many bytes.

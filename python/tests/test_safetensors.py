@@ -63,5 +63,13 @@ def test_data_files_say_whose_tensors_they_hold(tmp_path: Path) -> None:
     # A file that says something else is written anew.
     linked = regrow.save(tmp_path / "next", tree, base=tmp_path / "pt", data_format="pt")
     assert linked.reused_bytes > 0
-    assert regrow.save(tmp_path / "other", tree, base=tmp_path / "pt").reused_bytes == 0
+    assert regrow.save(tmp_path / "other", tree, base=tmp_path / "np").reused_bytes == 0
+    for name in ("plain", "x.safetensors"):
+        regrow.save(tmp_path / name, tree)
+        with safetensors.safe_open(next(tmp_path.glob(f"{name}/*.safetensors"), tmp_path / name), "np") as file:
+            assert file.metadata()["format"] == "pt"
+        assert regrow.open(tmp_path / name).metadata is None
+    for metadata in ({"format": "pt"}, {"format": "mine", "a": "b"}, {"format": 1}):
+        regrow.save(tmp_path / "x.safetensors", tree, metadata=metadata, overwrite=True)
+        assert regrow.open(tmp_path / "x.safetensors").metadata == metadata
     assert regrow.verify(tmp_path / "next").ok

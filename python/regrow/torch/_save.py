@@ -75,9 +75,7 @@ def with_record(options: SaveOptions, encoded: Encoded, **more: str) -> SaveOpti
     told = {**(metadata or {}), **more, RECORD: record_text(encoded.record)}
     made: SaveOptions = {**options}
     if layout == "safetensors":
-        # Text by name stands beside the tensors as it is.
-        told = {"format": FORMAT, **told}
-    elif layout == "regrow":
-        made["data_format"] = options.get("data_format", FORMAT)
+        # A file without a pytree says nothing of itself.
+        told = told if options.get("structure", True) else {"format": FORMAT, **told}
     made["metadata"] = told
     return made

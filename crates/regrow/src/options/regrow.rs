@@ -28,9 +28,9 @@ pub struct RegrowOptions {
 #[serde(rename_all = "lowercase")]
 pub enum DataFormat {
     /// NumPy's.
-    #[default]
     Np,
-    /// PyTorch's: transformers asks for it.
+    /// PyTorch's: transformers before 5 reads no other, and every other reader reads these.
+    #[default]
     Pt,
     /// TensorFlow's.
     Tf,

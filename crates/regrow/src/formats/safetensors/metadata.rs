@@ -1,12 +1,13 @@
 //! `__metadata__`: text by name, of three origins.
 //!
 //! ```text
-//! {"format":"pt",                    the option `metadata`, then the custom metadata of the save
+//! {"format":"pt",                    whose tensors they are: transformers before 5 reads no file that says nothing
+//!  "a":"1",                          the option `metadata`, then the custom metadata of the save
 //!  "regrow_metadata":"{\"a\":1}",    custom metadata that is more than text by name, as JSON
 //!  "regrow":"{\"version\":1,...}"}   the exact pytree
 //! ```
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::SafetensorsOptions;
 use crate::error::{Error, ErrorKind, Result};
@@ -16,6 +17,10 @@ pub(super) const STRUCTURE: &str = "regrow";
 
 /// Name under which custom metadata stands that is more than text by name; it means nothing without a pytree.
 const CUSTOM: &str = "regrow_metadata";
+
+/// Name under which a file says whose tensors it holds, and what a file with a pytree says if the caller says nothing.
+const FORMAT: &str = "format";
+const FORMAT_DEFAULT: &str = "pt";
 
 /// The entries of the file's `__metadata__`, without the pytree; `None` if there is to be no `__metadata__`.
 ///
@@ -42,7 +47,7 @@ pub(super) fn entries(
                 .expected("an object of texts", custom)
                 .help("turn it into text, or keep the structure, which takes any JSON"));
         }
-        None if options.metadata.is_none() => return Ok(None),
+        None if options.metadata.is_none() && !options.structure => return Ok(None),
         None => {}
     }
     let mut names = std::collections::HashSet::new();
@@ -57,11 +62,25 @@ pub(super) fn entries(
                 .help("choose another name, or save without the structure"));
         }
     }
+    if !options.structure {
+        return Ok(Some(out));
+    }
+    if !names.contains(&FORMAT.to_owned()) {
+        out.insert(0, (FORMAT.to_owned(), FORMAT_DEFAULT.to_owned()));
+    } else if let Some(own) = custom.and_then(as_texts).and_then(|texts| of_name(texts, FORMAT)) {
+        // The entry is the file's own; what the caller's metadata has of this name comes back from here.
+        out.push((CUSTOM.to_owned(), json!({ FORMAT: own }).to_string()));
+    }
     Ok(Some(out))
+}
+
+fn of_name(texts: Vec<(String, String)>, name: &str) -> Option<String> {
+    texts.into_iter().find(|(found, _)| found == name).map(|(_, text)| text)
 }
 
 /// What a reader is told, of the entries of a file whose pytree regrow kept: the custom metadata as it was.
 pub(super) fn custom(mut entries: Map<String, Value>) -> Option<Value> {
+    entries.shift_remove(FORMAT);
     let stored = entries.get(CUSTOM).and_then(Value::as_str);
     match stored.and_then(|text| serde_json::from_str(text).ok()) {
         Some(Value::Object(more)) => {
@@ -82,7 +101,6 @@ pub(super) fn as_texts(value: &Value) -> Option<Vec<(String, String)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn options(metadata: Option<Value>, structure: bool) -> SafetensorsOptions {
         let metadata = metadata.map(|value| value.as_object().unwrap().clone());
@@ -95,20 +113,27 @@ mod tests {
 
     #[test]
     fn any_metadata_comes_back() {
-        assert_eq!(entries(&options(None, true), None).unwrap(), None);
-        assert_eq!(entries(&options(Some(json!({})), true), None).unwrap(), Some(vec![]));
-        let format = Some(json!({"format": "pt"}));
-        for (given, custom, expected) in [
-            (None, json!({"a": "1"}), json!({"a": "1"})),
-            (format.clone(), json!({"a": "1"}), json!({"format": "pt", "a": "1"})),
-            (format.clone(), json!({"a": {"b": [1, null]}}), json!({"format": "pt", "a": {"b": [1, null]}})),
-            (None, json!([1, 2]), json!([1, 2])),
+        assert_eq!(entries(&options(None, false), None).unwrap(), None);
+        for given in [None, Some(json!({}))] {
+            let stored = entries(&options(given, true), None).unwrap().unwrap();
+            assert_eq!(stored, [("format".to_owned(), "pt".to_owned())]);
+            assert_eq!(back(Some(stored)), None);
+        }
+        // The option says whose tensors they are; the caller's metadata is the caller's.
+        let format = Some(json!({"format": "np"}));
+        for (given, custom) in [
+            (None, json!({"a": "1"})),
+            (format.clone(), json!({"a": "1"})),
+            (format.clone(), json!({"a": {"b": [1, null]}})),
+            (None, json!([1, 2])),
+            (format.clone(), json!(3)),
+            (None, json!({"format": "pt"})),
+            (None, json!({"format": "np", "a": "1"})),
+            (None, json!({"format": 3})),
         ] {
             let stored = entries(&options(given, true), Some(&custom)).unwrap();
-            assert_eq!(back(stored), Some(expected));
+            assert_eq!(back(stored), Some(custom));
         }
-        let both = entries(&options(format, true), Some(&json!(3))).unwrap();
-        assert_eq!(back(both), Some(json!({"format": "pt", "regrow_metadata": "3"})));
     }
 
     #[test]
