@@ -14,6 +14,7 @@ checksums, by which `regrow.load` gives the whole pytree without a `like`.
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -41,9 +42,21 @@ __all__ = [
     "TreePathError",
     "default_deserialise_filter_spec",
     "default_serialise_filter_spec",
+    "install",
     "tree_deserialise_leaves",
     "tree_serialise_leaves",
 ]
+
+
+def install() -> None:
+    """Has the functions of this module be those of the package ``equinox``.
+
+    A module that has imported one of the originals by its name keeps that.
+    """
+    equinox = importlib.import_module("equinox")
+    for name in __all__:
+        if name != "install" and hasattr(equinox, name):
+            setattr(equinox, name, globals()[name])
 
 
 def default_serialise_filter_spec(f: Any, x: Any) -> None:

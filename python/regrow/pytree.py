@@ -28,7 +28,7 @@ from typing import Any, Literal, NamedTuple, TextIO
 
 import numpy as np
 
-from . import _native, _options
+from . import _install, _native, _options
 from ._attempts import attempts
 from ._errors import InvalidArgumentError, LeafTypeError, LimitError, RegrowError, ReplacedError, UnsupportedError
 from ._leaves import DTYPE_NUMBERS, NUMPY_ARRAY, NUMPY_OTHER
@@ -57,6 +57,7 @@ __all__ = [
     "deep_freeze",
     "everything_is_a_leaf_node_handler",
     "immutabledict",
+    "install",
     "leaf_summary",
     "linearize_revtuple_path",
     "ml_model_leaf_summary",
@@ -431,3 +432,15 @@ def _array(memory: Any, entry: tuple[str, str, tuple[int, ...], int], mmapped: b
     _, dtype, shape, offset = entry
     array: Array = np.ndarray(shape, np.dtype(dtype), memory, offset)
     return array if mmapped else array.copy()
+
+
+# ---- in the original's place ----------------------------------------------------------------------------------
+
+
+def install() -> None:
+    """Has the module ``ml_model_transforms`` be this one, for what imports it from now on.
+
+    Raises:
+        RuntimeError: if the program has imported the original already: what has its functions would keep them.
+    """
+    _install.install({"ml_model_transforms": __name__})

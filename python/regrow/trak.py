@@ -16,6 +16,7 @@ savers; without it the module stands alone.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import logging
 import operator
@@ -46,11 +47,23 @@ __all__ = [
     "checkpoint_digest",
     "finalize_features",
     "finalize_scores",
+    "install",
     "repair",
 ]
 
 _TRAIN_KEYS = ("grads", "out_to_loss", "features")
 _MODES = ("r", "r+", "w+")
+
+
+def install() -> None:
+    """Has TRAK, which must be installed, use the saver of this module.
+
+    A module that has imported the original by its name keeps that.
+    """
+    for module in ("trak", "trak.savers", "trak.traker"):
+        found = importlib.import_module(module)
+        if hasattr(found, "MmapSaver"):
+            setattr(found, "MmapSaver", MmapSaver)  # noqa: B010
 
 
 class MetadataMismatchError(MismatchError, AssertionError):

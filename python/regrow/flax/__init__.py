@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import _install
 from . import _bytes, _state_dict, _strict
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "current_path",
     "from_bytes",
     "from_state_dict",
+    "install",
     "is_serializable",
     "msgpack_restore",
     "msgpack_serialize",
@@ -126,6 +128,18 @@ def register_serialization_state(
         ValueError: if there is a handler and `override` was not given.
     """
     _state_dict.register(ty, ty_to_state_dict, ty_from_state_dict, override)
+
+
+def install() -> None:
+    """Has ``flax.serialization``, ``flax.traverse_util`` and ``flax.training.checkpoints`` be those of this package.
+
+    For what imports them from now on.
+
+    Raises:
+        RuntimeError: if the program has imported Flax already: what has its modules would keep them.
+    """
+    places = {"serialization": "", "traverse_util": ".traverse_util", "training.checkpoints": ".checkpoints"}
+    _install.install({f"flax.{name}": f"{__name__}{own}" for name, own in places.items()})
 
 
 def is_serializable(target: Any) -> bool:

@@ -17,13 +17,19 @@ def loaded(module: str) -> Any:
     return sys.modules.get(module)
 
 
+def original(module: str) -> Any:
+    """The same, unless it is one of this package in the original's place."""
+    found = loaded(module)
+    return None if getattr(found, "__name__", "").startswith("regrow.") else found
+
+
 _known: tuple[Any, dict[Any, Handlers] | None] = (None, None)
 
 
 def flax_registry() -> dict[Any, Handlers] | None:
     """The registry of `flax.serialization`, if it is imported, to its end."""
     global _known
-    module = sys.modules.get("flax.serialization")
+    module = original("flax.serialization")
     if module is _known[0]:
         return _known[1]
     registry = getattr(module, "_STATE_DICT_REGISTRY", None)
@@ -36,7 +42,7 @@ def flax_registry() -> dict[Any, Handlers] | None:
 
 def flax_error_context() -> Any:
     """Where Flax keeps, for each thread, the names on the way to what is being restored; `None` if it has none."""
-    context = getattr(loaded("flax.serialization"), "_error_context", None)
+    context = getattr(original("flax.serialization"), "_error_context", None)
     return context if isinstance(getattr(context, "path", None), list) else None
 
 
@@ -76,5 +82,5 @@ def _both(ours: type[Any], original: type[Any]) -> type[Any]:
 
 def as_original(ours: type[Any], module: str) -> type[Any]:
     """`ours`, or a class that is the original of the same name as well: a program's `except` catches either."""
-    original = getattr(loaded(module), ours.__name__, None)
-    return _both(ours, original) if isinstance(original, type) else ours
+    theirs = getattr(original(module), ours.__name__, None)
+    return _both(ours, theirs) if isinstance(theirs, type) else ours

@@ -22,7 +22,7 @@ from ._traversals import (
     _is_namedtuple,  # noqa: F401
     t_identity,
 )
-from ._upstream import frozen_dict_class, loaded
+from ._upstream import frozen_dict_class, loaded, original
 
 __all__ = [
     "ModelParamTraversal",
@@ -176,7 +176,7 @@ def __getattr__(name: str) -> Any:
 
 def _empty_node() -> Any:
     """Flax' own where the program has imported it, so that a flat dict of one can be unflattened by the other."""
-    theirs = getattr(loaded("flax.traverse_util"), "empty_node", None)
+    theirs = getattr(original("flax.traverse_util"), "empty_node", None)
     if theirs is not None:
         return theirs
     _register_with_jax()
@@ -193,7 +193,7 @@ def _register_with_jax() -> None:
 
 
 def _is_empty_node(value: Any) -> bool:
-    return value is _OWN_EMPTY_NODE or value is getattr(loaded("flax.traverse_util"), "empty_node", _OWN_EMPTY_NODE)
+    return value is _OWN_EMPTY_NODE or value is getattr(original("flax.traverse_util"), "empty_node", _OWN_EMPTY_NODE)
 
 
 def _is_dict(value: Any) -> bool:

@@ -26,7 +26,7 @@ from ._jax import jax
 from ._own_leaves import OwnRestore, unknown_leaf
 from ._paths import TMP_DIR_SUFFIX, as_path
 from ._type_registry import GLOBAL_TYPE_HANDLER_REGISTRY, knows_all
-from .tree import KeyPath, flatten_with_path, is_empty_node, tuple_path_from_keypath
+from .tree import KeyPath, flatten_with_path, from_flattened_with_keypath, is_empty_node, tuple_path_from_keypath
 
 Pad = bool
 
@@ -41,6 +41,10 @@ class Stored(NamedTuple):
     order: list[KeyPath]
     """The key paths in the order of the structure."""
     structure: Any
+    """That of a restore without a target: as Orbax, dicts and lists."""
+    own_order: list[KeyPath]
+    own_structure: Any
+    """The same of the checkpoint itself, whose containers may be of other classes."""
     registry: Any
     """Whose handlers restore leaves of types of the caller's own."""
 
@@ -85,11 +89,23 @@ def open_pytree(path: Any, registry: Any = None) -> Stored:
                 file=str(path),
             )
         tree = checkpoint.tree
-    flat, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_end)
-    order = [tuple_path_from_keypath(keys) for keys, _ in flat]
-    leaves = dict(zip(order, (leaf for _, leaf in flat), strict=True))
+    flat, own_structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_end)
+    own_order = [tuple_path_from_keypath(keys) for keys, _ in flat]
+    order, structure = own_order, own_structure
+    if checkpoint.layout == "regrow" and len({*own_order}) == len(flat) and all(keys for keys, _ in flat):
+        flat = [(keys, _as_stored_by_orbax(leaf)) for keys, leaf in flat]
+        plain, structure = jax.tree_util.tree_flatten_with_path(from_flattened_with_keypath(flat), is_leaf=_is_end)
+        order = [tuple_path_from_keypath(keys) for keys, _ in plain]
+    leaves = dict(zip(own_order, (leaf for _, leaf in flat), strict=True))
     registry = GLOBAL_TYPE_HANDLER_REGISTRY if registry is None else registry
-    return Stored(path, checkpoint, leaves, order, structure, registry)
+    return Stored(path, checkpoint, leaves, order, structure, own_order, own_structure, registry)
+
+
+def _as_stored_by_orbax(leaf: Any) -> Any:
+    """An empty node of another class as Orbax notes it."""
+    if isinstance(leaf, Leaf) or leaf is None or type(leaf) in (dict, list, tuple):
+        return leaf
+    return {} if isinstance(leaf, Mapping) else None
 
 
 def _is_end(node: Any) -> bool:
@@ -258,8 +274,8 @@ def _read(
             which = wish.resized, wish.cast, (source, at) if at else None
             rounds.setdefault(which, {})[source] = path, wish
     for (resized, cast, _), chosen in rounds.items():
-        likes = [chosen[path][1].like if path in chosen else _left_out(stored.leaves[path]) for path in stored.order]
-        like = jax.tree_util.tree_unflatten(stored.structure, likes)
+        likes = [chosen[path][1].like if path in chosen else ... for path in stored.own_order]
+        like = jax.tree_util.tree_unflatten(stored.own_structure, likes)
         reads = _replicas.of_round(replica, (wish.like for _, wish in chosen.values()))
         with as_orbax():
             as_numpy = None if cast is None else AsNumpy(cast)
@@ -267,15 +283,11 @@ def _read(
                 like, cast=as_numpy, pad_or_truncate=resized, progress=False, single_replica=reads
             )
         flat = jax.tree_util.tree_leaves(loaded, is_leaf=is_empty_node)
-        for source, value in zip(stored.order, flat, strict=True):
+        for source, value in zip(stored.own_order, flat, strict=True):
             if source in chosen:
                 path, wish = chosen[source]
                 results[path] = value if wish.finish is None else wish.finish(value)
     return results
-
-
-def _left_out(leaf: Any) -> Any:
-    return leaf if is_empty_node(leaf) else ...
 
 
 # ---- what one leaf becomes ------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ All names of the original are here, the private ones that other packages import 
 
 from __future__ import annotations
 
+from .. import _install
 from ._errors import SafetensorError, SafetensorIndexError
 from ._open import SafeSlice, safe_open
 from ._open import _safe_open_handle as _safe_open_handle
@@ -33,6 +34,7 @@ __all__ = [
     "SafetensorIndexError",
     "TensorSpec",
     "deserialize",
+    "install",
     "load",
     "load_file",
     "safe_open",
@@ -41,3 +43,13 @@ __all__ = [
     "serialize",
     "serialize_file",
 ]
+
+
+def install() -> None:
+    """Has ``safetensors`` and its modules be those of this package, for what imports them from now on.
+
+    Raises:
+        RuntimeError: if the program has imported safetensors already: what has its functions would keep them.
+    """
+    names = ("", ".flax", ".numpy", ".torch")
+    _install.install({f"safetensors{name}": f"{__name__}{name}" for name in names})
