@@ -50,6 +50,7 @@ class ItemsSave:
         progress: Callable[[int, int], object] | None = None,
         mode: int | None = None,
         keeps_others: bool = False,
+        of_step: bool = False,
         **options: Unpack[SaveOptions],
     ) -> None:
         """Begins a checkpoint.
@@ -58,10 +59,11 @@ class ItemsSave:
             path: As for `regrow.save_items`.
             progress: Is called with the bytes done and the bytes in all, on whichever thread is at work.
             mode: Of the folders of the checkpoint and of its items, as `os.chmod` takes it; on a disk.
+            of_step: With `v1`: mark it as Orbax marks a step of a folder of steps.
             keeps_others: With `overwrite`, keep a user's own files in the folder that is replaced; on a disk.
             **options: The keywords of `SaveOptions`.
         """
-        self._given = SAVE.chosen("ItemsSave", options, ["progress", "mode", "keeps_others"])
+        self._given = SAVE.chosen("ItemsSave", options, ["progress", "mode", "keeps_others", "of_step"])
         self._given["layout"] = self._given["layout"] or "regrow"
         at = places(self._given["storage_options"], path=path, base=self._given["base"])
         own = _options.of_write(_of_item(self._given, {}), None)
@@ -76,6 +78,7 @@ class ItemsSave:
                 keeps_others,
                 _arguments.flag("durable", self._given["durable"]),
                 _is_v1(self._given),
+                of_step,
                 None if metadata is None else json_object("metadata", metadata),
                 at.get("base"),
                 job,

@@ -20,7 +20,7 @@ use crate::options::{JobIn, SaveIn, metadata_members, save_options, to_job};
 use crate::watch::cancellable;
 
 /// Overwrite, durable, in the form of Orbax' v1 API, metadata as JSON, base, job, mode of folders.
-type ItemsIn = (bool, bool, bool, bool, Option<String>, Option<LocationIn>, Option<JobIn>, Option<u32>);
+type ItemsIn = (bool, bool, bool, bool, bool, Option<String>, Option<LocationIn>, Option<JobIn>, Option<u32>);
 
 /// A tree that waits for the background.
 type Waiting = (String, Tree<Leaf>, SaveOptions);
@@ -46,7 +46,7 @@ impl ItemsSave {
         gets_signals: bool,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
-        let (overwrite, keeps_others, durable, v1, metadata, base, job, mode) = options;
+        let (overwrite, keeps_others, durable, v1, of_step, metadata, base, job, mode) = options;
         let monitor = match progress {
             None => Monitor::new(),
             Some(progress) => Monitor::with_hook(move |state| {
@@ -60,6 +60,7 @@ impl ItemsSave {
             keeps_others,
             not_durable: !durable,
             v1,
+            of_step,
             custom_metadata: metadata_members(metadata).or_raise()?,
             base: base.as_ref().map(ToLocation::to_location).transpose().or_raise()?,
             mode,

@@ -144,7 +144,7 @@ def test_the_questions_know_the_real_ones(question: str) -> None:
     assert QUESTIONS[question](REAL[question])
 
 
-MODULES = {"client", "graph", "jax", "ml_dtypes", "module", "os", "torch"}
+MODULES = {"client", "equinox", "graph", "jax", "ml_dtypes", "module", "os", "torch"}
 CLASSES = {"cls", "kind", "found", "t"}
 BEHAVIOUR = {"handler", "checkpointer"}
 """What is called, and is not asked what it is: a wrapper may forward."""

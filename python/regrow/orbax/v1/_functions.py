@@ -101,6 +101,7 @@ def begin(
     *,
     in_background: bool,
     are_states: bool = False,
+    of_step: bool = False,
 ) -> Begun:
     """Begins a save: in the background checkpointables may change as soon as this has returned."""
     _checkpointables.check_names(checkpointables, "checkpointables")
@@ -116,7 +117,7 @@ def begin(
     keywords = _pytrees.save_plan(None, context)[1]
     form = {name: keywords[name] for name in ("layout", "orbax") if name in keywords}
     job = Job(timeout=context.asynchronous.timeout_secs) if in_background else None
-    save = ItemsSave(path, overwrite=overwrite, keeps_others=True, metadata=custom, job=job, **form)
+    save = ItemsSave(path, overwrite=overwrite, keeps_others=True, of_step=of_step, metadata=custom, job=job, **form)
 
     def add(written: Written) -> None:
         if metrics is not None:

@@ -217,7 +217,9 @@ class Checkpointer:
         self.wait()
         path = manager.path_of(step)
         with current(self._context), as_orbax():
-            begun = _functions.begin(path, checkpointables, overwrite, custom, metrics, in_background=True, **about)
+            begun = _functions.begin(
+                path, checkpointables, overwrite, custom, metrics, in_background=True, of_step=True, **about
+            )
         finish = manager.keep_track(step, begun.wait, metrics, tells=False)
 
         def both() -> bool:

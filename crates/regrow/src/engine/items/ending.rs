@@ -34,7 +34,7 @@ impl ItemsSave {
             false if self.publication.local_folder().is_some() => self.take_lent(),
             false => Ok(()),
         };
-        let Self { publication, session, at, options, state, v1, mode, began_nsecs, .. } = self;
+        let Self { publication, session, at, options, state, v1, of_step, mode, began_nsecs, .. } = self;
         let mut state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let reused_bytes = publication.reused_bytes();
         let (leaf_count, data_bytes) = (state.leaf_count, state.data_bytes);
@@ -42,7 +42,7 @@ impl ItemsSave {
         let is_first = session.as_ref().is_none_or(|session| session.rank() == 0);
         let mut rest = |publication: &dyn Publication| {
             settle(&mut state, publication)?;
-            write_rest(&state, v1, began_nsecs, publication)?;
+            write_rest(&state, v1, of_step, began_nsecs, publication)?;
             mode.map_or(Ok(()), |mode| set_modes(&state, mode, publication))?;
             match publication.local_folder() {
                 Some(staged) if options.keeps_others => {
@@ -110,6 +110,7 @@ fn settle(state: &mut State, publication: &dyn Publication) -> Result<()> {
 fn write_rest(
     state: &State,
     v1: bool,
+    of_step: bool,
     began_nsecs: Option<u64>,
     publication: &dyn Publication,
 ) -> Result<()> {
@@ -119,11 +120,14 @@ fn write_rest(
         Rest::Marker => return publication.write(COMMIT_SUCCESS_FILE, marker.as_bytes()),
         Rest::All => {}
     }
-    let is_item = |item: &str| item != WHOLE && !state.marked.iter().any(|marked| marked == item);
+    // As Orbax. In a bucket each folder needs its marker to be read by itself.
+    let marks_items = !v1 || of_step || publication.local_folder().is_none();
+    let is_item =
+        |item: &str| marks_items && item != WHOLE && !state.marked.iter().any(|marked| marked == item);
     for (item, _) in state.handlers.iter().filter(|(item, _)| is_item(item)) {
         publication.write(&format!("{item}/{COMMIT_SUCCESS_FILE}"), COMMIT_TEXT.as_bytes())?;
     }
-    if v1 {
+    if v1 && !of_step {
         publication.write(V1_MARKER_FILE, b"")?;
     }
     let item_handlers = match state.handlers.as_slice() {

@@ -69,6 +69,8 @@ pub struct ItemsOptions {
     pub not_durable: bool,
     /// The form of Orbax' v1 API: its marker, its names of handlers and of JSON files.
     pub v1: bool,
+    /// With `v1`: it is a step of a folder of steps. Orbax writes other markers then.
+    pub of_step: bool,
     /// The checkpoint's own metadata.
     pub custom_metadata: Map<String, Value>,
     /// An earlier checkpoint of items: of each item in the default layout that it has too, [`SaveOptions::base`].
@@ -103,6 +105,7 @@ pub struct ItemsSave {
     session: Option<Session>,
     at: Location,
     v1: bool,
+    of_step: bool,
     mode: Option<u32>,
     base: Option<Location>,
     /// What holds of all items.
@@ -161,6 +164,7 @@ impl ItemsSave {
             keeps_others,
             not_durable,
             v1,
+            of_step,
             custom_metadata,
             base,
             mode,
@@ -189,6 +193,7 @@ impl ItemsSave {
             session,
             at,
             v1,
+            of_step,
             mode,
             base,
             options,
