@@ -31,6 +31,43 @@ def state(seed: int = 0) -> dict[str, Any]:
     return made
 
 
+def test_the_state_of_an_optimizer_comes_back_as_load_state_dict_takes_it(tmp_path: Path) -> None:
+    """DCP makes text of the integers among the keys; `load_state_dict` takes nothing of those, without a word."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "ema": {7: torch.ones(2)}}
+    dcp.save(saved, checkpoint_id=tmp_path / "theirs", no_dist=True)
+    dcp.save(saved, storage_writer=regrow.torch.StorageWriter(tmp_path / "ours"), no_dist=True)
+    regrow.convert(tmp_path / "theirs", tmp_path / "converted")
+    like = {**saved, "optimizer": {**saved["optimizer"]}}
+    for name in ("theirs", "ours", "converted"):
+        for template in (None, like) if name != "ours" else (None,):
+            loaded = regrow.torch.load(tmp_path / name, like=template)
+            again = torch.optim.AdamW(model.parameters())
+            again.load_state_dict(loaded["optimizer"])
+            assert len(again.state) == 4, (name, template is None)
+            for parameter in model.parameters():
+                for key, value in optimizer.state[parameter].items():
+                    assert torch.equal(again.state[parameter][key], value), (name, key)
+            assert list(loaded["ema"]) == ([7] if template else ["7"])
+        if name != "ours":
+            assert list(regrow.load(tmp_path / name)["optimizer"]["state"]) == [0, 1, 2, 3]
+
+
+def test_a_reader_takes_no_other_dtype_unless_it_is_told_to(tmp_path: Path) -> None:
+    obj = {"w": torch.arange(4, dtype=torch.float32) + 0.5, "step": torch.tensor(300)}
+    dcp.save(obj, storage_writer=regrow.torch.StorageWriter(tmp_path / "c"), no_dist=True)
+    into = {"w": torch.zeros(4, dtype=torch.float16), "step": torch.tensor(0, dtype=torch.int8)}
+    with pytest.raises(dcp.CheckpointException, match=r"w: expected torch.float32, found torch.float16") as error:
+        dcp.load(into, storage_reader=regrow.torch.StorageReader(tmp_path / "c"), no_dist=True)
+    assert "step: expected torch.int64" in str(error.value) and "cast=True" in str(error.value)
+    assert torch.equal(into["w"], torch.zeros(4, dtype=torch.float16))
+    dcp.load(into, storage_reader=regrow.torch.StorageReader(tmp_path / "c", cast=True), no_dist=True)
+    assert torch.equal(into["w"], obj["w"].half()) and into["step"] == 44
+
+
 OBJECTS = ("scheduler", "scaler", "losses", "best", "step")
 
 
@@ -82,7 +119,8 @@ def test_a_checkpoint_of_regrow_torch_is_loaded_by_dcp(tmp_path: Path) -> None:
         "step": 0,
         "p": 0,
     }
-    dcp.load(made, checkpoint_id=str(tmp_path / "a"), storage_reader=regrow.torch.StorageReader(), no_dist=True)
+    reader = regrow.torch.StorageReader(cast=True)
+    dcp.load(made, checkpoint_id=str(tmp_path / "a"), storage_reader=reader, no_dist=True)
     assert made["step"] == 7 and made["p"] == (1, 2)
     for name, tensor in obj.items():
         assert torch.equal(made["model"][name], tensor.double()), name

@@ -280,6 +280,10 @@ def _of_all(
         return arrays, unpack(session.broadcast("all", pack(merged)))
 
 
+_NAMED_MAX = 8
+"""The most tensors that one error names."""
+
+
 class StorageReader(_storage.StorageReader):  # type: ignore[misc]
     """Reads a regrow checkpoint, or one of any layout, for `torch.distributed.checkpoint`.
 
@@ -292,6 +296,7 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
         self,
         path: StrPath | None = None,
         *,
+        cast: bool = False,
         verify: bool = True,
         step: int | None = None,
         budget: int | None = None,
@@ -302,6 +307,8 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
 
         Args:
             path: A checkpoint, or a folder of steps; the ``checkpoint_id`` of the load goes before it.
+            cast: Take tensors of another dtype than the saved ones, and let torch cast to them, as DCP's own reader
+                does without a word. Otherwise they are an error.
             verify: As for `load`.
             step: As for `load`.
             budget: As for `load`.
@@ -310,6 +317,7 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
         """
         self._path = path
         self._step = step
+        self._cast = _arguments.flag("cast", cast)
         self._asked = Asked(
             (),
             lambda tensor, _: tensor,
@@ -373,6 +381,7 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
         objects = [item for item in plan.items if item.type == _planner.LoadItemType.BYTE_IO]
         tensors = [item for item in plan.items if item.type != _planner.LoadItemType.BYTE_IO]
         parts, casts, targets = [], [], []
+        differing: list[str] = []
         for at, item in enumerate(tensors):
             target = planner.resolve_tensor(item).detach()
             targets.append(target)
@@ -382,6 +391,9 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
             dtype, shape = opened.form(leaf)
             into = target
             if target.dtype != dtype:
+                if not self._cast:
+                    differing.append(f"{item.storage_index.fqn}: expected {dtype}, found {target.dtype}")
+                    continue
                 into = torch.empty(target.shape, dtype=dtype)
                 casts.append((target, into))
             box = Box(tuple(item.storage_offsets), tuple(item.lengths))
@@ -393,6 +405,14 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
                 )
             shown = _torch.memory(into) if _torch.can_be_written(into) else None
             parts.append(Part(Place(at, leaf, opened.dtype_number(leaf), Cut((box,), shape)), shown, into))
+        if differing:
+            help = "make tensors of the saved dtypes, or StorageReader(path, cast=True) to let torch cast"
+            listed = "".join(f"\n    {each}" for each in differing[:_NAMED_MAX])
+            more = f"\n    and {len(differing) - _NAMED_MAX} more" if len(differing) > _NAMED_MAX else ""
+            raise MismatchError(
+                f"{len(differing)} tensors are of another dtype than the saved ones{listed}{more}\n  help: {help}",
+                help=help,
+            )
         with opened.reading(self._asked, sum(part.place.len_bytes() for part in parts)) as reading:
             fill(parts, reading)
         for target, read in casts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -37,6 +38,19 @@ def paths_of(metadata: Any) -> dict[str, Keys] | None:
     return paths
 
 
+def _with_numbers(paths: dict[str, Keys]) -> dict[str, Keys]:
+    """With numbers as the keys of optimizers' states, of which DCP makes text: else `load_state_dict` takes none."""
+    optimizers = {keys[: keys.index("param_groups")] for keys in paths.values() if "param_groups" in keys}
+
+    def numbered(keys: Keys) -> Keys:
+        for at, (key, following) in enumerate(itertools.pairwise(keys)):
+            if key == "state" and keys[:at] in optimizers and isinstance(following, str) and following.isdecimal():
+                return (*keys[: at + 1], int(following), *keys[at + 2 :])
+        return keys
+
+    return {name: numbered(keys) for name, keys in paths.items()}
+
+
 def path_within(paths: dict[str, Keys], keys: Keys) -> Keys:
     """The key path in dicts and lists of a key path in the flat dict."""
     first = paths.get(keys[0]) if keys and isinstance(keys[0], str) else None
@@ -50,10 +64,12 @@ def nested(flat: Any, metadata: Any) -> Any:
         return flat
     root: dict[Any, Any] = {}
     lists: list[tuple[dict[Any, Any], Any]] = []
+    numbered = _with_numbers(paths)
     for name, value in flat.items():
-        keys = paths.get(name, (name,))
+        keys = numbered.get(name, (name,))
+        stored = paths.get(name, (name,))
         node = root
-        for key, following in zip(keys, (*keys[1:], None), strict=True):
+        for key, following in zip(keys, (*stored[1:], None), strict=True):
             if following is None:
                 node[key] = value
             elif key not in node:

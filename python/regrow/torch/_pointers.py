@@ -15,6 +15,11 @@ Keys = tuple[Key, ...]
 _INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
 
 
+def is_integer(text: str) -> bool:
+    """Whether a part of a pointer is an integer key, or a position."""
+    return _INTEGER.fullmatch(text) is not None
+
+
 def pointer(keys: Sequence[Key]) -> str:
     """The text of a key path."""
     return "".join(f"/{_text(key)}" for key in keys)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .. import _native, _options, _torch
@@ -20,7 +20,7 @@ from ._decode import RECORD, Decoder, children_of, is_container, leaves_of, misf
 from ._library import torch
 from ._locations import Move
 from ._mapped import Maps
-from ._pointers import Keys, pointer, shown
+from ._pointers import Keys, is_integer, pointer, shown
 from ._select import marked
 from ._ties import storage_len_max
 
@@ -160,7 +160,7 @@ class Opened:
     def load_like(self, likes: Mapping[Keys, Any], asked: Asked) -> Any:
         """All of it, with tensors as in a template: mesh, placements, device."""
         sources = {self._places[leaf]: leaf for leaf in self._tensor_dtypes}
-        wanted = {pointer(keys): (keys, like) for keys, like in likes.items()}
+        wanted = {_saved_as(pointer(keys), sources): (keys, like) for keys, like in likes.items()}
         _check_names(sources, wanted)
         wishes: list[Wish] = []
         places: dict[int, str] = {}
@@ -182,7 +182,10 @@ class Opened:
         by_place = {place: found[at] for at, place in places.items()}
         # What the record says of tensors, the template says better.
         entries = {place: entry for place, entry in self._entries.items() if place not in by_place}
-        return _Likes(entries, found.__getitem__, self._numbers, by_place).decoded(self._tree)
+        made = _Likes(entries, found.__getitem__, self._numbers, by_place).decoded(self._tree)
+        for keys in likes:
+            _give_integers(made, keys)
+        return made
 
     # ---- for `StorageReader`: tensors by DCP's names, and the rest
 
@@ -304,6 +307,32 @@ class _Likes(Decoder):
     def decoded(self, node: Any, keys: Keys = ()) -> Any:
         tensor = self._by_place.get(pointer(keys))
         return super().decoded(node, keys) if tensor is None else tensor
+
+
+def _saved_as(place: str, saved: Container[str]) -> str:
+    """The place of a tensor that is called the same: DCP writes the integers among the keys of dicts as text."""
+    return place if place in saved else next((at for at in _with_texts(place) if at in saved), place)
+
+
+def _with_texts(place: str) -> Iterator[str]:
+    """The same place with integer keys as text: the outermost, the two outermost, and so on; then each by itself."""
+    keys = place.split("/")
+    integers = [at for at, key in enumerate(keys) if is_integer(key)]
+    for chosen in [integers[:count] for count in range(1, len(integers) + 1)] + [[at] for at in integers[1:]]:
+        yield "/".join(f"~2{key}" if at in chosen else key for at, key in enumerate(keys))
+
+
+def _give_integers(node: Any, keys: Keys) -> None:
+    """Makes text keys of dicts the integers of a template, at the same place among the others."""
+    for key in keys:
+        if isinstance(node, dict) and key not in node and isinstance(key, int) and str(key) in node:
+            items = [(key if each == str(key) else each, value) for each, value in node.items()]
+            node.clear()
+            node.update(items)
+        try:
+            node = node[key]
+        except (KeyError, IndexError, TypeError):
+            return
 
 
 def _check_names(saved: Iterable[str], wanted: Iterable[str]) -> None:

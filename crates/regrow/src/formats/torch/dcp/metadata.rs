@@ -11,7 +11,7 @@
 //!
 //! Source: PyTorch `torch/distributed/checkpoint/metadata.py`, `filesystem.py`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::super::dtypes::{Element, of_name};
 use super::super::pickle::{Id, Pickle, Value};
@@ -77,7 +77,38 @@ pub(super) fn entries(pickle: &Pickle<'_>) -> Result<Vec<Entry>> {
         entries.push((at, Entry { name: name.to_owned(), path, content }));
     }
     entries.sort_by_key(|(at, _)| *at);
-    Ok(entries.into_iter().map(|(_, entry)| entry).collect())
+    let mut entries: Vec<Entry> = entries.into_iter().map(|(_, entry)| entry).collect();
+    number_states(&mut entries);
+    Ok(entries)
+}
+
+/// Makes the keys of optimizers' states numbers again, of which DCP writes texts: `state/0` beside `param_groups`.
+/// Otherwise `Optimizer.load_state_dict` takes none of them, without a word.
+fn number_states(entries: &mut [Entry]) {
+    let is_key = |key: &Key, name: &str| *key == Key::dict(name);
+    let mut optimizers: HashSet<Vec<Key>> = HashSet::new();
+    for entry in entries.iter() {
+        let keys = entry.path.keys();
+        if let Some(at) = keys.iter().position(|key| is_key(key, "param_groups")) {
+            optimizers.extend(keys.get(..at).map(<[Key]>::to_vec));
+        }
+    }
+    for entry in entries {
+        let mut keys = entry.path.keys().to_vec();
+        let is_state = |at: usize| {
+            keys.get(at).is_some_and(|key| is_key(key, "state"))
+                && keys.get(..at).is_some_and(|above| optimizers.contains(above))
+        };
+        let Some(at) = (0..keys.len()).find(|&at| is_state(at)) else { continue };
+        let Some(key) = keys.get_mut(at + 1) else { continue };
+        let number = key.text().parse::<i64>().ok();
+        if let Some(number) =
+            number.filter(|number| matches!(key, Key::Dict(_)) && number.to_string() == key.text())
+        {
+            *key = Key::DictInt(number);
+            entry.path = KeyPath::from_iter(keys);
+        }
+    }
 }
 
 /// A name of the index, and where a piece of it begins; an object has no beginning.
