@@ -236,7 +236,8 @@ class LoadOptions(TypedDict, total=False):
             error.
         lossy: Let casts change values beyond rounding, as NumPy's ``astype`` does: overflow to infinity, integers that
             wrap around.
-        partial: With `like`: leave out what it lacks, instead of an error.
+        partial: With `like`: leave out what it lacks, instead of an error. Without: ``...`` for leaves that were saved
+            as placeholders, without data, instead of an error.
         out: A pytree of writable NumPy arrays, or of tensors of PyTorch, to be filled; it is also what is returned.
             Contiguous ones are read into as they are and checked on the way: after an error their contents are
             unspecified. Beside tensors there may be numbers and text: these are in the tree that is returned, which is

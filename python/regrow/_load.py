@@ -11,7 +11,7 @@ import numpy as np
 from . import _arguments, _native, _options
 from ._collector import Paused
 from ._duck import has
-from ._errors import InvalidArgumentError, LeafTypeError, NotFoundError
+from ._errors import InvalidArgumentError, LeafTypeError, NotFoundError, UnsupportedError
 from ._handlers import LeafRegistry
 from ._leaves import DTYPE_NUMBERS, DTYPES, JAX_ARRAY, NUMPY_ARRAY, PRNG_KEY, LoadedLeaves, from_native
 from ._like import Template
@@ -81,6 +81,9 @@ def load(native: _native.Checkpoint, like: Any, wishes: Wishes) -> Any:
         return _load_out(native, wishes)
     if like is not None:
         return _load_like(native, like, wishes)
+    if not (wishes.partial or wishes.salvages):
+        help = "`partial=True` gives `...` in their places; `only` selects others"
+        refuse_placeholders(native.placeholders(wishes.only), help)
     if wishes.shardings is None and wishes.region is None:
         _replicas(native, wishes, None, str)
         with Watch(wishes.progress, "loading") as watch:
@@ -107,8 +110,18 @@ def _check_arguments(like: Any, wishes: Wishes) -> None:
         raise InvalidArgumentError("`region` gives NumPy arrays: give no `like` and no `shardings` with it")
     if wishes.pad_or_truncate and like is None and wishes.region is None:
         raise InvalidArgumentError("`pad_or_truncate` needs the shapes that are wanted: give `like`, or `region`")
-    if wishes.partial and like is None:
-        raise InvalidArgumentError("`partial` needs a template: give `like`, or select with `only`")
+
+
+def refuse_placeholders(paths: list[str], help: str) -> None:
+    """Refuses to load leaves that have no data."""
+    if not paths:
+        return
+    what = "a leaf was saved" if len(paths) == 1 else f"{len(paths)} leaves were saved"
+    raise UnsupportedError(
+        f"{what} as a placeholder, `...`, without data: {', '.join(paths[:10])}\n  help: {help}",
+        leaf=paths[0],
+        help=help,
+    )
 
 
 def _replicas(

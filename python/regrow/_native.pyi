@@ -859,6 +859,9 @@ class Checkpoint:
     def paths(self) -> list[str]:
         """The printed key path of every leaf; two may be the same."""
 
+    def placeholders(self, only: Sequence[str]) -> list[str]:
+        """The printed key paths of leaves without data that a pattern matches; of all, without patterns."""
+
     def info(self, leaf: int) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None, str | None, str]:
         """Chunk shape, write shape, sharding as JSON, coding."""
 

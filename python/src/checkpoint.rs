@@ -8,7 +8,7 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 use regrow::array::{Array, Region, Shape};
 use regrow::engine::Selected;
 use regrow::formats::orbax::json_text;
-use regrow::tree::{Leaf, LeafData, LeafInfo, LeafKind};
+use regrow::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, PathPattern};
 use regrow::{Error, OpenOptions, PublicKey, RegionOptions, SaveReport, VerifyOptions, VerifyReport};
 
 use crate::columns::{Structure, StructureIn, print_paths};
@@ -296,6 +296,20 @@ impl Checkpoint {
     /// A text for each leaf, by which `find` finds it and no other.
     fn keys(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         released(py, || Ok(self.0.keys()))
+    }
+
+    /// The printed key paths of leaves without data that one of the patterns matches; of all, without patterns.
+    fn placeholders(&self, only: Vec<String>) -> PyResult<Vec<String>> {
+        let only =
+            only.iter().map(|text| PathPattern::new(text)).collect::<Result<Vec<_>, _>>().or_raise()?;
+        let is_placeholder = |(path, info): &(KeyPath, &LeafInfo)| {
+            info.kind == LeafKind::Placeholder
+                && (only.is_empty() || only.iter().any(|pattern| pattern.matches(path)))
+        };
+        if !self.0.tree().leaves().iter().any(|info| info.kind == LeafKind::Placeholder) {
+            return Ok(Vec::new());
+        }
+        Ok(self.0.tree().iter().filter(is_placeholder).map(|(path, _)| path.to_string()).collect())
     }
 
     /// The printed key paths, of which two may be the same.

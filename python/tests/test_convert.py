@@ -187,3 +187,35 @@ def test_none_is_chosen_and_renamed_as_leaves_are(tmp_path: Path) -> None:
     with pytest.raises(regrow.NotFoundError, match='"no", "neither"'):
         regrow.convert(source, tmp_path / "new", only=["o", "no"], cast={"neither": "float32"})
     assert not (tmp_path / "new").exists()
+
+
+def test_items_that_are_files_are_losses(tmp_path: Path) -> None:
+    (tmp_path / "iterator").mkdir()
+    (tmp_path / "iterator" / "process_0.json").write_text("{}")
+    items = {"state": {"w": np.ones(2)}, "iterator": regrow.Files(tmp_path / "iterator")}
+    regrow.save_items(tmp_path / "source", items)
+    with pytest.raises(regrow.UnsupportedError, match=r"iterator.*process_0\.json.*left out"):
+        regrow.convert(tmp_path / "source", tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+    report = regrow.convert(tmp_path / "source", tmp_path / "x", lossy=True)
+    assert [loss.kind for loss in report.losses] == ["value"]
+    report = regrow.convert(tmp_path / "source", tmp_path / "y", item="state")
+    assert report.losses == []
+    assert_same(regrow.load(tmp_path / "y"), {"w": np.ones(2)})
+
+
+@pytest.mark.parametrize("layout", ["regrow", "orbax", "flax"])
+def test_a_folder_of_steps_is_refused_without_a_step(tmp_path: Path, layout: str) -> None:
+    steps, name = tmp_path / "run", "checkpoint_{}" if layout == "flax" else "{}"
+    steps.mkdir()
+    for step in (5, 10):
+        regrow.save(steps / name.format(step), {"w": np.full(2, step)}, layout=layout)
+        if step == 5:
+            # Of one step nothing stays behind.
+            regrow.convert(steps, tmp_path / "one")
+    for options in ({}, {"dry_run": True}, {"salvage": True}):
+        with pytest.raises(regrow.InvalidArgumentError, match=r"(?s)folder of 2 steps.*--step.*found steps 5, 10"):
+            regrow.convert(steps, tmp_path / "x", **options)  # type: ignore[arg-type]
+    assert not (tmp_path / "x").exists()
+    regrow.convert(steps, tmp_path / "x", step=5)
+    assert regrow.load(tmp_path / "x")["w"].tolist() == [5, 5]

@@ -10,6 +10,7 @@ from typing import Any
 from .. import _arguments
 from .._cache import Cache, through
 from .._errors import IncompleteCheckpointWarning, InvalidArgumentError, LimitError
+from .._load import refuse_placeholders
 from .._location import StrPath, place, shown
 from .._open import _open, _until_unreplaced
 from .._progress import Progress
@@ -86,6 +87,8 @@ def load(
         warned[:] = native.warnings
         metadata = None if native.metadata is None else json.loads(native.metadata)
         opened = Opened(native, metadata)
+        if like is None and not asked.only:
+            refuse_placeholders(native.placeholders([]), "select others with `only`")
         try:
             if like is not None:
                 return nested(opened.load_like(_tensors_of(like), asked), metadata)

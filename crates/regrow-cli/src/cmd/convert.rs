@@ -24,7 +24,7 @@ use crate::out::{self, Align};
 /// Globs and rules go by the key paths of the source, as `regrow ls` prints them.
 #[derive(Debug, clap::Args)]
 pub struct Convert {
-    /// The checkpoint to read.
+    /// The checkpoint to read; of a folder of several steps, the one that --step says.
     #[arg(value_name = "SRC")]
     source: PathBuf,
     /// The checkpoint to make.
@@ -107,13 +107,12 @@ impl Convert {
         let mut options = self.convert_options(globals).map_err(Failure::Usage)?;
         let (source, target) = (globals.locate(&self.source)?, globals.locate(&self.target)?);
         // What cannot be opened at all is no refusal.
-        let checkpoint = if self.salvage { None } else { Some(regrow::open_with(&source, &options.open)?) };
+        if !self.salvage {
+            regrow::open_with(&source, &options.open)?;
+        }
         if self.dry_run {
-            let planned = match &checkpoint {
-                Some(checkpoint) => checkpoint.plan_convert(&options),
-                None => plan_convert(&source, &options),
-            };
-            let checked = planned.and_then(|plan| plan.check(&target, &options).map(|()| plan));
+            let checked =
+                plan_convert(&source, &options).and_then(|plan| plan.check(&target, &options).map(|()| plan));
             let plan = match checked {
                 Err(error) => return Self::refused(error, &source, options.lossy, globals),
                 Ok(plan) => plan,
@@ -126,7 +125,6 @@ impl Convert {
             }
             return Ok(if fits { Exit::Fine } else { Exit::FoundWrong });
         }
-        drop(checkpoint);
         let (bar, monitor) = globals.bar("converting");
         options.save.monitor = monitor;
         let report = regrow::convert(&source, &target, &options);

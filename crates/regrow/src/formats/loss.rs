@@ -42,6 +42,14 @@ impl LossKind {
     }
 }
 
+impl Loss {
+    /// The loss of readers other than regrow: the same bits in a leaf of another kind are a note.
+    pub(crate) fn elsewhere(self) -> Self {
+        let kind = if self.kind == LossKind::Kind { LossKind::Note } else { self.kind };
+        Self { kind, what: format!("{}, but for regrow", self.what), ..self }
+    }
+}
+
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.to_string();

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::rename::{self, Part};
-use super::{ConvertOptions, ConvertPlan, Draft, PlannedLeaf};
+use super::{ConvertOptions, ConvertPlan, Draft, PlannedLeaf, left_out, objects};
 use crate::array::{Dtype, Shape, is_lossless};
 use crate::engine::Checkpoint;
 use crate::engine::checks::refuse_other_scalar;
@@ -74,16 +74,7 @@ pub(super) fn plan(
         }
     }
     losses.extend(format.losses(&infos, &texts, &options.save));
-    losses.extend(metadata_loss(checkpoint, format, options));
-    losses.extend(checkpoint.description().warnings.iter().map(|warning| Loss {
-        kind: LossKind::Note,
-        path: KeyPath::root(),
-        what: format!("the source is not whole: {warning}"),
-    }));
-    if checkpoint.description().metrics.is_some() {
-        let what = "the metrics saved with the step are left out".to_owned();
-        losses.push(Loss { kind: LossKind::Value, path: KeyPath::root(), what });
-    }
+    losses.extend(left_out::losses(checkpoint, format, options));
     // That a leaf is lost is told as damage of the source. Whether the target has a place for the gap is no further loss.
     for loss in losses.iter_mut().filter(|loss| gaps.contains(&loss.path)) {
         loss.kind = LossKind::Note;
@@ -97,8 +88,10 @@ pub(super) fn plan(
     };
     let mut leaves: Vec<PlannedLeaf> = tree.iter().map(|(path, draft)| planned(draft, Some(path))).collect();
     leaves.extend(dropped.iter().map(|draft| planned(draft, None)));
-    let own =
-        checkpoint.description().custom_metadata.clone().filter(|_| format.holds_metadata(&options.save));
+    let own = match format.holds_metadata(&options.save) {
+        true => objects::metadata(checkpoint, &leaves, options),
+        false => None,
+    };
     let metadata = options.save.custom_metadata.clone().or(own);
     let source = checkpoint.location().clone();
     let is_lossy = tree.leaves().iter().map(|draft| Arc::clone(&draft.is_lossy)).collect();
@@ -217,13 +210,4 @@ fn wider(from: Dtype) -> impl Iterator<Item = Dtype> {
         COMMON.into_iter().filter(fits)
     };
     holds(true).chain(holds(false))
-}
-
-fn metadata_loss(checkpoint: &Checkpoint, format: &dyn Format, options: &ConvertOptions) -> Option<Loss> {
-    let has = checkpoint.description().custom_metadata.is_some();
-    (has && !format.holds_metadata(&options.save)).then(|| Loss {
-        kind: LossKind::Value,
-        path: KeyPath::root(),
-        what: "the checkpoint's own metadata is left out".to_owned(),
-    })
 }

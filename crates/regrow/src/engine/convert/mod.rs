@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::retry::Retries;
 use super::save::check_save;
-use super::{Checkpoint, Intact, OpenOptions, SaveOptions, SaveReport, save_with};
+use super::{Checkpoint, Intact, Layout, OpenOptions, SaveOptions, SaveReport, save_with};
 use crate::array::{Array, Losses, Shape, transposed};
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::{Loss, LossKind, ReaderExt};
@@ -26,6 +26,8 @@ use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, PathPattern, Tree
 
 mod adapt;
 mod kept;
+mod left_out;
+mod objects;
 mod rename;
 mod rules;
 mod shared;
@@ -129,10 +131,13 @@ pub fn convert(
 /// What opening says; as [`Checkpoint::plan_convert`].
 pub fn plan_convert(source: impl ToLocation, options: &ConvertOptions) -> Result<ConvertPlan> {
     if !options.salvage {
-        return super::open_with(source, &options.open)?.plan_convert(options);
+        let checkpoint = super::open_with(source, &options.open)?;
+        left_out::refuse_many_steps(&checkpoint, options)?;
+        return checkpoint.plan_convert(options);
     }
     let Intact { checkpoint, mut lost, damage, .. } =
         super::open_intact(source, &options.open, &options.save.monitor)?;
+    left_out::refuse_many_steps(&checkpoint, options)?;
     let mut plan = checkpoint.plan_convert(options)?;
     lost.extend(damage);
     plan.damage = lost;
@@ -341,5 +346,9 @@ fn refused(losses: &[Loss], options: &ConvertOptions) -> Error {
     if refused.len() > NAMED_MAX {
         what.push_str(&format!("\n  and {} more", refused.len() - NAMED_MAX));
     }
-    Error::unsupported(what).help("say lossy (--lossy) to convert what can be; or choose the layout regrow")
+    let other = match options.save.layout {
+        Layout::Regrow(_) => "",
+        _ => "; or choose the layout regrow",
+    };
+    Error::unsupported(what).help(format!("say lossy (--lossy) to convert what can be{other}"))
 }

@@ -12,6 +12,7 @@
 
 use std::time::Instant;
 
+use super::left_out::refuse_many_steps;
 use super::{ConvertOptions, ConvertPlan, ConvertReport};
 use crate::array::{Array, Region, Shard};
 use crate::engine::checks::how_published;
@@ -77,6 +78,7 @@ impl SharedConvert {
         let began = Instant::now();
         let (source, target) = (source.to_location()?, target.to_location()?);
         let checkpoint = open_with(&source, &options.open)?;
+        refuse_many_steps(&checkpoint, options)?;
         let plan = checkpoint.plan_convert(options)?;
         many_writers(&options.save, &target)?;
         let save = plan.admit(&target, options)?;

@@ -119,8 +119,13 @@ fn leaf_plan(leaf: &Leaf, options: &EquinoxOptions) -> Result<Planned> {
 
 /// `<V2` is bfloat16 to a JAX leaf and to a scalar; a NumPy leaf, and every other type, needs the name.
 fn descr(kind: &LeafKind, dtype: Dtype, options: &EquinoxOptions) -> Descr {
-    let is_known = dtype == Dtype::BFloat16 && *kind != LeafKind::NumpyArray;
-    if options.strict_upstream || is_known { Descr::as_numpy_writes(dtype) } else { Descr::named(dtype) }
+    let is_plain = options.strict_upstream || is_known(kind, dtype);
+    if is_plain { Descr::as_numpy_writes(dtype) } else { Descr::named(dtype) }
+}
+
+/// Whether Equinox finds the dtype that NumPy has no name for.
+fn is_known(kind: &LeafKind, dtype: Dtype) -> bool {
+    dtype == Dtype::BFloat16 && *kind != LeafKind::NumpyArray
 }
 
 /// Without the axis of an element's bytes.
@@ -177,28 +182,31 @@ impl WithSharding for LeafInfo {
     }
 }
 
-/// What of a pytree a file without a trailer cannot give back.
+/// What of a pytree a file cannot give back: with a trailer, only leaves that are no leaves to Equinox.
 pub(super) fn losses(tree: &Tree<LeafInfo>, options: &EquinoxOptions) -> Vec<Loss> {
-    if options.trailer {
-        return Vec::new();
-    }
     let mut losses = Vec::new();
     let mut lose = |kind, path: KeyPath, what: &str| losses.push(Loss { kind, path, what: what.to_owned() });
     let is_list = tree.nodes().split_first().is_some_and(|(root, rest)| {
         root.kind == NodeKind::List && rest.iter().all(|node| node.kind == NodeKind::Leaf)
     });
-    if !is_list {
+    if !is_list && !options.trailer {
         lose(LossKind::Structure, KeyPath::root(), "the pytree comes back as a list of its leaves");
     }
     for (path, info) in tree.iter() {
         let is_nameless = options.strict_upstream
-            && info.dtype != Dtype::BFloat16
+            && !is_known(&info.kind, info.dtype)
             && matches!(Descr::as_numpy_writes(info.dtype), Descr::Void { .. });
         match &info.kind {
+            LeafKind::Placeholder if options.trailer => {}
             LeafKind::Str | LeafKind::Bytes | LeafKind::Placeholder => {
                 lose(LossKind::Value, path, "Equinox leaves it out");
                 continue;
             }
+            _ if options.strict_upstream && Descr::is_unreadable(info.dtype) => {
+                lose(LossKind::Value, path, "NumPy, and so Equinox, cannot read its own name of the dtype");
+                continue;
+            }
+            _ if options.trailer && !is_nameless => continue,
             LeafKind::Scalar | LeafKind::NumpyScalar => {
                 lose(LossKind::Kind, path.clone(), "a number comes back as an array without axes");
             }
@@ -211,8 +219,12 @@ pub(super) fn losses(tree: &Tree<LeafInfo>, options: &EquinoxOptions) -> Vec<Los
             _ => {}
         }
         if is_nameless {
-            lose(LossKind::Kind, path, "the dtype comes back as bytes of no type");
+            lose(LossKind::Value, path, "the dtype comes back as bytes of no type");
         }
+    }
+    if options.trailer {
+        // The trailer says what each leaf was.
+        losses = losses.into_iter().map(Loss::elsewhere).collect();
     }
     losses
 }

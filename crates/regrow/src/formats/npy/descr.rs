@@ -72,6 +72,11 @@ impl Descr {
         }
     }
 
+    /// Whether NumPy cannot read what [it writes itself](Self::as_numpy_writes).
+    pub(crate) fn is_unreadable(dtype: Dtype) -> bool {
+        matches!(Self::as_numpy_writes(dtype), Self::Other { .. })
+    }
+
     /// From the value of `descr` in a header.
     ///
     /// # Errors

@@ -6,11 +6,29 @@ use crate::formats::{Loss, LossKind};
 use crate::options::{Form, NpyOptions};
 use crate::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree};
 
-/// Nothing, where the exact pytree is kept beside the arrays; else containers, keys and kinds of leaves.
-pub(super) fn losses(tree: &Tree<LeafInfo>, form: Form, options: &NpyOptions) -> Vec<Loss> {
+/// Containers, keys and kinds of leaves. Where the exact pytree is kept beside the arrays, only leaves, and only to readers
+/// other than regrow.
+pub(super) fn losses(
+    tree: &Tree<LeafInfo>,
+    texts: &[(usize, &str)],
+    form: Form,
+    options: &NpyOptions,
+) -> Vec<Loss> {
+    let cut = texts.iter().filter(|(_, text)| text.ends_with('\0')).map(|&(leaf, _)| Loss {
+        kind: LossKind::Value,
+        path: tree.path_of(leaf),
+        what: "a text comes back without the NULs at its end".to_owned(),
+    });
     if form != Form::Npy && options.structure {
-        return Vec::new();
+        let of_leaf = |(path, info): (_, &LeafInfo)| {
+            let (kind, what) = leaf_loss(info, options).filter(|_| info.kind != LeafKind::JaxArray)?;
+            // What has no data does not lose any.
+            let kind = if info.kind == LeafKind::Placeholder { LossKind::Note } else { kind };
+            Some(Loss { kind, path, what }.elsewhere())
+        };
+        return tree.iter().filter_map(of_leaf).chain(cut.map(Loss::elsewhere)).collect();
     }
+    let cut: Vec<Loss> = cut.collect();
     let mut losses = Vec::new();
     let mut leaves = tree.leaves().iter();
     for (path, node) in tree.walk() {
@@ -40,14 +58,21 @@ pub(super) fn losses(tree: &Tree<LeafInfo>, form: Form, options: &NpyOptions) ->
             lose(LossKind::Structure, "its integer key comes back as text");
         }
     }
+    losses.extend(cut);
     losses
 }
 
 fn leaf_loss(info: &LeafInfo, options: &NpyOptions) -> Option<(LossKind, String)> {
     let to = match &info.kind {
+        kind if kind.is_array() && !options.named_dtypes && Descr::is_unreadable(info.dtype) => {
+            return Some((
+                LossKind::Value,
+                format!("NumPy cannot read its own name of the dtype {}", info.dtype),
+            ));
+        }
         LeafKind::NumpyArray | LeafKind::JaxArray if is_nameless(info.dtype, options) => {
             return Some((
-                LossKind::Kind,
+                LossKind::Value,
                 format!("the dtype {} is lost: bytes of no type come back", info.dtype),
             ));
         }
@@ -56,7 +81,7 @@ fn leaf_loss(info: &LeafInfo, options: &NpyOptions) -> Option<(LossKind, String)
         }
         LeafKind::NumpyScalar | LeafKind::Scalar => "a 0-d array",
         LeafKind::PrngKey(_) => "the array of its key data",
-        LeafKind::Str => "a 0-d array of text, without NULs at its end",
+        LeafKind::Str => "a 0-d array of text",
         LeafKind::Bytes => "an array of uint8",
         LeafKind::Placeholder => return Some((LossKind::Value, "a placeholder goes missing".to_owned())),
         _ => return None,

@@ -100,12 +100,12 @@ impl Format for Npy {
 }
 
 impl Fidelity for Npy {
-    fn losses(&self, tree: &Tree<LeafInfo>, _texts: &[(usize, &str)], options: &SaveOptions) -> Vec<Loss> {
+    fn losses(&self, tree: &Tree<LeafInfo>, texts: &[(usize, &str)], options: &SaveOptions) -> Vec<Loss> {
         let own = own(options);
         let is_one_array = tree.nodes().len() == 1;
         // The target is not known here; what holds the least is assumed where nothing was asked for.
         let form = own.form.unwrap_or(if is_one_array { Form::Npy } else { Form::Npz });
-        losses::losses(tree, form, &own)
+        losses::losses(tree, texts, form, &own)
     }
 
     fn refusal(&self, leaf: &LeafInfo, options: &SaveOptions) -> Option<Error> {

@@ -303,12 +303,21 @@ pub(super) fn losses(tree: &Tree<LeafInfo>, options: &PytreeDataOptions) -> Vec<
     }
     for (path, info) in tree.iter() {
         match &info.kind {
-            LeafKind::Placeholder if has_arrays && options.extra_keys => {}
+            LeafKind::Placeholder if keeps_structure => {}
             LeafKind::Placeholder | LeafKind::Unknown(_) => {
                 lose(LossKind::Value, &path, "has no data that could be written".to_owned());
             }
-            kind if !keeps_structure && !is_plain(kind) => {
-                lose(LossKind::Kind, &path, format!("a {} comes back as an array", kind.name()));
+            LeafKind::Str if keeps_structure => {
+                lose(
+                    LossKind::Value,
+                    &path,
+                    "a text comes back as an array of its bytes, but for regrow".to_owned(),
+                );
+            }
+            kind if !is_plain(kind) => {
+                let loss_kind = if keeps_structure { LossKind::Note } else { LossKind::Kind };
+                let regrow = if keeps_structure { ", but for regrow" } else { "" };
+                lose(loss_kind, &path, format!("a {} comes back as an array{regrow}", kind.name()));
             }
             _ => {}
         }

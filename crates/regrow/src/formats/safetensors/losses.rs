@@ -1,15 +1,20 @@
-//! What plain safetensors files cannot give back.
+//! What safetensors files cannot give back.
 //!
-//! With the structure everything comes back. Without it a file is a flat dict of NumPy arrays: containers are
-//! names, numbers are 0-d arrays, keys and bytes are their numbers. What has no dtype there is no loss but refused.
+//! To safetensors a file is a flat dict of arrays: containers are names, numbers are 0-d arrays, keys and bytes are
+//! their numbers, text is not there. With the structure regrow gives everything back; other readers lose what stands
+//! in another form. Without it, dtypes that safetensors lacks are refused.
 
 use super::SafetensorsOptions;
+use super::layout::has_dtype;
+use super::plan::Form;
 use crate::formats::{Loss, LossKind};
 use crate::tree::{Key, KeyPath, LeafInfo, LeafKind, NodeKind, Tree};
 
 pub(super) fn losses(tree: &Tree<LeafInfo>, options: &SafetensorsOptions) -> Vec<Loss> {
     if options.structure {
-        return Vec::new();
+        let of_leaf =
+            |(path, info)| of_stored(info).map(|(kind, what)| Loss { kind, path, what }.elsewhere());
+        return tree.iter().filter_map(of_leaf).collect();
     }
     let mut out = Vec::new();
     let mut add = |kind, path: &KeyPath, what: String| out.push(Loss { kind, path: path.clone(), what });
@@ -58,6 +63,27 @@ fn of_leaf(info: &LeafInfo) -> Option<(LossKind, String)> {
     Some((LossKind::Kind, what.to_owned()))
 }
 
+/// What other readers find in the place of a leaf that regrow gives back by the structure.
+fn of_stored(info: &LeafInfo) -> Option<(LossKind, String)> {
+    match &info.kind {
+        LeafKind::Str => Some((LossKind::Value, "a text goes missing".to_owned())),
+        LeafKind::NumpyOther(dtype) | LeafKind::NumpyOtherScalar(dtype) => {
+            Some((LossKind::Value, format!("{dtype} comes back as bytes")))
+        }
+        LeafKind::JaxArray => of_dtype(info),
+        LeafKind::Placeholder => Some((LossKind::Note, "a placeholder goes missing".to_owned())),
+        _ => of_dtype(info).or_else(|| of_leaf(info)),
+    }
+}
+
+/// A dtype that safetensors lacks is stored as one of the same size.
+fn of_dtype(info: &LeafInfo) -> Option<(LossKind, String)> {
+    let form = Form::of(info.dtype, &info.shape).ok()?;
+    let is_own = form.is_packed() || has_dtype(info.dtype);
+    // Other numbers, of another dtype: worse than the same number in an array.
+    (!is_own).then(|| (LossKind::Value, format!("{} comes back as {}", info.dtype, form.tag)))
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -80,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lost_with_the_structure_and_all_is_named_without() {
+    fn with_the_structure_only_leaves_are_lost_to_others_and_all_is_named_without() {
         let mut build = TreeBuilder::new();
         build.open(Key::Index(0), NodeKind::Dict).unwrap();
         build.leaf(Key::dict("plain"), info(LeafKind::NumpyArray)).unwrap();
@@ -93,7 +119,9 @@ mod tests {
         build.close().unwrap();
         let tree = build.finish().unwrap();
         let options = SafetensorsOptions::default();
-        assert_eq!(losses(&tree, &options), []);
+        let stored: Vec<String> =
+            losses(&tree, &options).iter().map(|loss| format!("{} {loss}", loss.kind.name())).collect();
+        assert_eq!(stored, ["note 3/0: a Python number comes back as a 0-d array, but for regrow"]);
         let options = SafetensorsOptions { structure: false, ..options };
         let found: Vec<String> =
             losses(&tree, &options).iter().map(|loss| format!("{} {loss}", loss.kind.name())).collect();

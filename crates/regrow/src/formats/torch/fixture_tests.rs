@@ -293,7 +293,7 @@ fn what_is_refused_is_named_and_the_rest_is_read() {
     assert!(file[at..].starts_with(b"cposix\nsystem\n"), "{harm}");
     let notes = checkpoint.description().notes.join("\n");
     assert!(
-        notes.contains("10 leaves are refused") && notes.contains("args (argparse.Namespace, byte "),
+        notes.contains("11 leaves are refused") && notes.contains("args (argparse.Namespace, byte "),
         "{notes}"
     );
     // Nothing is wrong with the file; who verifies it is told all the same.
@@ -301,7 +301,7 @@ fn what_is_refused_is_named_and_the_rest_is_read() {
     assert!(report.is_ok(), "{:?}", report.findings);
     let notes = report.notes.join("\n");
     assert!(
-        notes.contains("10 leaves are refused, and not damaged: args (argparse.Namespace is not"),
+        notes.contains("11 leaves are refused, and not damaged: args (argparse.Namespace is not"),
         "{notes}"
     );
     assert_eq!(checkpoint.read(checkpoint.find("w").unwrap()).unwrap().as_array().unwrap().len_bytes(), 8);

@@ -50,6 +50,7 @@ mod tree;
 pub(super) use dcp::INDEX as DCP_INDEX;
 pub(crate) use detect::is_plain_pickle;
 pub(super) use detect::{is_named_so, is_one_by_content};
+pub(crate) use record::pointer;
 
 /// What torch.save and torch.distributed.checkpoint write. Read only.
 #[derive(Debug)]

@@ -32,8 +32,6 @@ pub(super) enum Object<'p> {
     Size(Vec<u64>),
     Tensor(Tensor),
     Storage(StorageRef<'p>),
-    /// A tensor without data, and what it would be.
-    Meta(String),
     Numpy(Box<NumpyValue>),
     Refused(Refusal),
 }
@@ -140,7 +138,6 @@ fn refused<'p>(pickle: &Pickle<'_>, id: Id, module: &str, name: &str) -> Object<
 fn called<'p>(pickle: &'p Pickle<'_>, id: Id, call: &'p Call) -> Result<Object<'p>> {
     match tensors::tensor(pickle, id)? {
         Built::Tensor(tensor) => return Ok(Object::Tensor(tensor)),
-        Built::Meta(what) => return Ok(Object::Meta(what)),
         Built::Refused(why) => {
             return Ok(Object::Refused(Refusal { name: "torch.Tensor".to_owned(), why }));
         }

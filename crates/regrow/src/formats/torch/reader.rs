@@ -58,7 +58,6 @@ enum Leaf {
     View(usize, Tensor),
     Memory(Bytes),
     Text(Arc<str>),
-    Nothing,
     Refused(Error),
     /// Of a file that is salvaged.
     Lost(Error),
@@ -212,7 +211,6 @@ impl TorchReader {
                 }
                 Data::Memory(bytes) => Leaf::Memory(bytes),
                 Data::Text(text) => Leaf::Text(text),
-                Data::Nothing => Leaf::Nothing,
                 Data::Refused(why) => Leaf::Refused(why.shift(at).in_file(file.describe())),
             };
             infos.push(info);
@@ -314,7 +312,6 @@ impl Reader for TorchReader {
             Leaf::View(number, tensor) => Source::Raw(self.span_of(*number, tensor)?),
             Leaf::Memory(bytes) => Source::Memory(bytes.clone()),
             Leaf::Text(text) => Source::Text(Text::Known(text)),
-            Leaf::Nothing => Source::Nothing,
             Leaf::Refused(why) => {
                 let (why, seal) = (why.duplicate(), Box::new(InPickle));
                 Source::Unreadable(Unreadable { why, seal, is_sound: true })
@@ -335,9 +332,6 @@ impl Reader for TorchReader {
             Leaf::Text(text) => {
                 let text = [Bytes::copy_from_slice(text.as_bytes())];
                 copy_pieces(&text, Dtype::UInt8, &info.shape, region, out)
-            }
-            Leaf::Nothing => {
-                Err(Error::unsupported(format!("a leaf of kind {} has no data", info.kind.name())))
             }
             Leaf::Refused(why) | Leaf::Lost(why) => Err(why.duplicate()),
         }

@@ -160,7 +160,7 @@ fn device<'p>(pickle: &'p Pickle<'_>, storage: Id) -> Option<&'p str> {
 
 /// A key path as text that tells apart whatever a tree tells apart: a JSON pointer, with `~2` before text that would
 /// read as an integer.
-pub(super) fn pointer(path: &KeyPath) -> String {
+pub(crate) fn pointer(path: &KeyPath) -> String {
     let mut out = String::new();
     for key in path.keys() {
         out.push('/');

@@ -60,8 +60,6 @@ pub(super) struct Tensor {
 #[derive(Debug)]
 pub(super) enum Built {
     Tensor(Tensor),
-    /// A tensor of the device `meta`, which has no data.
-    Meta(String),
     /// Not a tensor.
     Other,
     /// A tensor that no array can be.
@@ -171,7 +169,12 @@ fn rebuilt(pickle: &Pickle<'_>, id: Id, name: (&str, &str), args: &[Id]) -> Resu
         (("torch._utils", "_rebuild_meta_tensor_no_storage"), &[dtype, size, ..]) => {
             let dtype = pickle.global(dtype).map_or("?", |(_, name)| name);
             let dims = dims(pickle, size).ok_or_else(|| bad(pickle, id))?;
-            return Ok(Built::Meta(format!("{dtype}, shape {}", Shape::new(dims)?)));
+            let what = format!(
+                "a tensor is on the device meta, without data ({dtype}, shape {})",
+                Shape::new(dims)?
+            );
+            let help = "read the other leaves with `only`, or save the model after to_empty(device=...)";
+            return Ok(Built::Refused(pickle.unsupported(id, what).help(help)));
         }
         _ => return Ok(Built::Other),
     };

@@ -54,7 +54,6 @@ pub(super) enum Data {
     Inside(u64, Tensor),
     Memory(Bytes),
     Text(Arc<str>),
-    Nothing,
     Refused(Error),
 }
 
@@ -194,11 +193,6 @@ impl<'p> Walk<'p, '_> {
                 self.leaf(LeafKind::NumpyArray, dtype, shape, Data::Tensor(tensor))
             }
             Object::Storage(storage) => self.storage(&storage)?,
-            Object::Meta(what) => {
-                self.note(&format!("is a tensor on the device meta, without data ({what})"));
-                let shape = Shape::new(vec![0])?;
-                self.leaf(LeafKind::Placeholder, Dtype::UInt8, shape, Data::Nothing)
-            }
             Object::Numpy(value) => {
                 if !value.is_scalar {
                     self.record.add(&self.path, json!({"is": "numpy"}));

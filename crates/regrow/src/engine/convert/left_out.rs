@@ -1,0 +1,57 @@
+//! What of a source no leaf stands for: other steps, items that are files, metrics, metadata.
+
+use super::ConvertOptions;
+use crate::engine::Checkpoint;
+use crate::error::{Error, Result};
+use crate::formats::{Format, Loss, LossKind};
+use crate::tree::KeyPath;
+
+/// The most steps that one error names.
+const NAMED_MAX: usize = 20;
+
+/// Refuses a folder of several steps of which the caller has chosen none: the others would stay behind unseen.
+///
+/// # Errors
+/// `InvalidArgument` that names the steps.
+pub(super) fn refuse_many_steps(checkpoint: &Checkpoint, options: &ConvertOptions) -> Result<()> {
+    let steps = &checkpoint.description().steps;
+    if steps.len() < 2 || options.open.step.is_some() {
+        return Ok(());
+    }
+    let named = steps.iter().take(NAMED_MAX).map(u64::to_string).collect::<Vec<_>>().join(", ");
+    let more = if steps.len() > NAMED_MAX { ", ..." } else { "" };
+    Err(Error::invalid(format!("the source is a folder of {} steps, and one step is converted", steps.len()))
+        .in_file(checkpoint.location())
+        .expected("step (--step), to choose one", format_args!("steps {named}{more}"))
+        .help("convert each step by itself, into a folder of its own"))
+}
+
+/// What is lost beside leaves.
+pub(super) fn losses(checkpoint: &Checkpoint, format: &dyn Format, options: &ConvertOptions) -> Vec<Loss> {
+    let about = checkpoint.description();
+    let mut losses = Vec::new();
+    let mut lose = |kind, what: String| losses.push(Loss { kind, path: KeyPath::root(), what });
+    let is_files = |kind: &str| kind.starts_with("files");
+    if options.open.item.is_none() {
+        for (name, kind) in about.items.iter().filter(|(_, kind)| is_files(kind)) {
+            lose(LossKind::Value, format!("the item {name:?} ({kind}) is left out: a copy (cp) keeps it"));
+        }
+        if is_files(&about.variant) {
+            lose(LossKind::Value, "its files are left out: a copy (cp) keeps them".to_owned());
+        }
+    }
+    if about.custom_metadata.is_some() && !format.holds_metadata(&options.save) {
+        lose(LossKind::Value, "the checkpoint's own metadata is left out".to_owned());
+    }
+    if about.objects.is_some() && !format.holds_metadata(&options.save) {
+        let what = "what sets, parameters and tensors that share memory are to PyTorch is not kept";
+        lose(LossKind::Note, what.to_owned());
+    }
+    for warning in &about.warnings {
+        lose(LossKind::Note, format!("the source is not whole: {warning}"));
+    }
+    if about.metrics.is_some() {
+        lose(LossKind::Value, "the metrics saved with the step are left out".to_owned());
+    }
+    losses
+}

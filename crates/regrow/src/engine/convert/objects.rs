@@ -1,0 +1,100 @@
+//! The record of `regrow.torch`, which says what the objects of a checkpoint are beyond its pytree, after a conversion.
+//!
+//! The record goes by key paths, and ties tensors to others. Leaves that are renamed, changed or left out take their
+//! entries along, or lose them: a tie to another tensor would give wrong numbers.
+//! A file of torch.save has its record beside the metadata; what is made of it has it within.
+//!
+//! Source: `docs/formats/torch-objects.md`.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::{Map, Value};
+
+use super::{ConvertOptions, PlannedLeaf, first};
+use crate::engine::Checkpoint;
+use crate::formats::torch::pointer;
+
+/// Where the record stands in the metadata.
+const RECORD: &str = "regrow.torch";
+
+/// What ties a tensor to the memory of others.
+const TIES: [&str; 5] = ["of", "same", "storage", "len", "view"];
+
+/// Where a leaf goes, and whether it stays what it was.
+struct Moved {
+    to: String,
+    is_same: bool,
+}
+
+/// The metadata of the source, with the record as it is for these leaves.
+pub(super) fn metadata(
+    checkpoint: &Checkpoint,
+    leaves: &[PlannedLeaf],
+    options: &ConvertOptions,
+) -> Option<Value> {
+    let about = checkpoint.description();
+    let own = about.custom_metadata.clone();
+    let text = match &own {
+        Some(Value::Object(entries)) => entries.get(RECORD).and_then(Value::as_str),
+        _ => None,
+    };
+    let Some(text) = text.or(about.objects.as_deref()) else { return own };
+    // A record that cannot be read stays what it is: whoever loads it is told.
+    let Some(record) = moved(text, leaves, options) else { return own };
+    let mut entries = match own {
+        Some(Value::Object(entries)) => entries,
+        _ => Map::new(),
+    };
+    entries.insert(RECORD.to_owned(), record.into());
+    Some(Value::Object(entries))
+}
+
+fn moved(text: &str, leaves: &[PlannedLeaf], options: &ConvertOptions) -> Option<String> {
+    let mut record: Value = serde_json::from_str(text).ok()?;
+    let entries = record.get_mut("at")?.as_object_mut()?;
+    let (mut places, mut broken) = (HashMap::new(), HashSet::new());
+    for leaf in leaves {
+        let from = pointer(&leaf.from);
+        let to = leaf.to.as_ref().map(pointer);
+        if to.as_deref() != Some(&*from) {
+            // Containers above have lost a child.
+            let ends = from.match_indices('/').map(|(at, _)| at);
+            broken.extend(ends.filter_map(|at| from.get(..at)).map(str::to_owned));
+        }
+        let is_same = (&leaf.source.kind, leaf.source.dtype, &leaf.source.shape)
+            == (&leaf.target.kind, leaf.target.dtype, &leaf.target.shape);
+        let is_laid_out =
+            first(&options.transpose, &leaf.from).is_some() || first(&options.reshape, &leaf.from).is_some();
+        places.insert(from, to.map(|to| Moved { to, is_same: is_same && !is_laid_out }));
+    }
+    let old = std::mem::take(entries);
+    for (place, entry) in old {
+        let Value::Object(mut entry) = entry else { return None };
+        let to = match places.get(&place) {
+            Some(None) => continue,
+            Some(Some(moved)) => {
+                let target = ["of", "same"].iter().find_map(|tie| entry.get(*tie)?.as_str());
+                let base = target.map(|target| places.get(target).and_then(Option::as_ref));
+                let is_tied = moved.is_same && base.is_none_or(|base| base.is_some_and(|base| base.is_same));
+                match base.flatten().filter(|_| is_tied).map(|base| base.to.clone()) {
+                    Some(base) => {
+                        let tie = if entry.contains_key("of") { "of" } else { "same" };
+                        entry.insert(tie.to_owned(), base.into());
+                    }
+                    None if !is_tied => TIES.iter().for_each(|tie| drop(entry.remove(*tie))),
+                    None => {}
+                }
+                if !moved.is_same {
+                    entry.remove("stride");
+                }
+                moved.to.clone()
+            }
+            None if broken.contains(&place) => continue,
+            None => place,
+        };
+        if !entry.is_empty() {
+            entries.insert(to, Value::Object(entry));
+        }
+    }
+    Some(record.to_string())
+}
