@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ._dtypes import DTYPES
+from ._errors import LimitError
 from ._meshes import AxisCut, Piece, Placed, Unknown, named_sharding
 
 _HELP_PLAIN = "convert it to a plain dense tensor first, or leave it out"
@@ -97,6 +98,23 @@ def check(tensor: Any, *, has_data: bool = True) -> None:
     if has_data and tensor.device.type == "meta":
         raise Refused("is a tensor on the device meta: it has no data", "give it data: model.to_empty(device=...)")
     dtype_number(tensor)
+
+
+def empty(shape: tuple[int, ...], dtype: Any, device: Any) -> Any:
+    """A new tensor.
+
+    Raises:
+        LimitError: if there is no memory for it: a file may say any shape.
+    """
+    torch = sys.modules["torch"]
+    try:
+        return torch.empty(shape, dtype=dtype, device=device)
+    except (RuntimeError, MemoryError) as error:
+        dims = "x".join(map(str, shape))
+        raise LimitError(
+            f"there is no memory on the device {device} for a tensor of {dims} elements of {dtype}\n"
+            "  help: load fewer leaves (`only`), or on another device"
+        ) from error
 
 
 def memory(tensor: Any) -> np.ndarray[Any, Any]:

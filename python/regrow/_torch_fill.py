@@ -80,8 +80,10 @@ class TorchTensors:
             self._found[wish.at] = like
         else:
             device = "cpu" if target.device.type == "meta" else target.device
-            target = torch.empty(tuple(target.shape), dtype=target.dtype, device=device)
+            target = _torch.empty(tuple(target.shape), target.dtype, device)
             self._found[wish.at] = _like(like, target)
+        if target.numel() == 0:
+            return  # Nothing is read, and NumPy has no array for some of these shapes.
         with torch.no_grad():
             target = target.detach()
             shown = _torch.memory(target) if _torch.can_be_written(target) else None

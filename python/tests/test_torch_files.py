@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import assert_same
+from torch_zips import CASES, changed
 
 import regrow
 
@@ -53,3 +56,36 @@ def test_folders_of_pieces_are_read_in_parts(fixtures: Path) -> None:
     assert state["optimizer"]["param_groups"][0]["betas"] == (0.9, 0.999)
     assert state["step"] == 7 and state["note"] == "text" and state["nothing"] is None
     assert regrow.verify(path).ok
+
+
+WAYS: dict[str, Callable[[Path], object]] = {
+    "open": lambda path: str(regrow.open(path)),
+    "load": regrow.load,
+    "mmap": lambda path: regrow.load(path, mmap=True),
+    "leaves": lambda path: [leaf[...] for leaf in regrow.open(path).values()],
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_archive_raises_anything_but_regrows_own(tmp_path: Path, case: str) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(CASES[case])
+    for way in WAYS.values():
+        with contextlib.suppress(regrow.RegrowError):
+            way(path)
+    if case == "as it should be":
+        assert_same(regrow.load(path), {"w": np.zeros((2, 3), np.float32)})
+
+
+def test_no_change_of_an_archive_raises_anything_but_regrows_own(tmp_path: Path) -> None:
+    path, loaded = tmp_path / "x.pt", 0
+    for data in changed(500, seed=34):
+        path.write_bytes(data)
+        with contextlib.suppress(regrow.RegrowError):
+            regrow.open(path)
+            loaded += 1
+            # What is expanded to more than there is would be read for ever.
+            if sum(leaf.nbytes for leaf in regrow.open(path).values()) < 2**20:
+                regrow.load(path)
+                regrow.verify(path)
+    assert loaded > 25

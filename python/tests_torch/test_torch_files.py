@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,11 @@ from torch_objects import bits, same, tensors_of, training
 
 import regrow
 import regrow.torch
+
+_spec = importlib.util.spec_from_file_location("torch_zips", Path(__file__).parents[1] / "tests" / "torch_zips.py")
+assert _spec is not None and _spec.loader is not None
+zips = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(zips)
 
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures" / "torch"
 
@@ -103,3 +110,23 @@ def test_a_file_becomes_a_checkpoint(tmp_path: Path) -> None:
     torch.save(obj, tmp_path / "x.pt")
     regrow.torch.save(tmp_path / "checkpoint", regrow.torch.load(tmp_path / "x.pt"))
     same(obj, regrow.torch.load(tmp_path / "checkpoint"))
+
+
+@pytest.mark.parametrize("case", zips.CASES)
+def test_no_archive_raises_anything_but_regrows_own(tmp_path: Path, case: str) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(zips.CASES[case])
+    for options in ({}, {"mmap": True}, {"map_location": "cpu"}):
+        with contextlib.suppress(regrow.RegrowError):
+            regrow.torch.load(path, **options)
+
+
+def test_no_change_of_an_archive_raises_anything_but_regrows_own(tmp_path: Path) -> None:
+    path, loaded = tmp_path / "x.pt", 0
+    for data in zips.changed(1000, seed=34):
+        path.write_bytes(data)
+        with contextlib.suppress(regrow.RegrowError):
+            if sum(leaf.nbytes for leaf in regrow.open(path).values()) < 2**20:
+                regrow.torch.load(path)
+                loaded += 1
+    assert loaded > 50

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import _torch
-from .._errors import CorruptError, UnsupportedError
+from .._errors import CorruptError, LimitError, UnsupportedError
 from .._nodes import Node
 from .._tree import _open_node
 from ._encode import FACTORIES
@@ -222,9 +222,16 @@ def _pairs(value: Sequence[Sequence[Any]], entry: Mapping[str, Any]) -> Any:
     return _dict([(key, child) for key, child in value], {"class": entry["class"], **entry})
 
 
+def _copy(value: Any) -> Any:
+    try:
+        return np.array(value)
+    except (MemoryError, ValueError) as error:
+        raise LimitError(f"a NumPy array cannot be copied: {error}\n  help: read the others with `only`") from error
+
+
 _KINDS: dict[str, Callable[[Any, Mapping[str, Any]], Any]] = {
     # Loaded arrays are read-only views; those of torch.load can be written.
-    "numpy": lambda value, _: np.array(value),
+    "numpy": lambda value, _: _copy(value),
     "int": lambda value, _: int(value, 0),
     "numbers": _numbers,
     "size": lambda value, _: torch.Size(value),
