@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use super::msgpack::{begins_one_object, begins_tree, is_one_object};
 use super::step_names::{PREFIX, split};
+use super::streamed::begins_record;
 use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};
 use crate::formats::Preview;
@@ -27,10 +28,13 @@ const TOKENS_MAX: usize = 1 << 20;
 /// Bytes that are looked at where there are no maps: all of a checkpoint is not fetched to see what it is.
 const LOOKED_AT_BYTES: u64 = 64 << 10;
 
+/// As much is looked at of a record: a key path, and what follows.
+const RECORD_LOOKED_AT_BYTES: u64 = 4 << 10;
+
 /// Whether the file `at` a location is one of Flax': by its name, or because it is one msgpack object from its first
 /// byte to its last.
 pub(super) fn is_flax_file(at: &Location) -> bool {
-    is_named_so(at.name()) || holds_one_object(at)
+    is_named_so(at.name()) || holds_one_object(at) || holds_records(at)
 }
 
 /// Whether a file is named like one of these.
@@ -57,6 +61,12 @@ fn shows_structure(at: &Location) -> Result<bool> {
     let mut start = work_space(blob.len_bytes().min(LOOKED_AT_BYTES))?;
     blob.read(0, &mut start, ReadPath::Cached)?;
     Ok(begins_one_object(&start, blob.len_bytes(), TOKENS_MAX))
+}
+
+/// Whether a file begins with a record of EasyLM's.
+fn holds_records(at: &Location) -> bool {
+    let start = at.read_beginning(RECORD_LOOKED_AT_BYTES).ok().flatten();
+    start.is_some_and(|start| begins_record(&start))
 }
 
 /// The same of a file that has not been written yet. Of the layouts that begin as an object does, msgpack is one from

@@ -15,6 +15,7 @@
 //! | [`layout`] | Flax' extensions, and arrays in chunks |
 //! | `dtypes` | names of dtypes, both ways |
 //! | `decode` | an object to a pytree |
+//! | `streamed` | EasyLM's files: a record for each leaf |
 //! | `specs` | TensorStore specs in the place of arrays |
 //! | `files`, `steps`, `step_names`, `gda` | single files, folders of steps, the names in them, arrays of several processes |
 //! | `reader` | all of it as a checkpoint |
@@ -27,6 +28,7 @@
 
 use std::ffi::OsStr;
 
+use super::joined::{Joined, Names};
 use super::{Fidelity, Format, Loss, ManyWriters, Preview, Reader, SingleFile, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
@@ -47,10 +49,14 @@ mod reader;
 pub(crate) mod specs;
 pub(crate) mod step_names;
 pub(crate) mod steps;
+mod streamed;
 mod writer;
 
 pub use crate::options::FlaxOptions;
 pub(super) use files::holds_one_object;
+
+/// The files of a model that transformers has cut.
+const INDEXED: Names = Names { index: "flax_model.msgpack.index.json", suffix: files::ENDING, nests: true };
 
 /// Flax msgpack: one msgpack object, arrays as extension 1.
 #[derive(Debug)]
@@ -63,8 +69,8 @@ impl Format for Flax {
 
     fn recognise(&self, at: &Location) -> Result<bool> {
         match at.look() {
-            Ok(Some(Found::Folder)) => steps::are_in(at),
-            Ok(Some(Found::File { .. })) => Ok(files::is_flax_file(at)),
+            Ok(Some(Found::Folder)) => Ok(INDEXED.find(at)?.is_some() || steps::are_in(at)?),
+            Ok(Some(Found::File { .. })) => Ok(INDEXED.find(at)?.is_some() || files::is_flax_file(at)),
             _ => Ok(false),
         }
     }
@@ -72,6 +78,14 @@ impl Format for Flax {
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         super::refuse_bare(self, at, options)?;
         super::refuse_uncommitted(at)?;
+        if let Some(index) = INDEXED.find(at)? {
+            super::refuse_step_and_item(at, options)?;
+            let own = OpenOptions { salvage: options.salvage, ..OpenOptions::default() };
+            let joined = Joined::open(&index, INDEXED, options.salvage, |part| {
+                Ok(Box::new(reader::FlaxReader::open(part, &own)?))
+            });
+            return Ok(Box::new(joined?));
+        }
         Ok(Box::new(reader::FlaxReader::open(at, options)?))
     }
 

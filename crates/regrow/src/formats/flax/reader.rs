@@ -9,6 +9,7 @@ use super::files::Whole;
 use super::gda::{ArraysFolder, Resolved};
 use super::specs;
 use super::steps::Steps;
+use super::streamed::{begins_record, decode_stream};
 use crate::array::{Dtype, Region, Shape};
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::pieces::copy_pieces;
@@ -72,14 +73,16 @@ impl FlaxReader {
 
     fn open_file(at: &Location, salvage: bool) -> Result<Self> {
         let file = Whole::of(at)?;
+        let is_stream = begins_record(&file.bytes);
         let decoded = match salvage {
+            _ if is_stream => decode_stream(&file.bytes, salvage),
             true => decode_front(&file.bytes),
             false => decode(&file.bytes),
         };
         let decoded = decoded.in_file(at)?;
         let mut description = Description {
             layout: "flax".to_owned(),
-            variant: "msgpack".to_owned(),
+            variant: if is_stream { "streamed msgpack" } else { "msgpack" }.to_owned(),
             notes: vec!["msgpack files have no checksums: damage to their data goes unseen".to_owned()],
             ..Description::default()
         };

@@ -36,6 +36,8 @@ pub(super) struct Arrays {
     missing: Missing,
     wanted: Wanted,
     documents: HashMap<Bytes, Arc<ArrayMeta>>,
+    /// Databases in folders below this one.
+    below: HashMap<String, Self>,
 }
 
 impl Arrays {
@@ -53,7 +55,15 @@ impl Arrays {
         let entries = entries.into_iter().map(|(key, at)| (key.into_boxed_slice(), at)).collect();
         let index = Arc::new(Index { folder: folder.clone(), entries });
         let store: Arc<dyn Store> = index.clone();
-        Ok(Self { store, index: Some(index), use_zarr3, missing, wanted, documents: HashMap::new() })
+        Ok(Self {
+            store,
+            index: Some(index),
+            use_zarr3,
+            missing,
+            wanted,
+            documents: HashMap::new(),
+            below: HashMap::new(),
+        })
     }
 
     /// The arrays in the folders below `folder`.
@@ -68,6 +78,7 @@ impl Arrays {
             missing,
             wanted,
             documents: HashMap::new(),
+            below: HashMap::new(),
         })
     }
 
@@ -83,6 +94,11 @@ impl Arrays {
     /// `Corrupt` if its document is missing or damaged, `Unsupported` if it asks for an unknown codec or dtype. To salvage it is
     /// lost then.
     pub fn leaf(&mut self, name: &str, kind: LeafKind) -> Result<Slot> {
+        if let Some((arrays, own)) = self.in_folder_of(name)? {
+            let mut slot = arrays.leaf(&own, kind)?;
+            slot.info.name = name.into();
+            return Ok(slot);
+        }
         let document = self.document(name);
         let meta = match self.wanted.or_lost(document)? {
             Ok(meta) => meta,
@@ -105,11 +121,30 @@ impl Arrays {
             info,
             source: Source::Zarr(StoredArray {
                 array,
+                name: name.to_owned(),
                 store: self.store.clone(),
                 is_indexed: self.index.is_some(),
                 missing,
             }),
         })
+    }
+
+    /// The database in the folder that a name with slashes leads to, and the name there: Orbax before 0.4.2 saved so.
+    fn in_folder_of(&mut self, name: &str) -> Result<Option<(&mut Self, String)>> {
+        let Some((index, (above, own))) = self.index.as_ref().zip(name.rsplit_once('/')) else {
+            return Ok(None);
+        };
+        // A name leads nowhere but into the folder.
+        let is_safe = !above.split('/').any(|part| matches!(part, "" | "." | ".."));
+        let folder = index.folder.join(above);
+        if self.has(name) || !is_safe || !folder.join(MANIFEST_FILE).is_file() {
+            return Ok(None);
+        }
+        if !self.below.contains_key(above) {
+            let arrays = Self::in_database(&folder, self.use_zarr3, self.missing, self.wanted)?;
+            self.below.insert(above.to_owned(), arrays);
+        }
+        Ok(self.below.get_mut(above).map(|arrays| (arrays, own.to_owned())))
     }
 
     /// The names of all arrays in the database, and the first key that is of none of them.

@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::array_metadatas::ARRAY_METADATAS_FOLDER;
 use super::arrays::{Arrays, DOCUMENTS};
 use super::checkpoint_metadata::CHECKPOINT_METADATA_FILE;
-use super::files::{Listed, read_small};
+use super::files::{Listed, list, read_small};
 use super::json_text;
 use super::left::process_of;
 use super::marker_files::{AGGREGATE_FILE, MANIFEST_FILE, V1_MARKER_FILE};
@@ -44,6 +44,10 @@ const LEVANTER_MEMBERS: [&str; 2] = ["step", "timestamp"];
 
 /// What all arrays of T5X are named by: the file `checkpoint` has their tree, and the leaves that are no arrays.
 const T5X_PREFIXES: [&str; 2] = ["target.", "state."];
+
+/// Where a database has its data, and how long the names of its files are.
+const DATA_FOLDER: &str = "d";
+const DATA_NAME_LEN: usize = 32;
 
 const GUESSED: &str = "there is no metadata: the tree is guessed from the names of arrays, all of it dicts, and arrays that \
                        are gone are not missed";
@@ -122,6 +126,27 @@ pub(super) fn had_metadata(at: &Location, listed: &[Listed]) -> bool {
 
 fn has(listed: &[Listed], file: &str) -> bool {
     listed.iter().any(|entry| !entry.is_dir && entry.name == file)
+}
+
+/// The error for a folder that has the data of a database, and no root record: `d/` and nothing but names of its files in it.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn lost_manifest(at: &Location, listed: &[Listed]) -> Result<Option<Error>> {
+    if has(listed, MANIFEST_FILE) || !listed.iter().any(|entry| entry.is_dir && entry.name == DATA_FOLDER) {
+        return Ok(None);
+    }
+    let files = list(&at.join(DATA_FOLDER))?;
+    let is_data = |entry: &Listed| {
+        !entry.is_dir
+            && entry.name.len() == DATA_NAME_LEN
+            && entry.name.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    Ok((!files.is_empty() && files.iter().all(is_data)).then(|| {
+        Error::corrupt("the database that holds the arrays has no manifest")
+            .in_file(at.join(MANIFEST_FILE))
+            .help("copy the whole checkpoint again, with all its files")
+    }))
 }
 
 /// What Levanter says of the checkpoint, if it wrote it.

@@ -4,7 +4,8 @@
 //! _METADATA                              a pytree
 //! orbax.checkpoint | _CHECKPOINT_METADATA and folders        items
 //! checkpoint                             msgpack, from before _METADATA
-//! manifest.ocdbt … without _METADATA     damaged
+//! manifest.ocdbt … without _METADATA     damaged, if something else of Orbax is there; else arrays
+//! pytreedef.json array_store/            JAX' own
 //! 100/ 200/ | step_100/ …                steps
 //! default/_METADATA | state/checkpoint …  items, without a word about them
 //! checkpoint_100                         flax files
@@ -21,7 +22,7 @@ use super::marker_files::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
 use super::metadata::METADATA_FILE;
 use super::opened::Wanted;
 use super::steps::{self, Steps, TMP_MARK};
-use super::{bare, legacy};
+use super::{bare, jax_tree, legacy};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::{flax, regrow};
 use crate::location::Location;
@@ -45,6 +46,8 @@ pub(super) enum Found {
     Steps(Steps),
     /// Arrays without metadata.
     BareArrays,
+    /// A tree of JAX' own, and a database.
+    JaxTree,
     /// Flax' files by step, which are Flax' to read: it saves Orbax' folders, too, so both look here.
     FlaxSteps,
     /// The msgpack file of the oldest layouts.
@@ -86,6 +89,9 @@ pub(super) fn detect(at: &Location, wanted: Wanted) -> Result<Found> {
         ItemHandlers::One(handler) => Some(handler.as_str()),
         _ => None,
     };
+    if file(jax_tree::TREE_FILE) {
+        return Ok(Found::JaxTree);
+    }
     if handler.is_none() && bare::is_database(at, &listed) {
         return Ok(Found::BareArrays);
     }
@@ -123,6 +129,12 @@ pub(super) fn detect(at: &Location, wanted: Wanted) -> Result<Found> {
     }
     if bare::are_in(at)? {
         return Ok(Found::BareArrays);
+    }
+    if jax_tree::has_lost_its_tree(at) {
+        return Err(jax_tree::lost_its_tree(at));
+    }
+    if let Some(manifest) = bare::lost_manifest(at, &listed)? {
+        return Err(manifest);
     }
     match listed.iter().find(|entry| entry.name.contains(TMP_MARK)) {
         Some(temporary) if !are_several => Err(steps::uncommitted(&at.join(&temporary.name))),

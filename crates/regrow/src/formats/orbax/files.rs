@@ -22,7 +22,7 @@ pub(super) struct Listed {
 }
 
 /// What tells checkpoints and items apart, for storages that do not say what is in a folder.
-const KNOWN: [&str; 15] = [
+const KNOWN: [&str; 16] = [
     regrow::manifest::FILE_NAME,
     METADATA_FILE,
     CHECKPOINT_METADATA_FILE,
@@ -32,6 +32,7 @@ const KNOWN: [&str; 15] = [
     STRINGS_FILE,
     COMMIT_SUCCESS_FILE,
     AGGREGATE_FILE,
+    "pytreedef.json",
     "metadata",
     "data.json",
     "metrics",

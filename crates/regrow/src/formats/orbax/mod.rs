@@ -24,7 +24,7 @@
 //! | `structure`, `pytree`, `arrays`, `stored_array`, `slot`, `opened` | from the documents to a tree of leaves |
 //! | `losses` | what a tree would lose in it |
 //! | [`marker_files`] | files whose names say what a folder is |
-//! | `legacy`, `bare` | what there was before `_METADATA` |
+//! | `legacy`, `bare`, `jax_tree` | what there was before `_METADATA`, and what others write with the same tools: T5X, Levanter, JAX |
 //! | `open`, `reader` | from a location to one tree; from its leaves to bytes |
 //! | `recover`, `left` | files that are lost, made of the others; what is left of a database |
 //! | `writer` | the same forms, written: a folder of modules |
@@ -52,6 +52,7 @@ pub mod entry;
 mod files;
 pub mod history;
 mod items;
+mod jax_tree;
 pub mod json_text;
 mod left;
 mod legacy;

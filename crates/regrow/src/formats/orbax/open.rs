@@ -17,7 +17,7 @@ use super::opened::{Opened, Wanted};
 use super::reader::OrbaxReader;
 use super::slot::{Slot, Source, graft};
 use super::steps::{self, Step, Steps, TMP_MARK};
-use super::{bare, json_text, legacy};
+use super::{bare, jax_tree, json_text, legacy};
 use crate::commit::noted_files;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::item_files::Place;
@@ -146,6 +146,10 @@ fn open_one(
         Found::BareArrays => {
             refuse_item(options, at)?;
             Ok(Whole::Own(take(bare::open(at, Wanted::of(options))?, description)))
+        }
+        Found::JaxTree => {
+            refuse_item(options, at)?;
+            Ok(Whole::Own(take(jax_tree::open(at, Wanted::of(options))?, description)))
         }
         Found::MsgpackFile => {
             refuse_item(options, at)?;

@@ -87,16 +87,16 @@ impl Reader for OrbaxReader {
 
     fn holders(&self, leaf: usize) -> Result<Vec<(PathBuf, u64)>> {
         match self.leaf(leaf)? {
-            (info, Source::Zarr(stored)) => stored.holders(&info.name),
+            (_, Source::Zarr(stored)) => stored.holders(),
             _ => Ok(Vec::new()),
         }
     }
 
     fn read_order(&self) -> Vec<usize> {
         let mut order: Vec<(Vec<u8>, u64, usize)> = Vec::with_capacity(self.sources.len());
-        for (leaf, (source, info)) in self.sources.iter().zip(self.tree.leaves()).enumerate() {
+        for (leaf, source) in self.sources.iter().enumerate() {
             let (file, offset) = match source {
-                Source::Zarr(stored) => stored.position(&info.name),
+                Source::Zarr(stored) => stored.position(),
                 _ => (Vec::new(), 0),
             };
             order.push((file, offset, leaf));
@@ -134,12 +134,12 @@ impl OrbaxReader {
                     .help("copy the checkpoint again, all of it; until then damage to the data goes unseen"),
             }
         }));
-        for (leaf, (source, info)) in self.sources.iter().zip(self.tree.leaves()).enumerate() {
+        for (leaf, source) in self.sources.iter().enumerate() {
             let Source::Zarr(stored) = source else { continue };
             if stored.missing() == Missing::Fill {
                 continue;
             }
-            if let Some(file) = stored.first_missing(&info.name)? {
+            if let Some(file) = stored.first_missing()? {
                 let error = Error::corrupt("a chunk of an array is missing")
                     .in_file(file)
                     .at_leaf(&self.path(leaf))
@@ -156,7 +156,7 @@ impl OrbaxReader {
         let mut filled = Vec::new();
         for (source, info) in self.sources.iter().zip(self.tree.leaves()) {
             let Source::Zarr(stored) = source else { continue };
-            if stored.missing() == Missing::Fill && stored.first_missing(&info.name)?.is_some() {
+            if stored.missing() == Missing::Fill && stored.first_missing()?.is_some() {
                 filled.push(&*info.name);
             }
         }

@@ -13,6 +13,8 @@ use crate::zarr::{Missing, ZarrArray};
 #[derive(Debug)]
 pub(super) struct StoredArray {
     pub array: ZarrArray,
+    /// What it is called in the store.
+    pub(super) name: String,
     pub(super) store: Arc<dyn Store>,
     /// Whether the store says where a value lies without a look at the disk.
     pub(super) is_indexed: bool,
@@ -21,8 +23,8 @@ pub(super) struct StoredArray {
 
 impl StoredArray {
     /// Where the first chunk begins: file and offset. Folders are not asked; there the name says enough.
-    pub fn position(&self, name: &str) -> (Vec<u8>, u64) {
-        let key = self.first_chunk_key(name);
+    pub fn position(&self) -> (Vec<u8>, u64) {
+        let key = self.first_chunk_key();
         let located = if self.is_indexed { self.store.locate(&key).ok().flatten() } else { None };
         match located {
             Some(Located::At(span)) => (span.key.to_vec(), span.offset_bytes),
@@ -40,10 +42,10 @@ impl StoredArray {
     ///
     /// # Errors
     /// What the store says.
-    pub fn first_missing(&self, name: &str) -> Result<Option<PathBuf>> {
+    pub fn first_missing(&self) -> Result<Option<PathBuf>> {
         let meta = self.array.meta();
         for (index, _) in meta.chunk_indices(&Region::whole(meta.shape())) {
-            let key = zarr_key(name, &meta.chunk_key(&index));
+            let key = zarr_key(&self.name, &meta.chunk_key(&index));
             if self.store.len_bytes(&key)?.is_none() {
                 return Ok(Some(self.store.describe(&key)));
             }
@@ -56,11 +58,13 @@ impl StoredArray {
     ///
     /// # Errors
     /// What the store says.
-    pub fn holders(&self, name: &str) -> Result<Vec<(PathBuf, u64)>> {
+    pub fn holders(&self) -> Result<Vec<(PathBuf, u64)>> {
         let meta = self.array.meta();
         let mut holders = Vec::new();
         for (index, part) in meta.chunk_indices(&Region::whole(meta.shape())) {
-            if let Some(Located::At(span)) = self.store.locate(&zarr_key(name, &meta.chunk_key(&index)))? {
+            if let Some(Located::At(span)) =
+                self.store.locate(&zarr_key(&self.name, &meta.chunk_key(&index)))?
+            {
                 let len_bytes = part.shape().len_bytes(meta.dtype()).unwrap_or(0);
                 holders.push((span.store.describe(&span.key), len_bytes));
             }
@@ -90,9 +94,9 @@ impl StoredArray {
         })
     }
 
-    fn first_chunk_key(&self, name: &str) -> Vec<u8> {
+    fn first_chunk_key(&self) -> Vec<u8> {
         let meta = self.array.meta();
-        zarr_key(name, &meta.chunk_key(&vec![0; Shape::rank(meta.shape())]))
+        zarr_key(&self.name, &meta.chunk_key(&vec![0; Shape::rank(meta.shape())]))
     }
 }
 

@@ -25,12 +25,13 @@
 //!
 //! Source: PyTorch 2.8 `torch/serialization.py`, `torch/_utils.py`, `torch/_tensor.py`.
 
+use super::joined::{Joined, Names};
 use super::{Fidelity, Format, Loss, ManyWriters, Reader, SingleFile, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::options::{OpenOptions, SaveOptions};
 use crate::storage::Publication;
-use crate::tree::{Leaf, LeafInfo, Tree};
+use crate::tree::{KeyPath, Leaf, LeafInfo, Tree};
 
 mod archive;
 mod dcp;
@@ -52,6 +53,9 @@ pub(crate) use detect::is_plain_pickle;
 pub(super) use detect::{is_named_so, is_one_by_content};
 pub(crate) use record::pointer;
 
+/// The files of a model that transformers has cut.
+const INDEXED: Names = Names { index: "pytorch_model.bin.index.json", suffix: ".bin", nests: false };
+
 /// What torch.save and torch.distributed.checkpoint write. Read only.
 #[derive(Debug)]
 pub struct Torch;
@@ -62,21 +66,20 @@ impl Format for Torch {
     }
 
     fn recognise(&self, at: &Location) -> Result<bool> {
-        Ok(dcp::is_one(at) || detect::form_of(at)?.is_some())
+        Ok(dcp::is_one(at) || INDEXED.find(at)?.is_some() || detect::form_of(at)?.is_some())
     }
 
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         super::refuse_bare(self, at, options)?;
         super::refuse_uncommitted(at)?;
         super::refuse_step_and_item(at, options)?;
+        if let Some(index) = INDEXED.find(at)? {
+            return open_indexed(&index, options.salvage);
+        }
         if at.is_folder() {
             return Ok(Box::new(dcp::DcpReader::open(at, options.salvage)?));
         }
-        let form = detect::form_of(at)?.ok_or_else(|| {
-            Error::corrupt("this is no file of torch.save")
-                .in_file(at)
-                .expected("a zip archive or a pickle", "something else")
-        })?;
+        let form = detect::form_of(at)?.ok_or_else(|| no_file_of_torch(at))?;
         Ok(Box::new(reader::TorchReader::open(at, form, options.salvage)?))
     }
 
@@ -113,6 +116,26 @@ impl Fidelity for Torch {
     fn holds_metadata(&self, _options: &SaveOptions) -> bool {
         false
     }
+}
+
+/// Opens files that an index joins. What their objects are is told of all of them.
+fn open_indexed(index: &Location, salvage: bool) -> Result<Box<dyn Reader>> {
+    let (mut objects, mut storages) = (record::Record::default(), 0);
+    let joined = Joined::open(index, INDEXED, salvage, |part| {
+        let form = detect::form_of(part)?.ok_or_else(|| no_file_of_torch(part))?;
+        let reader = reader::TorchReader::open(part, form, salvage)?;
+        let (own, count) = reader.objects();
+        objects.add_below(&KeyPath::root(), own, storages);
+        storages += count;
+        Ok(Box::new(reader))
+    })?;
+    Ok(Box::new(joined.with_objects(objects.to_text())))
+}
+
+fn no_file_of_torch(at: &Location) -> Error {
+    Error::corrupt("this is no file of torch.save")
+        .in_file(at)
+        .expected("a zip archive or a pickle", "something else")
 }
 
 fn read_only() -> Error {

@@ -15,7 +15,6 @@ use crate::storage::Found;
 mod metadata;
 mod pieces;
 mod reader;
-mod tree;
 
 pub(super) use reader::DcpReader;
 

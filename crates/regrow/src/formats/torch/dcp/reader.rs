@@ -9,10 +9,10 @@ use super::super::reader::TorchReader;
 use super::super::record::Record;
 use super::metadata::{Content, Place, entries};
 use super::pieces::{self, Piece};
-use super::{INDEX, SUFFIX, tree};
+use super::{INDEX, SUFFIX};
 use crate::array::{Dtype, Region, Shape};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
-use crate::formats::{Description, Reader, Rest, Standing};
+use crate::formats::{Description, Reader, Rest, Standing, path_tree};
 use crate::location::Location;
 use crate::reads::{Coded, Seal, Source, Unreadable};
 use crate::text::counted;
@@ -71,7 +71,7 @@ impl DcpReader {
         let paths: Vec<&KeyPath> = paths.iter().collect();
         let mut entries: Vec<_> = entries.into_iter().map(Some).collect();
         let mut count_of_pieces = 0;
-        let build = tree::build(&paths, |build, key, number| {
+        let build = path_tree::build(&paths, |build, key, number| {
             let Some(entry) = entries.get_mut(number).and_then(Option::take) else { return Ok(()) };
             let (info, leaf) = match entry.content {
                 Content::Object(place) => match opening.open_object(&place) {
