@@ -28,6 +28,7 @@ mod coordination;
 mod coordination_services;
 mod copy;
 mod default_layout;
+mod dialects;
 mod diff;
 #[cfg(target_os = "linux")]
 mod disk_images;

@@ -86,6 +86,11 @@ impl FlaxReader {
             notes: vec!["msgpack files have no checksums: damage to their data goes unseen".to_owned()],
             ..Description::default()
         };
+        if is_stream {
+            let note =
+                "a streamed file does not say how many leaves it has: cut between two leaves, it looks whole";
+            description.notes.push(note.to_owned());
+        }
         let arrays = ArraysFolder::of(at);
         let mut sources = Vec::with_capacity(decoded.len());
         let mut failed = None;

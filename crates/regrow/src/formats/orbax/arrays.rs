@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::files::Listed;
-use super::left::entries_there;
+use super::files::{Listed, list};
+use super::left::{entries_there, lost_manifest};
 use super::marker_files::MANIFEST_FILE;
 use super::opened::Wanted;
 use super::slot::{Slot, Source};
@@ -137,8 +137,11 @@ impl Arrays {
         // A name leads nowhere but into the folder.
         let is_safe = !above.split('/').any(|part| matches!(part, "" | "." | ".."));
         let folder = index.folder.join(above);
-        if self.has(name) || !is_safe || !folder.join(MANIFEST_FILE).is_file() {
+        if self.has(name) || !is_safe || !folder.is_folder() {
             return Ok(None);
+        }
+        if !folder.join(MANIFEST_FILE).is_file() {
+            return lost_manifest(&folder, &list(&folder)?)?.map_or(Ok(None), Err);
         }
         if !self.below.contains_key(above) {
             let arrays = Self::in_database(&folder, self.use_zarr3, self.missing, self.wanted)?;

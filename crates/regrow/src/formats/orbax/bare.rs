@@ -17,9 +17,9 @@ use serde_json::Value;
 use super::array_metadatas::ARRAY_METADATAS_FOLDER;
 use super::arrays::{Arrays, DOCUMENTS};
 use super::checkpoint_metadata::CHECKPOINT_METADATA_FILE;
-use super::files::{Listed, list, read_small};
+use super::files::{Listed, read_small};
 use super::json_text;
-use super::left::process_of;
+use super::left::{DATA_FOLDER, PROCESS_PREFIX, process_of};
 use super::marker_files::{AGGREGATE_FILE, MANIFEST_FILE, V1_MARKER_FILE};
 use super::metadata::{METADATA_FILE, TreeMetadata};
 use super::opened::{Opened, Wanted};
@@ -45,9 +45,8 @@ const LEVANTER_MEMBERS: [&str; 2] = ["step", "timestamp"];
 /// What all arrays of T5X are named by: the file `checkpoint` has their tree, and the leaves that are no arrays.
 const T5X_PREFIXES: [&str; 2] = ["target.", "state."];
 
-/// Where a database has its data, and how long the names of its files are.
-const DATA_FOLDER: &str = "d";
-const DATA_NAME_LEN: usize = 32;
+/// What JAX calls the folder of what one process wrote.
+const JAX_PROCESS_PREFIX: &str = "process_";
 
 const GUESSED: &str = "there is no metadata: the tree is guessed from the names of arrays, all of it dicts, and arrays that \
                        are gone are not missed";
@@ -58,24 +57,36 @@ const GUESSED: &str = "there is no metadata: the tree is guessed from the names 
 /// `Corrupt` with file and leaf; `NotACheckpoint` if something below is no part of an array, with the checkpoints
 /// that lie there.
 pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
-    let is_database = folder.join(MANIFEST_FILE).is_file();
-    let (mut arrays, names) = match is_database {
-        true => {
-            let arrays = Arrays::in_database(folder, false, Missing::Fill, wanted)?;
-            let (names, foreign) = arrays.names();
-            if let Some(key) = foreign.filter(|_| wanted.is_strict()) {
-                return Err(foreign_key(folder, &key));
-            }
-            (arrays, names)
+    let found = Walk::whole().run(folder)?;
+    if let Some(foreign) = found.foreign.as_ref().filter(|_| wanted.is_strict()) {
+        return Err(refused(folder, foreign));
+    }
+    if let Some(lost) = found.lost.as_ref().filter(|_| wanted.is_strict()) {
+        return Err(Error::corrupt("the metadata of an array is missing: its chunks are there")
+            .in_file(folder.join(lost))
+            .help("copy the whole checkpoint again"));
+    }
+    let mut places = Vec::new();
+    let mut names: Vec<String> = Vec::new();
+    if !found.names.is_empty() {
+        places.push((
+            String::new(),
+            Arrays::in_folders(folder, false, Missing::Fill, wanted)?,
+            found.names.len(),
+        ));
+        names.clone_from(&found.names);
+    }
+    for below in &found.databases {
+        let at = place_of(folder, below);
+        let arrays = Arrays::in_database(&at, false, Missing::Fill, wanted)?;
+        let (own, foreign) = arrays.names();
+        if let Some(key) = foreign.filter(|_| wanted.is_strict()) {
+            return Err(foreign_key(&at, &key));
         }
-        false => {
-            let found = Walk::whole().run(folder)?;
-            if let Some(foreign) = &found.foreign {
-                return Err(refused(folder, foreign));
-            }
-            (Arrays::in_folders(folder, false, Missing::Fill, wanted)?, found.names)
-        }
-    };
+        let above = if below.is_empty() { String::new() } else { format!("{below}/") };
+        names.extend(own.iter().map(|name| format!("{above}{name}").trim_end_matches('/').to_owned()));
+        places.push((above, arrays, names.len()));
+    }
     let is_of_t5x = |name: &String| T5X_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     let has_params = names.iter().any(|name| name.starts_with(T5X_PREFIXES[0]));
     if wanted == Wanted::Whole && has_params && names.iter().all(is_of_t5x) {
@@ -88,27 +99,38 @@ pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
         metadata = TreeMetadata::of_whole_names(names.iter());
         tree = structure::build(&metadata);
     }
-    let tree = tree?.try_map(|_, &position| match names.get(position) {
-        Some(name) => arrays.leaf(name, LeafKind::NumpyArray),
-        None => Err(Error::corrupt("an array has no name")
-            .expected(format_args!("a number below {}", names.len()), position)
-            .in_file(folder)),
+    let tree = tree?.try_map(|_, &position| {
+        let place = places.iter_mut().find(|(.., end)| position < *end);
+        let (Some(name), Some((above, arrays, _))) = (names.get(position), place) else {
+            return Err(Error::corrupt("an array has no name").in_file(folder));
+        };
+        let own = name.strip_prefix(above.as_str()).unwrap_or_default();
+        let mut slot = arrays.leaf(own, LeafKind::NumpyArray)?;
+        slot.info.name = name.as_str().into();
+        Ok(slot)
     })?;
     let levanter = levanter(folder, wanted)?;
-    let kept = if is_database { "ocdbt" } else { "folders" };
+    let kept = if found.databases.is_empty() { "folders" } else { "ocdbt" };
     let by = if levanter.is_some() { "levanter: " } else { "" };
     Ok(Opened {
         custom_metadata: levanter,
         warnings: vec![GUESSED.to_owned()],
-        database: is_database.then(|| folder.clone()),
+        databases: found.databases.iter().map(|below| place_of(folder, below)).collect(),
         is_guessed: true,
         ..Opened::new(tree, &format!("{by}{kept}, no metadata"))
     })
 }
 
+fn place_of(folder: &Location, below: &str) -> Location {
+    if below.is_empty() { folder.clone() } else { folder.join(below) }
+}
+
 /// Whether a folder is a database of arrays, and never was a checkpoint of Orbax, which would have lost its tree.
 pub(super) fn is_database(at: &Location, listed: &[Listed]) -> bool {
-    at.has_listings() && has(listed, MANIFEST_FILE) && !had_metadata(at, listed)
+    at.has_listings()
+        && has(listed, MANIFEST_FILE)
+        && !has(listed, AGGREGATE_FILE)
+        && !had_metadata(at, listed)
 }
 
 /// Whether something says that there was a `_METADATA`: arrays alone, and checkpoints of former times, have none.
@@ -126,27 +148,6 @@ pub(super) fn had_metadata(at: &Location, listed: &[Listed]) -> bool {
 
 fn has(listed: &[Listed], file: &str) -> bool {
     listed.iter().any(|entry| !entry.is_dir && entry.name == file)
-}
-
-/// The error for a folder that has the data of a database, and no root record: `d/` and nothing but names of its files in it.
-///
-/// # Errors
-/// What the storage says.
-pub(super) fn lost_manifest(at: &Location, listed: &[Listed]) -> Result<Option<Error>> {
-    if has(listed, MANIFEST_FILE) || !listed.iter().any(|entry| entry.is_dir && entry.name == DATA_FOLDER) {
-        return Ok(None);
-    }
-    let files = list(&at.join(DATA_FOLDER))?;
-    let is_data = |entry: &Listed| {
-        !entry.is_dir
-            && entry.name.len() == DATA_NAME_LEN
-            && entry.name.bytes().all(|byte| byte.is_ascii_hexdigit())
-    };
-    Ok((!files.is_empty() && files.iter().all(is_data)).then(|| {
-        Error::corrupt("the database that holds the arrays has no manifest")
-            .in_file(at.join(MANIFEST_FILE))
-            .help("copy the whole checkpoint again, with all its files")
-    }))
 }
 
 /// What Levanter says of the checkpoint, if it wrote it.
@@ -190,7 +191,7 @@ fn lost_its_msgpack(folder: &Location) -> Error {
 /// What the storage says.
 pub(super) fn are_in(folder: &Location) -> Result<bool> {
     let found = Walk::look().run(folder)?;
-    Ok(found.foreign.is_none() && !found.names.is_empty())
+    Ok(found.foreign.is_none() && !(found.names.is_empty() && found.databases.is_empty()))
 }
 
 /// The names of all arrays below a folder, whatever else is there.
@@ -225,6 +226,10 @@ struct Walk {
 struct Found {
     /// Of all arrays, sorted: their paths below the folder.
     names: Vec<String>,
+    /// Of all databases, sorted: their paths below the folder.
+    databases: Vec<String>,
+    /// The document of an array of which chunks are there, and it is not: its path below the folder.
+    lost: Option<String>,
     /// The first thing that is of no array: its path below the folder.
     foreign: Option<String>,
 }
@@ -260,6 +265,15 @@ impl Walk {
                 Err(_) if !name.is_empty() => continue,
                 Err(error) => return Err(error),
             };
+            let is_database =
+                !in_array && listed.iter().any(|entry| entry.name == MANIFEST_FILE && entry.is_file());
+            if is_database {
+                found.databases.push(name.clone());
+            }
+            // Of an array whose chunks are all zeros nothing but its document was there.
+            if listed.is_empty() && !in_array && !name.is_empty() {
+                found.lost.get_or_insert_with(|| document_above(&name));
+            }
             for entry in listed {
                 entries += 1;
                 if entries > self.entries_max {
@@ -267,12 +281,17 @@ impl Walk {
                 }
                 // Names that are no UTF-8 are left out: Orbax writes none.
                 let Some(own) = entry.name.to_str() else { continue };
+                if is_database && is_of_database(own, entry.is_folder()) {
+                    continue;
+                }
                 let below = || if name.is_empty() { own.to_owned() } else { format!("{name}/{own}") };
                 if entry.is_folder() {
                     // What is linked to is not gone into.
                     if !entry.is_link && !own.contains(TMP_MARK) {
                         open.push((at.join(own), below(), in_array));
                     }
+                } else if !in_array && !name.is_empty() && is_chunk(own) {
+                    found.lost.get_or_insert_with(|| document_above(&name));
                 } else if self.stops_at_foreign && is_foreign(&name, own, in_array) {
                     found.foreign = Some(below());
                     return Ok(found);
@@ -280,7 +299,33 @@ impl Walk {
             }
         }
         found.names.sort_unstable();
+        found.databases.sort_unstable();
         Ok(found)
+    }
+}
+
+/// Whether a file is named like a chunk: `0`, `3.1`.
+fn is_chunk(file: &str) -> bool {
+    file.starts_with(|c: char| c.is_ascii_digit())
+        && file.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+}
+
+/// The document of the array that has chunks in this folder.
+fn document_above(folder: &str) -> String {
+    let [v2, v3] = DOCUMENTS;
+    match folder.split_once("/c/").map(|(array, _)| array).or_else(|| folder.strip_suffix("/c")) {
+        Some(array) => format!("{array}/{v3}"),
+        None => format!("{folder}/{v2}"),
+    }
+}
+
+/// Whether a name in the folder of a database is a part of it: its records, its data, and what each process wrote alone.
+fn is_of_database(name: &str, is_folder: bool) -> bool {
+    match is_folder {
+        true => {
+            name == DATA_FOLDER || name.starts_with(PROCESS_PREFIX) || name.starts_with(JAX_PROCESS_PREFIX)
+        }
+        false => name.starts_with("manifest."),
     }
 }
 

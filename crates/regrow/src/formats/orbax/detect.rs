@@ -22,7 +22,7 @@ use super::marker_files::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
 use super::metadata::METADATA_FILE;
 use super::opened::Wanted;
 use super::steps::{self, Steps, TMP_MARK};
-use super::{bare, jax_tree, legacy};
+use super::{bare, jax_tree, left, legacy};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::{flax, regrow};
 use crate::location::Location;
@@ -127,13 +127,13 @@ pub(super) fn detect(at: &Location, wanted: Wanted) -> Result<Found> {
     if flax::steps::are_in(at)? {
         return Ok(Found::FlaxSteps);
     }
-    if bare::are_in(at)? {
-        return Ok(Found::BareArrays);
-    }
     if jax_tree::has_lost_its_tree(at) {
         return Err(jax_tree::lost_its_tree(at));
     }
-    if let Some(manifest) = bare::lost_manifest(at, &listed)? {
+    if bare::are_in(at)? {
+        return Ok(Found::BareArrays);
+    }
+    if let Some(manifest) = left::lost_manifest(at, &listed)? {
         return Err(manifest);
     }
     match listed.iter().find(|entry| entry.name.contains(TMP_MARK)) {

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! pytreedef.json   {"__jax_pytreedef_repr": FLATBUFFER in base64,
-//!                   "__jax_leaf_ids": ["Array(float32[2, 3])", "null", …]}      one text a leaf
+//!                   "__jax_leaf_ids": ["Array(float32[2, 3])", null, …]}      one text a leaf
 //! array_store/     manifest.ocdbt  d/  process_0/…                              keys: 0/zarr.json, 0/c/0/0, 2/zarr.json …
 //!
 //! table PyTreeDef { kind: byte; children: [PyTreeDef]; children_names: [string]; custom_name: string; custom_auxdata: [byte] }
 //! ```
 //!
-//! `None` is a leaf of the tree with the text `null`. Of a custom node the type's name and its children are read.
+//! `None` is a leaf of the tree without a text. Of a custom node the type's name and its children are read.
 //!
 //! Source: JAX 0.10 `pytree_serialization.py`, `export/serialization.fbs`; FlatBuffers' internals.
 
@@ -33,8 +33,6 @@ pub(super) const TREE_FILE: &str = "pytreedef.json";
 /// Name of the folder with the database.
 const STORE_FOLDER: &str = "array_store";
 
-const NULL: &str = "null";
-
 /// Bytes of the smallest table and the offset that leads to it.
 const TABLE_LEN_MIN_BYTES: usize = 8;
 
@@ -43,7 +41,7 @@ struct Document {
     #[serde(rename = "__jax_pytreedef_repr")]
     tree: String,
     #[serde(rename = "__jax_leaf_ids")]
-    leaves: Vec<String>,
+    leaves: Vec<Option<String>>,
 }
 
 /// Whether a folder has the arrays of such a checkpoint, and not its tree.
@@ -72,7 +70,7 @@ pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
         .decode(&document.tree)
         .map_err(|error| Error::corrupt(format!("the tree is no base64: {error}")).in_file(&file))?;
     let store = folder.join(STORE_FOLDER);
-    let has_arrays = document.leaves.iter().any(|leaf| leaf != NULL);
+    let has_arrays = document.leaves.iter().any(Option::is_some);
     let mut arrays = match has_arrays {
         true if !store.join(MANIFEST_FILE).is_file() && wanted.is_strict() => {
             return Err(Error::corrupt("the database that holds the arrays has no manifest")
@@ -87,8 +85,8 @@ pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
     let build = reading.build(&mut |build, key| {
         let number =
             numbers.next().ok_or_else(|| Error::corrupt("the tree has more leaves than are listed"))?;
-        let said = document.leaves.get(number).map(String::as_str).unwrap_or_default();
-        let Some(arrays) = arrays.as_mut().filter(|_| said != NULL) else {
+        let said = document.leaves.get(number).and_then(Option::as_deref);
+        let (Some(arrays), Some(said)) = (arrays.as_mut(), said) else {
             build.open(key, NodeKind::None)?;
             return build.close();
         };
@@ -117,7 +115,7 @@ pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
     };
     Ok(Opened {
         notes,
-        database: has_arrays.then_some(store),
+        databases: has_arrays.then_some(store).into_iter().collect(),
         ..Opened::new(tree, "jax array_serialization: ocdbt, zarr v3")
     })
 }

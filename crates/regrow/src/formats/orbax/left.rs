@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::files::{Listed, list};
+use super::marker_files::MANIFEST_FILE;
 use super::opened::Wanted;
 use crate::error::{Error, Result};
 use crate::location::Location;
@@ -40,4 +41,30 @@ pub(super) const PROCESS_PREFIX: &str = "ocdbt.process_";
 pub(super) fn process_of(entry: &Listed) -> Option<(u32, &str)> {
     let number = entry.name.strip_prefix(PROCESS_PREFIX)?.parse().ok()?;
     entry.is_dir.then_some((number, entry.name.as_str()))
+}
+
+/// Where a database has its data, and how long the names of its files are.
+pub(super) const DATA_FOLDER: &str = "d";
+const DATA_NAME_LEN: usize = 32;
+
+/// The error for a folder that has the data of a database, and no root record: `d/` and nothing but names of its files in it.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn lost_manifest(at: &Location, listed: &[Listed]) -> Result<Option<Error>> {
+    let has_data = listed.iter().any(|entry| entry.is_dir && entry.name == DATA_FOLDER);
+    if !has_data || listed.iter().any(|entry| entry.name == MANIFEST_FILE) {
+        return Ok(None);
+    }
+    let files = list(&at.join(DATA_FOLDER))?;
+    let is_data = |entry: &Listed| {
+        !entry.is_dir
+            && entry.name.len() == DATA_NAME_LEN
+            && entry.name.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    Ok((!files.is_empty() && files.iter().all(is_data)).then(|| {
+        Error::corrupt("the database that holds the arrays has no manifest")
+            .in_file(at.join(MANIFEST_FILE))
+            .help("copy the whole checkpoint again, with all its files")
+    }))
 }

@@ -16,6 +16,8 @@ use std::collections::HashMap;
 use bytes::Bytes;
 
 use super::arrays::Arrays;
+use super::files::list;
+use super::left::lost_manifest;
 use super::marker_files::{AGGREGATE_FILE, MANIFEST_FILE};
 use super::opened::{Opened, Wanted};
 use super::slot::{Slot, Source};
@@ -39,9 +41,10 @@ const UNSURE_DTYPE: &str = "uint16";
 /// `Corrupt` with file and leaf.
 pub(super) fn open_aggregate(folder: &Location, wanted: Wanted) -> Result<Opened> {
     let database = folder.join(MANIFEST_FILE).is_file().then(|| folder.clone());
+    let databases = database.into_iter().collect();
     let (tree, is_of_t5x) = read_aggregate(folder, wanted)?;
     let variant = if is_of_t5x { "t5x: msgpack, folders" } else { "msgpack" };
-    Ok(Opened { database, ..Opened::new(tree, variant) })
+    Ok(Opened { databases, ..Opened::new(tree, variant) })
 }
 
 /// The tree in the msgpack file `checkpoint`, with the arrays that its placeholders and specs stand for; and whether there
@@ -79,7 +82,10 @@ pub(super) fn read_aggregate(folder: &Location, wanted: Wanted) -> Result<(Tree<
             };
             let arrays = kept(&mut arrays, || match folder.join(MANIFEST_FILE).is_file() {
                 true => Arrays::in_database(folder, false, Missing::Fill, wanted),
-                false => Arrays::in_folders(folder, false, Missing::Fill, wanted),
+                false => match lost_manifest(folder, &list(folder)?)? {
+                    Some(lost) if wanted.is_strict() => Err(lost),
+                    _ => Arrays::in_folders(folder, false, Missing::Fill, wanted),
+                },
             })?;
             let stored = arrays.leaf(name, LeafKind::NumpyArray);
             stored.map_err(|error| error.at_leaf(&path).in_file(&file))?

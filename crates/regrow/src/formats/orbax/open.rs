@@ -411,7 +411,7 @@ fn take(opened: Opened, description: &mut Description) -> Parts {
     }
     Parts {
         tree: opened.tree,
-        databases: opened.database.into_iter().collect(),
+        databases: opened.databases,
         lost: opened.lost_manifest.into_iter().collect(),
         is_guessed: opened.is_guessed,
     }

@@ -60,8 +60,8 @@ pub(super) struct Opened {
     pub notes: Vec<String>,
     /// What is missing of it, though it can be read.
     pub warnings: Vec<String>,
-    /// The folder of its database, if it has one.
-    pub database: Option<Location>,
+    /// The folders of its databases.
+    pub databases: Vec<Location>,
     /// Whether the tree was made of the names of arrays.
     pub is_guessed: bool,
     /// The `regrow.json` that regrow wrote beside it, if that is gone.
@@ -77,7 +77,7 @@ impl Opened {
             variant: variant.to_owned(),
             notes: Vec::new(),
             warnings: Vec::new(),
-            database: None,
+            databases: Vec::new(),
             is_guessed: false,
             lost_manifest: None,
         }

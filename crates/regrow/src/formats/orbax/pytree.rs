@@ -80,7 +80,7 @@ pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
         },
         notes,
         warnings: std::mem::take(&mut leaves.warnings),
-        database: leaves.in_database.then(|| folder.clone()),
+        databases: leaves.in_database.then(|| folder.clone()).into_iter().collect(),
         is_guessed,
         lost_manifest: regrow::lost_manifest(folder, metadata.beside_regrow_json)?,
     })
