@@ -95,7 +95,7 @@ pub(super) fn read_aggregate(folder: &Location, wanted: Wanted) -> Result<(Tree<
     Ok((infos.with_leaves(slots)?, !specs.is_empty()))
 }
 
-fn kept<'k>(kept: &'k mut Option<Arrays>, open: impl FnOnce() -> Result<Arrays>) -> Result<&'k mut Arrays> {
+fn kept(kept: &mut Option<Arrays>, open: impl FnOnce() -> Result<Arrays>) -> Result<&mut Arrays> {
     match kept {
         Some(arrays) => Ok(arrays),
         None => Ok(kept.insert(open()?)),
