@@ -142,28 +142,23 @@ class AsyncSaver:
             **options: The keywords of `SaveOptions`.
         """
         began = time.perf_counter()
-        given = SAVE.chosen("save", options, _OWN)
-        at = places(given["storage_options"], path=path, base=given["base"])
-        given = _options.with_layout(given, at["path"])
-        _arguments.choice("when_busy", when_busy, get_args(WhenBusy))
-        _arguments.choice("copy", copy, get_args(CopyLeaves))
-        check_source = _arguments.flag("check_source", check_source)
-        save_options = _options.of_write(given, at.get("base"))
-        job = _options.job_of(save_options)
-        if job is not None and when_busy == "skip":
-            raise InvalidArgumentError(
-                'when_busy="skip" cannot be used by several processes: some would save, others skip;'
-                ' use "wait" or "queue"'
-            )
-        if when_busy == "skip" and self._native.is_busy():
-            return AsyncSave(shown(at["path"]), None)
-        try:
+        with _job.posts_errors(options.get("job"), path):
+            given = SAVE.chosen("save", options, _OWN)
+            at = places(given["storage_options"], path=path, base=given["base"])
+            given = _options.with_layout(given, at["path"])
+            _arguments.choice("when_busy", when_busy, get_args(WhenBusy))
+            _arguments.choice("copy", copy, get_args(CopyLeaves))
+            check_source = _arguments.flag("check_source", check_source)
+            save_options = _options.of_write(given, at.get("base"))
+            if _options.job_of(save_options) is not None and when_busy == "skip":
+                raise InvalidArgumentError(
+                    'when_busy="skip" cannot be used by several processes: some would save, others skip;'
+                    ' use "wait" or "queue"'
+                )
+            if when_busy == "skip" and self._native.is_busy():
+                return AsyncSave(shown(at["path"]), None)
             flat = flatten(tree, _arguments.handlers(given["handlers"]), layout=given["layout"])
             leaves = to_native(flat, _arguments.flag("replica_parallel", given["replica_parallel"]))
-        except RegrowError as error:
-            if job is not None:
-                _job.refuse(job, path, error)
-            raise
         seconds = time.perf_counter() - began
         handle = self._native.save(
             at["path"], flat.structure, leaves, save_options, when_busy, copy, check_source, seconds
@@ -231,7 +226,8 @@ def save_async(
         AlreadyExistsError: if `path` is there and `overwrite` was not given.
         LeafTypeError: for a leaf or key that no checkpoint can hold. Other failures are for the handle to say.
     """
-    SAVE.chosen("save_async", options, _OWN)
+    with _job.posts_errors(options.get("job"), path):
+        SAVE.chosen("save_async", options, _OWN)
     return saver_of_calls().save(path, tree, when_busy=when_busy, copy=copy, check_source=check_source, **options)
 
 

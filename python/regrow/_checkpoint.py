@@ -19,7 +19,7 @@ from ._leaves import DTYPES, PLACEHOLDER, STR, UNKNOWN, LoadedLeaves, as_array, 
 from ._progress import Progress, Watch
 from ._report import Stages
 from ._text import counted, printable
-from ._together import Together
+from ._together import Together, posts_errors
 from ._tree import unflatten
 
 FIRST_PATHS = 256
@@ -361,8 +361,9 @@ class Checkpoint(Mapping[str, Leaf]):
             like: A template, as for `regrow.load`.
             **options: The keywords of `LoadOptions`.
         """
-        given = LOAD.chosen("load", options, ["like"])
-        report = _arguments.function("report", given["report"])
+        with posts_errors(options, self._native.path):
+            given = LOAD.chosen("load", options, ["like"])
+            report = _arguments.function("report", given["report"])
         stages = Stages(report is not None)
         with Together(self._native.path, given, stages) as together:
             wishes = _load.Wishes.of(given, together, stages)

@@ -165,7 +165,10 @@ class Session:
 
     def agree(self, phase: str, error: BaseException | str | None = None) -> None:
         """Waits until every process has come here; raises in all of them if one of them brings an error."""
-        told = None if error is None else (getattr(error, "kind", "io"), str(error))
+        text = str(error)
+        if isinstance(error, BaseException) and not hasattr(error, "kind"):
+            text = f"{type(error).__name__}: {error}"
+        told = None if error is None else (getattr(error, "kind", "io"), text)
         self._native.agree(phase, told, _gets_signals())
 
     def post(self, phase: str, value: bytes = b"") -> None:

@@ -63,17 +63,15 @@ class ItemsSave:
             keeps_others: With `overwrite`, keep a user's own files in the folder that is replaced; on a disk.
             **options: The keywords of `SaveOptions`.
         """
-        self._given = SAVE.chosen("ItemsSave", options, ["progress", "mode", "keeps_others", "of_step"])
-        self._given["layout"] = self._given["layout"] or "regrow"
-        at = places(self._given["storage_options"], path=path, base=self._given["base"])
-        own = _options.of_write(_of_item(self._given, {}), None)
-        job = _options.job_of(own)
         self._raised: BaseException | None = None
         self._progress = progress
-        metadata = self._given["metadata"]
-        self._native = _native.ItemsSave(
-            at["path"],
-            (
+        with _job.posts_errors(options.get("job"), path):
+            self._given = SAVE.chosen("ItemsSave", options, ["progress", "mode", "keeps_others", "of_step"])
+            self._given["layout"] = self._given["layout"] or "regrow"
+            at = places(self._given["storage_options"], path=path, base=self._given["base"])
+            own = _options.of_write(_of_item(self._given, {}), None)
+            metadata = self._given["metadata"]
+            told = (
                 _arguments.flag("overwrite", self._given["overwrite"]),
                 keeps_others,
                 _arguments.flag("durable", self._given["durable"]),
@@ -81,11 +79,11 @@ class ItemsSave:
                 of_step,
                 None if metadata is None else json_object("metadata", metadata),
                 at.get("base"),
-                job,
+                _options.job_of(own),
                 _arguments.count("mode", mode),
-            ),
-            _progress.unwatched()[0],
-            None if progress is None else self._tell,
+            )
+        self._native = _native.ItemsSave(
+            at["path"], told, _progress.unwatched()[0], None if progress is None else self._tell
         )
 
     @property
@@ -247,9 +245,10 @@ def save_items(
     Raises:
         RegrowError: as `save`, with nothing saved.
     """
-    given = SAVE.chosen("save_items", options, ["metrics", "item_options", "progress"])
-    _native.refuse_folder_named_like_a_file(place("path", path, given["storage_options"]), "of items")
-    trees = _checked(items, item_options)
+    with _job.posts_errors(options.get("job"), path):
+        given = SAVE.chosen("save_items", options, ["metrics", "item_options", "progress"])
+        _native.refuse_folder_named_like_a_file(place("path", path, given["storage_options"]), "of items")
+        trees = _checked(items, item_options)
     with Watch(progress, "saving") as (_, callback), ItemsSave(path, progress=callback, **options) as save:
         _begin(save, items, metrics)
         for name, own in trees.items():
@@ -287,23 +286,24 @@ def save_items_async(
         RegrowError: as `save_async`.
     """
     began = time.perf_counter()
-    given = SAVE.chosen("save_items_async", options, ["metrics", "item_options", "when_busy", "copy", "check_source"])
-    _native.refuse_folder_named_like_a_file(place("path", path, given["storage_options"]), "of items")
-    trees = _checked(items, item_options)
-    _arguments.choice("when_busy", when_busy, get_args(WhenBusy))
-    _arguments.choice("copy", copy, get_args(CopyLeaves))
-    check_source = _arguments.flag("check_source", check_source)
-    saver = saver_of_calls()._native
-    if when_busy == "skip":
-        if _job.chosen(given["job"]) is not None:
+    own = ["metrics", "item_options", "when_busy", "copy", "check_source"]
+    with _job.posts_errors(options.get("job"), path):
+        given = SAVE.chosen("save_items_async", options, own)
+        _native.refuse_folder_named_like_a_file(place("path", path, given["storage_options"]), "of items")
+        trees = _checked(items, item_options)
+        _arguments.choice("when_busy", when_busy, get_args(WhenBusy))
+        _arguments.choice("copy", copy, get_args(CopyLeaves))
+        check_source = _arguments.flag("check_source", check_source)
+        if when_busy == "skip" and _job.chosen(given["job"]) is not None:
             raise InvalidArgumentError('when_busy="skip" cannot be used by several processes: some would save')
-        if saver.is_busy():
-            return AsyncSave(shown(place("path", path, given["storage_options"])), None)
+    saver = saver_of_calls()._native
+    if when_busy == "skip" and saver.is_busy():
+        return AsyncSave(shown(place("path", path, given["storage_options"])), None)
     waited = saver.wait_for_room(when_busy)
     with ItemsSave(path, **options) as save:
         _begin(save, items, metrics)
-        for name, own in trees.items():
-            save.later(name, items[name], **own)
+        for name, of_tree in trees.items():
+            save.later(name, items[name], **of_tree)
         handle = saver.save_items(save._native, copy, check_source, time.perf_counter() - began, waited)
     return AsyncSave(save.path, handle)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from . import _arguments, _native
 from ._coordination import Coordinator, Session, coordinator
@@ -52,13 +54,19 @@ def chosen(job: Any) -> NativeJob | None:
     return (found, (float(job.timeout), job.prefix)) if found.size > 1 else None
 
 
-def refuse(job: NativeJob, path: StrPath, error: RegrowError) -> NoReturn:
-    """Tells the other processes, which save to `path` now, that this one cannot, and raises its error."""
-    found, (timeout, prefix) = job
+@contextlib.contextmanager
+def posts_errors(job: Any, path: StrPath, purpose: str = "save") -> Iterator[None]:
+    """Around what a process does before it meets the others for a save of `path`, or a restore.
+
+    They are told why it does not come, and end with that at once. `job` is what the caller gave.
+    """
     try:
-        with Session(found, path, "save", timeout=timeout, prefix=prefix) as session:
-            session.agree("check", error)
-    except RegrowError:
-        # The others have been told, or are not there.
-        pass
-    raise error
+        yield
+    except Exception as error:
+        # Who cannot be told finds out when its time is over; it may have been told of another error before.
+        with contextlib.suppress(RegrowError):
+            if (native_job := chosen(job)) is not None:
+                found, (timeout, prefix) = native_job
+                with Session(found, path, purpose, timeout=timeout, prefix=prefix) as session:
+                    session.agree("check", error)
+        raise

@@ -238,7 +238,13 @@ class Manager(Reading):
         wants = self._wants(number)
         if not (is_forced or (replaces and self._history.knows(number)) or wants):
             return False
-        plain, is_preempted = _manager_given.metrics(metrics), self.preempted
+        is_preempted = self.preempted
+        try:
+            plain = _manager_given.metrics(metrics)
+        except Exception as error:
+            # The others come there next.
+            self._steps.agree("settle", error)
+            raise
         # The last save of a program that is to end is worth more than its rank.
         self._check_all_is_well(lambda: None if is_preempted else _manager_given.check_metric(self._metric, plain))
         if self._history.knows(number) and not replaces:
@@ -246,13 +252,15 @@ class Manager(Reading):
             raise AlreadyExistsError(f"step {number} is there already, in {self.directory}\n  help: {help}", help=help)
         # What fails before the save has begun changes nothing.
         history = _native.History(self._history.text())
-        # An empty folder is no step.
-        may_replace = history.is_taken(number) or self._steps.native.is_empty_folder(number)
-        told = _manager_given.metadata(metadata, history.begin(number))
-        options = {**self._options, "overwrite": may_replace, "metadata": told}
-        everything, item_options = self._as_saved(_manager_given.everything(state, items), item_options or {})
+        at = self._steps.at(self._steps.native.name(number))
+        with _job.posts_errors(self._options.get("job"), at):
+            # An empty folder is no step.
+            may_replace = history.is_taken(number) or self._steps.native.is_empty_folder(number)
+            told = _manager_given.metadata(metadata, history.begin(number))
+            options = {**self._options, "overwrite": may_replace, "metadata": told}
+            everything, item_options = self._as_saved(_manager_given.everything(state, items), item_options or {})
         handle = _items.save_items_async(
-            self._steps.at(self._steps.native.name(number)),
+            at,
             everything,
             metrics=plain,
             item_options=item_options,
@@ -458,12 +466,12 @@ class Manager(Reading):
         if self._steps.is_shared:
             self._follower.wait()
         self._forget_failed()
-        failure = self._follower.failure()
+        failure: BaseException | None = self._follower.failure()
         if failure is None and self._lock is not None:
             try:
                 self._lock.check()
                 check()
-            except RegrowError as error:
+            except Exception as error:
                 failure = error
         self._steps.agree("settle", failure)
 

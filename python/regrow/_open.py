@@ -18,7 +18,7 @@ from ._location import Place, StrPath, local_path, place, portables, shown
 from ._opening import Opening, TrustedKeys, keys_of
 from ._progress import Progress, Watch
 from ._report import Stages
-from ._together import Together
+from ._together import Together, posts_errors
 
 T = TypeVar("T")
 
@@ -89,18 +89,19 @@ def load(
         "storage_options",
         "cache",
     ]
-    given = LOAD.chosen("load", options, named)
-    at = through(cache, place("path", path, storage_options))
-    trusted = keys_of(trusted_keys)
-    salvages = _salvage.chosen(salvage)
-    if salvages and not (given["verify"] and given["out"] is None and given["single_replica"] is None):
-        raise InvalidArgumentError(
-            "`salvage` reads and verifies: give no `verify=False`, no `out`, no `single_replica`"
-        )
-    report = _arguments.function("report", given["report"])
+    with posts_errors(options, path):
+        given = LOAD.chosen("load", options, named)
+        at = through(cache, place("path", path, storage_options))
+        trusted = keys_of(trusted_keys)
+        salvages = _salvage.chosen(salvage)
+        if salvages and not (given["verify"] and given["out"] is None and given["single_replica"] is None):
+            raise InvalidArgumentError(
+                "`salvage` reads and verifies: give no `verify=False`, no `out`, no `single_replica`"
+            )
+        report = _arguments.function("report", given["report"])
+        opening = _opening(step, item, strict=strict, bare=bare, ignore_seal=ignore_seal, trusted_keys=trusted)
+        opening = opening._replace(by_names=like is not None)
     stages = Stages(report is not None)
-    opening = _opening(step, item, strict=strict, bare=bare, ignore_seal=ignore_seal, trusted_keys=trusted)
-    opening = opening._replace(by_names=like is not None)
     warned: list[str] = []
     salvaged: list[_salvage.SalvageReport] = []
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from . import _arguments, _job, _native, _options
-from ._errors import RegrowError
 from ._keywords import SAVE, SaveOptions
 from ._leaves import to_native
 from ._location import StrPath, places
@@ -43,17 +42,13 @@ def save(path: StrPath, tree: Any, *, progress: Progress = None, **options: Unpa
     In a job of several processes an error of one is an error of all. After any error but `NotDurableError` nothing that
     was there before has changed, and nothing is left of what was begun.
     """
-    given = SAVE.chosen("save", options, ["progress"])
-    at = places(given["storage_options"], path=path, base=given["base"])
-    given = _options.with_layout(given, at["path"])
-    native_options = _options.of_write(given, at.get("base"))
-    try:
+    with _job.posts_errors(options.get("job"), path):
+        given = SAVE.chosen("save", options, ["progress"])
+        at = places(given["storage_options"], path=path, base=given["base"])
+        given = _options.with_layout(given, at["path"])
+        native_options = _options.of_write(given, at.get("base"))
         flat = flatten(tree, _arguments.handlers(given["handlers"]), layout=given["layout"])
         leaves = to_native(flat, _arguments.flag("replica_parallel", given["replica_parallel"]))
-    except RegrowError as error:
-        if (job := _options.job_of(native_options)) is not None:
-            _job.refuse(job, path, error)
-        raise
     with Watch(progress, "saving") as watch:
         report = _native.save(at["path"], flat.structure, leaves, native_options, watch)
     return SaveReport.from_native(report)

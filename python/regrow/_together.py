@@ -102,6 +102,13 @@ class Together:
         return [rank for rank, name in enumerate(names) if name == names[self.rank]]
 
 
+def posts_errors(options: Mapping[str, Any], path: StrPath) -> contextlib.AbstractContextManager[None]:
+    """Around what a process does before it meets the others for a load with these keywords, if it does."""
+    if not options.get("turns") and options.get("single_replica") is None:
+        return contextlib.nullcontext()
+    return _job.posts_errors(options.get("job"), path, "restore")
+
+
 def host() -> str:
     """The host of this process. Containers of one machine, each with memory of its own, are several."""
     try:

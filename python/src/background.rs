@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use regrow::engine::{AsyncOptions, BeforeCommit, Blocked, CopyLeaves, OnEnd, WhenBusy};
-use regrow::{Error, Result};
+use regrow::{Error, Result, SaveOptions};
 
 use crate::checkpoint::{SaveOut, save_report};
 use crate::columns::StructureIn;
@@ -14,7 +14,7 @@ use crate::gather::let_go;
 use crate::items::ItemsSave;
 use crate::leaves::{LeavesIn, to_leaves};
 use crate::location::LocationIn;
-use crate::options::{SaveIn, save_options};
+use crate::options::{SaveIn, or_posted, save_options, to_job};
 
 /// How long a wait goes on before it looks whether the user has pressed Ctrl-C.
 const LOOK_UP_EVERY: Duration = Duration::from_millis(100);
@@ -50,22 +50,25 @@ impl AsyncSaver {
         path: LocationIn,
         structure: StructureIn<'_>,
         leaves: LeavesIn<'_>,
-        options: SaveIn,
+        mut options: SaveIn,
         when_busy: &str,
         copy: &str,
         check_source: bool,
         seconds: f64,
     ) -> PyResult<Option<SaveHandle>> {
         let since = Instant::now();
-        let leaves = to_leaves(structure.tree(), &leaves)?;
-        let tree = structure.tree().with_leaves(leaves).or_raise()?;
+        let job = options.11.take().map(to_job).transpose().or_raise()?;
+        let (tree, save) = or_posted(py, &path, job.as_ref(), || {
+            let leaves = to_leaves(structure.tree(), &leaves)?;
+            Ok((structure.tree().with_leaves(leaves).or_raise()?, save_options(options).or_raise()?))
+        })?;
         // References to Python objects that the thread lets go of wait until somebody holds the interpreter: here
         // the thread does, once, so that arrays do not live on until the next call.
         let on_end = OnEnd::new(|| {
             Python::try_attach(let_go);
         });
         let mut options = AsyncOptions {
-            save: save_options(options).or_raise()?,
+            save: SaveOptions { job, ..save },
             when_busy: to_when_busy(when_busy).or_raise()?,
             copy: to_copy(copy).or_raise()?,
             check_source,

@@ -19,7 +19,9 @@ use crate::leaves::{
 };
 use crate::location::LocationIn;
 use crate::memory::{Destinations, Slab};
-use crate::options::{CastingIn, CastsIn, SaveIn, TemplateIn, load_options, save_options, to_template};
+use crate::options::{
+    CastingIn, CastsIn, SaveIn, TemplateIn, load_options, or_posted, save_options, to_job, to_template,
+};
 use crate::regions::{RegionsIn, leaf_regions};
 use crate::safetensors::{MapsOut, maps_out};
 use crate::watch::{WatchIn, watched};
@@ -36,12 +38,15 @@ pub fn save(
     path: LocationIn,
     structure: StructureIn<'_>,
     leaves: LeavesIn<'_>,
-    options: SaveIn,
+    mut options: SaveIn,
     watch: WatchIn,
 ) -> PyResult<SaveOut> {
-    let leaves = to_leaves(structure.tree(), &leaves)?;
-    let tree = structure.tree().with_leaves(leaves).or_raise()?;
-    let mut options = save_options(options).or_raise()?;
+    let job = options.11.take().map(to_job).transpose().or_raise()?;
+    let (tree, mut options) = or_posted(py, &path, job.as_ref(), || {
+        let leaves = to_leaves(structure.tree(), &leaves)?;
+        Ok((structure.tree().with_leaves(leaves).or_raise()?, save_options(options).or_raise()?))
+    })?;
+    options.job = job;
     let len_bytes =
         tree.leaves().iter().filter_map(Leaf::as_array).map(Array::len_bytes).fold(0, u64::saturating_add);
     let report = watched(py, watch, len_bytes, |monitor| {

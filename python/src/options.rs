@@ -121,6 +121,21 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
     })
 }
 
+/// What `make` makes for a save of `path`. Its error is told to the other processes of the job, which come to that save.
+pub fn or_posted<T>(
+    py: Python<'_>,
+    path: &LocationIn,
+    job: Option<&Job>,
+    make: impl FnOnce() -> PyResult<T>,
+) -> PyResult<T> {
+    make().inspect_err(|raised| {
+        if let (Some(job), Ok(at)) = (job, path.to_location()) {
+            let error = Error::invalid(raised.value(py).to_string());
+            py.detach(|| drop(job.refuse(&at, "save", error)));
+        }
+    })
+}
+
 pub fn to_job((coordinator, wait): JobIn) -> Result<Job> {
     let coordinator = Python::attach(|py| coordinator.into_coordinator(py));
     let coordinator = coordinator.map_err(|raised| {

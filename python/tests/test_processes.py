@@ -263,6 +263,129 @@ def test_an_error_of_one_process_is_an_error_of_all(tmp_path, wrong, says, mode)
     assert sorted(os.listdir(tmp_path)) == ["meet", "run", "step"]
 
 
+ERRORS = """
+    import resource, signal
+    import numpy as np, regrow, jax
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    here = rank == arguments["rank"]
+
+    @jax.tree_util.register_pytree_with_keys_class
+    class Node:
+        def tree_flatten_with_keys(self):
+            if here:
+                raise ValueError("the node of this rank does not flatten")
+            return [(jax.tree_util.GetAttrKey("a"), np.ones(3))], None
+
+        @classmethod
+        def tree_unflatten(cls, _, children):
+            return cls()
+
+    class Full:
+        "A disk without room on one rank."
+
+        def __enter__(self):
+            self.before = resource.getrlimit(resource.RLIMIT_FSIZE)
+            if here:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, self.before[1]))
+
+        def __exit__(self, *error):
+            resource.setrlimit(resource.RLIMIT_FSIZE, self.before)
+
+    def told(done, of):
+        if here:
+            raise RuntimeError("the progress of this rank raises")
+
+    job = regrow.Job(regrow.Folder(arguments["folder"], rank=rank, size=size), timeout=20)
+    rows = np.arange(1 << 17, dtype=np.float32).reshape(1 << 10, 128)
+    w = regrow.ShardedArray((size << 10, 128), [((rank << 10, 0), rows)], chunk_shape=(1 << 10, 128))
+    good = {"w": w, "step": 1}
+    at = arguments["at"]
+    odd = {"step": object()} if here else {"step": 1}
+    wrong_keyword = {"layout": "none such"} if here else {}
+    unknown_keyword = {"no_such_keyword": 1} if here else {}
+
+    def uneven_tree():
+        shard = rows[:7] if here else rows
+        return {"w": regrow.ShardedArray((size << 10, 128), [((rank << 10, 0), shard)], chunk_shape=(1 << 10, 128))}
+
+    def full(call):
+        with Full():
+            return call()
+
+    saves = {
+        "save": lambda tree, **more: regrow.save(at, tree, job=job, progress=False, **more),
+        "async": lambda tree, **more: regrow.save_async(at, tree, job=job, **more).wait(),
+        "items": lambda tree, **more: regrow.save_items(
+            at, {"first": good, "state": tree, "j": regrow.Json(1)}, job=job, progress=False, **more),
+        "items async": lambda tree, **more: regrow.save_items_async(
+            at, {"first": good, "state": tree}, job=job, **more).wait(),
+        "manager": lambda tree, **more: managed(tree, **more),
+    }
+
+    def managed(tree, **more):
+        with regrow.Manager(at + "-run", job=job, background=False, **more) as steps:
+            steps.save(1, tree)
+
+    def restored(**more):
+        return regrow.load(at + "-good", turns=True, job=job, progress=False, **more)
+
+    def with_metrics():
+        with regrow.Manager(at + "-run2", job=job, background=False) as steps:
+            steps.save(1, good, metrics={"loss": object() if here else 1.0})
+
+    cases = {}
+    for name, save in saves.items():
+        cases[name + ": flatten"] = lambda save=save: save({"n": Node()})
+        cases[name + ": uneven"] = lambda save=save: save(uneven_tree())
+        cases[name + ": leaf"] = lambda save=save: save(odd)
+        cases[name + ": keyword"] = lambda save=save: save(good, **wrong_keyword)
+        if name != "manager":
+            # What a constructor refuses no other process has come to.
+            cases[name + ": unknown"] = lambda save=save: save(good, **unknown_keyword)
+        cases[name + ": full"] = lambda save=save: full(lambda: save(good))
+    cases["save: progress"] = lambda: regrow.save(at, good, job=job, progress=told)
+    cases["manager: metrics"] = with_metrics
+    cases["load: like"] = lambda: restored(like={"w": np.zeros(3)} if here else None)
+    cases["load: only"] = lambda: restored(only="none such" if here else None)
+    cases["load: keyword"] = lambda: restored(budget="x" if here else None)
+    cases["load: unknown"] = lambda: restored(**unknown_keyword)
+
+    regrow.save(at + "-good", good, job=job, progress=False)
+    results = {}
+    for name, call in cases.items():
+        if arguments["only"] and arguments["only"] not in name:
+            continue
+        began = time.monotonic()
+        try:
+            call()
+            results[name] = ["done", "", time.monotonic() - began]
+        except Exception as error:
+            results[name] = [type(error).__name__, str(error), time.monotonic() - began]
+        open(_result + ".log", "a").write(f"{name} {results[name]}\\n")
+    done(results)
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_error_at_any_stage_of_one_rank_is_posted_to_all(tmp_path, rank):
+    """Nobody waits for a process that has failed: all end within seconds, and the others say which rank and why."""
+    arguments = {"folder": str(tmp_path / "meet"), "at": str(tmp_path / "c"), "rank": rank, "only": ""}
+    ended = processes.run(2, ERRORS, tmp_path / "run", arguments=arguments)
+    wrong = []
+    for name, (own, text, _) in ended[rank].value.items():
+        kind, other, seconds = ended[1 - rank].value[name]
+        first = text.splitlines()[0] if text else ""
+        # What a progress raises is a request to stop, to the others.
+        text_of_others = "stopped on request" if "progress" in name else first
+        is_told = f"rank {rank}" in other and text_of_others in other
+        # What rank 0 has begun goes with it: another rank may see that first, while it writes.
+        is_told |= "full" in name and rank == 0 and ".orbax-checkpoint-tmp" in other
+        if own == "done" or kind == "done" or seconds > 10 or not is_told:
+            wrong.append((name, own, first, kind, other, seconds))
+    assert not wrong, wrong
+
+
 def test_a_process_that_never_comes_is_named(tmp_path):
     arguments = {
         "folder": str(tmp_path / "meet"),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar, Unpack
 
 from .. import _job, _native
-from .._errors import InvalidArgumentError, RegrowError
+from .._errors import InvalidArgumentError
 from .._keywords import SAVE, SaveOptions
 from .._location import StrPath, place
 from .._progress import Progress
@@ -49,14 +49,9 @@ def save(path: StrPath, obj: Any, *, progress: Progress = None, **options: Unpac
 
 def checked(name: str, path: StrPath, own: list[str], options: SaveOptions, make: Callable[[], T]) -> T:
     """What is to be saved; where this process cannot make it, the others of the job are told."""
-    given = SAVE.chosen(name, options, own)
-    try:
+    with _job.posts_errors(options.get("job"), path):
+        SAVE.chosen(name, options, own)
         return make()
-    except RegrowError as error:
-        job = _job.chosen(given["job"])
-        if job is not None:
-            _job.refuse(job, path, error)
-        raise
 
 
 def laid_out(options: SaveOptions, path: StrPath) -> SaveOptions:
