@@ -337,3 +337,28 @@ def test_a_shape_that_numpy_has_not_is_told_with_its_leaf(name: str, tmp_path: P
         else:
             assert at == 4 and isinstance(value, np.ndarray), "a part of it may well be an array"
     assert_same(regrow.load(path, only="good"), {"good": np.ones(2, np.float32)})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"layout": "regrow"},
+        {"layout": "orbax"},
+        {"layout": "orbax", "use_ocdbt": False},
+        {"layout": "orbax", "use_ocdbt": False, "use_zarr3": True},
+        {"layout": "npy"},
+        {"layout": "safetensors"},
+        {"layout": "flax"},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_leaves_may_be_called_like_files_of_desktops(options: dict[str, Any], path: Path) -> None:
+    tree = {
+        "._x": np.arange(3.0), ".DS_Store": np.ones(2), "Thumbs.db": {"desktop.ini": np.zeros(2), "._": np.ones(1)}
+    }  # fmt: skip
+    regrow.save(path, tree, **options)
+    regrow.copy(path, path.with_name("copy"))
+    regrow.seal(path.with_name("copy"))
+    assert_same(regrow.load(path.with_name("copy")), tree)
+    assert regrow.verify(path.with_name("copy")).ok
+    regrow.save(path, tree, overwrite=True, **options)

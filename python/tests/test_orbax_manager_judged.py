@@ -370,3 +370,37 @@ def test_a_failure_in_the_background_is_told_once_in_each_thread(
         assert manager.save(2, args=args)
         manager.wait_until_finished()
         assert manager.latest_step() == 2
+
+
+def _outcomes(module: Any, folder: Path, told: list[Any], mode: str, keep: int | None) -> list[Any]:
+    options = module.CheckpointManagerOptions(
+        max_to_keep=keep, best_fn=lambda metrics: metrics["loss"], best_mode=mode, enable_async_checkpointing=False
+    )
+    manager = module.CheckpointManager(folder, options=options)
+    found: list[Any] = []
+    for step, metrics in enumerate(told):
+        for call in (
+            lambda step=step, metrics=metrics: manager.save(step, args=module.args.StandardSave(TREE), metrics=metrics),
+            manager.best_step,
+        ):
+            try:
+                found.append(call())
+            except KeyError as error:
+                found.append(type(error).__name__)
+        found.append(list(manager.all_steps()))
+    manager.close()
+    return found
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("keep", [None, 2])
+def test_nan_and_missing_metrics_are_ranked_as_in_orbax(path: Path, mode: str, keep: int | None) -> None:
+    nan = float("nan")
+    told: list[list[Any]] = [[{"loss": loss} for loss in losses] for losses in ((0.5, nan), (nan, 1, 0.5, nan, 2))]
+    told += [[{"loss": 1}, None, {"loss": 2}], [{"los": 1}, {"los": 2}, {"los": 3}]]
+    for number, metrics in enumerate(told):
+        theirs, ours = (
+            _outcomes(module, path / f"{name}_{number}", metrics, mode, keep)
+            for name, module in sorted(MODULES.items())
+        )
+        assert ours == theirs, metrics

@@ -90,10 +90,9 @@ def _preservation(options: CheckpointManagerOptions) -> Any:
 
 
 def best(listed: Listed, options: CheckpointManagerOptions) -> int | None:
-    """The best step by `best_fn`, the latest of several; `None` where nothing is measured."""
+    """The best step by `best_fn`, the latest of several; `None` where nothing is measured. NaN sorts as in Orbax."""
     function = options.best_fn
     measured = [info for info in listed if info.metrics is not None]
     if function is None or not measured:
         return None
-    sign = 1 if options.best_mode == "max" else -1
-    return max(measured, key=lambda info: (sign * function(info.metrics), info.step)).step
+    return sorted(measured, key=lambda info: function(info.metrics), reverse=options.best_mode == "min")[-1].step

@@ -43,6 +43,11 @@ pub struct Histogram {
 }
 
 impl Histogram {
+    /// Takes what was seen for so many times as often.
+    pub(super) fn repeat(&mut self, times: u64) {
+        self.counts.iter_mut().for_each(|count| *count = count.saturating_mul(times));
+    }
+
     /// Nothing seen yet. Of integers no bin is narrower than 1.
     pub(super) fn new(is_of_integers: bool) -> Self {
         Self {

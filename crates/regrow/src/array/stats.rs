@@ -66,6 +66,16 @@ impl Stats {
         }
     }
 
+    /// Takes what was seen for so many times as often: an array that repeats is read once.
+    pub fn repeat(&mut self, times: u64) {
+        let counts = [&mut self.count, &mut self.nan_count, &mut self.infinity_count, &mut self.zero_count];
+        counts.into_iter().for_each(|count| *count = count.saturating_mul(times));
+        self.squares *= times as f64;
+        if let Some(histogram) = &mut self.histogram {
+            histogram.repeat(times);
+        }
+    }
+
     /// Adds a piece of the array's bytes, little endian.
     ///
     /// # Errors
@@ -292,6 +302,22 @@ mod tests {
         let mut stats = Stats::new(dtype);
         stats.update(bytes).unwrap();
         stats
+    }
+
+    #[test]
+    fn what_repeats_counts_as_often_as_it_is_there() {
+        let once = doubles(&[1.0, -2.0, 0.0, 5.5, f64::NAN, f64::INFINITY]);
+        let mut repeated = Stats::with_histogram(Dtype::Float64);
+        repeated.update(&once).unwrap();
+        repeated.repeat(3);
+        let mut whole = Stats::with_histogram(Dtype::Float64);
+        whole.update(&once.repeat(3)).unwrap();
+        assert_eq!(format!("{:?}", repeated.histogram), format!("{:?}", whole.histogram));
+        let counts = |of: &Stats| (of.count, of.nan_count, of.infinity_count, of.zero_count, of.min, of.max);
+        assert_eq!(counts(&repeated), counts(&whole));
+        assert!(
+            (repeated.mean - whole.mean).abs() < 1e-12 && (repeated.squares - whole.squares).abs() < 1e-9
+        );
     }
 
     fn doubles(values: &[f64]) -> Vec<u8> {

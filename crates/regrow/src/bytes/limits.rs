@@ -23,6 +23,12 @@ pub const ZARR_DOCUMENT_LEN_MAX_BYTES: usize = 1 << 20;
 /// Longest decoded OCDBT manifest or node, whatever `max_decoded_node_bytes` says.
 pub const OCDBT_NODE_LEN_MAX_BYTES: u64 = 1 << 30;
 
+/// Longest array that a comparison and statistics read whole, however little of it is stored.
+pub const CLAIM_LEN_MAX_BYTES: u64 = 16 << 30;
+
+/// How many times longer than what is stored of it a longer array may be.
+pub const CLAIM_FACTOR_MAX: u64 = 1024;
+
 /// Most OCDBT nodes one traversal visits: shared subtrees can fan out without costing their author a byte.
 pub const OCDBT_NODES_MAX: u64 = 10_000_000;
 

@@ -16,13 +16,12 @@ const DEPTH_MAX: usize = 64;
 /// How a network file system names what was removed while it was open.
 const REMOVED_PREFIX: &str = ".nfs";
 
-/// Names of what is no part of a checkpoint: the unfinished, locks, the removed, bookkeeping, files of desktop programs.
+/// Names of what is no part of a checkpoint: the unfinished, locks, the removed, bookkeeping.
 pub(super) fn is_left_out(name: &str) -> bool {
     name.contains(UNCOMMITTED_MARK)
         || name.ends_with(LOCK_SUFFIX)
         || name.starts_with(REMOVED_PREFIX)
         || is_bookkeeping(name)
-        || is_desktop_file(name)
 }
 
 /// All files below the folder `at`, whose keys are in `store`: their paths below it, sorted.
@@ -41,7 +40,10 @@ pub(super) fn names_in(at: &Location, store: &dyn Store) -> Result<Vec<String>> 
             store.list(b"")?.into_iter().map(text).collect::<Result<_>>()?
         }
     };
-    Ok(names.into_iter().filter(|name| !name.split('/').any(is_left_out)).collect())
+    // A folder may be called so: a leaf of that name.
+    let is_of_a_desktop = |name: &String| is_desktop_file(name.rsplit('/').next().unwrap_or(name));
+    let is_part = |name: &String| !name.split('/').any(is_left_out) && !is_of_a_desktop(name);
+    Ok(names.into_iter().filter(is_part).collect())
 }
 
 /// Errs if a folder below this one is a link: what is behind it may be somebody else's, and is not to be written.

@@ -3,10 +3,14 @@
 //! A leaf becomes one job, or several where it is long and its parts may be read alone; a job is read in pieces that lie
 //! between chunks. Small jobs are handed to threads in batches.
 
+use std::borrow::Cow;
+
 use super::bands::band_elements;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint};
 use crate::array::{Region, for_each_box};
-use crate::error::Result;
+use crate::bytes::limits::{CLAIM_FACTOR_MAX, CLAIM_LEN_MAX_BYTES};
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::Sparse;
 use crate::reads::Source;
 use crate::threads::pool;
 use crate::tree::LeafInfo;
@@ -63,6 +67,39 @@ pub(super) fn for_each_batch<J: Job>(
     };
     let threads = pool::thread_count().max(THREADS_MIN);
     pool::for_each_parallel(threads, batches, budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES), cost, work)
+}
+
+/// A leaf as what of it is read: of a long one whose elements repeat along some axes, these axes are 1 long.
+pub(super) fn once<'i>(checkpoint: &Checkpoint, leaf: usize, info: &'i LeafInfo) -> Cow<'i, LeafInfo> {
+    match checkpoint.reader().sparse(leaf) {
+        Ok(Some(Sparse::Repeats(shape, _))) if info.len_bytes() > PIECE_LEN_BYTES => {
+            Cow::Owned(LeafInfo { shape, ..info.clone() })
+        }
+        _ => Cow::Borrowed(info),
+    }
+}
+
+/// Errs for a leaf that would be read for much longer than what is there of it. `info` is as [`once`] has it.
+///
+/// # Errors
+/// `Limit` with both lengths; what the storage says.
+pub(super) fn check_claim(checkpoint: &Checkpoint, leaf: usize, info: &LeafInfo) -> Result<()> {
+    let claimed_bytes = info.len_bytes();
+    if claimed_bytes <= CLAIM_LEN_MAX_BYTES {
+        return Ok(());
+    }
+    let Some(sparse) = checkpoint.reader().sparse(leaf)? else { return Ok(()) };
+    let stored_bytes = sparse.len_bytes(info.dtype);
+    if stored_bytes.saturating_mul(CLAIM_FACTOR_MAX) >= claimed_bytes {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Limit, "the array claims to be much longer than what is stored of it")
+        .in_file(checkpoint.path())
+        .expected(
+            format_args!("at most {CLAIM_LEN_MAX_BYTES} bytes for {stored_bytes} that are stored"),
+            claimed_bytes,
+        )
+        .help("read a part of it, or leave it out"))
 }
 
 /// Elements of a piece: whole rows of chunks, where the leaf is not raw.

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use super::{Checkpoint, LoadOptions, OpenOptions, open_with};
 use crate::array::Region;
 use crate::error::{Error, Result};
-use crate::formats::{Description, Reader, Rest, Standing};
+use crate::formats::{Description, Reader, Rest, Sparse, Standing};
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::reads::{Source, Unreadable};
@@ -169,6 +169,13 @@ impl Reader for IntactReader {
         match self.is_lost(leaf) {
             true => Ok(Vec::new()),
             false => self.whole.reader().holders(leaf),
+        }
+    }
+
+    fn sparse(&self, leaf: usize) -> Result<Option<Sparse>> {
+        match self.is_lost(leaf) {
+            true => Ok(None),
+            false => self.whole.reader().sparse(leaf),
         }
     }
 

@@ -46,7 +46,7 @@ pub use crate::storage::{Target, UNCOMMITTED_MARK};
 pub use format::{Fidelity, Format, FormatExt, ManyWriters, SingleFile, WriterRank};
 pub use loss::{Loss, LossKind};
 pub use preview::Preview;
-pub use reader::{Description, Reader, ReaderExt, Rest, Standing};
+pub use reader::{Description, Reader, ReaderExt, Rest, Sparse, Standing};
 pub use recovery::{Counterpart, RecoveredFile, Recovery, SummedFile};
 
 /// Every layout this build reads, in the order in which they are tried: the more particular first.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::array::Region;
+use crate::array::{Dtype, Region, Shape};
 use crate::error::{Error, Result};
 use crate::location::StepFolder;
 use crate::reads::{CheckFor, Extent, Seal, Source, Text, Unreadable};
@@ -42,6 +42,15 @@ pub trait Reader: Debug + Send + Sync {
         Ok(Vec::new())
     }
 
+    /// What of an array is stored, where its shape may claim much more than is there; `None` for all others. A file may claim
+    /// any shape: what reads whole arrays is bound by this.
+    ///
+    /// # Errors
+    /// What the storage says.
+    fn sparse(&self, _leaf: usize) -> Result<Option<Sparse>> {
+        Ok(None)
+    }
+
     /// Leaves in the order in which their bytes lie on disk, for reading them all.
     fn read_order(&self) -> Vec<usize>;
 
@@ -53,6 +62,29 @@ pub trait Reader: Debug + Send + Sync {
 
     /// What is sure of the files, whoever writes to them.
     fn standing(&self) -> Standing<'_>;
+}
+
+/// What of an array is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sparse {
+    /// Its elements repeat: those of this shape, with 1 for each axis that repeats, are all that there are. They lie in so
+    /// many bytes.
+    Repeats(Shape, u64),
+    /// Only these regions; all else has the fill value.
+    Regions(Vec<Region>),
+}
+
+impl Sparse {
+    /// Bytes that are stored, decoded.
+    pub fn len_bytes(&self, dtype: Dtype) -> u64 {
+        match self {
+            Self::Repeats(_, len_bytes) => *len_bytes,
+            Self::Regions(regions) => {
+                let len = |region: &Region| region.shape().len_bytes(dtype).unwrap_or(u64::MAX);
+                regions.iter().map(len).fold(0, u64::saturating_add)
+            }
+        }
+    }
 }
 
 /// What is sure of the files of a checkpoint, whoever writes to them.

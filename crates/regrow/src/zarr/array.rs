@@ -28,6 +28,9 @@ pub(super) const STREAMED_LEN_MIN_BYTES: u64 = 256 << 10;
 /// What using bytes as they come in takes at most: a buffer of a reader or a piece of raw rows, and a decoder.
 const STREAM_LEN_MAX_BYTES: u64 = 9 << 20;
 
+/// Where more chunks than these are wanted, and may be missing, those that are stored are listed.
+pub(crate) const LISTED_MIN: u64 = 256;
+
 /// What a chunk, or an inner chunk of a shard, that is not stored means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
@@ -76,10 +79,39 @@ impl ZarrArray {
             )));
         }
         let mut destination = Destination::new(self.meta.dtype(), region, out)?;
-        for (index, part) in self.meta.chunk_indices(region) {
-            self.read_chunk(&index, &part, &mut destination)?;
+        let is_listed = self.missing == Missing::Fill && self.meta.grid().count_in(region) > LISTED_MIN;
+        if !is_listed {
+            for (index, part) in self.meta.chunk_indices(region) {
+                self.read_chunk(&index, &part, &mut destination)?;
+            }
+            return Ok(());
+        }
+        destination.fill(region, self.meta.chain().fill())?;
+        for (index, part) in self.stored_chunks()? {
+            if part.intersect(region).is_some() {
+                self.read_chunk(&index, &part, &mut destination)?;
+            }
         }
         Ok(())
+    }
+
+    /// The chunks that are stored, in C order, each with the part of the array that it holds: by the list of the keys that are
+    /// there, however many the array claims.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn stored_chunks(&self) -> Result<Vec<(Vec<u64>, Region)>> {
+        let meta = &*self.meta;
+        let whole = Region::whole(meta.shape());
+        let mut stored = Vec::new();
+        for key in self.store.list(&self.prefix)? {
+            let key = key.get(self.prefix.len()..).and_then(|key| std::str::from_utf8(key).ok());
+            let Some(index) = key.and_then(|key| meta.chunk_index(key)) else { continue };
+            let part = meta.grid().chunk(&index)?.intersect(&whole);
+            stored.extend(part.map(|part| (index, part)));
+        }
+        stored.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        Ok(stored)
     }
 
     /// Memory that reading whole rows of chunks takes beside the result, at most: a buffer, for what is raw, or one zstd

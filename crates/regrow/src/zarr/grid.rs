@@ -75,6 +75,27 @@ impl ChunkGrid {
         Region::new(starts, self.chunk_shape.dims())
     }
 
+    /// How many chunks there may be.
+    pub fn chunk_count(&self) -> u64 {
+        self.counts().into_iter().fold(1, u64::saturating_mul)
+    }
+
+    /// How many chunks a region meets.
+    pub fn count_in(&self, region: &Region) -> u64 {
+        let axes = region.starts().iter().zip(region.lens()).zip(self.chunk_shape.dims());
+        let along = |((start, len), chunk): ((&u64, &u64), &u64)| match len {
+            0 => 0,
+            len => start.saturating_add(len - 1) / chunk - start / chunk + 1,
+        };
+        axes.map(along).fold(1, u64::saturating_mul)
+    }
+
+    /// Whether there is a chunk of this index.
+    pub fn has(&self, index: &[u64]) -> bool {
+        let counts = self.counts();
+        index.len() == counts.len() && index.iter().zip(counts).all(|(index, count)| *index < count)
+    }
+
     /// The chunks that `region` meets, in C order, each with the part of the array that it holds (cut at the
     /// array's upper edge, not at the region).
     pub fn chunks(&self, region: &Region) -> Chunks<'_> {
@@ -136,6 +157,21 @@ impl ChunkKeys {
     /// As zarr v3 has them unless told otherwise: `c/2/1`.
     pub const V3: Self = Self { prefixed: true, separator: '/' };
 
+    /// The chunk of such a key, of an array with so many axes.
+    pub fn index(self, key: &str, rank: usize) -> Option<Vec<u64>> {
+        let digits = match self.prefixed {
+            true => key.strip_prefix('c')?,
+            false => key,
+        };
+        let digits = if self.prefixed && rank > 0 { digits.strip_prefix(self.separator)? } else { digits };
+        let index: Vec<u64> = match rank {
+            0 => Vec::new(),
+            _ => digits.split(self.separator).map(str::parse).collect::<Result<_, _>>().ok()?,
+        };
+        // What this form would have written, and nothing else.
+        (index.len() == rank && self.key(&index) == key).then_some(index)
+    }
+
     /// The key of a chunk, below the array's own.
     pub fn key(self, index: &[u64]) -> String {
         let mut key = String::new();
@@ -176,6 +212,13 @@ mod tests {
             assert_eq!(keys.key(&[10, 1]), of_two);
             assert_eq!(keys.key(&[3]), of_one);
             assert_eq!(keys.key(&[]), of_none);
+            assert_eq!(keys.index(of_two, 2), Some(vec![10, 1]));
+            assert_eq!(keys.index(of_one, 1), Some(vec![3]));
+            assert_eq!(keys.index(of_none, 0), Some(Vec::new()));
+            assert_eq!((keys.index(of_two, 1), keys.index(of_one, 2)), (None, None));
+            for key in ["", ".zarray", "c", "c/", "01", "c/01", "-1", "3.", "c/3/", "99999999999999999999"] {
+                assert_eq!(keys.index(key, 1), None, "{key}");
+            }
         }
     }
 

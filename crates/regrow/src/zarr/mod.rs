@@ -40,6 +40,7 @@ mod array_tests;
 #[cfg(test)]
 mod fixture_tests;
 
+pub(crate) use array::LISTED_MIN;
 pub use array::{Missing, ZarrArray};
 pub(crate) use destination::Destination;
 pub use grid::{ChunkGrid, ChunkKeys, Chunks};
@@ -190,6 +191,12 @@ impl ArrayMeta {
     /// The key of a chunk, below the array's name: `0.1`, `c/0/1`; of a scalar `0`, `c`.
     pub fn chunk_key(&self, index: &[u64]) -> String {
         self.keys.key(index)
+    }
+
+    /// The chunk of a key; `None` for a key that is none of this array's.
+    pub fn chunk_index(&self, key: &str) -> Option<Vec<u64>> {
+        let index = self.keys.index(key, self.grid.shape().rank())?;
+        self.grid.has(&index).then_some(index)
     }
 
     /// The chunks that `region` meets, in C order, each with the part of the array that it holds: whole chunks

@@ -16,7 +16,7 @@
 
 mod ulp;
 
-use super::{Dtype, DtypeClass, cast_bytes};
+use super::{Dtype, DtypeClass, Shape, cast_bytes};
 use crate::error::{Error, Result};
 use ulp::Steps;
 
@@ -131,6 +131,36 @@ impl Distance {
             worst: None,
             dot: 0.0,
             squares: [0.0; 2],
+        }
+    }
+
+    /// Takes what was seen of two arrays that repeat for all of them. `once` is their shape with 1 for axes that repeat.
+    pub fn repeat(&mut self, once: &Shape, whole: &Shape) {
+        let times = whole.len_elements() / once.len_elements().max(1);
+        let [nan_a, nan_b] = &mut self.nan_counts;
+        let [infinity_a, infinity_b] = &mut self.infinity_counts;
+        let counts = [
+            &mut self.count,
+            &mut self.differing_count,
+            &mut self.outside_count,
+            &mut self.incomparable_count,
+            &mut self.finite_count,
+            nan_a,
+            nan_b,
+            infinity_a,
+            infinity_b,
+        ];
+        counts.into_iter().for_each(|count| *count = count.saturating_mul(times));
+        self.dot *= times as f64;
+        self.squares = self.squares.map(|squares| squares * times as f64);
+        if let Some(worst) = &mut self.worst {
+            let (mut rest, mut element, mut stride) = (worst.element, 0_u64, 1_u64);
+            for (&once, &whole) in once.dims().iter().zip(whole.dims()).rev() {
+                element = element.saturating_add((rest % once.max(1)).saturating_mul(stride));
+                rest /= once.max(1);
+                stride = stride.saturating_mul(whole);
+            }
+            worst.element = element;
         }
     }
 
@@ -423,6 +453,23 @@ mod tests {
         );
         assert!(distance.update(0, &[1], &complex).is_err());
         assert!(distance.merge(&Distance::new(Dtype::Int8, Dtype::Int8, Tolerance::default())).is_err());
+    }
+
+    #[test]
+    fn what_repeats_counts_as_often_as_it_is_there() {
+        // Of shape 2 by 3 by 2, of which the middle axis repeats.
+        let (a, b) = ([1_i8, 2, 3, 4], [1_i8, 2, 3, 9]);
+        let full = |of: [i8; 4]| -> Vec<u8> {
+            of.chunks(2).flat_map(|row| row.repeat(3)).map(|value| value as u8).collect()
+        };
+        let of = |a: &[u8], b: &[u8]| {
+            let mut distance = Distance::new(Dtype::Int8, Dtype::Int8, Tolerance::default());
+            distance.update(0, a, b).unwrap();
+            distance
+        };
+        let mut repeated = of(&a.map(|value| value as u8), &b.map(|value| value as u8));
+        repeated.repeat(&Shape::new([2, 1, 2]).unwrap(), &Shape::new([2, 3, 2]).unwrap());
+        assert_eq!(repeated, of(&full(a), &full(b)));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! A pair becomes one job, or several where it is long and its parts may be read alone. Jobs are handed to threads in the
 //! order in which the first checkpoint lies on disk, small ones in batches.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -12,7 +13,7 @@ use super::judge::{Task, status, task};
 use super::pair::Pairs;
 use super::report::{LeafStatus, Side};
 use super::{Checkpoint, DiffOptions};
-use crate::array::{Distance, Dtype};
+use crate::array::{Distance, Dtype, Shape};
 use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::ReaderExt;
@@ -194,6 +195,12 @@ impl<'c> Comparison<'c> {
             }
             job.is_same_file = pair.is_same_file();
             job.is_sealed = is_sealed(self.a, pair.a.leaf) || is_sealed(self.b, pair.b.leaf);
+            let (a, b) = (&*pair.once(pair.a), &*pair.once(pair.b));
+            if pair.check_claims().is_err() {
+                // It says so when its turn comes.
+                jobs.push(job);
+                continue;
+            }
             let total = a.shape.len_elements();
             let per_element = match (job.is_same_file, self.options.equality_only) {
                 (true, true) => 0,
@@ -274,7 +281,11 @@ impl<'c> Comparison<'c> {
         pair: Pair<'_>,
         small: &[SmallLeaves; 2],
     ) -> Result<std::result::Result<Distance, Vec<(Side, Error)>>> {
-        let (a, b) = (pair.a.info, pair.b.info);
+        if let Err(errors) = pair.check_claims() {
+            return Ok(Err(errors));
+        }
+        let whole = &pair.a.info.shape;
+        let (a, b) = (&*pair.once(pair.a), &*pair.once(pair.b));
         let mut distance = Distance::new(a.dtype, b.dtype, self.options.tolerance);
         if job.is_same_file && self.options.equality_only {
             return Ok(Ok(distance));
@@ -295,12 +306,12 @@ impl<'c> Comparison<'c> {
             // Small leaves are one piece.
             let piece_a = match small_a {
                 Some(bytes) => Ok(bytes),
-                None => pair.a.read(run, &mut of_a),
+                None => pair.a.read(a, run, &mut of_a),
             };
             let piece_b = match small_b {
                 _ if job.is_same_file => Ok(&[][..]),
                 Some(bytes) => Ok(bytes),
-                None => pair.b.read(run, &mut of_b),
+                None => pair.b.read(b, run, &mut of_b),
             };
             let (piece_a, piece_b) = match (piece_a, piece_b) {
                 (Ok(a), Ok(b)) => (a, b),
@@ -318,11 +329,12 @@ impl<'c> Comparison<'c> {
             self.options.monitor.done(Stage::Read, read_bytes)?;
             told_bytes += read_bytes;
             first += run.1;
-            if first >= end {
-                return Ok(Ok(distance));
-            }
-            if self.options.equality_only && distance.differing_count() > 0 && !job.is_sealed {
+            let is_settled = self.options.equality_only && distance.differing_count() > 0 && !job.is_sealed;
+            if is_settled && first < end {
                 self.options.monitor.advance(job.len_bytes - told_bytes)?;
+            }
+            if is_settled || first >= end {
+                distance.repeat(&a.shape, whole);
                 return Ok(Ok(distance));
             }
         }
@@ -340,6 +352,23 @@ impl<'c> Pair<'c> {
     /// Elements of a piece: whole rows of the larger chunks.
     fn piece_elements(self) -> u64 {
         self.a.piece_elements().max(self.b.piece_elements())
+    }
+
+    /// A leaf of the two as what of it is read: without what repeats in both.
+    fn once(self, half: Half<'c>) -> Cow<'c, LeafInfo> {
+        let [a, b] = [self.a, self.b].map(|half| pieces::once(half.checkpoint, half.leaf, half.info));
+        let dims = a.shape.dims().iter().zip(b.shape.dims()).map(|(a, b)| *a.max(b));
+        match Shape::new(dims.collect::<Vec<u64>>()) {
+            Ok(shape) if shape != half.info.shape => Cow::Owned(LeafInfo { shape, ..half.info.clone() }),
+            _ => Cow::Borrowed(half.info),
+        }
+    }
+
+    /// The errors of those that claim to be much longer than what is stored of them.
+    fn check_claims(self) -> std::result::Result<(), Vec<(Side, Error)>> {
+        let check = |half: Half<'c>| pieces::check_claim(half.checkpoint, half.leaf, &self.once(half)).err();
+        let errors = errors(check(self.a), check(self.b));
+        if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
     /// Whether both are the same bytes of one file.
@@ -363,8 +392,8 @@ impl Half<'_> {
         pieces::piece_elements(self.checkpoint, self.leaf, self.info)
     }
 
-    fn read(self, run: (u64, u64), out: &mut [u8]) -> Result<&[u8]> {
-        read_elements(self.checkpoint, self.leaf, self.info, run, out)
+    fn read<'o>(self, info: &LeafInfo, run: (u64, u64), out: &'o mut [u8]) -> Result<&'o [u8]> {
+        read_elements(self.checkpoint, self.leaf, info, run, out)
     }
 }
 

@@ -8,7 +8,7 @@ use super::check::{Touched, first_bad, untouched_findings};
 use crate::array::Region;
 use crate::engine::names::names_in;
 use crate::error::{Error, Result};
-use crate::formats::{Description, Reader, Rest, Standing};
+use crate::formats::{Description, Reader, Rest, Sparse, Standing};
 use crate::reads::{BlobRef, Checked, Checks, Coded, Extent, KeyedBlob, Source, Unreadable};
 use crate::seal::{Seal, SealedFile, is_name_of_side_file};
 use crate::store::{Blob, Store};
@@ -194,6 +194,10 @@ impl Reader for SealedReader {
 
     fn holders(&self, leaf: usize) -> Result<Vec<(PathBuf, u64)>> {
         self.reader.holders(leaf)
+    }
+
+    fn sparse(&self, leaf: usize) -> Result<Option<Sparse>> {
+        self.reader.sparse(leaf)
     }
 
     fn read_order(&self) -> Vec<usize> {

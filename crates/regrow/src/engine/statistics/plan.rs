@@ -115,7 +115,12 @@ fn push_jobs(
         Task::Unknown => return jobs.push(LeafJob { len_bytes: 0, ..whole }),
         Task::Numbers | Task::Histogram | Task::Opaque => {}
     }
-    let total = info.shape.len_elements();
+    // A claim that is refused makes one job, which says so.
+    let once = pieces::once(checkpoint, leaf, info);
+    if pieces::check_claim(checkpoint, leaf, &once).is_err() {
+        return jobs.push(LeafJob { len_bytes: 0, ..whole });
+    }
+    let total = once.shape.len_elements();
     let size = info.dtype.size_bytes() as u64;
     let step = pieces::piece_elements(checkpoint, leaf, info);
     let working = working_len_bytes(checkpoint, leaf, info, step);

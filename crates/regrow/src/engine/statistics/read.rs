@@ -124,7 +124,11 @@ fn read_array(
     small: &SmallLeaves,
     monitor: &Monitor,
 ) -> Result<Outcome> {
-    let info = checkpoint.info(job.leaf)?;
+    let whole = checkpoint.info(job.leaf)?;
+    let info = &*pieces::once(checkpoint, job.leaf, whole);
+    if let Err(error) = pieces::check_claim(checkpoint, job.leaf, info) {
+        return Ok(Outcome::Failed(error));
+    }
     let mut stats = match job.task {
         Task::Numbers => Some(Box::new(Stats::new(info.dtype))),
         Task::Histogram => Some(Box::new(Stats::with_histogram(info.dtype))),
@@ -159,6 +163,9 @@ fn read_array(
         told_bytes += piece.len() as u64;
         first += run.1;
         if first >= end {
+            if let Some(stats) = &mut stats {
+                stats.repeat(whole.shape.len_elements() / info.shape.len_elements().max(1));
+            }
             return Ok(Outcome::Read(stats));
         }
     }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use crate::array::Region;
 use crate::error::{Error, Result};
-use crate::formats::{Description, Reader, Rest, Standing};
+use crate::formats::{Description, Reader, Rest, Sparse, Standing};
 use crate::location::StepFolder;
 use crate::reads::Source;
 use crate::tree::{Key, LeafInfo, NodeKind, Tree, TreeBuilder};
@@ -133,6 +133,11 @@ impl Reader for Composite {
     fn holders(&self, leaf: usize) -> Result<Vec<(PathBuf, u64)>> {
         let (item, leaf) = self.find(leaf)?;
         item.reader.holders(leaf).map_err(|error| item.blame(error))
+    }
+
+    fn sparse(&self, leaf: usize) -> Result<Option<Sparse>> {
+        let (item, leaf) = self.find(leaf)?;
+        item.reader.sparse(leaf).map_err(|error| item.blame(error))
     }
 
     fn read_order(&self) -> Vec<usize> {

@@ -9,7 +9,7 @@ use crate::array::Region;
 use crate::error::{Error, Result};
 use crate::formats::pieces::copy_pieces;
 use crate::formats::regrow;
-use crate::formats::{Description, Reader, Rest, Standing};
+use crate::formats::{Description, Reader, Rest, Sparse, Standing};
 use crate::location::{Location, StepFolder};
 use crate::reads;
 use crate::report::Finding;
@@ -89,6 +89,13 @@ impl Reader for OrbaxReader {
         match self.leaf(leaf)? {
             (_, Source::Zarr(stored)) => stored.holders(),
             _ => Ok(Vec::new()),
+        }
+    }
+
+    fn sparse(&self, leaf: usize) -> Result<Option<Sparse>> {
+        match self.leaf(leaf)? {
+            (_, Source::Zarr(stored)) => Ok(stored.sparse()?.map(Sparse::Regions)),
+            _ => Ok(None),
         }
     }
 

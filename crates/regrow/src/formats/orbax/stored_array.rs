@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::array::{Region, Shape};
-use crate::error::Result;
+use crate::bytes::limits::CLAIM_LEN_MAX_BYTES;
+use crate::error::{Error, Result};
 use crate::reads;
 use crate::store::{Located, Store};
-use crate::zarr::{Missing, ZarrArray};
+use crate::zarr::{LISTED_MIN, Missing, ZarrArray};
 
 /// One zarr array, and what the store knows of it.
 #[derive(Debug)]
@@ -38,12 +39,45 @@ impl StoredArray {
         self.missing
     }
 
+    /// The parts of the array that are stored, in C order, where chunks may be missing and there are many; by the list of those
+    /// that are there, however many the array claims.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn sparse(&self) -> Result<Option<Vec<Region>>> {
+        let meta = self.array.meta();
+        if meta.grid().chunk_count() <= LISTED_MIN {
+            return Ok(None);
+        }
+        if self.missing == Missing::Error {
+            // An array that lacks a chunk is damaged, and never as long as it claims.
+            let is_long = meta.shape().len_bytes(meta.dtype()).is_ok_and(|len| len > CLAIM_LEN_MAX_BYTES);
+            let missing = if is_long { self.first_missing()? } else { None };
+            return missing.map_or(Ok(None), |file| {
+                Err(Error::corrupt("a chunk of a long array is missing").in_file(file).help(
+                    "the checkpoint was saved or copied incompletely; copy it again, or restore the other leaves",
+                ))
+            });
+        }
+        Ok(Some(self.array.stored_chunks()?.into_iter().map(|(_, part)| part).collect()))
+    }
+
+    /// The chunks that are stored, of many that may be missing; else all there may be.
+    fn chunks(&self) -> Result<Box<dyn Iterator<Item = (Vec<u64>, Region)> + '_>> {
+        let meta = self.array.meta();
+        Ok(match self.missing == Missing::Fill && meta.grid().chunk_count() > LISTED_MIN {
+            true => Box::new(self.array.stored_chunks()?.into_iter()),
+            false => Box::new(meta.chunk_indices(&Region::whole(meta.shape()))),
+        })
+    }
+
     /// The first chunk that is not stored.
     ///
     /// # Errors
     /// What the store says.
     pub fn first_missing(&self) -> Result<Option<PathBuf>> {
         let meta = self.array.meta();
+        // One is missing, or all are there: the look ends after as many chunks as are stored.
         for (index, _) in meta.chunk_indices(&Region::whole(meta.shape())) {
             let key = zarr_key(&self.name, &meta.chunk_key(&index));
             if self.store.len_bytes(&key)?.is_none() {
@@ -61,12 +95,15 @@ impl StoredArray {
     pub fn holders(&self) -> Result<Vec<(PathBuf, u64)>> {
         let meta = self.array.meta();
         let mut holders = Vec::new();
-        for (index, part) in meta.chunk_indices(&Region::whole(meta.shape())) {
-            if let Some(Located::At(span)) =
-                self.store.locate(&zarr_key(&self.name, &meta.chunk_key(&index)))?
-            {
-                let len_bytes = part.shape().len_bytes(meta.dtype()).unwrap_or(0);
-                holders.push((span.store.describe(&span.key), len_bytes));
+        for (index, part) in self.chunks()? {
+            match self.store.locate(&zarr_key(&self.name, &meta.chunk_key(&index)))? {
+                Some(Located::At(span)) => {
+                    let len_bytes = part.shape().len_bytes(meta.dtype()).unwrap_or(0);
+                    holders.push((span.store.describe(&span.key), len_bytes));
+                }
+                // The array is damaged: of the rest nothing is known, however long it claims to be.
+                None if self.missing == Missing::Error => break,
+                _ => {}
             }
         }
         Ok(holders)

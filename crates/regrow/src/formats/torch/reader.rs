@@ -14,10 +14,10 @@ use super::record::{self, Record};
 use super::storages::{Storage, swaps};
 use super::tensors::{self, Tensor};
 use super::tree::{Data, Decoded, unfold};
-use crate::array::{Dtype, Region};
+use crate::array::{Dtype, Region, Shape};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::pieces::copy_pieces;
-use crate::formats::{Description, Reader, Rest, Standing};
+use crate::formats::{Description, Reader, Rest, Sparse, Standing};
 use crate::location::Location;
 use crate::reads::{CheckFor, Coded, Extent, Seal, Source, Text, Unreadable};
 use crate::text::{brief, counted};
@@ -335,6 +335,18 @@ impl Reader for TorchReader {
             }
             Leaf::Refused(why) | Leaf::Lost(why) => Err(why.duplicate()),
         }
+    }
+
+    fn sparse(&self, leaf: usize) -> Result<Option<Sparse>> {
+        let (info, leaf) = self.leaf(leaf)?;
+        let Leaf::View(_, tensor) = leaf else { return Ok(None) };
+        let len_bytes = tensor.span_len_bytes();
+        if len_bytes >= info.len_bytes() {
+            return Ok(None);
+        }
+        let axes = tensor.shape.dims().iter().zip(&tensor.strides_elements);
+        let dims: Vec<u64> = axes.map(|(&dim, &stride)| if stride == 0 { dim.min(1) } else { dim }).collect();
+        Ok(Some(Sparse::Repeats(Shape::new(dims)?, len_bytes)))
     }
 
     fn read_order(&self) -> Vec<usize> {
