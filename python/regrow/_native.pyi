@@ -485,8 +485,10 @@ def repair(
     bool,
     bool,
     str,
+    str,
+    str | None,
 ]:
-    """Path, bytes, healed, recovered, lost, findings, notes, was the parity damaged, was it a check, text."""
+    """Path, bytes, healed, recovered, lost, findings, notes, was the parity damaged, was it a check, text, verdict, proof."""
 
 def sign(path: _Place, key: str, step: int | None, watch: _Watch) -> tuple[str, int, int, list[str]]:
     """Path, files, bytes, the public keys of all signers."""

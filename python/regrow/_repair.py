@@ -89,7 +89,7 @@ class RecoveredFile(NamedTuple):
 
 
 class RepairReport(NamedTuple):
-    """What a repair did. As a bool: whether the checkpoint is whole."""
+    """What a repair did. As a bool: whether the checkpoint is known to be whole."""
 
     path: str
     """The checkpoint."""
@@ -112,9 +112,19 @@ class RepairReport(NamedTuple):
     """Whether this was a check, and nothing was written."""
     text: str
     """All of it in a line."""
+    verdict: str
+    """``"whole"`` only if something says of each file that it is what was written; ``"not known"`` if nothing wrong is
+    found, and nothing says so; ``"damaged"`` otherwise."""
+    proved_by: str | None
+    """What says that the checkpoint is whole: its checksums, its parity, a seal, a copy that is the same."""
 
     @property
     def is_whole(self) -> bool:
+        """Whether the checkpoint is known to be whole."""
+        return self.verdict == "whole"
+
+    @property
+    def is_sound(self) -> bool:
         """Whether nothing is lost, and verification finds nothing."""
         return not self.lost and not self.findings
 
@@ -171,7 +181,7 @@ def repair(
     chosen = _arguments.count("step", step)
     is_check = _arguments.flag("check", check)
     with Watch(progress, "repairing") as watch:
-        where, size, healed, recovered, lost, findings, notes, was_damaged, checked, text = _native.repair(
+        where, size, healed, recovered, lost, findings, notes, was_damaged, checked, text, verdict, by = _native.repair(
             at, other, chosen, is_check, watch
         )
         return RepairReport(
@@ -185,4 +195,6 @@ def repair(
             was_damaged,
             checked,
             text,
+            verdict,
+            by,
         )

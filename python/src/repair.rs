@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use pyo3::prelude::*;
 use regrow::location::ToLocation;
-use regrow::{Error, ParityOptions, RepairOptions};
+use regrow::{Error, ParityOptions, RepairOptions, Verdict};
 
 use crate::checkpoint::{FindingOut, finding_out};
 use crate::location::LocationIn;
@@ -36,7 +36,7 @@ pub fn add_parity(
 type RecoveredOut = (OsString, u64, String, bool);
 
 /// Path, bytes, healed files and bytes of each, recovered files, what is lost, what verification finds, notes, whether the parity
-/// was damaged, whether it was a check, the report as text.
+/// was damaged, whether it was a check, the report as text, the verdict, what proves it.
 type RepairOut = (
     OsString,
     u64,
@@ -48,6 +48,8 @@ type RepairOut = (
     bool,
     bool,
     String,
+    &'static str,
+    Option<&'static str>,
 );
 
 /// Repairs a checkpoint; gives the report.
@@ -74,5 +76,23 @@ pub fn repair(
         recovered.map(|file| (file.path.into_os_string(), file.bytes, file.how, file.is_guess)).collect();
     let (path, notes) = (report.path.into_os_string(), report.notes);
     let (was_damaged, is_check) = (report.is_parity_damaged, report.is_check);
-    Ok((path, report.bytes, healed, recovered, lost, found, notes, was_damaged, is_check, text))
+    let proved_by = match report.verdict {
+        Verdict::Whole(by) => Some(by.name()),
+        Verdict::NotKnown | Verdict::Damaged => None,
+    };
+    let verdict = report.verdict.name();
+    Ok((
+        path,
+        report.bytes,
+        healed,
+        recovered,
+        lost,
+        found,
+        notes,
+        was_damaged,
+        is_check,
+        text,
+        verdict,
+        proved_by,
+    ))
 }

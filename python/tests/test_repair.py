@@ -123,7 +123,7 @@ def test_orbax_and_safetensors_read_what_was_made_anew(tmp_path: Path) -> None:
         for file in lost:
             file.unlink()
         report = regrow.repair(path)
-        assert report.is_whole, report
+        assert report.is_sound, report
         made = {Path(file.path).name for file in report.recovered}
         assert made >= {file.name for file in lost if file.parent.name != "d"}
         assert str(regrow.load(path)) == str(state)
@@ -146,7 +146,7 @@ def test_orbax_reads_its_own_checkpoint_whose_root_was_lost(tmp_path: Path) -> N
     assert not (path / "manifest.ocdbt").exists()
     assert check.recovered
     report = regrow.repair(path)
-    assert report.is_whole, report
+    assert report.is_sound, report
     assert any("guessed" in file.how and file.is_guess for file in report.recovered)
     restored = ocp.PyTreeCheckpointer().restore(path)
     assert np.array_equal(restored["a"]["w"], state["a"]["w"])

@@ -1,4 +1,4 @@
-//! How a command ends: four numbers, and which failure gets which.
+//! How a command ends: five numbers, and which failure gets which.
 
 use std::io;
 
@@ -18,6 +18,8 @@ pub enum Exit {
     WrongUsage = 2,
     /// There was nothing that could be read.
     CouldNotRead = 3,
+    /// Nothing wrong was found, and nothing says that what was looked at is what was written.
+    NotKnown = 4,
 }
 
 /// Why a command stopped.

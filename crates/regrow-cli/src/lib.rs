@@ -40,7 +40,8 @@ use regrow::{Cache, Checkpoint, Error, Monitor, OpenOptions, PublicKey};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 fine, 1 found something wrong (damage, a difference), 2 wrong usage (an option, a glob, a
-slice, a leaf's name), 3 could not read (not there, no checkpoint, no permission).";
+slice, a leaf's name), 3 could not read (not there, no checkpoint, no permission), 4 not known (repair: nothing
+wrong is found, and nothing vouches for all files).";
 
 /// Look into pytree checkpoints, verify, compare, convert, copy and remove them, see them on a page.
 ///

@@ -85,11 +85,11 @@ pub mod zarr;
 pub use engine::value::{load, load_into, load_into_with, load_with};
 pub use engine::{
     Checkpoint, ConvertOptions, CopyOptions, CopyReport, DiffOptions, DiffReport, HealedFile, LeafRegion,
-    LoadOptions, OpenOptions, ParityOptions, ParityReport, RecoveredFile, RegionOptions, RemoveOptions,
-    RemoveReport, RepairOptions, RepairReport, Salvaged, SaveOptions, SaveReport, SealOptions, SealReport,
-    SignOptions, SignReport, StatisticsOptions, StatisticsReport, VerifyOptions, VerifyReport, add_parity,
-    convert, copy, diff, diff_with, list, open, open_with, remove, repair, salvage, save, save_async,
-    save_with, seal, sign, statistics, statistics_with, verify, verify_with,
+    LoadOptions, OpenOptions, ParityOptions, ParityReport, ProofBy, RecoveredFile, RegionOptions,
+    RemoveOptions, RemoveReport, RepairOptions, RepairReport, Salvaged, SaveOptions, SaveReport, SealOptions,
+    SealReport, SignOptions, SignReport, StatisticsOptions, StatisticsReport, Verdict, VerifyOptions,
+    VerifyReport, add_parity, convert, copy, diff, diff_with, list, open, open_with, remove, repair, salvage,
+    save, save_async, save_with, seal, sign, statistics, statistics_with, verify, verify_with,
 };
 pub use error::{Error, ErrorKind, Place, Result};
 pub use monitor::Monitor;

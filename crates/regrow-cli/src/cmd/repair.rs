@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use regrow::text::printable;
-use regrow::{RepairOptions, RepairReport};
+use regrow::{RepairOptions, RepairReport, Verdict};
 use serde_json::json;
 
 use crate::Globals;
@@ -17,7 +17,11 @@ use crate::out;
 /// they were when it was made. With `--from`, a replica or another step: blocks that are damaged here, if parity, a seal or the
 /// checksums of the layout regrow prove them. With neither: files that say what others say, too, such as regrow.json, _METADATA,
 /// a database, an index. What saves that never ended have left is finished or removed. Each file is written anew beside
-/// the damaged one, and put in its place in one step. Exit code 1: something is damaged still; it is listed leaf by leaf.
+/// the damaged one, and put in its place in one step.
+///
+/// Exit code 0: the checkpoint is whole: a seal, a signature, parity, the checksums of the layout regrow, or a copy that is the
+/// same say so of every file. 1: something is damaged still; it is listed leaf by leaf. 4: nothing wrong is found, and nothing
+/// says that every file is what was written.
 #[derive(Debug, clap::Args)]
 pub struct Repair {
     /// The checkpoint.
@@ -60,9 +64,11 @@ impl Repair {
                 writeln!(out, "{error}")?;
             }
         }
-        let is_damaged = self.check
-            && (!report.healed.is_empty() || !report.recovered.is_empty() || report.is_parity_damaged);
-        Ok(if report.is_whole() && !is_damaged { Exit::Fine } else { Exit::FoundWrong })
+        Ok(match report.verdict {
+            Verdict::Whole(_) => Exit::Fine,
+            Verdict::NotKnown => Exit::NotKnown,
+            Verdict::Damaged => Exit::FoundWrong,
+        })
     }
 }
 
@@ -73,11 +79,16 @@ fn as_json(report: &RepairReport) -> serde_json::Value {
         .recovered
         .iter()
         .map(|file| json!({ "path": file.path.to_string_lossy(), "bytes": file.bytes, "how": file.how }));
+    let proved_by = match report.verdict {
+        Verdict::Whole(by) => Some(by.name()),
+        Verdict::NotKnown | Verdict::Damaged => None,
+    };
     let texts = |errors: &[regrow::Error]| errors.iter().map(exit::error_json).collect::<Vec<_>>();
     json!({
         "path": report.path.to_string_lossy(),
         "bytes": report.bytes,
-        "is_whole": report.is_whole(),
+        "verdict": report.verdict.name(),
+        "proved_by": proved_by,
         "healed": healed.collect::<Vec<_>>(),
         "recovered": recovered.collect::<Vec<_>>(),
         "lost": texts(&report.lost),

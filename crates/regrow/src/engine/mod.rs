@@ -112,7 +112,7 @@ pub use overview::overview;
 pub use parity::{ParityOptions, ParityReport, add_parity};
 pub use regions::LeafRegion;
 pub use remove::{RemoveOptions, RemoveReport, remove};
-pub use repair::{HealedFile, RecoveredFile, RepairOptions, RepairReport, repair};
+pub use repair::{HealedFile, ProofBy, RecoveredFile, RepairOptions, RepairReport, Verdict, repair};
 pub(crate) use retry::Retries;
 pub use salvage::{Intact, Salvaged, open_intact, salvage};
 pub use save::{save, save_with};

@@ -62,7 +62,7 @@ fn a_network_that_fails_is_an_error_and_no_damage() {
         }
     }
     let report = repair(&path);
-    assert!(report.is_whole() && report.healed.len() == 1, "{report} {:?}", report.findings);
+    assert!(report.is_sound() && report.healed.len() == 1, "{report} {:?}", report.findings);
     assert!(objects(&server)[model] == good[model]);
 }
 
@@ -88,7 +88,7 @@ fn lost_objects_come_back_without_parity() {
         }
         let report = repair(&path);
         assert!(
-            report.is_whole() && !report.recovered.is_empty(),
+            report.is_sound() && !report.recovered.is_empty(),
             "{layout} {lost:?}: {report} {:?}",
             report.findings
         );
@@ -102,7 +102,7 @@ fn lost_objects_come_back_without_parity() {
     assert!(server.truncate(BUCKET, "runs/copied/model.safetensors", 9000));
     let from = Some(Location::local(&copy));
     let report = regrow::repair(&path, &RepairOptions { from, ..RepairOptions::default() }).unwrap();
-    assert!(report.is_whole() && report.healed.len() == 1, "{report} {:?}", report.findings);
+    assert!(report.is_sound() && report.healed.len() == 1, "{report} {:?}", report.findings);
     assert_eq!(bytes_of(&regrow::load(&path).unwrap()), good);
 }
 
@@ -138,7 +138,7 @@ fn a_lost_marker_is_put_back_on_what_is_whole_alone() {
             let is_promised = regrow::repair(&path, &check)
                 .is_ok_and(|report| report.lost.is_empty() && !report.recovered.is_empty());
             let repaired = regrow::repair(&path, &RepairOptions::default());
-            let is_whole = repaired.as_ref().is_ok_and(RepairReport::is_whole);
+            let is_whole = repaired.as_ref().is_ok_and(RepairReport::is_sound);
             assert_eq!(server.get(BUCKET, &marker).is_some(), is_whole, "{say}: {repaired:?}");
             if is_whole {
                 assert!(is_promised, "{say}: the check has not said so");
@@ -202,7 +202,7 @@ fn a_marker_that_parity_or_a_copy_has_comes_back_on_what_is_whole_alone() {
                 let checked = regrow::repair(&path, &with(true));
                 let is_promised = checked.as_ref().is_ok_and(|report| report.lost.is_empty());
                 let repaired = regrow::repair(&path, &with(false));
-                let is_whole = repaired.as_ref().is_ok_and(RepairReport::is_whole);
+                let is_whole = repaired.as_ref().is_ok_and(RepairReport::is_sound);
                 assert_eq!(server.get(BUCKET, &marker).is_some(), is_whole, "{say}: {repaired:?}");
                 // The marker of this layout has the nonce of its save in it, which a seal knows and nobody else.
                 let is_lost_for_good = layout == "orbax" && help == "poor" && seal;
@@ -253,7 +253,7 @@ fn a_marker_that_its_stripe_has_stays_away_where_another_stripe_is_lost() {
     good.iter().for_each(|(key, bytes)| server.put(BUCKET, key, bytes.clone()));
     assert!(server.delete(BUCKET, marker));
     let report = repair(&path);
-    assert!(report.is_whole() && server.get(BUCKET, marker).is_some(), "{report}");
+    assert!(report.is_sound() && server.get(BUCKET, marker).is_some(), "{report}");
 }
 
 #[test]
@@ -454,7 +454,7 @@ fn a_marker_stays_away_where_something_is_lost_that_no_checksum_of_the_layout_te
         assert!(server.delete(BUCKET, &marker));
         for check in [true, false] {
             let report = regrow::repair(&path, &RepairOptions { check, ..RepairOptions::default() }).unwrap();
-            assert!(!report.is_whole() && !report.lost.is_empty(), "{name} {check}: {report:?}");
+            assert!(!report.is_sound() && !report.lost.is_empty(), "{name} {check}: {report:?}");
             let said: Vec<String> = report.lost.iter().map(ToString::to_string).collect();
             assert!(said.iter().any(|said| said.contains(&format!("{name}/b"))), "{check}: {said:?}");
             assert!(server.get(BUCKET, &marker).is_none(), "{name} {check}: {report:?}");
@@ -471,7 +471,7 @@ fn a_marker_stays_away_where_something_is_lost_that_no_checksum_of_the_layout_te
     let marker = "runs/d/commit_success.txt";
     assert!(server.delete(BUCKET, beside) && server.delete(BUCKET, marker));
     let report = repair(&path);
-    assert!(!report.is_whole() && server.get(BUCKET, marker).is_none(), "{report:?}");
+    assert!(!report.is_sound() && server.get(BUCKET, marker).is_none(), "{report:?}");
     assert!(!keys_below("runs/d/regrow.parity").is_empty());
 }
 
@@ -495,7 +495,7 @@ fn a_run_whose_copy_was_killed_takes_no_new_steps() {
     // The first step has its own marker.
     assert!(server.delete(BUCKET, "runs/run/1/_METADATA"));
     let report = repair(&root.join("run/1"));
-    assert!(report.is_whole() && !report.recovered.is_empty(), "{report:?}");
+    assert!(report.is_sound() && !report.recovered.is_empty(), "{report:?}");
     regrow::seal(root.join("run/1"), &regrow::SealOptions::default()).unwrap();
     assert_eq!(bytes_of(&regrow::load(root.join("run/1")).unwrap()), bytes_of(&tree(1)));
     // As the error says.

@@ -20,7 +20,7 @@ use crate::seal::{Place, Seal};
 use crate::store::{Blob, ReadPath};
 
 /// What is said where nothing tells good bytes from others.
-const NO_CHECKSUMS: &str = "nothing tells which bytes of the other checkpoint are right: this one has neither parity nor a seal, \
+pub(super) const NO_CHECKSUMS: &str = "nothing tells which bytes of the other checkpoint are right: this one has neither parity nor a seal, \
                             and no checksums of its own; if the other one is a copy, copy it again";
 
 /// Heals the files of the checkpoint at a location from another checkpoint.

@@ -17,7 +17,7 @@ use crate::monitor::Monitor;
 use crate::parity::{ParityPlace, ParityRatio};
 
 /// Said where files have been sealed or signed since the parity was made.
-const CHANGED_SINCE: &str = "files were changed, and sealed or signed, since the parity was made: they stay, and the parity is of them now";
+pub(super) const CHANGED_SINCE: &str = "files were changed, and sealed or signed, since the parity was made: they stay, and the parity is of them now";
 
 /// Heals what can be healed.
 ///

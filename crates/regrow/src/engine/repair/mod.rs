@@ -13,6 +13,7 @@
 //! recovered       files that are lost, made of the others: each layout knows which
 //! lost_marker     in a bucket the marker, last, on what is whole
 //! findings        the checkpoint is verified
+//! verdict         whether it is whole, and what says so
 //! unfinished      what other saves have left is removed, if the checkpoint is whole
 //! ```
 
@@ -46,9 +47,11 @@ mod restored;
 mod scan;
 mod side_files;
 mod unfinished;
+mod verdict;
 
 pub use heal::HealedFile;
 pub use recovered::RecoveredFile;
+pub use verdict::{ProofBy, Verdict};
 
 use guard::{Guard, replaced};
 use index::Parity;
@@ -90,6 +93,8 @@ pub struct RepairReport {
     pub findings: Vec<Error>,
     /// What else was done: saves that never ended, finished or removed.
     pub notes: Vec<String>,
+    /// Whether the checkpoint is whole now, and what says so.
+    pub verdict: Verdict,
     /// Whether this was a check, and nothing was written.
     pub is_check: bool,
 }
@@ -105,12 +110,14 @@ impl RepairReport {
             is_parity_damaged: false,
             findings: Vec::new(),
             notes: Vec::new(),
+            verdict: Verdict::NotKnown,
             is_check: options.check,
         }
     }
 
-    /// Whether the checkpoint is whole: nothing is lost, and verification finds nothing.
-    pub fn is_whole(&self) -> bool {
+    /// Whether nothing is lost, and verification finds nothing. [`verdict`](Self::verdict) says whether anything vouches for
+    /// the rest.
+    pub fn is_sound(&self) -> bool {
         self.lost.is_empty() && self.findings.is_empty()
     }
 }
@@ -141,7 +148,10 @@ impl fmt::Display for RepairReport {
             said.push(counted(self.findings.len(), "finding", "findings"));
         }
         if said.is_empty() {
-            said.push(if self.notes.is_empty() { "nothing to do" } else { "whole" }.to_owned());
+            said.push("nothing to do".to_owned());
+        }
+        if self.verdict != Verdict::Damaged {
+            said.push(self.verdict.to_string());
         }
         write!(f, "{}: {}", printable(&path), said.join("; "))?;
         self.notes.iter().try_for_each(|note| write!(f, "\n  {note}"))
@@ -249,14 +259,18 @@ fn repair_found(
     }
     // What the parity brings back need not be made.
     if !(options.check && parity.is_some() && report.lost.is_empty()) {
-        recovered::recover(&part, options, guard, &proof, &mut report)?;
+        // What a record that comes from a copy is of comes from there, too, before it is made anew.
+        let rounds = if parity.is_none() && options.from.is_some() { 1 } else { recovered::ROUNDS_MAX };
+        recovered::recover(&part, rounds, options, guard, &proof, &mut report)?;
     }
     if let (None, Some(from), false) = (&parity, &options.from, report.recovered.is_empty() || options.check)
     {
         // What was made anew may say what the rest should be.
         report.lost.clear();
+        report.notes.retain(|note| note != by_checksums::NO_CHECKSUMS);
         report.bytes = 0;
         by_checksums::heal(&part, from, options, guard, &mut report)?;
+        recovered::recover(&part, recovered::ROUNDS_MAX, options, guard, &proof, &mut report)?;
     }
     if let Some(from) = &options.from {
         side_files::restore(&part, from, options, guard, &mut report)?;
@@ -275,17 +289,18 @@ fn repair_found(
         let is_there =
             |file: &Path| whole.contains(file) || report.recovered.iter().any(|made| made.path == file);
         report.lost.retain(|error| !error.place().file.as_deref().is_some_and(is_there));
-        if report.is_whole() && !options.check {
+        if report.is_sound() && !options.check {
             by_parity::remake(&part, parity, guard)?;
         }
     }
     if parity.is_none() && !report.findings.is_empty() {
         report.notes.push(NO_PARITY.to_owned());
     }
-    if report.is_whole() && !options.check {
+    if report.is_sound() && !options.check {
         unfinished::remove(at, &mut report)?;
         unfinished::remove_of_files(&part, &mut report)?;
     }
+    report.verdict = verdict::judge(&part, parity.as_ref(), options, &report)?;
     Ok(report)
 }
 

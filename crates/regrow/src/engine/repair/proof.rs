@@ -55,6 +55,11 @@ impl Proof {
         })
     }
 
+    /// The seals and signatures, as they are.
+    pub fn into_seals(self) -> Vec<Seal> {
+        self.0
+    }
+
     /// Whether anything says what the files were.
     pub fn is_none(&self) -> bool {
         self.0.is_empty()

@@ -13,8 +13,8 @@ use crate::seal::DAMAGED_PREFIX;
 use crate::storage::{Entry, UNCOMMITTED_MARK};
 use crate::store::StoreExt;
 
-/// Of files that say the same as others, one may bring back another, and that one a third.
-const ROUNDS_MAX: usize = 3;
+/// Of files that say the same as others, one may bring back another, and that one a third; then nothing is left to do.
+pub(super) const ROUNDS_MAX: usize = 4;
 
 /// Says that what is below a folder are its items.
 pub(super) const OF_ITEMS: [&str; 2] = ["_CHECKPOINT_METADATA", "orbax.checkpoint"];
@@ -43,12 +43,13 @@ pub struct RecoveredFile {
     pub is_guess: bool,
 }
 
-/// Makes files anew, of the checkpoint in a folder and of its items.
+/// Makes files anew, of the checkpoint in a folder and of its items; in so many rounds at most.
 ///
 /// # Errors
 /// What the storage says. Files that were written by then are whole.
 pub(super) fn recover(
     at: &Location,
+    rounds: usize,
     options: &RepairOptions,
     guard: &Guard<'_>,
     proof: &Proof,
@@ -61,7 +62,7 @@ pub(super) fn recover(
     let mut markers = Vec::new();
     for folder in parts_of(at)? {
         let other = options.from.as_ref().map(|from| of_item(from, at, &folder));
-        for _ in 0..=ROUNDS_MAX {
+        for _ in 0..rounds {
             let files = files_of(&folder, other.as_ref(), &writing, report)?;
             let (of_folder, files): (Vec<_>, Vec<_>) =
                 files.into_iter().partition(|file| is_marker(&folder, &file.name));

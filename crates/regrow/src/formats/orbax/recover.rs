@@ -24,7 +24,7 @@ use super::marker_files::{COMMIT_SUCCESS_FILE, MANIFEST_FILE, V1_MARKER_FILE};
 use super::metadata::{METADATA_FILE, TreeMetadata};
 use super::open::{deleted_item, missing_item};
 use super::steps::TMP_MARK;
-use super::strings::STRINGS_FILE;
+use super::strings::{STRINGS_FILE, Strings};
 use super::structure;
 use super::writer::documents::COMMIT_TEXT;
 use crate::bytes::side_document::now_unix_ns;
@@ -158,25 +158,34 @@ impl Folder<'_> {
             files.push(RecoveredFile { name, bytes, how, is_guess: true });
             return Ok(());
         }
-        let metadata = TreeMetadata {
+        let mut metadata = TreeMetadata {
             use_ocdbt: Some(keys.is_some()),
             use_zarr3,
             store_array_data_equal_to_fill_value: true,
             ..TreeMetadata::of_names(names.iter())
         };
+        let texts = self.names_of_texts()?;
+        metadata.add_texts(texts.iter().filter(|name| !names.contains(*name)));
         // A guess is worth less than a damaged file that somebody may mend by hand, and than what opens without.
         if !self.is_gone(METADATA_FILE)? || !bare::had_metadata(self.at, &self.listed) {
             return Ok(());
         }
         structure::build(&metadata).in_file(self.at.join(METADATA_FILE))?;
-        let mut how = "guessed from the names of the arrays: dicts for lists and tuples, NumPy arrays for numbers and arrays \
-                       of JAX; empty containers are gone"
+        let how = "guessed from the names of the arrays and texts: dicts for lists and tuples, NumPy arrays for numbers and \
+                   arrays of JAX; empty containers are gone"
             .to_owned();
-        if self.has(STRINGS_FILE) {
-            how += &format!(", and so are the texts, which {STRINGS_FILE} has still");
-        }
         files.push(RecoveredFile { name, bytes: metadata.to_json()?, how, is_guess: true });
         Ok(())
+    }
+
+    /// The names of the texts that lie beside the arrays.
+    fn names_of_texts(&self) -> Result<Vec<String>> {
+        match read_small(&self.at.join(STRINGS_FILE))?.map(|bytes| Strings::parse(&bytes)).transpose() {
+            Ok(strings) => Ok(strings.map(|strings| strings.names()).unwrap_or_default()),
+            // Damaged, it has none to give.
+            Err(error) if is_lost(&error) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether nothing is left of a file: no file, or zeros that were never written.

@@ -163,12 +163,42 @@ fn record_of_replica(at: &Location, other: &Location) -> Result<Option<Recovered
     // The record of an early version says nothing of the database, whose own number does.
     let uuid =
         || OcdbtStore::open(at.opened().ok()?).ok().map(|database| manifest::uuid_text(&database.uuid()));
-    if !is_same && theirs.database_uuid().is_none_or(|theirs| uuid().as_deref() != Some(theirs)) {
+    is_same |= theirs.database_uuid().is_some_and(|theirs| uuid().as_deref() == Some(theirs));
+    // Where the database is damaged, too, the arrays tell: what is the same to the byte is described by either record.
+    if !is_same && !has_same_data(at, &theirs)? {
         return Ok(None);
     }
     let bytes = bytes_of(&*other.opened()?, manifest::FILE_NAME)?;
     let how = format!("that of {}, which is of the same save", other.describe().display());
     Ok(Some(RecoveredFile { name: manifest::FILE_NAME.to_owned(), bytes, how, is_guess: false }))
+}
+
+/// Whether a checkpoint has the data files that a record of another one describes, every block of them.
+fn has_same_data(at: &Location, theirs: &RegrowReader) -> Result<bool> {
+    let store = at.opened()?;
+    let small: HashSet<&str> = theirs.store().small_records().map(|record| record.name.as_str()).collect();
+    let files = theirs.store().summed_files()?;
+    let mut data = files.iter().filter(|file| !small.contains(file.name.as_str())).peekable();
+    if data.peek().is_none() {
+        return Ok(false);
+    }
+    for file in data {
+        let Some(blob) = store.open(file.name.as_bytes())? else { return Ok(false) };
+        if blob.len_bytes() != file.len_bytes {
+            return Ok(false);
+        }
+        for table in &file.tables {
+            let range = table.range();
+            for block in table.blocks(range.start, range.end) {
+                let mut bytes = work_space(block.end - block.start)?;
+                blob.read(block.start, &mut bytes, ReadPath::Cached)?;
+                if !table.is_good(block, &bytes) {
+                    return Ok(false);
+                }
+            }
+        }
+    }
+    Ok(true)
 }
 
 /// Whether a folder had a `regrow.json` that is gone.

@@ -131,6 +131,7 @@ impl Header {
     /// `Corrupt` if it breaks a rule of the format; `Unsupported` for a dtype that is not known.
     pub fn parse(json: &[u8], file_len_bytes: u64) -> Result<Self> {
         let header = Self::parse_alone(json)?;
+        header.check_gaps()?;
         let last = header.tensors.last();
         let end = last.map_or(header.data_offset, |last| last.offset_bytes + last.len_bytes);
         if end != file_len_bytes {
@@ -141,7 +142,7 @@ impl Header {
         Ok(header)
     }
 
-    /// The same, whatever the length of the file.
+    /// The same, whatever the length of the file, and with gaps between tensors: what is there can be read.
     ///
     /// # Errors
     /// As [`parse`](Self::parse).
@@ -173,19 +174,33 @@ impl Header {
         tensors.sort_by_key(|tensor| (tensor.offset_bytes, tensor.len_bytes));
         let mut end = data_offset;
         for tensor in &tensors {
-            if tensor.offset_bytes != end {
-                return Err(corrupt(&format!("tensor {:?} does not follow the one before it", tensor.name))
-                    .expected(
-                        format_args!("offset {}", end - data_offset),
-                        tensor.offset_bytes - data_offset,
-                    ));
+            if tensor.offset_bytes < end {
+                return Err(misplaced(tensor, end, data_offset));
             }
-            end = end
+            end = tensor
+                .offset_bytes
                 .checked_add(tensor.len_bytes)
                 .ok_or_else(|| corrupt(&format!("tensor {:?} ends behind the longest file", tensor.name)))?;
         }
         Ok(Self { tensors, metadata: raw.metadata, data_offset })
     }
+
+    /// Errs unless each tensor follows the one before it.
+    fn check_gaps(&self) -> Result<()> {
+        let mut end = self.data_offset;
+        for tensor in &self.tensors {
+            if tensor.offset_bytes != end {
+                return Err(misplaced(tensor, end, self.data_offset));
+            }
+            end = tensor.offset_bytes + tensor.len_bytes;
+        }
+        Ok(())
+    }
+}
+
+fn misplaced(tensor: &Tensor, end: u64, data_offset: u64) -> Error {
+    corrupt(&format!("tensor {:?} does not follow the one before it", tensor.name))
+        .expected(format_args!("offset {}", end - data_offset), tensor.offset_bytes - data_offset)
 }
 
 /// The dtype and shape under which an array stands in a safetensors file, byte for byte as it is in memory: its

@@ -37,7 +37,7 @@ fn checksums_that_were_made_of_what_is_there_prove_nothing() {
     }
     put(&data, &bytes);
     let report = repair(&path);
-    assert!(!report.is_whole() && report.recovered.iter().any(|file| file.is_guess), "{report}");
+    assert!(!report.is_sound() && report.recovered.iter().any(|file| file.is_guess), "{report}");
     assert!(
         report.lost.iter().any(|error| error.place().file.as_deref() == Some(&*data)),
         "{:?}",
@@ -45,7 +45,7 @@ fn checksums_that_were_made_of_what_is_there_prove_nothing() {
     );
     assert_eq!(fs::read(path.join("regrow.parity.json")).unwrap(), index, "the proof stays");
     let report = repair_from(&path, &copy);
-    assert!(report.is_whole(), "{report} {:?} {:?}", report.lost, report.findings);
+    assert!(report.is_sound(), "{report} {:?} {:?}", report.lost, report.findings);
     assert_eq!(loaded(&path), good);
 }
 
@@ -110,14 +110,14 @@ fn files_of_another_checkpoint_are_not_taken_for_its_own() {
     for name in ["a_old.safetensors", "z_old.safetensors"] {
         fs::copy(&theirs, path.join(name)).unwrap();
         let report = repair(&path);
-        assert!(!report.is_whole() && report.recovered.is_empty(), "{report}");
+        assert!(!report.is_sound() && report.recovered.is_empty(), "{report}");
         assert!(!path.join("regrow.json").exists());
         fs::remove_file(path.join(name)).unwrap();
     }
     // Neither is the record of another step.
     let report = repair_from(&path, &other);
-    assert!(!report.is_whole() && !path.join("regrow.json").exists(), "{report}");
-    assert!(repair(&path).is_whole());
+    assert!(!report.is_sound() && !path.join("regrow.json").exists(), "{report}");
+    assert!(repair(&path).is_sound());
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn a_damaged_document_for_which_there_is_a_guess_is_kept_beside_it() {
     bytes[at] ^= 1;
     put(&path.join("regrow.json"), &bytes);
     let report = repair(&path);
-    assert!(report.is_whole(), "{report} {:?}", report.findings);
+    assert!(report.is_sound(), "{report} {:?}", report.findings);
     assert_eq!(fs::read(path.join("regrow.damaged.regrow.json")).unwrap(), bytes);
     assert_sound(&path, &good, "kept");
     // It is nobody's: the checkpoint can be replaced.
@@ -163,7 +163,7 @@ fn each_item_and_each_step_is_healed_from_its_own() {
     }
     let report = repair_from(&run, &copy);
     assert!(
-        report.is_whole() && report.healed.len() == 2,
+        report.is_sound() && report.healed.len() == 2,
         "{report} {:?} {:?}",
         report.lost,
         report.findings
@@ -181,7 +181,7 @@ fn under_a_seal_only_what_was_sealed_comes_back() {
     for name in ["_METADATA", "commit_success.txt"] {
         fs::remove_file(path.join(name)).unwrap();
         let report = repair(&path);
-        assert!(report.is_whole() && report.recovered.len() == 1, "{name}: {report} {:?}", report.findings);
+        assert!(report.is_sound() && report.recovered.len() == 1, "{name}: {report} {:?}", report.findings);
         assert!(files(&path) == before, "{name}");
     }
     // A database has a number of its own each time it is made.
@@ -192,11 +192,11 @@ fn under_a_seal_only_what_was_sealed_comes_back() {
     let before = files(&path);
     fs::remove_file(path.join("manifest.ocdbt")).unwrap();
     let report = repair(&path);
-    assert!(!report.is_whole(), "{report}");
+    assert!(!report.is_sound(), "{report}");
     let after = files(&path);
     assert!(after.iter().all(|(file, bytes)| before.get(file) == Some(bytes)), "nothing else is written");
     let report = repair_from(&path, &copy);
-    assert!(report.is_whole() && files(&path) == before, "{report} {:?}", report.findings);
+    assert!(report.is_sound() && files(&path) == before, "{report} {:?}", report.findings);
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn a_damaged_seal_or_signature_comes_from_a_replica() {
                 assert!(report.recovered.len() == 1 && fs::read(&file).unwrap() == bytes, "{name}: {report}");
                 let report = repair_from(&path, &theirs);
                 assert!(
-                    report.is_whole(),
+                    report.is_sound(),
                     "{name} {side} {at}: {report} {:?} {:?}",
                     report.lost,
                     report.findings
@@ -88,7 +88,7 @@ fn the_seal_of_other_files_is_not_taken() {
     put(&file, &bytes);
     let before = files(&path);
     let report = repair_from(&path, &other);
-    assert!(!report.is_whole() && report.recovered.is_empty(), "{report}");
+    assert!(!report.is_sound() && report.recovered.is_empty(), "{report}");
     assert!(report.lost.iter().any(|error| error.to_string().contains("seal")), "{:?}", report.lost);
     assert!(files(&path) == before);
 }
@@ -116,7 +116,7 @@ fn the_newest_step_is_repaired_where_it_cannot_even_be_opened() {
                 None => repair(&run),
                 Some(_) => regrow::repair(&run, &RepairOptions { step, ..RepairOptions::default() }).unwrap(),
             };
-            assert!(report.is_whole(), "{name} {lost}: {report} {:?} {:?}", report.lost, report.findings);
+            assert!(report.is_sound(), "{name} {lost}: {report} {:?} {:?}", report.lost, report.findings);
             assert!(!report.healed.is_empty(), "{name} {lost}: {report}");
             assert!(files(&run) == before && loaded(&run) == good, "{name} {lost}");
         }

@@ -133,7 +133,7 @@ impl Beside {
         damaged[bytes.len() / 2] ^= 1;
         self.folder(root).store().put(name.as_bytes(), damaged.into()).unwrap();
         let report = told("repair", regrow::repair(self.target(root), &RepairOptions::default()))?;
-        if !report.is_whole() || files(&self.folder(root)).get(name) != Some(bytes) {
+        if !report.is_sound() || files(&self.folder(root)).get(name) != Some(bytes) {
             return Err(format!("a byte is not healed: {report} {:?}", report.lost));
         }
         Ok(())
@@ -151,7 +151,7 @@ impl Beside {
             Work::Parity | Work::Repair => {
                 let check = RepairOptions { check: true, ..RepairOptions::default() };
                 regrow::repair(&target, &check).is_ok_and(|report| {
-                    report.is_whole() && report.healed.is_empty() && !report.is_parity_damaged
+                    report.is_sound() && report.healed.is_empty() && !report.is_parity_damaged
                 })
             }
         })

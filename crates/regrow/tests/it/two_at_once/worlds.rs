@@ -231,7 +231,7 @@ impl Place {
             let check = RepairOptions { check: true, ..RepairOptions::default() };
             let report = told("what a repair would do", repair(&at, &check))?;
             let would_write = !report.healed.is_empty() || !report.recovered.is_empty();
-            if would_write || report.is_parity_damaged || !report.is_whole() {
+            if would_write || report.is_parity_damaged || !report.is_sound() {
                 return Err(format!("a repair would change what is whole: {report:?}"));
             }
         }

@@ -1,0 +1,194 @@
+//! What a repair knows at its end. A checkpoint is whole if something says so of each of its files; that nothing wrong was
+//! found does not say so.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use super::by_checksums::{fits, whole_ones};
+use super::index::Parity;
+use super::proof::Proof;
+use super::recovered::parts_of;
+use super::{RepairOptions, RepairReport};
+use crate::bytes::limits::work_space;
+use crate::engine::seal::files_of;
+use crate::engine::{OpenOptions, open_with};
+use crate::error::Result;
+use crate::location::Location;
+use crate::monitor::Monitor;
+use crate::seal::{Place, Seal};
+use crate::store::{ReadPath, Store};
+
+/// Bytes of two files that are compared at a time.
+const PIECE_LEN_BYTES: u64 = 1 << 20;
+
+/// Whether a checkpoint is what it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Each of its files is what was written: this says so.
+    Whole(ProofBy),
+    /// Nothing wrong was found, and nothing says that all of its files are what was written.
+    NotKnown,
+    /// Something is lost or wrong; of a check: or would be healed.
+    Damaged,
+}
+
+/// What says that files are what was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProofBy {
+    /// A seal, or a signature (whose key was not asked for).
+    Seal,
+    /// The checksums of its parity.
+    Parity,
+    /// The checksums that its layout has of every file.
+    Checksums,
+    /// The other checkpoint, which is the same to the byte.
+    Replica,
+}
+
+impl Verdict {
+    /// In a word: `whole`, `not known`, `damaged`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Whole(_) => "whole",
+            Self::NotKnown => "not known",
+            Self::Damaged => "damaged",
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole(by) => write!(f, "whole, by {}", by.name()),
+            Self::NotKnown => {
+                f.write_str("not known whether it is whole: nothing vouches for all of its files")
+            }
+            Self::Damaged => f.write_str("damaged"),
+        }
+    }
+}
+
+impl ProofBy {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Seal => "its seal or signature",
+            Self::Parity => "its parity",
+            Self::Checksums => "its checksums",
+            Self::Replica => "the other checkpoint, which is the same",
+        }
+    }
+}
+
+/// Judges a checkpoint that has been repaired.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn judge(
+    at: &Location,
+    parity: Option<&Parity>,
+    options: &RepairOptions,
+    report: &RepairReport,
+) -> Result<Verdict> {
+    let would_write = !report.healed.is_empty() || !report.recovered.is_empty() || report.is_parity_damaged;
+    if !report.is_sound() || options.check && would_write {
+        return Ok(Verdict::Damaged);
+    }
+    let Some((store, names)) = files(at)? else { return Ok(Verdict::NotKnown) };
+    let proofs = [
+        (ProofBy::Seal, is_sealed(at, &names)?),
+        (ProofBy::Parity, parity.is_some_and(|parity| is_under_parity(parity, &names, report))),
+    ];
+    if let Some((by, _)) = proofs.into_iter().find(|(_, is_proved)| *is_proved) {
+        return Ok(Verdict::Whole(by));
+    }
+    let is_guess = report.recovered.iter().any(|file| file.is_guess);
+    if !is_guess && has_checksums(at, &*store, &names)? {
+        return Ok(Verdict::Whole(ProofBy::Checksums));
+    }
+    if let Some(from) = &options.from
+        && is_same(at, (&*store, &names), from)?
+    {
+        return Ok(Verdict::Whole(ProofBy::Replica));
+    }
+    Ok(Verdict::NotKnown)
+}
+
+/// The files of a checkpoint; `None` of one that is part of another, or cannot be opened.
+fn files(at: &Location) -> Result<Option<(std::sync::Arc<dyn Store>, Vec<String>)>> {
+    let Ok(opened) = open_with(at, &OpenOptions { ignore_seal: true, ..OpenOptions::default() }) else {
+        return Ok(None);
+    };
+    match files_of(at, &Place::of(at), &opened.description().layout) {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if super::is_out_of_reach(&error) => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Whether a seal or a signature is of all these files, and each is what it says.
+fn is_sealed(at: &Location, names: &[String]) -> Result<bool> {
+    for seal in Proof::of(at)?.into_seals() {
+        let covers = |seal: &Seal| names.iter().all(|name| seal.files.iter().any(|file| file.name == *name));
+        if covers(&seal) && fits(seal, at, &Monitor::new())? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Every block was checked by the parity, or made by it. Not so where the parity was made anew of what is there.
+fn is_under_parity(parity: &Parity, names: &[String], report: &RepairReport) -> bool {
+    let was_remade = !report.recovered.is_empty()
+        || report.notes.iter().any(|note| note == super::by_parity::CHANGED_SINCE);
+    !was_remade && names.iter().all(|name| parity.document.names.contains(name))
+}
+
+/// Whether the layout has a checksum of each file, and each fits.
+fn has_checksums(at: &Location, store: &dyn Store, names: &[String]) -> Result<bool> {
+    let paths: BTreeSet<_> = names.iter().map(|name| store.describe(name.as_bytes())).collect();
+    let whole = whole_ones(&parts_of(at)?, &paths, &Monitor::new())?;
+    Ok(!paths.is_empty() && whole.len() == paths.len())
+}
+
+/// Whether another checkpoint has the same files, to the byte.
+fn is_same(at: &Location, (store, names): (&dyn Store, &[String]), from: &Location) -> Result<bool> {
+    let Some((theirs, their_names)) = files(from)? else { return Ok(false) };
+    let (own_stem, their_stem) = (Place::of(at).stem, Place::of(from).stem);
+    let rest = |name: &String, stem: &str| name.strip_prefix(stem).unwrap_or(name).to_owned();
+    let mut own: Vec<_> = names.iter().map(|name| (rest(name, &own_stem), name)).collect();
+    let mut other: Vec<_> = their_names.iter().map(|name| (rest(name, &their_stem), name)).collect();
+    own.sort_unstable();
+    other.sort_unstable();
+    if own.len() != other.len() || own.is_empty() {
+        return Ok(false);
+    }
+    for ((one, name), (another, their_name)) in own.iter().zip(&other) {
+        if one != another || !is_same_file((store, name), (&*theirs, their_name))? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn is_same_file(one: (&dyn Store, &str), other: (&dyn Store, &str)) -> Result<bool> {
+    let open = |(store, name): (&dyn Store, &str)| store.open(name.as_bytes());
+    let (Some(one), Some(other)) = (open(one)?, open(other)?) else { return Ok(false) };
+    let len_bytes = one.len_bytes();
+    if len_bytes != other.len_bytes() {
+        return Ok(false);
+    }
+    let (mut left, mut right) = (work_space(PIECE_LEN_BYTES)?, work_space(PIECE_LEN_BYTES)?);
+    let mut at = 0;
+    while at < len_bytes {
+        let len = PIECE_LEN_BYTES.min(len_bytes - at) as usize;
+        let (Some(left), Some(right)) = (left.get_mut(..len), right.get_mut(..len)) else { return Ok(false) };
+        one.read(at, left, ReadPath::Cached)?;
+        other.read(at, right, ReadPath::Cached)?;
+        if left != right {
+            return Ok(false);
+        }
+        at += len as u64;
+    }
+    Ok(true)
+}
