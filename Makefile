@@ -162,10 +162,10 @@ report-assets: ## Build the scripts and styles of the page of `regrow report` an
 	npm ci --silent --no-audit --no-fund --no-update-notifier --ignore-scripts
 	node build.mjs
 
-test-orbax-suite: develop ## Orbax' own tests against regrow.orbax (three minutes; fetches Orbax' source distribution); ORBAX_SUITE='...' for options
+test-orbax-suite: develop ## Orbax' own tests against regrow.orbax (three minutes; fetches Orbax' source distribution); ORBAX_SUITE='...' for options, ORBAX_CHECKOUT=/path for the tests of a checkout of Orbax' repository
 	$(SAY) "Orbax' own tests, with regrow.orbax in its place; logs in target/orbax-suite/logs"
-	$(BIN)/python python/tests_orbax_suite/run.py $(ORBAX_SUITE)
-	$(if $(ORBAX_SUITE),,$(BIN)/python python/tests_orbax_suite/v1_suite.py)
+	$(BIN)/python python/tests_orbax_suite/run.py $(if $(ORBAX_CHECKOUT),--checkout $(ORBAX_CHECKOUT)) $(ORBAX_SUITE)
+	$(if $(ORBAX_SUITE)$(ORBAX_CHECKOUT),,$(BIN)/python python/tests_orbax_suite/v1_suite.py)
 
 example-candle: rust-prerequisites ## A model of candle whose tensors are leaves of a checkpoint (builds candle, two minutes)
 	$(SAY) "examples/candle"

@@ -1,93 +1,124 @@
-"""Whether a drop-in has all that the original has, under the same names and with the same signatures."""
+"""Compares the public interfaces of two modules: what a caller of the first may do with the second."""
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import enum
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-
-def names_of(module: ModuleType) -> list[str]:
-    """What a module offers, in public or not: nothing that it has only imported from other packages."""
-    package = module.__name__.split(".")[0]
-
-    def is_its_own(name: str, value: Any) -> bool:
-        if inspect.ismodule(value) or (name.startswith("__") and name != "__version__"):
-            return False
-        home = getattr(value, "__module__", None)
-        # Classes of an extension module have no home.
-        return home is None or home == "builtins" or home.split(".")[0] == package
-
-    return [name for name, value in vars(module).items() if is_its_own(name, value)]
+PLAIN = (bool, int, float, str, bytes, tuple, type(None))
 
 
-def differences(original: ModuleType, ours: ModuleType, exceptions: Mapping[str, str]) -> list[str]:
-    """What a caller of the original would miss, but for the exceptions; and exceptions that are none."""
-    out = []
-    for name in names_of(original):
-        full = f"{original.__name__}.{name}"
-        if name not in vars(ours):
-            found = [f"{full} is missing"]
-        else:
-            found = _object_differences(full, vars(original)[name], vars(ours)[name])
-        if full in exceptions:
-            out += [] if found else [f"{full} is an exception for nothing"]
-        else:
-            out += found
-    return out
+def names_in(module: ModuleType, package: str) -> set[str]:
+    """The public names that a module defines, or imports from its package."""
+    names: set[str] = set()
+    tree = ast.parse(inspect.getsource(module))
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=source, level=level) if level or (source or "").split(".")[0] == package:
+                names |= {each.asname or each.name for each in node.names}
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.Assign(targets=targets):
+                names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return {name for name in names if not name.startswith("_") and hasattr(module, name)}
 
 
-def _object_differences(name: str, theirs: Any, ours: Any) -> list[str]:
-    if inspect.isclass(theirs):
-        if not inspect.isclass(ours):
-            return [f"{name} is no class"]
-        out = _signature_differences(name, theirs, ours)
-        for member, value in vars(theirs).items():
-            if member in ("__new__", "__doc__", "__module__", "__weakref__"):
-                continue
-            if not hasattr(ours, member):
-                out.append(f"{name}.{member} is missing")
-            elif callable(value):
-                out += _signature_differences(f"{name}.{member}", value, getattr(ours, member))
-        return out
-    if callable(theirs):
-        return _signature_differences(name, theirs, ours)
-    if isinstance(theirs, dict):
-        return [f"{name} lacks {key!r}" for key in theirs if key not in ours]
-    return [] if type(theirs) is type(ours) else [f"{name} is of type {type(ours).__name__}"]
+def differences(where: str, theirs: Any, ours: Any) -> Iterator[str]:
+    """What a caller of an object of the original cannot do with ours, a line each."""
+    if isinstance(theirs, type):
+        if not isinstance(ours, type):
+            yield f"{where}: no class"
+            return
+        yield from _of_classes(where, theirs, ours)
+    elif inspect.isroutine(theirs):
+        yield from _of_calls(where, theirs, ours)
 
 
-def _signature_differences(name: str, theirs: Any, ours: Any) -> list[str]:
-    """The same parameters, of which a caller can give the same; ours may have more, by name and with a default."""
+def _of_classes(where: str, theirs: type[Any], ours: type[Any]) -> Iterator[str]:
+    if _is_generic(theirs) and not _is_generic(ours):
+        yield f"{where}[...]"
+    if issubclass(theirs, BaseException):
+        for base in theirs.__mro__:
+            if base.__module__ == "builtins" and not issubclass(ours, base):
+                yield f"{where}: no {base.__name__}"
+        return
+    if issubclass(theirs, enum.Enum):
+        missing = theirs.__members__.keys() - getattr(ours, "__members__", {}).keys()
+        yield from (f"{where}.{name}" for name in sorted(missing))
+        return
+    if _has_signature(theirs):
+        yield from _of_calls(where, theirs, ours)
+    for name in sorted(dir(theirs)):
+        found = inspect.getattr_static(theirs, name)
+        if name.startswith("_") or (getattr(found, "__module__", "") or "").startswith(("builtins", "enum", "abc")):
+            continue
+        if inspect.getattr_static(ours, name, None) is None and name not in _fields(ours):
+            if found is not None or name not in _fields(theirs):
+                yield f"{where}.{name}"
+        elif inspect.isfunction(getattr(theirs, name, None)) or inspect.ismethod(getattr(theirs, name, None)):
+            yield from _of_calls(f"{where}.{name}", getattr(theirs, name), getattr(ours, name))
+
+
+def _fields(cls: type[Any]) -> set[str]:
+    own = {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
+    return own | {name for base in cls.__mro__ for name in inspect.get_annotations(base)}
+
+
+def _is_generic(cls: type[Any]) -> bool:
+    return hasattr(cls, "__class_getitem__") and bool(getattr(cls, "__parameters__", ())) and not issubclass(cls, dict)
+
+
+def _has_signature(cls: type[Any]) -> bool:
+    return not inspect.isabstract(cls) and not getattr(cls, "_is_protocol", False)
+
+
+def _of_calls(where: str, theirs: Any, ours: Any) -> Iterator[str]:
+    """Parameters that ours lacks, that have another default, and that it wants besides."""
+    if not callable(ours):
+        yield f"{where}: cannot be called"
+        return
     try:
-        expected = list(inspect.signature(theirs).parameters.values())
-    except ValueError:
-        return []  # of the interpreter, which says nothing
-    found = list(inspect.signature(ours).parameters.values())
-    if _calls(found[: len(expected)]) != _calls(expected):
-        return [f"{name} takes {inspect.signature(ours)}, not {inspect.signature(theirs)}"]
-    more = [parameter.name for parameter in found[len(expected) :] if not _is_optional(parameter)]
-    out = [f"{name} wants {more}, too"] if more else []
-    for one, other in zip(expected, found, strict=False):
-        # An extension says only that there is a default, by `...`.
-        if one.default is not Ellipsis and one.default != other.default:
-            out.append(f"{name}: the default of {one.name} is {other.default!r}, not {one.default!r}")
-    return out
-
-
-def _calls(parameters: list[inspect.Parameter]) -> list[Any]:
-    by_name = inspect.Parameter.KEYWORD_ONLY
-    # What can only be given by position has no name that counts.
-    only_placed = inspect.Parameter.POSITIONAL_ONLY
-    return [
-        (
-            None if parameter.name == "self" or parameter.kind is only_placed else parameter.name,
-            parameter.kind is by_name,
-        )
-        for parameter in parameters
-    ]
-
-
-def _is_optional(parameter: inspect.Parameter) -> bool:
-    return parameter.kind is inspect.Parameter.KEYWORD_ONLY and parameter.default is not inspect.Parameter.empty
+        wanted, found = inspect.signature(theirs).parameters, inspect.signature(ours).parameters
+    except (TypeError, ValueError):
+        return
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    if wanted and all(parameter.kind in variable for parameter in wanted.values()):
+        return  # A wrapper, or a protocol: nothing is known of it.
+    kinds = {parameter.kind for parameter in found.values()}
+    found = {name: parameter for name, parameter in found.items() if parameter.kind not in variable}
+    takes_any = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD} <= kinds
+    named = inspect.Parameter.VAR_KEYWORD in kinds
+    for at, (name, parameter) in enumerate(wanted.items()):
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            if parameter.kind not in kinds:
+                yield f"{where}({'*' * (1 + (parameter.kind is parameter.VAR_KEYWORD))}{name})"
+            continue
+        if name not in found:
+            if parameter.kind is parameter.POSITIONAL_ONLY or name.startswith("_"):
+                if len(found) <= at and not takes_any:
+                    yield f"{where}({name})"
+            elif not named:
+                yield f"{where}({name})"
+            continue
+        own = found[name]
+        has_default = parameter.default is not parameter.empty
+        are_plain = isinstance(parameter.default, PLAIN) and isinstance(own.default, PLAIN)
+        if has_default and own.default is own.empty:
+            yield f"{where}({name}): no default"
+        elif has_default and are_plain and own.default != parameter.default:
+            yield f"{where}({name}={own.default!r}): {parameter.default!r}"
+        is_elsewhere = own.kind is own.KEYWORD_ONLY or list(found).index(name) != at
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and is_elsewhere:
+            yield f"{where}({name}): not at position {at}"
+    if takes_any or any(each.kind is each.POSITIONAL_ONLY or each.name.startswith("_") for each in wanted.values()):
+        return
+    for name, parameter in found.items():
+        if name not in wanted and parameter.default is parameter.empty:
+            yield f"{where}({name}): is wanted"

@@ -28,14 +28,7 @@ SUITE = Path(os.environ["ORBAX_SUITE"])
 """Where the runner has put the tests, and the source of their helpers below ``helpers/``."""
 ORIGINAL = os.environ.get("ORBAX_SUITE_ORIGINAL") == "1"
 
-HELPERS = {
-    "orbax.checkpoint.test_utils",
-    "orbax.checkpoint._src.checkpointers.checkpointer_test_utils",
-    "orbax.checkpoint._src.handlers.pytree_checkpoint_handler_test_utils",
-    "orbax.checkpoint._src.handlers.standard_checkpoint_handler_test_utils",
-    "orbax.checkpoint._src.testing.multiprocess_test",
-    "orbax.checkpoint._src.testing.test_tree_utils",
-}
+HELPERS = {file.stem for file in (SUITE / "helpers").glob("*.py")}
 
 
 class Helpers(importlib.abc.MetaPathFinder):
@@ -91,6 +84,9 @@ def put_in_place() -> None:
         lend(original)
     testing = sys.modules["orbax.checkpoint._src.testing"] = ModuleType("orbax.checkpoint._src.testing")
     testing.__path__ = []
+    for name in sorted({helper.rpartition(".")[0] for helper in HELPERS if ".testing." in helper} - {testing.__name__}):
+        made = sys.modules[name] = ModuleType(name)
+        made.__path__ = []
     sys.meta_path.insert(0, Helpers({} if ORIGINAL else original))
     sys.modules["orbax.checkpoint"].test_utils = importlib.import_module("orbax.checkpoint.test_utils")
 

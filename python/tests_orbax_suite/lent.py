@@ -18,7 +18,16 @@ LENT = {
         "_get_tmp_directory",
     ),
     "orbax.checkpoint._src.handlers.pytree_checkpoint_handler": ("ParamInfo",),
-    "orbax.checkpoint._src.metadata.tree": ("ValueMetadataEntry", "serialize_tree"),
+    "orbax.checkpoint._src.metadata.tree": (
+        "InternalTreeMetadata",
+        "KeyMetadataEntry",
+        "KeyPathMetadata",
+        "KeyType",
+        "NestedKeyMetadataEntry",
+        "TreeMetadataEntry",
+        "ValueMetadataEntry",
+        "serialize_tree",
+    ),
     "orbax.checkpoint._src.serialization.type_handler_registry": ("_DEFAULT_TYPE_HANDLERS",),
 }
 """By module."""
@@ -28,5 +37,5 @@ def lend(original: Mapping[str, ModuleType]) -> None:
     """Puts these names of the original where the helpers look for them, unless there are such names."""
     for name, lent in LENT.items():
         for attribute in lent:
-            if attribute not in vars(sys.modules[name]):
+            if attribute not in vars(sys.modules[name]) and hasattr(original[name], attribute):
                 setattr(sys.modules[name], attribute, getattr(original[name], attribute))

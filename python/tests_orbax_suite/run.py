@@ -3,6 +3,7 @@
     python run.py                    all of them
     python run.py --original         the same against the original: what fails there is no judge
     python run.py --only json        files whose name has this in it
+    python run.py --checkout PATH    those of a checkout of Orbax' repository: a table, and no comparison
 
 The newest source distribution of Orbax that has its tests is fetched from the package registry, and the base classes
 of tests from the Orbax that is installed. Nothing of them is part of this repository. A failure that is not expected,
@@ -71,6 +72,57 @@ def pip(*arguments: str) -> None:
     )
 
 
+HELPERS_OF_CHECKOUT = (
+    "test_utils",
+    "_src/checkpointers/checkpointer_test_utils",
+    "_src/handlers/pytree_checkpoint_handler_test_utils",
+    "_src/handlers/standard_checkpoint_handler_test_utils",
+    "_src/testing/multiprocess_test",
+    "_src/testing/oss/multiprocess_test",
+    "_src/testing/test_tree_utils",
+)
+OF_CHECKOUT = (
+    "checkpoint_manager_test",
+    "checkpoint_manager_options_test",
+    "checkpoint_utils_test",
+    "single_host_test",
+    "transform_utils_test",
+    "_src/checkpoint_managers/preservation_policy_test",
+    "_src/checkpointers/async_checkpointer_test",
+    "_src/checkpointers/checkpointer_test",
+    "_src/handlers/array_checkpoint_handler_test",
+    "_src/handlers/composite_checkpoint_handler_test",
+    "_src/handlers/handler_registration_test",
+    "_src/handlers/json_checkpoint_handler_test",
+    "_src/handlers/pytree_checkpoint_handler_test",
+    "_src/handlers/random_key_checkpoint_handler_test",
+    "_src/handlers/standard_checkpoint_handler_test",
+    "_src/metadata/tree_test",
+    "_src/path/format_utils_test",
+    "_src/path/step_test",
+    "_src/tree/parts_of_test",
+    "_src/tree/structure_utils_test",
+    "_src/tree/utils_test",
+)
+"""The files of a checkout whose tests are of what callers see."""
+
+
+def lay_out_checkout(source: Path, only: str) -> Path:
+    """As `lay_out`, of a checkout."""
+    suite = WORK / "suite"
+    shutil.rmtree(suite, ignore_errors=True)
+    (suite / "helpers").mkdir(parents=True)
+    for name in HELPERS_OF_CHECKOUT:
+        if (source / f"{name}.py").exists():
+            module = ".".join(("orbax", "checkpoint", *name.split("/")))
+            shutil.copyfile(source / f"{name}.py", suite / "helpers" / f"{module}.py")
+    for name in OF_CHECKOUT:
+        flat = "__".join(f"{name}.py".split("/"))
+        if only in flat:
+            shutil.copyfile(source / f"{name}.py", suite / flat)
+    return suite
+
+
 def lay_out(source: Path, left_out: set[str], only: str) -> Path:
     """One flat folder of tests, with the source of their helpers beside them."""
     suite = WORK / "suite"
@@ -109,7 +161,9 @@ def run_file(file: Path, original: bool, temporary: Path) -> list[tuple[str, str
         "ORBAX_SUITE": str(file.parent),
         "ORBAX_SUITE_OUTCOMES": str(outcomes),
         "ORBAX_SUITE_ORIGINAL": "1" if original else "",
-        "PYTHONPATH": os.pathsep.join([str(HERE), str(WORK / "packages")]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(HERE), str(WORK / "packages"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
         "TEST_TMPDIR": str(temporary),
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
@@ -135,13 +189,18 @@ def main() -> None:
     """Runs the tests, prints a table, and ends with an error where something was not expected."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--original", action="store_true", help="against the original")
+    parser.add_argument("--checkout", type=Path, help="a checkout of Orbax' repository, whose tests are run")
     parser.add_argument("--only", default="", help="files whose name has this in it")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
     told = tomllib.loads((HERE / "expected.toml").read_text())
     WORK.mkdir(parents=True, exist_ok=True)
     (WORK / "logs").mkdir(exist_ok=True)
-    suite = lay_out(fetch(), set(told["left_out"]), options.only)
+    source = fetch()
+    if options.checkout is None:
+        suite = lay_out(source, set(told["left_out"]), options.only)
+    else:
+        suite = lay_out_checkout(options.checkout / "checkpoint" / "orbax" / "checkpoint", options.only)
     outcomes = run(suite, options.original, options.processes)
     expected: dict[str, str] = {
         f"{group['file']}::{test}": group["kind"]
@@ -161,7 +220,7 @@ def main() -> None:
     print("  ".join(["all".ljust(64), *(str(total[kind]).rjust(len(kind)) for kind in kinds)]))
     failed = sorted(name for name, outcome in outcomes.items() if outcome == "failed")
     (WORK / "failed.txt").write_text("\n".join(failed))
-    if options.original:
+    if options.original or options.checkout is not None:
         return
     wrong = [f"fails: {name}" for name in failed if name not in expected]
     wrong += [f"passes, and is expected to fail: {name}" for name in expected if outcomes.get(name) == "passed"]

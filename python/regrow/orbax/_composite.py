@@ -307,6 +307,13 @@ class CompositeCheckpointHandler(CheckpointHandler):
             handlers.setdefault(name, handler.typestr() if hasattr(handler, "typestr") else None)
         return dataclasses.replace(found, item_handlers=handlers, item_metadata=metadata.CompositeMetadata(items))
 
+    def metadata_from_temporary_paths(self, directory: Any) -> Any:
+        """What is known of a checkpoint that is being written, without its items."""
+        path = as_path(directory)
+        if not path.exists():
+            raise FileNotFoundError(f"Directory does not exist: {path}")
+        return dataclasses.replace(metadata.read_step_metadata(path), item_handlers=self._typestrs(path))
+
     def _typestrs(self, path: Any) -> dict[str, Any]:
         told = metadata.read_step_metadata(path).item_handlers
         return dict(told) if isinstance(told, dict) else {}

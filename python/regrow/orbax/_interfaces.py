@@ -51,6 +51,10 @@ class Future:
         """Waits for it, and raises what went wrong."""
         raise NotImplementedError
 
+    def cancel(self) -> bool | None:
+        """Asks it to end early; what cannot do that goes on."""
+        return None
+
 
 class NoopFuture(Future):
     """Ended before it began."""
@@ -107,6 +111,11 @@ class ChainedFuture(Future):
         for future in self._futures:
             future.result(timeout)
         self._callback()
+
+    def cancel(self) -> None:
+        """Asks all of them to end early."""
+        for future in self._futures:
+            future.cancel()
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:

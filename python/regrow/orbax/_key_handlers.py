@@ -21,26 +21,26 @@ class BaseRandomKeyCheckpointHandler(AsyncCheckpointHandler):
         self._about_name = f"{key_name}_metadata"
         self._items = CompositeCheckpointHandler()
 
-    def split(self, args: Any) -> tuple[Any, dict[str, Any]]:
-        """Arguments that save the key, and what is known of it.
+    def checkpoint_save_args(self, args: Any) -> tuple[Any, Any]:
+        """Arguments that save the key, and those that save what is known of it as JSON.
 
         Raises:
             TypeError: for what is no key.
         """
         raise NotImplementedError
 
-    def restore_args(self, args: Any) -> Any:
+    def checkpoint_restore_args(self, args: Any) -> Any:
         """Arguments that restore the key."""
         raise NotImplementedError
 
-    def join(self, stored: Any, about: dict[str, Any]) -> Any:
+    def post_restore(self, item: Any, metadata: dict[str, Any]) -> Any:
         """The key, from what is stored."""
         raise NotImplementedError
 
     def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:
         """Saves a key into a folder that is there."""
-        key, about = self.split(next(iter((*args, *kwargs.values())), None))
-        items = {self._key_name: key, self._about_name: _other_handlers.JsonSaveArgs(about)}
+        key, about = self.checkpoint_save_args(next(iter((*args, *kwargs.values())), None))
+        items = {self._key_name: key, self._about_name: about}
         self._items.save(directory, args=CompositeArgs(**items))
 
     async def async_save(self, directory: Any, *args: Any, **kwargs: Any) -> list[Any]:
@@ -50,9 +50,10 @@ class BaseRandomKeyCheckpointHandler(AsyncCheckpointHandler):
 
     def restore(self, directory: Any, args: Any = None) -> Any:
         """Restores the key."""
-        items = {self._key_name: self.restore_args(args), self._about_name: _other_handlers.JsonRestoreArgs()}
+        key = self.checkpoint_restore_args(args)
+        items = {self._key_name: key, self._about_name: _other_handlers.JsonRestoreArgs()}
         found = self._items.restore(directory, args=CompositeArgs(**items))
-        return self.join(found[self._key_name], found[self._about_name])
+        return self.post_restore(found[self._key_name], found[self._about_name])
 
 
 class JaxRandomKeyCheckpointHandler(BaseRandomKeyCheckpointHandler):
@@ -61,7 +62,7 @@ class JaxRandomKeyCheckpointHandler(BaseRandomKeyCheckpointHandler):
     def __init__(self, key_name: str | None = None) -> None:
         super().__init__(key_name or "jax_random_key")
 
-    def split(self, args: Any) -> tuple[Any, dict[str, Any]]:
+    def checkpoint_save_args(self, args: Any) -> tuple[Any, Any]:
         """As `BaseRandomKeyCheckpointHandler`."""
         key = args.item
         if not isinstance(key, jax.Array):
@@ -71,15 +72,15 @@ class JaxRandomKeyCheckpointHandler(BaseRandomKeyCheckpointHandler):
             # Orbax does not note the implementation, and restores the default one.
             about["impl"] = str(jax.random.key_impl(key))
             key = jax.random.key_data(key)
-        return _other_handlers.ArraySaveArgs(key, args.save_args), about
+        return _other_handlers.ArraySaveArgs(key, args.save_args), _other_handlers.JsonSaveArgs(about)
 
-    def restore_args(self, args: Any) -> Any:
+    def checkpoint_restore_args(self, args: Any) -> Any:
         """As `BaseRandomKeyCheckpointHandler`."""
         return _other_handlers.ArrayRestoreArgs(restore_args=getattr(args, "restore_args", None))
 
-    def join(self, stored: Any, about: dict[str, Any]) -> Any:
+    def post_restore(self, item: Any, metadata: dict[str, Any]) -> Any:
         """As `BaseRandomKeyCheckpointHandler`."""
-        return jax.random.wrap_key_data(stored, impl=about.get("impl")) if about["typed"] else stored
+        return jax.random.wrap_key_data(item, impl=metadata.get("impl")) if metadata["typed"] else item
 
     @classmethod
     def typestr(cls) -> str:
@@ -93,19 +94,20 @@ class NumpyRandomKeyCheckpointHandler(BaseRandomKeyCheckpointHandler):
     def __init__(self, key_name: str | None = None) -> None:
         super().__init__(key_name or "np_random_key")
 
-    def split(self, args: Any) -> tuple[Any, dict[str, Any]]:
+    def checkpoint_save_args(self, args: Any) -> tuple[Any, Any]:
         """As `BaseRandomKeyCheckpointHandler`."""
         if not isinstance(args.item, (tuple, dict)):
             raise TypeError(f"Unsupported type: {type(args.item)}.")
-        return _standard_handlers.PyTreeSaveArgs(args.item), {"legacy": isinstance(args.item, tuple)}
+        about = {"legacy": isinstance(args.item, tuple)}
+        return _standard_handlers.PyTreeSaveArgs(args.item), _other_handlers.JsonSaveArgs(about)
 
-    def restore_args(self, args: Any) -> Any:
+    def checkpoint_restore_args(self, args: Any) -> Any:
         """As `BaseRandomKeyCheckpointHandler`."""
         return _standard_handlers.PyTreeRestoreArgs()
 
-    def join(self, stored: Any, about: dict[str, Any]) -> Any:
+    def post_restore(self, item: Any, metadata: dict[str, Any]) -> Any:
         """As `BaseRandomKeyCheckpointHandler`."""
-        return tuple(stored) if about["legacy"] else stored
+        return tuple(item) if metadata["legacy"] else item
 
     @classmethod
     def typestr(cls) -> str:

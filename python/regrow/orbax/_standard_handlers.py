@@ -225,6 +225,16 @@ def restore_pytree(directory: Any, args: Any, registry: Any = None) -> Any:
 class BasePyTreeCheckpointHandler(PyTreeCheckpointHandler):
     """As `PyTreeCheckpointHandler`, with arguments of its own."""
 
+    def restore(self, directory: Any, args: Any = None) -> Any:  # type: ignore[override]
+        """Restores a pytree; see `BasePyTreeRestoreArgs`."""
+        return restore_pytree(directory, BasePyTreeRestoreArgs() if args is None else args, self._registry)
+
+    def get_param_names(self, item: Any) -> Any:
+        """The names under which leaves are stored."""
+        from .tree import get_param_names
+
+        return get_param_names(item)
+
     def __init__(
         self,
         *,

@@ -37,8 +37,8 @@ __all__ = [
 class PolicyCheckpointInfo:
     """A step, as policies see it."""
 
-    step: int
-    time: datetime.datetime
+    step: int = 0
+    time: datetime.datetime = dataclasses.field(default_factory=lambda: datetime.datetime.now(tz=datetime.UTC))
     metrics: Any = None
 
     def __str__(self) -> str:

@@ -100,6 +100,8 @@ def wait_for_new_checkpoint(
     step_format_fixed_length: int | None = None,
     step_name_format: Any = None,
     snapshot_dir: Any = None,
+    set_immutable: bool | None = None,
+    ignore_snapshot_errors: bool = True,
 ) -> Iterator[int]:
     """Waits for a step of `until_step` or later: ``with`` gives its number, or -1 after the time-out."""
     form = step_name_format or _names(step_prefix, step_format_fixed_length)
@@ -142,6 +144,8 @@ def checkpoints_iterator(
     step_format_fixed_length: int | None = None,
     step_name_format: Any = None,
     snapshot_dir: Any = None,
+    set_immutable: bool | None = None,
+    ignore_snapshot_errors: bool = True,
 ) -> Iterator[int]:
     """Yields the newest step again and again, as soon as there is a newer one; ends after the time-out.
 

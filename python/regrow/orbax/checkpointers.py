@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,12 +19,32 @@ from ._standard_handlers import (
 )
 from .checkpoint_args import get_registered_args_cls, has_registered_args, is_args
 from .options import AsyncOptions, MultiprocessingOptions, timeout_of
+from .path import atomicity
 
 __all__ = ["AbstractCheckpointer", "AsyncCheckpointer", "Checkpointer", "PyTreeCheckpointer", "StandardCheckpointer"]
 
 
-class AbstractCheckpointer:
+class AbstractCheckpointer(abc.ABC):
     """What all checkpointers are."""
+
+    @abc.abstractmethod
+    def save(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
+        """Saves."""
+
+    @abc.abstractmethod
+    def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
+        """Restores."""
+
+    def metadata(self, directory: Any) -> Any:
+        """What is known of a checkpoint."""
+        raise NotImplementedError
+
+    def structure(self, directory: Any) -> Any:
+        """The structure of a pytree."""
+        raise NotImplementedError
+
+    def close(self) -> None:  # noqa: B027
+        """Lets go of what is held."""
 
 
 def call_of(handler: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, for_save: bool) -> _saving.Call:
@@ -55,12 +76,24 @@ class Checkpointer(AbstractCheckpointer):
         self._handler = handler
         self._permission_mode = getattr(file_options, "path_permission_mode", None)
         self._timeout: int | None = None
+        self._temporary_path_class = temporary_path_class
         self._is_closed = False
 
     @property
     def handler(self) -> Any:
         """The handler."""
         return self._handler
+
+    def get_temporary_path(self, directory: Any) -> atomicity.TemporaryPath:
+        """Where Orbax would write such a checkpoint first; the engine's saves have places of their own."""
+        return (self._temporary_path_class or atomicity.AtomicRenameTemporaryPath).from_final(as_path(directory))
+
+    async def create_temporary_path(self, temporary_path: Any) -> None:
+        """Makes that folder."""
+        await temporary_path.create()
+
+    def synchronize_next_awaitable_signal_operation_id(self) -> None:
+        """Nothing: the engine's saves have no such numbers."""
 
     def save(
         self,

@@ -20,7 +20,7 @@ __all__ = [
 class AbstractLogger:
     """Something that takes one record."""
 
-    def log_entry(self, entry: Any) -> None:
+    def log_entry(self, msg: Any, *args: Any, **kwargs: Any) -> None:
         """Takes a record."""
         raise NotImplementedError
 
@@ -28,9 +28,9 @@ class AbstractLogger:
 class StandardLogger(AbstractLogger):
     """Records go to Python's logging."""
 
-    def log_entry(self, entry: Any) -> None:
+    def log_entry(self, msg: Any, *args: Any, **kwargs: Any) -> None:
         """Takes a record."""
-        _logging.getLogger("regrow.orbax").info(str(entry))
+        _logging.getLogger("regrow.orbax").info(str(msg), *args, **kwargs)
 
 
 class CompositeLogger(AbstractLogger):
@@ -39,10 +39,10 @@ class CompositeLogger(AbstractLogger):
     def __init__(self, *loggers: AbstractLogger) -> None:
         self._loggers = loggers
 
-    def log_entry(self, entry: Any) -> None:
+    def log_entry(self, entry: Any, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
         """Takes a record."""
         for logger in self._loggers:
-            logger.log_entry(entry)
+            logger.log_entry(entry, *args, **kwargs)
 
 
 @dataclasses.dataclass

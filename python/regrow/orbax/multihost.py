@@ -70,7 +70,7 @@ def sync_global_processes(
     timeout: int | None = None,
     processes: Any = None,
     barrier_sync_fn: Any = None,
-    record_event_name: str = "",
+    record_event_name: str = "/jax/checkpoint/sync_global_devices_duration_sec",
 ) -> None:
     """Waits for all processes."""
     from ._saving import barrier

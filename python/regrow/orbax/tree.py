@@ -56,15 +56,15 @@ PyTreeOf: TypeAlias = Any | _T
 KeyPath = tuple[str, ...]
 
 
-def is_empty_node(value: Any) -> bool:
+def is_empty_node(x: Any) -> bool:
     """Whether it is `None` or a container without children."""
-    if value is None:
+    if x is None:
         return True
-    if type(value) in _NO_NODES:
+    if type(x) in _NO_NODES:
         return False
-    if _is_container(type(value)):
-        return len(value) == 0
-    found = jax.tree_util.default_registry.flatten_one_level(value)
+    if _is_container(type(x)):
+        return len(x) == 0
+    found = jax.tree_util.default_registry.flatten_one_level(x)
     return found is not None and not list(found[0])
 
 
@@ -83,9 +83,9 @@ def _is_container(cls: type[Any]) -> bool:
 _CONTAINERS: WeakKeyDictionary[type[Any], bool] = WeakKeyDictionary()
 
 
-def is_empty_or_leaf(value: Any) -> bool:
+def is_empty_or_leaf(x: Any) -> bool:
     """Whether it is an empty node, or no container."""
-    return is_empty_node(value) or jax.tree_util.treedef_is_leaf(jax.tree_util.tree_structure(value))
+    return is_empty_node(x) or jax.tree_util.treedef_is_leaf(jax.tree_util.tree_structure(x))
 
 
 def get_key_name(key: Any) -> int | str:

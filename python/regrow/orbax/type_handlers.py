@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ._errors import refusing
@@ -27,7 +28,7 @@ from ._type_registry import (
     register_type_handler,
     supported_types,
 )
-from .tree import is_empty_node as is_supported_empty_value
+from .metadata import PYTREE_METADATA_OPTIONS, PyTreeMetadataOptions
 
 __all__ = [
     "GLOBAL_TYPE_HANDLER_REGISTRY",
@@ -80,3 +81,12 @@ def is_supported_type(value: Any, pytree_metadata_options: Any = None) -> bool:
 def is_ocdbt_checkpoint(path: Any) -> bool:
     """Whether the arrays are in a database."""
     return bool((as_path(path) / "manifest.ocdbt").exists())
+
+
+def is_supported_empty_value(
+    value: Any, pytree_metadata_options: PyTreeMetadataOptions = PYTREE_METADATA_OPTIONS
+) -> bool:
+    """Whether it is an empty value that needs no handler: named tuples only where the options keep them as such."""
+    if isinstance(value, tuple) and hasattr(type(value), "_fields"):
+        return pytree_metadata_options.support_rich_types and not value
+    return value is None or (isinstance(value, (list, tuple, Mapping)) and not value)

@@ -110,9 +110,9 @@ def all_leaves_are_placeholders(tree: Any) -> bool:
     return all(leaf_is_placeholder(leaf) for leaf in jax.tree.leaves(tree))
 
 
-def is_scalar(value: Any) -> bool:
+def is_scalar(x: Any) -> bool:
     """Whether it is a number."""
-    return isinstance(value, (int, float, np.number))
+    return isinstance(x, (int, float, np.number))
 
 
 def is_gcs_path(path: Any) -> bool:

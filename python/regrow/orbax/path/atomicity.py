@@ -76,6 +76,28 @@ class TemporaryPath(abc.ABC):
     def from_temporary(cls, temporary_path: Any, **options: Any) -> Self:
         """Of a folder that is being written."""
 
+    @classmethod
+    async def validate(cls, temporary_path: Any) -> None:
+        """Errs unless it is a folder that is being written.
+
+        Raises:
+            ValidationError: if it is another one, or none.
+        """
+        path = as_path(temporary_path)
+        if TMP_DIR_SUFFIX not in path.name or not path.is_dir():
+            raise ValidationError(f"Expected {path} to be a directory with {TMP_DIR_SUFFIX} in its name.")
+
+    @classmethod
+    async def validate_final(cls, final_path: Any) -> None:
+        """Errs unless it is a folder that was committed.
+
+        Raises:
+            ValidationError: if it is another one, or none.
+        """
+        path = as_path(final_path)
+        if TMP_DIR_SUFFIX in path.name or not path.is_dir():
+            raise ValidationError(f"Expected {path} to be a directory without {TMP_DIR_SUFFIX} in its name.")
+
     def get(self) -> Any:
         """The folder that is being written."""
         return self._tmp_path

@@ -7,7 +7,7 @@ import datetime
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from .._metadata_store import metadata_store, step_metadata_file_path
 from .._paths import TMP_DIR_SUFFIX, as_path, is_finalized, is_temporary
@@ -80,7 +80,10 @@ class Metadata:
         return found
 
 
-class NameFormat:
+MetadataT = TypeVar("MetadataT", bound="Metadata")
+
+
+class NameFormat(Generic[MetadataT]):
     """How the folder of a step is called. Subclass it for names of your own."""
 
     def build_name(self, step: int) -> str:
@@ -104,7 +107,7 @@ class NameFormat:
 
 
 @dataclasses.dataclass(frozen=True)
-class StandardNameFormat(NameFormat):
+class StandardNameFormat(NameFormat[Any]):
     """``[<prefix>_]<number>``, the number padded with zeros where a width is given."""
 
     step_prefix: str | None = None
@@ -147,9 +150,9 @@ class StandardNameFormat(NameFormat):
 
 
 @dataclasses.dataclass(frozen=True)
-class _CompositeNameFormat(NameFormat):
-    write: NameFormat
-    read: tuple[NameFormat, ...]
+class _CompositeNameFormat(NameFormat[Any]):
+    write: NameFormat[Any]
+    read: tuple[NameFormat[Any], ...]
 
     def build_name(self, step: int) -> str:
         return self.write.build_name(step)
@@ -170,12 +173,14 @@ def standard_name_format(
     single_host_load_and_broadcast: bool = False,
     temporary_path_cls: Any = None,
     atomicity_options: Any = None,
-) -> NameFormat:
+) -> NameFormat[Any]:
     """``[<prefix>_]<number>``."""
     return StandardNameFormat(step_prefix, step_format_fixed_length, single_host_load_and_broadcast)
 
 
-def composite_name_format(write_name_format: NameFormat, read_name_formats: Sequence[NameFormat]) -> NameFormat:
+def composite_name_format(
+    write_name_format: NameFormat[Any], read_name_formats: Sequence[NameFormat[Any]]
+) -> NameFormat[Any]:
     """Several names that are read, of which one is written.
 
     Raises:
@@ -210,12 +215,14 @@ def step_prefix_with_underscore(step_prefix: str | None) -> str:
     return "" if step_prefix is None else f"{step_prefix}_"
 
 
-def build_step_path(base_path: Any, name_format: NameFormat, step: int) -> Any:
+def build_step_path(base_path: Any, name_format: NameFormat[Any], step: int) -> Any:
     """The path of a step, there or not."""
     return as_path(base_path) / name_format.build_name(step)
 
 
-def find_step_path(base_path: Any, name_format: NameFormat, *, step: int, include_uncommitted: bool = False) -> Any:
+def find_step_path(
+    base_path: Any, name_format: NameFormat[Any], *, step: int, include_uncommitted: bool = False
+) -> Any:
     """The path of a step that is there; with `include_uncommitted` also of one that is being saved.
 
     Raises:
@@ -229,7 +236,7 @@ def find_step_path(base_path: Any, name_format: NameFormat, *, step: int, includ
     return name_format.find_step(base_path, step).path
 
 
-def maybe_find_step_metadata(base_path: Any, name_format: NameFormat, *, step: int) -> Metadata | None:
+def maybe_find_step_metadata(base_path: Any, name_format: NameFormat[Any], *, step: int) -> Metadata | None:
     """A step, if it is there."""
     try:
         return name_format.find_step(base_path, step)
@@ -242,12 +249,12 @@ def build_step_metadatas(step_paths: Iterable[Any], build_metadata: Callable[[An
     return (found for path in step_paths if (found := build_metadata(path)) is not None)
 
 
-def latest_step_metadata(root_path: Any, name_format: NameFormat) -> Metadata | None:
+def latest_step_metadata(root_path: Any, name_format: NameFormat[Any]) -> Metadata | None:
     """The step with the highest number; `None` if there is none."""
     return max(name_format.find_all(root_path), key=lambda found: found.step, default=None)
 
 
-def step_metadata_of_checkpoint_path(checkpoint_path: Any, name_format: NameFormat) -> Metadata:
+def step_metadata_of_checkpoint_path(checkpoint_path: Any, name_format: NameFormat[Any]) -> Metadata:
     """The step that a path is of.
 
     Raises:
@@ -269,7 +276,7 @@ def get_save_directory(
     step_prefix: str | None = None,
     override_directory: Any = None,
     step_format_fixed_length: int | None = None,
-    step_name_format: NameFormat | None = None,
+    step_name_format: NameFormat[Any] | None = None,
 ) -> Any:
     """Where a step, or an item of it, is saved."""
     if directory is None:
@@ -333,12 +340,12 @@ def tmp_checkpoints(checkpoint_dir: Any) -> list[str]:
     return [path.get().name for path in all_temporary_paths(checkpoint_dir)]
 
 
-def is_standard_name_format(name_format: NameFormat) -> bool:
+def is_standard_name_format(name_format: NameFormat[Any]) -> bool:
     """Whether it is that of `standard_name_format`."""
     return isinstance(name_format, StandardNameFormat)
 
 
-def single_host_load_and_broadcast_name_format(name_format: NameFormat) -> NameFormat:
+def single_host_load_and_broadcast_name_format(name_format: NameFormat[Any]) -> NameFormat[Any]:
     """The same names, with the list of steps read by one process.
 
     Raises:

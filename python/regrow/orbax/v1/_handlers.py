@@ -45,6 +45,23 @@ class PyTreeHandler(CheckpointableHandler[Any, Any]):
             raise not_covered("PyTreeHandler(partial_save_mode=True)", "use partial.save and partial.finalize")
         self._context = context or current()
 
+    def validate_leaves_handleable(self, checkpointable: Any) -> None:
+        """Errs with a leaf that cannot be saved.
+
+        Raises:
+            ValueError: that names it.
+        """
+        _pytrees.check_leaves(checkpointable)
+
+    def validate_abstract_leaves_handleable(self, abstract_checkpointable: Any) -> None:
+        """Errs with a leaf that stands for nothing that can be loaded.
+
+        Raises:
+            TypeError: that names its type.
+        """
+        for leaf in jax.tree_util.tree_leaves(abstract_checkpointable):
+            _pytrees.restore_args(leaf, True)
+
     async def save(self, directory: Any, checkpointable: Any) -> Awaitable[None]:
         """Writes all of it before it returns: what has the engine's saver in the background calls that itself."""
         _pytrees.check_leaves(checkpointable)

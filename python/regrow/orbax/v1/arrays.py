@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 Shape: TypeAlias = tuple[int, ...]
-DType: TypeAlias = np.dtype[Any]
+DType = np.dtype
 Scalar: TypeAlias = int | float | np.number[Any] | bytes | bool
 AbstractScalar: TypeAlias = Scalar
 

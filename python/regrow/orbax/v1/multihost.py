@@ -30,7 +30,7 @@ async def sync_global_processes(
     operation_id: str,
     timeout: int | None = None,
     processes: Collection[int] | None = None,
-    record_event_name: str = "",
+    record_event_name: str = "/jax/checkpoint/sync_global_devices_duration_sec",
 ) -> None:
     """Waits for all processes at a barrier of this name.
 

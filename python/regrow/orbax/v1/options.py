@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any, Protocol
 
+from .. import options as v0_options
 from ..options import AtomicityMode
 from . import _registration
 from .path import Path
@@ -67,6 +68,14 @@ class AsyncOptions(Options):
     post_finalization_callback: Callable[[], None] | None = None
     create_directories_asynchronously: bool = True
 
+    def v0(self) -> Any:
+        """The same of v0."""
+        return v0_options.AsyncOptions(
+            timeout_secs=self.timeout_secs,
+            post_finalization_callback=self.post_finalization_callback,
+            create_directories_asynchronously=self.create_directories_asynchronously,
+        )
+
 
 @dataclasses.dataclass(kw_only=True)
 class AtomicityOptions(Options):
@@ -74,6 +83,13 @@ class AtomicityOptions(Options):
 
     mode: AtomicityMode = AtomicityMode.AUTO
     allow_legacy_atomic_rename: bool = False
+
+    def v0(self) -> Any:
+        """The same of v0."""
+        return v0_options.AtomicityOptions(
+            mode=self.mode,
+            allow_legacy_atomic_rename=self.allow_legacy_atomic_rename,
+        )
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -84,6 +100,14 @@ class MultiprocessingOptions(Options):
     active_processes: set[int] | None = None
     barrier_sync_key_prefix: str | None = None
 
+    def v0(self) -> Any:
+        """The same of v0."""
+        return v0_options.MultiprocessingOptions(
+            primary_host=self.primary_host,
+            active_processes=self.active_processes,
+            barrier_sync_key_prefix=self.barrier_sync_key_prefix,
+        )
+
 
 @dataclasses.dataclass(kw_only=True)
 class FileOptions(Options):
@@ -92,6 +116,13 @@ class FileOptions(Options):
     path_permission_mode: int | None = None
     path_class: Any = Path
     skip_sync_file_validations: bool = False
+
+    def v0(self) -> Any:
+        """The same of v0."""
+        return v0_options.FileOptions(
+            path_permission_mode=self.path_permission_mode,
+            skip_sync_file_validations=self.skip_sync_file_validations,
+        )
 
 
 @dataclasses.dataclass
