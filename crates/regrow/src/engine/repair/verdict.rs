@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
 use super::by_checksums::{fits, whole_ones};
 use super::index::Parity;
@@ -114,8 +115,11 @@ pub(super) fn judge(
     Ok(Verdict::NotKnown)
 }
 
+/// The store of a checkpoint, and the keys of its files there.
+type Files = (Arc<dyn Store>, Vec<String>);
+
 /// The files of a checkpoint; `None` of one that is part of another, or cannot be opened.
-fn files(at: &Location) -> Result<Option<(std::sync::Arc<dyn Store>, Vec<String>)>> {
+fn files(at: &Location) -> Result<Option<Files>> {
     let Ok(opened) = open_with(at, &OpenOptions { ignore_seal: true, ..OpenOptions::default() }) else {
         return Ok(None);
     };

@@ -41,6 +41,8 @@ fn damages(bytes: &[u8], other: &[u8]) -> Vec<(&'static str, Option<Vec<u8>>)> {
 #[test]
 fn whatever_a_repair_calls_whole_loads_as_the_original() {
     let root = memory_folder().unwrap();
+    // All of them take minutes: a seventh, unless it is asked for.
+    let is_long = std::env::var_os("REGROW_LONG").is_some();
     let (mut whole, mut not_known, mut damaged, mut turn) = (0, 0, 0, 0);
     for (name, path) in checkpoints(root.path()) {
         let Ok(good) = regrow::engine::load(&path).map(|tree| contents(&tree)) else { continue };
@@ -74,6 +76,10 @@ fn whatever_a_repair_calls_whole_loads_as_the_original() {
                         None => fs::remove_file(file).unwrap(),
                     }
                     turn += 1;
+                    if !is_long && turn % 7 != 0 {
+                        put_back(folder, &before);
+                        continue;
+                    }
                     let from = [None, Some(&differs), Some(&same)][turn % 3];
                     let options = regrow::RepairOptions {
                         from: from.map(regrow::location::Location::local),
@@ -100,8 +106,7 @@ fn whatever_a_repair_calls_whole_loads_as_the_original() {
             }
         }
     }
-    println!("{whole} whole, {not_known} not known, {damaged} damaged");
-    assert!(whole > 300 && not_known > 100 && damaged > 100, "{whole} {not_known} {damaged}");
+    assert!(whole > 30 && not_known > 10 && damaged > 10, "{whole} {not_known} {damaged}");
 }
 
 fn put_back(folder: &Path, before: &std::collections::BTreeMap<PathBuf, Vec<u8>>) {
