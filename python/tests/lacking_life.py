@@ -128,8 +128,8 @@ def in_layout(name: str) -> Iterator[tuple[str, Do]]:
         damaged = max((path for path in files if path.is_file() and ".parity." not in path.name), key=size)
         good = damaged.read_bytes()
         damaged.write_bytes(good[:5000] + bytes(50) + good[5050:])
-        assert regrow.repair(target).is_whole and damaged.read_bytes() == good
-        assert regrow.repair(target, from_=at(folder)).is_whole
+        assert regrow.repair(target).is_sound and damaged.read_bytes() == good
+        assert regrow.repair(target, from_=at(folder)).is_sound
 
     def background(folder: Path) -> None:
         regrow.save_async(folder / "later" / name, TREE, **options).wait()

@@ -76,7 +76,7 @@ def test_a_save_brings_its_parity(layout: str, tmp_path: Path) -> None:
     assert len(files) > len(_data(files)) == regrow.add_parity(path, "1/1").file_count
     for file in _data(files):
         file.unlink()
-    assert regrow.repair(path)
+    assert regrow.repair(path).is_sound
     assert _data(_files(tmp_path)) == _data(files)
     assert np.array_equal(regrow.load(path)["a"], TREE["a"])
     regrow.save(path, TREE, layout=layout, overwrite=True)
@@ -97,7 +97,7 @@ def test_a_replica_heals_what_parity_cannot(tmp_path: Path) -> None:
     assert "lost" in str(report)
     with pytest.raises(regrow.CorruptError):
         regrow.load(path)
-    assert regrow.repair(path, from_=other)
+    assert regrow.repair(path, from_=other).is_sound
     assert _files(path) == files
 
 
@@ -107,7 +107,7 @@ def test_what_was_converted_can_be_healed(tmp_path: Path) -> None:
     regrow.convert(tmp_path / "x", target, layout="safetensors", parity="1/1")
     before = safetensors.numpy.load_file(target)
     target.unlink()
-    assert regrow.repair(target)
+    assert regrow.repair(target).is_sound
     after = safetensors.numpy.load_file(target)
     assert all(np.array_equal(before[name], after[name]) for name in before | after)
 
