@@ -488,7 +488,7 @@ def repair(
     str,
     str | None,
 ]:
-    """Path, bytes, healed, recovered, lost, findings, notes, was the parity damaged, was it a check, text, verdict, proof."""
+    """Path, bytes, healed, recovered, lost, findings, notes, was the parity damaged, a check, text, verdict, proof."""
 
 def sign(path: _Place, key: str, step: int | None, watch: _Watch) -> tuple[str, int, int, list[str]]:
     """Path, files, bytes, the public keys of all signers."""
