@@ -102,11 +102,15 @@ class Template:
             skips[at] = 1
         return self.flat.structure, self._native_leaves, bytes(skips)
 
-    def check_unstorable(self, stored_paths: Callable[[], list[str]]) -> None:
-        """Refuses to pass over what is stored in a place where the template holds what no checkpoint can."""
+    def check_unstorable(self, native: _native.Checkpoint) -> None:
+        """Refuses to pass over what is stored in a place where the template holds what no checkpoint can.
+
+        Equinox' files have placeholders for functions: nothing is stored there.
+        """
         if not self.unstorable:
             return
-        paths, stored = _native.paths(self.flat.structure), set(stored_paths())
+        paths = _native.paths(self.flat.structure)
+        stored = set(native.paths()).difference(native.placeholders([]))
         found = [at for at in self.unstorable if paths[at] in stored]
         if found:
             lines = [f"\n    kind      {paths[at]}: template {type(self.flat.leaves[at]).__name__}" for at in found]

@@ -163,7 +163,7 @@ def _load_like(native: _native.Checkpoint, like: Any, wishes: Wishes, in_place: 
     """Into the containers of a template; `in_place` into the memory of its tensors, too."""
     template = Template(like, wishes.only, wishes.handlers)
     template.leave_out_paths(wishes.lost)
-    template.check_unstorable(native.paths)
+    template.check_unstorable(native)
     if wishes.pad_or_truncate:
         template.allow_resizing()
     by_leaf = {}

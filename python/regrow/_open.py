@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, Unpack
 
-from . import _arguments, _executors, _load, _native, _salvage, _shares
+from . import _arguments, _executors, _load, _native, _nest, _salvage, _shares
 from ._attempts import attempts
 from ._cache import Cache, through
 from ._checkpoint import Checkpoint, VerifyReport
-from ._errors import IncompleteCheckpointWarning, InvalidArgumentError, RegrowError, ReplacedError
+from ._errors import IncompleteCheckpointWarning, InvalidArgumentError, MismatchError, RegrowError, ReplacedError
 from ._executors import Executor
 from ._keywords import LOAD, LoadOptions
 from ._location import Place, StrPath, local_path, place, portables, shown
@@ -21,6 +21,9 @@ from ._report import Stages
 from ._together import Together, posts_errors
 
 T = TypeVar("T")
+
+_FLAT = ("npy", "safetensors")
+"""Layouts whose files have flat names."""
 
 
 @LOAD.documented
@@ -35,6 +38,7 @@ def load(
     ignore_seal: bool = False,
     trusted_keys: TrustedKeys = None,
     salvage: _salvage.Salvage = False,
+    nest: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     cache: StrPath | Cache | None = None,
     **options: Unpack[LoadOptions],
@@ -65,6 +69,8 @@ def load(
             checksum that is over them. Lost leaves are ``...``; with `like` they stay as they are there. A
             `SalvageWarning` lists them, or a function that is given here gets the `SalvageReport` instead:
             ``salvage=print``. What is damaged is read twice.
+        nest: Cut the names of a file with flat names, such as an ``.npz``, into dicts of dicts where this stands:
+            ``"/"`` makes ``{"a": {"b": ...}}`` of ``a/b``. With `like`, that is of dicts with text as keys.
         storage_options: How to reach the storage of a URL, as for `save`.
         cache: A folder of a local disk, or a `Cache` with a bound of its own, that keeps what is read from a bucket or
             a web server: the next load fetches what has changed. Not used for local paths.
@@ -86,6 +92,7 @@ def load(
         "ignore_seal",
         "trusted_keys",
         "salvage",
+        "nest",
         "storage_options",
         "cache",
     ]
@@ -98,6 +105,9 @@ def load(
             raise InvalidArgumentError(
                 "`salvage` reads and verifies: give no `verify=False`, no `out`, no `single_replica`"
             )
+        separator = _nest.checked(nest)
+        if separator is not None and like is not None:
+            like = _nest.flat(like, separator)
         report = _arguments.function("report", given["report"])
         opening = _opening(step, item, strict=strict, bare=bare, ignore_seal=ignore_seal, trusted_keys=trusted)
         opening = opening._replace(by_names=like is not None)
@@ -109,7 +119,14 @@ def load(
         opened = _native.open(at, opening)
         warned[:] = opened.warnings
         wishes = _load.Wishes.of(given, together, stages)
-        return _load.load(opened, like, wishes._replace(salvages=bool(salvages)))
+        try:
+            return _load.load(opened, like, wishes._replace(salvages=bool(salvages)))
+        except MismatchError as error:
+            found = None if separator is not None else _nest.separator_of(opened.paths(), like)
+            # Some trees print as the names do, and are no flat dict.
+            if found is not None and opened.layout in _FLAT:
+                error.message += f"\n  help: its names are flat: nest={found!r} makes dicts of them"
+            raise
 
     def read() -> Any:
         try:
@@ -134,7 +151,7 @@ def load(
         _salvage.tell(salvages, found, stacklevel=2)
     if report is not None:
         report(stages.report(shown(path)))
-    return loaded
+    return loaded if separator is None else _nest.nested(loaded, separator)
 
 
 def _until_unreplaced(at: Place, read: Callable[[], T]) -> T:
