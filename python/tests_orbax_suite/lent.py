@@ -10,6 +10,7 @@ LENT = {
     "orbax.checkpoint._src.multihost.multihost": (
         "_unique_barrier_key",
         "coordination_timeout",
+        "is_pathways_backend",
         "unique_barrier_key",
     ),
     "orbax.checkpoint._src.path.atomicity": (
@@ -20,6 +21,7 @@ LENT = {
     "orbax.checkpoint._src.handlers.pytree_checkpoint_handler": ("ParamInfo",),
     "orbax.checkpoint._src.metadata.tree": (
         "InternalTreeMetadata",
+        "_TreeMetadataImpl",
         "KeyMetadataEntry",
         "KeyPathMetadata",
         "KeyType",
@@ -27,6 +29,11 @@ LENT = {
         "TreeMetadataEntry",
         "ValueMetadataEntry",
         "serialize_tree",
+    ),
+    "orbax.checkpoint._src.tree.utils": (
+        "isinstance_of_namedtuple",
+        "select_by_pytree_path",
+        "select_by_tree_path",
     ),
     "orbax.checkpoint._src.serialization.type_handler_registry": ("_DEFAULT_TYPE_HANDLERS",),
 }
