@@ -13,7 +13,7 @@ use regrow_testkit::{copy_folder, fixtures};
 use serde_json::Value;
 
 /// Each dialect: its fixture, what is opened in it, what its variant is called.
-const DIALECTS: [(&str, &str, &str); 14] = [
+const DIALECTS: [(&str, &str, &str); 15] = [
     ("t5x", "checkpoint_7", "t5x"),
     ("t5x", "", "t5x"),
     ("t5x_gcs", "checkpoint_7", "t5x"),
@@ -26,6 +26,7 @@ const DIALECTS: [(&str, &str, &str); 14] = [
     ("jax_tree", "", "jax array_serialization"),
     ("levanter", "", "levanter"),
     ("big_vision", "", "no metadata"),
+    ("big_vision_npz", "checkpoint.npz", "archive"),
     ("orbax_040", "ckpt", "msgpack"),
     ("zarr_fill_zero", "", "no metadata"),
 ];

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use super::descr::Descr;
 use super::detect::{FIRST_LEN_BYTES, ZIP_BEGINNINGS};
 use super::header::{Header, MAGIC, PREFIX_LEN_BYTES};
 use super::names::SUFFIX;
@@ -178,7 +179,12 @@ impl NpyReader {
                     &mut description.notes,
                 )?
             }
-            None => pytree::nested(items, &mut description.notes)?,
+            None => {
+                if !bare {
+                    name_bfloat16(&mut items, &mut description.notes)?;
+                }
+                pytree::nested(items, &mut description.notes)?
+            }
         };
         let files = files.for_leaves(&placed.stored)?;
         Ok(Self { description, placed, files, is_archive: true, is_of_arrays_alone: false })
@@ -280,6 +286,28 @@ fn check_end(stored: &Stored, what: &str) -> Result<()> {
             .at_byte(end)
             .expected(format_args!("{end} bytes, by its header"), stored.len_bytes)),
     }
+}
+
+/// Reads `|V2` as bfloat16, as big_vision does: NumPy writes so what it has read as `<V2`, and nothing else is known to.
+fn name_bfloat16(items: &mut [Item], notes: &mut Vec<String>) -> Result<()> {
+    let mut count = 0;
+    for item in items {
+        let Ok((stored, Some(header))) = &mut item.content else { continue };
+        if header.descr == (Descr::Void { item_len_bytes: 2, is_nameless: false }) {
+            header.descr = Descr::Void { item_len_bytes: 2, is_nameless: true };
+            stored.record = Record::of(header)?;
+            count += 1;
+        }
+    }
+    if count > 0 {
+        let arrays = counted(
+            count,
+            "array of two bytes of no type (V2) is",
+            "arrays of two bytes of no type (V2) are",
+        );
+        notes.push(format!("{arrays} read as bfloat16; opened `bare` (`--bare`), they are bytes"));
+    }
+    Ok(())
 }
 
 /// Reads the header at the start of a member, and says in `stored` what its data is; `None` if it is no npy file,
