@@ -18,7 +18,7 @@ from ._keywords import LOAD, SAVE, LoadOptions, SaveOptions
 from ._leaves import to_native
 from ._location import StrPath, place, places, shown
 from ._open import load
-from ._opening import Opening
+from ._opening import Opening, TrustedKeys, keys_of
 from ._progress import Progress, Watch
 from ._report import SaveReport
 from ._tree import flatten
@@ -94,8 +94,8 @@ class ItemsSave:
     def tree(self, name: str, tree: Any, **options: Any) -> None:
         """Adds a pytree: `options` are keywords of `SaveOptions` in which it differs from the others.
 
-        `name` may lead below an item: ``"rng/jax_random_key"``. It may be `WHOLE`, as in all of these calls: then what
-        is to be known of the checkpoint (`handler`, `metadata`) is said before.
+        `name` may lead below an item whose `handler` was said before: ``"rng/jax_random_key"``. It may be `WHOLE`, as
+        in all of these calls: then what is to be known of the checkpoint (`handler`, `metadata`) is said before.
         """
         flat, leaves, native_options = self._tree(name, tree, options)
         self._run(lambda signals: self._native.tree(name, flat.structure, leaves, native_options, signals))
@@ -177,6 +177,7 @@ class ItemsSave:
                 self.folder(name)
         elif callable(source):
             source(self.folder(name))
+            self._native.files(name)
         else:
             self.copy_of(name, source)
         if item.handler is not None:
@@ -315,11 +316,14 @@ def load_items(
     *,
     step: int | None = None,
     strict: bool = False,
+    trusted_keys: TrustedKeys = None,
     storage_options: Mapping[str, Any] | None = None,
     cache: StrPath | Cache | None = None,
     **options: Unpack[LoadOptions],
 ) -> dict[str, Any]:
     """Loads items of a checkpoint, each as `load` with ``item=`` does: trees and JSON; of files their contents.
+
+    What is wrong with an item is an error if that item is asked for.
 
         loaded = regrow.load_items("run", {"state": state, "config": None})     # the newest step
         loaded["state"], loaded["config"]
@@ -329,6 +333,7 @@ def load_items(
         items: Names, with a template for each or `None`; or names alone; all items if `None`.
         step: The step of a folder of steps; the newest if `None`.
         strict: As for `open`.
+        trusted_keys: As for `load`.
         storage_options: How to reach the storage of a URL, as for `save`.
         cache: As for `load`.
         **options: The keywords of `LoadOptions`, for every tree.
@@ -337,10 +342,11 @@ def load_items(
         NotFoundError: for an item that is not there, with the names of those that are.
         RegrowError: as `load`.
     """
-    LOAD.chosen("load_items", options, ["items", "step", "strict", "storage_options", "cache"])
+    LOAD.chosen("load_items", options, ["items", "step", "strict", "trusted_keys", "storage_options", "cache"])
     at = through(cache, place("path", path, storage_options))
     strict = _arguments.flag("strict", strict)
-    opened = _native.open(at, Opening(_arguments.count("step", step), strict=strict))
+    number = _arguments.count("step", step)
+    opened = _native.open(at, Opening(number, strict=strict, trusted_keys=keys_of(trusted_keys)))
     kinds = dict(opened.items)
     likes = _likes(items, kinds)
     missing = [name for name in likes if name not in kinds]
@@ -355,7 +361,7 @@ def load_items(
             loaded[name] = Files(dict(opened.item_files(name)))
         else:
             # Another step may have become the newest since.
-            where: Any = {"step": opened.step, "item": name, "strict": strict}
+            where: Any = {"step": opened.step, "item": name, "strict": strict, "trusted_keys": trusted_keys}
             loaded[name] = load(path, like, **where, storage_options=storage_options, cache=cache, **options)
     return loaded
 

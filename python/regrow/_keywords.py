@@ -134,7 +134,8 @@ class WriteOptions(LayoutOptions, total=False):
             without compression. The base may be removed afterwards.
         trust_base: With ``base=``: link files without reading them. Otherwise their blocks are checked first, while the
             leaves are hashed, and what is damaged is written anew; the report's notes say so.
-        seal: Put a seal beside the checkpoint, as `regrow.seal` does. The layout regrow has its checksums without one.
+        seal: Put a seal beside the checkpoint, as `regrow.seal` does. The layout regrow has its checksums without one;
+            of a checkpoint of items all files are sealed.
         parity: Put parity beside the checkpoint, as `regrow.add_parity` does: ``"1/16"`` for a sixteenth of its size,
             by which `regrow.repair` heals as much.
         orbax: Options of ``layout="orbax"``; each can be given as a keyword of its own instead.

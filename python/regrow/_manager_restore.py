@@ -8,10 +8,11 @@ from typing import Any, NamedTuple, NoReturn
 
 from . import _items, _native
 from ._errors import CorruptError, InvalidArgumentError, NotFoundError, RegrowError
-from ._location import Location
+from ._location import Location, place
 from ._manager_steps import Steps
 from ._open import load
 from ._open import open as open_checkpoint
+from ._opening import Opening
 
 ITEM = "default"
 """The item that a state is saved as: Orbax' manager has the same."""
@@ -75,6 +76,8 @@ def restore(
         try:
             at = steps.at(steps.native.step(number)[1])
             path = at.url
+            if step is None:
+                _refuse_lost_items(at)
             value = _one(loads, at, number, like, item, items, options)
         except RegrowError as error:
             failure = error
@@ -122,6 +125,14 @@ def _one(loads: Loads, at: Location, number: int, like: Any, item: Any, items: A
         return loads.several(at, items, **options)
     kinds = {found.name: found.kind for found in open_checkpoint(at).items_info}
     return loads.one(at, like, item=_chosen(kinds, item, number), **options)
+
+
+def _refuse_lost_items(at: Location) -> None:
+    """A step that has lost an item is not good, whichever items are asked for."""
+    lost = _native.open(place("path", at), Opening()).lost_items
+    if lost:
+        help = "ask for this step by its number: its other items can be restored"
+        raise CorruptError(f"{lost[0][1]}\n  in {at.url}\n  help: {help}", help=help)
 
 
 def _chosen(kinds: Mapping[str, str], item: str | None, number: int) -> str | None:

@@ -275,6 +275,7 @@ class ItemsSave:
     def folder(self, name: str) -> str:
         """A local folder for the files of an item, until the commit."""
 
+    def files(self, item: str) -> None: ...
     def handler(self, item: str, handler: str) -> None:
         """The class by which Orbax reads an item."""
 
@@ -825,6 +826,10 @@ class Checkpoint:
     def steps(self) -> list[int]: ...
     @property
     def items(self) -> list[tuple[str, str]]: ...
+    @property
+    def lost_items(self) -> list[tuple[str, str]]:
+        """Items that are lost, and why."""
+
     def item_files(self, item: str) -> list[tuple[str, bytes]]:
         """The files of an item, by their names below it."""
 

@@ -237,6 +237,12 @@ impl Checkpoint {
         self.0.description().items.clone()
     }
 
+    /// Items that are lost, and why.
+    #[getter]
+    fn lost_items(&self) -> Vec<(String, String)> {
+        self.0.description().lost_items.clone()
+    }
+
     /// The files of an item, by their names below it.
     fn item_files<'py>(&self, py: Python<'py>, item: &str) -> PyResult<Vec<(String, Bound<'py, PyBytes>)>> {
         let files = released(py, || self.0.item_files(item))?;

@@ -143,6 +143,12 @@ impl ItemsSave {
         released(py, || begun.folder(name)).map(PathBuf::into_os_string)
     }
 
+    /// Says that what is written into the folder of an item is files as they are.
+    fn files(&self, item: &str) -> PyResult<()> {
+        self.begun().or_raise()?.files(item);
+        Ok(())
+    }
+
     /// The class by which Orbax reads an item.
     fn handler(&self, item: &str, handler: &str) -> PyResult<()> {
         self.begun().or_raise()?.handler(item, handler);

@@ -24,7 +24,8 @@ use crate::store::StoreExt;
 use crate::store::local::folders::LOCK_SUFFIX;
 
 /// Files that Orbax, TensorStore and regrow write at the top of a checkpoint, besides the markers.
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
+    "regrow.items.json",
     "_sharding",
     "_strings.json",
     "commit_success.txt",

@@ -17,7 +17,7 @@ const DEPTH_MAX: usize = 64;
 const REMOVED_PREFIX: &str = ".nfs";
 
 /// Names of what is no part of a checkpoint: the unfinished, locks, the removed, bookkeeping.
-pub(super) fn is_left_out(name: &str) -> bool {
+pub(in crate::engine) fn is_left_out(name: &str) -> bool {
     name.contains(UNCOMMITTED_MARK)
         || name.ends_with(LOCK_SUFFIX)
         || name.starts_with(REMOVED_PREFIX)

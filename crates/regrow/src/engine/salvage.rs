@@ -81,7 +81,7 @@ pub fn salvage(path: impl ToLocation, options: &LoadOptions) -> Result<Salvaged>
                 let (lost, is_bare) = (Vec::new(), opened.is_bare);
                 return Ok(Salvaged { tree, lost, damage, is_bare, has_data_checksums });
             }
-            Err(error) if error.kind().is_damage() => opened = opened.leniently(&at),
+            Err(error) if error.kind().is_damage() => opened = opened.leniently(&at, &mut damage),
             Err(error) => return Err(error),
         }
     }
@@ -112,7 +112,8 @@ pub struct Intact {
 pub fn open_intact(path: impl ToLocation, options: &OpenOptions, monitor: &Monitor) -> Result<Intact> {
     let mut damage = Vec::new();
     let at = path.to_location()?;
-    let Opened { checkpoint, is_bare, .. } = open_somehow(&at, options, &mut damage)?.leniently(&at);
+    let opened = open_somehow(&at, options, &mut damage)?;
+    let Opened { checkpoint, is_bare, .. } = opened.leniently(&at, &mut damage);
     let lost = lost_leaves(&checkpoint, monitor, &mut damage)?;
     let leaves = 0..checkpoint.tree().len();
     let lost_errors = listed(&lost, leaves.clone().filter(|leaf| lost.contains_key(leaf)), leaves.len())?;
@@ -232,8 +233,18 @@ fn openable_len(checkpoint: &Checkpoint) -> usize {
 }
 
 impl Opened {
-    /// The same, where files of another length than recorded are read as far as they go.
-    fn leniently(self, at: &Location) -> Self {
+    /// The same, where files of another length than recorded are read as far as they go. Items that could not be opened before
+    /// are damage, whatever is left of them.
+    fn leniently(self, at: &Location, damage: &mut Vec<Error>) -> Self {
+        let has_items = self.checkpoint.reader().standing().items.is_some();
+        let leaves = if has_items && !self.options.salvage { self.checkpoint.tree().len() } else { 0 };
+        for leaf in 0..leaves {
+            if let Ok(Source::Unreadable(Unreadable { why, is_sound: false, .. })) =
+                self.checkpoint.reader().source(leaf)
+            {
+                damage.push(self.checkpoint.of_leaf(leaf, why));
+            }
+        }
         let options = OpenOptions { salvage: true, ..self.options.clone() };
         match open_with(at, &options) {
             Ok(checkpoint) => Self { checkpoint, options, ..self },

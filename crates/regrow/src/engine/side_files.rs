@@ -32,6 +32,12 @@ impl SideFiles {
         Some(Self::of(options)).filter(|files| files.seal.is_wanted() || files.parity.is_wanted())
     }
 
+    /// Those of a checkpoint of items, one of which has these options; `None` where nothing is asked for.
+    pub fn of_items(options: &SaveOptions) -> Option<Self> {
+        let files = Self { seal: SealOfSave::of_items(options), ..Self::of(options) };
+        Some(files).filter(|files| files.seal.is_wanted() || files.parity.is_wanted())
+    }
+
     /// Before the commit. What lies beside files that are about to be replaced goes: better nothing than what does not fit. Where nothing
     /// is to be replaced it is of somebody who was faster, and stays; or of files that are gone, and goes after the commit.
     ///

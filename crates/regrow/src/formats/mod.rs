@@ -22,6 +22,8 @@ pub mod flax;
 pub(crate) mod foreign;
 mod format;
 pub(crate) mod item_files;
+pub(crate) mod item_folder;
+pub(crate) mod items_record;
 mod joined;
 mod loss;
 pub mod npy;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::item_folder::ItemFolder;
 use crate::array::{Dtype, Region, Shape};
 use crate::error::{Error, Result};
 use crate::location::StepFolder;
@@ -106,6 +107,8 @@ pub struct Standing<'r> {
     pub has_lost_pytree: bool,
     /// Whether the tree was made of the names of arrays: a template finds its leaves by their names, too.
     pub has_guessed_tree: bool,
+    /// The items, of a checkpoint that has some.
+    pub(crate) items: Option<&'r ItemFolder>,
 }
 
 /// What was found of everything that is not a leaf's data.
@@ -219,6 +222,8 @@ pub struct Description {
     pub steps: Vec<u64>,
     /// Named parts, for a checkpoint that has them: name and kind (`pytree`, `json`, `files: a, b`).
     pub items: Vec<(String, String)>,
+    /// Items that are lost, or have lost a file: why, of each. Of the rest they are no errors.
+    pub lost_items: Vec<(String, String)>,
     /// The user's own metadata, if any.
     pub custom_metadata: Option<serde_json::Value>,
     /// What `regrow.torch` is to know of objects that the pytree cannot tell, of layouts that have such: JSON, as

@@ -30,7 +30,10 @@ impl Manager {
     /// # Errors
     /// As [`Steps::restore_newest`](super::Steps::restore_newest), of any process of a job.
     pub fn restore<P: Pytree>(&self, options: &LoadOptions) -> Result<Restored<P>> {
-        self.restore_newest(|step| load(step, options))
+        self.restore_newest(|step| {
+            refuse_lost_items(&open_with(&step.location, &options.open)?)?;
+            load(step, options)
+        })
     }
 
     /// Loads a step. Newer ones are of another history from now on, and may be saved again.
@@ -76,7 +79,11 @@ impl Manager {
     /// As [`restore`](Self::restore). An item that a good step never had is an error at once, and no reason to take an older
     /// step: `NotFound`, with the items that are there.
     pub fn restore_items<T>(&self, mut restore: impl FnMut(&Checkpoint) -> Result<T>) -> Result<Restored<T>> {
-        self.restore_newest(|step| of_version(step, &mut restore))
+        self.restore_newest(|step| {
+            of_version(step, &mut |checkpoint| {
+                refuse_lost_items(checkpoint).and_then(|()| restore(checkpoint))
+            })
+        })
     }
 
     /// The same of this step.
@@ -203,6 +210,16 @@ fn load<P: Pytree>(step: &Step, options: &LoadOptions) -> Result<P> {
         return value::load_with(&step.location, &own);
     }
     checkpoint.load_value(options)
+}
+
+/// A step that has lost an item is not good, whichever items are asked for.
+fn refuse_lost_items(checkpoint: &Checkpoint) -> Result<()> {
+    match checkpoint.description().lost_items.first() {
+        None => Ok(()),
+        Some((_, why)) => Err(Error::new(ErrorKind::Corrupt, why.as_str())
+            .in_file(checkpoint.path())
+            .help("ask for this step by its number: its other items can be restored")),
+    }
 }
 
 /// What `restore` takes of a step that is one version from the first item to the last.

@@ -1,10 +1,12 @@
 //! The report, of what came of all pairs.
 
 use super::DiffOptions;
+use super::beside;
 use super::compare::{Comparison, Outcome, Outcomes};
 use super::pair::Pairs;
 use super::report::{DiffCounts, DiffFinding, DiffReport, LeafDiff, LeafStatus, Side};
 use crate::engine::Checkpoint;
+use crate::error::Result;
 
 /// The report of a comparison.
 pub(super) fn report(
@@ -13,7 +15,7 @@ pub(super) fn report(
     pairs: &Pairs,
     mut outcomes: Outcomes,
     options: &DiffOptions,
-) -> DiffReport {
+) -> Result<DiffReport> {
     let mut report = DiffReport {
         a: a.path().to_owned(),
         b: b.path().to_owned(),
@@ -75,7 +77,8 @@ pub(super) fn report(
     report.leaves.extend(pairs.only_b.iter().map(|&leaf| alone(b, leaf, Side::B)));
     report.counts.add(LeafStatus::OnlyA, pairs.only_a.len() as u64);
     report.counts.add(LeafStatus::OnlyB, pairs.only_b.len() as u64);
+    beside::compare(a, b, options, &mut report)?;
     report.is_equal =
         report.counts.different() == 0 && (!options.check_types || report.containers.is_empty());
-    report
+    Ok(report)
 }

@@ -4,6 +4,7 @@
 //! pair      leaves of one key path; containers that differ             metadata alone
 //! judge     kinds, shapes and dtypes: is there anything to read?       metadata alone
 //! compare   pieces of both leaves, side by side, and their distance    a few threads, one byte budget
+//! beside    files of items, metrics, metadata: byte by byte
 //! report    what differs, the verdict, what could not be read
 //! ```
 //!
@@ -15,6 +16,7 @@
 //! [base](super::SaveOptions::base)) is read once. Small raw leaves are read many at a time. A leaf that is damaged on one side is a finding with its file, and the
 //! rest is compared.
 
+mod beside;
 mod compare;
 mod gather;
 mod judge;
@@ -81,7 +83,7 @@ pub fn diff_with(a: impl ToLocation, b: impl ToLocation, options: &DiffOptions) 
 impl Checkpoint {
     /// Compares this checkpoint with another one: structure, dtypes, shapes and every element.
     ///
-    /// Custom metadata, metrics and what else lies beside the leaves is not compared. Memory is the budget.
+    /// Of checkpoints of items, files, metrics and metadata are compared, too, and told like leaves. Memory is the budget.
     ///
     /// # Errors
     /// `NotFound` for patterns that match nothing, `InvalidArgument` for a tolerance that is none; `Replaced` if one of
@@ -97,7 +99,7 @@ impl Checkpoint {
         let pairs = Pairs::of(self, other, &options.only)?;
         monitor.enter(Stage::Read);
         let compared = Comparison { a: self, b: other, pairs: &pairs, options }.run();
-        let report = compared.map(|outcomes| gather::report(self, other, &pairs, outcomes, options));
+        let report = compared.and_then(|outcomes| gather::report(self, other, &pairs, outcomes, options));
         let report = report.and_then(|report| {
             self.unless_missing(!report.findings.is_empty())?;
             other.unless_missing(!report.findings.is_empty())?;

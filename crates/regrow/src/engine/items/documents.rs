@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::ItemsSave;
 use super::names::{Taken, check_file, path_in};
 use crate::error::{Error, Result};
+use crate::formats::items_record::ItemKind;
 use crate::formats::orbax::checkpoint_metadata::{JSON_HANDLER, V1_JSON_HANDLER, V1_METRICS_HANDLER};
 use crate::formats::orbax::json_text;
 
@@ -33,7 +34,11 @@ impl ItemsSave {
             true => (V1_JSON_FILE, V1_JSON_HANDLER),
             false => (JSON_FILE, JSON_HANDLER),
         };
-        self.add(name, Taken::Alone, || self.write_json(name, file.unwrap_or(usual), handler, text).map(drop))
+        self.add(name, Taken::Alone, || {
+            self.write_json(name, file.unwrap_or(usual), handler, text)?;
+            self.note_json(name, ItemKind::Json, file.unwrap_or(usual));
+            Ok(())
+        })
     }
 
     /// Adds metrics: the item `metrics`, which Orbax' manager reads, and a member of the checkpoint's metadata.
@@ -52,6 +57,7 @@ impl ItemsSave {
         let handler = if self.v1 { V1_METRICS_HANDLER } else { JSON_HANDLER };
         self.add(METRICS, Taken::Alone, || {
             let value = self.write_json(METRICS, METRICS, handler, text)?;
+            self.note_json(METRICS, ItemKind::Metrics, METRICS);
             match value {
                 Value::Object(metrics) => {
                     self.state().metrics = metrics;
@@ -69,7 +75,7 @@ impl ItemsSave {
         check_file(file)?;
         self.keep_name(name, file)?;
         self.note(name, Some(handler));
-        self.on_rank_0(|| self.publication.write(&path_in(name, file), text))?;
+        self.on_rank_0(|| self.write_summed(&path_in(name, file), text))?;
         Ok(value)
     }
 }

@@ -10,12 +10,14 @@ use crate::commit::{keep_others, note_of_files};
 use crate::engine::SaveReport;
 use crate::engine::together::commit_together;
 use crate::error::{Error, Result};
+use crate::formats::items_record::{self, MARKER_LINE, sum_of_bytes};
 use crate::formats::orbax::checkpoint_metadata::{
     CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers, OF_THE_WHOLE,
 };
 use crate::formats::orbax::marker_files::{COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
 use crate::formats::orbax::writer::documents::COMMIT_TEXT;
 use crate::formats::regrow::manifest;
+use crate::location::Location;
 use crate::storage::Publication;
 
 impl ItemsSave {
@@ -42,7 +44,9 @@ impl ItemsSave {
         let is_first = session.as_ref().is_none_or(|session| session.rank() == 0);
         let mut rest = |publication: &dyn Publication| {
             settle(&mut state, publication)?;
-            write_rest(&state, v1, of_step, began_nsecs, publication)?;
+            let handlers = state.handlers.clone();
+            state.noted.settle(&handlers, publication)?;
+            write_rest(&mut state, v1, of_step, began_nsecs, publication)?;
             mode.map_or(Ok(()), |mode| set_modes(&state, mode, publication))?;
             match publication.local_folder() {
                 Some(staged) if options.keeps_others => {
@@ -87,12 +91,14 @@ impl ItemsSave {
                 .help("save in the layout orbax there, or into a folder below"));
             }
             lent.take(&*self.publication, if is_whole { OF_THE_WHOLE } else { &[] })?;
-            let mut state = self.state();
             if is_whole {
-                state.lent.push(lent);
-            } else if lent.has(COMMIT_SUCCESS_FILE) {
-                state.marked.push(lent.below().to_owned());
+                self.state().lent.push(lent);
+                continue;
             }
+            if lent.has(COMMIT_SUCCESS_FILE) {
+                self.note_marker(lent.below(), COMMIT_SUCCESS_FILE);
+            }
+            self.sum_lent(&Location::local(lent.path()), lent.below())?;
         }
         Ok(())
     }
@@ -108,13 +114,14 @@ fn settle(state: &mut State, publication: &dyn Publication) -> Result<()> {
 
 /// What stands beside the items, when they are all there.
 fn write_rest(
-    state: &State,
+    state: &mut State,
     v1: bool,
     of_step: bool,
     began_nsecs: Option<u64>,
     publication: &dyn Publication,
 ) -> Result<()> {
-    let marker = format!("{COMMIT_TEXT}{}", state.files.as_deref().map(note_of_files).unwrap_or_default());
+    let mut marker =
+        format!("{COMMIT_TEXT}{}", state.files.as_deref().map(note_of_files).unwrap_or_default());
     match state.rest {
         Rest::Nothing => return Ok(()),
         Rest::Marker => return publication.write(COMMIT_SUCCESS_FILE, marker.as_bytes()),
@@ -124,11 +131,15 @@ fn write_rest(
     let marks_items = !v1 || of_step || publication.local_folder().is_none();
     let is_item =
         |item: &str| marks_items && item != WHOLE && !state.marked.iter().any(|marked| marked == item);
+    let mut write = |name: &str, bytes: &[u8]| {
+        state.noted.sums.push(sum_of_bytes(name.to_owned(), bytes));
+        publication.write(name, bytes)
+    };
     for (item, _) in state.handlers.iter().filter(|(item, _)| is_item(item)) {
-        publication.write(&format!("{item}/{COMMIT_SUCCESS_FILE}"), COMMIT_TEXT.as_bytes())?;
+        write(&format!("{item}/{COMMIT_SUCCESS_FILE}"), COMMIT_TEXT.as_bytes())?;
     }
     if v1 && !of_step {
-        publication.write(V1_MARKER_FILE, b"")?;
+        write(V1_MARKER_FILE, b"")?;
     }
     let item_handlers = match state.handlers.as_slice() {
         [(item, handler)] if item == WHOLE => handler.clone().map_or(ItemHandlers::None, ItemHandlers::One),
@@ -142,7 +153,13 @@ fn write_rest(
         custom_metadata: state.custom_metadata.clone(),
         ..CheckpointMetadata::default()
     };
-    publication.write(CHECKPOINT_METADATA_FILE, &about.to_json()?)?;
+    write(CHECKPOINT_METADATA_FILE, &about.to_json()?)?;
+    // Where Orbax' own handlers say all of it, the v1 form has no other files than Orbax writes.
+    let is_said = v1 && state.handlers.iter().all(|(_, handler)| handler.is_some());
+    if let Some(record) = state.noted.record().filter(|_| !is_said) {
+        publication.write(items_record::FILE_NAME, &record.to_bytes()?)?;
+        marker.push_str(&format!("\n{MARKER_LINE}\n"));
+    }
     publication.write(COMMIT_SUCCESS_FILE, marker.as_bytes())
 }
 

@@ -3,6 +3,7 @@
 //! ```text
 //! step_100/                            one publication: all of it, or nothing
 //!   _CHECKPOINT_METADATA               by which handler Orbax reads each item; metrics, times, the user's metadata
+//!   regrow.items.json                  what each item is, and checksums of what is no tree
 //!   commit_success.txt
 //!   state/…                            tree(): a pytree in any layout of a folder, as a save of its own would have it
 //!   lora/model.safetensors             tree(): in a layout of one file, under the name of that layout
@@ -29,6 +30,7 @@ mod documents;
 mod ending;
 mod names;
 mod reading;
+mod record;
 mod trees;
 
 use std::path::{Path, PathBuf};
@@ -40,12 +42,14 @@ use serde_json::{Map, Value};
 
 use self::ending::now_nsecs;
 use self::names::{Taken, check_file, check_item, path_in};
+use self::record::Noted;
 use super::checks::{check_place, publish};
 use super::side_files::SideFiles;
 use super::together::publish_together;
 use super::{SaveOptions, SaveReport};
 use crate::coordination::{Job, Session};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::items_record::ItemKind;
 use crate::formats::orbax::checkpoint_metadata::OF_THE_WHOLE;
 use crate::formats::orbax::marker_files::COMMIT_SUCCESS_FILE;
 use crate::location::{Location, ToLocation};
@@ -122,6 +126,8 @@ pub struct ItemsSave {
 struct State {
     /// Item and handler, in the order of the calls.
     handlers: Vec<(String, Option<String>)>,
+    /// What is recorded of the items.
+    noted: Noted,
     /// Names that were given away, of items and of parts of items, and for what.
     taken: Vec<(String, Taken)>,
     lent: Vec<Lent>,
@@ -241,11 +247,10 @@ impl ItemsSave {
             check_file(file)?;
             self.take_name(name, Taken::Files)?;
             self.note(name, None);
-            if file == COMMIT_SUCCESS_FILE {
-                self.state().marked.push(name.to_owned());
-            }
+            self.note_kind(name, ItemKind::Files);
+            self.note_marker(name, file);
             self.keep_name(name, file)?;
-            self.on_rank_0(|| self.publication.write(&path_in(name, file), bytes))
+            self.on_rank_0(|| self.write_summed(&path_in(name, file), bytes))
         })
     }
 
@@ -257,10 +262,18 @@ impl ItemsSave {
         let from = Location::local(from);
         self.add(name, Taken::Alone, || {
             self.note(name, None);
+            self.note_kind(name, ItemKind::Files);
             if !from.is_folder() {
-                let file = from.name_text();
+                let (file, path) = (from.name_text(), path_in(name, &from.name_text()));
                 self.keep_name(name, &file)?;
-                return self.on_rank_0(|| copy_in(&*self.publication, &from, &path_in(name, &file), &[]));
+                self.note_marker(name, &file);
+                return self.on_rank_0(|| {
+                    copy_in(&*self.publication, &from, &path, &[])?;
+                    self.sum_copy(&from, &path)
+                });
+            }
+            if from.join(COMMIT_SUCCESS_FILE).is_file() {
+                self.note_marker(name, COMMIT_SUCCESS_FILE);
             }
             let left_out = if name == WHOLE { OF_THE_WHOLE } else { &[] };
             for entry in from.entries()?.into_iter().filter(|_| name == WHOLE) {
@@ -269,7 +282,10 @@ impl ItemsSave {
                     self.keep_name(name, &file)?;
                 }
             }
-            self.on_rank_0(|| copy_in(&*self.publication, &from, name, left_out))
+            self.on_rank_0(|| {
+                copy_in(&*self.publication, &from, name, left_out)?;
+                self.sum_copy(&from, name)
+            })
         })
     }
 
@@ -287,6 +303,7 @@ impl ItemsSave {
     pub fn folder(&self, name: &str) -> Result<PathBuf> {
         self.add(name, Taken::Folder, || {
             self.note(name, None);
+            self.note_kind(name, ItemKind::Handler);
             let lent = Lent::new(&*self.publication, name)?;
             let path = lent.path().to_owned();
             self.state().lent.push(lent);
@@ -302,6 +319,12 @@ impl ItemsSave {
             Some((_, known)) => *known = Some(handler.to_owned()),
             None => state.handlers.push((item.to_owned(), Some(handler.to_owned()))),
         }
+    }
+
+    /// Says that what is written into the [`folder`](Self::folder) of this name is files as they are, also if a handler is
+    /// named: `item_files` gives them. Without a handler that holds of every folder.
+    pub fn files(&self, item: &str) {
+        self.note_kind(item, ItemKind::Files);
     }
 
     /// The checkpoint's own metadata: these members are added to those there are.
@@ -348,7 +371,18 @@ impl ItemsSave {
                     .help("give the item a name, or save in the form of the v0 API"))
             }
             WHOLE => Ok(()),
-            name => check_item(name),
+            name => {
+                check_item(name)?;
+                let Some((item, _)) = name.split_once('/') else { return Ok(()) };
+                let has_handler =
+                    self.state().handlers.iter().any(|(known, handler)| known == item && handler.is_some());
+                match has_handler {
+                    true => Ok(()),
+                    false => Err(Error::invalid(format!("{name:?} has a slash in it, and is no name of an item"))
+                        .in_file(&self.at)
+                        .help("give the item a name without a slash; parts of an item are for its handler, which is named first")),
+                }
+            }
         }
     }
 

@@ -1,8 +1,10 @@
 //! Which names items may have.
 
 use crate::commit::CHECKPOINT_MARKERS;
+use crate::engine::names::is_left_out;
 use crate::error::{Error, Result};
-use crate::formats::{COMMIT_MARKERS, UNCOMMITTED_MARK};
+use crate::formats::{COMMIT_MARKERS, UNCOMMITTED_MARK, items_record};
+use crate::seal::is_name_of_side_file;
 use crate::storage::{is_bookkeeping, is_desktop_file};
 
 /// What a name is taken for.
@@ -39,7 +41,9 @@ impl Taken {
 pub(super) fn check_item(name: &str) -> Result<()> {
     check_file(name)?;
     let first = name.split('/').next().unwrap_or(name);
-    let is_of_the_whole = CHECKPOINT_MARKERS.contains(&first) || COMMIT_MARKERS.contains(&first);
+    let is_of_the_whole = CHECKPOINT_MARKERS.contains(&first)
+        || COMMIT_MARKERS.contains(&first)
+        || first == items_record::FILE_NAME;
     match is_of_the_whole || is_bookkeeping(first) {
         true => Err(refused(name, "the checkpoint has a file of this name")),
         false => Ok(()),
@@ -59,9 +63,12 @@ pub(super) fn check_file(name: &str) -> Result<()> {
         if part.contains(UNCOMMITTED_MARK) {
             return refuse("it is that of a save that has not ended");
         }
-    }
-    if is_desktop_file(name.rsplit('/').next().unwrap_or(name)) {
-        return refuse("desktop programs put such files into every folder, so readers pass over them");
+        if is_desktop_file(part) {
+            return refuse("desktop programs put such files into every folder, so readers pass over them");
+        }
+        if is_left_out(part) || is_name_of_side_file(part) {
+            return refuse("seals, signatures, parity and copies leave files of this name out");
+        }
     }
     Ok(())
 }
@@ -115,6 +122,7 @@ mod tests {
             "_METADATA",
             "commit_success.txt",
             "a\0",
+            "x/regrow.seal.json",
         ] {
             assert!(check_item(name).is_err(), "{name:?}");
         }

@@ -5,9 +5,6 @@ use bytes::Bytes;
 use super::names::check_item;
 use crate::engine::{Checkpoint, OpenOptions, open_with};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::COMMIT_MARKERS;
-use crate::storage::is_desktop_file;
-use crate::store::StoreExt;
 
 impl Checkpoint {
     /// One of the items, opened by itself: in the version of the checkpoint that was opened here, whoever replaces it.
@@ -40,6 +37,7 @@ impl Checkpoint {
             step: self.description().step,
             item: Some(item.to_owned()),
             mapped: self.is_mapped(),
+            trusted_keys: self.reader().standing().signer.into_iter().collect(),
             ..OpenOptions::default()
         };
         let opened = open_with(self.location(), &options);
@@ -48,33 +46,18 @@ impl Checkpoint {
     }
 
     /// The files of an item by their names below its folder, in the order of these: of items that are no trees. All of
-    /// them are in memory.
+    /// them are in memory, and are checked by what was recorded of them, by the seal and by the signature.
     ///
     /// # Errors
-    /// `NotFound` if there is no such item; `Replaced`; what the storage says.
+    /// `NotFound` if there is no such item; `Corrupt`; `Replaced`; what the storage says.
     pub fn item_files(&self, item: &str) -> Result<Vec<(String, Bytes)>> {
-        let at = self.reader().standing().step_folder.map_or(self.location(), |step| step.location());
         check_item(item)?;
-        if !self.description().items.iter().any(|(name, _)| name == item) {
-            return Err(Error::new(ErrorKind::NotFound, format!("there is no item {item:?}")).in_file(at));
-        }
-        let read = || {
-            let store = at.for_reading()?.location.join(item).opened()?;
-            let mut files = Vec::new();
-            let mut names = store.list(b"")?;
-            names.sort();
-            for key in names {
-                let Ok(name) = String::from_utf8(key.clone()) else { continue };
-                let last = name.rsplit('/').next().unwrap_or(&name);
-                if COMMIT_MARKERS.contains(&name.as_str()) || is_desktop_file(last) {
-                    continue;
-                }
-                if let Some(bytes) = store.get_whole(&key)? {
-                    files.push((name, bytes));
-                }
-            }
-            Ok(files)
+        let items = self.reader().standing().items;
+        let Some(items) = items.filter(|items| items.items.iter().any(|(name, _)| name == item)) else {
+            return Err(
+                Error::new(ErrorKind::NotFound, format!("there is no item {item:?}")).in_file(self.path())
+            );
         };
-        self.unless_replaced(read())
+        self.unless_replaced(items.files(item))
     }
 }

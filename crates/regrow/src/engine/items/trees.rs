@@ -20,7 +20,9 @@ impl ItemsSave {
     /// Writes the item, and notes what it is.
     pub(super) fn write_tree(&self, name: &str, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
         // There is one seal and one parity, of the whole.
-        if let Some(side_files) = SideFiles::wanted(options) {
+        let side_files =
+            if name == WHOLE { SideFiles::wanted(options) } else { SideFiles::of_items(options) };
+        if let Some(side_files) = side_files {
             self.state().side_files = Some(side_files);
         }
         let own = self.own_options(name, options);
@@ -31,6 +33,7 @@ impl ItemsSave {
             _ => None,
         };
         self.note(name, handler);
+        self.note_tree(name, own.layout.name());
         let format = own.layout.format();
         let whole = &*self.publication;
         let at = if name == WHOLE { self.at.clone() } else { self.at.join(name) };

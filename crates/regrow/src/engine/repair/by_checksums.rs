@@ -35,19 +35,26 @@ pub(super) fn heal(
     guard: &Guard<'_>,
     report: &mut RepairReport,
 ) -> Result<()> {
-    let mut found = Vec::new();
-    for part in parts_of(at)? {
-        found.extend(Summed::find(&part, &of_item(from, at, &part))?);
-    }
-    // What is there now is what the checksums are of: to read all of it may take long.
-    let guards: Vec<Guard<'_>> =
-        found.iter().map(|summed| guard.over(&summed.folder, summed.names())).collect::<Result<_>>()?;
+    let find = |parts: Vec<Location>| -> Result<Vec<Summed>> {
+        let found = parts.iter().map(|part| Summed::find(part, &of_item(from, at, part)));
+        found.filter_map(Result::transpose).collect()
+    };
+    let heal_all = |found: &[Summed], of_markers: bool, report: &mut RepairReport| -> Result<()> {
+        // What is there now is what the checksums are of: to read all of it may take long.
+        let guards = found.iter().map(|summed| guard.over(&summed.folder, summed.names()));
+        let guards: Vec<Guard<'_>> = guards.collect::<Result<_>>()?;
+        let mut all = found.iter().zip(&guards);
+        all.try_for_each(|(summed, guard)| heal_files(summed, of_markers, options, guard, report))
+    };
+    let whole = find(vec![at.clone()])?;
+    heal_all(&whole, false, report)?;
+    // The record of the whole may have brought back those of its items.
+    let items = find(parts_of(at)?.into_iter().filter(|part| !part.is_same(at)).collect())?;
+    heal_all(&items, false, report)?;
     // A marker says that all else is there, the items, too.
-    for of_markers in [false, true] {
-        for (summed, guard) in found.iter().zip(&guards) {
-            heal_files(summed, of_markers, options, guard, report)?;
-        }
-    }
+    heal_all(&items, true, report)?;
+    heal_all(&whole, true, report)?;
+    let found: Vec<Summed> = whole.into_iter().chain(items).collect();
     if found.is_empty() {
         report.notes.push(NO_CHECKSUMS.to_owned());
     }

@@ -7,7 +7,7 @@ use super::lost_marker::{self, LostMarker, is_marker};
 use super::proof::{Proof, refused};
 use super::{RepairOptions, RepairReport, is_damage};
 use crate::error::{Error, Result};
-use crate::formats::{self, builtin_formats};
+use crate::formats::{self, builtin_formats, items_record, orbax};
 use crate::location::Location;
 use crate::seal::DAMAGED_PREFIX;
 use crate::storage::{Entry, UNCOMMITTED_MARK};
@@ -17,7 +17,7 @@ use crate::store::StoreExt;
 pub(super) const ROUNDS_MAX: usize = 4;
 
 /// Says that what is below a folder are its items.
-pub(super) const OF_ITEMS: [&str; 2] = ["_CHECKPOINT_METADATA", "orbax.checkpoint"];
+pub(super) const OF_ITEMS: [&str; 3] = ["_CHECKPOINT_METADATA", "orbax.checkpoint", items_record::FILE_NAME];
 
 /// What lies beside the arrays of one pytree, and is no item.
 const PARTS: [&str; 3] = [DATA_OF_DATABASE, "array_metadatas", "ocdbt.process_"];
@@ -216,5 +216,6 @@ fn items_of(at: &Location) -> Result<Vec<Location>> {
     };
     let folders = at.entries()?.into_iter().filter(|entry| Entry::is_folder(entry) && !entry.is_link);
     let names = folders.filter_map(|folder| folder.name.into_string().ok());
-    Ok(names.filter(|name| is_item(name)).map(|name| at.join(name)).collect())
+    let names = orbax::items::for_layouts(at, names.filter(|name| is_item(name)).collect())?;
+    Ok(names.into_iter().map(|name| at.join(name)).collect())
 }

@@ -112,7 +112,8 @@ fn unseal(at: &Location, options: &SealOptions) -> Result<SealReport> {
 fn make(at: &Location, options: &SealOptions) -> Result<SealReport> {
     let checkpoint = open(at, options)?;
     let layout = checkpoint.description().layout.clone();
-    if layout == DEFAULT_LAYOUT {
+    // Of items some may be in other layouts, or no pytrees.
+    if layout == DEFAULT_LAYOUT && checkpoint.reader().standing().items.is_none() {
         let path = checkpoint.path().to_owned();
         return Ok(SealReport { path, file_count: 0, bytes: 0, has_changed: false });
     }
@@ -216,6 +217,11 @@ impl SealOfSave {
     pub fn of(options: &SaveOptions) -> Self {
         let is_wanted = options.seal && !matches!(options.layout, Layout::Regrow(_));
         Self { layout: options.layout.name(), is_wanted }
+    }
+
+    /// That of a checkpoint of items, which covers all files of all of them.
+    pub fn of_items(options: &SaveOptions) -> Self {
+        Self { layout: "orbax", is_wanted: options.seal }
     }
 
     /// Whether there is one to be made.

@@ -172,6 +172,7 @@ impl Reader for Composite {
             has_lost_pytree: self.items.iter().any(|item| item.reader.standing().has_lost_pytree),
             has_guessed_tree: self.items.iter().any(|item| item.reader.standing().has_guessed_tree),
             step_folder: self.step_folder.as_ref(),
+            items: None,
         }
     }
 }

@@ -17,13 +17,14 @@
 
 use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers};
 use super::files::{Listed, list, read_small, some_names};
-use super::items::Item;
+use super::items::{self, Family, Item};
 use super::marker_files::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
 use super::metadata::METADATA_FILE;
 use super::opened::Wanted;
 use super::steps::{self, Steps, TMP_MARK};
 use super::{bare, jax_tree, left, legacy};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::formats::items_record::{self, ItemKind, ItemsRecord};
 use crate::formats::{flax, regrow};
 use crate::location::Location;
 use crate::storage::Entry;
@@ -39,9 +40,9 @@ const OF_A_WHOLE: [&str; 3] = [CHECKPOINT_METADATA_FILE, V1_MARKER_FILE, regrow:
 #[derive(Debug)]
 pub(super) enum Found {
     /// The folder is itself one thing.
-    One(Item, CheckpointMetadata),
+    One(Item, About),
     /// Folders that are items.
-    Items(Vec<Listed>, CheckpointMetadata),
+    Items(Vec<Listed>, About),
     /// Folders that are steps.
     Steps(Steps),
     /// Arrays without metadata.
@@ -54,6 +55,16 @@ pub(super) enum Found {
     MsgpackFile,
     /// None of these.
     Nothing(Vec<Listed>),
+}
+
+/// What the documents of a checkpoint say of it.
+#[derive(Debug, Default)]
+pub(super) struct About {
+    pub said: CheckpointMetadata,
+    /// What regrow has recorded of the items.
+    pub record: Option<ItemsRecord>,
+    /// What is wrong with the documents, of a checkpoint that is opened all the same.
+    pub lost: Vec<Error>,
 }
 
 /// Looks at a location where something is.
@@ -71,21 +82,27 @@ pub(super) fn detect(at: &Location, wanted: Wanted) -> Result<Found> {
         return Ok(if is_msgpack { Found::MsgpackFile } else { Found::Nothing(Vec::new()) });
     }
     let mut listed = list(at)?;
-    let about = match has_file(&listed, CHECKPOINT_METADATA_FILE) {
-        true => wanted.or_lost(about(at))?.unwrap_or_default(),
-        false => CheckpointMetadata::default(),
-    };
+    let about = about(at, &listed, wanted)?;
     if !at.has_listings() {
         listed.extend(named_items(at, &about)?);
     }
+    if let Some(record) = &about.record {
+        return Ok(match record.item("") {
+            Some(item) if item.kind == ItemKind::Json => {
+                Found::One(Item::Json(item.file.clone().unwrap_or_default()), about)
+            }
+            _ => Found::Items(listed, about),
+        });
+    }
     let file = |wanted: &str| has_file(&listed, wanted);
-    if file(METADATA_FILE) {
+    let is_users_own = matches!(&about.said.item_handlers, ItemHandlers::One(handler) if Family::of(handler) == Family::Unknown);
+    if file(METADATA_FILE) && (!is_users_own || items::is_pytree(at, &listed)?) {
         return Ok(Found::One(Item::Pytree, about));
     }
-    if file(V1_MARKER_FILE) || matches!(about.item_handlers, ItemHandlers::Many(_)) {
+    if file(V1_MARKER_FILE) || is_users_own || matches!(about.said.item_handlers, ItemHandlers::Many(_)) {
         return Ok(Found::Items(listed, about));
     }
-    let handler = match &about.item_handlers {
+    let handler = match &about.said.item_handlers {
         ItemHandlers::One(handler) => Some(handler.as_str()),
         _ => None,
     };
@@ -147,9 +164,11 @@ fn has_file(listed: &[Listed], wanted: &str) -> bool {
 }
 
 /// The folders of the items that the metadata name, or that Orbax names so itself: where there are no listings.
-fn named_items(at: &Location, about: &CheckpointMetadata) -> Result<Vec<Listed>> {
+fn named_items(at: &Location, about: &About) -> Result<Vec<Listed>> {
     let mut names = ITEMS.to_vec();
-    if let ItemHandlers::Many(handlers) = &about.item_handlers {
+    let recorded = about.record.iter().flat_map(|record| &record.items);
+    names.extend(recorded.map(|item| item.name.as_str()).filter(|name| !name.is_empty()));
+    if let ItemHandlers::Many(handlers) = &about.said.item_handlers {
         // A name leads nowhere but into the folder.
         let named = handlers.iter().map(|(name, _)| name.as_str());
         names.extend(named.filter(|name| !name.contains('/') && !matches!(*name, "" | "." | "..")));
@@ -167,13 +186,32 @@ fn stands_alone(folder: &Location) -> bool {
     OF_A_WHOLE.iter().any(|file| folder.join(file).is_file())
 }
 
-/// The checkpoint's own metadata; empty if there is none.
-fn about(folder: &Location) -> Result<CheckpointMetadata> {
+/// What the documents say; nothing if there are none. With a record of the items the rest can be lost.
+fn about(folder: &Location, listed: &[Listed], wanted: Wanted) -> Result<About> {
+    let record = match has_file(listed, items_record::FILE_NAME) {
+        true => wanted.or_lost(ItemsRecord::of(folder))?.unwrap_or_default(),
+        false => None,
+    };
     let file = folder.join(CHECKPOINT_METADATA_FILE);
-    match read_small(&file)? {
+    let read = || match read_small(&file)? {
+        None if record.as_ref().is_some_and(|record| record.file(CHECKPOINT_METADATA_FILE).is_some()) => {
+            Err(Error::corrupt("the metadata of the checkpoint is missing").in_file(&file))
+        }
         None => Ok(CheckpointMetadata::default()),
-        Some(bytes) => CheckpointMetadata::parse(&bytes).in_file(&file),
-    }
+        Some(bytes) => {
+            if let Some(record) = &record {
+                record.check(folder, CHECKPOINT_METADATA_FILE, &bytes)?;
+            }
+            CheckpointMetadata::parse(&bytes).in_file(&file)
+        }
+    };
+    let (said, lost) = match wanted.or_lost(read()) {
+        Err(error) if record.is_some() && error.kind().is_of_content() => {
+            (CheckpointMetadata::default(), vec![error])
+        }
+        read => (read?.unwrap_or_default(), Vec::new()),
+    };
+    Ok(About { said, record, lost })
 }
 
 /// The error for a location that holds none of the layouts.

@@ -8,7 +8,7 @@ use super::strings::STRINGS_FILE;
 use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::error::Result;
-use crate::formats::regrow;
+use crate::formats::{items_record, regrow};
 use crate::location::Location;
 use crate::text::printable;
 
@@ -22,7 +22,8 @@ pub(super) struct Listed {
 }
 
 /// What tells checkpoints and items apart, for storages that do not say what is in a folder.
-const KNOWN: [&str; 16] = [
+const KNOWN: [&str; 17] = [
+    items_record::FILE_NAME,
     regrow::manifest::FILE_NAME,
     METADATA_FILE,
     CHECKPOINT_METADATA_FILE,

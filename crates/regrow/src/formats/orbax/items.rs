@@ -12,16 +12,19 @@
 //! | `regrow.json`, `model.safetensors`, … | a pytree in another layout: see [`item_files`] |
 //! | anything else | listed, not read |
 //!
-//! Handler names only decide where contents cannot: they are text from a file, and change between releases.
+//! What is recorded of an item decides: by regrow in `regrow.items.json`, by Orbax in the name of the handler. The table above
+//! is for items of which neither says anything. The files of a handler that is not Orbax' own are files, whatever their names,
+//! unless their `_METADATA` is that of a pytree.
 
 use serde_json::Value;
 
 use super::array_metadatas::ARRAY_METADATAS_FOLDER;
+use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, CheckpointMetadata};
 use super::files::{Listed, list, read_small, some_names};
 use super::json_text::{self, Marked};
 use super::legacy;
 use super::marker_files::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, MANIFEST_FILE};
-use super::metadata::METADATA_FILE;
+use super::metadata::{METADATA_FILE, TreeMetadata};
 use super::opened::{Opened, Wanted};
 use super::pytree;
 use super::sharding::SHARDING_FILE;
@@ -31,6 +34,7 @@ use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::item_files::{self, Place};
+use crate::formats::items_record::{ItemKind, ItemRecord, ItemsRecord};
 use crate::formats::regrow;
 use crate::location::Location;
 use crate::tree::{BIG_INTEGER, Key, KeyPath, LeafKind, Node, NodeKind, Scalar, Tree, TreeBuilder};
@@ -72,6 +76,25 @@ impl Item {
             true => Self::Metrics(file.to_owned()),
             false => Self::Json(file.to_owned()),
         };
+        let only_json = || {
+            let mut own = listed.iter().filter(|entry| entry.name != COMMIT_SUCCESS_FILE);
+            let known = JSON_FILES.into_iter().chain([METRICS]).find(|name| file(name)).map(str::to_owned);
+            match (own.next(), own.next()) {
+                (Some(only), None) if !only.is_dir => only.name.clone(),
+                _ => known.unwrap_or_else(|| JSON_FILES[1].to_owned()),
+            }
+        };
+        match handler.map(Family::of) {
+            Some(Family::Json) => return json(&only_json()),
+            Some(Family::JaxKey) if folder(JAX_KEY) => return Self::JaxKey,
+            Some(Family::NumpyKey) if folder(NUMPY_KEY) => return Self::NumpyKey,
+            Some(Family::Proto) => return Self::Proto,
+            Some(Family::Unknown) if !file(METADATA_FILE) => return Self::Files(without_marker(listed)),
+            Some(Family::Tree | Family::Array) if !file(METADATA_FILE) && !file(AGGREGATE_FILE) => {
+                return Self::Damaged;
+            }
+            _ => {}
+        }
         if file(METADATA_FILE) {
             return if handled_by("ArrayCheckpointHandler") { Self::Array } else { Self::Pytree };
         }
@@ -90,12 +113,6 @@ impl Item {
         if file(PROTO_FILE) {
             return Self::Proto;
         }
-        let mut own = listed.iter().filter(|entry| entry.name != COMMIT_SUCCESS_FILE);
-        let is_json =
-            handled_by("JsonCheckpointHandler") || handled_by("JsonHandler") || handled_by("MetricsHandler");
-        if let (true, Some(only), None) = (is_json, own.next().filter(|entry| !entry.is_dir), own.next()) {
-            return json(&only.name);
-        }
         let of_a_pytree = [MANIFEST_FILE, SHARDING_FILE, STRINGS_FILE];
         if of_a_pytree.into_iter().any(file)
             || folder(ARRAY_METADATAS_FOLDER)
@@ -103,11 +120,7 @@ impl Item {
         {
             return Self::Damaged;
         }
-        // Of what else could have been in it, no file is left.
-        if handler.is_some_and(is_of_pytrees) {
-            return Self::Damaged;
-        }
-        Self::Files(listed.iter().filter(|entry| entry.name != COMMIT_SUCCESS_FILE).cloned().collect())
+        Self::Files(without_marker(listed))
     }
 
     /// Its kind in words, for the description.
@@ -176,11 +189,85 @@ impl Item {
     }
 }
 
-/// Whether a handler of this name saves pytrees, or an array as one.
-pub(super) fn is_of_pytrees(handler: &str) -> bool {
-    ["PyTreeCheckpointHandler", "StandardCheckpointHandler", "PyTreeHandler", "ArrayCheckpointHandler"]
-        .iter()
-        .any(|name| handler.ends_with(name))
+/// What a handler reads, by the end of its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Family {
+    Tree,
+    Array,
+    JaxKey,
+    NumpyKey,
+    Json,
+    Proto,
+    /// It is a user's own.
+    Unknown,
+}
+
+impl Family {
+    const OF_NAMES: [(&str, Self); 11] = [
+        ("PyTreeCheckpointHandler", Self::Tree),
+        ("StandardCheckpointHandler", Self::Tree),
+        ("PyTreeHandler", Self::Tree),
+        ("ArrayCheckpointHandler", Self::Array),
+        ("JaxRandomKeyCheckpointHandler", Self::JaxKey),
+        ("NumpyRandomKeyCheckpointHandler", Self::NumpyKey),
+        ("JsonCheckpointHandler", Self::Json),
+        ("JsonHandler", Self::Json),
+        ("MetricsHandler", Self::Json),
+        ("ProtoCheckpointHandler", Self::Proto),
+        ("ProtoHandler", Self::Proto),
+    ];
+
+    /// That of a handler with this name.
+    pub fn of(handler: &str) -> Self {
+        let found = Self::OF_NAMES.into_iter().find(|(name, _)| handler.ends_with(name));
+        found.map_or(Self::Unknown, |(_, family)| family)
+    }
+}
+
+/// Those of these items that layouts may look into: all but files as they are, as far as that is recorded. Where the record is
+/// damaged, those whose handler is one of Orbax'.
+///
+/// # Errors
+/// What the storage says.
+pub(crate) fn for_layouts(at: &Location, names: Vec<String>) -> Result<Vec<String>> {
+    let record = ItemsRecord::of(at);
+    let handlers = match read_small(&at.join(CHECKPOINT_METADATA_FILE)) {
+        Ok(bytes) => bytes.and_then(|bytes| CheckpointMetadata::parse(&bytes).ok()).unwrap_or_default(),
+        Err(_) => CheckpointMetadata::default(),
+    };
+    let mut found = Vec::new();
+    for name in names {
+        let family = handlers.item_handlers.of(&name).map(Family::of);
+        let is_one = match &record {
+            Ok(Some(record)) if record.item(&name).is_none_or(|item| item.kind.is_no_tree()) => false,
+            Err(error) if error.kind().is_damage() => !matches!(family, None | Some(Family::Unknown)),
+            Err(error) => return Err(error.duplicate()),
+            Ok(_) => {
+                let folder = at.join(&name);
+                family != Some(Family::Unknown) || is_pytree(&folder, &list(&folder)?)?
+            }
+        };
+        if is_one {
+            found.push(name);
+        }
+    }
+    Ok(found)
+}
+
+fn without_marker(listed: &[Listed]) -> Vec<Listed> {
+    listed.iter().filter(|entry| entry.name != COMMIT_SUCCESS_FILE).cloned().collect()
+}
+
+/// Whether a folder in which a handler of a user's own has written is a pytree all the same.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn is_pytree(folder: &Location, listed: &[Listed]) -> Result<bool> {
+    // Where the arrays are, too, it may be a pytree that is damaged.
+    let has_arrays =
+        listed.iter().any(|entry| entry.name == MANIFEST_FILE || entry.name == ARRAY_METADATAS_FOLDER);
+    let metadata = read_small(&folder.join(METADATA_FILE))?;
+    Ok(metadata.is_some_and(|bytes| has_arrays || TreeMetadata::parse(&bytes).is_ok()))
 }
 
 /// The metrics in an item of that kind.
@@ -197,12 +284,59 @@ pub(super) fn read_metrics(folder: &Location, name: &str) -> Result<Value> {
 ///
 /// # Errors
 /// What the storage says.
-pub(super) fn look(folder: &Location, name: &str, handler: Option<&str>) -> Result<Item> {
+pub(super) fn look(
+    folder: &Location,
+    name: &str,
+    handler: Option<&str>,
+    record: Option<&ItemsRecord>,
+) -> Result<Looked> {
     let listed = list(folder)?;
+    let known = record.and_then(|record| record.item(name));
+    let item = match (known, record) {
+        (Some(ItemRecord { kind: ItemKind::Json, file: Some(file), .. }), _) => Item::Json(file.clone()),
+        (Some(ItemRecord { kind: ItemKind::Metrics, file: Some(file), .. }), _) => {
+            Item::Metrics(file.clone())
+        }
+        (Some(ItemRecord { kind: ItemKind::Files, has_own_marker: true, .. }), _) => {
+            Item::Files(listed.clone())
+        }
+        (Some(ItemRecord { kind: ItemKind::Tree, .. }), _) => {
+            match told_by_files(folder, &listed, name, handler)? {
+                tree @ (Item::Pytree | Item::Layout(_) | Item::Damaged) => tree,
+                _ => Item::Damaged,
+            }
+        }
+        (Some(ItemRecord { kind: ItemKind::Handler, .. }), _) | (None, None) => {
+            told_by_files(folder, &listed, name, handler)?
+        }
+        _ => Item::Files(without_marker(&listed)),
+    };
+    let is_there = |path: &str| {
+        let first = path.split('/').next().unwrap_or(path);
+        listed.iter().any(|entry| entry.name == first)
+    };
+    let files = record.zip(known).filter(|(_, known)| known.kind != ItemKind::Tree && folder.has_listings());
+    let lost = files.and_then(|(record, known)| {
+        record.files_of(known).map(|(path, _)| path).find(|path| !is_there(path)).map(str::to_owned)
+    });
+    Ok(Looked { item, lost })
+}
+
+/// What an item is, and a file of it that is recorded and gone.
+pub(super) struct Looked {
+    pub item: Item,
+    pub lost: Option<String>,
+}
+
+fn told_by_files(folder: &Location, listed: &[Listed], name: &str, handler: Option<&str>) -> Result<Item> {
     let names: Vec<&str> =
         listed.iter().filter(|entry| !entry.is_dir).map(|entry| entry.name.as_str()).collect();
     let is_regrow = names.contains(&regrow::manifest::FILE_NAME);
-    match Item::of(&listed, name, handler) {
+    match Item::of(listed, name, handler) {
+        Item::Pytree if handler.map(Family::of) == Some(Family::Unknown) && !is_pytree(folder, listed)? => {
+            Ok(Item::Files(without_marker(listed)))
+        }
+        Item::Files(own) if handler.is_some() => Ok(Item::Files(own)),
         Item::Pytree if is_regrow => Ok(Item::Layout(Place::Folder)),
         Item::Files(own) => Ok(item_files::find(&names).map_or(Item::Files(own), Item::Layout)),
         item => Ok(item),

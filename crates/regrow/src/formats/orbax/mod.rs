@@ -21,6 +21,7 @@
 //! | `json_text`, `python_repr` | JSON and `repr` as Python writes them |
 //! | `steps`, `history`, `items`, `detect` | which layout, which step, which item |
 //! | `composite` | items of which some are in other layouts, as one tree |
+//! | `items_reader` | the files of items, and what is recorded of them |
 //! | `structure`, `pytree`, `arrays`, `stored_array`, `slot`, `opened` | from the documents to a tree of leaves |
 //! | `losses` | what a tree would lose in it |
 //! | [`marker_files`] | files whose names say what a folder is |
@@ -51,7 +52,8 @@ mod detect;
 pub mod entry;
 mod files;
 pub mod history;
-mod items;
+pub(crate) mod items;
+mod items_reader;
 mod jax_tree;
 pub mod json_text;
 mod left;

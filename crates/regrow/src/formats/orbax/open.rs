@@ -8,11 +8,13 @@
 //! ```
 
 use super::Orbax;
-use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers, OF_THE_WHOLE};
+use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, ItemHandlers, OF_THE_WHOLE};
 use super::composite::Composite;
-use super::detect::{Found, detect, not_a_checkpoint};
+use super::detect::{About, Found, detect, not_a_checkpoint};
 use super::files::{Listed, read_small, some_names};
-use super::items::{self, Item};
+use super::items::{self, Item, Looked};
+use super::items_reader::ItemsReader;
+use super::marker_files::COMMIT_SUCCESS_FILE;
 use super::opened::{Opened, Wanted};
 use super::reader::OrbaxReader;
 use super::slot::{Slot, Source, graft};
@@ -21,12 +23,21 @@ use super::{bare, jax_tree, json_text, legacy};
 use crate::commit::noted_files;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::item_files::Place;
+use crate::formats::item_folder::ItemFolder;
+use crate::formats::items_record;
 use crate::formats::regrow::{self, Regrow};
 use crate::formats::{Description, Format, Reader, builtin_formats};
 use crate::location::{Location, StepFolder};
 use crate::options::OpenOptions;
-use crate::text::counted;
-use crate::tree::{Key, NodeKind, Tree, TreeBuilder};
+use crate::text::{counted, printable};
+use crate::tree::{Key, LeafKind, NodeKind, Tree, TreeBuilder};
+
+/// What to do about items that are lost.
+const COPY_AGAIN: &str =
+    "take another step, or copy the checkpoint again, all of it (`regrow repair --from COPY`)";
+
+const RECORD_LOST: &str =
+    "regrow.items.json is missing: what the items are is told by their files, and their checksums are gone";
 
 /// While it exists, the item it names counts as deleted (v1).
 const DELETION_FILE: &str = "_CHECKPOINT_DELETION";
@@ -47,6 +58,9 @@ enum Whole {
     OneItem(Box<dyn Reader>),
 }
 
+/// What was opened, and the folder of the items if it has some.
+type Opening = (Whole, Option<ItemFolder>);
+
 /// Opens what is at a location, which is `found`.
 ///
 /// # Errors
@@ -55,7 +69,7 @@ enum Whole {
 pub(super) fn open(found: Found, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
     let mut description = Description { layout: "orbax".to_owned(), ..Description::default() };
     let mut step_folder = None;
-    let whole = match found {
+    let (whole, items) = match found {
         Found::Steps(steps) => {
             let step = steps.pick(options.step, at)?;
             describe_steps(&mut description, &steps, step);
@@ -90,10 +104,14 @@ pub(super) fn open(found: Found, at: &Location, options: &OpenOptions) -> Result
             open_one(at, options, &mut description, found)?
         }
     };
-    Ok(match whole {
+    let reader: Box<dyn Reader> = match whole {
         Whole::Own(parts) => Box::new(reader_of(parts, description, step_folder)),
         Whole::Items(items) => Box::new(Composite::of_items(items, description, step_folder)?),
         Whole::OneItem(item) => Box::new(Composite::of_one(item, description, step_folder)),
+    };
+    Ok(match items {
+        None => reader,
+        Some(items) => Box::new(ItemsReader { reader, items }),
     })
 }
 
@@ -130,22 +148,27 @@ fn open_one(
     options: &OpenOptions,
     description: &mut Description,
     found: Found,
-) -> Result<Whole> {
+) -> Result<Opening> {
+    let wanted = Wanted::of(options);
+    let own =
+        |opened: Opened, description: &mut Description| Ok((Whole::Own(take(opened, description)), None));
     match found {
         Found::One(item, about) => {
             refuse_item(options, at)?;
-            let parts = take(item.open(at, Wanted::of(options))?, description);
+            let parts = take(open_item(&item, at, "", &about, wanted)?, description);
             note_custom(description, &about);
-            Ok(Whole::Own(parts))
+            let items = about.record.is_some().then(|| folder_of(at, about, description, options));
+            Ok((Whole::Own(parts), items))
         }
         Found::Items(listed, about) => {
-            let parts = open_items(at, options, description, &listed, &about)?;
+            let whole = open_items(at, options, description, &listed, &about)?;
             note_custom(description, &about);
-            Ok(parts)
+            let items = folder_of(at, about, description, options);
+            Ok((whole, Some(items)))
         }
         Found::BareArrays => {
             refuse_item(options, at)?;
-            Ok(Whole::Own(take(bare::open(at, Wanted::of(options))?, description)))
+            own(bare::open(at, wanted)?, description)
         }
         Found::JaxTree => {
             refuse_item(options, at)?;
@@ -153,7 +176,7 @@ fn open_one(
         }
         Found::MsgpackFile => {
             refuse_item(options, at)?;
-            Ok(Whole::Own(take(legacy::open_aggregate(&at.parent(), Wanted::of(options))?, description)))
+            own(legacy::open_aggregate(&at.parent(), wanted)?, description)
         }
         Found::Steps(_) | Found::FlaxSteps => {
             Err(Error::new(ErrorKind::NotACheckpoint, "this step holds steps of its own").in_file(at))
@@ -162,24 +185,71 @@ fn open_one(
     }
 }
 
+/// The folder of the items, and what of them and of the documents is lost.
+fn folder_of(
+    at: &Location,
+    about: About,
+    description: &mut Description,
+    options: &OpenOptions,
+) -> ItemFolder {
+    let About { record, mut lost, .. } = about;
+    description.warnings.extend(lost.iter().map(|error| error.what().to_owned()));
+    for (item, why) in &description.lost_items {
+        lost.push(Error::corrupt(why.as_str()).in_file(at.join(item)).help(COPY_AGAIN));
+    }
+    let is_whole = options.item.is_none();
+    ItemFolder { at: at.clone(), items: description.items.clone(), record, is_whole, lost }
+}
+
+/// Opens an item whose documents are what was recorded of them.
+fn open_item(item: &Item, at: &Location, name: &str, about: &About, wanted: Wanted) -> Result<Opened> {
+    let folder = if name.is_empty() { at.clone() } else { at.join(name) };
+    match item {
+        Item::Json(file) | Item::Metrics(file) => check_recorded(&folder, name, file, about)?,
+        _ => {}
+    }
+    item.open(&folder, wanted)
+}
+
+/// Errs unless a small file of an item is the one that was recorded with it.
+fn check_recorded(folder: &Location, name: &str, file: &str, about: &About) -> Result<()> {
+    let Some(record) = &about.record else { return Ok(()) };
+    let path = if name.is_empty() { file.to_owned() } else { format!("{name}/{file}") };
+    let at = folder.join(file);
+    match read_small(&at)? {
+        // Whoever opens it says so.
+        None => Ok(()),
+        Some(bytes) => record.check(folder, &path, &bytes).map_err(|error| error.of_file(&at)),
+    }
+}
+
 fn open_items(
     at: &Location,
     options: &OpenOptions,
     description: &mut Description,
     listed: &[Listed],
-    about: &CheckpointMetadata,
+    documents: &About,
 ) -> Result<Whole> {
     let wanted = Wanted::of(options);
+    let About { said: about, record, .. } = documents;
+    let record = record.as_ref();
     let has_file = |name: &str| listed.iter().any(|entry| !entry.is_dir && entry.name == name);
     let deleted = if has_file(DELETION_FILE) { deleted_item(at)? } else { None };
     let mut found: Vec<(String, Item)> = Vec::new();
-    for entry in listed.iter().filter(|entry| entry.is_dir) {
+    // Folders of a handler that has written right into the checkpoint are no items.
+    let is_one_item = matches!(about.item_handlers, ItemHandlers::One(_)) && record.is_none();
+    for entry in listed.iter().filter(|entry| entry.is_dir && !is_one_item) {
         if entry.name.contains(TMP_MARK) && !entry.is_link {
             description.notes.push(format!("the item {} was never committed", entry.name));
         } else if deleted.as_ref() == Some(&entry.name) {
             description.notes.push(format!("the item {} is being deleted", entry.name));
         } else {
-            let item = items::look(&at.join(&entry.name), &entry.name, about.item_handlers.of(&entry.name))?;
+            let handler = about.item_handlers.of(&entry.name);
+            let Looked { item, lost } = items::look(&at.join(&entry.name), &entry.name, handler, record)?;
+            if let Some(file) = lost {
+                let why = format!("the item {} has lost its file {}", entry.name, printable(&file));
+                description.lost_items.push((entry.name.clone(), why));
+            }
             description.items.push((entry.name.clone(), item.kind()));
             found.push((entry.name.clone(), item));
         }
@@ -189,30 +259,46 @@ fn open_items(
             .notes
             .push(format!("{CHECKPOINT_METADATA_FILE} is missing: Orbax' v1 API needs it, regrow does not"));
     }
-    if let ItemHandlers::Many(handlers) = &about.item_handlers {
-        let is_there = |name: &String| listed.iter().any(|entry| entry.is_dir && entry.name == *name);
-        for (name, _) in handlers.iter().filter(|(name, _)| !is_there(name)) {
-            description.warnings.push(format!("the item {name} is listed but its folder is missing"));
+    let expected: Vec<&String> = match (record, &about.item_handlers) {
+        (Some(record), _) => record.items.iter().map(|item| &item.name).collect(),
+        (None, ItemHandlers::Many(handlers)) => handlers.iter().map(|(name, _)| name).collect(),
+        _ => Vec::new(),
+    };
+    let is_there = |name: &str| listed.iter().any(|entry| entry.is_dir && entry.name == name);
+    for name in expected.iter().filter(|name| !name.is_empty() && !is_there(name)) {
+        if deleted.as_ref() != Some(*name) {
+            let why = format!("the item {name} is listed but its folder is missing");
+            description.lost_items.push(((*name).clone(), why));
         }
     }
+    if record.is_none() && has_file(COMMIT_SUCCESS_FILE) && !options.salvage {
+        let marker = read_small(&at.join(COMMIT_SUCCESS_FILE))?.unwrap_or_default();
+        if items_record::is_noted(&marker) {
+            description.lost_items.push((items_record::FILE_NAME.to_owned(), RECORD_LOST.to_owned()));
+        }
+    }
+    description.warnings.extend(description.lost_items.iter().map(|(_, why)| why.clone()));
     let files = match &about.item_handlers {
+        _ if record.is_some_and(|record| record.item("").is_none()) => None,
         ItemHandlers::Many(_) => None,
         handlers => files_of_handler(at, listed, handlers, description)?,
     };
     for (name, item) in &found {
         if let (Item::Metrics(file), None) = (item, &description.metrics) {
-            match wanted.or_lost(items::read_metrics(&at.join(name), file))? {
+            let folder = at.join(name);
+            let read = check_recorded(&folder, name, file, documents)
+                .and_then(|()| items::read_metrics(&folder, file));
+            match or_lost(read, wanted, found.len())? {
                 Ok(metrics) => description.metrics = Some(metrics),
-                Err(why) => description.warnings.push(format!("the metrics are lost: {why}")),
+                // The metadata of the checkpoint have them, too.
+                Err(_) if !about.metrics.is_empty() => {}
+                Err(why) => description.warnings.push(format!("the metrics are lost: {}", why.what())),
             }
         }
     }
     if let Some(asked) = &options.item {
         let Some((name, item)) = found.iter().find(|(name, _)| name == asked) else {
-            if let ItemHandlers::Many(handlers) = &about.item_handlers
-                && handlers.iter().any(|(name, _)| name == asked)
-                && deleted.as_ref() != Some(asked)
-            {
+            if expected.contains(&asked) && deleted.as_ref() != Some(asked) {
                 return Err(missing_item(at, asked));
             }
             let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
@@ -221,12 +307,14 @@ fn open_items(
                 .help(format!("the items are: {}", names.join(", "))));
         };
         return match item {
-            Item::Layout(place) => Ok(Whole::OneItem(open_layout(&at.join(name), *place, options)?)),
-            item => Ok(Whole::Own(take(item.open(&at.join(name), wanted)?, description))),
+            Item::Layout(place) => {
+                Ok(Whole::OneItem(open_layout(&at.join(name), name, *place, options, documents)?))
+            }
+            item => Ok(Whole::Own(take(open_item(item, at, name, documents, wanted)?, description))),
         };
     }
     if found.iter().any(|(_, item)| matches!(item, Item::Layout(_))) {
-        return open_mixed(at, &found, options, description);
+        return open_mixed(at, &found, options, description, documents);
     }
     let mut data =
         found.iter().filter(|(_, item)| !matches!(item, Item::Metrics(_) | Item::Files(_))).peekable();
@@ -234,8 +322,7 @@ fn open_items(
         let has_metrics = found.iter().any(|(_, item)| matches!(item, Item::Metrics(_)));
         let is_lost = |(name, _): &(String, Option<String>)| !found.iter().any(|(found, _)| found == name);
         match &about.item_handlers {
-            // Items of other kinds may be all that was saved; those that are gone may have been more.
-            ItemHandlers::Many(handlers) if handlers.iter().any(is_lost) => {
+            ItemHandlers::Many(handlers) if found.is_empty() && handlers.iter().any(is_lost) => {
                 return Err(Error::corrupt("the items of this checkpoint are gone")
                     .in_file(at)
                     .expected(
@@ -256,7 +343,12 @@ fn open_items(
             is_guessed: false,
         }));
     };
-    let first = take(item_or_lost(item, &at.join(name), wanted)?, description);
+    let item_or_lost = |item: &Item, name: &str, description: &mut Description| {
+        let opened = or_lost(open_item(item, at, name, documents, wanted), wanted, found.len())?;
+        Ok::<_, Error>(opened.unwrap_or_else(|why| lost_item(name, why, wanted, description)))
+    };
+    let opened = item_or_lost(item, name, description)?;
+    let first = take(opened, description);
     if data.peek().is_none() {
         return Ok(Whole::Own(first));
     }
@@ -266,7 +358,8 @@ fn open_items(
         (vec![(name.clone(), first.tree)], first.databases, first.lost);
     let mut is_guessed = first.is_guessed;
     for (name, item) in data {
-        let parts = take(item_or_lost(item, &at.join(name), wanted)?, description);
+        let opened = item_or_lost(item, name, description)?;
+        let parts = take(opened, description);
         note_item(&mut custom, name, description);
         trees.push((name.clone(), parts.tree));
         databases.extend(parts.databases);
@@ -317,6 +410,7 @@ fn open_mixed(
     found: &[(String, Item)],
     options: &OpenOptions,
     description: &mut Description,
+    documents: &About,
 ) -> Result<Whole> {
     let wanted = Wanted::of(options);
     let mut readers: Vec<(String, Box<dyn Reader>)> = Vec::new();
@@ -330,11 +424,15 @@ fn open_mixed(
         };
         let reader = match item {
             Item::Metrics(_) | Item::Files(_) => continue,
-            Item::Layout(place) => match wanted.or_lost(open_layout(&item_at, *place, options))? {
-                Ok(reader) => reader,
-                Err(why) => own(lost_item(why)),
-            },
-            item => own(item_or_lost(item, &item_at, wanted)?),
+            Item::Layout(place) => {
+                let opened = open_layout(&item_at, name, *place, options, documents);
+                or_lost(opened, wanted, found.len())?
+                    .unwrap_or_else(|why| own(lost_item(name, why, wanted, description)))
+            }
+            item => {
+                let opened = or_lost(open_item(item, at, name, documents, wanted), wanted, found.len())?;
+                own(opened.unwrap_or_else(|why| lost_item(name, why, wanted, description)))
+            }
         };
         if let Some(value) = &reader.description().custom_metadata {
             custom.insert(name.clone(), value.clone());
@@ -348,17 +446,36 @@ fn open_mixed(
     Ok(Whole::Items(readers))
 }
 
-/// An item, or one leaf that is lost if the item cannot be opened.
-fn item_or_lost(item: &Item, at: &Location, wanted: Wanted) -> Result<Opened> {
-    Ok(wanted.or_lost(item.open(at, wanted))?.unwrap_or_else(lost_item))
+/// What was opened of an item, or why it cannot be, if there are others: it is an error of that item alone.
+fn or_lost<T>(opened: Result<T>, wanted: Wanted, item_count: usize) -> Result<std::result::Result<T, Error>> {
+    match wanted.or_lost(opened) {
+        Err(error) if item_count > 1 && error.kind().is_of_content() => Ok(Err(error)),
+        opened => opened,
+    }
 }
 
-fn lost_item(why: Error) -> Opened {
-    Opened::new(Tree::single(Slot::lost("", why)), "lost")
+/// One leaf in the place of an item that cannot be opened. A load of it is an error, unless the checkpoint is salvaged.
+fn lost_item(name: &str, why: Error, wanted: Wanted, description: &mut Description) -> Opened {
+    description.warnings.push(format!("the item {name} cannot be read: {}", why.what()));
+    let mut slot = Slot::lost("", why);
+    if wanted.is_strict() {
+        slot.info.kind = LeafKind::Unknown("an item that cannot be read".into());
+    }
+    Opened::new(Tree::single(slot), "lost")
 }
 
 /// Opens an item that is in a layout of its own.
-fn open_layout(item: &Location, place: Place, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+fn open_layout(
+    item: &Location,
+    name: &str,
+    place: Place,
+    options: &OpenOptions,
+    documents: &About,
+) -> Result<Box<dyn Reader>> {
+    // The files of another checkpoint's item fit each other.
+    if !options.salvage {
+        check_recorded(item, name, regrow::manifest::FILE_NAME, documents)?;
+    }
     let at = &match place {
         Place::Folder => item.clone(),
         Place::File(file) => item.join(file),
@@ -418,7 +535,8 @@ fn take(opened: Opened, description: &mut Description) -> Parts {
 }
 
 /// The checkpoint's own metadata counts where the pytree has none.
-fn note_custom(description: &mut Description, about: &CheckpointMetadata) {
+fn note_custom(description: &mut Description, about: &About) {
+    let about = &about.said;
     if description.custom_metadata.is_none() && !about.custom_metadata.is_empty() {
         description.custom_metadata = Some(about.custom_metadata.clone().into());
     }

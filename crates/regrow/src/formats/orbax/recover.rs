@@ -4,6 +4,7 @@
 //! manifest.ocdbt         of the databases that each process has written for itself: ocdbt.process_<n>/manifest.ocdbt
 //! _METADATA              of another step of the same tree; else of the names of the arrays
 //! _CHECKPOINT_METADATA   of the folders beside it, where the v1 API cannot do without
+//! regrow.items.json      of a replica, if all files are what that says
 //! commit_success.txt     in a bucket, of a checkpoint that says of itself that it was committed, if all else is whole
 //! ```
 
@@ -29,7 +30,8 @@ use super::structure;
 use super::writer::documents::COMMIT_TEXT;
 use crate::bytes::side_document::now_unix_ns;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
-use crate::formats::{COMMIT_MARKERS, RecoveredFile, Recovery, regrow};
+use crate::formats::items_record::{self, ItemsRecord};
+use crate::formats::{COMMIT_MARKERS, RecoveredFile, Recovery, SummedFile, regrow};
 use crate::location::Location;
 use crate::store::Located;
 use crate::store::ocdbt::{EntryValue, OcdbtConfig, OcdbtStore, random_data_file_name, write_database};
@@ -52,11 +54,23 @@ impl Recovery for Orbax {
             return Ok(Vec::new());
         }
         let mut files = Vec::new();
-        let entries = folder.database(&mut files)?;
-        folder.metadata(entries.as_deref(), other, &mut files)?;
+        // A folder of items is no pytree itself, whatever its items are called and hold.
+        if !folder.has_items() {
+            let entries = folder.database(&mut files)?;
+            folder.metadata(entries.as_deref(), other, &mut files)?;
+        }
         folder.checkpoint_metadata(&mut files)?;
+        folder.items_record(other, &mut files)?;
         folder.marker(&mut files)?;
         Ok(files)
+    }
+
+    fn summed_files(&self, at: &Location) -> Result<Option<Vec<SummedFile>>> {
+        match ItemsRecord::of(at) {
+            Ok(record) => record.map(|record| record.summed_files()).transpose(),
+            Err(error) if error.kind().is_damage() => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -69,6 +83,13 @@ struct Folder<'a> {
 impl Folder<'_> {
     fn has(&self, file: &str) -> bool {
         self.listed.iter().any(|entry| !entry.is_dir && entry.name == file)
+    }
+
+    fn has_items(&self) -> bool {
+        let about = || read_small(&self.at.join(CHECKPOINT_METADATA_FILE)).ok().flatten();
+        let about = || about().and_then(|bytes| CheckpointMetadata::parse(&bytes).ok());
+        self.has(items_record::FILE_NAME)
+            || about().is_some_and(|about| matches!(about.item_handlers, ItemHandlers::Many(_)))
     }
 
     fn is_beside_regrow_json(&self) -> bool {
@@ -255,6 +276,33 @@ impl Folder<'_> {
                 .to_owned(),
             is_guess: true,
         });
+        Ok(())
+    }
+
+    /// What is recorded of the items, if that is lost and a replica has it.
+    fn items_record(&self, other: Option<&Location>, files: &mut Vec<RecoveredFile>) -> Result<()> {
+        let Some(other) = other else { return Ok(()) };
+        let name = items_record::FILE_NAME;
+        let is_noted = || {
+            let marker = read_small(&self.at.join(COMMIT_SUCCESS_FILE));
+            marker.is_ok_and(|marker| marker.is_some_and(|marker| items_record::is_noted(&marker)))
+        };
+        match ItemsRecord::of(self.at) {
+            Ok(None) if is_noted() => {}
+            Ok(_) => return Ok(()),
+            Err(error) if is_lost(&error) => {}
+            Err(error) => return Err(error),
+        }
+        let Ok(Some(bytes)) = read_small(&other.join(name)) else { return Ok(()) };
+        let Ok(theirs) = ItemsRecord::parse(&bytes) else { return Ok(()) };
+        let store = self.at.opened()?;
+        for file in &theirs.files {
+            if ItemsRecord::look(&*store, file)?.is_some() {
+                return Ok(());
+            }
+        }
+        let how = format!("that of {}: all files are what it says", other.describe().display());
+        files.push(RecoveredFile { name: name.to_owned(), bytes, how, is_guess: false });
         Ok(())
     }
 

@@ -227,13 +227,13 @@ impl SmallFile {
     }
 
     /// The checksums that the record has, to be fed with the bytes of the file.
-    pub(super) fn sum(&self) -> Sum {
+    pub(crate) fn sum(&self) -> Sum {
         Sum { crc32c: Crc32c::new(), blake3: self.blake3.is_some().then(blake3::Hasher::new) }
     }
 }
 
 /// The checksums of a file in the making, or of one that is being checked.
-pub(super) struct Sum {
+pub(crate) struct Sum {
     crc32c: Crc32c,
     blake3: Option<blake3::Hasher>,
 }

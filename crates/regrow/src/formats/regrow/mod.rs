@@ -53,6 +53,8 @@ mod save;
 mod small_file;
 mod views;
 
+pub(crate) use small_file::{open_whole, summed_whole};
+
 /// The default layout.
 #[derive(Debug)]
 pub struct Regrow;

@@ -42,7 +42,7 @@ impl CheckedSmallFile {
 ///
 /// # Errors
 /// What the storage says.
-pub(super) fn open_whole(base: &dyn Store, record: &SmallFile) -> Result<Result<Arc<dyn Blob>>> {
+pub(crate) fn open_whole(base: &dyn Store, record: &SmallFile) -> Result<Result<Arc<dyn Blob>>> {
     let path = base.describe(record.name.as_bytes());
     let Some(file) = base.open(record.name.as_bytes())? else {
         return Ok(Err(Error::corrupt("a file of the checkpoint is missing")
@@ -77,7 +77,7 @@ pub(super) fn open_whole(base: &dyn Store, record: &SmallFile) -> Result<Result<
 ///
 /// # Errors
 /// `Corrupt` if the record contradicts itself.
-pub(super) fn summed_whole(record: &SmallFile) -> Result<SummedFile> {
+pub(crate) fn summed_whole(record: &SmallFile) -> Result<SummedFile> {
     let len_bytes = record.len_bytes;
     let digest = record.blake3.as_deref().and_then(|digest| blake3::Hash::from_hex(digest).ok());
     let table = match digest {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use regrow::SaveOptions;
 use regrow::array::{Array, Dtype, Shape};
-use regrow::engine::Layout;
+use regrow::engine::{ItemsOptions, ItemsSave, Layout};
 use regrow::tree::{Key, Leaf, LeafData, NodeKind, Scalar, Tree, TreeBuilder};
 use regrow_testkit::{copy_folder, fixtures};
 
@@ -62,6 +62,54 @@ pub fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
+/// Names by which some layout knows its own files.
+pub const RESERVED: [&str; 24] = [
+    ".zarray",
+    "_CHECKPOINT_METADATA",
+    "_METADATA",
+    "_sharding",
+    "arrays.npz",
+    "checkpoint",
+    "checkpoint.msgpack",
+    "commit_success.txt",
+    "config.json",
+    "d/0",
+    "data.json",
+    "jax_random_key/x",
+    "manifest.ocdbt",
+    "metadata",
+    "metadata.json",
+    "metrics",
+    "model.safetensors",
+    "orbax.checkpoint",
+    "process_0.json",
+    "proto.pbtxt",
+    "regrow-structure.json",
+    "regrow.items.json",
+    "regrow.json",
+    "zarr.json",
+];
+
+/// What a file of the item `iterator` holds.
+pub fn content(name: &str) -> Vec<u8> {
+    format!("7 {name}").into_bytes()
+}
+
+/// Saves a tree, JSON, metrics, metadata, and files that are called as those of the layouts are.
+pub fn save_items(at: impl regrow::location::ToLocation) -> regrow::Result<()> {
+    let custom_metadata = serde_json::json!({"commit": 1}).as_object().unwrap().clone();
+    let options =
+        ItemsOptions { overwrite: true, not_durable: true, custom_metadata, ..ItemsOptions::default() };
+    let save = ItemsSave::begin(at, options)?;
+    save.tree("state", &small_tree(), &SaveOptions::default())?;
+    save.json("config", &serde_json::json!({"width": 1024}))?;
+    save.metrics(&serde_json::json!({"loss": 0.25}))?;
+    for name in RESERVED {
+        save.file("iterator", name, &content(name))?;
+    }
+    save.commit().map(drop)
+}
+
 /// A checkpoint of each layout in a folder of its own, so that all that belongs to it is in that folder: what regrow writes,
 /// and what the original tools wrote. Each with its name in the tables.
 pub fn checkpoints(root: &Path) -> Vec<(String, PathBuf)> {
@@ -102,6 +150,9 @@ pub fn checkpoints(root: &Path) -> Vec<(String, PathBuf)> {
         let _ = fs::remove_file(path.join("expected.json"));
         all.push((fixture.to_owned(), path));
     }
+    let path = root.join("items").join("x");
+    save_items(&path).unwrap();
+    all.push(("regrow items".to_owned(), path));
     all
 }
 

@@ -12,6 +12,7 @@ use regrow::tree::{Leaf, Tree};
 use regrow::{ErrorKind, OpenOptions, Result, SaveOptions};
 use serde_json::json;
 
+mod damage;
 mod whole;
 
 use crate::common::bytes_of;
@@ -180,6 +181,9 @@ fn a_name_is_given_once() {
     let begin = || begin(folder.path().join("1")).unwrap();
     let again = |save: &ItemsSave, name: &str| save.json(name, &json!({})).unwrap_err().kind();
     let save = begin();
+    // Parts of an item are for its handler, which is named first.
+    assert_eq!(again(&begin(), "a/b"), ErrorKind::InvalidArgument);
+    save.handler("a", "my.module.Handler");
     save.json("a/b", &json!({})).unwrap();
     save.json("a/c", &json!({})).unwrap();
     for name in ["a", "a/b", "a/b/c", WHOLE] {
@@ -235,7 +239,11 @@ fn files_that_others_write_are_part_of_it() {
         let again = ItemsSave::begin(&at, overwriting()).unwrap();
         again.json("config", &json!({})).unwrap();
         again.commit().unwrap();
-        assert_eq!(names_in(&at), ["_CHECKPOINT_METADATA", "commit_success.txt", "config"], "{at}");
+        assert_eq!(
+            names_in(&at),
+            ["_CHECKPOINT_METADATA", "commit_success.txt", "config", "regrow.items.json"],
+            "{at}"
+        );
         assert_eq!(begin(&at).unwrap_err().kind(), ErrorKind::AlreadyExists);
     }
 }
@@ -337,7 +345,10 @@ fn all_processes_of_a_job_write_their_shards() {
             assert_eq!(found[0].1, cut().whole().to_c_order().unwrap(), "{name} in {at}");
         }
         assert!(regrow::verify(&at).unwrap().is_ok());
-        assert_eq!(names_in(&at), ["_CHECKPOINT_METADATA", "commit_success.txt", "config", "orbax", "state"]);
+        assert_eq!(
+            names_in(&at),
+            ["_CHECKPOINT_METADATA", "commit_success.txt", "config", "orbax", "regrow.items.json", "state"]
+        );
         let of_a_share =
             names_in(&at.join("orbax")).into_iter().filter(|name| name.contains("share")).count();
         assert_eq!(of_a_share, 0);

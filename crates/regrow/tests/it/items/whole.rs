@@ -110,7 +110,10 @@ fn a_json_document_or_a_pytree_is_a_checkpoint_with_metadata_beside_it() {
             let save = begin();
             save.json(WHOLE, &json!({"width": 3})).unwrap();
             save.commit().unwrap();
-            assert_eq!(names_in(&at), ["_CHECKPOINT_METADATA", "commit_success.txt", "metadata"]);
+            assert_eq!(
+                names_in(&at),
+                ["_CHECKPOINT_METADATA", "commit_success.txt", "metadata", "regrow.items.json"]
+            );
             assert!(about(&at)["item_handlers"].as_str().unwrap().ends_with(".JsonCheckpointHandler"));
             assert_eq!(regrow::open(&at).unwrap().tree().len(), 1);
         }

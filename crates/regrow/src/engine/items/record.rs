@@ -1,0 +1,169 @@
+//! What is recorded of the items in `regrow.items.json`: their kinds, and the checksums of their files.
+//!
+//! What this process writes is summed on its way. On a disk, copies and lent folders are summed where they lie, when all
+//! processes have written; for a bucket, before they are uploaded.
+
+use super::names::check_file;
+use super::{ItemsSave, WHOLE};
+use crate::error::Result;
+use crate::formats::items_record::{ItemKind, ItemRecord, ItemsRecord, sum_of_bytes, sum_of_file};
+use crate::formats::orbax::marker_files::COMMIT_SUCCESS_FILE;
+use crate::formats::regrow::manifest::{self, SmallFile};
+use crate::location::Location;
+use crate::storage::{Publication, is_desktop_file};
+
+/// What is recorded.
+#[derive(Debug, Default)]
+pub(super) struct Noted {
+    items: Vec<ItemRecord>,
+    /// Files that were summed.
+    pub sums: Vec<SmallFile>,
+    /// Files and folders of the checkpoint that are still to be summed.
+    unsummed: Vec<String>,
+}
+
+impl Noted {
+    fn item(&mut self, name: &str, kind: ItemKind) -> &mut ItemRecord {
+        let at = self.items.iter().position(|item| item.name == name).unwrap_or(self.items.len());
+        if at == self.items.len() {
+            self.items.push(ItemRecord::new(name, kind));
+        }
+        #[expect(clippy::indexing_slicing, reason = "it was found, or pushed")]
+        &mut self.items[at]
+    }
+
+    /// Sums what lies there by now, and says of folders without a handler that they are files.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub fn settle(
+        &mut self,
+        handlers: &[(String, Option<String>)],
+        publication: &dyn Publication,
+    ) -> Result<()> {
+        let has_handler = |name: &str| handlers.iter().any(|(item, by)| item == name && by.is_some());
+        for item in &mut self.items {
+            if item.kind == ItemKind::Handler && item.name != WHOLE && !has_handler(&item.name) {
+                item.kind = ItemKind::Files;
+            }
+        }
+        let is_files = |path: &str| {
+            let name = path.split('/').next().unwrap_or(path);
+            self.items
+                .iter()
+                .any(|item| item.kind == ItemKind::Files && (item.name == name || item.name == WHOLE))
+        };
+        for path in std::mem::take(&mut self.unsummed) {
+            if let Some(folder) = publication.local_folder().filter(|_| is_files(&path)) {
+                sum_below(&Location::local(folder.join(&path)), &path, &mut self.sums)?;
+            }
+        }
+        let trees: Vec<String> = self
+            .items
+            .iter()
+            .filter(|item| item.layout.as_deref() == Some("regrow"))
+            .map(|item| item.name.clone())
+            .collect();
+        for name in trees.iter().filter(|name| *name != WHOLE) {
+            let file = format!("{name}/{}", manifest::FILE_NAME);
+            let bytes = publication.written(&file)?;
+            self.sums.push(sum_of_bytes(file, &bytes));
+        }
+        self.sums.retain(|file| {
+            let name = file.name.split('/').next().unwrap_or_default();
+            !self.items.iter().any(|item| item.kind == ItemKind::Handler && item.name == name)
+        });
+        Ok(())
+    }
+
+    /// The record; `None` for a checkpoint that is itself what a handler has written: it reads all files there are.
+    pub fn record(&self) -> Option<ItemsRecord> {
+        let is_of_handler = |item: &ItemRecord| item.name == WHOLE && item.kind == ItemKind::Handler;
+        match self.items.is_empty() || self.items.iter().any(is_of_handler) {
+            true => None,
+            false => Some(ItemsRecord::new(self.items.clone(), self.sums.clone())),
+        }
+    }
+}
+
+impl ItemsSave {
+    /// Notes what an item is. Of a tree that shares its name with a folder, that it is a tree; of what has parts with names of
+    /// their own, that its handler knows.
+    pub(super) fn note_kind(&self, name: &str, kind: ItemKind) {
+        let item = name.split('/').next().unwrap_or(name);
+        let kind = if item == name { kind } else { ItemKind::Handler };
+        let mut state = self.state();
+        let known = state.noted.item(item, kind);
+        if known.kind != ItemKind::Tree {
+            known.kind = kind;
+        }
+    }
+
+    pub(super) fn note_json(&self, name: &str, kind: ItemKind, file: &str) {
+        self.note_kind(name, kind);
+        if !name.contains('/') {
+            self.state().noted.item(name, kind).file = Some(file.to_owned());
+        }
+    }
+
+    pub(super) fn note_tree(&self, name: &str, layout: &str) {
+        self.note_kind(name, ItemKind::Tree);
+        if !name.contains('/') {
+            self.state().noted.item(name, ItemKind::Tree).layout = Some(layout.to_owned());
+        }
+    }
+
+    /// Keeps in mind that a file of the user's has the name of the item's marker.
+    pub(super) fn note_marker(&self, name: &str, file: &str) {
+        if file == COMMIT_SUCCESS_FILE && name != WHOLE {
+            let mut state = self.state();
+            state.marked.push(name.to_owned());
+            state.noted.item(name, ItemKind::Files).has_own_marker = true;
+        }
+    }
+
+    /// Writes a file and sums it.
+    pub(super) fn write_summed(&self, path: &str, bytes: &[u8]) -> Result<()> {
+        self.publication.write(path, bytes)?;
+        self.state().noted.sums.push(sum_of_bytes(path.to_owned(), bytes));
+        Ok(())
+    }
+
+    /// Sums a copy of a file or a folder.
+    pub(super) fn sum_copy(&self, from: &Location, path: &str) -> Result<()> {
+        let mut sums = Vec::new();
+        match self.publication.local_folder() {
+            Some(folder) => sum_below(&Location::local(folder.join(path)), path, &mut sums)?,
+            None => sum_below(from, path, &mut sums)?,
+        }
+        self.state().noted.sums.extend(sums);
+        Ok(())
+    }
+
+    /// Sums what was written into a folder that was lent; on a disk later, when all processes have written into it.
+    pub(super) fn sum_lent(&self, folder: &Location, path: &str) -> Result<()> {
+        if self.publication.local_folder().is_some() {
+            self.state().noted.unsummed.push(path.to_owned());
+            return Ok(());
+        }
+        let mut sums = Vec::new();
+        sum_below(folder, path, &mut sums)?;
+        self.state().noted.sums.extend(sums);
+        Ok(())
+    }
+}
+
+/// Sums a local file, or all files below a local folder, under these names.
+fn sum_below(at: &Location, path: &str, sums: &mut Vec<SmallFile>) -> Result<()> {
+    if !at.is_folder() {
+        check_file(path)?;
+        sums.push(sum_of_file(at, path.to_owned())?);
+        return Ok(());
+    }
+    for entry in at.entries()? {
+        let Some(name) = entry.name.to_str().filter(|name| !is_desktop_file(name)) else { continue };
+        let path = if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
+        sum_below(&at.join(name), &path, sums)?;
+    }
+    Ok(())
+}
