@@ -154,8 +154,9 @@ fn write_rest(
         ..CheckpointMetadata::default()
     };
     write(CHECKPOINT_METADATA_FILE, &about.to_json()?)?;
-    // Where Orbax' own handlers say all of it, the v1 form has no other files than Orbax writes.
-    let is_said = v1 && state.handlers.iter().all(|(_, handler)| handler.is_some());
+    // What is Orbax' own has no other files than Orbax writes: its handlers say what the items are.
+    let has_handlers = state.handlers.iter().all(|(_, handler)| handler.is_some());
+    let is_said = has_handlers && (v1 || state.noted.is_all_of_orbax());
     if let Some(record) = state.noted.record().filter(|_| !is_said) {
         publication.write(items_record::FILE_NAME, &record.to_bytes()?)?;
         marker.push_str(&format!("\n{MARKER_LINE}\n"));

@@ -76,6 +76,14 @@ impl Noted {
         Ok(())
     }
 
+    /// Whether there are trees, all of them in the layout orbax, and nothing that is files as they are.
+    pub fn is_all_of_orbax(&self) -> bool {
+        let is_orbax = |item: &ItemRecord| item.layout.as_deref().is_none_or(|layout| layout == "orbax");
+        let is_tree = |item: &ItemRecord| matches!(item.kind, ItemKind::Tree | ItemKind::Handler);
+        self.items.iter().any(is_tree)
+            && self.items.iter().all(|item| item.kind != ItemKind::Files && is_orbax(item))
+    }
+
     /// The record; `None` for a checkpoint that is itself what a handler has written: it reads all files there are.
     pub fn record(&self) -> Option<ItemsRecord> {
         let is_of_handler = |item: &ItemRecord| item.name == WHOLE && item.kind == ItemKind::Handler;
