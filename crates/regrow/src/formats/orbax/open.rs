@@ -172,7 +172,7 @@ fn open_one(
         }
         Found::JaxTree => {
             refuse_item(options, at)?;
-            Ok(Whole::Own(take(jax_tree::open(at, Wanted::of(options))?, description)))
+            own(jax_tree::open(at, wanted)?, description)
         }
         Found::MsgpackFile => {
             refuse_item(options, at)?;
