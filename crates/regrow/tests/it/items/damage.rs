@@ -139,7 +139,7 @@ fn lost_items_are_named_and_the_rest_loads() {
         // A copy brings all of them back.
         let options = RepairOptions { from: Some(whole.to_location().unwrap()), ..RepairOptions::default() };
         let report = regrow::repair(&at, &options).unwrap();
-        assert!(report.is_whole(), "{lost:?}: {report} {:?} {:?}", report.lost, report.findings);
+        assert!(report.is_sound(), "{lost:?}: {report} {:?} {:?}", report.lost, report.findings);
         let names = |at: &Path| -> Vec<(PathBuf, Vec<u8>)> {
             files(at)
                 .into_iter()
@@ -214,7 +214,7 @@ fn a_lost_record_is_named_and_brought_back() {
         }
         assert!(!regrow::verify(&at).is_ok_and(|report| report.is_ok()));
         let options = RepairOptions { from: Some(copy.to_location().unwrap()), ..RepairOptions::default() };
-        assert!(regrow::repair(&at, &options).unwrap().is_whole());
+        assert!(regrow::repair(&at, &options).unwrap().is_sound());
         assert_eq!(fs::read(&record).unwrap(), good);
     }
 }
