@@ -80,14 +80,15 @@ impl ZarrArray {
         }
         let mut destination = Destination::new(self.meta.dtype(), region, out)?;
         let is_listed = self.missing == Missing::Fill && self.meta.grid().count_in(region) > LISTED_MIN;
-        if !is_listed {
+        let stored = if is_listed { self.stored_chunks()? } else { None };
+        let Some(stored) = stored else {
             for (index, part) in self.meta.chunk_indices(region) {
                 self.read_chunk(&index, &part, &mut destination)?;
             }
             return Ok(());
-        }
+        };
         destination.fill(region, self.meta.chain().fill())?;
-        for (index, part) in self.stored_chunks()? {
+        for (index, part) in stored {
             if part.intersect(region).is_some() {
                 self.read_chunk(&index, &part, &mut destination)?;
             }
@@ -96,22 +97,26 @@ impl ZarrArray {
     }
 
     /// The chunks that are stored, in C order, each with the part of the array that it holds: by the list of the keys that are
-    /// there, however many the array claims.
+    /// there, however many the array claims. `None` where there are no lists, as on web servers.
     ///
     /// # Errors
     /// What the store says.
-    pub fn stored_chunks(&self) -> Result<Vec<(Vec<u64>, Region)>> {
+    pub fn stored_chunks(&self) -> Result<Option<Vec<(Vec<u64>, Region)>>> {
         let meta = &*self.meta;
         let whole = Region::whole(meta.shape());
         let mut stored = Vec::new();
-        for key in self.store.list(&self.prefix)? {
+        let keys = match self.store.list(&self.prefix) {
+            Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(None),
+            keys => keys?,
+        };
+        for key in keys {
             let key = key.get(self.prefix.len()..).and_then(|key| std::str::from_utf8(key).ok());
             let Some(index) = key.and_then(|key| meta.chunk_index(key)) else { continue };
             let part = meta.grid().chunk(&index)?.intersect(&whole);
             stored.extend(part.map(|part| (index, part)));
         }
         stored.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-        Ok(stored)
+        Ok(Some(stored))
     }
 
     /// Memory that reading whole rows of chunks takes beside the result, at most: a buffer, for what is raw, or one zstd

@@ -138,7 +138,7 @@ pub(super) fn is_temporary(at: &Location) -> bool {
 }
 
 /// The highest number of a step. Names with higher ones are no names of steps.
-pub const STEP_MAX: u64 = i64::MAX as u64;
+pub const STEP_MAX: u64 = 9_223_372_036_854_775_807;
 
 /// The number in a step's name: `[prefix_]digits`.
 pub fn step_number(name: &str) -> Option<u64> {

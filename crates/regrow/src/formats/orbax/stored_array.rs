@@ -59,15 +59,18 @@ impl StoredArray {
                 ))
             });
         }
-        Ok(Some(self.array.stored_chunks()?.into_iter().map(|(_, part)| part).collect()))
+        let stored = self.array.stored_chunks()?;
+        Ok(stored.map(|stored| stored.into_iter().map(|(_, part)| part).collect()))
     }
 
     /// The chunks that are stored, of many that may be missing; else all there may be.
     fn chunks(&self) -> Result<Box<dyn Iterator<Item = (Vec<u64>, Region)> + '_>> {
         let meta = self.array.meta();
-        Ok(match self.missing == Missing::Fill && meta.grid().chunk_count() > LISTED_MIN {
-            true => Box::new(self.array.stored_chunks()?.into_iter()),
-            false => Box::new(meta.chunk_indices(&Region::whole(meta.shape()))),
+        let is_listed = self.missing == Missing::Fill && meta.grid().chunk_count() > LISTED_MIN;
+        let stored = if is_listed { self.array.stored_chunks()? } else { None };
+        Ok(match stored {
+            Some(stored) => Box::new(stored.into_iter()),
+            None => Box::new(meta.chunk_indices(&Region::whole(meta.shape()))),
         })
     }
 
