@@ -55,7 +55,7 @@ impl Noted {
         };
         for path in std::mem::take(&mut self.unsummed) {
             if let Some(folder) = publication.local_folder().filter(|_| is_files(&path)) {
-                sum_below(&Location::local(folder.join(&path)), &path, &mut self.sums)?;
+                sum_below(&Location::local(folder).join(&path), &path, &mut self.sums)?;
             }
         }
         let trees: Vec<String> = self
@@ -141,7 +141,7 @@ impl ItemsSave {
     pub(super) fn sum_copy(&self, from: &Location, path: &str) -> Result<()> {
         let mut sums = Vec::new();
         match self.publication.local_folder() {
-            Some(folder) => sum_below(&Location::local(folder.join(path)), path, &mut sums)?,
+            Some(folder) => sum_below(&Location::local(folder).join(path), path, &mut sums)?,
             None => sum_below(from, path, &mut sums)?,
         }
         self.state().noted.sums.extend(sums);
