@@ -30,7 +30,7 @@ TEST_PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 
 # Each imports JAX and what is compared with; a file of tests stays in one of them.
 PYTEST_PROCESSES ?= 2
 NEXTEST := $(if $(shell command -v cargo-nextest),,$(TOOLS)/bin/cargo-nextest)
-PYTHON_DIRS := python/regrow python/tests python/tests_torch python/tests_gpu python/tests_cloud python/tests_browser python/tests_executors python/tests_long python/tests_orbax_suite examples benches docs/site.py docs/griffe_keys.py
+PYTHON_DIRS := python/regrow python/tests python/tests_torch python/tests_gpu python/tests_cloud python/tests_browser python/tests_executors python/tests_long python/tests_orbax_suite python/tests_clients examples benches docs/site.py docs/griffe_keys.py
 
 # Its own, so that a wheel needs none of the judges.
 MATURIN := $(TOOLS)/maturin/bin/maturin
@@ -60,10 +60,13 @@ TRANSFORMERS4_BIN := $(CURDIR)/$(TRANSFORMERS4_VENV)/bin
 BROWSER_VENV := .venv-browser
 BROWSER_BIN := $(CURDIR)/$(BROWSER_VENV)/bin
 
+CLIENTS_VENV := .venv-clients
+CLIENTS_BIN := $(CURDIR)/$(CLIENTS_VENV)/bin
+
 DOCS_VENV := .venv-docs
 DOCS_BIN := $(CURDIR)/$(DOCS_VENV)/bin
 
-.PHONY: help demo test test-rust test-python test-long soak test-browser report-assets test-portable test-torch test-gpu test-aarch64 test-executors test-orbax-suite example-candle test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz fuzz-long differential sanitize coverage mutants
+.PHONY: help demo test test-rust test-python test-long soak test-browser report-assets test-portable test-torch test-gpu test-aarch64 test-executors test-orbax-suite test-clients example-candle test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz fuzz-long differential sanitize coverage mutants
 .PHONY: bench-torch bench-buckets bench-processes bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## Say what there is
@@ -166,6 +169,16 @@ test-orbax-suite: develop ## Orbax' own tests against regrow.orbax (three minute
 	$(SAY) "Orbax' own tests, with regrow.orbax in its place; logs in target/orbax-suite/logs"
 	$(BIN)/python python/tests_orbax_suite/run.py $(if $(ORBAX_CHECKOUT),--checkout $(ORBAX_CHECKOUT)) $(ORBAX_SUITE)
 	$(if $(ORBAX_SUITE)$(ORBAX_CHECKOUT),,$(BIN)/python python/tests_orbax_suite/v1_suite.py)
+
+test-clients: rust-prerequisites $(CLIENTS_VENV)/.installed $(TORCH_VENV)/.installed ## Programs of the package registry with regrow's drop-ins in place of the originals (installs them, 10 GB; half an hour); CLIENTS='-k brax' for pytest
+	$(SAY) "the Python extension, dev profile"
+	rm -f $(CURDIR)/$(VENV)/.release
+	(cd python && VIRTUAL_ENV=$(CURDIR)/$(CLIENTS_VENV) PYO3_PYTHON=$(CLIENTS_BIN)/python $(CLIENTS_BIN)/maturin develop --quiet --locked)
+	printf '==> %s\n' "programs that save by Orbax, Flax and Equinox"
+	(cd python && $(CLIENTS_BIN)/python -m pytest tests_clients $(CLIENTS))
+	(cd python && VIRTUAL_ENV=$(CURDIR)/$(TORCH_VENV) PYO3_PYTHON=$(TORCH_BIN)/python $(TORCH_BIN)/maturin develop --quiet --locked)
+	printf '==> %s\n' "programs that save by safetensors and torch"
+	cd python && $(TORCH_BIN)/python -m pytest tests_torch/test_programs.py $(CLIENTS)
 
 example-candle: rust-prerequisites ## A model of candle whose tensors are leaves of a checkpoint (builds candle, two minutes)
 	$(SAY) "examples/candle"
@@ -416,7 +429,7 @@ mutants: rust-prerequisites $(TOOLS)/bin/cargo-mutants ## Changes to what keeps 
 		$(patsubst %,--only 'crates/regrow/src/%',$(MUTANTS)) $(patsubst %,--without %,$(MUTANTS_WITHOUT)) $(MUTANTS_MORE)
 
 clean: ## Remove all that make has built
-	@rm -rf target fuzz/target examples/candle/target $(VENV) $(TORCH_VENV) $(TRANSFORMERS4_VENV) $(EXECUTORS_VENV) $(BUCKETS_VENV) $(DOCS_VENV) .tools demo-output $(BENCH_OUT) docs/api docs/site-out docs/.cache
+	@rm -rf target fuzz/target examples/candle/target $(VENV) $(TORCH_VENV) $(TRANSFORMERS4_VENV) $(EXECUTORS_VENV) $(BUCKETS_VENV) $(CLIENTS_VENV) $(DOCS_VENV) .tools demo-output $(BENCH_OUT) docs/api docs/site-out docs/.cache
 
 # ---- what the targets stand on ------------------------------------------------------------------------------
 
@@ -490,6 +503,12 @@ $(DOCS_VENV)/.installed: requirements-docs.txt | python-prerequisites
 	$(SAY) "Zensical and mkdocstrings into $(DOCS_VENV) (once)"
 	test -x $(DOCS_BIN)/python || $(PYTHON) -m venv $(DOCS_VENV)
 	$(DOCS_BIN)/python -m pip install --quiet -r requirements-docs.txt
+	touch $@
+
+$(CLIENTS_VENV)/.installed: requirements-clients.txt | python-prerequisites
+	$(SAY) "programs that save checkpoints into $(CLIENTS_VENV) (once, 4 GB, some minutes)"
+	test -x $(CLIENTS_BIN)/python || $(PYTHON) -m venv $(CLIENTS_VENV)
+	$(CLIENTS_BIN)/python -m pip install --quiet --no-deps -r requirements-clients.txt
 	touch $@
 
 $(TORCH_VENV)/.installed: requirements-torch.txt | python-prerequisites
