@@ -209,3 +209,124 @@ assert all(torch.equal(into[name], tensors[name]) for name in tensors)
     )
     (file,) = (tmp_path / "out").glob("*.safetensors")
     assert np.array_equal(safetensors.torch.load_file(file)["a"].numpy(), torch.arange(6.0).reshape(2, 3).numpy())
+
+
+def test_peft_saves_and_loads_adapters(tmp_path: Path) -> None:
+    run(
+        MODELS
+        + """
+from peft import LoraConfig, PeftModel, get_peft_model, load_peft_weights
+
+base = AutoModelForCausalLM.from_config(gpt2)
+base.save_pretrained("base")
+model = get_peft_model(base, LoraConfig(r=2, target_modules=["c_attn"], init_lora_weights=False, fan_in_fan_out=True))
+model.save_pretrained("adapter")
+again = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("base"), "adapter")
+same(model, again)
+assert len(load_peft_weights("adapter")) > 0
+try:
+    load_peft_weights("none")
+except Exception as error:
+    assert not type(error).__module__.startswith("regrow"), error
+else:
+    raise AssertionError("an adapter that is not there was loaded")
+""",
+        tmp_path,
+    )
+    assert is_read_by_safetensors(tmp_path / "adapter") > 0
+
+
+def test_diffusers_saves_and_loads_models(tmp_path: Path) -> None:
+    run(
+        MODELS
+        + """
+from diffusers import UNet2DModel
+
+model = UNet2DModel(
+    sample_size=8, in_channels=1, out_channels=1, layers_per_block=1, block_out_channels=(8, 8),
+    norm_num_groups=4, down_block_types=("DownBlock2D", "DownBlock2D"), up_block_types=("UpBlock2D", "UpBlock2D"),
+)
+for size, name in (("1GB", "one"), ("20KB", "many")):
+    model.save_pretrained(name, max_shard_size=size)
+    same(model, UNet2DModel.from_pretrained(name))
+""",
+        tmp_path,
+    )
+    assert is_read_by_safetensors(tmp_path / "one") > 20
+    assert len(list((tmp_path / "many").glob("*.safetensors"))) > 1
+
+
+def test_sentence_transformers_save_and_load_models(tmp_path: Path) -> None:
+    run(
+        MODELS
+        + """
+from sentence_transformers import SentenceTransformer, models
+from transformers import BertTokenizer
+
+with open("vocab.txt", "w") as file:
+    file.write("\\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "tree", "grows"]))
+BertTokenizer("vocab.txt").save_pretrained("bert")
+AutoModel.from_config(BertConfig(
+    vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+)).save_pretrained("bert")
+words = models.Transformer("bert", max_seq_length=8)
+model = SentenceTransformer(modules=[words, models.Pooling(words.get_word_embedding_dimension()), models.Dense(8, 4)])
+model.save("sentences", create_model_card=False)
+again = SentenceTransformer("sentences")
+same(model, again)
+assert (model.encode(["a tree grows"]) == again.encode(["a tree grows"])).all()
+""",
+        tmp_path,
+    )
+    assert is_read_by_safetensors(tmp_path / "sentences") > 10
+
+
+def test_lightning_trains_on_with_regrow_for_its_files(tmp_path: Path) -> None:
+    run(
+        """
+import torch
+import lightning
+import regrow.torch
+from lightning.fabric.plugins import CheckpointIO
+
+class Files(CheckpointIO):
+    def save_checkpoint(self, checkpoint, path, storage_options=None):
+        regrow.torch.save(path, checkpoint, overwrite=True)
+
+    def load_checkpoint(self, path, map_location=None, weights_only=None):
+        return regrow.torch.load(path)
+
+    def remove_checkpoint(self, path):
+        regrow.remove(path)
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 2)
+
+    def training_step(self, batch, index):
+        return self.layer(batch).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), 0.1)
+
+def trained(epochs, plugins, resume=None):
+    lightning.seed_everything(0)
+    model = Model()
+    trainer = lightning.Trainer(
+        max_epochs=epochs, accelerator="cpu", plugins=plugins, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    )
+    data = torch.utils.data.DataLoader(torch.arange(24.0).reshape(8, 3), batch_size=4)
+    trainer.fit(model, data, ckpt_path=resume)
+    return trainer, model
+
+trainer, first = trained(2, [Files()])
+trainer.save_checkpoint("two")
+_, whole = trained(4, [Files()])
+_, resumed = trained(4, [Files()], "two")
+for left, right in zip(whole.parameters(), resumed.parameters()):
+    assert torch.equal(left, right)
+""",
+        tmp_path,
+    )
