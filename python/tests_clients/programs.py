@@ -410,9 +410,7 @@ PROGRAMS = {
     "brax": Program(_brax_save, _brax_load, {"nothing there": _brax_nothing_there}),
     "gemma": Program(_gemma_save, _gemma_load, {"nothing there": _gemma_nothing_there}),
     "apax": Program(_apax_save, _apax_load, {"nothing there": _apax_nothing_there}),
-    "clu": Program(
-        _clu_save, _clu_load, {"nothing there": _clu_nothing_there, "another tree": _clu_another_tree}
-    ),
+    "clu": Program(_clu_save, _clu_load, {"nothing there": _clu_nothing_there, "another tree": _clu_another_tree}),
     "evosax": Program(_evosax_save, _evosax_load, {"nothing there": _evosax_load}),
     "flowjax": Program(_flowjax_save, _flowjax_load, {"nothing there": _flowjax_load}),
     "keras": Program(_keras_save, _keras_load, {"nothing there": _keras_load}),
