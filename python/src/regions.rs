@@ -42,6 +42,7 @@ pub fn leaf_regions(wanted: Vec<RegionsIn<'_>>) -> Vec<LeafRegion> {
 /// written to, or share memory with another one are left as they are, and their regions are not read.
 #[pyfunction]
 #[pyo3(signature = (checkpoint, wanted, outs, casting, unverified, budget, watch))]
+#[expect(clippy::too_many_arguments, reason = "they cross the border in one call")]
 pub fn load_regions_into<'py>(
     py: Python<'py>,
     checkpoint: PyRef<'py, Checkpoint>,

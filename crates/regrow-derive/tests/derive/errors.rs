@@ -174,8 +174,11 @@ fn a_type_that_says_nothing_is_an_error_all_the_same() {
     }
     assert!(refused::<Silent>(tree_of(&Silent)).contains("did not say why"));
     assert!(
-        Silent::from_tree_with(tree_of(&Silent), Fit { partial: true, cast: true, keep_missing: true })
-            .is_err()
+        Silent::from_tree_with(
+            tree_of(&Silent),
+            Fit { partial: true, cast: true, keep_missing: true, ..Fit::default() }
+        )
+        .is_err()
     );
 }
 

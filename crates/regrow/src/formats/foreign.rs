@@ -150,9 +150,11 @@ pub(crate) fn told(error: Error, at: &Location, layout: &str) -> Error {
         return Error::new(error.kind(), format!("this is {what}")).in_file(at).help(help);
     }
     let folder = if is_folder { at.clone() } else { at.parent() };
-    let named = error.place().file.as_deref().and_then(|file| file.strip_prefix(folder.describe()).ok());
-    let file = match named {
-        Some(name) if !name.as_os_str().is_empty() => folder.join(name),
+    let described = folder.describe();
+    let named =
+        error.place().file.as_deref().and_then(|file| file.to_str()?.strip_prefix(described.to_str()?));
+    let file = match named.map(|name| name.trim_start_matches('/')) {
+        Some(name) if !name.is_empty() => folder.join(name),
         _ => at.clone(),
     };
     // A damaged file of a layout is told better by its reader.

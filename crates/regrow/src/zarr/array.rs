@@ -19,6 +19,9 @@ use crate::codec::{ByteSource, CodecChain, Sharding, bytes_codec};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Located, Span, Store};
 
+/// The index of a chunk in the grid, and the part of the array that it holds.
+pub(crate) type StoredChunk = (Vec<u64>, Region);
+
 /// Longest shard of several inner chunks that is read at once where all of it is wanted.
 pub(super) const SHARD_READ_WHOLE_LEN_MAX_BYTES: u64 = 8 << 20;
 
@@ -101,7 +104,7 @@ impl ZarrArray {
     ///
     /// # Errors
     /// What the store says.
-    pub fn stored_chunks(&self) -> Result<Option<Vec<(Vec<u64>, Region)>>> {
+    pub(crate) fn stored_chunks(&self) -> Result<Option<Vec<StoredChunk>>> {
         let meta = &*self.meta;
         let whole = Region::whole(meta.shape());
         let mut stored = Vec::new();
