@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::common::{bytes_of, layouts, tree};
 use regrow::array::Region;
-use regrow::engine::load;
+use regrow::engine::{Layout, load};
 use regrow::location::{Location, ToLocation};
 use regrow::{
     ConvertOptions, CopyOptions, ErrorKind, LoadOptions, OpenOptions, RemoveOptions, SaveOptions, convert,
@@ -100,7 +100,15 @@ fn every_layout_is_read_where_it_lies() {
                 assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", say(&error));
                 // The packed checkpoint is no place for another one, and stays what it is.
                 for place in [path.clone(), path.join("below"), file.join("beside")] {
-                    let overwrite = SaveOptions { overwrite: true, ..SaveOptions::default() };
+                    // The name of an archive alone is refused before anything is looked at.
+                    let layout = match Layout::for_target(&place.to_location().unwrap()) {
+                        Ok(layout) => layout,
+                        Err(error) => {
+                            assert!(error.to_string().contains("archive"), "{error}");
+                            continue;
+                        }
+                    };
+                    let overwrite = SaveOptions { overwrite: true, layout, ..SaveOptions::default() };
                     let error = save_with(&place, &tree, &overwrite).unwrap_err();
                     assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", say(&error));
                     assert!(error.to_string().contains("archive"), "{error}");
@@ -252,8 +260,10 @@ fn names_alone_make_no_archive() {
     let folder = tempfile::tempdir().unwrap();
     // A checkpoint folder of such a name is a folder, and so is one with steps.
     for name in ["x.tar", "runs.zip/1", "runs.zip/2.tar"] {
-        let path = folder.path().join(name);
-        save_with(&path, &tree(7), &SaveOptions::default()).unwrap();
+        let (path, saved) = (folder.path().join(name), folder.path().join("saved"));
+        save_with(&saved, &tree(7), &SaveOptions::default()).unwrap();
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::rename(&saved, &path).unwrap();
         assert!(bytes_of(&load(&path).unwrap()) == bytes_of(&tree(7)));
     }
     std::fs::write(folder.path().join("notes.tar"), b"nothing").unwrap();

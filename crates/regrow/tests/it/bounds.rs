@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Constants with `MAX` in their names that bound what regrow itself does or writes, and nothing that a file says.
-const OWN: [&str; 118] = [
+const OWN: [&str; 119] = [
     "array/histogram.rs: BINS_MAX",
     "bytes/pages.rs: LARGE_PAGE_TIME_MAX",
     "bytes/zip/directory.rs: COMMENT_LEN_MAX_BYTES",
@@ -18,6 +18,7 @@ const OWN: [&str; 118] = [
     "commit/belongs.rs: DEPTH_MAX",
     "commit/belongs.rs: FILES_LINE_LEN_MAX_BYTES",
     "commit/leftovers.rs: KEPT_LEN_MAX_BYTES",
+    "commit/others.rs: DEPTH_MAX",
     "commit/leftovers.rs: LINKS_MAX",
     "commit/leftovers.rs: NAME_LEN_MAX_BYTES",
     "commit/mod.rs: SYNC_LATER_LEN_MAX_BYTES",

@@ -30,7 +30,7 @@ const NAMED_MAX: usize = 10;
 const REFUSED_MAX: usize = 1000;
 
 /// Longest file that is one pickle: positions in it have 32 bits.
-const PICKLE_LEN_MAX_BYTES: u64 = u32::MAX as u64;
+const PICKLE_LEN_MAX_BYTES: u64 = 4_294_967_295;
 
 /// The module of the class that stands for an array in files of joblib.
 const JOBLIB: &[u8] = b"joblib.numpy_pickle";
