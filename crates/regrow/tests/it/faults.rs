@@ -101,7 +101,8 @@ fn generation(path: &Path) -> Option<u8> {
         assert_eq!(fs::read(path.join("c/file")).unwrap(), [first], "a mixture of generations");
         let own = bytes[2].len();
         assert_eq!(bytes[2][..], [&[first], &[0; 7][..own - 1]].concat());
-        assert_eq!(fs::read_dir(path).unwrap().count(), 5);
+        // Three items, their record, the metadata and the marker.
+        assert_eq!(fs::read_dir(path).unwrap().count(), 6);
         assert!(verify(path).unwrap().is_ok());
         return Some(first);
     }
