@@ -166,9 +166,10 @@ class Session:
     def agree(self, phase: str, error: BaseException | str | None = None) -> None:
         """Waits until every process has come here; raises in all of them if one of them brings an error."""
         text = str(error)
-        if isinstance(error, BaseException) and not hasattr(error, "kind"):
+        kind = getattr(error, "kind", None)
+        if isinstance(error, BaseException) and kind is None:
             text = f"{type(error).__name__}: {error}"
-        told = None if error is None else (getattr(error, "kind", "io"), text)
+        told = None if error is None else (kind or "io", text)
         self._native.agree(phase, told, _gets_signals())
 
     def post(self, phase: str, value: bytes = b"") -> None:

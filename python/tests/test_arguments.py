@@ -56,7 +56,7 @@ TAKEN: dict[str, tuple[type[Any], ...]] = {
     "item_b": (str,), "atol": (float,), "rtol": (float,),
     "folder": (str, bytes), "cache": (str, bytes), "rules": (str, bytes), "items": (list, dict),
     "out": (str,), "title": (str,), "key": (str,), "trusted_keys": (str, list, dict), "from_": (str, bytes),
-    "only": (str, list, dict), "metadata": (float, list, str, int), "compression": (int,),
+    "only": (str, list, dict), "metadata": (float, list, str, int), "compression": (int,), "nest": (str,),
 }  # fmt: skip
 """What is of a type that the argument takes, and wrong only for what it says: other tests have that."""
 

@@ -107,7 +107,12 @@ def test_a_manager_saves_keeps_waits_and_refuses(options: dict[str, str], s3: S3
             assert (steps.latest, steps.best) == (4, 2)
         assert steps.steps == [2, 3, 4]
         assert not s3.keys("manager/1/"), "nothing of it is left"
-        assert json.loads(s3.get("manager/.regrow/latest.json")) == {"step": 4, "name": "4", "step_count": 3}
+        assert json.loads(s3.get("manager/.regrow/latest.json")) == {
+            "step": 4,
+            "name": "4",
+            "step_count": 3,
+            "turn": 0,
+        }
         with pytest.raises(regrow.AlreadyExistsError, match="another writer"):
             regrow.Manager(root)
         (data,) = [key for key in s3.keys("manager/4/default/") if key.endswith(".safetensors")]

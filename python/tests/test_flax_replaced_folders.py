@@ -67,7 +67,7 @@ def test_a_folder_is_removed_when_its_successor_is_on_disk_and_by_its_writer(
 
     regrow.save(tmp_path / "checkpoint_1", {"a": np.ones(2)})
     events: list[str] = []
-    replace, sync, rmtree = os.replace, _folder._sync_folder, shutil.rmtree
+    replace, sync, rmtree = os.replace, _folder._native.sync_folder, shutil.rmtree
 
     def replaced(*args: Any) -> None:
         _folder._sweep(str(tmp_path))
@@ -85,7 +85,7 @@ def test_a_folder_is_removed_when_its_successor_is_on_disk_and_by_its_writer(
         events.append("removed")
 
     monkeypatch.setattr(os, "replace", replaced)
-    monkeypatch.setattr(_folder, "_sync_folder", synced)
+    monkeypatch.setattr(_folder._native, "sync_folder", synced)
     monkeypatch.setattr(shutil, "rmtree", removed)
     ours.save_checkpoint(tmp_path, {"a": 1}, 1, overwrite=True)
     assert events[:3] == ["named", "synced", "removed"]

@@ -387,6 +387,8 @@ def _outcomes(module: Any, folder: Path, told: list[Any], mode: str, keep: int |
                 found.append(call())
             except KeyError as error:
                 found.append(type(error).__name__)
+        # Ours deletes when the save has ended, Orbax when it begins.
+        manager.wait_until_finished()
         found.append(list(manager.all_steps()))
     manager.close()
     return found

@@ -17,7 +17,6 @@ import safetensors
 import safetensors.flax
 import safetensors.numpy
 from conftest import REPOSITORY, same_bits
-from interfaces import differences
 from safetensors_exceptions import EXCEPTIONS, MODULES
 
 import regrow
@@ -35,12 +34,6 @@ RAISED_AS_THEY_ARE = {
 """Errors that safetensors has none for: it raises built-ins there, or never does what they tell of."""
 
 GUIDE = REPOSITORY / "docs" / "guide" / "safetensors.md"
-
-
-@pytest.mark.parametrize("name", ["safetensors", "safetensors.numpy", "safetensors.flax"])
-def test_every_name_of_the_original_is_here_with_its_signature(name: str) -> None:
-    found = importlib.import_module(f"regrow.{name}")
-    assert differences(importlib.import_module(name), found, EXCEPTIONS) == []
 
 
 def test_every_module_of_the_original_is_here() -> None:

@@ -14,6 +14,7 @@ use serde::Deserialize;
 use super::CHECKPOINT_MARKERS;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::error::Result;
+use crate::formats::orbax::json_text;
 use crate::location::Location;
 use crate::parity;
 use crate::seal;
@@ -326,7 +327,8 @@ fn item_names(folder: &Location) -> Vec<String> {
 /// What the checkpoint says of its handlers.
 fn handlers_in(folder: &Location) -> Option<serde_json::Value> {
     let text = read_short(&folder.join(CHECKPOINT_METADATA_FILE), METADATA_LEN_MAX_BYTES)?;
-    let mut document: serde_json::Value = serde_json::from_slice(&text).ok()?;
+    // As Python writes it: metrics may be NaN.
+    let mut document: serde_json::Value = json_text::parse(&text).ok()?;
     document.get_mut("item_handlers").map(serde_json::Value::take)
 }
 

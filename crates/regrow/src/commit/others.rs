@@ -1,6 +1,6 @@
-//! Files of a user that lie where a checkpoint is replaced, and that are to stay there: the new folder gets links to them.
+//! Files of a user in a checkpoint's folder that an overwrite keeps: the new folder gets links to them.
 //!
-//! Until the commit they are in the old folder, too. A kill leaves them in one of the two.
+//! Until the commit the files are in the old folder, too, so a kill loses none.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ use crate::system;
 /// How deep the folders of a user may be.
 const DEPTH_MAX: usize = 32;
 
-/// Links what a user has put into the folder at `target` into the one that is to replace it.
+/// Links the user's files in the folder `target` into the folder `staged`, which replaces it.
 ///
 /// # Errors
 /// `AlreadyExists` for a name that the new checkpoint has itself; `InvalidArgument` for what is no file and no folder; what
@@ -69,7 +69,7 @@ fn keep(from: &Path, to: &Path, durable: bool, depth: usize) -> Result<()> {
             .map_err(|error| Error::io("cannot keep the file", from, error));
     }
     if !kind.is_dir() || depth > DEPTH_MAX {
-        return Err(Error::invalid("what lies beside a checkpoint cannot be kept")
+        return Err(Error::invalid("only files and folders of a user can be kept by an overwrite")
             .in_file(from)
             .expected(
                 "files, and folders of them",

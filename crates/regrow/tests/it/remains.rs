@@ -101,6 +101,15 @@ fn loaded(tree: &Tree<Leaf>, metadata: Option<Value>) -> Loaded {
     Loaded { nodes, values, metadata }
 }
 
+/// Whether an array is another one with zeros for some of its bytes.
+fn is_zeros_of(value: &str, right: &str) -> bool {
+    let parts = |text: &str| text.split_once(" b\"").map(|(kind, bytes)| (kind.to_owned(), bytes.to_owned()));
+    match (parts(value), parts(right)) {
+        (Some((kind, bytes)), Some((of, _))) => kind == of && bytes.replace("\\0", "") == "\"",
+        _ => false,
+    }
+}
+
 /// A checkpoint of several files, whose names are below `folder`; opened by `name` in there.
 struct Case {
     what: String,
@@ -168,8 +177,17 @@ impl Case {
             if is_part && layout == "trak" && (!is_untold || is_legal) {
                 return None;
             }
-            // Of arrays without any metadata nobody knows how many there were.
-            if is_part && !warnings.is_empty() && !is_untold {
+            // Arrays without any metadata are read as their folders and keys name them, and a chunk that is gone is
+            // zeros, as TensorStore reads both. Opening warns, and verify tells.
+            let is_below = |path: &String, known: &String| {
+                path == known || path.strip_suffix(known.as_str()).is_some_and(|above| above.ends_with('/'))
+            };
+            let is_known = |(path, value): (&String, &String)| {
+                whole.values.iter().any(|(known, right)| {
+                    is_below(path, known) && (value == right || is_zeros_of(value, right))
+                })
+            };
+            if loaded.values.iter().all(is_known) && !warnings.is_empty() && !is_untold {
                 return None;
             }
             let told = if is_untold { "sound" } else { "verify tells" };

@@ -66,6 +66,14 @@ pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
             .in_file(folder.join(lost))
             .help("copy the whole checkpoint again"));
     }
+    let is_of_process = |below: &&String| below.split('/').any(|name| name.starts_with(PROCESS_PREFIX));
+    if let Some(part) = found.databases.iter().find(is_of_process).filter(|_| wanted.is_strict()) {
+        return Err(Error::corrupt(
+            "the database of one process is there, and the one that joins them is not",
+        )
+        .in_file(place_of(folder, part))
+        .help("copy the whole checkpoint again; or load what is there with `salvage`"));
+    }
     let mut places = Vec::new();
     let mut names: Vec<String> = Vec::new();
     if !found.names.is_empty() {
