@@ -92,7 +92,9 @@ fn loaded(tree: &Tree<Leaf>, metadata: Option<Value>) -> Loaded {
     nodes.extend(tree.leaves().iter().map(|leaf| leaf.kind.name().to_owned()));
     let value = |leaf: &Leaf| match &leaf.data {
         LeafData::Array(array) => {
-            format!("{} {} {:?}", array.dtype(), array.shape(), array.to_c_order().unwrap())
+            let bytes = array.to_c_order().unwrap();
+            let bytes: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("{} {} {bytes}", array.dtype(), array.shape())
         }
         LeafData::Text(text) => format!("{text:?}"),
         LeafData::Absent => "absent".to_owned(),
@@ -103,11 +105,11 @@ fn loaded(tree: &Tree<Leaf>, metadata: Option<Value>) -> Loaded {
 
 /// Whether an array is another one with zeros for some of its bytes.
 fn is_zeros_of(value: &str, right: &str) -> bool {
-    let parts = |text: &str| text.split_once(" b\"").map(|(kind, bytes)| (kind.to_owned(), bytes.to_owned()));
-    match (parts(value), parts(right)) {
-        (Some((kind, bytes)), Some((of, _))) => kind == of && bytes.replace("\\0", "") == "\"",
-        _ => false,
-    }
+    let parts =
+        |text: &'_ str| text.rsplit_once(' ').map(|(kind, bytes)| (kind.to_owned(), bytes.to_owned()));
+    let (Some((kind, bytes)), Some((of, known))) = (parts(value), parts(right)) else { return false };
+    let mut pairs = bytes.as_bytes().chunks(2).zip(known.as_bytes().chunks(2));
+    kind == of && bytes.len() == known.len() && pairs.all(|(byte, known)| byte == known || byte == b"00")
 }
 
 /// A checkpoint of several files, whose names are below `folder`; opened by `name` in there.
