@@ -190,7 +190,10 @@ def restore(
         wanted = {path: args.get(path) for path in stored.order}
         return _load(stored, wanted, stored.order, stored.structure, {}, replica=replica)
     target = Target.of(item)
-    _leaf_args.refuse_idle(args, target.leaves, "restore_args")
+    if not partial:
+        _check_structure(stored, target.leaves)
+    # Of what a partial restore leaves out, there may be args.
+    _leaf_args.refuse_idle(args, target.leaves.keys() | stored.leaves.keys(), "restore_args")
     return restore_into(stored, target, args, partial=partial, replica=replica)
 
 
