@@ -111,6 +111,9 @@ fn casts_happen_only_when_asked() {
         assert!(error.contains(line), "{error}");
     }
     let options = LoadOptions { cast_to_fields: true, ..LoadOptions::default() };
+    let error = regrow::load_with::<Narrow>(&path, &options).unwrap_err().to_string();
+    assert!(error.contains("16777217 into 16777216"), "{error}");
+    let options = LoadOptions { casting: regrow::array::Casting::Lossy, ..options };
     let narrow: Narrow = regrow::load_with(&path, &options).unwrap();
     assert_eq!(narrow, Narrow { w: vec![bf16::ONE, bf16::from_f32(0.1)], lr: 0.1, n: 16_777_216.0 });
     let mut narrow = Narrow { w: vec![bf16::ZERO; 2], lr: 0.0, n: 0.0 };
