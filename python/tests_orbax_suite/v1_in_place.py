@@ -12,7 +12,9 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import json
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -23,6 +25,8 @@ from typing import Any
 from lent import lend
 
 ORIGINAL = os.environ.get("ORBAX_V1_SUITE_ORIGINAL") == "1"
+CHECKOUT = os.environ.get("ORBAX_V1_SUITE_CHECKOUT")
+"""Where the original is a checkout of the repository, which has checkpoints beside its tests."""
 V1 = "orbax.checkpoint.experimental.v1._src"
 STORED = Path(tempfile.mkdtemp(prefix="orbax-v1-suite-"))
 """Checkpoints that the original has written."""
@@ -30,7 +34,7 @@ STORED = Path(tempfile.mkdtemp(prefix="orbax-v1-suite-"))
 
 def is_helper(name: str) -> bool:
     """Whether a module is a test or a helper of tests."""
-    return name == "orbax.checkpoint.test_utils" or name.startswith(f"{V1}.testing.") or name.endswith("_test_base")
+    return name == "orbax.checkpoint.test_utils" or name.startswith(f"{V1}.testing.") or name.endswith(("_test_base", "_test"))
 
 
 class Originals(importlib.abc.MetaPathFinder):
@@ -91,7 +95,8 @@ def put_in_place() -> None:
     import orbax.checkpoint
 
     root = Path(orbax.checkpoint.__file__).parent
-    write_checkpoints()
+    if not CHECKOUT:
+        write_checkpoints()
     for file in sorted(root.rglob("_src/**/*.py")):
         name = ".".join(("orbax", "checkpoint", *file.relative_to(root).with_suffix("").parts)).removesuffix(
             ".__init__"
@@ -125,6 +130,8 @@ def pytest_configure(config: Any) -> None:
 
     flags.FLAGS.mark_as_parsed()
     put_in_place()
+    if CHECKOUT:
+        return
     helpers = importlib.import_module(f"{V1}.testing.compatibility.test_utils")
     helpers._BASE_DIR = str(STORED)
 
@@ -143,11 +150,13 @@ def pytest_runtest_logreport(report: Any) -> None:
         _outcomes.setdefault(name, "passed")
 
 
+def pytest_collectreport(report: Any) -> None:
+    """Notes files that cannot be imported."""
+    if report.failed:
+        _outcomes["cannot be imported"] = "failed"
+
+
 def pytest_sessionfinish(session: Any) -> None:
     """Leaves the outcomes for the runner."""
-    import json
-    import shutil
-
     shutil.rmtree(STORED, ignore_errors=True)
-    lines = (f"{json.dumps(name)} = {json.dumps(kind)}\n" for name, kind in sorted(_outcomes.items()))
-    Path(os.environ["ORBAX_V1_SUITE_OUTCOMES"]).write_text("".join(lines))
+    Path(os.environ["ORBAX_V1_SUITE_OUTCOMES"]).write_text(json.dumps(_outcomes, indent=1, sort_keys=True))

@@ -10,6 +10,7 @@ and an expected one that passes, end the run with an error.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -24,7 +25,7 @@ def main() -> None:
     """Runs them in a process of their own."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--original"]
     with tempfile.TemporaryDirectory() as folder:
-        outcomes = Path(folder) / "outcomes.toml"
+        outcomes = Path(folder) / "outcomes.json"
         settings = {
             "ORBAX_V1_SUITE_ORIGINAL": "1" if "--original" in sys.argv else "",
             "ORBAX_V1_SUITE_OUTCOMES": str(outcomes),
@@ -38,7 +39,7 @@ def main() -> None:
         subprocess.run([*command, str(HERE / "v1_bases.py"), *arguments], env=os.environ | settings, check=False)
         if not outcomes.exists():
             raise SystemExit("the tests could not be run")
-        became: dict[str, str] = tomllib.loads(outcomes.read_text())
+        became: dict[str, str] = json.loads(outcomes.read_text())
     if "--original" in sys.argv:
         return
     told = tomllib.loads((HERE / "v1_expected.toml").read_text())
