@@ -66,7 +66,7 @@ CLIENTS_BIN := $(CURDIR)/$(CLIENTS_VENV)/bin
 DOCS_VENV := .venv-docs
 DOCS_BIN := $(CURDIR)/$(DOCS_VENV)/bin
 
-.PHONY: help demo test test-rust test-python test-long soak test-browser report-assets test-portable test-torch test-gpu test-aarch64 test-executors test-orbax-suite test-clients example-candle test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz fuzz-long differential sanitize coverage mutants
+.PHONY: help demo test test-rust test-python test-long soak test-browser report-assets test-portable test-torch test-gpu test-aarch64 test-executors test-orbax-suite test-flax-suite test-clients example-candle test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz fuzz-long differential sanitize coverage mutants
 .PHONY: bench-torch bench-buckets bench-processes bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## Say what there is
@@ -169,6 +169,11 @@ test-orbax-suite: develop ## Orbax' own tests against regrow.orbax (three minute
 	$(SAY) "Orbax' own tests, with regrow.orbax in its place; logs in target/orbax-suite/logs"
 	$(BIN)/python python/tests_orbax_suite/run.py $(if $(ORBAX_CHECKOUT),--checkout $(ORBAX_CHECKOUT)) $(ORBAX_SUITE)
 	$(if $(ORBAX_SUITE)$(ORBAX_CHECKOUT),,$(BIN)/python python/tests_orbax_suite/v1_suite.py)
+
+test-flax-suite: develop ## Flax' own tests against regrow.flax: FLAX_CHECKOUT=/path of a checkout of Flax' repository
+	$(SAY) "Flax' own tests, with regrow.flax in its place"
+	test -n "$(FLAX_CHECKOUT)" || { echo "give FLAX_CHECKOUT=/path of a checkout of Flax' repository" >&2; exit 2; }
+	$(BIN)/python python/tests_flax_suite/run.py $(FLAX_CHECKOUT) $(FLAX_SUITE)
 
 test-clients: rust-prerequisites $(CLIENTS_VENV)/.installed $(TORCH_VENV)/.installed ## Programs of the package registry with regrow's drop-ins in place of the originals (installs them, 10 GB; half an hour); CLIENTS='-k brax' for pytest
 	$(SAY) "the Python extension, dev profile"

@@ -40,6 +40,16 @@ def fixtures() -> Path:
     return REPOSITORY / "fixtures"
 
 
+@pytest.fixture
+def legacy_flax_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Flax' switch is off, in this process and in those that a test starts."""
+    import flax
+
+    monkeypatch.setenv("FLAX_USE_ORBAX_CHECKPOINTING", "false")
+    with flax.config.temp_flip_flag("use_orbax_checkpointing", False):
+        yield
+
+
 def round_trip(path: Path, tree: Any, **options: Any) -> Any:
     """`tree`, saved and loaded without a template."""
     regrow.save(path, tree, **options)

@@ -12,6 +12,7 @@ import jax
 from orbax_workers import case, check, refused, state, structs
 
 from regrow import orbax as ocp
+from regrow.flax import checkpoints
 from regrow.orbax import v1
 
 
@@ -35,6 +36,16 @@ def partial_of_v1(folder: Path, _: Any) -> list[Any]:
     errors.append(refused(lambda: v1.partial.save(folder / "a", {"more": 1})))
     check(v1.load(folder / "a", structs()), 3)
     return [[error for error, _ in errors], wrong[1], sorted(os.listdir(folder))]
+
+
+@case
+def flax_folders(folder: Path, _: Any) -> list[Any]:
+    wrong = refused(lambda: checkpoints.save_checkpoint_multiprocess(folder, {"a": odd()}, 1))
+    for step in (1, 2, 3):
+        checkpoints.save_checkpoint_multiprocess(folder, state(step), step)
+    twice = refused(lambda: checkpoints.save_checkpoint_multiprocess(folder, state(4), 3))
+    check(checkpoints.restore_checkpoint(folder, structs()), 3)
+    return [wrong, twice[0], sorted(os.listdir(folder))]
 
 
 class Failing:

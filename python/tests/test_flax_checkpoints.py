@@ -31,17 +31,10 @@ import regrow
 from regrow.flax import checkpoints as ours
 from regrow.flax import errors, to_bytes
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("legacy_flax_files")]
 
 REPOSITORY = Path(__file__).parents[2]
 FOLDERS = json.loads((REPOSITORY / "fixtures/flax/expected.json").read_text())["checkpoint_dirs"]
-
-
-@pytest.fixture(autouse=True)
-def legacy_mode() -> Any:
-    flax.config.update("flax_use_orbax_checkpointing", False)
-    yield
-    flax.config.update("flax_use_orbax_checkpointing", True)
 
 
 def state_of(step: Any) -> dict[str, Any]:

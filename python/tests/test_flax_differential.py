@@ -7,7 +7,7 @@ the guide (`docs/guide/flax.md`) and is left out here: steps that are no numbers
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +24,9 @@ from flax_trees import Stats
 import regrow
 from regrow.flax import checkpoints as ours
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("legacy_flax_files")]
 
 Call = Callable[[Any, Path, Any], Any]
-
-
-@pytest.fixture(autouse=True)
-def legacy_mode() -> Iterator[None]:
-    flax.config.update("flax_use_orbax_checkpointing", False)
-    yield
-    flax.config.update("flax_use_orbax_checkpointing", True)
 
 
 def outcome(call: Callable[[], Any]) -> Any:
@@ -153,7 +146,30 @@ def test_histories_of_files_are_the_same(seed: int, tmp_path: Path) -> None:
     run_both(tmp_path, history, {"ours": None, "theirs": None})
 
 
-# ---- folders of Orbax ---------------------------------------------------------------------------------------
+# ---- folders of Orbax, by Flax' switch -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_histories_with_the_switch_on_are_the_same(seed: int, tmp_path: Path) -> None:
+    random = np.random.default_rng(seed)
+    pick = lambda *choices: choices[int(random.integers(len(choices)))]  # noqa: E731
+    prefix = pick("checkpoint_", "m_")
+    options = {"prefix": prefix, "keep": int(random.integers(0, 4)), "keep_every_n_steps": pick(None, 3)}
+    step, history = 0, [restore(TARGETS[1]), ask("latest_checkpoint")]
+    for _ in range(8):
+        # Lower steps are left out: the original removes what it has just saved.
+        step += int(random.integers(0, 3))
+        way = pick(save, save, save_multiprocess)
+        history.append(way(step, overwrite=bool(random.random() < 0.3), **options))
+        history.append(restore(pick(state_of(0), {"w": np.zeros(2)}), prefix=prefix, step=pick(None, step, 99)))
+        history.append(pick(ask("latest_checkpoint", prefix=prefix), ask("available_steps", prefix=prefix)))
+    for target in (np.ones(2), 3, "text", {}, [], None):
+        history.append((f"save {target!r}", lambda p, folder, _, target=target: p.save_checkpoint(folder, target, 98)))
+    with flax.config.temp_flip_flag("use_orbax_checkpointing", True):
+        run_both(tmp_path, history, {"ours": None, "theirs": None})
+
+
+# ---- folders of Orbax, by a checkpointer ---------------------------------------------------------------------
 
 
 def orbax_save(step: int, name: str = "save_checkpoint", **options: Any) -> tuple[str, Call]:

@@ -15,6 +15,8 @@ import pytest
 import regrow
 from regrow.flax import checkpoints as ours
 
+pytestmark = pytest.mark.usefixtures("legacy_flax_files")
+
 
 def names(folder: Path) -> list[str]:
     return sorted(os.listdir(folder))

@@ -17,6 +17,8 @@ from regrow import flax as serialization
 from regrow.flax import _folder
 from regrow.flax import checkpoints as ours
 
+pytestmark = pytest.mark.usefixtures("legacy_flax_files")
+
 
 def names(folder: Path) -> list[str]:
     return sorted(os.listdir(folder))

@@ -170,6 +170,7 @@ def test_a_folder_that_is_committed_is_still_mapped(path: Path) -> None:
     assert np.isnan(loaded["w0"]).any()
 
 
+@pytest.mark.usefixtures("legacy_flax_files")
 @pytest.mark.parametrize("parallel", [True, False])
 def test_what_flax_checkpoints_gave_is_its_own_memory(parallel: bool, tmp_path: Path) -> None:
     checkpoints.save_checkpoint(tmp_path, TREE, 1, orbax_checkpointer=None)

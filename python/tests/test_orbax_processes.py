@@ -113,6 +113,14 @@ def test_saves_of_v1_in_parts(ended: Any) -> None:
     check(ended[0] / "partial_of_v1" / "a" / "state", 3)
 
 
+def test_flax_folders_have_what_processes_hold_together(ended: Any) -> None:
+    for (kind, text), twice, files in given(ended, "flax_folders"):
+        assert kind.startswith("Unsupported") and "leaf a" in text
+        # As in Flax: the older step goes before the save is refused.
+        assert (twice, files) == ("InvalidCheckpointError", ["checkpoint_3"])
+    check(ended[0] / "flax_folders" / "checkpoint_3", 3)
+
+
 def test_a_step_that_one_process_reads_is_in_the_list_of_all(ended: Any) -> None:
     for between, told, steps in given(ended, "leased"):
         assert (between, steps) == ([0, 1], [2])

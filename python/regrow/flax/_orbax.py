@@ -23,6 +23,7 @@ from .._duck import own_attribute
 from .._errors import InvalidArgumentError, MismatchError
 from .._open import _open, _until_unreplaced
 from .._tree import flatten
+from ._orbax_mode import refusal
 from ._upstream import is_jax_array, loaded
 
 Task = Callable[[], None]
@@ -48,11 +49,7 @@ def refuse_single_leaf(checkpointer: Any, target: Any) -> None:
     is_for_arrays = type(handler).__name__ == "ArrayCheckpointHandler"
     if tree_util is None or is_for_arrays or not tree_util.treedef_is_leaf(tree_util.tree_structure(target)):
         return
-    help = "save a dict with the leaf in it, or leave out orbax_checkpointer"
-    raise InvalidArgumentError(
-        f"Orbax backend only accept pytree as save target, not a single {type(target).__name__}\n  help: {help}",
-        help=help,
-    )
+    raise refusal(f"a single {type(target).__name__}")
 
 
 def after_commit(checkpointer: Any, task: Task) -> None:

@@ -1,13 +1,13 @@
-"""`flax.training.checkpoints` under its own names: one file a step in a folder.
+"""`flax.training.checkpoints` under its own names: one file, or one folder of Orbax, a step in a folder.
 
     from regrow.flax import checkpoints
 
     checkpoints.save_checkpoint("runs", state, step=100, keep=3)
     state = checkpoints.restore_checkpoint("runs", state)
 
-The files are those of Flax' legacy mode (`flax_use_orbax_checkpointing` off), whatever that switch says, and the
-same ones are kept. What is different: see `_folder` for how a file gets in and what counts as one. For folders of Orbax
-see `_orbax`.
+Flax' switch `flax_use_orbax_checkpointing` says which: folders of Orbax where it is on (the default), legacy files
+where it is off. Both are restored, whatever it says. What is different: see `_folder` for how a file gets in and what
+counts as a checkpoint. For folders of Orbax see `_orbax_mode` and `_orbax`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .. import _native
 from .. import flax as serialization
 from .._errors import InvalidArgumentError
 from .._location import place
-from . import _bytes, _multiprocess, _orbax
+from . import _bytes, _multiprocess, _orbax, _orbax_mode
 from ._checkpoints_private import (  # noqa: F401
     _READ_CHECKPOINT_EVENT,
     _WRITE_CHECKPOINT_EVENT,
@@ -131,34 +131,37 @@ def save_checkpoint(
     *,
     extended: bool = False,
 ) -> str:
-    """Saves `target` as the file ``<ckpt_dir>/<prefix><step>``, then removes what need not be kept.
+    """Saves `target` as ``<ckpt_dir>/<prefix><step>``, then removes what need not be kept.
 
-    The file is there whole and on the disk before anything is removed.
+    A folder of Orbax if Flax' switch `flax_use_orbax_checkpointing` is on (the default), else a file. It is there whole
+    and on the disk before anything is removed.
 
     Args:
         ckpt_dir: The folder; made if it is missing.
-        target: What `to_bytes` takes.
+        target: For a file, what `to_bytes` takes; for a folder, a pytree that is neither empty nor a single leaf.
         step: A finite number; checkpoints are ordered by it, and ``1`` and ``1.0`` are the same one.
         prefix: How the names of checkpoints begin.
         keep: How many of the last to keep; 0 keeps all.
         overwrite: Replace a checkpoint of this step, however its name spells it, and remove those of later steps.
         keep_every_n_steps: Of the older ones, keep those that are at least so far from the last kept.
-        async_manager: Save in the background; `target` may be changed as soon as this returns.
-        orbax_checkpointer: Save through this instead, into a folder.
-        extended: See `to_bytes`.
+        async_manager: Save a file in the background; `target` may be changed as soon as this returns. A folder is saved
+            before this returns, as in Flax.
+        orbax_checkpointer: Save through this, into a folder.
+        extended: See `to_bytes`; folders have such leaves anyway.
 
     Returns:
         The path of the checkpoint.
 
     Raises:
-        InvalidCheckpointError: if a checkpoint of this or a later step is there and `overwrite` was not given.
+        InvalidCheckpointError: (a `ValueError` too) if a checkpoint of this step is there and `overwrite` was not
+            given; for a file, also if a later one is there.
         InvalidArgumentError: (a `ValueError` too) if `step` is no finite number; nothing is written.
     """
     if async_manager is not None:
         async_manager.wait_previous_save()
     save = _Save(ckpt_dir, prefix, step, keep, overwrite, keep_every_n_steps)
-    if orbax_checkpointer:
-        return save.through(orbax_checkpointer, target)
+    if orbax_checkpointer or _orbax_mode.is_on():
+        return save.into_folder(orbax_checkpointer, target)
     save.check_outdated()
     data = serialization.to_bytes(target, extended=extended)
     save.run(data, async_manager)
@@ -179,9 +182,10 @@ def save_checkpoint_multiprocess(
     *,
     extended: bool = False,
 ) -> str:
-    """Saves `target` from the first of several processes, entries of dicts sorted; see `save_checkpoint`.
+    """Saves `target` from several processes that all call this; see `save_checkpoint`.
 
-    Arrays of which other processes hold a part are not written.
+    A folder of Orbax has the arrays that they hold together. A file is written by the first process, entries of dicts
+    sorted, and such arrays are refused.
 
     Raises:
         MPACheckpointingRequiredError, UnsupportedError: for such arrays, all of them named; the first without a
@@ -191,8 +195,8 @@ def save_checkpoint_multiprocess(
     if async_manager is not None:
         async_manager.wait_previous_save()
     save = _Save(ckpt_dir, prefix, step, keep, overwrite, keep_every_n_steps, with_arrays=True)
-    if orbax_checkpointer:
-        return save.through(orbax_checkpointer, target)
+    if orbax_checkpointer or _orbax_mode.is_on():
+        return save.into_folder(orbax_checkpointer, target)
     state = serialization.to_state_dict(target, extended=extended)
     _multiprocess.refuse_shared(state, save.path, step, gda_manager)
     data = serialization.msgpack_serialize(state)
@@ -348,14 +352,20 @@ class _Save:
         else:
             self._write(data)
 
-    def through(self, orbax_checkpointer: Any, target: Any) -> str:
-        """Saves a folder with Orbax."""
-        _orbax.wait(orbax_checkpointer)
-        _orbax.refuse_single_leaf(orbax_checkpointer, target)
+    def into_folder(self, orbax_checkpointer: Any, target: Any) -> str:
+        """Saves a folder of Orbax, through a checkpointer if there is one."""
+        if orbax_checkpointer:
+            _orbax.wait(orbax_checkpointer)
+            _orbax.refuse_single_leaf(orbax_checkpointer, target)
+        else:
+            _orbax_mode.check(target)
         if self.with_arrays and _multiprocess.is_first_process():
             # The original's order in this mode: one checkpoint more than `keep` is there afterwards.
             self._clean_up()
-        orbax_checkpointer.save(os.path.abspath(self.path), target, force=self.overwrite)
+        if orbax_checkpointer:
+            orbax_checkpointer.save(os.path.abspath(self.path), target, force=self.overwrite)
+        else:
+            _orbax_mode.save(self.path, target, self.step, overwrite=self.overwrite)
         if not self.with_arrays and _multiprocess.is_first_process():
             _orbax.after_commit(orbax_checkpointer, self._clean_up)
         return self.path

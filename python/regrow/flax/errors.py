@@ -34,8 +34,11 @@ class CheckpointNotFoundError(NotFoundError, ValueError):
     """There is nothing to restore at the path, or nothing of that step."""
 
 
-class InvalidCheckpointError(AlreadyExistsError):
-    """A checkpoint of this step, or of a later one, is there already and ``overwrite=True`` was not given."""
+class InvalidCheckpointError(AlreadyExistsError, ValueError):
+    """A checkpoint of this step, or of a later one, is there already and ``overwrite=True`` was not given.
+
+    A `ValueError`, too: Flax raises one where it saves folders of Orbax.
+    """
 
     def __init__(self, path: str, step: Step) -> None:
         super().__init__(f'Trying to save an outdated checkpoint at step: "{step}" and path: "{path}".', file=path)

@@ -1,0 +1,65 @@
+"""Flax' switch for folders of Orbax, and how one is saved where it is on and there is no checkpointer.
+
+`regrow.save` writes what Orbax' checkpointer of pytrees writes; neither Orbax nor JAX is needed for it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import regrow
+
+from .. import _native
+from .._duck import own_attribute
+from .._errors import AlreadyExistsError, InvalidArgumentError, LeafTypeError
+from .._tree import flatten
+from ._upstream import loaded
+from .errors import InvalidCheckpointError, raised
+
+SWITCH = "flax_use_orbax_checkpointing"
+_OFF = ("0", "f", "false", "n", "no", "off")
+
+
+class UnsupportedLeafError(LeafTypeError, ValueError):
+    """A leaf is of a type that no folder of Orbax holds: a `ValueError` in Orbax."""
+
+
+def is_on() -> bool:
+    """What Flax' configuration says; without Flax, the environment variable that sets it. On by default."""
+    configured = own_attribute(getattr(loaded("flax.configurations"), "config", None), SWITCH)
+    return os.environ.get(SWITCH.upper(), "on").lower() not in _OFF if configured is None else bool(configured)
+
+
+def check(target: Any) -> None:
+    """Refuses what folders of Orbax do not hold.
+
+    Raises:
+        InvalidArgumentError: (a `ValueError` too) for a single leaf and for an empty target.
+    """
+    if _native.paths(flatten(target).structure) == ["."]:
+        raise refusal(f"a single {type(target).__name__}")
+    if target is None or (hasattr(target, "__len__") and len(target) == 0):
+        raise refusal("an empty target")
+
+
+def save(path: str, target: Any, step: Any, *, overwrite: bool) -> None:
+    """Saves a folder of Orbax.
+
+    Raises:
+        InvalidCheckpointError: (a `ValueError` too) if there is something and `overwrite` was not given.
+        UnsupportedLeafError: (a `TypeError` and a `ValueError`) for a leaf that Orbax has no form for.
+    """
+    try:
+        regrow.save(path, target, layout="orbax", overwrite=overwrite)
+    except AlreadyExistsError:
+        raise raised(InvalidCheckpointError)(path, step) from None
+    except LeafTypeError as error:
+        raise UnsupportedLeafError(error.message, file=error.file, leaf=error.leaf, help=error.help) from None
+
+
+def refusal(found: str) -> InvalidArgumentError:
+    """The error for what only Flax' legacy files hold."""
+    help = f"save a dict with leaves in it, or turn {SWITCH} off"
+    what = f"Orbax backend only accept pytree as save target, not {found}"
+    return InvalidArgumentError(f"{what}\n  help: {help}", help=help)
