@@ -404,6 +404,8 @@ class VerifyReport(NamedTuple):
     """The trusted key whose signature it is, as hex digits; `None` if no signature was asked for."""
     unprotected_files: Sequence[tuple[str, int]] = ()
     """The `unprotected_bytes` by the files in which they lie; of small arrays in an OCDBT index, the checkpoint."""
+    step: int | None = None
+    """The step that was verified, of a folder of steps."""
 
     @property
     def ok(self) -> bool:
@@ -425,13 +427,10 @@ class VerifyReport(NamedTuple):
         return _html.of_verify(self)
 
     @classmethod
-    def from_native(
-        cls, report: tuple[list[Any], int, int, bool, list[str], int, str | None, list[tuple[str, int]]]
-    ) -> VerifyReport:
+    def from_native(cls, report: tuple[Any, ...]) -> VerifyReport:
         """From the native half's columns."""
-        findings, checked_bytes, leaf_count, has_checksums, notes, unprotected_bytes, signer, files = report
-        found = [Finding(*finding) for finding in findings]
-        return cls(found, checked_bytes, leaf_count, has_checksums, notes, unprotected_bytes, signer, files)
+        findings, *others = report
+        return cls([Finding(*finding) for finding in findings], *others)
 
 
 def _from_json(text: str | None) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Unpack, overload
+from typing import Any, Literal, NamedTuple, TypeVar, Unpack, overload
 
 from . import _arguments, _executors, _native, _options, _shares
 from ._checkpoint import Finding
@@ -13,6 +13,8 @@ from ._keywords import CONVERT, ConvertOptions
 from ._location import StrPath, places, portables
 from ._progress import Watch
 from ._report import SaveReport
+
+T = TypeVar("T")
 
 
 class Loss(NamedTuple):
@@ -82,20 +84,57 @@ class ConvertReport(NamedTuple):
 
 @overload
 def convert(
-    source: StrPath, target: StrPath, *, dry_run: Literal[True], **options: Unpack[ConvertOptions]
+    source: StrPath,
+    target: StrPath,
+    *,
+    dry_run: Literal[True],
+    all_steps: Literal[True],
+    **options: Unpack[ConvertOptions],
+) -> dict[int, ConvertPlan]: ...
+
+
+@overload
+def convert(
+    source: StrPath,
+    target: StrPath,
+    *,
+    dry_run: Literal[False] = ...,
+    all_steps: Literal[True],
+    **options: Unpack[ConvertOptions],
+) -> dict[int, ConvertReport]: ...
+
+
+@overload
+def convert(
+    source: StrPath,
+    target: StrPath,
+    *,
+    dry_run: Literal[True],
+    all_steps: Literal[False] = ...,
+    **options: Unpack[ConvertOptions],
 ) -> ConvertPlan: ...
 
 
 @overload
 def convert(
-    source: StrPath, target: StrPath, *, dry_run: Literal[False] = ..., **options: Unpack[ConvertOptions]
+    source: StrPath,
+    target: StrPath,
+    *,
+    dry_run: Literal[False] = ...,
+    all_steps: Literal[False] = ...,
+    **options: Unpack[ConvertOptions],
 ) -> ConvertReport: ...
 
 
 @CONVERT.documented
 def convert(
-    source: StrPath, target: StrPath, *, dry_run: bool = False, **options: Unpack[ConvertOptions]
-) -> ConvertReport | ConvertPlan:
+    source: StrPath,
+    target: StrPath,
+    *,
+    dry_run: bool = False,
+    all_steps: bool = False,
+    **options: Unpack[ConvertOptions],
+) -> ConvertReport | ConvertPlan | dict[int, ConvertReport] | dict[int, ConvertPlan]:
     """Converts the checkpoint at `source`, of any layout, into one at `target`.
 
     A leaf at a time: memory is a band of one leaf, whatever the size of the checkpoint. All or nothing, like a save.
@@ -105,10 +144,12 @@ def convert(
         target: What to make.
         dry_run: Write nothing, and give what would become of each leaf. What `target` would refuse even with `lossy`
             (names that it cannot hold, a target that is there already) is raised as it would be.
+        all_steps: Convert each committed step of a folder of steps into a step of the folder `target`. Nothing is
+            written before every step can be converted. Each step is committed by itself.
         **options: The keywords of `ConvertOptions`.
 
     Returns:
-        A `ConvertReport`; with `dry_run` a `ConvertPlan`.
+        A `ConvertReport`; with `dry_run` a `ConvertPlan`; with `all_steps` a dict of these by step.
 
     Raises:
         UnsupportedError: if the target cannot hold everything as it is and `lossy` was not given; it names what.
@@ -117,9 +158,9 @@ def convert(
         IoError: if the workers of an executor died three times over one share.
         NameCollisionError: if two leaves would come to one place; `None` and an empty container are no free places.
     """
-    given = CONVERT.chosen("convert", options, ["dry_run"])
+    given = CONVERT.chosen("convert", options, ["dry_run", "all_steps"])
     if given["rules"] is not None:
-        given = CONVERT.chosen("convert", _with_kept(dict(options)), ["dry_run"])
+        given = CONVERT.chosen("convert", _with_kept(dict(options)), ["dry_run", "all_steps"])
     at = places(given["storage_options"], source=source, target=target, base=given["base"])
     given = _options.with_layout(given, at["target"])
     save = _options.of_write(given, at.get("base"))
@@ -136,20 +177,36 @@ def convert(
         _arguments.flag("salvage", given["salvage"]),
     )
     shared = _executors.chosen(given["executor"], given["workers"])
+    of_all = _arguments.flag("all_steps", all_steps)
+    if shared is not None and of_all:
+        raise InvalidArgumentError("an executor converts one checkpoint: leave out all_steps, or the executor")
     if _arguments.flag("dry_run", dry_run):
-        leaves, losses, damage = _native.plan_convert(at["source"], at["target"], save, rules)
-        return ConvertPlan(
-            [PlannedLeaf(a, b, _form(before), _form(after)) for a, b, before, after in leaves],
-            [Loss(*loss) for loss in losses],
-            [Finding(*each) for each in damage],
-        )
-    damage = []
+        planned = _native.plan_convert(at["source"], at["target"], save, rules, of_all)
+        plans = {step: _plan(*plan) for step, plan in planned}
+        return _by_step(plans) if of_all else plans[None]
     if shared is not None:
         shares = portables(given["storage_options"], source=source, target=target, base=given["base"])
-        columns, losses = _shares.convert(shared, shares, _options.with_base(save, None), rules, given["progress"])
-    else:
-        with Watch(given["progress"], "converting") as watch:
-            columns, losses, damage = _native.convert(at["source"], at["target"], save, rules, watch)
+        told = _shares.convert(shared, shares, _options.with_base(save, None), rules, given["progress"])
+        return _report(*told, [])
+    with Watch(given["progress"], "converting") as watch:
+        converted = _native.convert(at["source"], at["target"], save, rules, of_all, watch)
+    reports = {step: _report(*report) for step, report in converted}
+    return _by_step(reports) if of_all else reports[None]
+
+
+def _by_step(each: dict[int | None, T]) -> dict[int, T]:
+    return {step: one for step, one in each.items() if step is not None}
+
+
+def _plan(leaves: Any, losses: Any, damage: Any) -> ConvertPlan:
+    return ConvertPlan(
+        [PlannedLeaf(a, b, _form(before), _form(after)) for a, b, before, after in leaves],
+        [Loss(*loss) for loss in losses],
+        [Finding(*each) for each in damage],
+    )
+
+
+def _report(columns: Any, losses: Any, damage: Any) -> ConvertReport:
     report, lost = SaveReport.from_native(columns), [Finding(*each) for each in damage]
     told = [Loss(*loss) for loss in losses]
     return ConvertReport(report.path, report.stored_bytes, report.leaf_count, told, report, lost)

@@ -71,8 +71,8 @@ class Cache:
     def report(self) -> tuple[int, int, int]:
         """Bytes read from the folder, bytes fetched since it did not have them, blocks that were damaged."""
 
-_Verified = tuple[list[_Finding], int, int, bool, list[str], int, str | None, list[tuple[str, int]]]
-"""Findings, bytes read, leaves, whether there are checksums, notes, bytes nothing protects, signer, their files."""
+_Verified = tuple[list[_Finding], int, int, bool, list[str], int, str | None, list[tuple[str, int]], int | None]
+"""Findings, bytes read, leaves, whether there are checksums, notes, bytes nothing protects, signer, files, step."""
 
 _Opening = tuple[int | None, str | None, bool, bool, bool, bool, Sequence[str], bool]
 """How to open: `regrow._opening.Opening`."""
@@ -329,15 +329,23 @@ def convert_rules(
     may lose something."""
 
 def plan_convert(
-    source: _Place, target: _Place, save: tuple[Any, ...], convert: tuple[Any, ...]
-) -> tuple[list[tuple[str, str | None, _Info, _Info]], list[tuple[str, str, str]], list[_Finding]]:
-    """Gives what would become of each leaf, what the target cannot hold, and what the source has lost; raises what
-    `convert` would refuse."""
+    source: _Place, target: _Place, save: tuple[Any, ...], convert: tuple[Any, ...], all_steps: bool
+) -> list[
+    tuple[int | None, tuple[list[tuple[str, str | None, _Info, _Info]], list[tuple[str, str, str]], list[_Finding]]]
+]:
+    """Gives the step (if all are converted), what would become of each leaf, what the target cannot hold, and what the
+    source has lost; raises what `convert` would refuse."""
 
 def convert(
-    source: _Place, target: _Place, save: tuple[Any, ...], convert: tuple[Any, ...], watch: _Watch
-) -> tuple[_Saved, list[tuple[str, str, str]], list[_Finding]]:
-    """Converts; gives what `save` gives, what the target cannot hold, and what the source has lost."""
+    source: _Place,
+    target: _Place,
+    save: tuple[Any, ...],
+    convert: tuple[Any, ...],
+    all_steps: bool,
+    watch: _Watch,
+) -> list[tuple[int | None, tuple[_Saved, list[tuple[str, str, str]], list[_Finding]]]]:
+    """Converts; gives the step (if all are converted), what `save` gives, what the target cannot hold, and what the
+    source has lost."""
 
 @final
 class SharedConvert:
@@ -655,6 +663,9 @@ def open_intact(
 
 def verify(path: _Place, opening: _Opening, watch: _Watch) -> _Verified:
     """Reads and checks everything: what `Checkpoint.verify` gives."""
+
+def verify_steps(path: _Place, opening: _Opening, watch: _Watch) -> list[tuple[int, _Verified | None, _Finding | None]]:
+    """The same of each committed step of a folder: its number, and what was found or why it cannot be opened."""
 
 def verify_share(
     path: _Place, opening: _Opening, share: tuple[int, int], watch: _Watch

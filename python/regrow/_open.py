@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, Unpack
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from . import _arguments, _executors, _load, _native, _nest, _salvage, _shares
 from ._attempts import attempts
 from ._cache import Cache, through
-from ._checkpoint import Checkpoint, VerifyReport
+from ._checkpoint import Checkpoint, Finding, VerifyReport
 from ._errors import IncompleteCheckpointWarning, InvalidArgumentError, MismatchError, RegrowError, ReplacedError
 from ._executors import Executor
 from ._keywords import LOAD, LoadOptions
@@ -226,6 +226,37 @@ def open(
     return Checkpoint(opened)
 
 
+@overload
+def verify(
+    path: StrPath,
+    *,
+    item: str | None = ...,
+    bare: bool = ...,
+    ignore_seal: bool = ...,
+    trusted_keys: TrustedKeys = ...,
+    progress: Progress = ...,
+    storage_options: Mapping[str, Any] | None = ...,
+    all_steps: Literal[True],
+) -> dict[int, VerifyReport]: ...
+
+
+@overload
+def verify(
+    path: StrPath,
+    *,
+    step: int | None = ...,
+    item: str | None = ...,
+    bare: bool = ...,
+    ignore_seal: bool = ...,
+    trusted_keys: TrustedKeys = ...,
+    progress: Progress = ...,
+    storage_options: Mapping[str, Any] | None = ...,
+    executor: Executor | None = ...,
+    workers: int | None = ...,
+    all_steps: Literal[False] = ...,
+) -> VerifyReport: ...
+
+
 def verify(
     path: StrPath,
     *,
@@ -238,12 +269,15 @@ def verify(
     storage_options: Mapping[str, Any] | None = None,
     executor: Executor | None = None,
     workers: int | None = None,
-) -> VerifyReport:
+    all_steps: bool = False,
+) -> VerifyReport | dict[int, VerifyReport]:
     """Reads and checks the whole checkpoint; damage to one leaf does not hide damage to the next.
 
     Args:
         path: A checkpoint, or a folder of steps.
-        step: The step of a folder of steps; the newest if `None`.
+        step: The step of a folder of steps; the newest if `None`. The report says which it was.
+        all_steps: Verify each committed step of a folder, and give a dict of reports by step. That a step cannot be
+            opened is a finding.
         item: The item of a checkpoint of several; all of them if `None`.
         bare: As for `load`. Without it, damage to what is kept beside the arrays is a finding.
         ignore_seal: As for `load`. Without it, whatever is not as it was sealed is a finding.
@@ -265,6 +299,16 @@ def verify(
         trusted_keys=keys_of(trusted_keys),
     )
     shared = _executors.chosen(executor, workers)
+    if _arguments.flag("all_steps", all_steps):
+        if shared is not None:
+            raise InvalidArgumentError("an executor verifies one checkpoint: leave out all_steps, or the executor")
+        with Watch(progress, "verifying") as watch:
+            return {
+                number: VerifyReport([Finding(*error)], 0, 0, False, step=number)
+                if error
+                else VerifyReport.from_native(found or ())
+                for number, found, error in _native.verify_steps(at, opening, watch)
+            }
     if shared is not None:
         return _shares.verify(shared, portables(storage_options, path=path)["path"], opening, progress)
     with Watch(progress, "verifying") as watch:

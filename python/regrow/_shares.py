@@ -198,9 +198,9 @@ def _verify(
         for finding, (place, said) in zip(findings, places, strict=True)
     ]
     placed.sort(key=lambda each: each[0])
-    (_, _, leaf_count, has_data_checksums, notes, _, signer, _), _ = found[0]
+    (_, _, leaf_count, has_data_checksums, notes, _, signer, _, step), _ = found[0]
     unprotected: Counter[str] = Counter()
-    for (*_, files), _ in found:
+    for (*_, files, _), _ in found:
         for file, bytes_ in files:
             unprotected[file] += bytes_
     said = {said for _, _, said in placed}
@@ -213,6 +213,7 @@ def _verify(
         unprotected.total(),
         signer,
         sorted(unprotected.items()),
+        step,
     )
 
 

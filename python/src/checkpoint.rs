@@ -125,6 +125,25 @@ pub fn verify(py: Python<'_>, path: LocationIn, opening: OpeningIn, watch: Watch
     Ok(verify_out(report))
 }
 
+/// The same of each committed step of a folder: its number, and what was found or why it cannot be opened.
+#[pyfunction]
+pub fn verify_steps(
+    py: Python<'_>,
+    path: LocationIn,
+    opening: OpeningIn,
+    watch: WatchIn,
+) -> PyResult<Vec<(u64, Option<VerifyOut>, Option<FindingOut>)>> {
+    let open = released(py, || open_options(opening))?;
+    let verified = watched(py, watch, u64::MAX, |monitor| {
+        regrow::engine::verify_steps(path, &VerifyOptions { open, monitor })
+    })?;
+    let step = |(step, verified): (u64, regrow::Result<VerifyReport>)| match verified {
+        Ok(report) => (step, Some(verify_out(report)), None),
+        Err(error) => (step, None, Some(finding_out(&error))),
+    };
+    Ok(verified.into_iter().map(step).collect())
+}
+
 /// Reads and checks one share of the leaves; also, of each finding, its place among those of all shares and what it says
 /// in one line.
 #[pyfunction]
@@ -156,6 +175,7 @@ fn verify_out(report: VerifyReport) -> VerifyOut {
         report.unprotected_bytes,
         report.signer.map(|signer| signer.to_string()),
         unprotected.map(|each| (each.file.into_os_string(), each.bytes)).collect(),
+        report.step,
     )
 }
 
@@ -199,8 +219,9 @@ type InfoOut<'py> = (Option<Bound<'py, PyTuple>>, Option<Bound<'py, PyTuple>>, O
 type SelectedOut<'py> = (Bound<'py, PyList>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>);
 
 /// Findings, bytes read, leaves, whether there are checksums, notes, bytes that nothing protects, whose
-/// signature it is, the files with such bytes.
-type VerifyOut = (Vec<FindingOut>, u64, usize, bool, Vec<String>, u64, Option<String>, Vec<(OsString, u64)>);
+/// signature it is, the files with such bytes, the step of a folder of steps.
+type VerifyOut =
+    (Vec<FindingOut>, u64, usize, bool, Vec<String>, u64, Option<String>, Vec<(OsString, u64)>, Option<u64>);
 
 /// Kind, message, file, leaf, offset.
 pub type FindingOut = (&'static str, String, Option<String>, Option<String>, Option<u64>);

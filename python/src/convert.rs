@@ -67,6 +67,13 @@ pub fn convert_rules(py: Python<'_>, file: LocationIn) -> PyResult<RulesOut> {
     ))
 }
 
+/// Of each step, where all are converted; of the one checkpoint otherwise.
+type OfSteps<T> = Vec<(Option<u64>, T)>;
+
+fn of_steps<T>(each: Vec<(u64, T)>) -> OfSteps<T> {
+    each.into_iter().map(|(step, each)| (Some(step), each)).collect()
+}
+
 /// Works out what a conversion would do, raises what it would raise, and writes nothing. Gives leaves, losses, damage.
 #[pyfunction]
 pub fn plan_convert(
@@ -75,14 +82,21 @@ pub fn plan_convert(
     target: LocationIn,
     save: SaveIn,
     convert: ConvertIn,
-) -> PyResult<(Vec<PlannedOut>, Vec<LossOut>, Vec<FindingOut>)> {
+    all_steps: bool,
+) -> PyResult<OfSteps<(Vec<PlannedOut>, Vec<LossOut>, Vec<FindingOut>)>> {
     let options = convert_options(save, convert).or_raise()?;
-    let plan = released(py, || {
+    let plans = released(py, || {
+        if all_steps {
+            return engine::plan_convert_steps(source, target, &options).map(of_steps);
+        }
         let plan = engine::plan_convert(source, &options)?;
-        plan.check(target, &options).map(|()| plan)
+        plan.check(target, &options).map(|()| vec![(None, plan)])
     })?;
-    let damage = plan.damage.iter().map(finding_out).collect();
-    Ok((plan.leaves.iter().map(planned).collect(), plan.losses.iter().map(loss).collect(), damage))
+    let plan_out = |(step, plan): (Option<u64>, engine::ConvertPlan)| {
+        let damage = plan.damage.iter().map(finding_out).collect();
+        (step, (plan.leaves.iter().map(planned).collect(), plan.losses.iter().map(loss).collect(), damage))
+    };
+    Ok(plans.into_iter().map(plan_out).collect())
 }
 
 /// Converts; gives the report of the save, losses, damage.
@@ -93,17 +107,25 @@ pub fn convert(
     target: LocationIn,
     save: SaveIn,
     convert: ConvertIn,
+    all_steps: bool,
     watch: WatchIn,
-) -> PyResult<(SaveOut, Vec<LossOut>, Vec<FindingOut>)> {
+) -> PyResult<OfSteps<(SaveOut, Vec<LossOut>, Vec<FindingOut>)>> {
     let mut options = convert_options(save, convert).or_raise()?;
     // How much there is to convert shows only when it is open: it may be long.
-    let report = watched(py, watch, u64::MAX, |monitor| {
+    let reports = watched(py, watch, u64::MAX, |monitor| {
         options.save.monitor = monitor;
-        regrow::convert(source.to_location()?, target.to_location()?, &options)
+        let (source, target) = (source.to_location()?, target.to_location()?);
+        match all_steps {
+            true => engine::convert_steps(source, target, &options).map(of_steps),
+            false => regrow::convert(source, target, &options).map(|report| vec![(None, report)]),
+        }
     })?;
-    let losses = report.losses.iter().map(loss).collect();
-    let damage = report.damage.iter().map(finding_out).collect();
-    Ok((save_report(report.save), losses, damage))
+    let report_out = |(step, report): (Option<u64>, engine::ConvertReport)| {
+        let losses = report.losses.iter().map(loss).collect();
+        let damage = report.damage.iter().map(finding_out).collect();
+        (step, (save_report(report.save), losses, damage))
+    };
+    Ok(reports.into_iter().map(report_out).collect())
 }
 
 /// Ticket, number of the share, of how many.
@@ -216,6 +238,7 @@ fn convert_options(save: SaveIn, convert: ConvertIn) -> Result<ConvertOptions> {
         reshape: rules(reshape)?,
         lossy,
         salvage,
+        keep_items: false,
     })
 }
 

@@ -90,7 +90,7 @@ mod _native {
     #[pymodule_export]
     use crate::cache::Cache;
     #[pymodule_export]
-    use crate::checkpoint::{Checkpoint, open, open_intact, save, verify, verify_share};
+    use crate::checkpoint::{Checkpoint, open, open_intact, save, verify, verify_share, verify_steps};
     #[pymodule_export]
     use crate::columns::{Structure, idle_patterns, match_paths, paths};
     #[pymodule_export]

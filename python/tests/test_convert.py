@@ -189,15 +189,15 @@ def test_none_is_chosen_and_renamed_as_leaves_are(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_items_that_are_files_are_losses(tmp_path: Path) -> None:
+def test_items_that_are_files_are_losses_where_the_layout_has_no_items(tmp_path: Path) -> None:
     (tmp_path / "iterator").mkdir()
     (tmp_path / "iterator" / "process_0.json").write_text("{}")
     items = {"state": {"w": np.ones(2)}, "iterator": regrow.Files(tmp_path / "iterator")}
     regrow.save_items(tmp_path / "source", items)
     with pytest.raises(regrow.UnsupportedError, match=r"iterator.*process_0\.json.*left out"):
-        regrow.convert(tmp_path / "source", tmp_path / "x")
-    assert not (tmp_path / "x").exists()
-    report = regrow.convert(tmp_path / "source", tmp_path / "x", lossy=True)
+        regrow.convert(tmp_path / "source", tmp_path / "x.npz")
+    assert not (tmp_path / "x.npz").exists()
+    report = regrow.convert(tmp_path / "source", tmp_path / "x.npz", lossy=True)
     assert [loss.kind for loss in report.losses] == ["value"]
     report = regrow.convert(tmp_path / "source", tmp_path / "y", item="state")
     assert report.losses == []
@@ -214,7 +214,9 @@ def test_a_folder_of_steps_is_refused_without_a_step(tmp_path: Path, layout: str
             # Of one step nothing stays behind.
             regrow.convert(steps, tmp_path / "one")
     for options in ({}, {"dry_run": True}, {"salvage": True}):
-        with pytest.raises(regrow.InvalidArgumentError, match=r"(?s)folder of 2 steps.*--step.*found steps 5, 10"):
+        with pytest.raises(
+            regrow.InvalidArgumentError, match=r"(?s)folder of 2 steps.*found steps 5, 10.*--step N.*--all-steps"
+        ):
             regrow.convert(steps, tmp_path / "x", **options)  # type: ignore[arg-type]
     assert not (tmp_path / "x").exists()
     regrow.convert(steps, tmp_path / "x", step=5)

@@ -174,6 +174,17 @@ impl Globals {
         }
     }
 
+    /// Errs if one step is asked for, and all steps.
+    fn refuse_step_with_all(&self, all_steps: bool) -> Result<(), Failure> {
+        match self.step.filter(|_| all_steps) {
+            None => Ok(()),
+            Some(_) => Err(Failure::Usage(
+                Error::invalid("--step asks for one step, and --all-steps for all")
+                    .help("leave out one of the two"),
+            )),
+        }
+    }
+
     /// Errs if an item is asked for where all of a checkpoint is meant, or a step of it.
     fn refuse_item(&self) -> Result<(), Failure> {
         match &self.item {

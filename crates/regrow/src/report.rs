@@ -36,6 +36,10 @@ pub struct VerifyReport {
     pub unprotected_files: Vec<UnprotectedFile>,
     /// The trusted key that has signed the checkpoint; `None` if no signature was asked for.
     pub signer: Option<PublicKey>,
+    /// The step that was verified, of a folder of steps.
+    pub step: Option<u64>,
+    /// All committed steps of that folder.
+    pub steps: Vec<u64>,
 }
 
 /// A file with array data that no checksum is over.

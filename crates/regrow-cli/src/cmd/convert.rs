@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use regrow::engine::{
-    CastRule, ConvertOptions, ConvertPlan, ConvertRules, Layout, PlannedLeaf, RenameRule, ReshapeRule,
-    TransposeRule, plan_convert,
+    CastRule, ConvertOptions, ConvertPlan, ConvertReport, ConvertRules, Layout, PlannedLeaf, RenameRule,
+    ReshapeRule, TransposeRule, convert_steps, plan_convert, plan_convert_steps,
 };
 use regrow::formats::{Loss, LossKind};
 use regrow::location::Location;
@@ -24,7 +24,7 @@ use crate::out::{self, Align};
 /// Globs and rules go by the key paths of the source, as `regrow ls` prints them.
 #[derive(Debug, clap::Args)]
 pub struct Convert {
-    /// The checkpoint to read; of a folder of several steps, the one that --step says.
+    /// The checkpoint to read. Of a folder of several steps, --step chooses one, and --all-steps converts all.
     #[arg(value_name = "SRC")]
     source: PathBuf,
     /// The checkpoint to make.
@@ -68,6 +68,9 @@ pub struct Convert {
     /// Show what would happen to each leaf, and write nothing; fails as the conversion itself would.
     #[arg(long)]
     dry_run: bool,
+    /// Convert each committed step of a folder of steps into a step of the folder DST.
+    #[arg(long)]
+    all_steps: bool,
     /// Replace a checkpoint that is there.
     #[arg(long)]
     overwrite: bool,
@@ -106,57 +109,87 @@ impl Convert {
         // Whatever is wrong with an option is wrong usage, also what the engine calls unsupported.
         let mut options = self.convert_options(globals).map_err(Failure::Usage)?;
         let (source, target) = (globals.locate(&self.source)?, globals.locate(&self.target)?);
+        globals.refuse_step_with_all(self.all_steps)?;
         // What cannot be opened at all is no refusal.
         if !self.salvage {
             regrow::open_with(&source, &options.open)?;
         }
         if self.dry_run {
-            let checked =
-                plan_convert(&source, &options).and_then(|plan| plan.check(&target, &options).map(|()| plan));
-            let plan = match checked {
-                Err(error) => return Self::refused(error, &source, options.lossy, globals),
-                Ok(plan) => plan,
+            let plans = match self.all_steps {
+                true => plan_convert_steps(&source, &target, &options).map(numbered),
+                false => plan_convert(&source, &options)
+                    .and_then(|plan| plan.check(&target, &options).map(|()| vec![(None, plan)])),
             };
-            let fits = (options.lossy || plan.is_lossless()) && plan.damage.is_empty();
+            let plans = match plans {
+                Err(error) => return Self::refused(error, &source, options.lossy, globals),
+                Ok(plans) => plans,
+            };
+            let fits = |(_, plan): &(_, ConvertPlan)| {
+                (options.lossy || plan.is_lossless()) && plan.damage.is_empty()
+            };
             if globals.json {
-                out::json(out, &plan_json(&plan))?;
+                out::json(out, &self.all_json(&plans, plan_json))?;
             } else {
-                print_plan(out, &plan)?;
+                for (step, plan) in &plans {
+                    step.map_or(Ok(()), |step| writeln!(out, "step {step}:"))?;
+                    print_plan(out, plan)?;
+                }
             }
-            return Ok(if fits { Exit::Fine } else { Exit::FoundWrong });
+            return Ok(if plans.iter().all(fits) { Exit::Fine } else { Exit::FoundWrong });
         }
         let (bar, monitor) = globals.bar("converting");
         options.save.monitor = monitor;
-        let report = regrow::convert(&source, &target, &options);
-        drop(bar);
-        let report = match report {
-            Err(error) => return Self::refused(error, &source, options.lossy, globals),
-            Ok(report) => report,
+        let reports = match self.all_steps {
+            true => convert_steps(&source, &target, &options).map(numbered),
+            false => regrow::convert(&source, &target, &options).map(|report| vec![(None, report)]),
         };
-        let exit = if report.damage.is_empty() { Exit::Fine } else { Exit::FoundWrong };
+        drop(bar);
+        let reports = match reports {
+            Err(error) => return Self::refused(error, &source, options.lossy, globals),
+            Ok(reports) => reports,
+        };
+        let is_whole = reports.iter().all(|(_, report)| report.damage.is_empty());
+        let exit = if is_whole { Exit::Fine } else { Exit::FoundWrong };
+        let layout = options.save.layout.name();
         if globals.json {
-            let value = json!({
-                "path": report.save.path.to_string_lossy(),
-                "layout": options.save.layout.name(),
-                "leaf_count": report.save.leaf_count,
-                "stored_bytes": report.save.stored_bytes,
-                "data_bytes": report.save.data_bytes,
-                "reused_bytes": report.save.reused_bytes,
-                "seconds": report.save.seconds,
-                "gb_per_s": report.save.gb_per_s(),
-                "stages": report.save.stages.iter().map(super::stage_json).collect::<Vec<_>>(),
-                "io_path": report.save.io_path.to_string(),
-                "losses": report.losses.iter().map(loss_json).collect::<Vec<_>>(),
-                "damage": report.damage.iter().map(exit::error_json).collect::<Vec<_>>(),
-            });
-            out::json(out, &value)?;
+            out::json(out, &self.all_json(&reports, |report| report_json(report, layout)))?;
             return Ok(exit);
         }
+        for (step, report) in &reports {
+            self.print(out, *step, report, layout)?;
+        }
+        Ok(exit)
+    }
+
+    /// One value, or those of all steps, each with its step.
+    fn all_json<T>(&self, each: &[(Option<u64>, T)], as_json: impl Fn(&T) -> Value) -> Value {
+        let value = |(step, each): &(Option<u64>, T)| {
+            let mut value = as_json(each);
+            if let (Some(step), Value::Object(members)) = (step, &mut value) {
+                members.insert("step".to_owned(), json!(step));
+            }
+            value
+        };
+        let mut values: Vec<Value> = each.iter().map(value).collect();
+        match self.all_steps {
+            true => Value::Array(values),
+            false => values.pop().unwrap_or_default(),
+        }
+    }
+
+    fn print(
+        &self,
+        out: &mut impl Write,
+        step: Option<u64>,
+        report: &ConvertReport,
+        layout: &str,
+    ) -> std::io::Result<()> {
+        let of_step = step.map(|step| format!("step {step}: ")).unwrap_or_default();
         for error in &report.damage {
-            out::warn(&format!("lost: {error}"));
+            out::warn(&format!("{of_step}lost: {error}"));
         }
         for loss in &report.losses {
-            out::warn(&format!("{}: {loss}", loss.kind.name()));
+            out::warn(&format!("{of_step}{}: {loss}", loss.kind.name()));
         }
         if self.verbose {
             out::warn(&report.save.to_string());
@@ -164,12 +197,11 @@ impl Convert {
         let leaves = counted(report.save.leaf_count, "leaf", "leaves");
         let size = out::size(report.save.stored_bytes);
         let path = report.save.path.to_string_lossy();
-        write!(out, "{}: {leaves}, {size}, {}", printable(&path), options.save.layout.name())?;
+        write!(out, "{}: {of_step}{leaves}, {size}, {layout}", printable(&path))?;
         if self.base.is_some() {
             write!(out, ", {} reused", out::size(report.save.reused_bytes))?;
         }
-        writeln!(out)?;
-        Ok(exit)
+        writeln!(out)
     }
 
     /// How a refusal ends, on a dry run as on a run.
@@ -239,6 +271,27 @@ impl Convert {
         options.save.base = self.base.as_deref().map(|base| globals.locate(base)).transpose()?;
         Ok(options)
     }
+}
+
+fn numbered<T>(each: Vec<(u64, T)>) -> Vec<(Option<u64>, T)> {
+    each.into_iter().map(|(step, each)| (Some(step), each)).collect()
+}
+
+fn report_json(report: &ConvertReport, layout: &str) -> Value {
+    json!({
+        "path": report.save.path.to_string_lossy(),
+        "layout": layout,
+        "leaf_count": report.save.leaf_count,
+        "stored_bytes": report.save.stored_bytes,
+        "data_bytes": report.save.data_bytes,
+        "reused_bytes": report.save.reused_bytes,
+        "seconds": report.save.seconds,
+        "gb_per_s": report.save.gb_per_s(),
+        "stages": report.save.stages.iter().map(super::stage_json).collect::<Vec<_>>(),
+        "io_path": report.save.io_path.to_string(),
+        "losses": report.losses.iter().map(loss_json).collect::<Vec<_>>(),
+        "damage": report.damage.iter().map(exit::error_json).collect::<Vec<_>>(),
+    })
 }
 
 /// Puts rules of texts before those that are there.

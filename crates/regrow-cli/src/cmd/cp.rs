@@ -3,8 +3,9 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use regrow::CopyOptions;
+use regrow::engine::committed_steps;
 use regrow::text::{counted, printable};
+use regrow::{CopyOptions, Error, ErrorKind};
 use serde_json::json;
 
 use crate::Globals;
@@ -13,9 +14,9 @@ use crate::out;
 
 /// Copy a checkpoint to another place, byte for byte.
 ///
-/// SRC and DST are paths or URLs, in any combination; a folder of steps is copied with all that are committed. Each file is
-/// read back and compared. DST is no checkpoint before all of it is there. Where a copy was interrupted, the same command
-/// goes on.
+/// SRC and DST are paths or URLs, in any combination. A folder of steps is copied with all committed steps and what lies
+/// beside them; --step copies one step. Each file is read back and compared. DST is no checkpoint before all of it is there.
+/// Where a copy was interrupted, the same command goes on.
 #[derive(Debug, clap::Args)]
 pub struct Cp {
     /// The checkpoint to read.
@@ -24,6 +25,9 @@ pub struct Cp {
     /// The checkpoint to make.
     #[arg(value_name = "DST")]
     target: PathBuf,
+    /// Copy all committed steps of a folder of steps, which is the default; an error if SRC is none.
+    #[arg(long)]
+    all_steps: bool,
     /// Replace a checkpoint that is there.
     #[arg(long)]
     overwrite: bool,
@@ -47,8 +51,27 @@ impl Cp {
     }
 
     pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
-        globals.refuse_step_and_item()?;
-        let (source, target) = (globals.locate(&self.source)?, globals.locate(&self.target)?);
+        globals.refuse_item()?;
+        globals.refuse_step_with_all(self.all_steps)?;
+        let (mut source, target) = (globals.locate(&self.source)?, globals.locate(&self.target)?);
+        let steps = committed_steps(&source, &globals.open_options()).unwrap_or_default();
+        let mut taken: Vec<u64> = steps.iter().map(|step| step.number).collect();
+        if let Some(wanted) = globals.step {
+            let step = steps.iter().find(|step| step.number == wanted);
+            let missing = || {
+                Error::new(ErrorKind::NotFound, format!("there is no step {wanted}"))
+                    .in_file(&source)
+                    .expected(format_args!("one of {taken:?}"), wanted)
+            };
+            source = source.join(&step.ok_or_else(missing)?.name);
+            taken = vec![wanted];
+        } else if self.all_steps && steps.is_empty() {
+            return Err(Failure::Usage(
+                Error::invalid("this is not a folder of steps")
+                    .in_file(&source)
+                    .help("leave out --all-steps"),
+            ));
+        }
         let (bar, monitor) = globals.bar("copying");
         let options = CopyOptions {
             overwrite: self.overwrite,
@@ -65,6 +88,7 @@ impl Cp {
         if globals.json {
             let value = json!({
                 "path": path,
+                "steps": taken,
                 "file_count": report.file_count,
                 "bytes": report.bytes,
                 "reused_bytes": report.reused_bytes,
@@ -86,6 +110,11 @@ impl Cp {
         write!(out, "{}: {files}, {}", printable(&path), out::size(report.bytes))?;
         if report.reused_bytes > 0 {
             write!(out, ", {} were there already", out::size(report.reused_bytes))?;
+        }
+        if !taken.is_empty() {
+            let names: Vec<String> = taken.iter().map(u64::to_string).collect();
+            let word = if names.len() == 1 { "step" } else { "steps" };
+            write!(out, ", {word} {}", names.join(", "))?;
         }
         writeln!(out)?;
         Ok(Exit::Fine)

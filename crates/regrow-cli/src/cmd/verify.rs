@@ -3,9 +3,9 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use regrow::engine::UnprotectedFile;
+use regrow::engine::{UnprotectedFile, verify_steps};
 use regrow::text::{counted, printable};
-use regrow::{ErrorKind, VerifyOptions, VerifyReport};
+use regrow::{Error, ErrorKind, VerifyOptions, VerifyReport};
 use serde_json::{Value, json};
 
 use crate::Globals;
@@ -27,7 +27,12 @@ pub struct Verify {
     /// The same as --trusted-key: the checkpoint has to be signed by the owner of this public key.
     #[arg(long = "key", value_name = "KEY", allow_hyphen_values = true)]
     keys: Vec<String>,
+    /// Verify each committed step of a folder of steps; otherwise the newest, or the one that --step says.
+    #[arg(long)]
+    all_steps: bool,
 }
+
+type Verified = Result<VerifyReport, Error>;
 
 impl Verify {
     pub fn paths(&self) -> Vec<&Path> {
@@ -38,36 +43,29 @@ impl Verify {
         let keys = crate::public_keys(&self.keys)?;
         let mut worst = Exit::Fine;
         let mut results = Vec::new();
+        globals.refuse_step_with_all(self.all_steps)?;
         for path in &self.paths {
             let (bar, monitor) = globals.bar("verifying");
             let mut options = VerifyOptions { open: globals.open_options(), monitor };
             options.open.trusted_keys.extend(&keys);
-            let verified = globals.locate(path).and_then(|at| regrow::verify_with(at, &options));
+            let verified = globals.locate(path).and_then(|at| match self.all_steps {
+                true => verify_steps(at, &options).map(|steps| steps.into_iter().map(numbered).collect()),
+                false => Ok(vec![(None, regrow::verify_with(at, &options))]),
+            });
             drop(bar);
-            let exit = match verified {
-                Ok(report) => {
-                    if globals.json {
-                        results.push(as_json(path, &report));
-                    } else {
-                        print(out, path, &report)?;
-                    }
-                    if report.findings.is_empty() { Exit::Fine } else { Exit::FoundWrong }
+            // One path that cannot be opened is no reason to leave the others unverified.
+            for (step, verified) in verified.unwrap_or_else(|error| vec![(None, Err(error))]) {
+                if let (None, None, false, Ok(VerifyReport { step: Some(newest), steps, .. })) =
+                    (step, globals.step, globals.json, &verified)
+                {
+                    let count = counted(steps.len(), "step", "steps");
+                    out::warn(&format!(
+                        "note: step {newest} of {count} is verified; --all-steps verifies all"
+                    ));
                 }
-                // One path that cannot be opened is no reason to leave the others unverified.
-                Err(error) => {
-                    if globals.json {
-                        let error = exit::error_json(&error);
-                        results
-                            .push(json!({ "path": path.to_string_lossy(), "sound": false, "error": error }));
-                    } else {
-                        let verdict = if error.kind() == ErrorKind::Corrupt { "damaged" } else { "not read" };
-                        verdict_line(out, path, &out::tint(Tint::Bad, verdict))?;
-                        exit::report(&error, false);
-                    }
-                    Failure::Engine(error).exit()
-                }
-            };
-            worst = worst.max(exit);
+                let exit = tell(out, globals, path, step, verified, &mut results)?;
+                worst = worst.max(exit);
+            }
         }
         if globals.json {
             out::json(out, &Value::Array(results))?;
@@ -76,16 +74,51 @@ impl Verify {
     }
 }
 
+fn numbered(step: (u64, Verified)) -> (Option<u64>, Verified) {
+    (Some(step.0), step.1)
+}
+
+/// Says what was found of one checkpoint; how that ends.
+fn tell(
+    out: &mut impl Write,
+    globals: &Globals,
+    path: &Path,
+    step: Option<u64>,
+    verified: Verified,
+    results: &mut Vec<Value>,
+) -> Result<Exit, Failure> {
+    let error = match verified {
+        Ok(report) => {
+            if globals.json {
+                results.push(as_json(path, &report));
+            } else {
+                print(out, path, &report)?;
+            }
+            return Ok(if report.findings.is_empty() { Exit::Fine } else { Exit::FoundWrong });
+        }
+        Err(error) => error,
+    };
+    if globals.json {
+        let error = exit::error_json(&error);
+        results.push(json!({ "path": path.to_string_lossy(), "step": step, "sound": false, "error": error }));
+    } else {
+        let verdict = if error.kind() == ErrorKind::Corrupt { "damaged" } else { "not read" };
+        verdict_line(out, path, step, &out::tint(Tint::Bad, verdict))?;
+        exit::report(&error, false);
+    }
+    Ok(Failure::Engine(error).exit())
+}
+
 fn print(out: &mut impl Write, path: &Path, report: &VerifyReport) -> std::io::Result<()> {
     let leaves = counted(report.leaf_count, "leaf", "leaves");
     let read = out::size(report.checked_bytes);
     if report.findings.is_empty() {
         let sound = out::tint(Tint::Good, "sound");
-        verdict_line(out, path, &format!("{sound}: {leaves}, {read} read"))?;
+        verdict_line(out, path, report.step, &format!("{sound}: {leaves}, {read} read"))?;
     } else {
         let found = counted(report.findings.len(), "finding", "findings");
         let damaged = out::tint(Tint::Bad, "damaged");
-        verdict_line(out, path, &format!("{damaged}: {found}; {leaves}, {read} read"))?;
+        verdict_line(out, path, report.step, &format!("{damaged}: {found}; {leaves}, {read} read"))?;
     }
     if let Some(signer) = &report.signer {
         writeln!(out, "{}: signed by {signer}", printable(&path.to_string_lossy()))?;
@@ -117,8 +150,9 @@ fn print(out: &mut impl Write, path: &Path, report: &VerifyReport) -> std::io::R
 }
 
 /// Flushed at once, so that verdicts and the findings on stderr keep their order.
-fn verdict_line(out: &mut impl Write, path: &Path, verdict: &str) -> std::io::Result<()> {
-    writeln!(out, "{}: {verdict}", printable(&path.to_string_lossy()))?;
+fn verdict_line(out: &mut impl Write, path: &Path, step: Option<u64>, verdict: &str) -> std::io::Result<()> {
+    let step = step.map(|step| format!("step {step}: ")).unwrap_or_default();
+    writeln!(out, "{}: {step}{verdict}", printable(&path.to_string_lossy()))?;
     out.flush()
 }
 
@@ -130,6 +164,7 @@ fn as_json(path: &Path, report: &VerifyReport) -> Value {
     let unprotected_files: Vec<Value> = report.unprotected_files.iter().map(unprotected).collect();
     json!({
         "path": path.to_string_lossy(),
+        "step": report.step,
         "sound": report.findings.is_empty(),
         "leaf_count": report.leaf_count,
         "checked_bytes": report.checked_bytes,

@@ -27,7 +27,7 @@
 //! | `names` | the files of a checkpoint's folder |
 //! | `remove` | one checkpoint, or what a save has left |
 //! | `list` | the checkpoints in a folder |
-//! | `verify` | reads everything once and reports all that is wrong |
+//! | `verify`, `steps` | reads everything once and reports all that is wrong; the same of each step of a folder |
 //! | `salvage` | loads what is intact in a damaged checkpoint, and says what is lost |
 //! | `statistics` | what the numbers of every leaf look like, and what is damaged, in one pass |
 //! | `pieces`, `small` | what `diff` and `statistics` read: pieces of several leaves at once; many small leaves at once |
@@ -76,6 +76,7 @@ mod sign;
 mod small;
 mod standing;
 mod statistics;
+mod steps;
 mod template;
 mod together;
 pub mod value;
@@ -95,7 +96,7 @@ pub use background::{
 pub use convert::{
     CastRule, ConvertOptions, ConvertPlan, ConvertReport, ConvertRules, ConvertShare, ConvertedShare,
     PlannedLeaf, Rename, RenameRule, ReshapeRule, SharedConvert, TransposeRule, convert, convert_share,
-    plan_convert,
+    convert_steps, plan_convert, plan_convert_steps,
 };
 pub use copy::{
     CopiedFile, CopiedShare, CopyOptions, CopyReport, CopyShare, FilesOfShare, SharedCopy, copy, copy_share,
@@ -121,4 +122,5 @@ pub use sign::{SignOptions, SignReport, sign};
 pub use statistics::{
     LeafReading, LeafStatistics, StatisticsOptions, StatisticsReport, statistics, statistics_with,
 };
+pub use steps::{CommittedStep, committed_steps, verify_steps};
 pub use verify::{VerifiedShare, verify, verify_share, verify_with};

@@ -262,7 +262,10 @@ impl Checkpoint {
             notes.extend(self.description().notes.iter().cloned());
         }
         let unprotected = self.unprotected_files(own);
+        let about = self.description();
         Ok(VerifyReport {
+            step: about.step,
+            steps: about.steps.clone(),
             findings,
             leaf_count: self.tree().len(),
             checked_bytes: checked.into_inner(),

@@ -25,10 +25,15 @@ pub(crate) struct ItemFolder {
 /// What the kind of an item begins with, in words, that is files as they are.
 const FILES: &str = "files: ";
 
+/// Whether the kind of an item, in words, says that it is files as they are.
+pub(crate) fn is_files(kind: &str) -> bool {
+    kind.starts_with(FILES)
+}
+
 impl ItemFolder {
     /// The names of the items that are files as they are.
     pub fn of_files(&self) -> impl Iterator<Item = &str> {
-        self.items.iter().filter(|(_, kind)| kind.starts_with(FILES)).map(|(name, _)| name.as_str())
+        self.items.iter().filter(|(_, kind)| is_files(kind)).map(|(name, _)| name.as_str())
     }
 
     /// The files of an item by their names below it, in the order of these, each checked where a checksum is recorded. Of what

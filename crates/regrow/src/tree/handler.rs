@@ -13,7 +13,7 @@
 use std::any::{Any, TypeId, type_name};
 use std::fmt::Debug;
 
-use super::{Key, KeyPath, Leaf, LeafData, Node, NodeKind, Tree, TreeBuilder};
+use super::{Key, KeyPath, Leaf, LeafData, Node, NodeKind, Tree, TreeBuilder, end_of};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 
 /// The key of the type's name.
@@ -317,18 +317,6 @@ fn handled(tree: &Tree<Leaf>, at: usize, leaf: usize) -> Option<(String, usize)>
         }
         _ => None,
     }
-}
-
-/// The node behind the subtree of a node.
-fn end_of(nodes: &[Node], at: usize) -> usize {
-    let mut missing = 1;
-    let mut end = at;
-    while missing > 0 {
-        let Some(node) = nodes.get(end) else { break };
-        missing = missing - 1 + node.child_count;
-        end += 1;
-    }
-    end
 }
 
 /// The subtree of a node whose first leaf is number `leaf`, and how many leaves it has.

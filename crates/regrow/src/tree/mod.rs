@@ -31,6 +31,7 @@ pub use key::{Key, KeyPath};
 pub(crate) use leaf::BIG_INTEGER;
 pub use leaf::{Leaf, LeafData, LeafInfo, LeafKind, Scalar};
 pub use names::LeafNames;
+pub(crate) use node::end_of;
 pub use node::{Node, NodeKind, Tree, TreeBuilder};
 pub use pattern::PathPattern;
 pub use pytree::{Fit, NodeRef, Pytree, Restore, StateDict};

@@ -185,6 +185,25 @@ impl<L> Tree<L> {
         Ok(Tree { nodes: self.nodes.clone(), leaves })
     }
 
+    /// The subtree of a child of the root; `None` if the root has no such child.
+    pub(crate) fn child(&self, key: &Key) -> Option<Self>
+    where
+        L: Clone,
+    {
+        let (mut at, mut leaf) = (1, 0);
+        while let Some(child) = self.nodes.get(at) {
+            let end = end_of(&self.nodes, at);
+            let nodes = self.nodes.get(at..end)?;
+            let count = nodes.iter().filter(|node| node.kind == NodeKind::Leaf).count();
+            if child.key == *key {
+                let leaves = self.leaves.get(leaf..leaf + count)?.to_vec();
+                return Some(Self { nodes: Arc::new(nodes.to_vec()), leaves });
+            }
+            (at, leaf) = (end, leaf + count);
+        }
+        None
+    }
+
     /// The leaves without the structure.
     pub fn into_leaves(self) -> Vec<L> {
         self.leaves
@@ -234,6 +253,18 @@ impl<'a> Iterator for Walk<'a> {
         let node = self.step()?;
         Some((self.path.clone(), node))
     }
+}
+
+/// The node behind the subtree of a node.
+pub(crate) fn end_of(nodes: &[Node], at: usize) -> usize {
+    let mut missing = 1;
+    let mut end = at;
+    while missing > 0 {
+        let Some(node) = nodes.get(end) else { break };
+        missing = missing - 1 + node.child_count;
+        end += 1;
+    }
+    end
 }
 
 /// Builds a [`Tree`] in preorder: open a container, add its children, close it.

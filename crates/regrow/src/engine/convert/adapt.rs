@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::items::PlannedItems;
 use super::rename::{self, Part};
 use super::{ConvertOptions, ConvertPlan, Draft, PlannedLeaf, left_out, objects};
 use crate::array::{Dtype, Shape, is_lossless};
@@ -39,6 +40,7 @@ pub(super) fn plan(
     let format = options.save.layout.format();
     let gaps: HashSet<KeyPath> =
         drafts.iter().filter(|draft| is_gap(draft, options)).map(|draft| draft.to.clone()).collect();
+    let items = PlannedItems::of(checkpoint, &drafts, options)?;
     let mut losses = Vec::new();
     let mut kept = Vec::with_capacity(drafts.len());
     let mut dropped = Vec::new();
@@ -74,7 +76,9 @@ pub(super) fn plan(
         }
     }
     losses.extend(format.losses(&infos, &texts, &options.save));
-    losses.extend(left_out::losses(checkpoint, format, options));
+    // The leaves of a document that is written as text meet no limits of the layout.
+    losses.retain(|loss: &Loss| !items.as_ref().is_some_and(|items| items.keeps_text_of(&loss.path)));
+    losses.extend(left_out::losses(checkpoint, format, options, items.as_ref()));
     // That a leaf is lost is told as damage of the source. Whether the target has a place for the gap is no further loss.
     for loss in losses.iter_mut().filter(|loss| gaps.contains(&loss.path)) {
         loss.kind = LossKind::Note;
@@ -96,7 +100,7 @@ pub(super) fn plan(
     let source = checkpoint.location().clone();
     let is_lossy = tree.leaves().iter().map(|draft| Arc::clone(&draft.is_lossy)).collect();
     let tree = tree.map(|draft| draft.leaf);
-    Ok(ConvertPlan { leaves, losses, damage: Vec::new(), source, tree, is_lossy, metadata })
+    Ok(ConvertPlan { leaves, losses, damage: Vec::new(), source, tree, items, is_lossy, metadata })
 }
 
 /// Whether it stands for a leaf that the source has lost.

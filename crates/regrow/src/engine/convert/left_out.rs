@@ -1,6 +1,7 @@
 //! What of a source no leaf stands for: other steps, items that are files, metrics, metadata.
 
 use super::ConvertOptions;
+use super::items::PlannedItems;
 use crate::engine::Checkpoint;
 use crate::error::{Error, Result};
 use crate::formats::{Format, Loss, LossKind};
@@ -22,17 +23,24 @@ pub(super) fn refuse_many_steps(checkpoint: &Checkpoint, options: &ConvertOption
     let more = if steps.len() > NAMED_MAX { ", ..." } else { "" };
     Err(Error::invalid(format!("the source is a folder of {} steps, and one step is converted", steps.len()))
         .in_file(checkpoint.location())
-        .expected("step (--step), to choose one", format_args!("steps {named}{more}"))
-        .help("convert each step by itself, into a folder of its own"))
+        .expected("which steps to convert", format_args!("steps {named}{more}"))
+        .help(
+            "choose one with step (--step N), or convert all into a folder of steps: all_steps (--all-steps)",
+        ))
 }
 
 /// What is lost beside leaves.
-pub(super) fn losses(checkpoint: &Checkpoint, format: &dyn Format, options: &ConvertOptions) -> Vec<Loss> {
+pub(super) fn losses(
+    checkpoint: &Checkpoint,
+    format: &dyn Format,
+    options: &ConvertOptions,
+    items: Option<&PlannedItems>,
+) -> Vec<Loss> {
     let about = checkpoint.description();
     let mut losses = Vec::new();
     let mut lose = |kind, what: String| losses.push(Loss { kind, path: KeyPath::root(), what });
     let is_files = |kind: &str| kind.starts_with("files");
-    if options.open.item.is_none() {
+    if options.open.item.is_none() && items.is_none() {
         for (name, kind) in about.items.iter().filter(|(_, kind)| is_files(kind)) {
             lose(LossKind::Value, format!("the item {name:?} ({kind}) is left out: a copy (cp) keeps it"));
         }
@@ -50,7 +58,7 @@ pub(super) fn losses(checkpoint: &Checkpoint, format: &dyn Format, options: &Con
     for warning in &about.warnings {
         lose(LossKind::Note, format!("the source is not whole: {warning}"));
     }
-    if about.metrics.is_some() {
+    if about.metrics.is_some() && !items.is_some_and(PlannedItems::has_metrics) {
         lose(LossKind::Value, "the metrics saved with the step are left out".to_owned());
     }
     losses

@@ -25,6 +25,7 @@ use crate::location::{Location, ToLocation};
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, PathPattern, Tree};
 
 mod adapt;
+mod items;
 mod kept;
 mod left_out;
 mod objects;
@@ -32,11 +33,13 @@ mod rename;
 mod rules;
 mod shared;
 mod source;
+mod steps;
 
 pub use kept::{CastRule, ConvertRules, RenameRule, ReshapeRule, TransposeRule};
 pub use rename::Rename;
 pub use shared::{ConvertShare, ConvertedShare, SharedConvert, convert_share};
 use source::LeafSource;
+pub use steps::{convert_steps, plan_convert_steps};
 
 /// How to convert.
 #[derive(Debug, Clone, Default)]
@@ -59,6 +62,8 @@ pub struct ConvertOptions {
     /// Convert what is intact in a damaged checkpoint, as [`salvage`](super::salvage) loads it. All of it is verified first.
     /// Lost leaves become placeholders, or stay behind where the target cannot hold such.
     pub salvage: bool,
+    /// Where a checkpoint has one item, make one of one item, too; otherwise it becomes a checkpoint by itself.
+    pub keep_items: bool,
 }
 
 /// What becomes of one leaf.
@@ -86,6 +91,8 @@ pub struct ConvertPlan {
     /// Where it comes from.
     source: Location,
     tree: Tree<Leaf>,
+    /// What stays an item; `None` if the target is one pytree.
+    items: Option<items::PlannedItems>,
     /// Of each leaf of the tree, whether its cast has changed a value beyond rounding.
     is_lossy: Vec<Arc<AtomicBool>>,
     /// The checkpoint's own metadata, where the target has a place for it.
@@ -243,7 +250,11 @@ impl ConvertPlan {
     pub fn check(&self, target: impl ToLocation, options: &ConvertOptions) -> Result<()> {
         let target = target.to_location()?;
         refuse_target_inside(&self.source, &target)?;
-        check_save(&target, &self.tree, &self.save_options(options))
+        let save_options = self.save_options(options);
+        match &self.items {
+            Some(items) => items.check(&self.tree, &target, &save_options),
+            None => check_save(&target, &self.tree, &save_options),
+        }
     }
 
     /// Writes what was planned.
@@ -253,7 +264,10 @@ impl ConvertPlan {
     pub fn run(self, target: impl ToLocation, options: &ConvertOptions) -> Result<ConvertReport> {
         let target = target.to_location()?;
         let save_options = self.admit(&target, options)?;
-        let save = save_with(target, &self.tree, &save_options)?;
+        let save = match &self.items {
+            Some(items) => items.save(&self.tree, &target, &save_options)?,
+            None => save_with(target, &self.tree, &save_options)?,
+        };
         let changed = self.changed_leaves();
         Ok(ConvertReport { save, losses: self.losses_with(&changed), damage: self.damage })
     }

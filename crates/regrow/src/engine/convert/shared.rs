@@ -80,6 +80,11 @@ impl SharedConvert {
         let checkpoint = open_with(&source, &options.open)?;
         refuse_many_steps(&checkpoint, options)?;
         let plan = checkpoint.plan_convert(options)?;
+        if plan.items.is_some() {
+            return Err(Error::unsupported("a checkpoint of items is converted by one process")
+                .in_file(&source)
+                .help("convert it without an executor, or one item of it: item (--item)"));
+        }
         many_writers(&options.save, &target)?;
         let save = plan.admit(&target, options)?;
         check_save(&target, &plan.tree, &save)?;

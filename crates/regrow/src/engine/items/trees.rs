@@ -19,12 +19,7 @@ use crate::tree::{Leaf, Tree};
 impl ItemsSave {
     /// Writes the item, and notes what it is.
     pub(super) fn write_tree(&self, name: &str, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
-        // There is one seal and one parity, of the whole.
-        let side_files =
-            if name == WHOLE { SideFiles::wanted(options) } else { SideFiles::of_items(options) };
-        if let Some(side_files) = side_files {
-            self.state().side_files = Some(side_files);
-        }
+        self.ask_side_files(name, options);
         let own = self.own_options(name, options);
         let handler = match &options.layout {
             Layout::Orbax(orbax) if orbax.v1 || self.v1 => Some(V1_PYTREE_HANDLER),
@@ -87,6 +82,15 @@ impl ItemsSave {
         state.leaf_count += tree.len();
         state.data_bytes = state.data_bytes.saturating_add(data_bytes);
         Ok(())
+    }
+
+    /// Takes the wish for a seal or parity: there is one of each, of the whole.
+    pub(crate) fn ask_side_files(&self, name: &str, options: &SaveOptions) {
+        let side_files =
+            if name == WHOLE { SideFiles::wanted(options) } else { SideFiles::of_items(options) };
+        if let Some(side_files) = side_files {
+            self.state().side_files = Some(side_files);
+        }
     }
 
     /// Errs if another process has given up: it would not come to the session of the next tree.

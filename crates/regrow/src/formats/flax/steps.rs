@@ -129,6 +129,15 @@ impl Steps {
     }
 }
 
+/// The steps in a folder: their numbers, `None` for one that is not whole, and the names of their files.
+///
+/// # Errors
+/// As [`Steps::find`].
+pub(crate) fn named(folder: &Location, options: &OpenOptions) -> Result<Vec<(Option<u64>, String)>> {
+    let files = Steps::find(folder, options)?.files;
+    Ok(files.into_iter().map(|file| (file.whole(), file.at.name_text())).collect())
+}
+
 /// The steps by prefix.
 fn found(folder: &Location) -> Result<BTreeMap<String, Vec<StepFile>>> {
     let mut by_prefix: BTreeMap<String, Vec<StepFile>> = BTreeMap::new();

@@ -79,6 +79,17 @@ pub(crate) mod writer;
 
 use opened::Wanted;
 
+/// The committed steps at a location; `None` if it is no folder of steps.
+///
+/// # Errors
+/// What the storage says.
+pub(crate) fn steps_in(at: &Location) -> Result<Option<Vec<steps::Step>>> {
+    match detect::detect(at, Wanted::Intact)? {
+        detect::Found::Steps(steps) => Ok(Some(steps.committed)),
+        _ => Ok(None),
+    }
+}
+
 /// The Orbax layout, in all its ages.
 #[derive(Debug)]
 pub struct Orbax;

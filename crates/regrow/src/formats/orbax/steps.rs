@@ -111,8 +111,7 @@ impl Steps {
 /// What the manager that has saved a step recorded. A document that cannot be read says nothing.
 fn step_record(step: &Location) -> Option<StepRecord> {
     let reading = step.for_reading().ok()?.location;
-    let bytes = read_small(&reading.join(checkpoint_metadata::CHECKPOINT_METADATA_FILE)).ok()??;
-    checkpoint_metadata::CheckpointMetadata::parse(&bytes).ok()?.step_record
+    checkpoint_metadata::CheckpointMetadata::of(&reading).ok()?.step_record
 }
 
 /// The error for a save that never ended.

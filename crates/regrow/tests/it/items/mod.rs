@@ -415,10 +415,16 @@ fn whole_checkpoints_are_converted_and_copied() {
     assert_eq!(bytes_of(&load_item(&copied, "ema")), bytes_of(&tree(2)));
     assert!(regrow::verify(&copied).unwrap().is_ok());
     let converted = folder.path().join("converted");
-    let error = regrow::convert(&path, &converted, &regrow::ConvertOptions::default()).unwrap_err();
+    let report = regrow::convert(&path, &converted, &regrow::ConvertOptions::default()).unwrap();
+    assert_eq!(report.losses, []);
+    let files = regrow::open(&converted).unwrap().item_files("iterator").unwrap();
+    assert_eq!(files, [("x".to_owned(), b"1".as_slice().into())]);
+    let rules = regrow::ConvertOptions {
+        rename: vec![regrow::engine::Rename::new("^ema/(.*)$", "average/$1").unwrap()],
+        ..regrow::ConvertOptions::default()
+    };
+    let error = regrow::convert(&path, folder.path().join("one_tree"), &rules).unwrap_err();
     assert!(error.to_string().contains("\"iterator\" (files: x) is left out"), "{error}");
-    let lossy = regrow::ConvertOptions { lossy: true, ..regrow::ConvertOptions::default() };
-    assert_eq!(regrow::convert(&path, &converted, &lossy).unwrap().losses.len(), 1);
     let found = regrow::open(&converted).unwrap();
     assert_eq!(found.tree().len(), 6);
     found.find("ema/kernel").unwrap();

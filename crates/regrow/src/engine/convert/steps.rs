@@ -1,0 +1,172 @@
+//! All committed steps of a folder, each converted into a step of a folder of the target layout.
+//!
+//! ```text
+//! plan and check every step --> for each step: convert, commit
+//! ```
+//! Nothing is written before every step can be. Each step is committed by itself: what an interrupted run has converted
+//! stays, and the next run is refused unless it may overwrite.
+
+use super::{ConvertOptions, ConvertPlan, ConvertReport, convert, plan_convert};
+use crate::engine::names::is_left_out;
+use crate::engine::steps::{CommittedStep, all_steps};
+use crate::engine::{Layout, OpenOptions};
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::orbax::steps::step_number;
+use crate::formats::{Loss, LossKind};
+use crate::location::{Location, ToLocation};
+use crate::options::Form;
+use crate::storage::UNCOMMITTED_MARK;
+use crate::tree::KeyPath;
+
+/// A step of a source, and where its conversion goes.
+struct Planned {
+    number: u64,
+    /// Its name in the source.
+    name: String,
+    target: Location,
+    options: ConvertOptions,
+}
+
+/// Converts each committed step of the folder at `source` into a step of the folder at `target`.
+///
+/// # Errors
+/// As [`convert`](super::convert), with the step; `InvalidArgument` if the source is no folder of steps, if the target has
+/// steps that the source has not, and for a base.
+pub fn convert_steps(
+    source: impl ToLocation,
+    target: impl ToLocation,
+    options: &ConvertOptions,
+) -> Result<Vec<(u64, ConvertReport)>> {
+    let (source, target) = (source.to_location()?, target.to_location()?);
+    let planned = planned(&source, &target, options)?;
+    for step in &planned {
+        let admitted = step.plan(&source).and_then(|plan| plan.admit(&step.target, &step.options));
+        admitted.map_err(|error| step.blame(error))?;
+    }
+    let mut beside = beside(&source, &planned)?;
+    let mut reports: Vec<(u64, ConvertReport)> = Vec::with_capacity(planned.len());
+    for step in &planned {
+        match convert(&source, &step.target, &step.options) {
+            Ok(mut report) => {
+                report.losses.append(&mut beside);
+                reports.push((step.number, report));
+            }
+            Err(error) => {
+                let done: Vec<String> = reports.iter().map(|(number, _)| number.to_string()).collect();
+                let error = step.blame(error);
+                return Err(match done.is_empty() {
+                    true => error,
+                    false => error.help(format!(
+                        "steps {} are converted: convert the others one by one with step (--step N), or all again with \
+                         overwrite (--overwrite)",
+                        done.join(", ")
+                    )),
+                });
+            }
+        }
+    }
+    Ok(reports)
+}
+
+/// Works out what [`convert_steps`] would do, and says what it would refuse even with `lossy`.
+///
+/// # Errors
+/// As [`convert_steps`].
+pub fn plan_convert_steps(
+    source: impl ToLocation,
+    target: impl ToLocation,
+    options: &ConvertOptions,
+) -> Result<Vec<(u64, ConvertPlan)>> {
+    let (source, target) = (source.to_location()?, target.to_location()?);
+    let planned = planned(&source, &target, options)?;
+    let mut beside = beside(&source, &planned)?;
+    let plan = |step: &Planned| {
+        let mut plan = step.plan(&source).map_err(|error| step.blame(error))?;
+        plan.losses.append(&mut beside);
+        Ok((step.number, plan))
+    };
+    planned.iter().map(plan).collect()
+}
+
+impl Planned {
+    fn plan(&self, source: &Location) -> Result<ConvertPlan> {
+        let plan = plan_convert(source, &self.options)?;
+        plan.check(&self.target, &self.options).map(|()| plan)
+    }
+
+    fn blame(&self, error: Error) -> Error {
+        let what = format!("step {}: {}", self.number, error.what());
+        error.reworded(what)
+    }
+}
+
+fn planned(source: &Location, target: &Location, options: &ConvertOptions) -> Result<Vec<Planned>> {
+    if options.save.base.is_some() {
+        return Err(Error::invalid("a base is for one checkpoint, and all steps are converted")
+            .help("leave out the base, or convert each step by itself: step (--step N)"));
+    }
+    let steps = all_steps(source, &options.open)?;
+    refuse_other_steps(target, &steps)?;
+    let planned = |step: CommittedStep| {
+        let mut options = options.clone();
+        options.open = OpenOptions { step: Some(step.number), ..options.open };
+        options.keep_items = true;
+        let target = target.join(name_of(&step, &options.save.layout));
+        Planned { number: step.number, name: step.name, target, options }
+    };
+    Ok(steps.into_iter().map(planned).collect())
+}
+
+/// What lies beside the steps, which no conversion takes along: told with the first step.
+fn beside(source: &Location, steps: &[Planned]) -> Result<Vec<Loss>> {
+    let mut losses = Vec::new();
+    for entry in source.entries()? {
+        let name = entry.name.to_string_lossy().into_owned();
+        let is_step = steps.iter().any(|step| step.name == name);
+        if !is_step && !is_left_out(&name) && !name.contains(UNCOMMITTED_MARK) {
+            let what = format!("{name:?} beside the steps is left out: a copy (cp) keeps it");
+            losses.push(Loss { kind: LossKind::Note, path: KeyPath::root(), what });
+        }
+    }
+    Ok(losses)
+}
+
+/// The name of a converted step. A folder of the layouts regrow and orbax, and files of the layout flax, are opened as steps.
+fn name_of(step: &CommittedStep, layout: &Layout) -> String {
+    let plain = match step_number(&step.name) {
+        Some(_) => step.name.clone(),
+        None => step.number.to_string(),
+    };
+    match layout {
+        Layout::Flax(_) => format!("checkpoint_{}", step.number),
+        Layout::Safetensors(_) => format!("{plain}.safetensors"),
+        Layout::Equinox(_) => format!("{plain}.eqx"),
+        Layout::Npy(own) => match own.form {
+            None | Some(Form::Npz) => format!("{plain}.npz"),
+            Some(Form::Npy) => format!("{plain}.npy"),
+            Some(Form::Folder) => plain,
+        },
+        Layout::Regrow(_) | Layout::Orbax(_) | Layout::PytreeData(_) | Layout::Trak(_) => plain,
+    }
+}
+
+/// Errs if the target has a step that the source has not: the two would look like one run.
+fn refuse_other_steps(target: &Location, steps: &[CommittedStep]) -> Result<()> {
+    if !target.is_folder() {
+        return Ok(());
+    }
+    for entry in target.entries()? {
+        let name = entry.name.to_string_lossy().into_owned();
+        let number = step_number(name.split('.').next().unwrap_or(&name));
+        let is_other = |number: u64| !steps.iter().any(|step| step.number == number);
+        if !name.contains(UNCOMMITTED_MARK) && number.is_some_and(is_other) {
+            return Err(Error::new(
+                ErrorKind::AlreadyExists,
+                "the target has a step that the source has not",
+            )
+            .in_file(target.join(name))
+            .help("convert into a new folder"));
+        }
+    }
+    Ok(())
+}

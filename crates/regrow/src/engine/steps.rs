@@ -1,0 +1,82 @@
+//! The committed steps of a folder of steps, for commands that take all of them.
+
+use super::{OpenOptions, VerifyOptions, VerifyReport, verify_with};
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::{flax, orbax};
+use crate::location::{Location, ToLocation};
+
+/// A committed step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CommittedStep {
+    /// Its number.
+    pub number: u64,
+    /// The name of its folder or file.
+    pub name: String,
+}
+
+/// The committed steps in a folder, by number; none if the location is one checkpoint.
+///
+/// # Errors
+/// `InvalidArgument` for steps of Flax whose numbers are not whole; what the storage says.
+pub fn committed_steps(at: impl ToLocation, options: &OpenOptions) -> Result<Vec<CommittedStep>> {
+    let at = at.to_location()?;
+    if let Some(steps) = orbax::steps_in(&at)? {
+        let step =
+            |step: orbax::steps::Step| CommittedStep { number: step.number, name: step.folder.name_text() };
+        return Ok(steps.into_iter().map(step).collect());
+    }
+    if !at.is_folder() || !flax::steps::are_in(&at)? {
+        return Ok(Vec::new());
+    }
+    flax::steps::named(&at, options)?
+        .into_iter()
+        .map(|(number, name)| match number {
+            Some(number) => Ok(CommittedStep { number, name }),
+            None => Err(Error::invalid("a step whose number is not whole has to be named by its file")
+                .in_file(at.join(name))),
+        })
+        .collect()
+}
+
+/// As [`committed_steps`], where there have to be some.
+///
+/// # Errors
+/// Those; `NotFound`; `InvalidArgument` for one checkpoint, and if the options name a step.
+pub(super) fn all_steps(at: &Location, options: &OpenOptions) -> Result<Vec<CommittedStep>> {
+    if options.step.is_some() {
+        return Err(Error::invalid("one step is asked for, and all steps").in_file(at));
+    }
+    if !at.exists() {
+        return Err(Error::new(ErrorKind::NotFound, "there is no such folder").in_file(at));
+    }
+    let steps = committed_steps(at, options)?;
+    match steps.is_empty() {
+        true => Err(Error::invalid("this is not a folder of steps")
+            .in_file(at)
+            .expected("committed steps", "none")
+            .help("leave out all_steps (--all-steps)")),
+        false => Ok(steps),
+    }
+}
+
+/// Verifies each committed step of a folder: its number, and what was found or why it could not be opened.
+///
+/// # Errors
+/// `InvalidArgument` if this is no folder of steps; `Cancelled`; what the storage says of the folder.
+pub fn verify_steps(
+    path: impl ToLocation,
+    options: &VerifyOptions,
+) -> Result<Vec<(u64, Result<VerifyReport>)>> {
+    let at = path.to_location()?;
+    let mut reports = Vec::new();
+    for CommittedStep { number, .. } in all_steps(&at, &options.open)? {
+        let open = OpenOptions { step: Some(number), ..options.open.clone() };
+        let report = verify_with(&at, &VerifyOptions { open, monitor: options.monitor.clone() });
+        match report {
+            Err(error) if error.kind() == ErrorKind::Cancelled => return Err(error),
+            report => reports.push((number, report)),
+        }
+    }
+    Ok(reports)
+}
