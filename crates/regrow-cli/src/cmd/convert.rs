@@ -24,7 +24,8 @@ use crate::out::{self, Align};
 /// Globs and rules go by the key paths of the source, as `regrow ls` prints them.
 #[derive(Debug, clap::Args)]
 pub struct Convert {
-    /// The checkpoint to read. Of a folder of several steps, --step chooses one, and --all-steps converts all.
+    /// The checkpoint to read. Of a folder of several steps, --step chooses one, and --all-steps
+    /// converts all.
     #[arg(value_name = "SRC")]
     source: PathBuf,
     /// The checkpoint to make.

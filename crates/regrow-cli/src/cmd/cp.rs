@@ -14,9 +14,10 @@ use crate::out;
 
 /// Copy a checkpoint to another place, byte for byte.
 ///
-/// SRC and DST are paths or URLs, in any combination. A folder of steps is copied with all committed steps and what lies
-/// beside them; --step copies one step. Each file is read back and compared. DST is no checkpoint before all of it is there.
-/// Where a copy was interrupted, the same command goes on.
+/// SRC and DST are paths or URLs, in any combination. A folder of steps is copied with all
+/// committed steps and what lies beside them; --step copies one step. Each file is read back and
+/// compared. DST is no checkpoint before all of it is there. Where a copy was interrupted, the same
+/// command goes on.
 #[derive(Debug, clap::Args)]
 pub struct Cp {
     /// The checkpoint to read.
@@ -25,7 +26,8 @@ pub struct Cp {
     /// The checkpoint to make.
     #[arg(value_name = "DST")]
     target: PathBuf,
-    /// Copy all committed steps of a folder of steps, which is the default; an error if SRC is none.
+    /// Copy all committed steps of a folder of steps, which is the default; an error if SRC is
+    /// none.
     #[arg(long)]
     all_steps: bool,
     /// Replace a checkpoint that is there.

@@ -27,7 +27,8 @@ pub struct Verify {
     /// The same as --trusted-key: the checkpoint has to be signed by the owner of this public key.
     #[arg(long = "key", value_name = "KEY", allow_hyphen_values = true)]
     keys: Vec<String>,
-    /// Verify each committed step of a folder of steps; otherwise the newest, or the one that --step says.
+    /// Verify each committed step of a folder of steps; otherwise the newest, or the one that
+    /// --step says.
     #[arg(long)]
     all_steps: bool,
 }

@@ -60,10 +60,12 @@ pub(super) fn all_steps(at: &Location, options: &OpenOptions) -> Result<Vec<Comm
     }
 }
 
-/// Verifies each committed step of a folder: its number, and what was found or why it could not be opened.
+/// Verifies each committed step of a folder: its number, and what was found or why it could not be
+/// opened.
 ///
 /// # Errors
-/// `InvalidArgument` if this is no folder of steps; `Cancelled`; what the storage says of the folder.
+/// `InvalidArgument` if this is no folder of steps; `Cancelled`; what the storage says of the
+/// folder.
 pub fn verify_steps(
     path: impl ToLocation,
     options: &VerifyOptions,

@@ -6,8 +6,8 @@
 //! JSON               the same document, unless a rule changes or leaves out one of its leaves: then a tree
 //! metrics, files     the same
 //! ```
-//! A rename may move leaves from one item to another. With such rules, and with `salvage`, the result is one pytree, and
-//! files and metrics are losses.
+//! A rename may move leaves from one item to another. With such rules, and with `salvage`, the
+//! result is one pytree, and files and metrics are losses.
 
 use bytes::Bytes;
 use serde_json::{Value, json};

@@ -62,7 +62,8 @@ pub struct ConvertOptions {
     /// Convert what is intact in a damaged checkpoint, as [`salvage`](super::salvage) loads it. All of it is verified first.
     /// Lost leaves become placeholders, or stay behind where the target cannot hold such.
     pub salvage: bool,
-    /// Where a checkpoint has one item, make one of one item, too; otherwise it becomes a checkpoint by itself.
+    /// Where a checkpoint has one item, make one of one item, too; otherwise it becomes a
+    /// checkpoint by itself.
     pub keep_items: bool,
 }
 

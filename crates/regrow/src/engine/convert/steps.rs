@@ -3,8 +3,8 @@
 //! ```text
 //! plan and check every step --> for each step: convert, commit
 //! ```
-//! Nothing is written before every step can be. Each step is committed by itself: what an interrupted run has converted
-//! stays, and the next run is refused unless it may overwrite.
+//! Nothing is written before every step can be. Each step is committed by itself: what an
+//! interrupted run has converted stays, and the next run is refused unless it may overwrite.
 
 use super::{ConvertOptions, ConvertPlan, ConvertReport, convert, plan_convert};
 use crate::engine::names::is_left_out;
@@ -30,8 +30,8 @@ struct Planned {
 /// Converts each committed step of the folder at `source` into a step of the folder at `target`.
 ///
 /// # Errors
-/// As [`convert`](super::convert), with the step; `InvalidArgument` if the source is no folder of steps, if the target has
-/// steps that the source has not, and for a base.
+/// As [`convert`](super::convert), with the step; `InvalidArgument` if the source is no folder of
+/// steps, if the target has steps that the source has not, and for a base.
 pub fn convert_steps(
     source: impl ToLocation,
     target: impl ToLocation,
@@ -131,7 +131,8 @@ fn beside(source: &Location, steps: &[Planned]) -> Result<Vec<Loss>> {
     Ok(losses)
 }
 
-/// The name of a converted step. A folder of the layouts regrow and orbax, and files of the layout flax, are opened as steps.
+/// The name of a converted step. A folder of the layouts regrow and orbax, and files of the layout
+/// flax, are opened as steps.
 fn name_of(step: &CommittedStep, layout: &Layout) -> String {
     let plain = match step_number(&step.name) {
         Some(_) => step.name.clone(),
