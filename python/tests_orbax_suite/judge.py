@@ -68,5 +68,7 @@ def table(outcomes: Mapping[str, str], expected: Expected) -> str:
     lines = ["  ".join(["file".ljust(64), *(column.rjust(7) for column in (*columns, "percent"))])]
     for file, counts in rows:
         percent = f"{100 * counts['passed'] / counts['judged']:.1f}" if counts["judged"] else "-"
-        lines.append("  ".join([file.ljust(64), *(str(counts[column]).rjust(7) for column in columns), percent.rjust(7)]))
+        lines.append(
+            "  ".join([file.ljust(64), *(str(counts[column]).rjust(7) for column in columns), percent.rjust(7)])
+        )
     return "\n".join(lines)

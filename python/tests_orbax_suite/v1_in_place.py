@@ -34,7 +34,11 @@ STORED = Path(tempfile.mkdtemp(prefix="orbax-v1-suite-"))
 
 def is_helper(name: str) -> bool:
     """Whether a module is a test or a helper of tests."""
-    return name == "orbax.checkpoint.test_utils" or name.startswith(f"{V1}.testing.") or name.endswith(("_test_base", "_test"))
+    return (
+        name == "orbax.checkpoint.test_utils"
+        or name.startswith(f"{V1}.testing.")
+        or name.endswith(("_test_base", "_test"))
+    )
 
 
 class Originals(importlib.abc.MetaPathFinder):

@@ -26,7 +26,7 @@ from . import _saving, _settings
 from ._bucket_path import BucketPath
 from ._errors import as_orbax
 from ._manager_options import CheckpointManagerOptions
-from ._paths import TMP_DIR_SUFFIX, as_path, is_finalized, is_temporary
+from ._paths import TMP_DIR_SUFFIX, as_path, is_finalized, is_temporary, lacks_marker, wants_marker
 from .checkpoint_managers import PolicyCheckpointInfo
 from .metadata import RootMetadata
 from .path import step as steps
@@ -53,6 +53,7 @@ class Folder:
             step_prefix=options.step_prefix, step_format_fixed_length=options.step_format_fixed_length
         )
         self._options = options
+        wants_marker(options.atomicity_options)
         self._bucket = self.path if isinstance(self.path, BucketPath) else None
         self._location = Location(self.path) if self._bucket is None else self._bucket.location
         self._forms = steps.forms_of(self.name_format)
@@ -74,7 +75,8 @@ class Folder:
         """The steps that are there, by number: as process 0 sees them, where the options say so."""
 
         def look() -> Any:
-            return [[number, seconds, metrics] for number, _, _, seconds, metrics, _ in self._engine.list()[0]]
+            found = self._engine.list()[0]
+            return [[number, at, metrics] for number, name, _, at, metrics, _ in found if self._is_marked(name)]
 
         is_told = self._options.single_host_load_and_broadcast
         found = self.of_process_0("orbax-steps", look) if is_told else look()
@@ -88,6 +90,10 @@ class Folder:
         when = datetime.datetime.fromtimestamp(seconds or 0, tz=datetime.UTC)
         return PolicyCheckpointInfo(number, when, json.loads(metrics) or None)
 
+    def _is_marked(self, name: str) -> bool:
+        """Whether a step has the marker of a commit, or needs none."""
+        return not lacks_marker(self.path / name, self._options.atomicity_options)
+
     def path_of(self, step: int) -> Any:
         """Where a new step of this number goes."""
         return steps.build_step_path(self.path, self.name_format, step)
@@ -95,7 +101,7 @@ class Folder:
     def find(self, step: int) -> Any:
         """The path of a step that is there; `None` if it is not."""
         found = self._engine.find(step) if step >= 0 else None
-        return None if found is None else self.path / found[1]
+        return None if found is None or not self._is_marked(found[1]) else self.path / found[1]
 
     def metrics(self, step: int) -> Any:
         """The metrics that are stored with a step; `None` if it has none."""
@@ -117,7 +123,8 @@ class Folder:
         path = self.path / os.fspath(step) if is_path else self.find(step) or self.path_of(step)
         if not path.exists():
             raise FileNotFoundError(f"Checkpoint at {path} not found.")
-        if is_temporary(path) or (self._bucket is not None and not is_finalized(path)):
+        is_unmarked = lacks_marker(path, self._options.atomicity_options)
+        if is_temporary(path) or is_unmarked or (self._bucket is not None and not is_finalized(path)):
             raise ValueError(f"Found incomplete checkpoint at {path}.")
         return path, None if is_path else step
 

@@ -45,10 +45,30 @@ def is_temporary(path: Any) -> bool:
     return TMP_DIR_SUFFIX in path.name and not os.path.islink(path)
 
 
-def is_finalized(path: Any) -> bool:
-    """Whether a folder has been committed: in a bucket by its marker, on a disk by its name.
+def wants_marker(atomicity_options: Any) -> bool:
+    """Whether options say that only the marker of a commit makes a folder on a disk a checkpoint.
 
     Raises:
+        ValueError: for a mode that there is not.
+    """
+    if atomicity_options is None:
+        return False
+    mode = getattr(atomicity_options.mode, "name", None)
+    if mode not in ("AUTO", "ATOMIC_RENAME", "COMMIT_FILE"):
+        raise ValueError(f"Unsupported atomicity_mode: {atomicity_options.mode}.")
+    return mode == "COMMIT_FILE" and not atomicity_options.allow_legacy_atomic_rename
+
+
+def lacks_marker(path: Any, atomicity_options: Any) -> bool:
+    """Whether a folder has no marker, and options want one: its save never ended."""
+    return wants_marker(atomicity_options) and not (as_path(path) / COMMIT_SUCCESS_FILE).is_file()
+
+
+def is_finalized(path: Any, atomicity_options: Any = None) -> bool:
+    """Whether a folder has been committed: by its marker in a bucket and where options say so, else by its name.
+
+    Raises:
+        ValueError: for options of a mode that there is not.
         FileNotFoundError, NotADirectoryError: if it is no folder.
     """
     path = as_path(path)
@@ -58,4 +78,4 @@ def is_finalized(path: Any) -> bool:
         raise NotADirectoryError(f"Checkpoint path {path} is not a directory.")
     if isinstance(path, BucketPath) and not (path / COMMIT_SUCCESS_FILE).is_file():
         return False
-    return not is_temporary(path)
+    return not is_temporary(path) and not lacks_marker(path, atomicity_options)

@@ -27,6 +27,7 @@ from ._manager_options import CheckpointManagerOptions
 from ._manager_records import RestoreRecord, SaveRecord
 from ._manager_restore import DEFAULT_ITEM_NAME, Restorer
 from ._manager_saves import Tracked
+from ._paths import lacks_marker
 from .checkpoint_args import is_args
 from .checkpoint_managers import PolicyCheckpointInfo
 from .metadata import RootMetadata
@@ -191,11 +192,15 @@ class CheckpointManager:
 
     def should_save(self, step: int) -> bool:
         """Whether `save` would save this step."""
+        return self.is_due(step, self._listed())
+
+    def is_due(self, step: int, others: list[PolicyCheckpointInfo]) -> bool:
+        """Whether `save` would save this step beside these."""
         if self._options.read_only:
             return False
         return _manager_policies.is_due(
             step,
-            self._listed(),
+            others,
             self._options,
             is_saving=self.is_saving_in_progress(),
             preempted=self.reached_preemption(step),
@@ -269,11 +274,11 @@ class CheckpointManager:
         about = _saving.About(custom, told, mode, self._timeout if self._is_async else None)
         with as_orbax():
             self._folder.check_writer()
-        # What lies there is no step: an empty folder, or what a broken deletion has left.
-        is_empty = path.exists() and not any(path.iterdir())
+        # What lies there is no step: an empty folder, or what a broken deletion or save has left.
+        is_none = path.exists() and (not any(path.iterdir()) or lacks_marker(path, self._options.atomicity_options))
         call = _saving.Call(CompositeArgs(**items))
         saver = self._saver if self._is_async else None
-        pending = _saving.begin(self._composite, path, call, overwrite=is_empty, saver=saver, about=about)
+        pending = _saving.begin(self._composite, path, call, overwrite=is_none, saver=saver, about=about)
         tracked = self.keep_track(step, pending.finish, metrics)
         if saver is not None:
             self._background.run(tracked.finish)

@@ -190,7 +190,8 @@ class EveryNSteps(PreservationPolicy):
             kept.append(is_due)
         if self.max_to_keep is not None:
             due = [at for at, is_due in enumerate(kept) if is_due]
-            for at in due[: max(0, len(due) - self.max_to_keep)]:
+            # Of 0 all stay, as in Orbax.
+            for at in due[: -self.max_to_keep]:
                 kept[at] = False
         return kept
 
@@ -218,7 +219,8 @@ class EveryNStepsClosest(PreservationPolicy):
                 closest[multiple] = distance, at
         kept = sorted({at for _, at in closest.values()} | ({len(checkpoints) - 1} if checkpoints else set()))
         if self.max_to_keep is not None:
-            kept = kept[max(0, len(kept) - self.max_to_keep) :]
+            # Of 0 all stay, as in Orbax.
+            kept = kept[-self.max_to_keep :]
         return [at in kept for at in range(len(checkpoints))]
 
 

@@ -10,7 +10,7 @@ from .._async import AsyncSaver
 from . import _composite, _saving, metadata
 from ._background import Background
 from ._errors import DestinationExistsError, as_orbax
-from ._paths import absolute, as_path, is_temporary
+from ._paths import absolute, as_path, is_temporary, lacks_marker, wants_marker
 from ._standard_handlers import (
     PyTreeCheckpointHandler,
     StandardCheckpointHandler,
@@ -76,6 +76,8 @@ class Checkpointer(AbstractCheckpointer):
         self._handler = handler
         self._permission_mode = getattr(file_options, "path_permission_mode", None)
         self._timeout: int | None = None
+        wants_marker(atomicity_options)
+        self._atomicity = atomicity_options
         self._temporary_path_class = temporary_path_class
         self._is_closed = False
 
@@ -151,7 +153,7 @@ class Checkpointer(AbstractCheckpointer):
         path = as_path(directory)
         if not path.exists():
             raise FileNotFoundError(f"Checkpoint at {path} not found.")
-        if is_temporary(path):
+        if is_temporary(path) or lacks_marker(path, self._atomicity):
             raise ValueError(f"Found incomplete checkpoint at {path}.")
         if "target" in kwargs:
             kwargs["item"] = kwargs.pop("target")
@@ -201,7 +203,7 @@ class AsyncCheckpointer(Checkpointer):
         barrier_sync_fn: Any = None,
         post_finalization_callback: Any = None,
     ) -> None:
-        super().__init__(handler, file_options=file_options)
+        super().__init__(handler, file_options=file_options, atomicity_options=atomicity_options)
         self._saver = AsyncSaver()
         self._background = Background()
         options = async_options or AsyncOptions()
@@ -281,7 +283,9 @@ class StandardCheckpointer(AsyncCheckpointer):
         **kwargs: Any,
     ) -> None:
         handler = StandardCheckpointHandler(**kwargs)
-        super().__init__(handler, async_options=async_options, file_options=file_options)
+        super().__init__(
+            handler, async_options=async_options, file_options=file_options, atomicity_options=atomicity_options
+        )
 
     def save(  # type: ignore[override]
         self,

@@ -57,7 +57,7 @@ class MultiprocessingOptions:
 
 
 class AtomicityMode(enum.Enum):
-    """How Orbax makes a checkpoint appear at once; the engine decides that by the storage."""
+    """What says that a checkpoint is committed: its name, or the file ``commit_success.txt``. Saves leave both."""
 
     AUTO = "auto"
     ATOMIC_RENAME = "atomic_rename"
@@ -66,7 +66,8 @@ class AtomicityMode(enum.Enum):
 
 @dataclasses.dataclass
 class AtomicityOptions:
-    """Accepted; the engine decides by the storage."""
+    """What is read as a checkpoint on a disk: with `COMMIT_FILE`, what has the file, or if the older form is allowed
+    anything of the name of one. How a save makes it appear the engine decides, by the storage."""
 
     mode: AtomicityMode = AtomicityMode.AUTO
     allow_legacy_atomic_rename: bool = False

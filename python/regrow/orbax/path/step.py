@@ -113,6 +113,7 @@ class StandardNameFormat(NameFormat[Any]):
     step_prefix: str | None = None
     step_format_fixed_length: int | None = None
     single_host_load_and_broadcast: bool = False
+    atomicity_options: Any = dataclasses.field(default=None, compare=False)
 
     def build_name(self, step: int) -> str:
         """The name of a step."""
@@ -134,7 +135,7 @@ class StandardNameFormat(NameFormat[Any]):
         folder = as_path(base_path)
         for child in folder.iterdir() if folder.is_dir() else ():
             step = self.parse(child.name)
-            if step is not None and child.is_dir() and is_finalized(child):
+            if step is not None and child.is_dir() and is_finalized(child, self.atomicity_options):
                 yield Metadata(step, child)
 
     def find_step(self, base_path: Any, step: int) -> Metadata:
@@ -144,7 +145,7 @@ class StandardNameFormat(NameFormat[Any]):
             ValueError: if it is not there.
         """
         path = as_path(base_path) / self.build_name(step)
-        if not path.exists() or not is_finalized(path):
+        if not path.exists() or not is_finalized(path, self.atomicity_options):
             raise ValueError(f"No step path found with name={path.name}, step={step} in {base_path}")
         return Metadata(step, path)
 
@@ -175,7 +176,7 @@ def standard_name_format(
     atomicity_options: Any = None,
 ) -> NameFormat[Any]:
     """``[<prefix>_]<number>``."""
-    return StandardNameFormat(step_prefix, step_format_fixed_length, single_host_load_and_broadcast)
+    return StandardNameFormat(step_prefix, step_format_fixed_length, single_host_load_and_broadcast, atomicity_options)
 
 
 def composite_name_format(

@@ -11,11 +11,11 @@ from ..._items import ItemsSave
 from .. import _interfaces
 from .._bucket_path import bucket_path
 from .._composite import item_names
-from .._paths import as_path
+from .._paths import as_path, is_temporary, lacks_marker
 from .._saving import Written
 from ..metadata import read_step_metadata
 from . import _deletion, _handlers, _pytrees, _registration
-from ._context import Context
+from ._context import Context, current
 from ._handler_types import typestr
 from ._layout import RESERVED_CHECKPOINTABLE_KEYS as RESERVED
 from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
@@ -159,12 +159,10 @@ def refuse_incomplete(path: Any) -> Any:
     Raises:
         InvalidLayoutError: if there is none, or one that was never committed.
     """
-    from .._paths import is_temporary
-
     path = as_path(path)
     if not path.exists():
         raise InvalidLayoutError(f"Checkpoint at {path} not found.", file=str(path))
-    if is_temporary(path):
+    if is_temporary(path) or lacks_marker(path, current().atomicity):
         raise InvalidLayoutError(
             f"Found incomplete checkpoint at {path}.\n  help: load one that was committed", file=str(path)
         )

@@ -79,7 +79,7 @@ class AsyncOptions(Options):
 
 @dataclasses.dataclass(kw_only=True)
 class AtomicityOptions(Options):
-    """Accepted; the engine decides by the storage."""
+    """What is read as a checkpoint on a disk: as `AtomicityOptions` of v0."""
 
     mode: AtomicityMode = AtomicityMode.AUTO
     allow_legacy_atomic_rename: bool = False

@@ -72,6 +72,7 @@ class Checkpointer:
             step_name_format=step_name_format,
             cleanup_tmp_directories=cleanup_tmp_directories,
             lightweight_initialize=lightweight_initialize,
+            atomicity_options=self._context.atomicity.v0(),
             todelete_full_path=self._context.deletion.gcs_deletion_options.todelete_full_path,
         )
         self._manager = CheckpointManager(directory, options=options, metadata=custom_metadata, logger=logger)
@@ -138,6 +139,12 @@ class Checkpointer:
         with current(self._context):
             return self._manager.should_save(getattr(step, "step", step))
 
+    def _is_due(self, step: int) -> bool:
+        """The same where the step is not there yet: so what it replaces is no reason to pass it over."""
+        self._let_go()
+        with current(self._context):
+            return self._manager.is_due(step, [info for info in self._manager._checkpoints if info.step != step])
+
     def save(
         self,
         step: int,
@@ -164,6 +171,8 @@ class Checkpointer:
         custom_metadata: Any = None,
     ) -> bool:
         """Saves a step; false if it is not due.
+
+        With `overwrite`, a step that is not due stays what it was; `force` saves it.
 
         Raises:
             StepAlreadyExistsError: for a step that is there, without `overwrite`.
@@ -212,7 +221,7 @@ class Checkpointer:
         manager = self._manager
         if not overwrite and any(found.step == step for found in self.checkpoints):
             raise errors.StepAlreadyExistsError(f"Step {step} already exists.\n  help: give overwrite=True")
-        if not (force or overwrite) and not self.should_save(step):
+        if not force and not self._is_due(step):
             return None
         self.wait()
         path = manager.path_of(step)

@@ -1,0 +1,278 @@
+"""What Orbax' releases since 0.12.0 and its repository changed: failed saves, skipped overwrites, atomicity, policies.
+
+Where the installed release (0.12.8) has the change it is the judge, and the test runs with both.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orbax.checkpoint as theirs
+import pytest
+from orbax.checkpoint import v1 as their_v1
+from orbax.checkpoint.checkpoint_managers import PreservationContext
+
+from regrow import orbax as ours
+from regrow.orbax import v1 as our_v1
+
+BOTH = pytest.mark.parametrize("ocp", [theirs, ours], ids=["original", "regrow"])
+BOTH_V1 = pytest.mark.parametrize("ocp", [their_v1, our_v1], ids=["original", "regrow"])
+
+
+def state(step: int) -> dict[str, Any]:
+    return {"w": np.full(3, step)}
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+# ---- a save that fails in the background, and an overwrite that is passed over --------------------------------
+
+
+class Failing:
+    """What a handler writes in the background fails."""
+
+    def result(self, timeout: float | None = None) -> None:
+        raise OSError("the disk is gone")
+
+
+class FailingHandler(ours.AsyncCheckpointHandler):
+    """Begins to save, and fails."""
+
+    async def async_save(self, directory: Any, args: Any) -> Any:
+        return [Failing()]
+
+    def save(self, directory: Any, args: Any) -> None:
+        raise AssertionError("saves in the background only")
+
+    def restore(self, directory: Any, args: Any = None) -> None:
+        return None
+
+
+@ours.args.register_with_handler(FailingHandler, for_save=True, for_restore=True)
+class FailingArgs(ours.args.CheckpointArgs):
+    """Arguments of that handler."""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_to_keep": 2}, {"preservation_policy": ours.checkpoint_managers.LatestN(2)}, {"keep_period": 3}],
+    ids=lambda options: next(iter(options)),
+)
+def test_a_failed_save_keeps_the_steps_before(options: dict[str, Any], tmp_path: Path) -> None:
+    if "keep_period" in options:
+        options = {**options, "max_to_keep": 2}
+    with ours.CheckpointManager(tmp_path, options=ours.CheckpointManagerOptions(**options)) as steps:
+        for step in (1, 2):
+            steps.save(step, args=ours.args.Composite(state=ours.args.StandardSave(state(step))))
+        steps.wait_until_finished()
+        args = ours.args.Composite(state=ours.args.StandardSave(state(4)), odd=FailingArgs())
+        assert steps.save(4, args=args)
+        with pytest.raises(OSError, match="the disk is gone"):
+            steps.wait_until_finished()
+        assert steps.all_steps() == steps.all_steps(read=True) == [1, 2]
+        assert names(tmp_path) == ["1", "2"]
+        assert steps.save(5, args=ours.args.Composite(state=ours.args.StandardSave(state(5))))
+        steps.wait_until_finished()
+        assert steps.all_steps() == [2, 5]
+
+
+class FailingObject:
+    """An object of v1 that cannot be written."""
+
+    async def save(self, directory: Any) -> Any:
+        async def write() -> None:
+            raise OSError("the disk is gone")
+
+        return write()
+
+    async def load(self, directory: Any) -> Any:
+        raise NotImplementedError
+
+
+def run_of_v1(ocp: Any, folder: Path) -> Any:
+    """Keeps two, and saves even steps."""
+    training = ocp.training
+    return training.Checkpointer(
+        folder,
+        preservation_policy=training.preservation_policies.LatestN(2),
+        save_decision_policy=training.save_decision_policies.FixedIntervalPolicy(2),
+    )
+
+
+def test_a_failed_save_of_v1_keeps_the_steps_before(tmp_path: Path) -> None:
+    with run_of_v1(our_v1, tmp_path) as steps:
+        for step in (0, 2):
+            steps.save(step, state(step))
+        for overwritten in (4, 2):
+            wrong = {"state": state(9), "odd": FailingObject()}
+            response = steps.save_checkpointables_async(overwritten, wrong, overwrite=True, force=True)
+            with pytest.raises(OSError, match="the disk is gone"):
+                response.result()
+            assert [found.step for found in steps.checkpoints] == [0, 2]
+            assert names(tmp_path) == ["0", "2"]
+        assert steps.load(2)["w"].tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("step", [3, 2, 4], ids=["not due", "below the latest", "not due, the latest"])
+def test_an_overwrite_that_is_passed_over_keeps_the_step(step: int, tmp_path: Path) -> None:
+    with run_of_v1(our_v1, tmp_path) as steps:
+        steps.save(2, state(2))
+        steps.save(3 if step == 3 else 5, state(3 if step == 3 else 5), force=True)
+        if step == 4:
+            step = 5
+        assert not steps.save(step, state(9), overwrite=True)
+        assert steps.load(step)["w"].tolist() == [step] * 3
+        assert steps.save(step, state(9), overwrite=True, force=True)
+        assert steps.load(step)["w"].tolist() == [9] * 3
+
+
+@BOTH_V1
+def test_an_overwrite_that_is_due_replaces_the_step(ocp: Any, tmp_path: Path) -> None:
+    with run_of_v1(ocp, tmp_path) as steps:
+        for step in (0, 2):
+            steps.save(step, state(step))
+        assert steps.save(2, state(9), overwrite=True)
+        assert steps.load(2)["w"].tolist() == [9] * 3
+
+
+# ---- what makes a folder a checkpoint -------------------------------------------------------------------------
+
+MODES = [(mode, legacy) for mode in ("AUTO", "COMMIT_FILE", "ATOMIC_RENAME") for legacy in (False, True)]
+
+
+@pytest.fixture
+def unmarked(tmp_path: Path) -> Path:
+    """A run whose second step has no marker."""
+    with theirs.CheckpointManager(tmp_path) as steps:
+        for step in (1, 2):
+            steps.save(step, args=theirs.args.StandardSave(state(step)))
+    (tmp_path / "2" / "commit_success.txt").unlink()
+    return tmp_path
+
+
+@BOTH
+@pytest.mark.parametrize(("mode", "legacy"), MODES)
+def test_a_step_without_its_marker_is_read_as_the_options_say(
+    ocp: Any, mode: str, legacy: bool, unmarked: Path
+) -> None:
+    options = ocp.options.AtomicityOptions(ocp.options.AtomicityMode[mode], allow_legacy_atomic_rename=legacy)
+    is_read = mode != "COMMIT_FILE" or legacy
+    with ocp.CheckpointManager(unmarked, options=ocp.CheckpointManagerOptions(atomicity_options=options)) as steps:
+        assert sorted(steps.all_steps()) == ([1, 2] if is_read else [1])
+        if is_read:
+            assert steps.restore(2)["w"].tolist() == [2] * 3
+        else:
+            with pytest.raises(ValueError, match="Found incomplete checkpoint"):
+                steps.restore(2, args=ocp.args.StandardRestore())
+            assert steps.save(2, args=ocp.args.StandardSave(state(8)))
+            steps.wait_until_finished()
+            assert steps.restore(2)["w"].tolist() == [8] * 3
+    form = ocp.path.step.standard_name_format(atomicity_options=options)
+    assert sorted(found.step for found in form.find_all(unmarked)) == [1, 2]
+
+
+@BOTH
+def test_a_checkpointer_reads_as_the_options_say(ocp: Any, unmarked: Path) -> None:
+    mode = ocp.options.AtomicityMode
+    for options, is_read in (
+        (None, True),
+        (ocp.options.AtomicityOptions(mode=mode.COMMIT_FILE), False),
+        (ocp.options.AtomicityOptions(mode=mode.COMMIT_FILE, allow_legacy_atomic_rename=True), True),
+    ):
+        handler = ocp.CompositeCheckpointHandler()
+        with ocp.Checkpointer(handler, atomicity_options=options) as checkpointer:
+            args = ocp.args.Composite(default=ocp.args.StandardRestore())
+            if is_read:
+                assert checkpointer.restore(unmarked / "2", args=args)["default"]["w"].tolist() == [2] * 3
+            else:
+                with pytest.raises(ValueError, match="Found incomplete checkpoint"):
+                    checkpointer.restore(unmarked / "2", args=args)
+
+
+@BOTH_V1
+@pytest.mark.parametrize(("mode", "legacy"), MODES)
+def test_v1_reads_as_its_context_says(ocp: Any, mode: str, legacy: bool, unmarked: Path) -> None:
+    context = ocp.Context()
+    context.atomicity.mode = ocp.options.AtomicityMode[mode]
+    context.atomicity.allow_legacy_atomic_rename = legacy
+    is_read = mode != "COMMIT_FILE" or legacy
+    with ocp.training.Checkpointer(unmarked, context=context) as steps:
+        assert [found.step for found in steps.checkpoints] == ([1, 2] if is_read else [1])
+    with context:
+        if is_read:
+            assert ocp.load(unmarked / "2", checkpointable_name="default")["w"].tolist() == [2] * 3
+        else:
+            with pytest.raises(ocp.errors.InvalidLayoutError):
+                ocp.load(unmarked / "2", checkpointable_name="default")
+
+
+@BOTH
+def test_a_mode_that_there_is_not_is_refused(ocp: Any, tmp_path: Path) -> None:
+    options = ocp.CheckpointManagerOptions(atomicity_options=ocp.options.AtomicityOptions(mode="rename"))
+    with pytest.raises(ValueError, match=r"Unsupported atomicity_mode: rename\."):
+        ocp.CheckpointManager(tmp_path, options=options).save(1, args=ocp.args.StandardSave(state(1)))
+
+
+@pytest.mark.parametrize(("mode", "legacy"), MODES)
+def test_orbax_reads_with_the_same_options_what_was_saved_with_them(mode: str, legacy: bool, tmp_path: Path) -> None:
+    for ocp in (ours, theirs):
+        options = ocp.options.AtomicityOptions(ocp.options.AtomicityMode[mode], allow_legacy_atomic_rename=legacy)
+        with ocp.CheckpointManager(tmp_path, options=ocp.CheckpointManagerOptions(atomicity_options=options)) as steps:
+            if ocp is ours:
+                steps.save(3, args=ocp.args.StandardSave(state(3)))
+            else:
+                assert steps.restore(3)["w"].tolist() == [3] * 3
+
+
+# ---- policies -------------------------------------------------------------------------------------------------
+
+
+def policies(ocp: Any) -> dict[str, Any]:
+    own = ocp.checkpoint_managers
+    seconds = datetime.timedelta(seconds=1)
+    return {
+        **{f"closest {n} {m}": own.EveryNStepsClosest(n, m) for n in (1, 3, 10, -4) for m in (None, 0, 1, 3)},
+        **{f"duration {n}": own.LatestDuration(n * seconds) for n in (0, 40, 1000)},
+        **{
+            f"every {n} {exact} {m}": own.EveryNSteps(n, exact, m)
+            for n in (1, 3, 10)
+            for exact in (True, False)
+            for m in (None, 0, 2)
+        },
+        **{f"seconds {n}": own.EveryNSeconds(n) for n in (0, 7, 50)},
+        **{f"latest {n}": own.LatestN(n) for n in (None, 0, 1, 4)},
+        "steps": own.CustomSteps([3, 5, 8]),
+        "any": own.AnyPreservationPolicy([own.LatestN(1), own.EveryNStepsClosest(10)]),
+    }
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_policies_keep_what_those_of_orbax_keep(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    steps = np.unique(random.integers(0, 60, size=int(random.integers(0, 15))))
+    now = datetime.datetime.now(tz=datetime.UTC)
+    when = [now - datetime.timedelta(seconds=float(x)) for x in sorted(random.integers(1, 90, len(steps)) + 0.5)[::-1]]
+    there = [
+        ours.checkpoint_managers.PolicyCheckpointInfo(int(step), time) for step, time in zip(steps, when, strict=True)
+    ]
+    context = PreservationContext()
+    original = policies(theirs)
+    for name, policy in policies(ours).items():
+        kept, expected = (list(each.should_preserve(there, context=context)) for each in (policy, original[name]))
+        assert kept == expected, (name, steps)
+
+
+@BOTH
+def test_steps_closest_to_an_interval_stay(ocp: Any, tmp_path: Path) -> None:
+    options = ocp.CheckpointManagerOptions(preservation_policy=ocp.checkpoint_managers.EveryNStepsClosest(10))
+    with ocp.CheckpointManager(tmp_path, options=options) as steps:
+        for step in (1, 8, 11, 14, 19, 22, 27):
+            steps.save(step, args=ocp.args.StandardSave(state(step)))
+            steps.wait_until_finished()
+        assert names(tmp_path) == ["1", "11", "19", "27"]
