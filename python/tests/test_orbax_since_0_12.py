@@ -276,3 +276,75 @@ def test_steps_closest_to_an_interval_stay(ocp: Any, tmp_path: Path) -> None:
             steps.save(step, args=ocp.args.StandardSave(state(step)))
             steps.wait_until_finished()
         assert names(tmp_path) == ["1", "11", "19", "27"]
+
+
+# ---- one checkpoint in parts ----------------------------------------------------------------------------------
+
+ALIKE: list[tuple[Any, Any]] = [
+    ({"a": 1}, {"b": {"c": 2}}),
+    ({"a": [1]}, {"b": (1,)}),
+    ({"a": {"b": 1}}, {"a": {"c": None, "d": {}}}),
+    ({"a": {"b": 1}}, {"a": {"b": 2}}),
+    ({"a": {"b": 1}}, {"a": 2}),
+    ({"a": 2}, {"a": {"b": 1}}),
+    ({"a": {}}, {"a": {"b": 1}}),
+    ({"a": {"b": 1}}, {"a": {}}),
+    ({"a": {"b": 1}}, {"a": []}),
+    ({"a": {}}, {"a": {}}),
+    ({"a": None}, {"a": None}),
+    ({"a": None}, {"a": 1}),
+    ({"a": 1}, {}),
+    ({"a": 1}, None),
+    ({"a": [1, 2]}, {"a": {"0": 5}}),
+    ([1], [2]),
+    (np.ones(3), {"a": 1}),
+    ({"a": 1}, np.ones(3)),
+    ({1: np.ones(2)}, {"1": np.ones(2)}),
+]
+REFUSED_HERE: list[tuple[Any, Any]] = [
+    ({"a": 1}, {"a": None}),
+    ({"a": {"b": 1}}, {"a": None}),
+    ({"a": {}}, {"a": []}),
+]
+"""Orbax takes these, and loses one of the two."""
+PLACEHOLDERS: list[tuple[Any, Any, Any]] = [
+    ({"a": {"x": 1}}, {"a": {"y": ..., "z": 2}}, {"a": {"x": 1, "z": 2}}),
+    ({"a": ...}, {"a": 1}, {"a": 1}),
+    ({"a": 1}, {"a": ..., "b": 2}, {"a": 1, "b": 2}),
+]
+
+
+def in_two_parts(ocp: Any, path: Path, first: Any, second: Any) -> str:
+    """What the second part ended with."""
+    ended = "saved"
+    ocp.partial.save(path, first)
+    try:
+        ocp.partial.save(path, second)
+    except Exception as error:
+        ended = "Found empty item." if "Found empty item." in str(error) else "does not support REPLACEMENT."
+        assert ended in str(error)
+    ocp.partial.finalize(path)
+    return ended
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("at", range(len(ALIKE)), ids=lambda at: " + ".join(map(str, ALIKE[at])))
+def test_two_parts_make_what_they_make_in_orbax(at: int, tmp_path: Path) -> None:
+    ended = [in_two_parts(ocp, tmp_path / ocp.__name__, *ALIKE[at]) for ocp in (their_v1, our_v1)]
+    assert ended[1] == ended[0]
+    expected, found = (their_v1.load(tmp_path / ocp.__name__) for ocp in (their_v1, our_v1))
+    assert str(found) == str(expected)
+    assert our_v1.__name__ in names(tmp_path) and not (tmp_path / f"{our_v1.__name__}.partial_save").exists()
+
+
+@pytest.mark.parametrize("at", range(len(REFUSED_HERE)), ids=lambda at: " + ".join(map(str, REFUSED_HERE[at])))
+def test_a_part_that_would_replace_a_leaf_by_nothing_is_refused(at: int, tmp_path: Path) -> None:
+    assert in_two_parts(our_v1, tmp_path / "x", *REFUSED_HERE[at]) == "does not support REPLACEMENT."
+    assert their_v1.load(tmp_path / "x") == REFUSED_HERE[at][0]
+
+
+@pytest.mark.parametrize("at", range(len(PLACEHOLDERS)), ids=lambda at: " + ".join(map(str, PLACEHOLDERS[at][:2])))
+def test_placeholders_of_parts_take_no_place(at: int, tmp_path: Path) -> None:
+    *parts, expected = PLACEHOLDERS[at]
+    assert in_two_parts(our_v1, tmp_path / "x", *parts) == "saved"
+    assert their_v1.load(tmp_path / "x") == our_v1.load(tmp_path / "x") == expected

@@ -22,6 +22,10 @@ _PRIVATE = "orbax.checkpoint.experimental.v1._src.handlers"
 _V0 = ("orbax.checkpoint._src.handlers", "orbax.checkpoint.v0._src.handlers")
 
 
+class PartialSaveReplacementError(ValueError):
+    """A leaf is saved in two parts of a checkpoint."""
+
+
 async def _nothing() -> None:
     pass
 

@@ -37,16 +37,13 @@ from .._replicas import from_process_0
 from ..tree import from_flattened_with_keypath, is_empty_node, tuple_path_from_keypath
 from . import _pytrees
 from ._context import current
+from ._handlers import PartialSaveReplacementError
 from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
 from ._responses import Response
 
 __all__ = ["finalize", "save", "save_async"]
 
-SUFFIX = ".partial_save"
-
-
-class PartialSaveReplacementError(ValueError):
-    """A leaf is saved twice."""
+PARTIAL_SAVE_SUFFIX = ".partial_save"
 
 
 _ERRORS = {kind.__name__: kind for kind in (FileExistsError, FileNotFoundError, PartialSaveReplacementError)}
@@ -60,7 +57,7 @@ def save(path: Any, state: Any, *, custom_metadata: Any = None) -> None:
 
     Raises:
         FileExistsError: if there is something at the path.
-        PartialSaveReplacementError: (a `ValueError`) for a leaf that was saved before.
+        PartialSaveReplacementError: (a `ValueError`) for a leaf where an earlier part has one, or has leaves below.
         ValueError: for leaves that cannot be saved.
     """
     save_async(path, state, custom_metadata=custom_metadata).result()
@@ -71,7 +68,7 @@ def save_async(path: Any, state: Any, *, custom_metadata: Any = None) -> Respons
     from ..._async import saver_of_calls
 
     final, session = _places(path)
-    wanted = {tuple_path_from_keypath(keys) for keys, leaf in _flat(state) if leaf is not ...}
+    wanted = _paths(state)
     part = _by_process_0(final, lambda: _next_part(final, session, wanted), lambda: _pytrees.check_leaves(state))
     tree, keywords = _pytrees.save_plan(state, current())
     told = {"custom_metadata": custom_metadata or {}, "whole": _form(keywords)}
@@ -129,13 +126,15 @@ def _refuse_finished(final: Any) -> None:
         raise FileExistsError(f"Finalized checkpoint already exists at {final}.\n  help: delete it first")
 
 
-def _next_part(final: Any, session: Any, wanted: Any) -> str:
-    """The name of the part that is saved next, of the leaves that are wanted."""
+def _next_part(final: Any, session: Any, wanted: list[tuple[_Path, str]]) -> str:
+    """The name of the part that is saved next, of what is wanted."""
     _refuse_finished(final)
+    taken = _Taken()
     for part in _parts(session):
-        for keys, leaf in _leaves_of(open_checkpoint(part).tree):
-            if isinstance(leaf, Leaf) and leaf.kind != "placeholder":
-                _refuse(tuple_path_from_keypath(keys), wanted)
+        for at, kind in _paths(open_checkpoint(part).tree):
+            taken.add(at, kind)
+    for at, kind in wanted:
+        taken.add(at, kind)
     # Sorted by name, parts are in the order of their saves.
     return f"{time.time_ns():020}-{uuid.uuid4().hex}"
 
@@ -150,9 +149,23 @@ def _form(keywords: dict[str, Any]) -> dict[str, Any]:
 
 def _places(path: Any) -> tuple[Any, Any]:
     """Where the checkpoint will be, and where its parts are."""
-    path = absolute(path)
-    final = path.parent / path.name.removesuffix(SUFFIX)
-    return final, final.parent / f"{final.name}{SUFFIX}"
+    final = remove_partial_save_suffix(absolute(path))
+    return final, add_partial_save_suffix(final)
+
+
+def is_partial_save_path(path: Any, allow_tmp_dir: bool = False) -> bool:
+    """Whether a path is that of the parts of a checkpoint."""
+    return PARTIAL_SAVE_SUFFIX in path.name if allow_tmp_dir else path.name.endswith(PARTIAL_SAVE_SUFFIX)
+
+
+def add_partial_save_suffix(path: Any) -> Any:
+    """Where the parts of a checkpoint are."""
+    return path.parent / f"{path.name}{PARTIAL_SAVE_SUFFIX}"
+
+
+def remove_partial_save_suffix(path: Any) -> Any:
+    """The checkpoint that parts are of."""
+    return path.parent / path.name.removesuffix(PARTIAL_SAVE_SUFFIX)
 
 
 def _parts(session: Any) -> list[Any]:
@@ -173,15 +186,51 @@ def _remove(session: Any) -> None:
             remove(part, unfinished=is_unfinished, force=is_unfinished)
 
 
-def _refuse(at: tuple[str, ...], others: Any) -> None:
-    if at in others:
-        raise PartialSaveReplacementError(
-            f"the leaf {'/'.join(at)} was saved in an earlier part\n  help: save each leaf once"
-        )
+_Path = tuple[str, ...]
 
 
-def _flat(tree: Any) -> Any:
-    return jax.tree_util.tree_flatten_with_path(tree)[0]
+class _Taken:
+    """What parts have so far, by key path: a leaf, or the type of an empty node."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[_Path, str] = {}
+        self._above: set[_Path] = set()
+
+    def add(self, at: _Path, kind: str) -> bool:
+        """Adds one; false if it says nothing new: an empty node that is there, or an empty container of what is there.
+
+        Raises:
+            PartialSaveReplacementError: for a leaf that is there, above what is there, or below a leaf.
+        """
+        if kind != _LEAF and (self._kinds.get(at) == kind or (at in self._above and kind != _NONE)):
+            return False
+        above = [at[:length] for length in range(len(at))]
+        if at in self._kinds or at in self._above or not self._kinds.keys().isdisjoint(above):
+            raise PartialSaveReplacementError(
+                f"the leaf {'/'.join(at) or '.'} was saved in an earlier part."
+                " Partial saving currently does not support REPLACEMENT.\n  help: save each leaf once"
+            )
+        self._kinds[at] = kind
+        self._above.update(above)
+        return True
+
+
+_LEAF, _NONE = "leaf", "NoneType"
+
+
+def _kind(leaf: Any) -> str:
+    return type(leaf).__name__ if is_empty_node(leaf) else _LEAF
+
+
+def _paths(tree: Any) -> list[tuple[_Path, str]]:
+    """What a tree has, placeholders left out."""
+    return [
+        (tuple_path_from_keypath(keys), _kind(leaf)) for keys, leaf in _leaves_of(tree) if not _is_placeholder(leaf)
+    ]
+
+
+def _is_placeholder(leaf: Any) -> bool:
+    return leaf is ... or (isinstance(leaf, Leaf) and leaf.kind == "placeholder")
 
 
 def _leaves_of(tree: Any) -> list[tuple[Any, Any]]:
@@ -193,7 +242,8 @@ def _leaves_of(tree: Any) -> list[tuple[Any, Any]]:
 
 def _publish(final: Any, session: Any) -> None:
     """Writes what is in the parts as one checkpoint."""
-    leaves: dict[tuple[str, ...], tuple[Any, Any]] = {}
+    leaves: list[tuple[Any, Any]] = []
+    taken = _Taken()
     shardings: dict[int, Any] = {}
     custom: dict[str, Any] = {}
     told: dict[str, Any] = {}
@@ -202,13 +252,11 @@ def _publish(final: Any, session: Any) -> None:
         about = checkpoint.metadata or {}
         told = told or about
         custom |= about["custom_metadata"]
-        loaded = checkpoint.load(mmap=True, progress=False)
+        loaded = checkpoint.load(mmap=True, progress=False, partial=True)
         for (keys, leaf), (_, value) in zip(_leaves_of(checkpoint.tree), _leaves_of(loaded), strict=True):
-            at = tuple_path_from_keypath(keys)
-            if value is ...:
+            if value is ... or not taken.add(tuple_path_from_keypath(keys), _kind(value)):
                 continue
-            _refuse(at, leaves)
-            leaves[at] = keys, value
+            leaves.append((keys, value))
             if isinstance(leaf, Leaf) and leaf.kind == "jax_array":
                 shardings[id(value)] = leaf.sharding
     options: dict[str, Any] = dict(told["whole"] if told else _form(_pytrees.save_plan(None, current())[1]))
@@ -218,7 +266,7 @@ def _publish(final: Any, session: Any) -> None:
         options["job"] = _job.Job.alone()
     with ItemsSave(final, metadata=custom or None, **options) as whole:
         if leaves:
-            _add(whole, from_flattened_with_keypath(list(leaves.values())), shardings)
+            _add(whole, from_flattened_with_keypath(leaves), shardings)
         whole.commit()
 
 
