@@ -81,3 +81,35 @@ def test_the_reference_has_every_public_name() -> None:
     pages = "".join((REFERENCE / name).read_text() for name in ("regrow.md", "errors.md"))
     shown = re.findall(r"^::: regrow\.([A-Za-z]\w*)$", pages, re.MULTILINE)
     assert sorted(shown) == sorted(regrow.__all__)
+
+
+JUDGED = re.compile(r"^\| ([a-z-]+) \| ([\d.]+) \|$", re.MULTILINE)
+SPOKEN = re.compile(r"\b(orbax(?:-checkpoint)?|flax|equinox|safetensors|traker) (\d+(?:\.\d+)+)\b", re.IGNORECASE)
+PINS = re.compile(r"^([a-z-]+)==([\d.]+)$", re.MULTILINE)
+FORMER = {"docs/guide/equinox.md: Equinox 0.10"}
+"""What the documents say of another version on purpose."""
+
+
+def judged() -> dict[str, str]:
+    section = (REPOSITORY / "docs/stability.md").read_text().partition("## Judged versions")[2]
+    return dict(JUDGED.findall(section.partition("\n## ")[0]))
+
+
+def test_the_judged_versions_are_those_that_the_tests_install() -> None:
+    versions = judged()
+    assert list(versions) == ["orbax-checkpoint", "flax", "equinox", "safetensors", "traker"]
+    pins = [dict(PINS.findall((REPOSITORY / f"requirements-{name}.txt").read_text())) for name in ("dev", "torch")]
+    for name, version in versions.items():
+        assert {own[name] for own in pins if name in own} == {version}, name
+
+
+def test_no_document_speaks_of_another_version() -> None:
+    versions = judged()
+    for path in documents():
+        where = path.relative_to(REPOSITORY).as_posix()
+        if where == "CHANGELOG.md" or where.startswith("docs/decisions/"):
+            continue  # of their day
+        for name, version in SPOKEN.findall(path.read_text()):
+            known = versions["orbax-checkpoint" if name.lower() == "orbax" else name.lower()]
+            is_it = known == version or known.startswith(f"{version}.")
+            assert is_it or f"{where}: {name} {version}" in FORMER, f"{where} says {name} {version}, judged is {known}"
