@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import trak.savers
+from interfaces import differences, names_in
 from trak import TRAKer
 from trak.savers import AbstractSaver
 from trak.savers import MmapSaver as TheirSaver
@@ -52,6 +54,24 @@ def traker(folder: Path, saver: type[Any], half: bool = False) -> TRAKer:
         use_half_precision=half,
         saver=saver,
     )
+
+
+def test_the_interface_is_that_of_the_original(tmp_path: Path) -> None:
+    found = set()
+    for name in names_in(trak.savers, "trak") - {"ch"}:
+        found |= set(differences(name, getattr(trak.savers, name), getattr(regrow.trak, name)))
+    metadata = {"JL dimension": DIM, "JL matrix type": "normal", "train set size": TRAIN}
+    theirs, ours = (
+        saver(tmp_path / saver.__module__, metadata, TRAIN, DIM, True, logging.CRITICAL, False)
+        for saver in (TheirSaver, OurSaver)
+    )
+    public = {name for name in vars(theirs) if not name.startswith("_")}
+    found |= {f"MmapSaver().{name}" for name in public if not hasattr(ours, name)}
+    for saver in (theirs, ours):
+        saver.register_model_id(0, False)
+    found |= {f"current_store[{key!r}]" for key in theirs.current_store.keys() - ours.current_store.keys()}
+    # In the original a generator, which its constructor has read to the end.
+    assert found == {"MmapSaver().model_ids_files"}
 
 
 def batches(count: int) -> list[slice]:
