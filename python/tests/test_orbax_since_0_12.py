@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import datetime
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as theirs
 import pytest
@@ -139,6 +142,114 @@ def test_an_overwrite_that_is_due_replaces_the_step(ocp: Any, tmp_path: Path) ->
             steps.save(step, state(step))
         assert steps.save(2, state(9), overwrite=True)
         assert steps.load(2)["w"].tolist() == [9] * 3
+
+
+class Slow:
+    """What a handler writes in the background waits for this."""
+
+    def __init__(self) -> None:
+        self.may_end = threading.Event()
+
+    def result(self, timeout: float | None = None) -> None:
+        assert self.may_end.wait(60)
+
+
+class SlowHandler(FailingHandler):
+    """Begins to save, and is slow."""
+
+    async def async_save(self, directory: Any, args: Any) -> Any:
+        return [args.slow]
+
+
+@ours.args.register_with_handler(SlowHandler, for_save=True, for_restore=True)
+class SlowArgs(ours.args.CheckpointArgs):
+    """Arguments of that handler."""
+
+    def __init__(self, slow: Slow) -> None:
+        self.slow = slow
+
+
+def test_a_save_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
+    with ours.AsyncCheckpointer(SlowHandler()) as checkpointer:
+        slow = Slow()
+        checkpointer.save(tmp_path / "x", args=SlowArgs(slow))
+        timer = threading.Timer(0.2, slow.may_end.set)
+        timer.start()
+        checkpointer.cancel()
+        timer.join()
+        checkpointer.wait_until_finished()
+        assert names(tmp_path) == []
+        slow.may_end.set()
+        checkpointer.save(tmp_path / "x", args=SlowArgs(slow))
+        checkpointer.wait_until_finished()
+        checkpointer.cancel()
+        assert names(tmp_path) == ["x"]
+
+
+# ---- what callers are told of a save --------------------------------------------------------------------------
+
+
+class Events:
+    """A callback of v1 that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def on_transfer_end(self, path: Any) -> None:
+        self.told.append(("transferred", jax.tree_util.keystr(path)))
+
+    def on_write_end(self, path: Any) -> None:
+        self.told.append(("written", jax.tree_util.keystr(path)))
+
+
+@BOTH_V1
+@pytest.mark.parametrize("in_background", [False, True])
+def test_the_callback_of_v1_is_told_of_each_array(ocp: Any, in_background: bool, tmp_path: Path) -> None:
+    events, context = Events(), ocp.Context()
+    context.memory.serialization_status_callback = events
+    tree = {"a": {"x": jnp.ones(3)}, "b": [jnp.zeros(2)], "n": np.ones(2), "i": 3, "t": "text"}
+    with context:
+        if in_background:
+            ocp.save_async(tmp_path / "x", tree).result()
+        else:
+            ocp.save(tmp_path / "x", tree)
+    paths = ["['a']['x']", "['b'][0]"]
+    assert sorted(events.told) == [(what, path) for what in ("transferred", "written") for path in paths]
+    assert events.told.index(("transferred", paths[0])) < events.told.index(("written", paths[0]))
+
+
+def test_the_callback_of_v1_is_not_told_that_a_failed_save_has_written(tmp_path: Path) -> None:
+    events, context = Events(), our_v1.Context()
+    context.memory.serialization_status_callback = events
+    with context, pytest.raises(OSError, match="the disk is gone"):
+        our_v1.save_checkpointables(tmp_path / "x", {"state": {"a": jnp.ones(2)}, "odd": FailingObject()})
+    assert [what for what, _ in events.told] in ([], ["transferred"])
+
+
+class Logger:
+    """A logger that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, Any]] = []
+
+    def log_entry(self, entry: dict[str, Any]) -> None:
+        self.entries.append(entry)
+
+
+def test_a_logger_of_v1_is_told_what_that_of_orbax_is_told(tmp_path: Path) -> None:
+    told = []
+    for ocp in (their_v1, our_v1):
+        logger = Logger()
+        with ocp.training.Checkpointer(tmp_path / ocp.__name__, logger=logger) as steps:
+            steps.save(1, state(1))
+            steps.save_async(2, state(2)).result()
+            steps.load(1)
+            steps.load_checkpointables()
+        keys = ("event_type", "step", "synchronous", "reached_preemption")
+        told.append([({key: entry.get(key) for key in keys}, entry.keys()) for entry in logger.entries])
+        for entry in logger.entries:
+            assert entry["directory"] == str(tmp_path / ocp.__name__)
+    assert told[1] == told[0]
 
 
 # ---- what makes a folder a checkpoint -------------------------------------------------------------------------

@@ -91,7 +91,7 @@ class CheckpointManager:
         self._saver = AsyncSaver()
         self._background = Background()
         self._tracked: Tracked | None = None
-        self._last_save: float | None = None
+        self.last_save: float | None = None
         self._is_closed = False
         self._folder = Folder(directory, self._options)
         self._directory = self._folder.path
@@ -252,7 +252,7 @@ class CheckpointManager:
         if not force and not self.should_save(step):
             return False
         record = SaveRecord(step, directory=str(self._directory), synchronous=not self._is_async)
-        record.waits(self._last_save)
+        record.waits(self.last_save)
         # For the write before, and not for the deletions that follow it.
         self._wait_for_write()
         if step in self._deletions.doomed:
@@ -264,7 +264,7 @@ class CheckpointManager:
             return False
         self._begin(step, self._items.of_save(items, save_kwargs, args), metrics, custom_metadata)
         record.returns()
-        self._tell(record)
+        self.tell(record)
         return True
 
     def _begin(self, step: int, items: dict[str, Any], metrics: Any, custom: Any) -> None:
@@ -304,7 +304,7 @@ class CheckpointManager:
 
         def work() -> None:
             finish()
-            self._last_save = time.time()
+            self.last_save = time.time()
             if info.metrics is None:
                 info.metrics = self._folder.metrics(step)
             self._forget(step)
@@ -321,7 +321,8 @@ class CheckpointManager:
         self._tracked = tracked = Tracked(info, work, tells=tells)
         return tracked
 
-    def _tell(self, record: SaveRecord | RestoreRecord) -> None:
+    def tell(self, record: SaveRecord | RestoreRecord) -> None:
+        """Tells the logger of a save or a restore."""
         entry = dataclasses.asdict(record)
         _log.info("%s", entry)
         if self._logger is not None:
@@ -364,7 +365,7 @@ class CheckpointManager:
         with as_orbax(), contextlib.nullcontext() if number is None else folder.reading(number):
             result = self._restorer.restore(path, items, restore_kwargs, args)
         record.returns()
-        self._tell(record)
+        self.tell(record)
         return result
 
     # ---- deleting ---------------------------------------------------------------------------------------------

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 from types import TracebackType
 from typing import Any, Self
 
 from .._async import AsyncSaver
+from .._errors import CancelledError
 from . import _composite, _saving, metadata
 from ._background import Background
 from ._errors import DestinationExistsError, as_orbax
@@ -206,6 +208,7 @@ class AsyncCheckpointer(Checkpointer):
         super().__init__(handler, file_options=file_options, atomicity_options=atomicity_options)
         self._saver = AsyncSaver()
         self._background = Background()
+        self._pending: _saving.Pending | None = None
         options = async_options or AsyncOptions()
         self._timeout = timeout_of(options, timeout_secs)
         self._on_commit = options.post_finalization_callback or post_finalization_callback
@@ -221,7 +224,7 @@ class AsyncCheckpointer(Checkpointer):
     ) -> None:
         """Begins a save: as `Checkpointer.save`, which the next call or `wait_until_finished` tells the failures of."""
         self.wait_until_finished()
-        pending = self._begin(directory, args, kwargs, force, custom_metadata, self._saver)
+        pending = self._pending = self._begin(directory, args, kwargs, force, custom_metadata, self._saver)
         self._background.run(pending.finish, self._on_commit)
 
     def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
@@ -242,8 +245,12 @@ class AsyncCheckpointer(Checkpointer):
         return self._background.is_busy()
 
     def cancel(self) -> None:
-        """Waits for the save: one that has begun is finished."""
-        self.wait_until_finished()
+        """Gives up the save in the background: nothing is left of it, unless it was committed before."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.cancel()
+            with contextlib.suppress(CancelledError):
+                self._background.wait()
 
     def close(self) -> None:
         """Waits for the save, and lets go of the handler."""

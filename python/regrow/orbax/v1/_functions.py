@@ -25,6 +25,7 @@ from ._layout import RESERVED_CHECKPOINTABLE_KEYS as RESERVED
 from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
 from ._metadata import CheckpointMetadata
 from ._responses import Response
+from ._status import Status
 from .errors import InvalidLayoutError
 from .options import CheckpointLayout
 
@@ -67,8 +68,9 @@ def _save_async(
 class Begun:
     """A save that was begun: who waits for it does what is left of it."""
 
-    def __init__(self, path: Any, pending: Pending, context: Context, *, calls_back: bool) -> None:
+    def __init__(self, path: Any, pending: Pending, context: Context, status: Status, *, calls_back: bool) -> None:
         self._path = path
+        self._status = status
         self._pending = pending
         self._context = context
         self._calls_back = calls_back
@@ -84,6 +86,7 @@ class Begun:
             What went wrong; nothing is left of it then.
         """
         self._pending.finish()
+        self._status.end()
         mode = self._context.file.path_permission_mode
         if mode is not None:
             _native.set_mode(self._path, mode)
@@ -128,8 +131,11 @@ def begin(
                 _pytrees.check_leaves(value)
             _checkpointables.add(save, name, value, context, written, in_background=in_background)
 
+    status = Status(context.memory.serialization_status_callback, checkpointables)
     pending = publish(save, add, saver_of_calls() if in_background else None)
-    return Begun(path, pending, context, calls_back=in_background)
+    if in_background:
+        status.transfer()
+    return Begun(path, pending, context, status, calls_back=in_background)
 
 
 def save(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from .._errors import as_orbax, not_covered
 from .._manager_options import CheckpointManagerOptions
+from .._manager_records import RestoreRecord, SaveRecord
 from ..checkpoint_manager import CheckpointManager
 from . import _deletion, _functions
 from . import _preservation_policies as preservation_policies
@@ -219,11 +221,14 @@ class Checkpointer:
     ) -> Response[bool] | None:
         self._wait_for_deletion()
         manager = self._manager
+        record = SaveRecord(step, directory=str(self.directory), synchronous=False)
         if not overwrite and any(found.step == step for found in self.checkpoints):
             raise errors.StepAlreadyExistsError(f"Step {step} already exists.\n  help: give overwrite=True")
         if not force and not self._is_due(step):
             return None
+        record.waits(manager.last_save)
         self.wait()
+        record.begins()
         path = manager.path_of(step)
         with current(self._context), as_orbax():
             begun = _functions.begin(
@@ -238,6 +243,8 @@ class Checkpointer:
 
         response = Response(both)
         self._saving = step, begun, response
+        record.returns()
+        manager.tell(record)
         return response
 
     def cancel(self, step: Any = None) -> None:
@@ -260,9 +267,17 @@ class Checkpointer:
             StepNotFoundError: (a `FileNotFoundError`) if there is no such step.
             InvalidLayoutError: if the step has no pytree of that name.
         """
-        path = self._found(step).path
-        with current(self._context):
-            return _functions.load(path, abstract_state, checkpointable_name=checkpointable_name)
+        found = self._found(step)
+        with current(self._context), self._telling(found.step):
+            return _functions.load(found.path, abstract_state, checkpointable_name=checkpointable_name)
+
+    @contextlib.contextmanager
+    def _telling(self, step: int) -> Iterator[None]:
+        """Tells the logger of the load within."""
+        record = RestoreRecord(step, directory=str(self.directory))
+        yield
+        record.returns()
+        self._manager.tell(record)
 
     def load_async(self, step: Any = None, abstract_state: Any = None) -> Response[Any]:
         """The same in the background."""
@@ -276,9 +291,9 @@ class Checkpointer:
             StepNotFoundError: (a `FileNotFoundError`) if there is no such step.
             KeyError: for a name that is not there.
         """
-        path = self._found(step).path
-        with current(self._context):
-            return _functions.load_checkpointables(path, abstract_checkpointables)
+        found = self._found(step)
+        with current(self._context), self._telling(found.step):
+            return _functions.load_checkpointables(found.path, abstract_checkpointables)
 
     def load_checkpointables_async(
         self, step: Any = None, abstract_checkpointables: Any = None
