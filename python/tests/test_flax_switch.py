@@ -116,6 +116,37 @@ def test_a_leaf_of_no_form_is_the_error_of_orbax_and_leaves_nothing(tmp_path: Pa
     assert os.listdir(tmp_path) == [theirs.__name__]
 
 
+def test_an_older_step_that_is_saved_stays(tmp_path: Path) -> None:
+    with switched(ON):
+        for step in (5, 3):
+            ours.save_checkpoint(tmp_path, {"w": np.full(3, step)}, step, keep=1)
+    assert ours.available_steps(tmp_path) == [3, 5]
+
+
+KILLED = """
+import os, sys, threading
+import numpy as np
+from regrow.flax import checkpoints
+def die():
+    while not any("checkpoint-tmp" in name for name in os.listdir(sys.argv[1])):
+        pass
+    os._exit(9)
+threading.Thread(target=die, daemon=True).start()
+checkpoints.save_checkpoint(sys.argv[1], {"w": np.ones(20_000_000)}, int(sys.argv[2]))
+"""
+
+
+def test_a_killed_save_of_a_folder_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
+    for step, goes_on_with in ((1, 0), (2, 1)):
+        killed = subprocess.run([sys.executable, "-c", KILLED, tmp_path, str(step)], check=False)
+        assert killed.returncode == 9
+        for package in (theirs, ours):
+            assert package.restore_checkpoint(tmp_path, {"w": np.zeros(3)})["w"].tolist() == [goes_on_with] * 3
+        with switched(ON):
+            ours.save_checkpoint(tmp_path, {"w": np.full(3, step)}, step)
+        assert os.listdir(tmp_path) == [f"checkpoint_{step}"]
+
+
 WITHOUT_FLAX = """
 import sys
 import numpy as np

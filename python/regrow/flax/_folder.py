@@ -3,6 +3,8 @@
     <folder>/<prefix><step>              a checkpoint: a file, or a folder that Orbax has written
     <folder>/<prefix><step>_gda/         arrays of several processes, beside it
     <folder>/<prefix>tmp                 what a killed writer of Flax has left
+    <folder>/<prefix><step>.orbax-checkpoint-tmp...
+                                         a folder of Orbax that is being written, by regrow or Orbax
     <folder>/.<prefix><step>.regrow-tmp-<pid>-<random>
                                          being written here; locked while its writer lives
     <folder>/.<prefix><step>.regrow-tmp-<pid>-<random>-replaced
@@ -35,6 +37,7 @@ from .._errors import InvalidArgumentError, IoError, PermissionDeniedError, Regr
 ORBAX_CKPT_FILENAME = "checkpoint"
 ORBAX_METADATA_FILENAME = "_METADATA"
 ORBAX_MANIFEST_OCDBT = "manifest.ocdbt"
+ORBAX_TEMPORARY = ".orbax-checkpoint-tmp"
 MP_ARRAY_POSTFIX = "_gda"
 
 _FOLDER_MARKERS = (
@@ -113,10 +116,14 @@ def list_checkpoints(base: str) -> tuple[list[Found], list[str]]:
         step = step_of(text)
         if step is not None and (not os.path.isdir(path) or is_checkpoint_folder(path)):
             found.append(Found(step, text, path))
-        elif text != "tmp" and not name.endswith(MP_ARRAY_POSTFIX) and _TEMPORARY not in name:
+        elif text != "tmp" and not name.endswith(MP_ARRAY_POSTFIX) and not _is_temporary(name):
             strays.append(name)
     found.sort(key=lambda checkpoint: (checkpoint.step, _written_at(checkpoint.path)))
     return found, strays
+
+
+def _is_temporary(name: str) -> bool:
+    return _TEMPORARY in name or ORBAX_TEMPORARY in name
 
 
 def outdates(base: str, path: str, step: int | float | None) -> bool:
