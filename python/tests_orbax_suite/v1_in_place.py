@@ -133,11 +133,21 @@ def pytest_configure(config: Any) -> None:
     from absl import flags
 
     flags.FLAGS.mark_as_parsed()
+    if any("multiprocess_test" in Path(file).read_text() for file in config.args):
+        join_a_job_of_one()
     put_in_place()
     if CHECKOUT:
         return
     helpers = importlib.import_module(f"{V1}.testing.compatibility.test_utils")
     helpers._BASE_DIR = str(STORED)
+
+
+def join_a_job_of_one() -> None:
+    """Starts JAX' distributed service, which tests of several processes ask for."""
+    import jax
+    import portpicker
+
+    jax.distributed.initialize(f"localhost:{portpicker.pick_unused_port()}", num_processes=1, process_id=0)
 
 
 _outcomes: dict[str, str] = {}
