@@ -16,6 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def files_of(copy: Path, expected: Expected, only: str) -> list[Path]:
     return [file for name, file in names.items() if only in name and name not in expected.left_out]
 
 
-def run_file(file: Path, copy: Path, original: bool, *arguments: str) -> dict[str, str]:
+def run_file(file: Path, copy: Path, temporary: Path, original: bool, *arguments: str) -> dict[str, str]:
     """What became of the tests of one file."""
     name = file.relative_to(copy / V1).as_posix() if file.is_relative_to(copy) else file.name
     flat = name.replace("/", "__").removesuffix(".py")
@@ -45,6 +46,7 @@ def run_file(file: Path, copy: Path, original: bool, *arguments: str) -> dict[st
         "ORBAX_V1_SUITE_OUTCOMES": str(outcomes),
         "ORBAX_V1_SUITE_CHECKOUT": str(copy),
         "PYTHONPATH": os.pathsep.join(map(str, [copy, HERE, HERE.parent, WORK / "packages"])),
+        "TEST_TMPDIR": tempfile.mkdtemp(dir=temporary),
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -76,9 +78,9 @@ def main() -> None:
     shutil.copytree(options.checkout / "checkpoint" / "orbax", copy / "orbax")
     arguments = ["-k", options.k] if options.k else []
     outcomes: dict[str, str] = {}
-    with ThreadPoolExecutor(options.processes) as pool:
+    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(options.processes) as pool:
         files = files_of(copy, expected, options.only)
-        for found in pool.map(lambda file: run_file(file, copy, options.original, *arguments), files):
+        for found in pool.map(lambda file: run_file(file, copy, Path(temporary), options.original, *arguments), files):
             outcomes |= found
     failed = sorted(name for name, outcome in outcomes.items() if outcome == "failed")
     (WORK / f"v1_failed{'_original' if options.original else ''}.txt").write_text("\n".join(failed))

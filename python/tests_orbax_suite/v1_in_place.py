@@ -17,7 +17,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -116,6 +116,7 @@ def put_in_place() -> None:
 
         regrow.orbax.install()
         lend(original)
+        lend_rest(original)
         manager = sys.modules["orbax.checkpoint.checkpoint_manager"]
         # Private functions that tests replace by nothing: they would write into folders that are read only there.
         for home, name in (
@@ -126,6 +127,21 @@ def put_in_place() -> None:
     sys.modules.pop("orbax.checkpoint.test_utils")
     sys.meta_path.insert(0, Originals(root, original))
     sys.modules["orbax.checkpoint"].test_utils = importlib.import_module("orbax.checkpoint.test_utils")
+
+
+def lend_rest(original: Mapping[str, ModuleType]) -> None:
+    """Puts names of the original's private modules that have no place here where tests and their helpers look."""
+    for name, module in original.items():
+        ours = sys.modules.get(name)
+        if ours is None or "._src." not in name:
+            continue
+        for attribute, value in vars(module).items():
+            if attribute.startswith("__"):
+                continue
+            try:
+                getattr(ours, attribute)
+            except (AttributeError, NotImplementedError):
+                setattr(ours, attribute, value)
 
 
 def pytest_configure(config: Any) -> None:
