@@ -20,6 +20,10 @@ class NoStructureError(_errors.NotACheckpointError, FileNotFoundError):
     """The folder holds no checkpoint."""
 
 
+class DamagedError(_errors.CorruptError, ValueError):
+    """A file of the checkpoint is damaged or missing."""
+
+
 class StepAlreadyExistsError(ValueError):
     """There is a checkpoint of this step already."""
 
@@ -42,6 +46,7 @@ class NotCoveredError(_errors.UnsupportedError, NotImplementedError):
 
 _ALSO: dict[type[_errors.RegrowError], type[_errors.RegrowError]] = {
     _errors.AlreadyExistsError: DestinationExistsError,
+    _errors.CorruptError: DamagedError,
     _errors.UncommittedError: IncompleteError,
     _errors.NotACheckpointError: NoStructureError,
     _errors.LeafTypeError: UnsupportedLeafError,

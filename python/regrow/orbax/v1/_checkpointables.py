@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import contextlib
+from collections.abc import Awaitable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +12,16 @@ from ..._errors import RegrowError
 from ..._items import ItemsSave
 from .. import _interfaces
 from .._bucket_path import bucket_path
-from .._composite import item_names
-from .._paths import as_path, is_temporary, lacks_marker
+from .._errors import as_orbax
+from .._paths import as_path
 from .._saving import Written
 from ..metadata import read_step_metadata
-from . import _deletion, _handlers, _pytrees, _registration
-from ._context import Context, current
+from . import _find, _handlers, _pytrees, _registration
+from ._context import Context
 from ._handler_types import typestr
+from ._layout import PYTREE_METADATA_FILE
 from ._layout import RESERVED_CHECKPOINTABLE_KEYS as RESERVED
 from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
-from .errors import InvalidLayoutError
 
 
 class Directory:
@@ -91,79 +93,77 @@ async def _begun(call: Awaitable[Any]) -> Any:
 # ---- loads ----------------------------------------------------------------------------------------------------
 
 
-def names_in(path: Any, *, requested: Any = ()) -> list[str]:
-    """The checkpointables of a checkpoint, those left out whose deletion has begun.
+def load(path: Any, name: str | None, abstract: Any, context: Context, *, is_one_of: bool = False) -> Any:
+    """Loads one of a checkpoint, as `abstract` has it; with `None` as its name what the path itself is.
 
     Raises:
-        DeletionInProgressError: if one of these is `requested`.
+        NoEntryError: if it `is_one_of` several, for what its handler raises while it reads, which is the cause.
     """
-    deleted = _deletion.pending(path, requested)
-    return [name for name in item_names(path) if name not in RESERVED and name != deleted]
-
-
-def saved_by(path: Any, name: str) -> str | None:
-    """The handler that has saved one of them, by its name."""
-    handlers = read_step_metadata(path).item_handlers
-    return handlers.get(name) if isinstance(handlers, dict) else None
-
-
-def load(path: Any, name: str, abstract: Any, context: Context) -> Any:
-    """Loads one of a checkpoint, as `abstract` has it."""
-    folder = _folder(path, name, context)
     handler = _for_load(path, name, abstract, context)
-    if isinstance(handler, _handlers.PyTreeHandler):
+    folder = _folder(path, name, context)
+    as_one_of = _incompatible(name, handler) if is_one_of else contextlib.nullcontext()
+    if not isinstance(handler, _handlers.PyTreeHandler):
+        return _interfaces.run(_loaded(handler, folder, abstract, as_one_of))
+    with as_one_of, as_orbax():
+        if name is not None and not _find.is_pytree(folder):
+            raise _find.no_pytree(folder, f"{PYTREE_METADATA_FILE} is missing")
         return _pytrees.load(folder, abstract, context)
-    return _interfaces.run(_loaded(handler, folder, abstract))
 
 
-def _folder(path: Any, name: str, context: Context) -> Any:
+@contextlib.contextmanager
+def _incompatible(name: str | None, handler: Any) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise _registration.NoEntryError(
+            f"Failed to load checkpointable: {name} due to incompatible handler: {type(handler)}: {error}"
+        ) from error
+
+
+def _folder(path: Any, name: str | None, context: Context) -> Any:
     """Where one of them is, as handlers get it: of the class that the context says, on a disk."""
     found = bucket_path(path)
-    return (context.file.path_class(path) if found is None else found) / name
+    found = context.file.path_class(path) if found is None else found
+    return found if name is None else found / name
 
 
-async def _loaded(handler: Any, folder: Any, abstract: Any) -> Any:
-    return await (await handler.load(folder, abstract))
+async def _loaded(handler: Any, folder: Any, abstract: Any, reading: AbstractContextManager[None]) -> Any:
+    rest = await handler.load(folder, abstract)
+    with reading:
+        return await rest
 
 
-def _for_load(path: Any, name: str, abstract: Any, context: Context) -> Any:
-    """Who loads one of them: by registration; else whoever knows the files."""
+def _for_load(path: Any, name: str | None, abstract: Any, context: Context) -> Any:
+    """The handler that loads one of them: by registration, else that of pytrees.
+
+    Raises:
+        NoEntryError: if the registry has none, not even for the usual name of a pytree.
+    """
     registry = context.checkpointables.registry
+    if name is None and not _find.is_pytree(as_path(path)):
+        # A file or a folder of another layout.
+        return _handlers.PyTreeHandler(context=context)
+    saved_by = read_step_metadata(path).item_handlers
+    if name is None:
+        name, saver = as_path(path).name, saved_by if isinstance(saved_by, str) else None
+    else:
+        saver = saved_by.get(name) if isinstance(saved_by, dict) else None
     try:
-        handler = _registration.resolve_handler_for_load(
-            registry, abstract, name=name, handler_typestr=saved_by(path, name)
-        )
-    except _registration.NoEntryError:
-        if not registry.has(STATE):
-            raise
-        handler = _handlers.PyTreeHandler(context=context)
-    folder = as_path(path) / name
-    if isinstance(handler, _handlers.PyTreeHandler) and not _pytrees.is_pytree(folder):
-        json = _handlers.JsonHandler()
-        return handler if json.file_in(folder) is None else json
-    return handler
+        return _registration.resolve_handler_for_load(registry, abstract, name=name, handler_typestr=saver)
+    except _registration.NoEntryError as error:
+        if registry.has(STATE):
+            return _handlers.PyTreeHandler(context=context)
+        raise _registration.NoEntryError(
+            f"Could not resolve a handler for {name!r} and no {STATE!r} handler found in {registry}: {error}"
+        ) from None
 
 
 def described(path: Any, name: str, context: Context) -> Any:
     """What is known of one of them; `None` where that is nothing."""
     handler = _for_load(path, name, None, context)
+    if isinstance(handler, _handlers.PyTreeHandler) and not _find.is_pytree(as_path(path) / name):
+        return None
     try:
         return _interfaces.run(_begun(handler.metadata(_folder(path, name, context))))
     except (RegrowError, NotImplementedError, AttributeError, OSError, ValueError, KeyError):
         return None
-
-
-def refuse_incomplete(path: Any) -> Any:
-    """The path of a checkpoint that is there.
-
-    Raises:
-        InvalidLayoutError: if there is none, or one that was never committed.
-    """
-    path = as_path(path)
-    if not path.exists():
-        raise InvalidLayoutError(f"Checkpoint at {path} not found.", file=str(path))
-    if is_temporary(path) or lacks_marker(path, current().atomicity):
-        raise InvalidLayoutError(
-            f"Found incomplete checkpoint at {path}.\n  help: load one that was committed", file=str(path)
-        )
-    return path

@@ -12,16 +12,14 @@ from ... import _native
 from ..._errors import NotACheckpointError, UncommittedError
 from ..._items import ItemsSave
 from ..._job import Job
-from .._composite import item_names
 from .._errors import as_orbax, not_covered
-from .._paths import absolute, as_path, is_temporary
+from .._paths import absolute, as_path
 from .._saving import Pending, Written, publish, saver_of_calls
 from ..metadata import read_step_metadata
-from . import _checkpointables, _deletion, _pytrees
+from . import _checkpointables, _deletion, _find, _pytrees
 from ._context import Context, current
+from ._find import is_orbax_checkpoint as is_orbax_checkpoint
 from ._layout import AUTO_CHECKPOINTABLE_KEY as AUTO
-from ._layout import CHECKPOINT_METADATA_FILENAME, ORBAX_CHECKPOINT_INDICATOR_FILE, PYTREE_METADATA_FILE
-from ._layout import RESERVED_CHECKPOINTABLE_KEYS as RESERVED
 from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
 from ._metadata import CheckpointMetadata
 from ._responses import Response
@@ -175,13 +173,12 @@ def load(path: Any, abstract_state: Any = None, *, checkpointable_name: str | No
     Raises:
         InvalidLayoutError: (a `FileNotFoundError` and a `ValueError`) if there is none.
         ValueError: if the target does not fit.
+        NoEntryError: (a `KeyError`) if the registry of the context has no handler for it.
     """
     context = current()
-    path, name = _pytree_of(path, checkpointable_name)
-    with _as_layout():
-        if name is not None:
-            return _checkpointables.load(path, name, _unwrapped(abstract_state), context)
-        return _pytrees.load(path, abstract_state, context)
+    path, name = _find.pytree(path, checkpointable_name)
+    with _as_layout(path):
+        return _checkpointables.load(path, name, _unwrapped(abstract_state), context)
 
 
 def load_async(path: Any, abstract_state: Any = None, *, checkpointable_name: str | None = AUTO) -> Response[Any]:
@@ -200,14 +197,15 @@ def load_checkpointables(path: Any, abstract_checkpointables: Any = None) -> dic
     abstract = _unwrapped(abstract_checkpointables)
     if abstract is not None:
         _checkpointables.check_names(abstract, "abstract_checkpointables")
-    path = _composite(path)
-    names = _checkpointables.names_in(path, requested=abstract or ())
+    path = _find.composite(path)
+    names = _find.names_in(path, requested=abstract or ())
     wanted = abstract or dict.fromkeys(names)
-    missing = next((name for name in wanted if name not in names), None)
-    if missing is not None:
-        raise KeyError(f'Checkpointable "{missing}" was not found in the checkpoint {path}. Available: {names}')
-    with as_orbax():
-        return {name: _checkpointables.load(path, name, own, context) for name, own in wanted.items()}
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        raise KeyError(
+            f"Requested checkpointables: {missing} for loading were not found in the checkpoint {path}; it has {names}"
+        )
+    return {name: _checkpointables.load(path, name, own, context, is_one_of=True) for name, own in wanted.items()}
 
 
 def load_checkpointables_async(path: Any, abstract_checkpointables: Any = None) -> Response[dict[str, Any]]:
@@ -220,7 +218,7 @@ def _unwrapped(abstract: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _as_layout() -> Iterator[None]:
+def _as_layout(path: Any) -> Iterator[None]:
     """Raises that there is no checkpoint as v1 does."""
     try:
         with as_orbax():
@@ -228,80 +226,7 @@ def _as_layout() -> Iterator[None]:
     except InvalidLayoutError:
         raise
     except (NotACheckpointError, UncommittedError) as error:
-        raise InvalidLayoutError(error.message, file=error.file, leaf=error.leaf, help=error.help) from None
-
-
-def _pytree_of(path: Any, name: str | None) -> tuple[Any, str | None]:
-    """Where a pytree is: a checkpoint and one of its names; or with `None` the path itself.
-
-    Raises:
-        InvalidLayoutError: if there is none.
-        ValueError: for a name that no pytree has.
-    """
-    if name == "" or (name != AUTO and name in RESERVED):
-        raise ValueError(f"checkpointable_name: expected the name of a pytree, found {name!r}")
-    path = _checkpointables.refuse_incomplete(path)
-    if not path.is_dir() or _pytrees.is_pytree(path):
-        if name not in (AUTO, None):
-            raise InvalidLayoutError(
-                f"{path} is one pytree, and has no {name!r}\n  help: leave checkpointable_name out", file=str(path)
-            )
-        return path, None
-    requested = () if name in (AUTO, None) else (name,)
-    found = [one for one in _checkpointables.names_in(path, requested=requested) if _pytrees.is_pytree(path / one)]
-    if name == AUTO:
-        found.sort(key=lambda one: one != STATE)
-        if not found and not _is_marked(path):
-            _refuse_several(path)
-        if not found and isinstance(read_step_metadata(path).item_handlers, dict):
-            raise InvalidLayoutError(
-                f"{path} has no pytree among its checkpointables\n  help: use load_checkpointables()", file=str(path)
-            )
-        return path, found[0] if found else None
-    if name is not None and name not in found:
-        handlers = read_step_metadata(path).item_handlers
-        if not isinstance(handlers, dict) or name not in handlers:
-            raise InvalidLayoutError(
-                f"{path} has no pytree {name!r}; it has {found}\n  help: give one of these names", file=str(path)
-            )
-    if name is None and found:
-        raise InvalidLayoutError(
-            f"{path} is no pytree; it has {found} by name\n  help: give one of these names, or none", file=str(path)
-        )
-    return path, name
-
-
-def _composite(path: Any) -> Any:
-    """The path of a checkpoint of checkpointables by name.
-
-    Raises:
-        InvalidLayoutError: for anything else.
-    """
-    path = _checkpointables.refuse_incomplete(path)
-    if not path.is_dir() or _pytrees.is_pytree(path):
-        raise InvalidLayoutError(f"{path} is one pytree\n  help: use load() or metadata()", file=str(path))
-    if not _is_marked(path):
-        _refuse_several(path)
-        if not item_names(path):
-            raise InvalidLayoutError(f"{path} has no checkpointables by name\n  help: use load()", file=str(path))
-    return path
-
-
-def _is_marked(path: Any) -> bool:
-    return any((path / mark).exists() for mark in _MARKS)
-
-
-def _refuse_several(path: Any) -> None:
-    """Refuses a folder of checkpoints.
-
-    Raises:
-        InvalidLayoutError: for such a folder.
-    """
-    if any(_is_marked(child) for child in path.iterdir()):
-        raise InvalidLayoutError(f"{path} is a folder of checkpoints\n  help: give the path of one", file=str(path))
-
-
-_MARKS = (CHECKPOINT_METADATA_FILENAME, ORBAX_CHECKPOINT_INDICATOR_FILE)
+        raise _find.no_pytree(path, error.message) from None
 
 
 # ---- metadata -------------------------------------------------------------------------------------------------
@@ -313,9 +238,9 @@ def metadata(path: Any, checkpointable_name: str | None = AUTO) -> CheckpointMet
     Raises:
         InvalidLayoutError: (a `FileNotFoundError`) if there is none.
     """
-    at, name = _pytree_of(path, checkpointable_name)
-    with _as_layout():
-        found = _pytrees.metadata(at if name is None else at / name)
+    path, name = _find.pytree(path, checkpointable_name)
+    with _as_layout(path):
+        found = _pytrees.metadata(path if name is None else path / name)
     return _of_checkpoint(path, found)
 
 
@@ -326,8 +251,8 @@ def checkpointables_metadata(path: Any) -> CheckpointMetadata[dict[str, Any]]:
         InvalidLayoutError: (a `FileNotFoundError`) if there is no checkpoint, or one of a single pytree.
     """
     context = current()
-    path = _composite(path)
-    found = {name: _checkpointables.described(path, name, context) for name in _checkpointables.names_in(path)}
+    path = _find.composite(path)
+    found = {name: _checkpointables.described(path, name, context) for name in _find.names_in(path)}
     return _of_checkpoint(path, found)
 
 
@@ -340,14 +265,6 @@ def _of_checkpoint(path: Any, found: Any) -> CheckpointMetadata[Any]:
         init_timestamp_nsecs=told.init_timestamp_nsecs,
         commit_timestamp_nsecs=told.commit_timestamp_nsecs,
     )
-
-
-def is_orbax_checkpoint(path: Any) -> bool:
-    """Whether there is a checkpoint of Orbax: not a part of one, and not a folder of several."""
-    path = as_path(path)
-    if not path.is_dir() or is_temporary(path) or _is_marked(path.parent):
-        return False
-    return any((path / mark).exists() for mark in (*_MARKS, PYTREE_METADATA_FILE))
 
 
 # ---- old names ------------------------------------------------------------------------------------------------

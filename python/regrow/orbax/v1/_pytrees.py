@@ -15,7 +15,6 @@ from .._jax import jax
 from ..metadata import StorageMetadata, TreeMetadata, sharding_from_json
 from ..tree import is_empty_node, tuple_path_from_keypath
 from ._context import Context
-from ._layout import PYTREE_METADATA_FILE
 from ._metadata import CheckpointMetadata
 from .arrays import ArrayMetadata, NumpyMetadata
 
@@ -201,11 +200,6 @@ def _as_array(leaf: Any) -> Any:
 
 
 # ---- metadata -------------------------------------------------------------------------------------------------
-
-
-def is_pytree(path: Any) -> bool:
-    """Whether the folder is that of a pytree as Orbax or regrow writes it."""
-    return any((path / name).exists() for name in (PYTREE_METADATA_FILE, "regrow.json"))
 
 
 def metadata(path: Any) -> Any:

@@ -1,0 +1,143 @@
+"""Where a checkpoint and its pytrees are, by Orbax' rules.
+
+A checkpoint with the file ``orbax.checkpoint`` is one of v1: its checkpointables have names, and it has a
+``_CHECKPOINT_METADATA``. All others are of v0: checkpointables by name, or one pytree. A pytree has a ``_METADATA``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._composite import item_names
+from .._paths import as_path, is_temporary, lacks_marker
+from ..metadata import read_step_metadata
+from . import _deletion
+from ._context import current
+from ._layout import AUTO_CHECKPOINTABLE_KEY as AUTO
+from ._layout import CHECKPOINT_METADATA_FILENAME, ORBAX_CHECKPOINT_INDICATOR_FILE, PYTREE_METADATA_FILE
+from ._layout import RESERVED_CHECKPOINTABLE_KEYS as RESERVED
+from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
+from .errors import InvalidLayoutError
+
+_PYTREE_FILES = (PYTREE_METADATA_FILE, "regrow.json")
+_MARKS = (CHECKPOINT_METADATA_FILENAME, ORBAX_CHECKPOINT_INDICATOR_FILE)
+
+
+def is_pytree(path: Any) -> bool:
+    """Whether the folder is that of a pytree as Orbax or regrow writes it."""
+    return any((path / name).exists() for name in _PYTREE_FILES)
+
+
+def names_in(path: Any, *, requested: Any = ()) -> list[str]:
+    """The checkpointables of a checkpoint, those left out whose deletion has begun.
+
+    Raises:
+        DeletionInProgressError: if one of these is `requested`.
+    """
+    deleted = _deletion.pending(path, requested)
+    return [name for name in item_names(path) if name not in RESERVED and name != deleted]
+
+
+def checkpoint(path: Any) -> Any:
+    """The path of a committed checkpoint: a folder, or the file of another layout.
+
+    Raises:
+        InvalidLayoutError: if there is none.
+    """
+    path = as_path(path)
+    wrong = _what_is_wrong(path)
+    if wrong is not None:
+        raise InvalidLayoutError(
+            f"Could not recognize the checkpoint at {path} as a valid Orbax checkpoint: {wrong}", file=str(path)
+        )
+    return path
+
+
+def _what_is_wrong(path: Any) -> str | None:
+    if not path.exists():
+        return f"Checkpoint at {path} not found."
+    if is_temporary(path) or lacks_marker(path, current().atomicity):
+        return f"Found incomplete checkpoint at {path}.\n  help: load one that was committed"
+    if not path.is_dir():
+        return None
+    has_metadata = (path / CHECKPOINT_METADATA_FILENAME).exists()
+    if _is_v1(path):
+        missing = f"{CHECKPOINT_METADATA_FILENAME} is missing\n  help: copy the whole checkpoint again"
+        return None if has_metadata else missing
+    if (path.parent / CHECKPOINT_METADATA_FILENAME).exists():
+        return f"it is a part of a checkpoint\n  help: give {path.parent}, and checkpointable_name={path.name!r}"
+    if not has_metadata and not is_pytree(path) and any(_is_marked(child) for child in path.iterdir()):
+        return "it is a folder of checkpoints\n  help: give the path of one"
+    return None
+
+
+def composite(path: Any) -> Any:
+    """The path of a checkpoint of checkpointables by name.
+
+    Raises:
+        InvalidLayoutError: for anything else.
+    """
+    path = checkpoint(path)
+    is_single = not path.is_dir() or is_pytree(path)
+    if is_single or (not _is_v1(path) and isinstance(read_step_metadata(path).item_handlers, str)):
+        raise InvalidLayoutError(
+            f"{path} is one pytree, with no named checkpointables\n  help: use load() or metadata()", file=str(path)
+        )
+    if not item_names(path):
+        raise InvalidLayoutError(f"{path} has no named checkpointables\n  help: use load()", file=str(path))
+    return path
+
+
+def pytree(path: Any, name: str | None) -> tuple[Any, str | None]:
+    """Where a pytree is: a checkpoint and one of its names; or with `None` the path itself.
+
+    Raises:
+        InvalidLayoutError: if there is none.
+        ValueError: for a name that no pytree has.
+    """
+    if name == "" or (name != AUTO and name in RESERVED):
+        raise ValueError(f"checkpointable_name: expected the name of a pytree, found {name!r}")
+    path = checkpoint(path)
+    if not path.is_dir() or (name in (AUTO, None) and is_pytree(path)):
+        if name not in (AUTO, None):
+            raise no_pytree(path, "it is one file\n  help: leave checkpointable_name out")
+        return path, None
+    names = names_in(path, requested=() if name in (AUTO, None) else (name,))
+    found = sorted((one for one in names if is_pytree(path / one)), key=lambda one: (one != STATE, one))
+    if name == AUTO and found:
+        return path, found[0]
+    if name is not None and name in found:
+        return path, name
+    if name not in (AUTO, None) and is_pytree(path):
+        raise no_pytree(path, f"it is one pytree, and has no {name!r}\n  help: give checkpointable_name=None")
+    if name not in (AUTO, None):
+        raise no_pytree(path, f"it has no pytree {name!r}; it has {found}\n  help: give one of these names")
+    saved_by = read_step_metadata(path).item_handlers
+    if isinstance(saved_by, str) or (path / "manifest.ocdbt").exists():
+        raise no_pytree(path, f"{PYTREE_METADATA_FILE} is missing\n  help: copy the whole checkpoint again")
+    if found or _is_v1(path) or isinstance(saved_by, dict):
+        help = "use load_checkpointables()" if not found else "give one of these names, or none"
+        raise no_pytree(path, f"the pytrees in it have names: {found}\n  help: {help}")
+    return path, None
+
+
+def no_pytree(path: Any, why: str) -> InvalidLayoutError:
+    """The error for a path without the pytree that was asked for."""
+    version = "V1" if _is_v1(path) else "V0"
+    return InvalidLayoutError(f"Failed to interpret path {path} as a {version} Orbax PyTree: {why}", file=str(path))
+
+
+def is_orbax_checkpoint(path: Any) -> bool:
+    """Whether there is a checkpoint of Orbax: not a part of one, and not a folder of several."""
+    path = as_path(path)
+    if not path.is_dir() or is_temporary(path) or _is_marked(path.parent):
+        return False
+    return any((path / mark).exists() for mark in (*_MARKS, PYTREE_METADATA_FILE))
+
+
+def _is_v1(path: Any) -> bool:
+    return bool((path / ORBAX_CHECKPOINT_INDICATOR_FILE).exists())
+
+
+def _is_marked(path: Any) -> bool:
+    return any((path / mark).exists() for mark in _MARKS)
