@@ -97,7 +97,7 @@ def load(path: Any, name: str | None, abstract: Any, context: Context, *, is_one
     """Loads one of a checkpoint, as `abstract` has it; with `None` as its name what the path itself is.
 
     Raises:
-        NoEntryError: if it `is_one_of` several, for what its handler raises while it reads, which is the cause.
+        IncompatibleHandlerError: if it `is_one_of` several, for what its handler raises while it reads, which is the cause.
     """
     handler = _for_load(path, name, abstract, context)
     folder = _folder(path, name, context)
@@ -115,7 +115,7 @@ def _incompatible(name: str | None, handler: Any) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise _registration.NoEntryError(
+        raise _registration.IncompatibleHandlerError(
             f"Failed to load checkpointable: {name} due to incompatible handler: {type(handler)}: {error}"
         ) from error
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..._errors import RegrowError
+from ..._open import open as open_checkpoint
 from .._composite import item_names
+from .._errors import not_covered
 from .._paths import as_path, is_temporary, lacks_marker
 from ..metadata import read_step_metadata
 from . import _deletion
@@ -18,6 +21,7 @@ from ._layout import CHECKPOINT_METADATA_FILENAME, ORBAX_CHECKPOINT_INDICATOR_FI
 from ._layout import RESERVED_CHECKPOINTABLE_KEYS as RESERVED
 from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
 from .errors import InvalidLayoutError
+from .options import CheckpointLayout
 
 _PYTREE_FILES = (PYTREE_METADATA_FILE, "regrow.json")
 _MARKS = (CHECKPOINT_METADATA_FILENAME, ORBAX_CHECKPOINT_INDICATOR_FILE)
@@ -66,7 +70,9 @@ def _what_is_wrong(path: Any) -> str | None:
         return None if has_metadata else missing
     if (path.parent / CHECKPOINT_METADATA_FILENAME).exists():
         return f"it is a part of a checkpoint\n  help: give {path.parent}, and checkpointable_name={path.name!r}"
-    if not has_metadata and not is_pytree(path) and any(_is_marked(child) for child in path.iterdir()):
+    if not (has_metadata or is_pytree(path)) and any(
+        (child / CHECKPOINT_METADATA_FILENAME).exists() for child in path.iterdir()
+    ):
         return "it is a folder of checkpoints\n  help: give the path of one"
     return None
 
@@ -76,7 +82,10 @@ def composite(path: Any) -> Any:
 
     Raises:
         InvalidLayoutError: for anything else.
+        NotCoveredError: (a `NotImplementedError`) for the layout safetensors, which has none.
     """
+    if current().checkpoint_layout is CheckpointLayout.SAFETENSORS:
+        raise not_covered("checkpointables of the layout safetensors", "use load() or metadata()")
     path = checkpoint(path)
     is_single = not path.is_dir() or is_pytree(path)
     if is_single or (not _is_v1(path) and isinstance(read_step_metadata(path).item_handlers, str)):
@@ -98,6 +107,10 @@ def pytree(path: Any, name: str | None) -> tuple[Any, str | None]:
     if name == "" or (name != AUTO and name in RESERVED):
         raise ValueError(f"checkpointable_name: expected the name of a pytree, found {name!r}")
     path = checkpoint(path)
+    if current().checkpoint_layout is CheckpointLayout.SAFETENSORS and path.is_dir():
+        if not any(file.name.endswith(".safetensors") for file in path.iterdir()):
+            raise InvalidLayoutError(f"{path} has no safetensors files", file=str(path))
+        return path, None
     if not path.is_dir() or (name in (AUTO, None) and is_pytree(path)):
         if name not in (AUTO, None):
             raise no_pytree(path, "it is one file\n  help: leave checkpointable_name out")
@@ -112,13 +125,20 @@ def pytree(path: Any, name: str | None) -> tuple[Any, str | None]:
         raise no_pytree(path, f"it is one pytree, and has no {name!r}\n  help: give checkpointable_name=None")
     if name not in (AUTO, None):
         raise no_pytree(path, f"it has no pytree {name!r}; it has {found}\n  help: give one of these names")
-    saved_by = read_step_metadata(path).item_handlers
-    if isinstance(saved_by, str) or (path / "manifest.ocdbt").exists():
-        raise no_pytree(path, f"{PYTREE_METADATA_FILE} is missing\n  help: copy the whole checkpoint again")
-    if found or _is_v1(path) or isinstance(saved_by, dict):
+    if found or _is_v1(path) or isinstance(read_step_metadata(path).item_handlers, dict):
         help = "use load_checkpointables()" if not found else "give one of these names, or none"
         raise no_pytree(path, f"the pytrees in it have names: {found}\n  help: {help}")
+    if _is_of_orbax(path):
+        raise no_pytree(path, f"{PYTREE_METADATA_FILE} is missing\n  help: copy the whole checkpoint again")
     return path, None
+
+
+def _is_of_orbax(path: Any) -> bool:
+    """Whether a folder has the layout of Orbax, and not that of another tool."""
+    try:
+        return open_checkpoint(path).layout == "orbax"
+    except RegrowError as error:
+        return PYTREE_METADATA_FILE in error.message
 
 
 def no_pytree(path: Any, why: str) -> InvalidLayoutError:

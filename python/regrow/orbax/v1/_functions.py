@@ -240,8 +240,8 @@ def metadata(path: Any, checkpointable_name: str | None = AUTO) -> CheckpointMet
     """
     path, name = _find.pytree(path, checkpointable_name)
     with _as_layout(path):
-        found = _pytrees.metadata(path if name is None else path / name)
-    return _of_checkpoint(path, found)
+        found, own = _pytrees.metadata(path if name is None else path / name)
+    return _of_checkpoint(path, found, own)
 
 
 def checkpointables_metadata(path: Any) -> CheckpointMetadata[dict[str, Any]]:
@@ -256,14 +256,15 @@ def checkpointables_metadata(path: Any) -> CheckpointMetadata[dict[str, Any]]:
     return _of_checkpoint(path, found)
 
 
-def _of_checkpoint(path: Any, found: Any) -> CheckpointMetadata[Any]:
+def _of_checkpoint(path: Any, found: Any, own: Mapping[str, Any] | None = None) -> CheckpointMetadata[Any]:
+    """The same with the metadata of the checkpoint; of the `own` metadata of its files where that has none."""
     told = read_step_metadata(path)
     return CheckpointMetadata(
         as_path(path),
         metadata=found,
-        custom_metadata=told.custom_metadata,
+        custom_metadata=told.custom_metadata or dict(own or {}),
         init_timestamp_nsecs=told.init_timestamp_nsecs,
-        commit_timestamp_nsecs=told.commit_timestamp_nsecs,
+        commit_timestamp_nsecs=told.commit_timestamp_nsecs if path.is_dir() else int(path.stat().mtime * 1e9),
     )
 
 

@@ -85,7 +85,7 @@ class PyTreeHandler(CheckpointableHandler[Any, Any]):
 
     async def metadata(self, directory: Any) -> Any:
         """A tree of what is known of the leaves."""
-        return _pytrees.metadata(directory)
+        return _pytrees.metadata(directory)[0]
 
     def is_handleable(self, checkpointable: Any) -> bool:
         """Whether all leaves are of types that are saved."""

@@ -17,6 +17,7 @@ from ..tree import is_empty_node, tuple_path_from_keypath
 from ._context import Context
 from ._metadata import CheckpointMetadata
 from .arrays import ArrayMetadata, NumpyMetadata
+from .tree import Leaf
 
 LEAF_TYPES = (jax.Array, np.ndarray, np.generic, int, float, complex, bool, str, bytes)
 
@@ -30,13 +31,15 @@ def check_leaves(tree: Any) -> None:
     Raises:
         ValueError: for leaves of another type, and trees without any.
     """
+    if tree is None:
+        raise ValueError("checkpointable must not be None for saving: found no pytree")
     if is_empty_node(tree):
         raise ValueError("Found empty item.")
     if all(map(is_leaf, jax.tree_util.tree_leaves(tree))):
         return
     keys, leaf = next(found for found in jax.tree_util.tree_leaves_with_path(tree) if not is_leaf(found[1]))
     raise ValueError(
-        f"Unsupported leaf type for saving: {type(leaf)}. Supported are: {LEAF_TYPES}\n"
+        f"Unsupported leaf type for saving: `{type(leaf)}`. Supported leaf types are: {Leaf}.\n"
         f"  leaf {'/'.join(tuple_path_from_keypath(keys))}\n"
         "  help: save arrays, numbers and text; for objects of your own register a CheckpointableHandler"
     )
@@ -192,8 +195,10 @@ def _sharding(sharding: Any) -> Any:
 
 
 def _as_array(leaf: Any) -> Any:
-    """A NumPy array in the place of what describes one, for a look at its shape."""
+    """A NumPy array in the place of what describes one, for a look at its shape. One without elements says a dtype."""
     shape = own_attribute(leaf, "shape")
+    if type(leaf) is np.ndarray and shape == (0,):
+        return ...
     if not isinstance(shape, tuple) or has(leaf, "sharding") or isinstance(leaf, (type, np.ndarray)):
         return leaf
     return np.broadcast_to(np.zeros(()), shape)
@@ -202,16 +207,16 @@ def _as_array(leaf: Any) -> Any:
 # ---- metadata -------------------------------------------------------------------------------------------------
 
 
-def metadata(path: Any) -> Any:
-    """A tree of what is known of the leaves.
+def metadata(path: Any) -> tuple[Any, dict[str, Any]]:
+    """A tree of what is known of the leaves, and the metadata that its files have of the caller.
 
     Raises:
-        InvalidLayoutError: if there is no pytree.
+        NoStructureError: if there is no pytree.
     """
     with as_orbax():
         stored = _read.open_pytree(path)
     leaves = [_of_leaf(stored.leaves[at]) for at in stored.order]
-    return jax.tree_util.tree_unflatten(stored.structure, leaves)
+    return jax.tree_util.tree_unflatten(stored.structure, leaves), stored.checkpoint.metadata or {}
 
 
 def _of_leaf(leaf: Any) -> Any:

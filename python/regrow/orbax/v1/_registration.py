@@ -23,6 +23,10 @@ class NoEntryError(KeyError):
         return str(self.args[0]) if self.args else ""
 
 
+class IncompatibleHandlerError(NoEntryError, ValueError):
+    """A handler could not load one of several checkpointables: its error is the cause."""
+
+
 class NotHandleableError(ValueError):
     """A handler that was chosen by name cannot do what is asked."""
 
