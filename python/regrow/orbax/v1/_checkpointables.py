@@ -97,7 +97,7 @@ def load(path: Any, name: str | None, abstract: Any, context: Context, *, is_one
     """Loads one of a checkpoint, as `abstract` has it; with `None` as its name what the path itself is.
 
     Raises:
-        IncompatibleHandlerError: if it `is_one_of` several, for what its handler raises while it reads, which is the cause.
+        IncompatibleHandlerError: if it `is_one_of` several, for errors of its handler while it reads.
     """
     handler = _for_load(path, name, abstract, context)
     folder = _folder(path, name, context)
