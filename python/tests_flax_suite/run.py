@@ -1,4 +1,4 @@
-"""Runs Flax' own tests of what `regrow.flax` replaces and of what uses that, and compares what fails with ``expected.toml``.
+"""Runs Flax' own tests of what `regrow.flax` replaces and of its users, and compares failures with ``expected.toml``.
 
     python run.py CHECKOUT               the tests of a checkout of Flax' repository
     python run.py CHECKOUT --original    the same against Flax: what fails there is no judge
