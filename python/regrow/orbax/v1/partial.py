@@ -69,7 +69,9 @@ def save_async(path: Any, state: Any, *, custom_metadata: Any = None) -> Respons
 
     final, session = _places(path)
     wanted = _paths(state)
-    part = _by_process_0(final, lambda: _next_part(final, session, wanted), lambda: _pytrees.check_leaves(state))
+    # `None` is an empty part, as in Orbax.
+    given = {} if state is None else state
+    part = _by_process_0(final, lambda: _next_part(final, session, wanted), lambda: _pytrees.check_leaves(given))
     tree, keywords = _pytrees.save_plan(state, current())
     told = {"custom_metadata": custom_metadata or {}, "whole": _form(keywords)}
     with as_orbax():
