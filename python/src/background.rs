@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
+use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 use regrow::engine::{AsyncOptions, BeforeCommit, Blocked, CopyLeaves, OnEnd, WhenBusy};
-use regrow::{Error, Result, SaveOptions};
+use regrow::{Error, ErrorKind, Result, SaveOptions};
 
 use crate::checkpoint::{SaveOut, save_report};
 use crate::columns::StructureIn;
@@ -110,9 +111,12 @@ impl AsyncSaver {
     ) -> PyResult<SaveHandle> {
         let before_commit = before_commit.map(|call| {
             BeforeCommit::new(move || {
-                let called = Python::attach(|py| call.call0(py).map(drop));
-                called.map_err(|raised| {
-                    Error::invalid(format!("what was to be done before the commit raised: {raised}"))
+                Python::attach(|py| {
+                    call.call0(py).map(drop).map_err(|raised| {
+                        let late = raised.is_instance_of::<PyTimeoutError>(py);
+                        let kind = if late { ErrorKind::TimedOut } else { ErrorKind::InvalidArgument };
+                        Error::new(kind, format!("what was to be done before the commit raised: {raised}"))
+                    })
                 })
             })
         });

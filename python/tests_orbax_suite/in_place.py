@@ -16,6 +16,7 @@ import importlib.abc
 import importlib.util
 import json
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -97,7 +98,19 @@ def pytest_configure(config: Any) -> None:
 
     flags.FLAGS.mark_as_parsed()
     name_as_before()
+    if os.environ.get("ORBAX_SUITE_JOB") == "1":
+        be_a_job()
     put_in_place()
+
+
+def be_a_job() -> None:
+    """JAX' service of a job, of this one process: the tests meet there."""
+    import jax
+
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    jax.distributed.initialize(f"localhost:{port}", num_processes=1, process_id=0)
 
 
 def name_as_before() -> None:

@@ -1,4 +1,4 @@
-"""Private names of Orbax that the helpers of its tests use, in modules that have a place in `regrow.orbax`."""
+"""Private names of Orbax that its tests and their helpers use, in modules that have a place in `regrow.orbax`."""
 
 from __future__ import annotations
 
@@ -6,43 +6,34 @@ import sys
 from collections.abc import Mapping
 from types import ModuleType
 
-LENT = {
-    "orbax.checkpoint._src.multihost.multihost": (
-        "_unique_barrier_key",
-        "coordination_timeout",
-        "is_pathways_backend",
-        "unique_barrier_key",
-    ),
-    "orbax.checkpoint._src.path.atomicity": (
-        "DeferredWritableTemporaryPath",
-        "_get_final_directory",
-        "_get_tmp_directory",
-    ),
-    "orbax.checkpoint._src.handlers.pytree_checkpoint_handler": ("ParamInfo",),
-    "orbax.checkpoint._src.metadata.tree": (
-        "InternalTreeMetadata",
-        "_TreeMetadataImpl",
-        "KeyMetadataEntry",
-        "KeyPathMetadata",
-        "KeyType",
-        "NestedKeyMetadataEntry",
-        "TreeMetadataEntry",
-        "ValueMetadataEntry",
-        "serialize_tree",
-    ),
-    "orbax.checkpoint._src.tree.utils": (
-        "isinstance_of_namedtuple",
-        "select_by_pytree_path",
-        "select_by_tree_path",
-    ),
-    "orbax.checkpoint._src.serialization.type_handler_registry": ("_DEFAULT_TYPE_HANDLERS",),
-}
-"""By module."""
+PRIVATE = "orbax.checkpoint._src."
+
+SAME = {"orbax.checkpoint._src.metadata.tree": {"_TreeMetadataImpl": "TreeMetadata"}}
+"""Private names that are those of public ones here, by module."""
 
 
 def lend(original: Mapping[str, ModuleType]) -> None:
-    """Puts these names of the original where the helpers look for them, unless there are such names."""
-    for name, lent in LENT.items():
-        for attribute in lent:
-            if attribute not in vars(sys.modules[name]) and hasattr(original[name], attribute):
-                setattr(sys.modules[name], attribute, getattr(original[name], attribute))
+    """Puts names of the original where its tests look for them, unless `regrow.orbax` has such a name.
+
+    The public names are compared elsewhere, one by one: what is missing here is private.
+    """
+    for place, names in SAME.items():
+        for private, public in names.items():
+            setattr(sys.modules[place], private, getattr(sys.modules[place], public))
+    for name, module in original.items():
+        ours = sys.modules.get(name)
+        if ours is None or not name.startswith(PRIVATE):
+            continue
+        for attribute, value in list(vars(module).items()):
+            if not attribute.startswith("__") and not _has(ours, attribute):
+                same = sys.modules.get(value.__name__) if isinstance(value, ModuleType) else None
+                setattr(ours, attribute, same or value)
+
+
+def _has(module: ModuleType, attribute: str) -> bool:
+    """Whether a module has a name; those that it only refuses, it does not have."""
+    try:
+        getattr(module, attribute)
+    except (AttributeError, NotImplementedError):
+        return False
+    return True

@@ -17,6 +17,7 @@ from .checkpoint_args import (
     get_registered_handler_cls,
     is_args,
     register_with_handler,
+    takes,
 )
 from .options import MultiprocessingOptions
 
@@ -229,31 +230,43 @@ class CompositeCheckpointHandler(CheckpointHandler):
                 "Both `handler_registry` and `items_and_handlers` were specified."
                 "\n  help: add the handlers to the registry"
             )
-        self._item_names = item_names
+        self._item_names = {*item_names, *items_and_handlers}
         self._handlers = {name: handler for name, handler in items_and_handlers.items() if handler is not None}
         self._handler_registry = handler_registry
 
-    def handler_for_save(self, name: str, args: Any) -> Any:
-        """Who saves an item.
+    def handler_for(self, name: str, args: Any) -> Any:
+        """The handler of an item: the one that is told, or the one of the first arguments that it is given.
 
         Raises:
-            ValueError: if nobody is in charge of such arguments.
+            ValueError: for arguments of another handler, and for an item that the constructor was not told of.
         """
         found = of_registry(self._handler_registry, name, args)
         if found is not None:
             return found
-        if name not in self._handlers:
+        registered = () if self._handler_registry is None else self._handler_registry.get_all_entries()
+        is_known = not self._item_names or name in self._item_names
+        if name not in self._handlers and is_known and all(item != name for item, _ in registered):
             self._handlers[name] = handler_of_args(args)
-        return self._handlers[name]
+        handler = self._handlers.get(name)
+        if handler is None or not takes(handler, args):
+            told = {item: type(known).__name__ for item, known in self._handlers.items()}
+            raise ValueError(
+                f'Item "{name}" and args "{type(args).__name__}" does not match with any registered handler!'
+                f" Registered handlers: {told}, {list(registered)}"
+                "\n  help: save and restore an item with arguments of one handler, and name all items"
+            )
+        return handler
 
     def _handler_for_restore(self, path: Any, name: str, args: Any, typestr: str | None) -> Any:
         registry = self._handler_registry
-        found = of_registry(registry, name, args)
-        if found is None and registry is not None:
+        found = None
+        if args is None and registry is not None:
             entries = registry.get_all_entries().items()
             found = next((handler for (item, _), handler in entries if item == name), None)
         if found is not None:
             return found
+        if is_args(args):
+            return self.handler_for(name, args)
         if name in self._handlers:
             return self._handlers[name]
         return handler_of_stored(path, typestr) if args is None else handler_of_args(args)
@@ -262,7 +275,7 @@ class CompositeCheckpointHandler(CheckpointHandler):
         """Saves items into a folder that is there: without a checkpointer, nothing commits them at once."""
         composite = next(value for value in (*args, *kwargs.values()) if is_args(value))
         for name, own in composite.items():
-            handler = self.handler_for_save(name, own)
+            handler = self.handler_for(name, own)
             folder = as_path(directory) / name
             folder.mkdir(parents=True, exist_ok=True)
             handler.save(folder, args=own)
@@ -299,6 +312,8 @@ class CompositeCheckpointHandler(CheckpointHandler):
         if not path.exists():
             raise FileNotFoundError(f"Directory does not exist: {path}")
         found = metadata.read_step_metadata(path)
+        if not isinstance(found.item_handlers, (dict, type(None))):
+            raise ValueError(f"StepMetadata.item_handlers must be a dict, found {found.item_handlers!r} in {path}")
         handlers = self._typestrs(path)
         items: dict[str, Any] = {}
         for name in item_names(path):

@@ -7,6 +7,7 @@ where somebody reads a step that was to go, and though each process has times of
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 
 from .._errors import InvalidArgumentError
@@ -36,12 +37,22 @@ class Deletions:
         self._listed = listed
         self._forget = forget
         self._followed = Followed()
+        self._chosen = threading.Event()
+        self._chosen.set()
         self.doomed: set[int] = set()
         """Steps that are being deleted."""
 
-    def follow(self, saved: int) -> None:
-        """Deletes what the options do not keep, in the background, now that this step is saved."""
-        self._followed.add(self._tidy, saved)
+    def follow(self, saved: int, *, is_unranked: bool = False) -> None:
+        """Deletes what the options do not keep, in the background, now that this step is saved.
+
+        What goes wrong with the choice is not told if it `is_unranked`: the save has raised it.
+        """
+        self._chosen = chosen = threading.Event()
+        self._followed.add(self._tidy, saved, chosen, is_unranked)
+
+    def wait_for_choice(self) -> None:
+        """Waits until it is known which steps are deleted after the last save."""
+        self._chosen.wait()
 
     def wait(self) -> None:
         """Waits for the deletions that follow saves, and raises what went wrong, once."""
@@ -70,27 +81,33 @@ class Deletions:
         with as_orbax():
             self._folder.point()
 
-    def _tidy(self, saved: int) -> None:
+    def _tidy(self, saved: int, chosen: threading.Event, is_unranked: bool) -> None:
         """Deletes what the options do not keep, once a save is there that is known to be; never all of it."""
-        if not _manager_policies.keeps_all(self._options) or _settings.checks_saves():
-            for step in self._folder.of_process_0("orbax-deletions", lambda: self._delete_after(saved)):
-                self._forget(step)
-        self._folder.point()
-
-    def _delete_after(self, saved: int) -> list[int]:
-        """The steps that are gone."""
-        if not self._folder.is_good(saved):
-            return []
-        doomed = _manager_policies.to_delete(self._listed(), self._options)
-        self.doomed.update(doomed)
+        doomed: list[int] = []
         try:
-            left = self._folder.delete(doomed)
-            gone = [step for step in doomed if step not in left]
-            for step in gone:
-                self._forget(step)
-            for step, error in left.items():
-                # The next save tries again.
-                _log.warning("step %d was not deleted: %s", step, error or "somebody reads it")
-            return gone
+            try:
+                if not _manager_policies.keeps_all(self._options) or _settings.checks_saves():
+                    doomed = self._folder.of_process_0("orbax-deletions-chosen", lambda: self._choice_after(saved))
+                self.doomed.update(doomed)
+            except Exception:
+                if not is_unranked:
+                    raise
+            finally:
+                chosen.set()
+            if doomed:
+                for step in self._folder.of_process_0("orbax-deletions", lambda: self._delete(doomed)):
+                    self._forget(step)
         finally:
             self.doomed.difference_update(doomed)
+        self._folder.point()
+
+    def _choice_after(self, saved: int) -> list[int]:
+        return _manager_policies.to_delete(self._listed(), self._options) if self._folder.is_good(saved) else []
+
+    def _delete(self, doomed: list[int]) -> list[int]:
+        """The steps that are gone."""
+        left = self._folder.delete(doomed)
+        for step, error in left.items():
+            # The next save tries again.
+            _log.warning("step %d was not deleted: %s", step, error or "it is being read")
+        return [step for step in doomed if step not in left]

@@ -8,7 +8,47 @@ from typing import Any
 from ._composite import CompositeCheckpointHandler
 from ._manager_restore import DEFAULT_ITEM_NAME, is_composite
 from ._standard_handlers import PyTreeCheckpointHandler
+from .checkpoint_args import is_args
 from .checkpointers import call_of
+
+
+class DefaultItem:
+    """Whether a manager has one item without a name: said once, by the constructor or the first call."""
+
+    def __init__(self, known: bool | None) -> None:
+        self._known = known
+
+    def get(self) -> bool | None:
+        """Whether it has; `None` while nothing has said so."""
+        return self._known
+
+    def set_if_none(self, known: bool) -> None:
+        """Says so, unless it has been said."""
+        self._known = known if self._known is None else self._known
+
+    def check(self, items: Any, args: Any) -> None:
+        """Refuses arguments of the other kind.
+
+        Raises:
+            ValueError: for them, for anything else as `args`, and for arguments in the place of bare items.
+        """
+        if is_args(items):
+            raise ValueError(
+                "Found an instance of `CheckpointArgs` provided for `items`.\n  help: give them by keyword: args=..."
+            )
+        if args is None:
+            return
+        if not is_args(args):
+            raise ValueError(f"Expected args of type `CheckpointArgs`; found {type(args)}.")
+        if self._known and is_composite(args):
+            raise ValueError(
+                "Cannot provide `args` of type `Composite` when dealing with a single, unnamed (default)"
+                " checkpointable object."
+            )
+        if self._known is False and not is_composite(args):
+            raise ValueError(
+                "Must provide `args` of type `Composite` when dealing with multiple checkpointable objects."
+            )
 
 
 def check_constructor(
@@ -36,15 +76,19 @@ def check_constructor(
 class Items:
     """Which handler each item has, and whether bare items are given by name."""
 
-    def __init__(self, checkpointers: Any, item_handlers: Any, handler_registry: Any) -> None:
+    def __init__(self, checkpointers: Any, item_names: Any, item_handlers: Any, handler_registry: Any) -> None:
         given = item_handlers if checkpointers is None else _handlers_of(checkpointers)
         self.is_by_name = isinstance(given, Mapping)
         """Whether bare items are given by name."""
         self.is_async = checkpointers is None or _any_async(checkpointers)
         """Whether saves go on in the background: with checkpointers, if one of them does that."""
         handlers = dict(given) if isinstance(given, Mapping) else {} if given is None else {DEFAULT_ITEM_NAME: given}
-        self.composite = CompositeCheckpointHandler(handler_registry=handler_registry)
-        self.composite._handlers |= {name: handler for name, handler in handlers.items() if handler is not None}
+        is_told = checkpointers is not None or item_names is not None or item_handlers is not None
+        self.default_item = DefaultItem(bool(handlers) and not self.is_by_name if is_told else None)
+        if handler_registry is not None:
+            self.composite = CompositeCheckpointHandler(handler_registry=handler_registry)
+        else:
+            self.composite = CompositeCheckpointHandler(*(item_names or ()), **handlers)
 
     def of_save(self, items: Any, save_kwargs: Any, args: Any) -> dict[str, Any]:
         """All items of a save with their arguments, by name."""

@@ -60,6 +60,19 @@ def to_delete(listed: Listed, options: CheckpointManagerOptions) -> list[int]:
     return [info.step for info, is_kept in zip(listed, kept, strict=True) if not is_kept]
 
 
+def error_of_ranks(listed: Listed, options: CheckpointManagerOptions) -> Exception | None:
+    """What `best_fn` raises for one of these metrics, if there are more steps than are kept."""
+    is_due = options.max_to_keep is not None and len(listed) > options.max_to_keep
+    if options.best_fn is not None and options.preservation_policy is None and is_due:
+        try:
+            for info in listed:
+                if info.metrics is not None:
+                    options.best_fn(info.metrics)
+        except Exception as error:
+            return error
+    return None
+
+
 def keeps_all(options: CheckpointManagerOptions) -> bool:
     """Whether no step is ever deleted."""
     return _preservation(options) is None

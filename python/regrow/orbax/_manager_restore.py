@@ -30,7 +30,7 @@ class Restorer:
             return self._composite.restore(path, args)
         keywords = restore_kwargs or {}
         if self._is_by_name or (items is None and not keywords and DEFAULT_ITEM_NAME not in names):
-            if (path / "_METADATA").exists() or (path / "regrow.json").exists():
+            if is_pytree(path):
                 return restore_pytree(path, call_of(PyTreeCheckpointHandler(), (), {}, for_save=False).args)
             targets = dict(items) if items else {}
             wanted = targets or dict.fromkeys(name for name in names if name != METRIC_ITEM_NAME)
@@ -48,13 +48,18 @@ class Restorer:
     def _restore_default(self, path: Any, names: list[str], args: Any) -> Any:
         if DEFAULT_ITEM_NAME in names:
             return self._composite.restore(path, CompositeArgs(**{DEFAULT_ITEM_NAME: args}))[DEFAULT_ITEM_NAME]
-        if (path / "_METADATA").exists() or (path / "regrow.json").exists():
+        if is_pytree(path):
             handler = PyTreeCheckpointHandler() if args is None else _composite.handler_of_args(args)
             return handler.restore(path, args=args)
         raise KeyError(
             f'Item "{DEFAULT_ITEM_NAME}" was not found in {path}. Available items: {names}'
             "\n  help: name the items: restore(step, args=args.Composite(name=...))"
         )
+
+
+def is_pytree(path: Any) -> bool:
+    """Whether a step is a pytree itself, without items."""
+    return bool((path / "_METADATA").exists() or (path / "regrow.json").exists())
 
 
 def is_composite(args: Any) -> bool:

@@ -9,6 +9,7 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -95,7 +96,9 @@ class Pending:
 class Written:
     """What handlers write themselves: what is left of it when they have returned."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout_secs: float | None = None) -> None:
+        self._timeout = timeout_secs
+        self._end = None if timeout_secs is None else time.monotonic() + timeout_secs
         self._futures: list[Any] = []
         self._last: list[Callable[[], object]] = []
         self._error: BaseException | None = None
@@ -109,18 +112,36 @@ class Written:
         return bool(self._last)
 
     def finish(self) -> None:
-        """Waits until all is written, and has the handlers end it: before the commit."""
+        """Waits until all is written, and has the handlers end it: before the commit.
+
+        Raises:
+            TimeoutError: if a handler writes longer than the time-out of the save.
+        """
         try:
-            for future in self._futures:
-                future.result()
+            for done, future in enumerate(self._futures):
+                self._wait(future, done)
             for last in self._last:
                 last()
         except BaseException as error:
             self._error = error
             raise
 
+    def _wait(self, future: Any, done: int) -> None:
+        if self._end is None:
+            future.result()
+            return
+        try:
+            future.result(timeout=max(0.0, self._end - time.monotonic()))
+        except TimeoutError as error:
+            if time.monotonic() < self._end:
+                raise
+            raise TimeoutError(
+                f"ChainedFuture completed {done}/{len(self._futures)} futures but timed out after"
+                f" {self._timeout} seconds.\n  help: raise timeout_secs"
+            ) from error
+
     def abandon(self) -> None:
-        """Waits until nobody writes any more, so that nothing comes back that was removed."""
+        """Waits until no handler writes any more, so that nothing comes back that was removed."""
         for future in self._futures:
             with contextlib.suppress(BaseException):
                 future.result()
@@ -144,7 +165,7 @@ def begin(handler: Any, path: Any, call: Call, *, overwrite: bool, saver: AsyncS
     with as_orbax():
         if not isinstance(handler, CompositeCheckpointHandler):
             return _begin(path, {WHOLE: (handler, call)}, overwrite, saver, about)
-        items = {name: (handler.handler_for_save(name, args), Call(args)) for name, args in _items(call.args).items()}
+        items = {name: (handler.handler_for(name, args), Call(args)) for name, args in _items(call.args).items()}
         return _begin(path, items, overwrite, saver, about)
 
 
@@ -160,14 +181,23 @@ def _begin(
         if about.metrics is not None:
             save.metrics(about.metrics)
 
-    return publish(save, add, saver)
+    return publish(save, add, saver, about.timeout_secs)
 
 
-def publish(save: ItemsSave, add: Callable[[Written], None], saver: AsyncSaver | None) -> Pending:
-    """Has `add` add what is saved. A `saver` does the rest in the background; else whoever finishes it does."""
-    began, written = time.perf_counter(), Written()
+def publish(
+    save: ItemsSave, add: Callable[[Written], None], saver: AsyncSaver | None, timeout_secs: float | None = None
+) -> Pending:
+    """Has `add` add what is saved. A `saver` does the rest in the background; else the one that finishes it does."""
+    began, written = time.perf_counter(), Written(timeout_secs)
 
     def discard(error: BaseException | None = None) -> None:
+        if isinstance(error, TimeoutError):
+            # The caller hears of it now; the handler may go on for long.
+            threading.Thread(target=remove, args=(error,), daemon=True).start()
+        else:
+            remove(error)
+
+    def remove(error: BaseException | None) -> None:
         written.abandon()
         save.drop(error)
 

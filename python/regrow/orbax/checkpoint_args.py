@@ -116,6 +116,19 @@ def has_registered_args(handler: Any) -> bool:
     return True
 
 
+def takes(handler: Any, args: Any) -> bool:
+    """Whether arguments are for a handler: those of its class, ours or the original's; any, if it has none."""
+    if not is_args(args) or not has_registered_args(handler):
+        return True
+    own = get_registered_args_cls(handler)
+    # A handler may have several classes of arguments; those of a handler that it is made from are not its own.
+    is_own = next((cls for cls in type(handler).__mro__ if cls in _ARGS), None) is _HANDLERS.get(type(args), object)
+    if isinstance(args, own) or is_own:
+        return True
+    theirs = type(args)
+    return theirs.__module__.split(".")[0] == "orbax" and theirs.__name__ in [cls.__name__ for cls in own]
+
+
 def _original() -> Any:
     """The original's module of the same name, if the program has imported it; never ours under its name."""
     found = sys.modules.get("orbax.checkpoint.checkpoint_args")

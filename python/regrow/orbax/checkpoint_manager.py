@@ -25,10 +25,9 @@ from ._manager_folder import METADATA_ITEM_NAME, METRIC_ITEM_NAME, Folder
 from ._manager_items import Items, check_constructor
 from ._manager_options import CheckpointManagerOptions
 from ._manager_records import RestoreRecord, SaveRecord
-from ._manager_restore import DEFAULT_ITEM_NAME, Restorer
+from ._manager_restore import DEFAULT_ITEM_NAME, Restorer, is_composite, is_pytree
 from ._manager_saves import Tracked
 from ._paths import lacks_marker
-from .checkpoint_args import is_args
 from .checkpoint_managers import PolicyCheckpointInfo
 from .metadata import RootMetadata
 from .multihost import reached_preemption
@@ -83,7 +82,8 @@ class CheckpointManager:
         self._options = options or CheckpointManagerOptions()
         check_constructor(checkpointers, item_names, item_handlers, handler_registry, self._options)
         self._logger = logger
-        self._items = Items(checkpointers, item_handlers, handler_registry)
+        self._items = Items(checkpointers, item_names, item_handlers, handler_registry)
+        self._default_item = self._items.default_item
         self._composite = self._items.composite
         self._restorer = Restorer(self._composite, self._items.is_by_name)
         self._is_async = self._items.is_async and self._options.enable_async_checkpointing
@@ -236,6 +236,8 @@ class CheckpointManager:
 
         Raises:
             StepAlreadyExistsError: (a `ValueError`) with `force`, for a step that is there.
+            ValueError: for arguments of another kind than before: of one item without a name, or of several by name.
+            Exception: what `best_fn` raises, once it ranks steps: the step is saved, and none is deleted.
             RuntimeError: after `close`.
             Exception: what an earlier save in the background ended with.
         """
@@ -247,8 +249,8 @@ class CheckpointManager:
             return False
         if items is None and args is None:
             raise ValueError("Must provide `args` for `save`.\n  help: save(step, args=args.StandardSave(state))")
-        if args is None and is_args(items):
-            args, items = items, None
+        self._default_item.set_if_none(not is_composite(args))
+        self._default_item.check(items, args)
         if not force and not self.should_save(step):
             return False
         record = SaveRecord(step, directory=str(self._directory), synchronous=not self._is_async)
@@ -262,12 +264,16 @@ class CheckpointManager:
             if force:
                 raise StepAlreadyExistsError(f"Checkpoint for step {step} already exists.")
             return False
-        self._begin(step, self._items.of_save(items, save_kwargs, args), metrics, custom_metadata)
+        ranked = [*self._listed(), PolicyCheckpointInfo(step, metrics=metrics)]
+        unranked = _manager_policies.error_of_ranks(ranked, self._options)
+        self._begin(step, self._items.of_save(items, save_kwargs, args), metrics, custom_metadata, unranked is not None)
+        if unranked is not None:
+            raise unranked
         record.returns()
         self.tell(record)
         return True
 
-    def _begin(self, step: int, items: dict[str, Any], metrics: Any, custom: Any) -> None:
+    def _begin(self, step: int, items: dict[str, Any], metrics: Any, custom: Any, is_unranked: bool) -> None:
         path = self.path_of(step)
         mode = self._options.file_options.path_permission_mode if self._options.file_options else None
         told = None if self._options.prevent_write_metrics else metrics
@@ -279,7 +285,7 @@ class CheckpointManager:
         call = _saving.Call(CompositeArgs(**items))
         saver = self._saver if self._is_async else None
         pending = _saving.begin(self._composite, path, call, overwrite=is_none, saver=saver, about=about)
-        tracked = self.keep_track(step, pending.finish, metrics)
+        tracked = self.keep_track(step, pending.finish, metrics, is_unranked=is_unranked)
         if saver is not None:
             self._background.run(tracked.finish)
             return
@@ -295,10 +301,19 @@ class CheckpointManager:
         """Where a step is, or would be."""
         return self._folder.path_of(step)
 
-    def keep_track(self, step: int, finish: Callable[[], None], metrics: Any = None, *, tells: bool = True) -> Tracked:
+    def keep_track(
+        self,
+        step: int,
+        finish: Callable[[], None],
+        metrics: Any = None,
+        *,
+        tells: bool = True,
+        is_unranked: bool = False,
+    ) -> Tracked:
         """Takes a save that was begun for this manager's; what finishes it, lists the step and deletes older ones.
 
-        Unless it `tells`, whoever finishes it says what went wrong, and not this manager.
+        Unless it `tells`, the one that finishes it says what went wrong, and not this manager. Nothing is deleted
+        without an error if it `is_unranked`: then `save` has raised that error.
         """
         info = PolicyCheckpointInfo(step, datetime.datetime.now(tz=datetime.UTC), metrics)
 
@@ -316,7 +331,7 @@ class CheckpointManager:
                     callback()
             finally:
                 # Whatever these do here: the other processes of a job meet there.
-                self._deletions.follow(step)
+                self._deletions.follow(step, is_unranked=is_unranked)
 
         self._tracked = tracked = Tracked(info, work, tells=tells)
         return tracked
@@ -359,8 +374,8 @@ class CheckpointManager:
             self._wait_for(step)
             step = self.latest_step() if step is None else step
         path, number = folder.to_restore(step)
-        if args is None and is_args(items):
-            args, items = items, None
+        self._default_item.set_if_none((path / DEFAULT_ITEM_NAME).exists() or is_pytree(path))
+        self._default_item.check(items, args)
         record = RestoreRecord(number, directory=str(folder.path))
         with as_orbax(), contextlib.nullcontext() if number is None else folder.reading(number):
             result = self._restorer.restore(path, items, restore_kwargs, args)
@@ -393,6 +408,8 @@ class CheckpointManager:
         Each thread is told once. With `enable_background_delete` only `close` waits for deletions.
         """
         self._wait_for_write()
+        if self._options.enable_background_delete:
+            self._deletions.wait_for_choice()
         self.wait_for_deletions()
 
     def wait_for_deletions(self) -> None:

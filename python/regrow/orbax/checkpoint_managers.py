@@ -179,7 +179,13 @@ class EveryNSteps(PreservationPolicy):
     max_to_keep: int | None = None
 
     def should_preserve(self, checkpoints: Previous, *, context: PreservationContext) -> Sequence[bool]:
-        """For each step whether it is kept."""
+        """For each step whether it is kept.
+
+        Raises:
+            ValueError: for an interval of 0.
+        """
+        if self.interval_steps == 0:
+            raise ValueError("interval_steps must not be 0.")
         kept, last = [], None
         for checkpoint in checkpoints:
             if self.exact_interval:

@@ -152,6 +152,13 @@ class TreeMetadata(Mapping[str, Any]):
     def __getitem__(self, key: Any) -> Any:
         return self.tree[key]
 
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The child at a key or an index; `default` if there is none."""
+        try:
+            return self.tree[key]
+        except (KeyError, IndexError):
+            return default
+
     def __iter__(self) -> Iterator[Any]:
         return iter(self.tree)
 

@@ -13,6 +13,7 @@ from .._checkpoint import Leaf
 from .._duck import has, own_attribute
 from ._errors import refusing
 from ._jax import jax
+from ._tree_pairs import children_by_key, merge_trees, tree_difference
 
 __all__ = [
     "PLACEHOLDER_LEAF",
@@ -167,14 +168,13 @@ def serialize_tree(tree: Any, keep_empty_nodes: bool = False) -> Any:
 
 
 def deserialize_tree(serialized: Any, target: Any, keep_empty_nodes: bool = False) -> Any:
-    """The leaves of nested dicts and lists, in the containers of a target."""
+    """The leaves of nested dicts and lists, or of the same containers, in the containers of a target."""
 
     def find(keypath: tuple[Any, ...], leaf: Any) -> Any:
         found = serialized
         for key in keypath:
-            name = get_key_name(key)
             try:
-                found = found[name if not isinstance(found, Mapping) or name in found else str(name)]
+                found = _child(found, key)
             except (KeyError, IndexError):
                 if is_empty_node(leaf):
                     return leaf
@@ -182,6 +182,16 @@ def deserialize_tree(serialized: Any, target: Any, keep_empty_nodes: bool = Fals
         return found
 
     return jax.tree_util.tree_map_with_path(find, target, is_leaf=is_empty_node if keep_empty_nodes else None)
+
+
+def _child(node: Any, key: Any) -> Any:
+    """What a node has at a key: dicts and sequences by its name, other containers by the key itself."""
+    name = get_key_name(key)
+    if isinstance(node, Mapping):
+        return node[name if name in node else str(name)]
+    if type(node) in (list, tuple):
+        return node[int(name)]
+    return children_by_key(node)[jax.tree_util.keystr((key,))]
 
 
 def is_flat_dict(tree: Any) -> bool:
@@ -207,6 +217,10 @@ def from_flat_dict(
 ) -> Any:
     """The tree of a flat dict: with the containers of a target, or nested dicts."""
     if target is None:
+        if () in flat_dict:
+            if len(flat_dict) > 1:
+                raise ValueError("the key path () is that of a tree of one leaf: expected no other key path")
+            return flat_dict[()]
         out: dict[Any, Any] = {}
         for path, leaf in flat_dict.items():
             keys = tuple(path.split(sep)) if sep is not None else path
@@ -255,37 +269,3 @@ def to_shape_dtype_struct(arr: Any, dtype: Any = None, scalar_dtype: Any = None,
 
 
 PLACEHOLDER_LEAF = ...
-
-
-def tree_difference(
-    a: Any,
-    b: Any,
-    *,
-    is_leaf: Callable[[Any], bool] | None = None,
-    leaves_equal: Callable[[Any, Any], bool] | None = None,
-) -> Any:
-    """What differs between two trees, as a flat dict of pairs; `None` if nothing does."""
-    left, right = (to_flat_dict(tree, keep_empty_nodes=True, is_leaf=is_leaf) for tree in (a, b))
-    out = {}
-    for path in {**left, **right}:
-        one, other = left.get(path, ...), right.get(path, ...)
-        is_same = path in left and path in right and (leaves_equal is None or leaves_equal(one, other))
-        if not is_same:
-            out[path] = (one, other)
-    return out or None
-
-
-def merge_trees(*trees: Any, overwrite: bool = False, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """Nested dicts with the leaves of all of the trees.
-
-    Raises:
-        ValueError: if two have the same leaf and `overwrite` is false.
-    """
-    merged: dict[Any, Any] = {}
-    for tree in trees:
-        flat = to_flat_dict(tree, keep_empty_nodes=True, is_leaf=is_leaf)
-        double = next((path for path in flat if path in merged), None)
-        if double is not None and not overwrite:
-            raise ValueError(f"two trees have a leaf {'/'.join(double)}\n  help: give overwrite=True")
-        merged |= flat
-    return from_flat_dict(merged)
