@@ -61,7 +61,7 @@ def merge_trees(*trees: Any, overwrite: bool = False, is_leaf: IsLeaf | None = N
         is_leaf: What is a leaf besides.
 
     Raises:
-        ValueError: for a leaf of two trees without `overwrite`, for nodes of two types, and for sequences of two lengths.
+        ValueError: for a leaf of two trees without `overwrite`, nodes of two types, sequences of two lengths.
     """
     ends: IsLeaf = lambda node: node is None or _is_leaf(node) or (is_leaf is not None and is_leaf(node))  # noqa: E731
     if not overwrite:
