@@ -448,6 +448,36 @@ def test_two_parts_make_what_they_make_in_orbax(at: int, tmp_path: Path) -> None
     assert our_v1.__name__ in names(tmp_path) and not (tmp_path / f"{our_v1.__name__}.partial_save").exists()
 
 
+def random_tree(random: np.random.Generator, depth: int = 3) -> Any:
+    if depth == 0 or random.random() < 0.3:
+        leaves: list[Any] = [np.arange(3.0), jnp.ones(2), 7, "text", None, {}]
+        return leaves[int(random.integers(len(leaves)))]
+    return {f"k{at}": random_tree(random, depth - 1) for at in range(int(random.integers(1, 4)))}
+
+
+def without(tree: Any, random: np.random.Generator, other: bool) -> tuple[Any, Any]:
+    """The tree in two, each with what the other has not."""
+    if not isinstance(tree, dict) or not tree:
+        return (tree, ...) if other else (..., tree)
+    halves = {key: without(child, random, bool(random.random() < 0.5)) for key, child in tree.items()}
+    one, two = ({key: half[at] for key, half in halves.items() if half[at] is not ...} for at in (0, 1))
+    return one or ..., two or ...
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_two_halves_make_the_whole(seed: int, tmp_path: Path) -> None:
+    random = np.random.default_rng(seed)
+    tree = {"first": 1, "second": 2, "rest": random_tree(random)}
+    one, two = without(tree, random, True)
+    for part in (one, two):
+        if part is not ...:
+            our_v1.partial.save(tmp_path / "x", part)
+    our_v1.partial.finalize(tmp_path / "x")
+    our_v1.save(tmp_path / "whole", tree)
+    expected, found = (jax.tree.map(str, their_v1.load(tmp_path / name)) for name in ("whole", "x"))
+    assert found == expected
+
+
 @pytest.mark.parametrize("at", range(len(REFUSED_HERE)), ids=lambda at: " + ".join(map(str, REFUSED_HERE[at])))
 def test_a_part_that_would_replace_a_leaf_by_nothing_is_refused(at: int, tmp_path: Path) -> None:
     assert in_two_parts(our_v1, tmp_path / "x", *REFUSED_HERE[at]) == "does not support REPLACEMENT."
