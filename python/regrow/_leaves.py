@@ -487,3 +487,7 @@ _FINISH: dict[int, Callable[[Any, str | None], Any]] = {
     NUMPY_OTHER: numpy_other,
     NUMPY_OTHER_SCALAR: _numpy_other_scalar,
 }
+
+
+# Before any thread does: what is being initialised while the process forks stays locked in the child.
+_native.leaf_columns([np.zeros(1), np.float32(1), 1, 1.0, "", b""], (_KINDS, DTYPE_NUMBERS, None, None, None, None))
