@@ -1,6 +1,6 @@
 """Compares what became of tests with the failures that a file of expectations lists, and prints a table.
 
-Such a file has ``[[fails]]`` groups: `file`, `kind`, `why` and `tests`. A test is a name, or a pattern with ``*``.
+Such a file has ``[[fails]]`` groups: `file`, `kind`, `why` and `tests`. A test is a name, or a pattern with ``*`` and ``?``.
 Tests of the kinds in `NO_JUDGE` do not count. A test of the kind ``race`` may pass or fail.
 """
 
@@ -35,7 +35,7 @@ class Expected:
         """The kind of the failure that is expected of a test; `None` if the test has to pass."""
         if name in self.kinds:
             return self.kinds[name]
-        return next((kind for pattern, kind in self.patterns if "*" in pattern and fnmatchcase(name, pattern)), None)
+        return next((kind for pattern, kind in self.patterns if fnmatchcase(name, pattern)), None)
 
     def wrong(self, outcomes: Mapping[str, str]) -> list[str]:
         """What is not as expected."""

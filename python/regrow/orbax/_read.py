@@ -217,7 +217,7 @@ def _check_structure(stored: Stored, targets: Mapping[KeyPath, Any]) -> None:
     if stored.leaves.keys() == targets.keys():
         return
     theirs = {path for path, leaf in stored.leaves.items() if not is_empty_node(leaf)}
-    wanted = {path for path, leaf in targets.items() if not is_empty_node(leaf)}
+    wanted = {path for path, leaf in targets.items() if leaf is not ... and not is_empty_node(leaf)}
     differences = sorted(path for path in theirs ^ wanted if path not in stored.leaves or path not in targets)
     if not differences:
         return
@@ -370,12 +370,12 @@ def _own_array(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
 def _wish_key(leaf: Leaf, args: Any, wanted: Any) -> Wish:
     if isinstance(wanted, type) and issubclass(wanted, np.ndarray):
         return _wish_of_array(leaf, lambda value: _own_array(value.data, leaf.dtype))
-    sharding = _leaf_args.sharding_of(args)
+    sharding = _sharding(leaf, args)
 
     def to_key(value: Any) -> Any:
         impl = getattr(value, "impl", None) or "threefry2x32"
-        key = jax.random.wrap_key_data(np.asarray(value.data), impl=impl)
-        return key if sharding is None else jax.device_put(key, sharding)
+        # Of the data: its sharding may have an axis more than that of the keys.
+        return jax.random.wrap_key_data(_put(np.asarray(value.data), sharding), impl=impl)
 
     return _wish_of_array(leaf, to_key)
 
@@ -387,12 +387,7 @@ def _wish_of_array(leaf: Leaf, finish: Callable[[Any], Any]) -> Wish:
 
 def _wish_jax(leaf: Leaf, args: Any, cast: np.dtype[Any] | None, path: KeyPath) -> Wish:
     dtype, shape = leaf.dtype, leaf.shape
-    sharding = _leaf_args.sharding_of(args)
-    if sharding is None:
-        saved = metadata.sharding_from_json(leaf.sharding)
-        sharding = (
-            jax.sharding.SingleDeviceSharding(jax.local_devices()[0]) if saved is None else saved.to_jax_sharding()
-        )
+    sharding = _sharding(leaf, args)
     wanted_shape = _wanted_shape(args)
     resized = wanted_shape is not None and wanted_shape != shape
     _refuse_shape(leaf, args, path)
@@ -401,6 +396,15 @@ def _wish_jax(leaf: Leaf, args: Any, cast: np.dtype[Any] | None, path: KeyPath) 
     if leaf.kind == "scalar":
         return Wish(_number_like(dtype), lambda value: _put(np.asarray(value).astype(to), sharding), resized)
     return Wish(_described(final_shape, to, sharding), None, resized, None if to == dtype else to)
+
+
+def _sharding(leaf: Leaf, args: Any) -> Any:
+    """The sharding that is asked for; else the saved one; else one device."""
+    sharding = _leaf_args.sharding_of(args)
+    if sharding is not None:
+        return sharding
+    saved = metadata.sharding_from_json(leaf.sharding)
+    return jax.sharding.SingleDeviceSharding(jax.local_devices()[0]) if saved is None else saved.to_jax_sharding()
 
 
 @lru_cache(maxsize=1024)

@@ -124,6 +124,8 @@ def begin(
         if metrics is not None:
             save.metrics(metrics)
         for name, value in checkpointables.items():
+            if are_states and value is None:
+                raise ValueError("checkpointable must not be None for saving: found no pytree")
             if are_states:
                 # Not before: other processes of a job are told of what is wrong here.
                 _pytrees.check_leaves(value)

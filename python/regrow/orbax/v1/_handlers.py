@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import json
@@ -14,9 +15,10 @@ from .._errors import as_orbax, not_covered
 from .._jax import jax
 from .._paths import as_path
 from ..multihost import is_primary_host
-from . import _pytrees, _registration
+from . import _find, _pytrees, _registration
 from ._context import Context, current
 from ._handler_types import CheckpointableHandler, StatefulCheckpointable
+from ._layout import CHECKPOINT_METADATA_FILENAME
 
 _PRIVATE = "orbax.checkpoint.experimental.v1._src.handlers"
 _V0 = ("orbax.checkpoint._src.handlers", "orbax.checkpoint.v0._src.handlers")
@@ -70,9 +72,15 @@ class PyTreeHandler(CheckpointableHandler[Any, Any]):
         """Writes all of it before it returns: what has the engine's saver in the background calls that itself."""
         _pytrees.check_leaves(checkpointable)
         tree, options = _pytrees.save_plan(checkpointable, self._context)
+        if "orbax" in options:
+            options["orbax"] = dataclasses.replace(options["orbax"], v1=False)
         path = await directory.await_creation()
         with as_orbax():
             save_pytree(str(path), tree, progress=False, overwrite=True, **options)
+        if is_primary_host():
+            # The folder is a part of a checkpoint, which has these files itself.
+            for name in (CHECKPOINT_METADATA_FILENAME, "commit_success.txt"):
+                (as_path(path) / name).unlink(missing_ok=True)
         return _nothing()
 
     async def load(self, directory: Any, abstract_checkpointable: Any = None) -> Awaitable[Any]:
@@ -84,7 +92,13 @@ class PyTreeHandler(CheckpointableHandler[Any, Any]):
         return read()
 
     async def metadata(self, directory: Any) -> Any:
-        """A tree of what is known of the leaves."""
+        """A tree of what is known of the leaves.
+
+        Raises:
+            InvalidLayoutError: (a `FileNotFoundError`) for a folder without ``_METADATA``.
+        """
+        if not _find.is_pytree(as_path(directory)):
+            raise _find.no_pytree(as_path(directory), "it has no _METADATA")
         return _pytrees.metadata(directory)[0]
 
     def is_handleable(self, checkpointable: Any) -> bool:

@@ -31,8 +31,6 @@ def check_leaves(tree: Any) -> None:
     Raises:
         ValueError: for leaves of another type, and trees without any.
     """
-    if tree is None:
-        raise ValueError("checkpointable must not be None for saving: found no pytree")
     if is_empty_node(tree):
         raise ValueError("Found empty item.")
     if all(map(is_leaf, jax.tree_util.tree_leaves(tree))):

@@ -284,6 +284,10 @@ fn write_tree_metadata<'a>(
     switches: Switches<'_>,
     sink: &mut dyn DocumentSink,
 ) -> Result<()> {
+    let entry = &|leaf| {
+        let own = entry(leaf);
+        LeafEntry { write_shape: own.write_shape.filter(|_| switches.write_array_metadatas), ..own }
+    };
     let mut text = TreeMetadata::OPENING.to_vec();
     let (mut path, mut other_path) = (PathText::default(), PathText::default());
     let mut key_text = String::new();
