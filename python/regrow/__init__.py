@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from ._async import AsyncSave, AsyncSaver, Blocked, save_async
     from ._cache import Cache, CacheReport
     from ._checkpoint import Checkpoint, Finding, Item, Leaf, VerifyReport
-    from ._convert import ConvertPlan, ConvertReport, LeafForm, Loss, PlannedLeaf, convert
+    from ._convert import ConvertPlan, ConvertReport, LeafForm, PlannedLeaf, convert
     from ._coordination import Coordinator, Folder, coordinator
     from ._copy import CopyReport, copy
     from ._diff import ContainerDiff, DiffFinding, DiffReport, Distance, LeafDiff, diff
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from ._progress import Progress as Progress
     from ._remove import RemoveReport, remove
     from ._repair import HealedFile, ParityReport, RecoveredFile, RepairReport, add_parity, repair
-    from ._report import LoadReport, SaveReport, StageReport
+    from ._report import LoadReport, Loss, SaveReport, StageReport
     from ._salvage import SalvageReport
     from ._save import save
     from ._seal import SealReport, seal
@@ -201,7 +201,7 @@ _HOMES = {
     "_async": ("AsyncSave", "AsyncSaver", "Blocked", "save_async"),
     "_cache": ("Cache", "CacheReport"),
     "_checkpoint": ("Checkpoint", "Finding", "Item", "Leaf", "VerifyReport"),
-    "_convert": ("ConvertPlan", "ConvertReport", "LeafForm", "Loss", "PlannedLeaf", "convert"),
+    "_convert": ("ConvertPlan", "ConvertReport", "LeafForm", "PlannedLeaf", "convert"),
     "_coordination": ("Coordinator", "Folder", "coordinator"),
     "_item_kinds": ("Files", "Json"),
     "_items": ("load_items", "save_items", "save_items_async"),
@@ -224,7 +224,7 @@ _HOMES = {
     "_progress": ("Progress",),
     "_remove": ("RemoveReport", "remove"),
     "_repair": ("HealedFile", "ParityReport", "RecoveredFile", "RepairReport", "add_parity", "repair"),
-    "_report": ("LoadReport", "SaveReport", "StageReport"),
+    "_report": ("LoadReport", "Loss", "SaveReport", "StageReport"),
     "_salvage": ("SalvageReport",),
     "_save": ("save",),
     "_seal": ("SealReport", "seal"),

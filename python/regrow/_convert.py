@@ -12,20 +12,9 @@ from ._errors import InvalidArgumentError
 from ._keywords import CONVERT, ConvertOptions
 from ._location import StrPath, places, portables
 from ._progress import Watch
-from ._report import SaveReport
+from ._report import Loss, SaveReport
 
 T = TypeVar("T")
-
-
-class Loss(NamedTuple):
-    """Something that the target layout cannot give back as it was."""
-
-    kind: str
-    """How bad it is: ``"note"``, ``"structure"``, ``"kind"`` or ``"value"``."""
-    key_path: str
-    """The leaf or container."""
-    what: str
-    """What becomes of it."""
 
 
 class LeafForm(NamedTuple):

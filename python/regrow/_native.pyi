@@ -28,7 +28,7 @@ _Listed = tuple[str, str, str | None, str, list[int], tuple[int | None, int | No
 _Maps = tuple[list[MapBuffer], list[tuple[int, int, int] | None]]
 _Casts = tuple[list[tuple[str, str]], str]
 _Watch = tuple[bool, Callable[[int, int], object] | None]
-_Saved = tuple[str, int, int, int, float, list[tuple[str, float, int, float]], str, int, list[str]]
+_Saved = tuple[str, int, int, int, float, list[tuple[str, float, int, float]], str, int, list[str], list[tuple[str, str, str]]]
 
 def command(arguments: list[str], packages: Callable[[], list[tuple[str, str | None, str]]]) -> int:
     """Runs the command `regrow`, and gives the number to end the process with; the first argument is its name.
@@ -188,7 +188,8 @@ def template_leaves(
     """What the leaves of a template want; of those that are no plain arrays also what `wanted` says, by number."""
 
 def save(path: _Place, structure: Structure, leaves: _LeavesIn, options: tuple[Any, ...], watch: _Watch) -> _Saved:
-    """Saves a tree; gives path, stored bytes, number of leaves, bytes of data, seconds, stages, I/O path, reused bytes.
+    """Saves a tree; gives path, stored bytes, number of leaves, bytes of data, seconds, stages, I/O path, reused bytes,
+    notes, losses.
 
     `watch`: whether this thread gets signals, and what to call with the bytes done and the bytes in all. Where it does,
     they are handled meanwhile; what they or the callback raise is raised when the work has stopped.

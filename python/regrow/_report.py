@@ -14,6 +14,17 @@ BESIDE = {"write": "  beside the others", "read": "  a part of copy"}
 READ_TO_COMPARE = "  a part of compare and copy"
 
 
+class Loss(NamedTuple):
+    """Something that the target layout cannot give back as it was."""
+
+    kind: str
+    """How bad it is: ``"note"``, ``"structure"``, ``"kind"`` or ``"value"``."""
+    key_path: str
+    """The leaf or container."""
+    what: str
+    """What becomes of it."""
+
+
 class StageReport(NamedTuple):
     """What one stage of a save or a load took."""
 
@@ -52,6 +63,9 @@ class SaveReport(NamedTuple):
     of their own."""
     notes: Sequence[str] = ()
     """What was found beside the work: damage in the base."""
+    losses: Sequence[Loss] = ()
+    """What the tool of the layout does not read back as it was saved, the worst first: a tuple that becomes a list; with
+    `lossy` also leaves."""
 
     @property
     def gb_per_s(self) -> float:
@@ -69,6 +83,8 @@ class SaveReport(NamedTuple):
             text += f"; {format_bytes(self.reused_bytes)} reused"
         for note in self.notes:
             text += f"\n  {printable(note)}"
+        for loss in self.losses:
+            text += f"\n  {loss.kind}: {printable(loss.key_path)}: {printable(loss.what)}"
         compares = any(stage.stage == "compare" for stage in self.stages)
         for stage in self.stages:
             text += f"\n  {stage.stage:13} {stage.seconds:8.3f} s"
@@ -84,9 +100,9 @@ class SaveReport(NamedTuple):
     @classmethod
     def from_native(cls, report: tuple[Any, ...]) -> SaveReport:
         """From the native half's columns."""
-        path, stored_bytes, leaf_count, data_bytes, seconds, stages, io_path, reused_bytes, notes = report
-        stages = tuple(StageReport(*stage) for stage in stages)
-        return cls(path, stored_bytes, leaf_count, data_bytes, seconds, stages, io_path, reused_bytes, notes)
+        path, stored_bytes, leaf_count, data_bytes, seconds, stages, io_path, reused_bytes, notes, losses = report
+        stages, told = tuple(StageReport(*stage) for stage in stages), tuple(Loss(*loss) for loss in losses)
+        return cls(path, stored_bytes, leaf_count, data_bytes, seconds, stages, io_path, reused_bytes, notes, told)
 
 
 class LoadReport(NamedTuple):

@@ -261,7 +261,12 @@ def model_save(
         flatten([item.array for item in stored]).structure,
         _columns(stored),
         _options.save_options(
-            layout="pytree_data", overwrite="any file" if overwrite else False, durable=durable, options=options
+            layout="pytree_data",
+            overwrite="any file" if overwrite else False,
+            durable=durable,
+            # The original says nothing of what it changes.
+            lossy=True,
+            options=options,
         ),
         unwatched(),
     )

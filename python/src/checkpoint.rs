@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use regrow::array::{Array, Region, Shape};
 use regrow::engine::Selected;
+use regrow::formats::Loss;
 use regrow::formats::orbax::json_text;
 use regrow::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, PathPattern};
 use regrow::{Error, OpenOptions, PublicKey, RegionOptions, SaveReport, VerifyOptions, VerifyReport};
@@ -28,8 +29,18 @@ use crate::watch::{WatchIn, watched};
 
 /// Path, stored bytes, number of leaves, bytes of data, seconds, stages (name, seconds, bytes, GB/s), I/O path, reused
 /// bytes.
-pub type SaveOut =
-    (OsString, u64, usize, u64, f64, Vec<(&'static str, f64, u64, f64)>, String, u64, Vec<String>);
+pub type SaveOut = (
+    OsString,
+    u64,
+    usize,
+    u64,
+    f64,
+    Vec<(&'static str, f64, u64, f64)>,
+    String,
+    u64,
+    Vec<String>,
+    Vec<LossOut>,
+);
 
 /// Saves a tree; gives the report.
 #[pyfunction]
@@ -59,6 +70,14 @@ pub fn save(
     Ok(save_report(report?))
 }
 
+/// Kind, key path, what becomes of it.
+pub type LossOut = (&'static str, String, String);
+
+/// Something that the layout cannot give back as it was.
+pub fn loss_out(loss: &Loss) -> LossOut {
+    (loss.kind.name(), loss.path.to_string(), loss.what.clone())
+}
+
 /// The report in columns.
 pub fn save_report(report: SaveReport) -> SaveOut {
     let gb_per_s =
@@ -74,6 +93,7 @@ pub fn save_report(report: SaveReport) -> SaveOut {
         report.io_path.to_string(),
         report.reused_bytes,
         report.notes,
+        report.losses.iter().map(loss_out).collect(),
     )
 }
 

@@ -4,12 +4,11 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use regrow::engine::{self, ConvertOptions, ConvertRules, ConvertShare, ConvertedShare, PlannedLeaf, Rename};
-use regrow::formats::Loss;
 use regrow::location::ToLocation;
 use regrow::tree::{LeafInfo, PathPattern};
 use regrow::{Error, Monitor, OpenOptions, Result};
 
-use crate::checkpoint::{FindingOut, SaveOut, finding_out, save_report};
+use crate::checkpoint::{FindingOut, LossOut, SaveOut, finding_out, loss_out, save_report};
 use crate::error::{OrRaise, released};
 use crate::location::LocationIn;
 use crate::options::{SaveIn, save_options};
@@ -29,9 +28,6 @@ pub type ConvertIn = (
     bool,
     bool,
 );
-
-/// Kind, key path, what becomes of it.
-type LossOut = (&'static str, String, String);
 
 /// Kind, dtype, shape.
 type InfoOut = (&'static str, &'static str, Vec<u64>);
@@ -94,7 +90,10 @@ pub fn plan_convert(
     })?;
     let plan_out = |(step, plan): (Option<u64>, engine::ConvertPlan)| {
         let damage = plan.damage.iter().map(finding_out).collect();
-        (step, (plan.leaves.iter().map(planned).collect(), plan.losses.iter().map(loss).collect(), damage))
+        (
+            step,
+            (plan.leaves.iter().map(planned).collect(), plan.losses.iter().map(loss_out).collect(), damage),
+        )
     };
     Ok(plans.into_iter().map(plan_out).collect())
 }
@@ -121,7 +120,7 @@ pub fn convert(
         }
     })?;
     let report_out = |(step, report): (Option<u64>, engine::ConvertReport)| {
-        let losses = report.losses.iter().map(loss).collect();
+        let losses = report.losses.iter().map(loss_out).collect();
         let damage = report.damage.iter().map(finding_out).collect();
         (step, (save_report(report.save), losses, damage))
     };
@@ -182,7 +181,7 @@ impl SharedConvert {
         };
         let shares: Vec<ConvertedShare> = shares.into_iter().map(share).collect();
         let report = cancellable(py, gets_signals, &self.monitor, || begun.finish(&shares))?;
-        let losses = report.losses.iter().map(loss).collect();
+        let losses = report.losses.iter().map(loss_out).collect();
         Ok((save_report(report.save), losses))
     }
 
@@ -249,8 +248,4 @@ fn planned(leaf: &PlannedLeaf) -> PlannedOut {
 
 fn info(info: &LeafInfo) -> InfoOut {
     (info.kind.name(), info.dtype.name(), info.shape.dims().to_vec())
-}
-
-fn loss(loss: &Loss) -> LossOut {
-    (loss.kind.name(), loss.path.to_string(), loss.what.clone())
 }

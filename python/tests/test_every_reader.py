@@ -1,6 +1,8 @@
-"""What regrow converts for another tool, opened with that tool: each leaf is the same, or among the losses.
+"""What regrow writes for another tool, opened with that tool: each leaf is the same, or among the losses.
 
     every kind of leaf  --regrow.save-->  source  --regrow.convert-->  each layout  --its own library-->  compare bits
+    every kind of leaf  --regrow.save-->  each layout  --its own library-->  compare bits
+    each layout  --its own library-->  leaves; the same  --regrow.convert-->  another  --its own library-->  compare
 
 A leaf is `Same` with the same bits, dtype and shape, and `Near` with the same bits in another type: a number in an
 array without axes, bytes as an array of uint8, a PRNG key as its data. What is `Near` needs a loss, and be it a note.
@@ -9,6 +11,7 @@ What is `Other`, or not there, needs a loss that is refused without `lossy`.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Callable
 from pathlib import Path
@@ -93,6 +96,9 @@ def compared(found: Any, wanted: Any) -> Like:
         return Like.NEAR if is_text and found.item() == wanted else Like.OTHER
     if isinstance(found, (str, bytes)) or found is None or found is ...:
         return Like.OTHER
+    if jnp.issubdtype(getattr(found, "dtype", None), jax.dtypes.prng_key) and isinstance(wanted, np.ndarray):
+        # The source's tool knows a key as its data alone.
+        return Like.NEAR if np.asarray(jax.random.key_data(found)).tobytes() == wanted.tobytes() else Like.OTHER
     is_key = jnp.issubdtype(getattr(wanted, "dtype", None), jax.dtypes.prng_key)
     if is_key and jnp.issubdtype(getattr(found, "dtype", None), jax.dtypes.prng_key):
         is_same = found.dtype == wanted.dtype and bool((found == wanted).all())
@@ -217,12 +223,78 @@ def unlike(target: Target, source: Path, folder: Path, tree: Tree, **options: An
         with pytest.raises(regrow.UnsupportedError, match=r"help: say lossy"):
             regrow.convert(source, refused, layout=target.layout, **options)
         assert not refused.exists()
-    silent = []
+    return silent(found, tree, lost, noted)
+
+
+def silent(found: Tree, tree: Tree, lost: set[str], noted: set[str]) -> list[str]:
+    """Leaves that are not what they were, of which nothing says so."""
+    told = []
     for name, wanted in tree.items():
         like = compared(found.get(name), wanted)
         if not (like is Like.SAME or name in lost or (like is Like.NEAR and name in noted)):
-            silent.append(f"{name}: {like.value}: {found.get(name, 'missing')!r:.60}")
-    return silent
+            told.append(f"{name}: {like.value}: {found.get(name, 'missing')!r:.60}")
+    return told
+
+
+def taken(target: Target, folder: Path) -> Tree:
+    """The leaves that a save does not refuse whatever is allowed."""
+    tree = {}
+    for name, leaf in kinds().items():
+        if not target.is_without(leaf):
+            with contextlib.suppress(regrow.UnsupportedError, regrow.LeafTypeError):
+                save(target, folder / "each", {name: leaf}, overwrite=True, durable=False)
+                tree[name] = leaf
+    return tree
+
+
+def save(target: Target, folder: Path, tree: Tree, **options: Any) -> regrow.SaveReport:
+    options = {"lossy": True} | target.options | options
+    folder.mkdir(exist_ok=True)
+    return regrow.save(folder / target.name, tree, layout=target.layout, **options)
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_a_save_refuses_what_the_tool_of_its_layout_does_not_read_back(tmp_path: Path, target: Target) -> None:
+    tree = taken(target, tmp_path)
+    assert len(tree) > 40
+    report = save(target, tmp_path / "lossy", tree)
+    lost = {loss.key_path for loss in report.losses if loss.kind == "value"}
+    changed = {loss.key_path for loss in report.losses}
+    # The same bits in a leaf of another kind are no loss of a save.
+    assert silent(target.read(tmp_path / "lossy" / target.name, tree), tree, changed, set(tree)) == []
+    if lost:
+        with pytest.raises(regrow.UnsupportedError, match="lossy") as refused:
+            save(target, tmp_path / "refused", tree, lossy=False)
+        assert not (tmp_path / "refused" / target.name).exists()
+        unnamed = [name for name in lost if f"{name}: " not in str(refused.value)]
+        assert not unnamed or f"and {len(unnamed)} more" in str(refused.value)
+    kept = {name: leaf for name, leaf in tree.items() if name not in lost}
+    assert save(target, tmp_path / "kept", kept, lossy=False).leaf_count == len(kept)
+
+
+SOURCES = [
+    ("orbax", "flax"),
+    ("orbax", "safetensors, no structure"),
+    ("safetensors, no structure", "orbax, zarr v2"),
+    ("safetensors, no structure", "npz, no structure"),
+    ("flax", "orbax"),
+    ("flax", "equinox, no trailer"),
+    ("npz, no structure", "safetensors"),
+    ("npz, no structure", "flax"),
+    ("equinox", "npz"),
+    ("equinox", "pytree_data"),
+]
+
+
+@pytest.mark.parametrize(("source", "target"), SOURCES, ids=[f"{source} to {target}" for source, target in SOURCES])
+def test_files_of_every_layout_lose_nothing_to_another_tool(tmp_path: Path, source: str, target: str) -> None:
+    """What the tool of the source reads is what the tool of the target has to read."""
+    written, own = taken(TARGETS[source], tmp_path), TARGETS[source]
+    save(own, tmp_path / "source", written)
+    path = tmp_path / "source" / own.name
+    tree = {name: leaf for name, leaf in own.read(path, written).items() if leaf is not None}
+    assert len(tree) > 40
+    assert unlike(TARGETS[target], path, tmp_path, tree) == []
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)

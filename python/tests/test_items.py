@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -318,3 +320,28 @@ def test_all_processes_of_a_job_write_their_shards(tmp_path: Path) -> None:
     loaded = regrow.load_items(tmp_path / "run")
     assert_same(loaded["state"], {"w": whole})
     assert loaded["config"] == {"a": 1}
+
+
+@pytest.mark.parametrize("lost", ["iterator", "config", "state"])
+def test_a_newest_step_that_lost_an_item_is_passed_over(tmp_path: Path, lost: str) -> None:
+    """By a restore that takes the newest good step, whichever item is asked for."""
+    with regrow.Manager(tmp_path) as steps:
+        for step in (1, 2, 3):
+            steps.save(
+                step,
+                items={
+                    "state": {"w": np.full(4, step)},
+                    "config": regrow.Json({"step": step}),
+                    "iterator": regrow.Files({"position": str(step)}),
+                },
+            )
+    shutil.rmtree(tmp_path / "3" / lost)
+    for items in (["state"], ["config"], ["iterator"], ["state", "config", "iterator"]):
+        with regrow.Manager(tmp_path) as steps, warnings.catch_warnings():
+            warnings.simplefilter("ignore", regrow.IncompleteCheckpointWarning)
+            restored = steps.restore(items=items)
+            assert steps.restored == 2, (items, steps.restored)
+        if "state" in items:
+            assert restored["state"]["w"].tolist() == [2] * 4
+    with pytest.raises(regrow.RegrowError, match=lost), regrow.Manager(tmp_path) as steps:
+        steps.restore(3, items=["state", "config", "iterator"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import threading
@@ -296,7 +297,11 @@ ERRORS = """
         if here:
             raise RuntimeError("the progress of this rank raises")
 
-    job = regrow.Job(regrow.Folder(arguments["folder"], rank=rank, size=size), timeout=20)
+    # One rank of MPI or of JAX' service finds the others through TCP.
+    meets = arguments["service"] == "folder"
+    met = regrow.Folder(arguments["folder"], rank=rank, size=size) if meets else regrow.coordinator()
+    assert type(met).__name__.lower().startswith(arguments["service"]), met
+    job = regrow.Job(met, timeout=20)
     rows = np.arange(1 << 17, dtype=np.float32).reshape(1 << 10, 128)
     w = regrow.ShardedArray((size << 10, 128), [((rank << 10, 0), rows)], chunk_shape=(1 << 10, 128))
     good = {"w": w, "step": 1}
@@ -367,14 +372,24 @@ ERRORS = """
 """
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_an_error_at_any_stage_of_one_rank_is_posted_to_all(tmp_path, rank):
-    """Nobody waits for a process that has failed: all end within seconds, and the others say which rank and why."""
-    arguments = {"folder": str(tmp_path / "meet"), "at": str(tmp_path / "c"), "rank": rank, "only": ""}
-    ended = processes.run(2, ERRORS, tmp_path / "run", arguments=arguments)
+@pytest.mark.parametrize(
+    ("service", "size", "rank"), [("folder", 2, 0), ("folder", 3, 1), ("jax", 3, 2), ("mpi", 3, 0)]
+)
+def test_an_error_at_any_stage_of_one_rank_is_posted_to_all(tmp_path, service, size, rank):
+    """No process waits for one that has failed: all end within seconds, and the others say which rank and why."""
+    arguments = {"folder": str(tmp_path / "meet"), "at": str(tmp_path / "c"), "rank": rank}
+    # The cases of `save` stand for the others where processes start slowly.
+    arguments |= {"service": service, "only": "save" if service == "mpi" else ""}
+    if service == "mpi":
+        values = processes.run_mpi(size, ERRORS, tmp_path / "run", arguments=arguments)
+    else:
+        ended = processes.run(size, ERRORS, tmp_path / "run", arguments=arguments, jax=service == "jax")
+        values = [each.value for each in ended]
     wrong = []
-    for name, (own, text, _) in ended[rank].value.items():
-        kind, other, seconds = ended[1 - rank].value[name]
+    others = [other for other in range(size) if other != rank]
+    for name, other_rank in itertools.product(values[rank], others):
+        own, text, _ = values[rank][name]
+        kind, other, seconds = values[other_rank][name]
         first = text.splitlines()[0] if text else ""
         # What a progress raises is a request to stop, to the others.
         text_of_others = "stopped on request" if "progress" in name else first
@@ -382,7 +397,7 @@ def test_an_error_at_any_stage_of_one_rank_is_posted_to_all(tmp_path, rank):
         # What rank 0 has begun goes with it: another rank may see that first, while it writes.
         is_told |= name.endswith(("full", "progress")) and rank == 0 and ".orbax-checkpoint-tmp" in other
         if own == "done" or kind == "done" or seconds > 10 or not is_told:
-            wrong.append((name, own, first, kind, other, seconds))
+            wrong.append((name, other_rank, own, first, kind, other, seconds))
     assert not wrong, wrong
 
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::formats::Loss;
 use crate::monitor::{IoPath, Monitor, Stage, StageReport, gb_per_s};
 use crate::signature::PublicKey;
 use crate::text::{counted, format_bytes, printable};
@@ -94,6 +95,8 @@ pub struct SaveReport {
     pub reused_bytes: u64,
     /// What was found beside the work: damage in the base.
     pub notes: Vec<String>,
+    /// What the tool of the layout does not read back as it was saved, the worst first.
+    pub losses: Vec<Loss>,
 }
 
 impl SaveReport {
@@ -108,6 +111,7 @@ impl SaveReport {
             io_path: IoPath::default(),
             reused_bytes: 0,
             notes: Vec::new(),
+            losses: Vec::new(),
         }
     }
 

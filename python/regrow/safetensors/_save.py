@@ -89,5 +89,7 @@ def layout_options(metadata: Any, sep: str | None, align: int, max_shard_size: i
 
 
 def save_options(options: dict[str, Any], durable: bool) -> tuple[Any, ...]:
-    """Whatever file has the name is replaced, as safetensors itself does."""
-    return _options.save_options(layout="safetensors", overwrite="any file", durable=durable, options=options)
+    """Any file of the name is replaced, and dtypes that safetensors lacks are escaped: the drop-in reads them back."""
+    return _options.save_options(
+        layout="safetensors", overwrite="any file", durable=durable, lossy=True, options=options
+    )

@@ -1,18 +1,21 @@
 //! What a save is asked, and cannot do: known before anything is written, whether one process saves or several.
 
+use std::sync::Arc;
+
 use super::casts::check_casts;
+use super::in_memory::info_of;
 use super::patterns::check_patterns;
 use super::retry::Retries;
 use super::side_files::take_from_files;
 use super::{AboutCheckpoint, Compression, Layout, SaveOptions, replace};
-use crate::array::{Array, Dtype};
+use crate::array::{Array, Casting, Dtype};
 use crate::error::{Error, Result};
-use crate::formats::Format;
 use crate::formats::refusals::Refusals;
+use crate::formats::{Format, Loss, LossKind};
 use crate::location::Location;
 use crate::options::refuse_folder_named_like_a_file;
 use crate::storage::{Publication, PublishOptions, Target};
-use crate::tree::{Leaf, LeafKind, Tree};
+use crate::tree::{Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
 /// Errs where nothing may be saved at a location. Looks again if another save replaces what is there meanwhile.
 pub(super) fn check_place(at: &Location, options: &SaveOptions) -> Result<()> {
@@ -85,6 +88,61 @@ pub(super) fn check_rules(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()
     check_casts(tree, &options.cast, options.casting, |leaf| {
         (leaf.kind.clone(), leaf.as_array().map_or(Dtype::UInt8, Array::dtype))
     })
+}
+
+/// What the tool of the layout does not read back as it was saved, without notes. The default layout takes every leaf.
+///
+/// # Errors
+/// `Unsupported` with the leaves whose values would be lost, unless casts may lose values, too: one word allows both.
+pub(super) fn check_losses(
+    at: Option<&Location>,
+    tree: &Tree<Leaf>,
+    options: &SaveOptions,
+) -> Result<Vec<Loss>> {
+    // What is refused in any case comes first.
+    check_leaves(tree, options)?;
+    if matches!(options.layout, Layout::Regrow(_)) {
+        return Ok(Vec::new());
+    }
+    let format = options.layout.format();
+    let infos = tree.try_map(|path, leaf| {
+        let info = info_of(leaf, &path.join("."))?;
+        let dtype = options.cast_for(path, &info.kind, info.dtype).unwrap_or(info.dtype);
+        Ok(LeafInfo { dtype, ..info })
+    })?;
+    let text = |(at, leaf): (usize, &Leaf)| match &leaf.data {
+        LeafData::Text(text) => Some((at, Arc::clone(text))),
+        _ => None,
+    };
+    let texts: Vec<_> = tree.leaves().iter().enumerate().filter_map(text).collect();
+    let texts: Vec<(usize, &str)> = texts.iter().map(|(at, text)| (*at, &**text)).collect();
+    let mut losses = format.losses(&infos, &texts, options);
+    losses.retain(|loss| loss.kind != LossKind::Note);
+    losses.sort_by_key(|loss| std::cmp::Reverse(loss.kind));
+    let lost: Vec<&Loss> = losses.iter().filter(|loss| loss.kind == LossKind::Value).collect();
+    if options.casting != Casting::Checked || lost.is_empty() {
+        return Ok(losses);
+    }
+    if let Some(at) = at {
+        format.check(tree, at, options)?;
+    }
+    let what = format!("readers of the layout {} would not get everything as it is", format.name());
+    Err(losses_refused(what, &lost)
+        .help("leave these leaves out, choose the layout regrow, or say lossy to save what can be"))
+}
+
+/// The most losses that one error names.
+const NAMED_MAX: usize = 20;
+
+/// The error that names what would be lost.
+pub(super) fn losses_refused(mut what: String, losses: &[&Loss]) -> Error {
+    for loss in losses.iter().take(NAMED_MAX) {
+        what.push_str(&format!("\n  {loss}"));
+    }
+    if losses.len() > NAMED_MAX {
+        what.push_str(&format!("\n  and {} more", losses.len() - NAMED_MAX));
+    }
+    Error::unsupported(what)
 }
 
 /// Options that the layout has no use for are refused: whoever set them expects something of them.

@@ -31,13 +31,17 @@ impl Checkpoint {
     /// # Errors
     /// `InvalidArgument` for a text too long to count.
     pub fn of_tree(tree: Tree<Leaf>) -> Result<Self> {
-        let infos = tree.try_map(|path, leaf| info(leaf, &path.join(".")))?;
+        let infos = tree.try_map(|path, leaf| info_of(leaf, &path.join(".")))?;
         let description = Description { layout: "memory".to_owned(), ..Description::default() };
         Ok(Self::in_memory(Box::new(Held { description, infos, leaves: tree.into_leaves() })))
     }
 }
 
-fn info(leaf: &Leaf, name: &str) -> Result<LeafInfo> {
+/// What a leaf in memory is.
+///
+/// # Errors
+/// `InvalidArgument` for a text too long to count.
+pub(super) fn info_of(leaf: &Leaf, name: &str) -> Result<LeafInfo> {
     let (dtype, shape) = match &leaf.data {
         LeafData::Array(array) => (array.dtype(), array.shape().clone()),
         LeafData::Text(text) => (Dtype::UInt8, Shape::new([text.len() as u64])?),

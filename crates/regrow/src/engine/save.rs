@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Instant;
 
 use super::checks::{
-    check_leaves, check_name, check_options, check_place, check_rules, how_published, publish,
+    check_losses, check_name, check_options, check_place, check_rules, how_published, publish,
 };
 use super::side_files::SideFiles;
 use super::together::save_together;
@@ -83,6 +83,7 @@ fn save_tree(
     check_rules(tree, options)?;
     let data_bytes = data_len_bytes(tree, options);
     options.monitor.expect(data_bytes);
+    let losses = check_losses(Some(at), tree, options)?;
     let tree = as_written(tree, options)?;
     let kind = format.target(at, options);
     let publication = publish(at, &kind, options)?;
@@ -112,7 +113,11 @@ fn save_tree(
     side_files.before(&*publication)?;
     publication.commit()?;
     side_files.after(at)?;
-    Ok(SaveReport { reused_bytes, ..SaveReport::new(at.describe(), stored_bytes, tree.len(), data_bytes) })
+    Ok(SaveReport {
+        reused_bytes,
+        losses,
+        ..SaveReport::new(at.describe(), stored_bytes, tree.len(), data_bytes)
+    })
 }
 
 /// Bytes of array data, after the casts.
@@ -141,6 +146,7 @@ pub(super) fn check_save(at: &Location, tree: &Tree<Leaf>, options: &SaveOptions
     check_name(at, options)?;
     check_place(at, options)?;
     check_rules(tree, options)?;
+    check_losses(None, tree, options)?;
     let tree = as_written(tree, options)?;
     let kind = format.target(at, options);
     at.storage().check_publish(at, how_published(&kind, options))?;
@@ -150,7 +156,6 @@ pub(super) fn check_save(at: &Location, tree: &Tree<Leaf>, options: &SaveOptions
 
 /// The tree as [`Format::write`] takes it.
 pub(super) fn as_written<'a>(tree: &'a Tree<Leaf>, options: &SaveOptions) -> Result<Cow<'a, Tree<Leaf>>> {
-    check_leaves(tree, options)?;
     match options.layout {
         // These two cast on their way to the file, and keep what they know of the original.
         Layout::Regrow(_) | Layout::Orbax(_) => Ok(Cow::Borrowed(tree)),

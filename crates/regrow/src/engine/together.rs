@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::checks::{
-    check_leaves, check_name, check_options, check_place, check_rules, how_published, publish,
+    check_losses, check_name, check_options, check_place, check_rules, how_published, publish,
 };
 use super::side_files::SideFiles;
 use super::{SaveOptions, SaveReport};
@@ -197,7 +197,7 @@ fn check<'f>(
         check_place(at, options)?;
     }
     check_rules(tree, options)?;
-    check_leaves(tree, options)?;
+    check_losses(Some(at), tree, options)?;
     format.many_writers().ok_or_else(|| {
         Error::unsupported(format!("several processes cannot write the layout {} together", format.name()))
             .in_file(at)

@@ -150,7 +150,8 @@ pub struct SaveOptions {
     /// Casts: the first pattern that is for a leaf decides ([`Casting`]). One that is for no leaf is an error; but `**`
     /// is for whatever leaves there are.
     pub cast: Vec<(PathPattern, Dtype)>,
-    /// What the casts may do to values.
+    /// What the casts may do to values. Unless they are [checked](Casting::Checked), leaves are saved, too, that the tool of
+    /// the layout does not read back as they were; [`SaveReport::losses`](super::SaveReport::losses) names them.
     pub casting: Casting,
     /// Compression of array data; the layout's own default if `None`.
     pub compression: Option<Compression>,

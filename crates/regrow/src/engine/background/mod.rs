@@ -41,7 +41,7 @@ pub use self::handle::SaveHandle;
 use self::job::{Job, TreeWork, Work};
 pub use self::options::{AsyncOptions, BeforeCommit, Blocked, CopyLeaves, OnEnd, REFER_FROM_BYTES, WhenBusy};
 use self::snapshot::Pool;
-use super::checks::check_rules;
+use super::checks::{check_losses, check_rules};
 use super::{Layout, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::ToLocation;
@@ -197,6 +197,7 @@ impl AsyncSaver {
         options: &AsyncOptions,
     ) -> Result<(TreeWork, u64)> {
         check_rules(&tree, &save)?;
+        check_losses(None, &tree, &save)?;
         let (tree, copied_bytes) =
             snapshot::snapshot(tree, &self.shared.pool, |_, leaf| options.copy.chooses(leaf))?;
         let fingerprints = if options.check_source { Some(snapshot::fingerprints(&tree)?) } else { None };

@@ -15,10 +15,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::checks::losses_refused;
 use super::retry::Retries;
 use super::save::check_save;
 use super::{Checkpoint, Intact, Layout, OpenOptions, SaveOptions, SaveReport, save_with};
-use crate::array::{Array, Losses, Shape, transposed};
+use crate::array::{Array, Casting, Losses, Shape, transposed};
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::{Loss, LossKind, ReaderExt};
 use crate::location::{Location, ToLocation};
@@ -303,9 +304,14 @@ impl ConvertPlan {
         Ok(self.save_options(options))
     }
 
-    /// Casts have been made part of the leaves.
+    /// Casts have been made part of the leaves, and losses have been judged.
     fn save_options(&self, options: &ConvertOptions) -> SaveOptions {
-        SaveOptions { cast: Vec::new(), custom_metadata: self.metadata.clone(), ..options.save.clone() }
+        SaveOptions {
+            cast: Vec::new(),
+            casting: Casting::Lossy,
+            custom_metadata: self.metadata.clone(),
+            ..options.save.clone()
+        }
     }
 }
 
@@ -349,21 +355,12 @@ pub(super) fn refuse_target_inside(source: &Location, target: &Location) -> Resu
     }
 }
 
-/// The most losses that one error names.
-const NAMED_MAX: usize = 20;
-
 fn refused(losses: &[Loss], options: &ConvertOptions) -> Error {
     let refused: Vec<&Loss> = losses.iter().filter(|loss| loss.kind != LossKind::Note).collect();
-    let mut what = format!("the layout {} cannot hold everything as it is", options.save.layout.name());
-    for loss in refused.iter().take(NAMED_MAX) {
-        what.push_str(&format!("\n  {loss}"));
-    }
-    if refused.len() > NAMED_MAX {
-        what.push_str(&format!("\n  and {} more", refused.len() - NAMED_MAX));
-    }
+    let what = format!("the layout {} cannot hold everything as it is", options.save.layout.name());
     let other = match options.save.layout {
         Layout::Regrow(_) => "",
         _ => "; or choose the layout regrow",
     };
-    Error::unsupported(what).help(format!("say lossy (--lossy) to convert what can be{other}"))
+    losses_refused(what, &refused).help(format!("say lossy (--lossy) to convert what can be{other}"))
 }

@@ -40,6 +40,7 @@ impl ItemsSave {
         let mut state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let reused_bytes = publication.reused_bytes();
         let (leaf_count, data_bytes) = (state.leaf_count, state.data_bytes);
+        let losses = std::mem::take(&mut state.losses);
         let mut side_files = state.side_files.take();
         let is_first = session.as_ref().is_none_or(|session| session.rank() == 0);
         let mut rest = |publication: &dyn Publication| {
@@ -74,7 +75,7 @@ impl ItemsSave {
             session.finish();
         }
         let report = SaveReport::new(at.describe(), stored_bytes, leaf_count, data_bytes);
-        Ok(SaveReport { reused_bytes, ..report })
+        Ok(SaveReport { reused_bytes, losses, ..report })
     }
 
     /// Takes what others have written into the folders that were lent.

@@ -49,6 +49,7 @@ use super::together::publish_together;
 use super::{SaveOptions, SaveReport};
 use crate::coordination::{Job, Session};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::Loss;
 use crate::formats::items_record::ItemKind;
 use crate::formats::orbax::checkpoint_metadata::OF_THE_WHOLE;
 use crate::formats::orbax::marker_files::COMMIT_SUCCESS_FILE;
@@ -141,6 +142,8 @@ struct State {
     marked: Vec<String>,
     custom_metadata: Map<String, Value>,
     metrics: Map<String, Value>,
+    /// What readers of the trees' layouts do not get.
+    losses: Vec<Loss>,
     tree_count: usize,
     leaf_count: usize,
     data_bytes: u64,

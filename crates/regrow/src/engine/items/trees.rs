@@ -1,20 +1,20 @@
 //! An item that is a pytree: any layout writes it, into a folder of the one publication.
 
 use super::{ItemsSave, Rest, WHOLE};
-use crate::engine::checks::{check_options, check_rules};
+use crate::engine::checks::{check_losses, check_options, check_rules};
 use crate::engine::save::{as_written, data_len_bytes};
 use crate::engine::side_files::SideFiles;
 use crate::engine::together::write_together;
 use crate::engine::{AboutCheckpoint, Layout, OrbaxOptions, SaveOptions};
 use crate::error::{Error, Result};
-use crate::formats::item_files;
 use crate::formats::orbax::checkpoint_metadata::{OF_THE_WHOLE, PYTREE_HANDLER, V1_PYTREE_HANDLER};
 use crate::formats::orbax::marker_files::COMMIT_SUCCESS_FILE;
 use crate::formats::regrow::manifest;
+use crate::formats::{Loss, item_files};
 use crate::location::Location;
 use crate::storage::Target;
 use crate::storage::within::Within;
-use crate::tree::{Leaf, Tree};
+use crate::tree::{Key, KeyPath, Leaf, Tree};
 
 impl ItemsSave {
     /// Writes the item, and notes what it is.
@@ -71,6 +71,13 @@ impl ItemsSave {
             None => {
                 check_options(format, &own)?;
                 check_rules(tree, &own)?;
+                let losses = check_losses(None, tree, &own)?;
+                let below = |loss: Loss| {
+                    let item = KeyPath::root().child(Key::dict(name));
+                    let path = loss.path.keys().iter().fold(item, |path, key| path.child(key.clone()));
+                    Loss { path, ..loss }
+                };
+                self.state().losses.extend(losses.into_iter().map(below));
                 let data_bytes = data_len_bytes(tree, &own);
                 own.monitor.expect(data_bytes);
                 let tree = as_written(tree, &own)?;
