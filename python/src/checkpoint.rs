@@ -145,7 +145,8 @@ pub fn verify(py: Python<'_>, path: LocationIn, opening: OpeningIn, watch: Watch
     Ok(verify_out(report))
 }
 
-/// The same of each committed step of a folder: its number, and what was found or why it cannot be opened.
+/// The same of each committed step of a folder: its number, and what was found or why it cannot be
+/// opened.
 #[pyfunction]
 pub fn verify_steps(
     py: Python<'_>,
@@ -350,7 +351,8 @@ impl Checkpoint {
         released(py, || Ok(self.0.keys()))
     }
 
-    /// The printed key paths of leaves without data that one of the patterns matches; of all, without patterns.
+    /// The printed key paths of leaves without data that one of the patterns matches; of all,
+    /// without patterns.
     fn placeholders(&self, only: Vec<String>) -> PyResult<Vec<String>> {
         let only =
             only.iter().map(|text| PathPattern::new(text)).collect::<Result<Vec<_>, _>>().or_raise()?;

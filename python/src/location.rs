@@ -109,7 +109,8 @@ pub fn local_path(path: LocationIn) -> PyResult<OsString> {
     location.local_path().map(|path| path.as_os_str().to_owned()).or_raise()
 }
 
-/// The layout that a save to a path has where the caller names none: that of its suffix, or the default layout.
+/// The layout that a save to a path has where the caller names none: that of its suffix, or the
+/// default layout.
 #[pyfunction]
 pub fn layout_for(path: LocationIn) -> PyResult<&'static str> {
     let layout = path.to_location().and_then(|at| Layout::for_target(&at)).or_raise()?;

@@ -121,7 +121,8 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
     })
 }
 
-/// What `make` makes for a save of `path`. Its error is told to the other processes of the job, which come to that save.
+/// What `make` makes for a save of `path`. Its error is told to the other processes of the job,
+/// which come to that save.
 pub fn or_posted<T>(
     py: Python<'_>,
     path: &LocationIn,

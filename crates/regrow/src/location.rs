@@ -431,7 +431,8 @@ impl StepFolder {
     }
 }
 
-/// A path with the home folder in the place of a `~` that begins it. `~name` stays: it may well be a name.
+/// A path with the home folder in the place of a `~` that begins it. `~name` stays: it may well be
+/// a name.
 ///
 /// # Errors
 /// `InvalidArgument` if the system knows no home folder.

@@ -31,8 +31,9 @@ pub struct Convert {
     /// The checkpoint to make.
     #[arg(value_name = "DST")]
     target: PathBuf,
-    /// The layout to write: regrow, orbax, flax, equinox, pytree_data, trak, safetensors or npy. Without it the suffix of
-    /// DST chooses (.safetensors, .npz, .npy, .msgpack, .eqx), or it is regrow.
+    /// The layout to write: regrow, orbax, flax, equinox, pytree_data, trak, safetensors or npy.
+    /// Without it the suffix of DST chooses (.safetensors, .npz, .npy, .msgpack, .eqx), or it is
+    /// regrow.
     #[arg(short, long, value_name = "LAYOUT")]
     layout: Option<String>,
     /// A TOML file of rules: layout, options, only, lossy, rename, cast, transpose, reshape. What the command line says
@@ -49,8 +50,9 @@ pub struct Convert {
     /// ($1 is what the first group has matched). The first rule that matches decides.
     #[arg(long, value_name = "REGEX=PATH")]
     rename: Vec<String>,
-    /// Cast to a dtype: `bfloat16`, or `params/**=bfloat16`. A floating dtype is for floating leaves, an integer for integers;
-    /// a leaf's whole key path casts it to any dtype: `step=float32`.
+    /// Cast to a dtype: `bfloat16`, or `params/**=bfloat16`. A floating dtype is for floating
+    /// leaves, an integer for integers; a leaf's whole key path casts it to any dtype:
+    /// `step=float32`.
     #[arg(long, value_name = "[GLOB=]DTYPE")]
     cast: Vec<String>,
     /// Put axes into another order: `**/kernel=1,0`.
@@ -59,7 +61,8 @@ pub struct Convert {
     /// Give another shape, after the transpose; one -1 is inferred: `**/qkv=3,-1,64`.
     #[arg(long, value_name = "GLOB=SHAPE")]
     reshape: Vec<String>,
-    /// Convert also what the target cannot hold as it is, and values that a cast changes beyond rounding; list both.
+    /// Convert also what the target cannot hold as it is, and values that a cast changes beyond
+    /// rounding; list both.
     #[arg(long)]
     lossy: bool,
     /// Convert what is intact in a damaged checkpoint. All of it is verified first; each lost leaf is listed on stderr, with

@@ -19,9 +19,10 @@ use crate::out;
 /// a database, an index. What saves that never ended have left is finished or removed. Each file is written anew beside
 /// the damaged one, and put in its place in one step.
 ///
-/// Exit code 0: the checkpoint is whole: a seal, a signature, parity, the checksums of the layout regrow, or a copy that is the
-/// same say so of every file. 1: something is damaged still; it is listed leaf by leaf. 4: nothing wrong is found, and nothing
-/// says that every file is what was written.
+/// Exit code 0: the checkpoint is whole: a seal, a signature, parity, the checksums of the layout
+/// regrow, or a copy that is the same say so of every file. 1: something is damaged still; it is
+/// listed leaf by leaf. 4: nothing wrong is found, and nothing says that every file is what was
+/// written.
 #[derive(Debug, clap::Args)]
 pub struct Repair {
     /// The checkpoint.

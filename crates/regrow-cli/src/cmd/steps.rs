@@ -17,9 +17,9 @@ use crate::out::{self, Align, Table, Tint};
 
 /// List the steps in a folder: when each was saved, what it takes, its metrics, and whether it is whole.
 ///
-/// The list is what the storage has committed. Saves that are under way or never ended are in it as `unfinished`; a step
-/// that a reader has at the moment is `in use`. Where a run has gone back to an older step, the newer ones of before are
-/// `abandoned`.
+/// The list is what the storage has committed. Saves that are under way or never ended are in it as
+/// `unfinished`; a step that a reader has at the moment is `in use`. Where a run has gone back to
+/// an older step, the newer ones of before are `abandoned`.
 #[derive(Debug, clap::Args)]
 pub struct Steps {
     /// The folder of steps.

@@ -17,7 +17,8 @@ const BAND_LEN_BYTES: u64 = 16 << 20;
 const CAST_PIECE_LEN_BYTES: usize = 1 << 20;
 
 impl Array {
-    /// This array in another dtype; each element is cast when it is read, as by [`cast_checked`](super::cast_checked).
+    /// This array in another dtype; each element is cast when it is read, as by
+    /// [`cast_checked`](super::cast_checked).
     ///
     /// # Errors
     /// `InvalidArgument` if no memory could count its bytes.

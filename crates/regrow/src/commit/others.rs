@@ -1,4 +1,5 @@
-//! Files of a user in a checkpoint's folder that an overwrite keeps: the new folder gets links to them.
+//! Files of a user in a checkpoint's folder that an overwrite keeps: the new folder gets links to
+//! them.
 //!
 //! Until the commit the files are in the old folder, too, so a kill loses none.
 
@@ -20,8 +21,8 @@ const DEPTH_MAX: usize = 32;
 /// Links the user's files in the folder `target` into the folder `staged`, which replaces it.
 ///
 /// # Errors
-/// `AlreadyExists` for a name that the new checkpoint has itself; `InvalidArgument` for what is no file and no folder; what
-/// the system says.
+/// `AlreadyExists` for a name that the new checkpoint has itself; `InvalidArgument` for what is no
+/// file and no folder; what the system says.
 pub(crate) fn keep_others(target: &Path, staged: &Path, durable: bool) -> Result<()> {
     let names = match holds_checkpoint(target) {
         true => belongs::all_strangers_in(&Location::local(target)),

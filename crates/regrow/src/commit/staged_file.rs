@@ -131,7 +131,8 @@ impl StagedFile {
     }
 }
 
-/// The target as an absolute path, if its name is one to save under; with `follow` what it leads to.
+/// The target as an absolute path, if its name is one to save under; with `follow` what it leads
+/// to.
 fn place(target: &Path, follow: bool) -> Result<PathBuf> {
     let absolute = resolve(target, follow)?;
     check_name(target)?;

@@ -90,10 +90,12 @@ pub(super) fn check_rules(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()
     })
 }
 
-/// What the tool of the layout does not read back as it was saved, without notes. The default layout takes every leaf.
+/// What the tool of the layout does not read back as it was saved, without notes. The default
+/// layout takes every leaf.
 ///
 /// # Errors
-/// `Unsupported` with the leaves whose values would be lost, unless casts may lose values, too: one word allows both.
+/// `Unsupported` with the leaves whose values would be lost, unless casts may lose values, too: one
+/// word allows both.
 pub(super) fn check_losses(
     at: Option<&Location>,
     tree: &Tree<Leaf>,

@@ -121,7 +121,8 @@ fn open_any(at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
     }
 }
 
-/// Opens what a layout has recognised. A file that cannot be read as its name says may be of another layout.
+/// Opens what a layout has recognised. A file that cannot be read as its name says may be of
+/// another layout.
 fn open_recognised(format: &dyn Format, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
     let error = match open_as_layout(format, at, options) {
         Err(error) if error.kind().is_of_content() || error.kind() == ErrorKind::Unsupported => error,

@@ -69,7 +69,8 @@ pub(super) fn for_each_batch<J: Job>(
     pool::for_each_parallel(threads, batches, budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES), cost, work)
 }
 
-/// A leaf as what of it is read: of a long one whose elements repeat along some axes, these axes are 1 long.
+/// A leaf as what of it is read: of a long one whose elements repeat along some axes, these axes
+/// are 1 long.
 pub(super) fn once<'i>(checkpoint: &Checkpoint, leaf: usize, info: &'i LeafInfo) -> Cow<'i, LeafInfo> {
     match checkpoint.reader().sparse(leaf) {
         Ok(Some(Sparse::Repeats(shape, _))) if info.len_bytes() > PIECE_LEN_BYTES => {
@@ -79,7 +80,8 @@ pub(super) fn once<'i>(checkpoint: &Checkpoint, leaf: usize, info: &'i LeafInfo)
     }
 }
 
-/// Errs for a leaf that would be read for much longer than what is there of it. `info` is as [`once`] has it.
+/// Errs for a leaf that would be read for much longer than what is there of it. `info` is as
+/// [`once`] has it.
 ///
 /// # Errors
 /// `Limit` with both lengths; what the storage says.

@@ -233,8 +233,8 @@ fn openable_len(checkpoint: &Checkpoint) -> usize {
 }
 
 impl Opened {
-    /// The same, where files of another length than recorded are read as far as they go. Items that could not be opened before
-    /// are damage, whatever is left of them.
+    /// The same, where files of another length than recorded are read as far as they go. Items that
+    /// could not be opened before are damage, whatever is left of them.
     fn leniently(self, at: &Location, damage: &mut Vec<Error>) -> Self {
         let has_items = self.checkpoint.reader().standing().items.is_some();
         let leaves = if has_items && !self.options.salvage { self.checkpoint.tree().len() } else { 0 };

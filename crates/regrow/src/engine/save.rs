@@ -15,28 +15,32 @@ use crate::location::{Location, ToLocation};
 use crate::storage::Target;
 use crate::tree::{KeyPath, Leaf, LeafData, Pytree, Tree};
 
-/// Saves a value at `path`: all of it or nothing, synced to disk. The suffix of a file chooses its layout
-/// (`x.safetensors`, `x.npz`, `x.npy`, `x.msgpack`, `x.eqx`); any other path becomes a folder in the default layout.
+/// Saves a value at `path`: all of it or nothing, synced to disk. The suffix of a file chooses its
+/// layout (`x.safetensors`, `x.npz`, `x.npy`, `x.msgpack`, `x.eqx`); any other path becomes a
+/// folder in the default layout.
 ///
 /// A [`Tree<Leaf>`](Tree) is written as it is. Of any other [`Pytree`] a tree is made first, with a copy of the
 /// data of those leaves that cannot be shared: see [`tree::pytree`](crate::tree::pytree).
 ///
 /// # Errors
-/// `AlreadyExists`, `PermissionDenied`, `StorageFull`, `Unsupported` or `NameCollision` with key paths; `InvalidArgument`
-/// for the suffix of a file that regrow does not write, such as `.pt`. Whatever
-/// the error, nothing that was there before has changed and no temporary file is left; but for `NotDurable`, after which
-/// the new checkpoint is there, and may not survive a power cut; and an overwrite of a single file in a bucket that fails with its last
-/// request has taken away what lay beside the old file: its seal, its signature, its parity.
+/// `AlreadyExists`, `PermissionDenied`, `StorageFull`, `Unsupported` or `NameCollision` with key
+/// paths; `InvalidArgument` for the suffix of a file that regrow does not write, such as `.pt`.
+/// Whatever the error, nothing that was there before has changed and no temporary file is left; but
+/// for `NotDurable`, after which the new checkpoint is there, and may not survive a power cut; and
+/// an overwrite of a single file in a bucket that fails with its last request has taken away what
+/// lay beside the old file: its seal, its signature, its parity.
 pub fn save<P: Pytree>(path: impl ToLocation, value: &P) -> Result<SaveReport> {
     let at = path.to_location()?;
     let layout = Layout::for_target(&at)?;
     save_with(at, value, &SaveOptions { layout, ..SaveOptions::default() })
 }
 
-/// Saves a value at `path` in the layout that the options name, whatever its suffix is: see [`Layout::for_target`].
+/// Saves a value at `path` in the layout that the options name, whatever its suffix is: see
+/// [`Layout::for_target`].
 ///
 /// # Errors
-/// As [`save`]; `InvalidArgument` if the layout would make a folder under the name of a file; `Cancelled`, or what the hook said, if the [monitor](SaveOptions::monitor) ended it.
+/// As [`save`]; `InvalidArgument` if the layout would make a folder under the name of a file;
+/// `Cancelled`, or what the hook said, if the [monitor](SaveOptions::monitor) ended it.
 pub fn save_with<P: Pytree>(path: impl ToLocation, value: &P, options: &SaveOptions) -> Result<SaveReport> {
     save_watched(&path.to_location()?, options, || value.to_tree(), &|| Ok(()))
 }

@@ -1,5 +1,5 @@
-//! The layout of a file by its first bytes, whatever its name: blobs of the Hub's cache have none, and some files a
-//! wrong one.
+//! The layout of a file by its first bytes, whatever its name: blobs of the Hub's cache have none,
+//! and some files a wrong one.
 
 use super::{Format, equinox, flax, npy, safetensors, torch};
 use crate::bytes::zip::first_member;
@@ -10,7 +10,8 @@ use crate::storage::Found;
 /// As much is looked at: the header of a zip archive's first member, and its name.
 const LOOKED_AT_BYTES: u64 = 512;
 
-/// The layout that the file `at` a location is of by its first bytes; `None` if no layout has such a beginning.
+/// The layout that the file `at` a location is of by its first bytes; `None` if no layout has such
+/// a beginning.
 ///
 /// # Errors
 /// What the storage says.

@@ -1,4 +1,5 @@
-//! Files and folders of other programs, told by their first bytes: for errors that say what was found.
+//! Files and folders of other programs, told by their first bytes: for errors that say what was
+//! found.
 
 use super::contents::layout_of;
 use crate::bytes::zip::first_member;
@@ -63,7 +64,8 @@ const PAGES: [(&str, &str); 4] = [
     ("<?xml", "an XML document"),
 ];
 
-/// What the file `at` a location is to another program; `None` if that is not known, or it cannot be read.
+/// What the file `at` a location is to another program; `None` if that is not known, or it cannot
+/// be read.
 pub(crate) fn file_at(at: &Location) -> Option<Foreign> {
     let Ok(Some(Found::File { .. })) = at.look() else { return None };
     let first = at.read_beginning(LOOKED_AT_BYTES).ok()??;
@@ -111,7 +113,8 @@ fn file_of(first: &[u8], name: &str) -> Option<Foreign> {
     None
 }
 
-/// Whether this begins as ONNX's protobuf does: a version, then the name of its producer or another text.
+/// Whether this begins as ONNX's protobuf does: a version, then the name of its producer or another
+/// text.
 fn is_onnx(first: &[u8]) -> bool {
     let &[0x08, 1..=32, 0x12, len, ref rest @ ..] = first else { return false };
     let name = rest.get(..len.into());
@@ -136,7 +139,8 @@ pub(crate) fn folder_of(entries: &[Entry]) -> Option<Foreign> {
     Some(Foreign { what: what.to_owned(), help: EXPORT })
 }
 
-/// An error of reading the checkpoint `at` a location, or if the file that it names is another program's, that.
+/// An error of reading the checkpoint `at` a location, or if the file that it names is another
+/// program's, that.
 pub(crate) fn told(error: Error, at: &Location, layout: &str) -> Error {
     if !matches!(
         error.kind(),

@@ -36,8 +36,8 @@ impl ItemFolder {
         self.items.iter().filter(|(_, kind)| is_files(kind)).map(|(name, _)| name.as_str())
     }
 
-    /// The files of an item by their names below it, in the order of these, each checked where a checksum is recorded. Of what
-    /// is recorded, these files and no others.
+    /// The files of an item by their names below it, in the order of these, each checked where a
+    /// checksum is recorded. Of what is recorded, these files and no others.
     ///
     /// # Errors
     /// `Corrupt` for a file that is missing or is another one; what the storage says.

@@ -1,4 +1,5 @@
-//! `regrow.items.json`: what each item of a checkpoint is, and checksums of files that nothing else has a checksum of.
+//! `regrow.items.json`: what each item of a checkpoint is, and checksums of files that nothing else
+//! has a checksum of.
 //!
 //! ```text
 //! {"crc32c":"1b2e9a40",                                        of all bytes after this comma
@@ -11,9 +12,9 @@
 //!  "files":[{"name":"config/metadata","len_bytes":15,"crc32c":"...","blake3":"..."}]}
 //! ```
 //!
-//! `files` has all files of JSON, metrics and files; `_CHECKPOINT_METADATA`; the markers of items; and `regrow.json` of each
-//! tree in the default layout, which has the checksums of that tree's other files. The files of handlers and the arrays of
-//! other layouts have none here.
+//! `files` has all files of JSON, metrics and files; `_CHECKPOINT_METADATA`; the markers of items;
+//! and `regrow.json` of each tree in the default layout, which has the checksums of that tree's
+//! other files. The files of handlers and the arrays of other layouts have none here.
 //!
 //! A reader that finds this file asks it what an item is, and never the names of the item's files.
 

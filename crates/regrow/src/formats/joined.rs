@@ -5,8 +5,8 @@
 //! pytorch_model-00001-of-00002.bin    each a checkpoint of its own layout
 //! ```
 //!
-//! Each file is opened by its own layout's reader, and a leaf of the whole is a leaf of one of them. A file that the index
-//! names has to hold what the index says, and nothing else.
+//! Each file is opened by its own layout's reader, and a leaf of the whole is a leaf of one of
+//! them. A file that the index names has to hold what the index says, and nothing else.
 //!
 //! Source: transformers 4.57 `modeling_utils.py`, `modeling_flax_utils.py`.
 
@@ -44,10 +44,12 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// The index `at` a location: itself, or in a folder. Of several the one with the usual name counts.
+    /// The index `at` a location: itself, or in a folder. Of several the one with the usual name
+    /// counts.
     ///
     /// # Errors
-    /// `Corrupt` for a folder with files that an index once joined, and no index; what the storage says.
+    /// `Corrupt` for a folder with files that an index once joined, and no index; what the storage
+    /// says.
     pub fn find(&self, at: &Location) -> Result<Option<Location>> {
         if !at.is_folder() {
             let is_one = at.name().to_str().is_some_and(|name| self.is_index(name)) && at.is_file();
@@ -74,7 +76,8 @@ impl Names {
         }
     }
 
-    /// Whether a file of this name is an index: of variants the name is longer (`pytorch_model.bin.index.fp16.json`).
+    /// Whether a file of this name is an index: of variants the name is longer
+    /// (`pytorch_model.bin.index.fp16.json`).
     fn is_index(&self, name: &str) -> bool {
         name.ends_with(".json") && name.contains(&format!("{}.index.", self.suffix))
     }
@@ -110,7 +113,8 @@ impl Joined {
     /// Opens the files that an index names, each by `open`, in the order of their names.
     ///
     /// # Errors
-    /// `Corrupt` for a file that is missing, or holds other leaves than the index says; those of `open`.
+    /// `Corrupt` for a file that is missing, or holds other leaves than the index says; those of
+    /// `open`.
     pub fn open(
         index_at: &Location,
         names: Names,

@@ -43,8 +43,8 @@ pub trait Reader: Debug + Send + Sync {
         Ok(Vec::new())
     }
 
-    /// What of an array is stored, where its shape may claim much more than is there; `None` for all others. A file may claim
-    /// any shape: what reads whole arrays is bound by this.
+    /// What of an array is stored, where its shape may claim much more than is there; `None` for
+    /// all others. A file may claim any shape: what reads whole arrays is bound by this.
     ///
     /// # Errors
     /// What the storage says.
@@ -68,8 +68,8 @@ pub trait Reader: Debug + Send + Sync {
 /// What of an array is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sparse {
-    /// Its elements repeat: those of this shape, with 1 for each axis that repeats, are all that there are. They lie in so
-    /// many bytes.
+    /// Its elements repeat: those of this shape, with 1 for each axis that repeats, are all that
+    /// there are. They lie in so many bytes.
     Repeats(Shape, u64),
     /// Only these regions; all else has the fill value.
     Regions(Vec<Region>),
@@ -105,7 +105,8 @@ pub struct Standing<'r> {
     pub signer: Option<PublicKey>,
     /// Whether the pytree is lost, if the checkpoint is salvaged: the arrays are there by their names.
     pub has_lost_pytree: bool,
-    /// Whether the tree was made of the names of arrays: a template finds its leaves by their names, too.
+    /// Whether the tree was made of the names of arrays: a template finds its leaves by their
+    /// names, too.
     pub has_guessed_tree: bool,
     /// The items, of a checkpoint that has some.
     pub(crate) items: Option<&'r ItemFolder>,

@@ -1,11 +1,13 @@
-//! The current history of a run, in memory: which steps belong to it, and the record of the next save.
+//! The current history of a run, in memory: which steps belong to it, and the record of the next
+//! save.
 //!
 //! ```text
 //! 100 200 300 400 500                 restore(200), save(250): 300 to 500 are of a history that was abandoned
 //!       └ 250 260 270                 the current one: 100, 200, 250, 260, 270
 //! ```
-//! A save goes on from the step that was restored last, else from the newest step of the current history. Where the history
-//! has newer steps than that one, a new history begins. A save of an older number goes on from the newest step before it.
+//! A save goes on from the step that was restored last, else from the newest step of the current
+//! history. Where the history has newer steps than that one, a new history begins. A save of an
+//! older number goes on from the newest step before it.
 
 use std::collections::BTreeMap;
 
@@ -109,7 +111,8 @@ impl History {
         self.steps.retain(|number, _| *number <= step);
     }
 
-    /// A new history begins after a step of an earlier one, or from nothing. `turns` and `left` are those of the earlier one.
+    /// A new history begins after a step of an earlier one, or from nothing. `turns` and `left` are
+    /// those of the earlier one.
     fn go_back(&mut self, turns: BTreeMap<u64, u64>, mut left: BTreeMap<u64, u64>, to: Option<u64>) {
         let run = self.record.run.clone();
         let own = |record: &Option<StepRecord>| {

@@ -1,10 +1,9 @@
 //! What to keep: a pure function of the steps that are there and a policy, to the steps that may go.
 //!
-//! The policy ranks good steps of the current history that this run has saved. All others neither count nor go: damaged
-//! steps, steps of other programs, steps of an abandoned history. These stay, too, whatever the policy says:
-//!  - the newest ranked step;
-//!  - steps with a lease: a reader has them;
-//!  - with a policy that goes by a metric, steps that do not have it.
+//! The policy ranks good steps of the current history that this run has saved. All others neither
+//! count nor go: damaged steps, steps of other programs, steps of an abandoned history. These stay,
+//! too, whatever the policy says: - the newest ranked step; - steps with a lease: a reader has
+//! them; - with a policy that goes by a metric, steps that do not have it.
 //!
 //! What is left is left again: a second look at it removes nothing.
 
@@ -108,8 +107,8 @@ pub struct StepFacts {
 }
 
 impl StepFacts {
-    /// A metric, by its name, or by the names down to it with slashes between them. `None` if it is missing, no number, or
-    /// NaN.
+    /// A metric, by its name, or by the names down to it with slashes between them. `None` if it is
+    /// missing, no number, or NaN.
     pub fn metric(&self, name: &str) -> Option<f64> {
         find(&self.metrics, name).and_then(number).filter(|value| !value.is_nan())
     }
@@ -281,7 +280,8 @@ impl Keep {
         }
     }
 
-    /// Errs for a step that the policy could not rank. NaN is allowed: it says that the step was not measured.
+    /// Errs for a step that the policy could not rank. NaN is allowed: it says that the step was
+    /// not measured.
     ///
     /// # Errors
     /// `InvalidArgument`, with the metrics that are there.

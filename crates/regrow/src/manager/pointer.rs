@@ -1,4 +1,5 @@
-//! The pointer: a small file that says which step of the current history is newest, written after each save.
+//! The pointer: a small file that says which step of the current history is newest, written after
+//! each save.
 //!
 //! It is never believed over what the storage has committed: the step that it names has to be there, and where a list of the
 //! folder costs no more than a request or two, the list is what counts. Only a bucket with more steps than one request

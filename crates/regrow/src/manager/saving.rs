@@ -225,10 +225,11 @@ impl Manager {
     /// Saves a step in the background if the policy says so; whether it does. Waits for an earlier save.
     ///
     /// # Errors
-    /// Why an earlier save, or what followed it, has failed: then nothing is saved now. `AlreadyExists` with
-    /// [`force`](SaveStep::force) for a step that is there, and if another writer has taken the folder over. `TimedOut` for
-    /// the save of a program that is asked to end, if it takes longer than [`grace`](ManagerOptions::grace): it goes on.
-    /// `InvalidArgument` for a manager that only reads, and for a step without the metric by which steps are kept. What
+    /// Why an earlier save, or what followed it, has failed: then nothing is saved now.
+    /// `AlreadyExists` with [`force`](SaveStep::force) for a step that is there, and if another
+    /// writer has taken the folder over. `TimedOut` for the save of a program that is asked to end,
+    /// if it takes longer than [`grace`](ManagerOptions::grace): it goes on. `InvalidArgument` for
+    /// a manager that only reads, and for a step without the metric by which steps are kept. What
     /// [`save`](crate::save()) refuses before it begins.
     pub fn save<P: Pytree>(&self, step: u64, value: &P, about: &SaveStep) -> Result<bool> {
         self.save_items(step, about, |_| Ok(vec![(DEFAULT_ITEM.to_owned(), value.to_tree()?.into_owned())]))
@@ -420,7 +421,8 @@ impl Manager {
         self.follower.is_good(step);
     }
 
-    /// The newest committed step of the current history: after the restore of an older step, of that one's.
+    /// The newest committed step of the current history: after the restore of an older step, of
+    /// that one's.
     ///
     /// # Errors
     /// What the storage says, in every process of a job.
@@ -428,7 +430,8 @@ impl Manager {
         self.together.of_rank_0("manager-latest", || Ok(self.current_of(&self.steps.list()?).pop()))
     }
 
-    /// The committed steps of the current history. One that only reads goes by the records of the steps.
+    /// The committed steps of the current history. One that only reads goes by the records of the
+    /// steps.
     pub(super) fn current_of(&self, list: &StepList) -> Vec<u64> {
         match self.options.read_only {
             true => list.current().map(|step| step.number).collect(),

@@ -154,7 +154,8 @@ impl Steps {
         &self.names
     }
 
-    /// Whether an empty folder has the name of this step: that is no step, and a save takes its place.
+    /// Whether an empty folder has the name of this step: that is no step, and a save takes its
+    /// place.
     pub fn is_empty_folder(&self, step: u64) -> bool {
         self.place(step).entries().is_ok_and(|entries| entries.is_empty())
     }
@@ -309,7 +310,8 @@ impl Steps {
             {
                 return Ok(Some(*step));
             }
-            // In a bucket each step costs a request: the turn that the pointer names spares all but the highest number.
+            // In a bucket each step costs a request: the turn that the pointer names spares all but
+            // the highest number.
             let highest = self.highest()?;
             let turn = highest.as_ref().and_then(|step| Some(step.record.as_ref()?.turn));
             if turn == pointer.turn {

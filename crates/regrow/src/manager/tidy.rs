@@ -18,7 +18,8 @@ const COPY_MARK: &str = "-copy";
 pub struct TidyOptions {
     /// What to keep.
     pub keep: Keep,
-    /// Count and delete also steps that other programs have saved: those without a record of the run.
+    /// Count and delete also steps that other programs have saved: those without a record of the
+    /// run.
     pub adopt: bool,
     /// Steps that are known to be damaged: they neither count nor go.
     pub damaged: BTreeSet<u64>,

@@ -7,8 +7,8 @@ use super::steps::Steps;
 use crate::error::{ErrorKind, Result};
 
 impl Steps {
-    /// The newest step of the current history, if it came after a step that was seen: its number is higher, or the run has
-    /// gone back to an older step since.
+    /// The newest step of the current history, if it came after a step that was seen: its number is
+    /// higher, or the run has gone back to an older step since.
     ///
     /// # Errors
     /// What the storage says.

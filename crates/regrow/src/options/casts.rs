@@ -1,8 +1,9 @@
 //! Which casts are for which leaf.
 //!
-//! The first rule that is for a leaf decides. A rule with wildcards, or for a container, is for leaves whose dtype is of the
-//! kind of the one asked for: bool, integer, floating, complex. So `**` and bfloat16 leave counters, masks and raw PRNG keys
-//! as they are. A rule that is a leaf's whole key path is for that leaf, whatever its kind.
+//! The first rule that is for a leaf decides. A rule with wildcards, or for a container, is for
+//! leaves whose dtype is of the kind of the one asked for: bool, integer, floating, complex. So
+//! `**` and bfloat16 leave counters, masks and raw PRNG keys as they are. A rule that is a leaf's
+//! whole key path is for that leaf, whatever its kind.
 
 use super::{LoadOptions, SaveOptions};
 use crate::array::{Casting, Dtype, is_same_kind};

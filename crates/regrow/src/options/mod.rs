@@ -49,8 +49,9 @@ pub struct OpenOptions {
     /// The arrays alone, without what is kept beside them: of an archive or a folder of npy files the arrays by their
     /// names, of an Equinox file the records in their order. For those whose pytree is damaged; other layouts refuse it.
     pub bare: bool,
-    /// The caller's template gives the tree: arrays whose tree is lost, such as those of an Orbax checkpoint without its
-    /// `_METADATA`, are opened by their names. [`load_with`](crate::load_with) sets it if it has a template.
+    /// The caller's template gives the tree: arrays whose tree is lost, such as those of an Orbax
+    /// checkpoint without its `_METADATA`, are opened by their names.
+    /// [`load_with`](crate::load_with) sets it if it has a template.
     pub by_names: bool,
     /// Leaves are read as views of a map, also of files that other programs write into in place: then the numbers
     /// change with the file, and a file that is cut short ends the program by a signal.
@@ -84,8 +85,8 @@ pub struct LoadOptions {
     /// Only leaves that one of these matches; all if empty. Others vanish from dicts and become placeholders
     /// in sequences.
     pub only: Vec<PathPattern>,
-    /// Casts: the first pattern that is for a leaf decides ([`Casting`]). One that is for no leaf is an error; but `**`
-    /// is for whatever leaves there are.
+    /// Casts: the first pattern that is for a leaf decides ([`Casting`]). One that is for no leaf
+    /// is an error; but `**` is for whatever leaves there are.
     pub cast: Vec<(PathPattern, Dtype)>,
     /// What the casts may do to values.
     pub casting: Casting,
@@ -93,7 +94,8 @@ pub struct LoadOptions {
     pub template: Option<Tree<TemplateLeaf>>,
     /// With a template or into a Rust value: leave out what it has not, instead of an error.
     pub partial: bool,
-    /// Into a Rust value: cast arrays and numbers to the dtypes of its fields, also where that rounds floats.
+    /// Into a Rust value: cast arrays and numbers to the dtypes of its fields, also where that
+    /// rounds floats.
     pub cast_to_fields: bool,
     /// Leaves, by their positions in the checkpoint, that come without data: their parts are read by
     /// [`load_regions`](crate::Checkpoint::load_regions).
@@ -134,12 +136,14 @@ pub struct SaveOptions {
     /// Replace a checkpoint that is there, in one step where the system can. What is no checkpoint is refused, and
     /// so are a file inside one and a checkpoint with a user's own files beside it.
     pub overwrite: bool,
-    /// With `overwrite`, replace a folder with a user's own files in it, which are to stay there: on a disk, for the saves of
-    /// items alone ([`ItemsOptions::keeps_others`](crate::engine::ItemsOptions::keeps_others)).
+    /// With `overwrite`, replace a folder with a user's own files in it, which are to stay there:
+    /// on a disk, for the saves of items alone
+    /// ([`ItemsOptions::keeps_others`](crate::engine::ItemsOptions::keeps_others)).
     pub keeps_others: bool,
-    /// With `overwrite`, also replace a file that is no checkpoint, or that is part of one: what functions do that
-    /// stand in for others. It says so of files only, never of folders. A link is itself replaced: what it leads to, such
-    /// as a file of the Hub's cache that other folders share, stays as it is.
+    /// With `overwrite`, also replace a file that is no checkpoint, or that is part of one: what
+    /// functions do that stand in for others. It says so of files only, never of folders. A link is
+    /// itself replaced: what it leads to, such as a file of the Hub's cache that other folders
+    /// share, stays as it is.
     pub replace_any_file: bool,
     /// Put a [seal](crate::seal()) on the checkpoint. The default layout has the same checksums without one.
     pub seal: bool,
@@ -147,11 +151,12 @@ pub struct SaveOptions {
     pub parity: Option<ParityRatio>,
     /// Skip syncing to disk: faster, and a power cut may cost the checkpoint.
     pub not_durable: bool,
-    /// Casts: the first pattern that is for a leaf decides ([`Casting`]). One that is for no leaf is an error; but `**`
-    /// is for whatever leaves there are.
+    /// Casts: the first pattern that is for a leaf decides ([`Casting`]). One that is for no leaf
+    /// is an error; but `**` is for whatever leaves there are.
     pub cast: Vec<(PathPattern, Dtype)>,
-    /// What the casts may do to values. Unless they are [checked](Casting::Checked), leaves are saved, too, that the tool of
-    /// the layout does not read back as they were; [`SaveReport::losses`](super::SaveReport::losses) names them.
+    /// What the casts may do to values. Unless they are [checked](Casting::Checked), leaves are
+    /// saved, too, that the tool of the layout does not read back as they were;
+    /// [`SaveReport::losses`](super::SaveReport::losses) names them.
     pub casting: Casting,
     /// Compression of array data; the layout's own default if `None`.
     pub compression: Option<Compression>,

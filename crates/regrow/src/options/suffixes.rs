@@ -41,8 +41,8 @@ const NOT_WRITTEN: [(&str, &str); 26] = [
 ];
 
 impl Layout {
-    /// The layout of a save to `at` that names none: that of the suffix, or the default layout where no file has such a
-    /// suffix.
+    /// The layout of a save to `at` that names none: that of the suffix, or the default layout
+    /// where no file has such a suffix.
     ///
     /// # Errors
     /// `InvalidArgument` for the suffix of a file that regrow does not write, such as `.pt`.

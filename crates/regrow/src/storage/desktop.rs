@@ -1,4 +1,5 @@
-//! Files that desktop programs put into the folders which they show: nothing of the user's, and no part of a checkpoint.
+//! Files that desktop programs put into the folders which they show: nothing of the user's, and no
+//! part of a checkpoint.
 //!
 //! Listings leave them out, and a checkpoint that is removed or replaced takes them along.
 

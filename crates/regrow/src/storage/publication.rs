@@ -42,8 +42,8 @@ pub struct PublishOptions<'a> {
     pub kind: &'a Target,
     /// Whether what is at the target may be replaced.
     pub overwrite: bool,
-    /// Whether what a user has put beside a checkpoint that is replaced is to stay there: on a disk. It is the caller's to
-    /// bring it over.
+    /// Whether what a user has put beside a checkpoint that is replaced is to stay there: on a
+    /// disk. It is the caller's to bring it over.
     pub keeps_others: bool,
     /// What else is asked of a file before it is replaced; folders have checks of their own.
     pub may_replace: Option<fn(&Location) -> Result<()>>,

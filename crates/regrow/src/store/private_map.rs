@@ -9,7 +9,8 @@ use memmap2::{MmapOptions, MmapRaw};
 pub struct PrivateMap(MmapRaw);
 
 impl PrivateMap {
-    /// Maps the whole of `file`, which is not empty; `None` where the system makes no map of it, for whatever reason.
+    /// Maps the whole of `file`, which is not empty; `None` where the system makes no map of it,
+    /// for whatever reason.
     pub(super) fn of(file: &File) -> Option<Self> {
         // SAFETY: the map is private and copied on write, and nobody makes a reference to its bytes: they are given
         // away as a pointer alone. As with every map, a process that truncates the file takes pages away; regrow
@@ -41,7 +42,8 @@ mod tests {
         std::fs::write(&path, b"abc").unwrap();
         let map = PrivateMap::of(&File::open(&path).unwrap()).unwrap();
         assert_eq!((map.len(), map.as_mut_ptr().is_null()), (3, false));
-        // The system says ENODEV of a folder, as of files of some file systems, and EACCES of a file that may not be read.
+        // The system says ENODEV of a folder, as of files of some file systems, and EACCES of a
+        // file that may not be read.
         assert!(PrivateMap::of(&File::open(folder.path()).unwrap()).is_none());
         assert!(PrivateMap::of(&File::options().write(true).open(&path).unwrap()).is_none());
     }

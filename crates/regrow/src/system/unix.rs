@@ -79,8 +79,9 @@ pub(crate) fn sync_folder(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Whether a file system says by this error that it does not have a call, for good. What FUSE, CIFS, exFAT, Lustre and
-/// others answer; `EPERM` and `EACCES`, which some of them answer too, have other meanings as well.
+/// Whether a file system says by this error that it does not have a call, for good. What FUSE,
+/// CIFS, exFAT, Lustre and others answer; `EPERM` and `EACCES`, which some of them answer too, have
+/// other meanings as well.
 pub(super) fn is_lacking(error: &io::Error) -> bool {
     [Errno::INVAL, Errno::NOSYS, Errno::OPNOTSUPP, Errno::NOTTY].into_iter().any(|lacking| is(error, lacking))
 }

@@ -39,7 +39,8 @@ pub enum LeafKind {
     Unknown(Arc<str>),
 }
 
-/// How the name of the unknown type of an integer beyond 64 bits begins; its digits follow. JSON documents have such.
+/// How the name of the unknown type of an integer beyond 64 bits begins; its digits follow. JSON
+/// documents have such.
 pub(crate) const BIG_INTEGER: &str = "int ";
 
 impl LeafKind {

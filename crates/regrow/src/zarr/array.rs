@@ -99,8 +99,9 @@ impl ZarrArray {
         Ok(())
     }
 
-    /// The chunks that are stored, in C order, each with the part of the array that it holds: by the list of the keys that are
-    /// there, however many the array claims. `None` where there are no lists, as on web servers.
+    /// The chunks that are stored, in C order, each with the part of the array that it holds: by
+    /// the list of the keys that are there, however many the array claims. `None` where there are
+    /// no lists, as on web servers.
     ///
     /// # Errors
     /// What the store says.

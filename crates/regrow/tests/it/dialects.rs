@@ -1,4 +1,5 @@
-//! Checkpoints that other programs make with the same tools: `fixtures/dialects`, judged by what their readers gave.
+//! Checkpoints that other programs make with the same tools: `fixtures/dialects`, judged by what
+//! their readers gave.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,7 +32,8 @@ const DIALECTS: [(&str, &str, &str); 15] = [
     ("zarr_fill_zero", "", "no metadata"),
 ];
 
-/// What no reader can miss: a file that only says more, or a chunk of an array whose absent chunks are zeros.
+/// What no reader can miss: a file that only says more, or a chunk of an array whose absent chunks
+/// are zeros.
 const NOT_MISSED: [(&str, &str); 4] = [
     ("flax_sharded", "config.json"),
     ("levanter", "metadata.json"),
@@ -157,7 +159,8 @@ fn a_file_that_is_missing_or_cut_is_named_and_nothing_is_loaded() {
     assert!(tried > 150, "{tried}");
 }
 
-/// Whether an error names a file, or what of it a reader asks for: the root record of its database, the folder of an array.
+/// Whether an error names a file, or what of it a reader asks for: the root record of its database,
+/// the folder of an array.
 fn names(error: &Error, file: &Path) -> bool {
     let text = error.to_string();
     let folder = file.parent().unwrap();

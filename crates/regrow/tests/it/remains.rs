@@ -179,8 +179,8 @@ impl Case {
             if is_part && layout == "trak" && (!is_untold || is_legal) {
                 return None;
             }
-            // Arrays without any metadata are read as their folders and keys name them, and a chunk that is gone is
-            // zeros, as TensorStore reads both. Opening warns, and verify tells.
+            // Arrays without any metadata are read as their folders and keys name them, and a chunk
+            // that is gone is zeros, as TensorStore reads both. Opening warns, and verify tells.
             let is_below = |path: &String, known: &String| {
                 path == known || path.strip_suffix(known.as_str()).is_some_and(|above| above.ends_with('/'))
             };

@@ -7,14 +7,15 @@ use crate::error::{Error, Result};
 /// What casts may do to values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Casting {
-    /// A value that changes beyond rounding is an error. A pattern is for leaves of the same kind of dtype as the one asked
-    /// for (bool, integer, floating, complex); one that is the whole key path of a leaf is for that leaf, whatever its kind.
+    /// A value that changes beyond rounding is an error. A pattern is for leaves of the same kind
+    /// of dtype as the one asked for (bool, integer, floating, complex); one that is the whole key
+    /// path of a leaf is for that leaf, whatever its kind.
     #[default]
     Checked,
     /// The same, but values change as [`cast_bytes`] does it, which the caller allows.
     Lossy,
-    /// A pattern is for all leaves that it matches, and values change as [`cast_bytes`] does it: for functions that stand
-    /// in for others.
+    /// A pattern is for all leaves that it matches, and values change as [`cast_bytes`] does it:
+    /// for functions that stand in for others.
     AsNumpy,
 }
 
@@ -43,7 +44,8 @@ pub(crate) fn is_same_kind(one: Dtype, other: Dtype) -> bool {
 /// Casts elements as [`cast_bytes`] does, if that keeps every value but for rounding.
 ///
 /// # Errors
-/// `Unsupported` with the first value that is not kept, and what it would become; `InvalidArgument` as [`cast_bytes`].
+/// `Unsupported` with the first value that is not kept, and what it would become; `InvalidArgument`
+/// as [`cast_bytes`].
 pub fn cast_checked(src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> Result<()> {
     if cast_bytes(src, from, to, out)? {
         return Ok(());

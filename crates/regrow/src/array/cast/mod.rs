@@ -1,14 +1,15 @@
 //! Casts between any two dtypes, as `numpy.ndarray.astype` does them.
 //!
-//! - To a float: to the nearest value, ties to even. What is too large becomes infinity or NaN, or the largest
-//!   value where the format has neither ([`SmallFloat`]).
-//! - Float to integer: towards zero; what does not fit is cut to the low bits of what an x86 conversion gives,
-//!   so NaN becomes the smallest `int32` or `int64`.
+//! - To a float: to the nearest value, ties to even. What is too large becomes infinity or NaN, or
+//!   the largest value where the format has neither ([`SmallFloat`]).
+//! - Float to integer: towards zero; what does not fit is cut to the low bits of what an x86
+//!   conversion gives, so NaN becomes the smallest `int32` or `int64`.
 //! - Integer to integer: the low bits.
 //! - To bool: whether it is not zero. From complex: the imaginary part is dropped.
 //!
-//! Sources of one byte go through a table of 256 results when their values need decoding; the others through
-//! one loop a pair, which the compiler turns into vector instructions for the usual ones.
+//! Sources of one byte go through a table of 256 results when their values need decoding; the
+//! others through one loop a pair, which the compiler turns into vector instructions for the usual
+//! ones.
 //!
 //! Checked against NumPy 2.4 and ml_dtypes 0.6 for all pairs: `fixtures/casts/make.py`.
 
@@ -24,11 +25,12 @@ pub(crate) use checked::is_same_kind;
 pub use checked::{Casting, cast_checked};
 use number::{Half, Number, Small};
 
-/// Casts the elements in `src` to another dtype, into `out`. Little endian on both sides. Gives whether every value was
-/// kept: a float but for rounding to the nearest, any other number exactly.
+/// Casts the elements in `src` to another dtype, into `out`. Little endian on both sides. Gives
+/// whether every value was kept: a float but for rounding to the nearest, any other number exactly.
 ///
 /// # Errors
-/// `InvalidArgument` if `src` is no whole number of elements or `out` has not room for exactly as many.
+/// `InvalidArgument` if `src` is no whole number of elements or `out` has not room for exactly as
+/// many.
 pub fn cast_bytes(src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> Result<bool> {
     let count = src.len() / from.size_bytes();
     if !src.len().is_multiple_of(from.size_bytes()) || out.len() != count.saturating_mul(to.size_bytes()) {
@@ -341,7 +343,8 @@ mod tests {
         let nearer = a.abs().min(b.abs());
         let exponent = if nearer == 0.0 { smallest } else { nearer.log2().floor() as i32 - digits + 1 };
         let half = f64::from(exponent.max(smallest)).exp2() / 2.0;
-        // A power of two is the end of a smaller step; beyond the largest value half a step is too far.
+        // A power of two is the end of a smaller step; beyond the largest value half a step is too
+        // far.
         let is_beyond = SmallFloat::of(to).is_some_and(|format| a.abs() > format.largest().into());
         if is_beyond { (a - b).abs() < half } else { (a - b).abs() <= 2.0 * half }
     }

@@ -1,4 +1,5 @@
-//! Numbers in registers: what each becomes in every dtype, and whether that is still the same number.
+//! Numbers in registers: what each becomes in every dtype, and whether that is still the same
+//! number.
 
 use super::super::float16::{f16_to_f32, f16_to_f64, f32_to_bf16, f32_to_f16, f64_to_f16};
 use super::super::small_float::SmallFloat;
@@ -67,7 +68,8 @@ macro_rules! integer_numbers {
                 if Self::IN_F64 {
                     return value == self as f64;
                 }
-                // A conversion to an integer stops at the ends of its range, which are not the same number.
+                // A conversion to an integer stops at the ends of its range, which are not the same
+                // number.
                 is_finite && value < Self::MAX as f64 + 1.0 && value as Self == self
             }
             fn is_kept_by_small(self, format: SmallFloat, pattern: u8) -> bool {
@@ -164,7 +166,8 @@ impl Number for Half {
     kept_as_f32!();
 }
 
-/// A float of at most 8 bits: ml_dtypes bounds its infinities on the way to an integer, and makes NaN zero.
+/// A float of at most 8 bits: ml_dtypes bounds its infinities on the way to an integer, and makes
+/// NaN zero.
 #[derive(Clone, Copy)]
 pub(super) struct Small(pub f32);
 

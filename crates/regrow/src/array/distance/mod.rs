@@ -134,7 +134,8 @@ impl Distance {
         }
     }
 
-    /// Takes what was seen of two arrays that repeat for all of them. `once` is their shape with 1 for axes that repeat.
+    /// Takes what was seen of two arrays that repeat for all of them. `once` is their shape with 1
+    /// for axes that repeat.
     pub fn repeat(&mut self, once: &Shape, whole: &Shape) {
         let times = whole.len_elements() / once.len_elements().max(1);
         let [nan_a, nan_b] = &mut self.nan_counts;

@@ -363,8 +363,8 @@ fn central_header(input: &mut Cursor<'_>) -> Result<Option<Header>> {
     Ok(Some(Header { member, raw_name: raw_name.to_vec(), flags }))
 }
 
-/// The method of this number, if it is one that is read here.
-/// The name of the first member of an archive that begins with `first`; `None` if it is none, or longer than that.
+/// The method of this number, if it is one that is read here. The name of the first member of an
+/// archive that begins with `first`; `None` if it is none, or longer than that.
 pub(crate) fn first_member(first: &[u8]) -> Option<&[u8]> {
     let mut input = Cursor::new(first.strip_prefix(b"PK\x03\x04")?);
     input.take(22, "").ok()?;

@@ -51,8 +51,8 @@ use crate::tree::{Leaf, Pytree, Tree};
 /// Saves that wait in the queue at most; beyond that a save waits, whatever [`WhenBusy`] says.
 pub const QUEUE_LEN_MAX: usize = 8;
 
-/// Saves a value at `path` in the background, with a saver of its own. The suffix of `path` chooses the layout, as in
-/// [`save`](crate::save()).
+/// Saves a value at `path` in the background, with a saver of its own. The suffix of `path` chooses
+/// the layout, as in [`save`](crate::save()).
 ///
 /// # Errors
 /// As [`AsyncSaver::save`].

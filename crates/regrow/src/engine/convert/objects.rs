@@ -1,8 +1,10 @@
-//! The record of `regrow.torch`, which says what the objects of a checkpoint are beyond its pytree, after a conversion.
+//! The record of `regrow.torch`, which says what the objects of a checkpoint are beyond its pytree,
+//! after a conversion.
 //!
-//! The record goes by key paths, and ties tensors to others. Leaves that are renamed, changed or left out take their
-//! entries along, or lose them: a tie to another tensor would give wrong numbers.
-//! A file of torch.save has its record beside the metadata; what is made of it has it within.
+//! The record goes by key paths, and ties tensors to others. Leaves that are renamed, changed or
+//! left out take their entries along, or lose them: a tie to another tensor would give wrong
+//! numbers. A file of torch.save has its record beside the metadata; what is made of it has it
+//! within.
 //!
 //! Source: `docs/formats/torch-objects.md`.
 

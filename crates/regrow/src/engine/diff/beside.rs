@@ -1,4 +1,5 @@
-//! What is no leaf, and is compared all the same: files of items, metrics, the metadata of checkpoints of items.
+//! What is no leaf, and is compared all the same: files of items, metrics, the metadata of
+//! checkpoints of items.
 //!
 //! Each is told like a leaf of bytes, under the name of its item and of its file.
 

@@ -83,7 +83,8 @@ pub fn diff_with(a: impl ToLocation, b: impl ToLocation, options: &DiffOptions) 
 impl Checkpoint {
     /// Compares this checkpoint with another one: structure, dtypes, shapes and every element.
     ///
-    /// Of checkpoints of items, files, metrics and metadata are compared, too, and told like leaves. Memory is the budget.
+    /// Of checkpoints of items, files, metrics and metadata are compared, too, and told like
+    /// leaves. Memory is the budget.
     ///
     /// # Errors
     /// `NotFound` for patterns that match nothing, `InvalidArgument` for a tolerance that is none; `Replaced` if one of

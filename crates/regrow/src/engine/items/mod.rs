@@ -67,8 +67,8 @@ pub const WHOLE: &str = "";
 pub struct ItemsOptions {
     /// Replace a checkpoint that is there, as [`SaveOptions::overwrite`].
     pub overwrite: bool,
-    /// With `overwrite`, replace a folder with a user's own files in it, and keep these there: in the folder of a disk.
-    /// Elsewhere they are refused.
+    /// With `overwrite`, replace a folder with a user's own files in it, and keep these there: in
+    /// the folder of a disk. Elsewhere they are refused.
     pub keeps_others: bool,
     /// Skip syncing to disk: faster, and a power cut may cost the checkpoint.
     pub not_durable: bool,
@@ -324,8 +324,9 @@ impl ItemsSave {
         }
     }
 
-    /// Says that what is written into the [`folder`](Self::folder) of this name is files as they are, also if a handler is
-    /// named: `item_files` gives them. Without a handler that holds of every folder.
+    /// Says that what is written into the [`folder`](Self::folder) of this name is files as they
+    /// are, also if a handler is named: `item_files` gives them. Without a handler that holds of
+    /// every folder.
     pub fn files(&self, item: &str) {
         self.note_kind(item, ItemKind::Files);
     }

@@ -45,8 +45,9 @@ impl Checkpoint {
         if self.is_replaced() { Err(self.was_replaced()) } else { opened }
     }
 
-    /// The files of an item by their names below its folder, in the order of these: of items that are no trees. All of
-    /// them are in memory, and are checked by what was recorded of them, by the seal and by the signature.
+    /// The files of an item by their names below its folder, in the order of these: of items that
+    /// are no trees. All of them are in memory, and are checked by what was recorded of them, by
+    /// the seal and by the signature.
     ///
     /// # Errors
     /// `NotFound` if there is no such item; `Corrupt`; `Replaced`; what the storage says.

@@ -1,7 +1,8 @@
-//! What is recorded of the items in `regrow.items.json`: their kinds, and the checksums of their files.
+//! What is recorded of the items in `regrow.items.json`: their kinds, and the checksums of their
+//! files.
 //!
-//! What this process writes is summed on its way. On a disk, copies and lent folders are summed where they lie, when all
-//! processes have written; for a bucket, before they are uploaded.
+//! What this process writes is summed on its way. On a disk, copies and lent folders are summed
+//! where they lie, when all processes have written; for a bucket, before they are uploaded.
 
 use super::names::check_file;
 use super::{ItemsSave, WHOLE};
@@ -76,7 +77,8 @@ impl Noted {
         Ok(())
     }
 
-    /// Whether there are trees, all of them in the layout orbax, and nothing that is files as they are.
+    /// Whether there are trees, all of them in the layout orbax, and nothing that is files as they
+    /// are.
     pub fn is_all_of_orbax(&self) -> bool {
         let is_orbax = |item: &ItemRecord| item.layout.as_deref().is_none_or(|layout| layout == "orbax");
         let is_tree = |item: &ItemRecord| matches!(item.kind, ItemKind::Tree | ItemKind::Handler);
@@ -84,7 +86,8 @@ impl Noted {
             && self.items.iter().all(|item| item.kind != ItemKind::Files && is_orbax(item))
     }
 
-    /// The record; `None` for a checkpoint that is itself what a handler has written: it reads all files there are.
+    /// The record; `None` for a checkpoint that is itself what a handler has written: it reads all
+    /// files there are.
     pub fn record(&self) -> Option<ItemsRecord> {
         let is_of_handler = |item: &ItemRecord| item.name == WHOLE && item.kind == ItemKind::Handler;
         match self.items.is_empty() || self.items.iter().any(is_of_handler) {
@@ -95,8 +98,8 @@ impl Noted {
 }
 
 impl ItemsSave {
-    /// Notes what an item is. Of a tree that shares its name with a folder, that it is a tree; of what has parts with names of
-    /// their own, that its handler knows.
+    /// Notes what an item is. Of a tree that shares its name with a folder, that it is a tree; of
+    /// what has parts with names of their own, that its handler knows.
     pub(super) fn note_kind(&self, name: &str, kind: ItemKind) {
         let item = name.split('/').next().unwrap_or(name);
         let kind = if item == name { kind } else { ItemKind::Handler };
@@ -148,7 +151,8 @@ impl ItemsSave {
         Ok(())
     }
 
-    /// Sums what was written into a folder that was lent; on a disk later, when all processes have written into it.
+    /// Sums what was written into a folder that was lent; on a disk later, when all processes have
+    /// written into it.
     pub(super) fn sum_lent(&self, folder: &Location, path: &str) -> Result<()> {
         if self.publication.local_folder().is_some() {
             self.state().noted.unsummed.push(path.to_owned());

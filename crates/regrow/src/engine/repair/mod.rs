@@ -115,8 +115,8 @@ impl RepairReport {
         }
     }
 
-    /// Whether nothing is lost, and verification finds nothing. [`verdict`](Self::verdict) says whether anything vouches for
-    /// the rest.
+    /// Whether nothing is lost, and verification finds nothing. [`verdict`](Self::verdict) says
+    /// whether anything vouches for the rest.
     pub fn is_sound(&self) -> bool {
         self.lost.is_empty() && self.findings.is_empty()
     }

@@ -13,7 +13,8 @@ use crate::seal::DAMAGED_PREFIX;
 use crate::storage::{Entry, UNCOMMITTED_MARK};
 use crate::store::StoreExt;
 
-/// Of files that say the same as others, one may bring back another, and that one a third; then nothing is left to do.
+/// Of files that say the same as others, one may bring back another, and that one a third; then
+/// nothing is left to do.
 pub(super) const ROUNDS_MAX: usize = 4;
 
 /// Says that what is below a folder are its items.

@@ -1,5 +1,5 @@
-//! What a repair knows at its end. A checkpoint is whole if something says so of each of its files; that nothing wrong was
-//! found does not say so.
+//! What a repair knows at its end. A checkpoint is whole if something says so of each of its files;
+//! that nothing wrong was found does not say so.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -141,7 +141,8 @@ fn is_sealed(at: &Location, names: &[String]) -> Result<bool> {
     Ok(false)
 }
 
-/// Every block was checked by the parity, or made by it. Not so where the parity was made anew of what is there.
+/// Every block was checked by the parity, or made by it. Not so where the parity was made anew of
+/// what is there.
 fn is_under_parity(parity: &Parity, names: &[String], report: &RepairReport) -> bool {
     let was_remade = !report.recovered.is_empty()
         || report.notes.iter().any(|note| note == super::by_parity::CHANGED_SINCE);

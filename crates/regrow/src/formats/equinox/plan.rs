@@ -182,7 +182,8 @@ impl WithSharding for LeafInfo {
     }
 }
 
-/// What of a pytree a file cannot give back: with a trailer, only leaves that are no leaves to Equinox.
+/// What of a pytree a file cannot give back: with a trailer, only leaves that are no leaves to
+/// Equinox.
 pub(super) fn losses(tree: &Tree<LeafInfo>, options: &EquinoxOptions) -> Vec<Loss> {
     let mut losses = Vec::new();
     let mut lose = |kind, path: KeyPath, what: &str| losses.push(Loss { kind, path, what: what.to_owned() });

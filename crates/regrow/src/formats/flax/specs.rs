@@ -1,4 +1,5 @@
-//! TensorStore specs in msgpack: a dict, or a JSON text, that says where an array is, in the place of the array.
+//! TensorStore specs in msgpack: a dict, or a JSON text, that says where an array is, in the place
+//! of the array.
 //!
 //! ```text
 //! {"driver": "zarr", "dtype": "float32",                      what opens it
@@ -6,8 +7,9 @@
 //!  "metadata": {"shape": [4, 3], "chunks": [4, 3], …}}        what it has to be
 //! ```
 //!
-//! T5X writes them, and reads `file`, `gfile` and `gcs` as the folder that the file lies in, whatever the bucket was
-//! called. A spec that says anything else is refused by name: read as the dict that it looks like, its array would be lost.
+//! T5X writes them, and reads `file`, `gfile` and `gcs` as the folder that the file lies in,
+//! whatever the bucket was called. A spec that says anything else is refused by name: read as the
+//! dict that it looks like, its array would be lost.
 //!
 //! Source: t5x `checkpoints.py`; TensorStore 0.1.86, drivers `zarr` and `zarr3`.
 

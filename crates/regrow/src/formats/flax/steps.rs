@@ -129,7 +129,8 @@ impl Steps {
     }
 }
 
-/// The steps in a folder: their numbers, `None` for one that is not whole, and the names of their files.
+/// The steps in a folder: their numbers, `None` for one that is not whole, and the names of their
+/// files.
 ///
 /// # Errors
 /// As [`Steps::find`].

@@ -1,4 +1,5 @@
-//! EasyLM's streamed files: one leaf after another, each a record of its own, with no count and no end.
+//! EasyLM's streamed files: one leaf after another, each a record of its own, with no count and no
+//! end.
 //!
 //! ```text
 //! | array 2 | array n | "params" | "w" | bin | a msgpack object of Flax: a leaf |   and so on to the end of the file
@@ -18,7 +19,8 @@ use crate::error::{Error, Result};
 use crate::formats::path_tree;
 use crate::tree::{Key, KeyPath, NodeKind, Tree};
 
-/// Whether bytes begin as a file of records does. What a record holds is no text: a list of two texts is none.
+/// Whether bytes begin as a file of records does. What a record holds is no text: a list of two
+/// texts is none.
 pub(super) fn begins_record(start: &[u8]) -> bool {
     let mut scanner = Scanner::new(start);
     let Ok(Token::Array(2)) = scanner.next() else { return false };
@@ -38,8 +40,8 @@ pub(super) fn begins_record(start: &[u8]) -> bool {
 /// Reads all records.
 ///
 /// # Errors
-/// `Corrupt` with the offset for a record that is cut or is none, or a path that is there twice; those of a leaf.
-/// To salvage, what lies before the first thing that is wrong.
+/// `Corrupt` with the offset for a record that is cut or is none, or a path that is there twice;
+/// those of a leaf. To salvage, what lies before the first thing that is wrong.
 pub(super) fn decode_stream(bytes: &Bytes, salvage: bool) -> Result<Tree<Decoded>> {
     let (mut paths, mut values, mut known) = (Vec::new(), Vec::new(), HashSet::new());
     let mut scanner = Scanner::new(bytes);

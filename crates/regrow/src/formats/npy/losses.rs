@@ -6,8 +6,8 @@ use crate::formats::{Loss, LossKind};
 use crate::options::{Form, NpyOptions};
 use crate::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree};
 
-/// Containers, keys and kinds of leaves. Where the exact pytree is kept beside the arrays, only leaves, and only to readers
-/// other than regrow.
+/// Containers, keys and kinds of leaves. Where the exact pytree is kept beside the arrays, only
+/// leaves, and only to readers other than regrow.
 pub(super) fn losses(
     tree: &Tree<LeafInfo>,
     texts: &[(usize, &str)],

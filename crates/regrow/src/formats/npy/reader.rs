@@ -288,7 +288,8 @@ fn check_end(stored: &Stored, what: &str) -> Result<()> {
     }
 }
 
-/// Reads `|V2` as bfloat16, as big_vision does: NumPy writes so what it has read as `<V2`, and nothing else is known to.
+/// Reads `|V2` as bfloat16, as big_vision does: NumPy writes so what it has read as `<V2`, and
+/// nothing else is known to.
 fn name_bfloat16(items: &mut [Item], notes: &mut Vec<String>) -> Result<()> {
     let mut count = 0;
     for item in items {

@@ -129,7 +129,8 @@ impl Arrays {
         })
     }
 
-    /// The database in the folder that a name with slashes leads to, and the name there: Orbax before 0.4.2 saved so.
+    /// The database in the folder that a name with slashes leads to, and the name there: Orbax
+    /// before 0.4.2 saved so.
     fn in_folder_of(&mut self, name: &str) -> Result<Option<(&mut Self, String)>> {
         let Some((index, (above, own))) = self.index.as_ref().zip(name.rsplit_once('/')) else {
             return Ok(None);

@@ -1,4 +1,5 @@
-//! Arrays that TensorStore's users wrote, without Orbax' documents: a zarr array in a folder each, or all in a database.
+//! Arrays that TensorStore's users wrote, without Orbax' documents: a zarr array in a folder each,
+//! or all in a database.
 //!
 //! ```text
 //! params.w/.zarray  params.w/0.0  …       Orbax before July 2023; JAX' array_serialization; big_vision (`params~w`)
@@ -6,11 +7,13 @@
 //! manifest.ocdbt  d/                      a database with keys such as model/w/zarr.json
 //! ```
 //!
-//! The names, split at dots and slashes, give a tree of dicts. Since nothing says "this is a checkpoint", everything
-//! below the folder has to be of an array: a folder above several checkpoints, or a home with an array somewhere in it,
-//! has arrays below it, too, and is no tree of them.
+//! The names, split at dots and slashes, give a tree of dicts. Since nothing says "this is a
+//! checkpoint", everything below the folder has to be of an array: a folder above several
+//! checkpoints, or a home with an array somewhere in it, has arrays below it, too, and is no tree
+//! of them.
 //!
-//! Source: orbax' `legacy` readers; JAX 0.10 `jax/experimental/array_serialization`; Levanter `checkpoint.py`; big_vision `utils.py`.
+//! Source: orbax' `legacy` readers; JAX 0.10 `jax/experimental/array_serialization`; Levanter
+//! `checkpoint.py`; big_vision `utils.py`.
 
 use serde_json::Value;
 
@@ -42,7 +45,8 @@ const BESIDE_SUFFIXES: [&str; 2] = [".md", ".txt"];
 const LEVANTER_FILE: &str = "metadata.json";
 const LEVANTER_MEMBERS: [&str; 2] = ["step", "timestamp"];
 
-/// What all arrays of T5X are named by: the file `checkpoint` has their tree, and the leaves that are no arrays.
+/// What all arrays of T5X are named by: the file `checkpoint` has their tree, and the leaves that
+/// are no arrays.
 const T5X_PREFIXES: [&str; 2] = ["target.", "state."];
 
 /// What JAX calls the folder of what one process wrote.
@@ -133,7 +137,8 @@ fn place_of(folder: &Location, below: &str) -> Location {
     if below.is_empty() { folder.clone() } else { folder.join(below) }
 }
 
-/// Whether a folder is a database of arrays, and never was a checkpoint of Orbax, which would have lost its tree.
+/// Whether a folder is a database of arrays, and never was a checkpoint of Orbax, which would have
+/// lost its tree.
 pub(super) fn is_database(at: &Location, listed: &[Listed]) -> bool {
     at.has_listings()
         && has(listed, MANIFEST_FILE)
@@ -141,7 +146,8 @@ pub(super) fn is_database(at: &Location, listed: &[Listed]) -> bool {
         && !had_metadata(at, listed)
 }
 
-/// Whether something says that there was a `_METADATA`: arrays alone, and checkpoints of former times, have none.
+/// Whether something says that there was a `_METADATA`: arrays alone, and checkpoints of former
+/// times, have none.
 pub(super) fn had_metadata(at: &Location, listed: &[Listed]) -> bool {
     const BESIDE: [&str; 5] =
         [METADATA_FILE, CHECKPOINT_METADATA_FILE, V1_MARKER_FILE, SHARDING_FILE, STRINGS_FILE];
@@ -236,7 +242,8 @@ struct Found {
     names: Vec<String>,
     /// Of all databases, sorted: their paths below the folder.
     databases: Vec<String>,
-    /// The document of an array of which chunks are there, and it is not: its path below the folder.
+    /// The document of an array of which chunks are there, and it is not: its path below the
+    /// folder.
     lost: Option<String>,
     /// The first thing that is of no array: its path below the folder.
     foreign: Option<String>,
@@ -327,7 +334,8 @@ fn document_above(folder: &str) -> String {
     }
 }
 
-/// Whether a name in the folder of a database is a part of it: its records, its data, and what each process wrote alone.
+/// Whether a name in the folder of a database is a part of it: its records, its data, and what each
+/// process wrote alone.
 fn is_of_database(name: &str, is_folder: bool) -> bool {
     match is_folder {
         true => {

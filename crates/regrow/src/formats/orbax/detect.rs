@@ -186,7 +186,8 @@ fn stands_alone(folder: &Location) -> bool {
     OF_A_WHOLE.iter().any(|file| folder.join(file).is_file())
 }
 
-/// What the documents say; nothing if there are none. With a record of the items the rest can be lost.
+/// What the documents say; nothing if there are none. With a record of the items the rest can be
+/// lost.
 fn about(folder: &Location, listed: &[Listed], wanted: Wanted) -> Result<About> {
     let record = match has_file(listed, items_record::FILE_NAME) {
         true => wanted.or_lost(ItemsRecord::of(folder))?.unwrap_or_default(),

@@ -1,6 +1,8 @@
-//! Which steps of a folder belong together: a run may go back to an older step, and the newer ones are another history.
+//! Which steps of a folder belong together: a run may go back to an older step, and the newer ones
+//! are another history.
 //!
-//! A manager writes a record into each step that it saves, in `_CHECKPOINT_METADATA`, among the user's own members:
+//! A manager writes a record into each step that it saves, in `_CHECKPOINT_METADATA`, among the
+//! user's own members:
 //!
 //! ```text
 //! "regrow_step": {"run": "9f3c…",          of which run it is
@@ -8,8 +10,9 @@
 //!                 "from": {"0": 200},      the steps of earlier turns that it comes from: up to these numbers
 //!                 "left": {"201": 500}}    steps without a record that it does not come from: from this to that number
 //! ```
-//! The current history is that of the step with the highest turn. A step without a record, as other programs save them, is
-//! part of it unless it was left behind. Only steps with a record of the run are the manager's own.
+//! The current history is that of the step with the highest turn. A step without a record, as other
+//! programs save them, is part of it unless it was left behind. Only steps with a record of the run
+//! are the manager's own.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +57,8 @@ impl StepRecord {
         self.run == record.run
     }
 
-    /// The record of the current history, if any step has one: of the run of the newest such step, the highest turn.
+    /// The record of the current history, if any step has one: of the run of the newest such step,
+    /// the highest turn.
     pub fn current<'a>(steps: impl IntoIterator<Item = (u64, Option<&'a Self>)> + Clone) -> Option<&'a Self> {
         let recorded = || steps.clone().into_iter().filter_map(|(number, record)| Some((number, record?)));
         let (_, newest) = recorded().max_by_key(|(number, _)| *number)?;
@@ -83,7 +87,8 @@ mod tests {
         let has = |number, record| current.has(number, record);
         assert!(has(100, Some(&first)) && has(200, Some(&first)) && !has(201, Some(&first)));
         assert!(has(900, Some(&second)));
-        // Without a record, or of another run: what was left behind is not part of it, what came later is.
+        // Without a record, or of another run: what was left behind is not part of it, what came
+        // later is.
         for record in [None, Some(&other)] {
             assert!(has(200, record) && !has(201, record) && !has(500, record) && has(501, record));
         }

@@ -12,9 +12,10 @@
 //! | `regrow.json`, `model.safetensors`, … | a pytree in another layout: see [`item_files`] |
 //! | anything else | listed, not read |
 //!
-//! What is recorded of an item decides: by regrow in `regrow.items.json`, by Orbax in the name of the handler. The table above
-//! is for items of which neither says anything. The files of a handler that is not Orbax' own are files, whatever their names,
-//! unless their `_METADATA` is that of a pytree.
+//! What is recorded of an item decides: by regrow in `regrow.items.json`, by Orbax in the name of
+//! the handler. The table above is for items of which neither says anything. The files of a handler
+//! that is not Orbax' own are files, whatever their names, unless their `_METADATA` is that of a
+//! pytree.
 
 use serde_json::Value;
 
@@ -224,8 +225,8 @@ impl Family {
     }
 }
 
-/// Those of these items that layouts may look into: all but files as they are, as far as that is recorded. Where the record is
-/// damaged, those whose handler is one of Orbax'.
+/// Those of these items that layouts may look into: all but files as they are, as far as that is
+/// recorded. Where the record is damaged, those whose handler is one of Orbax'.
 ///
 /// # Errors
 /// What the storage says.

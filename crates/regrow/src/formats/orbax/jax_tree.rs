@@ -1,4 +1,5 @@
-//! What `jax.experimental.array_serialization.pytree_serialization` saves: a tree in JSON, arrays by number in a database.
+//! What `jax.experimental.array_serialization.pytree_serialization` saves: a tree in JSON, arrays
+//! by number in a database.
 //!
 //! ```text
 //! pytreedef.json   {"__jax_pytreedef_repr": FLATBUFFER in base64,
@@ -8,7 +9,8 @@
 //! table PyTreeDef { kind: byte; children: [PyTreeDef]; children_names: [string]; custom_name: string; custom_auxdata: [byte] }
 //! ```
 //!
-//! `None` is a leaf of the tree without a text. Of a custom node the type's name and its children are read.
+//! `None` is a leaf of the tree without a text. Of a custom node the type's name and its children
+//! are read.
 //!
 //! Source: JAX 0.10 `pytree_serialization.py`, `export/serialization.fbs`; FlatBuffers' internals.
 
@@ -123,7 +125,8 @@ pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
 /// From the flat buffer to nodes.
 struct Reading<'b> {
     table: Table<'b>,
-    /// How many tables were read: an offset that leads back to one could double them at every level.
+    /// How many tables were read: an offset that leads back to one could double them at every
+    /// level.
     tables: usize,
     customs: Vec<String>,
 }

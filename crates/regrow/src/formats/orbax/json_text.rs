@@ -4,10 +4,10 @@
 //! {"loss": NaN, "name": "\u4e2d"}        json.dumps(…): ", " and ": ", ASCII only, NaN and ±Infinity bare
 //! ```
 //!
-//! Reading takes both this and strict JSON. A number that [`Value`] cannot hold, those three and integers beyond 64 bits,
-//! is a *marked* string: a NUL, and the number as it was written. Writing undoes this, so that such numbers come back to
-//! the digit.
-//! Source: Python `json`, "Infinite and NaN number values".
+//! Reading takes both this and strict JSON. A number that [`Value`] cannot hold, those three and
+//! integers beyond 64 bits, is a *marked* string: a NUL, and the number as it was written. Writing
+//! undoes this, so that such numbers come back to the digit. Source: Python `json`, "Infinite and
+//! NaN number values".
 
 use std::io;
 
@@ -148,7 +148,8 @@ fn offset_of(bytes: &[u8], line: usize, column: usize) -> u64 {
 /// How a marked string begins.
 const MARK: &[u8] = b"\"\\u0000";
 
-/// The document with numbers that a [`Value`] does not hold as marked strings; `None` if it has none.
+/// The document with numbers that a [`Value`] does not hold as marked strings; `None` if it has
+/// none.
 fn mark(bytes: &[u8]) -> Option<Vec<u8>> {
     rewrite(bytes, |piece| is_beyond_value(piece).then(|| [MARK, piece, b"\""].concat()))
 }

@@ -47,7 +47,8 @@ pub(super) fn process_of(entry: &Listed) -> Option<(u32, &str)> {
 pub(super) const DATA_FOLDER: &str = "d";
 const DATA_NAME_LEN: usize = 32;
 
-/// The error for a folder that has the data of a database, and no root record: `d/` and nothing but names of its files in it.
+/// The error for a folder that has the data of a database, and no root record: `d/` and nothing but
+/// names of its files in it.
 ///
 /// # Errors
 /// What the storage says.

@@ -8,8 +8,8 @@
 //!
 //! Arrays without even that are [`bare`](super::bare)'s.
 //!
-//! The msgpack is Flax': [`flax`](crate::formats::flax), and what a spec says is [`specs`](crate::formats::flax::specs)'.
-//! Source: orbax' `legacy` readers; t5x `checkpoints.py`.
+//! The msgpack is Flax': [`flax`](crate::formats::flax), and what a spec says is
+//! [`specs`](crate::formats::flax::specs)'. Source: orbax' `legacy` readers; t5x `checkpoints.py`.
 
 use std::collections::HashMap;
 
@@ -47,8 +47,8 @@ pub(super) fn open_aggregate(folder: &Location, wanted: Wanted) -> Result<Opened
     Ok(Opened { databases, ..Opened::new(tree, variant) })
 }
 
-/// The tree in the msgpack file `checkpoint`, with the arrays that its placeholders and specs stand for; and whether there
-/// are specs.
+/// The tree in the msgpack file `checkpoint`, with the arrays that its placeholders and specs stand
+/// for; and whether there are specs.
 ///
 /// # Errors
 /// `Corrupt` with file and leaf; `Unsupported` for a spec of something else.

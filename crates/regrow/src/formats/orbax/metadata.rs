@@ -107,7 +107,8 @@ impl TreeMetadata {
         Self::of_keys(names, |name| name.split('.').collect())
     }
 
-    /// The same of arrays that other programs have named: cut at dots, and at slashes or big_vision's `~`.
+    /// The same of arrays that other programs have named: cut at dots, and at slashes or
+    /// big_vision's `~`.
     pub(super) fn of_paths<'n>(names: impl Iterator<Item = &'n String>) -> Self {
         Self::of_keys(names, |name| match name {
             "" => Vec::new(),
@@ -131,7 +132,8 @@ impl TreeMetadata {
         Self { entries: names.map(entry).collect(), ..Self::default() }
     }
 
-    /// Adds text leaves of which nothing but their names is known, as [`of_names`](Self::of_names) does for arrays.
+    /// Adds text leaves of which nothing but their names is known, as [`of_names`](Self::of_names)
+    /// does for arrays.
     pub(super) fn add_texts<'n>(&mut self, names: impl Iterator<Item = &'n String>) {
         let texts = Self::of_names(names).entries.into_iter();
         self.entries.extend(texts.map(|entry| Entry { value_type: "string".to_owned(), ..entry }));

@@ -446,7 +446,8 @@ fn open_mixed(
     Ok(Whole::Items(readers))
 }
 
-/// What was opened of an item, or why it cannot be, if there are others: it is an error of that item alone.
+/// What was opened of an item, or why it cannot be, if there are others: it is an error of that
+/// item alone.
 fn or_lost<T>(opened: Result<T>, wanted: Wanted, item_count: usize) -> Result<std::result::Result<T, Error>> {
     match wanted.or_lost(opened) {
         Err(error) if item_count > 1 && error.kind().is_of_content() => Ok(Err(error)),
@@ -454,7 +455,8 @@ fn or_lost<T>(opened: Result<T>, wanted: Wanted, item_count: usize) -> Result<st
     }
 }
 
-/// One leaf in the place of an item that cannot be opened. A load of it is an error, unless the checkpoint is salvaged.
+/// One leaf in the place of an item that cannot be opened. A load of it is an error, unless the
+/// checkpoint is salvaged.
 fn lost_item(name: &str, why: Error, wanted: Wanted, description: &mut Description) -> Opened {
     description.warnings.push(format!("the item {name} cannot be read: {}", why.what()));
     let mut slot = Slot::lost("", why);

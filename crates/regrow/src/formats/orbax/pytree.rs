@@ -95,7 +95,8 @@ fn read_tree(folder: &Location) -> Result<(TreeMetadata, Tree<usize>)> {
     Ok((metadata, structure))
 }
 
-/// The tree of the names of the arrays and texts that there are, where what says more is lost; `None` if there are none.
+/// The tree of the names of the arrays and texts that there are, where what says more is lost;
+/// `None` if there are none.
 fn guess_tree(folder: &Location, wanted: Wanted) -> Result<Option<(TreeMetadata, Tree<usize>)>> {
     let listed = list(folder)?;
     let use_ocdbt = folder.join(MANIFEST_FILE).is_file() || listed.iter().any(|it| process_of(it).is_some());

@@ -56,7 +56,8 @@ impl Steps {
     /// The step of this number, or the newest of the current history.
     ///
     /// # Errors
-    /// `Uncommitted` if only a temporary folder has it, `NotFound` if nothing has; what the storage says.
+    /// `Uncommitted` if only a temporary folder has it, `NotFound` if nothing has; what the storage
+    /// says.
     pub fn pick(&self, number: Option<u64>, root: &Location) -> Result<&Step> {
         let found = match number {
             Some(number) => self.committed.iter().find(|step| step.number == number),
@@ -81,7 +82,8 @@ impl Steps {
         .help(format!("the committed steps are: {}", numbers.join(", "))))
     }
 
-    /// The newest step of the current history. Where there are several steps a small file of each is read.
+    /// The newest step of the current history. Where there are several steps a small file of each
+    /// is read.
     fn newest(&self) -> Result<Option<&Step>> {
         if self.committed.len() < 2 {
             return Ok(self.committed.last());

@@ -39,8 +39,8 @@ impl StoredArray {
         self.missing
     }
 
-    /// The parts of the array that are stored, in C order, where chunks may be missing and there are many; by the list of those
-    /// that are there, however many the array claims.
+    /// The parts of the array that are stored, in C order, where chunks may be missing and there
+    /// are many; by the list of those that are there, however many the array claims.
     ///
     /// # Errors
     /// What the store says.

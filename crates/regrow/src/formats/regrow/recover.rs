@@ -164,7 +164,8 @@ fn record_of_replica(at: &Location, other: &Location) -> Result<Option<Recovered
     let uuid =
         || OcdbtStore::open(at.opened().ok()?).ok().map(|database| manifest::uuid_text(&database.uuid()));
     is_same |= theirs.database_uuid().is_some_and(|theirs| uuid().as_deref() == Some(theirs));
-    // Where the database is damaged, too, the arrays tell: what is the same to the byte is described by either record.
+    // Where the database is damaged, too, the arrays tell: what is the same to the byte is
+    // described by either record.
     if !is_same && !has_same_data(at, &theirs)? {
         return Ok(None);
     }
@@ -173,7 +174,8 @@ fn record_of_replica(at: &Location, other: &Location) -> Result<Option<Recovered
     Ok(Some(RecoveredFile { name: manifest::FILE_NAME.to_owned(), bytes, how, is_guess: false }))
 }
 
-/// Whether a checkpoint has the data files that a record of another one describes, every block of them.
+/// Whether a checkpoint has the data files that a record of another one describes, every block of
+/// them.
 fn has_same_data(at: &Location, theirs: &RegrowReader) -> Result<bool> {
     let store = at.opened()?;
     let small: HashSet<&str> = theirs.store().small_records().map(|record| record.name.as_str()).collect();

@@ -116,7 +116,8 @@ impl Header {
         Ok(len)
     }
 
-    /// Whether a file of `file_len_bytes` that begins so may be one: its header fits in it, and is JSON.
+    /// Whether a file of `file_len_bytes` that begins so may be one: its header fits in it, and is
+    /// JSON.
     pub(super) fn begins_file(first: &[u8], file_len_bytes: u64) -> bool {
         let Some((len, rest)) = first.split_first_chunk::<LENGTH_LEN_BYTES>() else { return false };
         let rest = rest.trim_ascii_start();
@@ -142,7 +143,8 @@ impl Header {
         Ok(header)
     }
 
-    /// The same, whatever the length of the file, and with gaps between tensors: what is there can be read.
+    /// The same, whatever the length of the file, and with gaps between tensors: what is there can
+    /// be read.
     ///
     /// # Errors
     /// As [`parse`](Self::parse).

@@ -18,7 +18,8 @@ pub(super) const STRUCTURE: &str = "regrow";
 /// Name under which custom metadata stands that is more than text by name; it means nothing without a pytree.
 const CUSTOM: &str = "regrow_metadata";
 
-/// Name under which a file says whose tensors it holds, and what a file with a pytree says if the caller says nothing.
+/// Name under which a file says whose tensors it holds, and what a file with a pytree says if the
+/// caller says nothing.
 const FORMAT: &str = "format";
 const FORMAT_DEFAULT: &str = "pt";
 
@@ -68,7 +69,8 @@ pub(super) fn entries(
     if !names.contains(&FORMAT.to_owned()) {
         out.insert(0, (FORMAT.to_owned(), FORMAT_DEFAULT.to_owned()));
     } else if let Some(own) = custom.and_then(as_texts).and_then(|texts| of_name(texts, FORMAT)) {
-        // The entry is the file's own; what the caller's metadata has of this name comes back from here.
+        // The entry is the file's own; what the caller's metadata has of this name comes back from
+        // here.
         out.push((CUSTOM.to_owned(), json!({ FORMAT: own }).to_string()));
     }
     Ok(Some(out))

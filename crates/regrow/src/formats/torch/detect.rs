@@ -1,5 +1,5 @@
-//! Whether a file is one of PyTorch's, or another pickle: by how it begins, whatever its name. Pickles of protocol 0
-//! and 1 begin as texts do, so that these are told by their names too.
+//! Whether a file is one of PyTorch's, or another pickle: by how it begins, whatever its name.
+//! Pickles of protocol 0 and 1 begin as texts do, so that these are told by their names too.
 
 use std::ffi::OsStr;
 
@@ -50,7 +50,8 @@ pub(in crate::formats) fn is_one_by_content(first: &[u8]) -> bool {
     form_of_beginning(first, None).is_some()
 }
 
-/// Whether the file `at` a location is a pickle, and nothing tells whose: its owner may not think of it as a checkpoint.
+/// Whether the file `at` a location is a pickle, and nothing tells whose: its owner may not think
+/// of it as a checkpoint.
 pub(crate) fn is_plain_pickle(at: &Location) -> bool {
     matches!(form_of(at), Ok(Some(Form::Pickle)))
 }

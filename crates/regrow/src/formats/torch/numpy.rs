@@ -130,7 +130,8 @@ fn array_bytes(pickle: &Pickle<'_>, id: Id) -> Option<Payload> {
     }
 }
 
-/// Whether a call would build an array or a scalar: one whose dtype is not read, where there is no [`value`].
+/// Whether a call would build an array or a scalar: one whose dtype is not read, where there is no
+/// [`value`].
 pub(super) fn is_array(module: &str, name: &str) -> bool {
     let module = module.strip_prefix("numpy.core").or_else(|| module.strip_prefix("numpy._core"));
     matches!(

@@ -65,7 +65,8 @@ pub(super) struct Unfolded {
     pub record: Record,
 }
 
-/// Unfolds the values of a pickle whose bytes are `bytes`. With `is_whole_file` long arrays stay where they are.
+/// Unfolds the values of a pickle whose bytes are `bytes`. With `is_whole_file` long arrays stay
+/// where they are.
 ///
 /// # Errors
 /// `Corrupt`, `Unsupported`, `Limit`; with key path and offset.

@@ -179,7 +179,8 @@ impl Reader for TrakReader {
     }
 
     fn sparse(&self, leaf: usize) -> Result<Option<Sparse>> {
-        // A file that is shorter than its header claims is found before work is planned by the claim.
+        // A file that is shorter than its header claims is found before work is planned by the
+        // claim.
         self.array(leaf).map(|_| None)
     }
 

@@ -207,7 +207,8 @@ impl OpenFile {
         Ok(map.map(|map| self.map.get_or_init(|| map).clone()))
     }
 
-    /// The whole file, which is not empty, as a private map, another each time; `None` where there are no maps.
+    /// The whole file, which is not empty, as a private map, another each time; `None` where there
+    /// are no maps.
     pub(super) fn map_private(&self) -> Option<PrivateMap> {
         PrivateMap::of(&self.file)
     }

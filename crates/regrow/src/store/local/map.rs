@@ -23,8 +23,8 @@ pub enum Access {
 /// Advice shorter than this costs more than it gives.
 const ADVICE_LEN_MIN_BYTES: usize = 128 << 10;
 
-/// Maps the whole of `file`; empty files give empty bytes. `None` where the system makes no map of it, for whatever
-/// reason: the file can be read, or the read says why not.
+/// Maps the whole of `file`; empty files give empty bytes. `None` where the system makes no map of
+/// it, for whatever reason: the file can be read, or the read says why not.
 pub(super) fn map_file(file: &File, len_bytes: u64) -> Option<Bytes> {
     if len_bytes == 0 {
         return Some(Bytes::new());

@@ -1,4 +1,5 @@
-//! A checkpoint of items that is damaged: each item is what was saved or an error of its own, and `verify` sees all of it.
+//! A checkpoint of items that is damaged: each item is what was saved or an error of its own, and
+//! `verify` sees all of it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,7 +30,8 @@ fn found(at: impl ToLocation) -> Vec<(String, Result<String>)> {
     ITEMS.iter().chain(&["metadata"]).map(|item| ((*item).to_owned(), of(item))).collect()
 }
 
-/// Fails if an item gives something else, if `verify` sees nothing, or if an item is lost whose files are as they were.
+/// Fails if an item gives something else, if `verify` sees nothing, or if an item is lost whose
+/// files are as they were.
 fn is_seen(at: &Path, good: &[(String, Result<String>)], hurt: &[&str], what: &str) {
     let mut is_changed = false;
     // Without a record the files decide, and the checkpoint says so.

@@ -1,6 +1,7 @@
 //! Random runs of a manager against a short specification of what a run deletes.
 //!
-//! The specification knows nothing of records: each save remembers which steps were current when it was made.
+//! The specification knows nothing of records: each save remembers which steps were current when it
+//! was made.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -62,8 +63,9 @@ impl Run {
         self.there.values().filter(is_ranked).copied().collect()
     }
 
-    /// THE SPECIFICATION: what follows a save deletes the ranked steps that no part of the policy keeps. Without a rank a
-    /// step is neither counted nor deleted; what is not measured takes a place among the latest.
+    /// THE SPECIFICATION: what follows a save deletes the ranked steps that no part of the policy
+    /// keeps. Without a rank a step is neither counted nor deleted; what is not measured takes a
+    /// place among the latest.
     fn deleted(&self, policy: &Policy) -> BTreeSet<Save> {
         let ranked = self.ranked(policy);
         if policy.latest.is_none() && policy.best.is_none() && policy.every.is_none() {
@@ -258,7 +260,8 @@ fn run(seed: u64) {
                 model.saves[model.there[&number]].is_stuck |= !is_desktop;
             }
             10 => {
-                // An empty folder, one that no step may be called, and a step that `save` has saved.
+                // An empty folder, one that no step may be called, and a step that `save` has
+                // saved.
                 drop(manager);
                 let last = model.all().last().copied().unwrap_or(0);
                 fs::create_dir_all(root.join((last + 1).to_string())).unwrap();

@@ -1,4 +1,5 @@
-//! A checkpoint that has lost its `_METADATA` is read by a template, which gives its tree: of every golden one.
+//! A checkpoint that has lost its `_METADATA` is read by a template, which gives its tree: of every
+//! golden one.
 
 use std::fs;
 

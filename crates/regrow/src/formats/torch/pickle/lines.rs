@@ -6,7 +6,8 @@
 //! S'a\nb'\n                  a literal of Python 2: bytes, with its escapes
 //! ```
 //!
-//! Source: CPython `Lib/pickle.py` (`save_str`, `load_string`), `Objects/unicodeobject.c` (raw-unicode-escape).
+//! Source: CPython `Lib/pickle.py` (`save_str`, `load_string`), `Objects/unicodeobject.c`
+//! (raw-unicode-escape).
 
 /// What `I` and `L` stand for.
 #[derive(Debug, PartialEq, Eq)]
