@@ -63,7 +63,7 @@ def posts_errors(job: Any, path: StrPath, purpose: str = "save") -> Iterator[Non
     try:
         yield
     except Exception as error:
-        # Who cannot be told finds out when its time is over; it may have been told of another error before.
+        # A process that cannot be told finds out at its time-out, or was told of another error before.
         with contextlib.suppress(RegrowError):
             if (native_job := chosen(job)) is not None:
                 found, (timeout, prefix) = native_job

@@ -20,7 +20,7 @@ def tree(step: int) -> dict[str, Any]:
 
 
 def run(folder: Path) -> Path:
-    """Steps of a manager with metrics, of which two are of an abandoned history."""
+    """Steps of a manager with metrics; two of them are of an abandoned history."""
     with regrow.Manager(folder) as manager:
         for step in (1, 2, 3, 4):
             manager.save(step, tree(step), metrics={"loss": 1 / step})

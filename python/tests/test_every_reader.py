@@ -182,7 +182,7 @@ def is_nameless(leaf: Any) -> bool:
 
 
 class Target(NamedTuple):
-    """A layout, where it goes, and who reads it."""
+    """A layout, where it goes, and its reader."""
 
     layout: str
     name: str
@@ -227,7 +227,7 @@ def unlike(target: Target, source: Path, folder: Path, tree: Tree, **options: An
 
 
 def silent(found: Tree, tree: Tree, lost: set[str], noted: set[str]) -> list[str]:
-    """Leaves that are not what they were, of which nothing says so."""
+    """Leaves that are not what they were, though nothing says so."""
     told = []
     for name, wanted in tree.items():
         like = compared(found.get(name), wanted)
@@ -332,7 +332,7 @@ def test_what_other_tools_read_in_the_default_layout(tmp_path: Path) -> None:
 
 
 def test_leaves_without_data_are_refused_by_name(tmp_path: Path) -> None:
-    """Tensors of the device meta, placeholders: no load gives ``...`` that nobody asked for."""
+    """Tensors of the device meta, placeholders: no load gives ``...`` unless it is asked for."""
     source = REPOSITORY / "fixtures" / "torch" / "refused.pt"
     with pytest.raises(regrow.UnsupportedError, match="meta"):
         regrow.load(source, only=["w", "meta"])

@@ -117,7 +117,7 @@ KINDS = {
 }
 
 LIMITS = {
-    # Orbax has no checksums, and nobody else knows what its handlers write.
+    # Orbax has no checksums, and only its handlers know what they write.
     ("foreign", "verify"), ("foreign", "repair"), ("foreign", "salvage"), ("foreign", "steps --verify"),
 }  # fmt: skip
 

@@ -20,7 +20,7 @@ import pytest
 SHIM = Path(__file__).parents[2] / "crates" / "testkit" / "src" / "lacking.c"
 LIFE = Path(__file__).with_name("lacking_life.py")
 
-# What real file systems answer: FUSE (mergerfs, sshfs, s3fs, gcsfuse), CIFS, exFAT, NFS, Ceph, Lustre, 9p, overlays.
+# Errors of real file systems: FUSE (mergerfs, sshfs, s3fs, gcsfuse), CIFS, exFAT, NFS, Ceph, ...
 ERRORS: dict[str, list[int]] = {
     "mmap": [errno.ENODEV, errno.EACCES, errno.EINVAL],
     "chmod": [errno.EPERM, errno.ENOTSUP],

@@ -99,7 +99,7 @@ CASES: dict[str, bytes] = {
 
 
 def changed(count: int, seed: int) -> Iterator[bytes]:
-    """Archives of which bytes are changed: of the pickle, with a checksum that fits, or of the whole."""
+    """Archives with changed bytes: in the pickle, with a checksum that fits, or anywhere."""
     choose = random.Random(seed)
     values = [b"\0", b"\xff", b"(", b"t", b"R", b"]", b"}", b"N", number(2**62), number(-1), b"0", b"2", b"Q", b"\x81"]
     for _ in range(count):

@@ -66,7 +66,7 @@ class Judged:
         args = self.module.args.StandardSave(tree)
         saved = self.told(lambda: self.manager.save(step, args=args, metrics=metrics, force=force))
         waited = self.told(self.manager.wait_until_finished)
-        # What cannot be ranked the original says in `save`, and goes on; this one says it in the wait.
+        # The original raises for a step that cannot be ranked in `save`; this one raises in the wait.
         told = "KeyError" if "KeyError" in (saved, waited) else saved
         ends = time.monotonic() + 10
         while any("tmp" in name for name in os.listdir(self.folder)) and time.monotonic() < ends:

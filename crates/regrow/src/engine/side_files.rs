@@ -32,8 +32,7 @@ impl SideFiles {
         Some(Self::of(options)).filter(|files| files.seal.is_wanted() || files.parity.is_wanted())
     }
 
-    /// Those of a checkpoint of items, one of which has these options; `None` where nothing is
-    /// asked for.
+    /// Those of a checkpoint that has an item with these options; `None` if nothing is asked for.
     pub fn of_items(options: &SaveOptions) -> Option<Self> {
         let files = Self { seal: SealOfSave::of_items(options), ..Self::of(options) };
         Some(files).filter(|files| files.seal.is_wanted() || files.parity.is_wanted())

@@ -15,7 +15,7 @@ use crate::tree::{KeyPath, LeafInfo, LeafKind, Node, NodeKind, Tree};
 /// For each leaf of the template the stored leaf that goes there; `None` for those to be skipped.
 ///
 /// Stored leaves for which `is_cast` says true may differ in dtype. With `partial`, stored leaves
-/// that the template lacks are no difference. Placeholders that nobody is going to read may be
+/// that the template lacks are no difference. Placeholders that are not read may be
 /// anything. With `by_names` the stored tree is a guess: the keys with dots between them decide,
 /// which is what the arrays are called.
 ///

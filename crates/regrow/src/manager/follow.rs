@@ -121,7 +121,7 @@ impl Follower {
         self.shared.state().damaged.insert(step);
     }
 
-    /// A step was read, or is saved anew.
+    /// A step was read, or is saved again.
     pub(super) fn is_good(&self, step: u64) {
         self.shared.state().damaged.remove(&step);
     }

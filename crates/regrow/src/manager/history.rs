@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(
             current(&history),
             [100, 200, 400, 500, 510],
-            "300 was saved anew, and is of the other one"
+            "300 was saved again, and is of the other one"
         );
     }
 
@@ -206,7 +206,7 @@ mod tests {
             history.begin(step);
         }
         history.begin(20);
-        assert_eq!(current(&history), [10, 20, 30], "one that is known is only saved anew");
+        assert_eq!(current(&history), [10, 20, 30], "one that is known is only saved again");
         history.begin(25);
         assert_eq!(current(&history), [10, 20, 25]);
         history.begin(5);

@@ -29,8 +29,7 @@ pub struct Restored<T> {
 }
 
 impl Steps {
-    /// What `restore` makes of the newest step of the current history of which it can make
-    /// something. It is called with one step after the other, the newest first, until it succeeds.
+    /// Calls `restore` with the steps of the current history, the newest first, until it succeeds.
     ///
     /// # Errors
     /// `NotFound` if there are no steps; `Corrupt` if none is good, with all reasons; any error of `restore` that another

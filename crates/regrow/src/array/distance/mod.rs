@@ -458,7 +458,7 @@ mod tests {
 
     #[test]
     fn what_repeats_counts_as_often_as_it_is_there() {
-        // Of shape 2 by 3 by 2, of which the middle axis repeats.
+        // Of shape 2 by 3 by 2; the middle axis repeats.
         let (a, b) = ([1_i8, 2, 3, 4], [1_i8, 2, 3, 9]);
         let full = |of: [i8; 4]| -> Vec<u8> {
             of.chunks(2).flat_map(|row| row.repeat(3)).map(|value| value as u8).collect()

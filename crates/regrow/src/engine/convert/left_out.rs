@@ -10,8 +10,7 @@ use crate::tree::KeyPath;
 /// The most steps that one error names.
 const NAMED_MAX: usize = 20;
 
-/// Refuses a folder of several steps of which the caller has chosen none: the others would stay
-/// behind unseen.
+/// Refuses a folder of several steps if the caller has chosen none: the others would stay behind.
 ///
 /// # Errors
 /// `InvalidArgument` that names the steps.

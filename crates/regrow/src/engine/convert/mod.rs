@@ -274,8 +274,7 @@ impl ConvertPlan {
         Ok(ConvertReport { save, losses: self.losses_with(&changed), damage: self.damage })
     }
 
-    /// The leaves, by their positions in the tree, of which a cast has changed a value beyond
-    /// rounding.
+    /// Positions in the tree of leaves in which a cast has changed a value beyond rounding.
     fn changed_leaves(&self) -> Vec<u32> {
         let flags = self.is_lossy.iter().zip(0..);
         flags.filter(|(flag, _)| flag.load(Ordering::Relaxed)).map(|(_, leaf)| leaf).collect()

@@ -41,7 +41,7 @@ pub(super) fn metadata(
         _ => None,
     };
     let Some(text) = text.or(about.objects.as_deref()) else { return own };
-    // A record that cannot be read stays what it is: whoever loads it is told.
+    // A record that cannot be read stays as it is: a load of it tells.
     let Some(record) = moved(text, leaves, options) else { return own };
     let mut entries = match own {
         Some(Value::Object(entries)) => entries,

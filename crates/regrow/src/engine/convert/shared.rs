@@ -50,8 +50,7 @@ pub struct ConvertedShare {
     pub stored_bytes: u64,
     /// Those that a base had.
     pub reused_bytes: u64,
-    /// Leaves, by their positions in the target, of which a cast has changed values beyond
-    /// rounding.
+    /// Positions in the target of leaves in which a cast has changed values beyond rounding.
     pub changed_leaves: Vec<u32>,
 }
 

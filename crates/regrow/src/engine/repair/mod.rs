@@ -259,7 +259,7 @@ fn repair_found(
     }
     // What the parity brings back need not be made.
     if !(options.check && parity.is_some() && report.lost.is_empty()) {
-        // What a record that comes from a copy is of comes from there, too, before it is made anew.
+        // If a record comes from a copy, the files that it records come from there, too.
         let rounds = if parity.is_none() && options.from.is_some() { 1 } else { recovered::ROUNDS_MAX };
         recovered::recover(&part, rounds, options, guard, &proof, &mut report)?;
     }

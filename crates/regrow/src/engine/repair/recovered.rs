@@ -44,7 +44,7 @@ pub struct RecoveredFile {
     pub is_guess: bool,
 }
 
-/// Makes files anew, of the checkpoint in a folder and of its items; in so many rounds at most.
+/// Makes lost files of the others, in a folder and in its items; in so many rounds at most.
 ///
 /// # Errors
 /// What the storage says. Files that were written by then are whole.

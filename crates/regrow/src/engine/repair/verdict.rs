@@ -141,8 +141,7 @@ fn is_sealed(at: &Location, names: &[String]) -> Result<bool> {
     Ok(false)
 }
 
-/// Every block was checked by the parity, or made by it. Not so where the parity was made anew of
-/// what is there.
+/// Whether the parity checked or made every block. Parity that this repair made proves nothing.
 fn is_under_parity(parity: &Parity, names: &[String], report: &RepairReport) -> bool {
     let was_remade = !report.recovered.is_empty()
         || report.notes.iter().any(|note| note == super::by_parity::CHANGED_SINCE);

@@ -242,8 +242,7 @@ struct Found {
     names: Vec<String>,
     /// Of all databases, sorted: their paths below the folder.
     databases: Vec<String>,
-    /// The document of an array of which chunks are there, and it is not: its path below the
-    /// folder.
+    /// The document that an array with chunks has lost: its path below the folder.
     lost: Option<String>,
     /// The first thing that is of no array: its path below the folder.
     foreign: Option<String>,

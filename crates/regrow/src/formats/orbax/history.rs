@@ -5,7 +5,7 @@
 //! user's own members:
 //!
 //! ```text
-//! "regrow_step": {"run": "9f3c…",          of which run it is
+//! "regrow_step": {"run": "9f3c…",          the run that it belongs to
 //!                 "turn": 2,               how often that run had gone back before
 //!                 "from": {"0": 200},      the steps of earlier turns that it comes from: up to these numbers
 //!                 "left": {"201": 500}}    steps without a record that it does not come from: from this to that number

@@ -13,7 +13,7 @@
 //! | anything else | listed, not read |
 //!
 //! What is recorded of an item decides: by regrow in `regrow.items.json`, by Orbax in the name of
-//! the handler. The table above is for items of which neither says anything. The files of a handler
+//! the handler. The table above is for all other items. The files of a handler
 //! that is not Orbax' own are files, whatever their names, unless their `_METADATA` is that of a
 //! pytree.
 

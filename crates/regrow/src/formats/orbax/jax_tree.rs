@@ -205,7 +205,7 @@ impl Reading<'_> {
     }
 }
 
-/// A flat buffer, every offset of which is looked at before it is followed.
+/// A flat buffer. Every offset is checked before it is followed.
 struct Table<'b>(&'b [u8]);
 
 impl Table<'_> {

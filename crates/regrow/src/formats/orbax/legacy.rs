@@ -32,7 +32,7 @@ use crate::zarr::Missing;
 /// What a text in the msgpack file begins with if an array stands in its place; the second is the older one.
 const PLACEHOLDERS: [&str; 2] = ["PLACEHOLDER://", "AGGREGATED://"];
 
-/// What T5X of former times meant by it: an array of bfloat16, of which nothing else says so.
+/// An array of bfloat16, as old T5X wrote it; nothing else says so.
 const UNSURE_DTYPE: &str = "uint16";
 
 /// Opens a folder with the msgpack file `checkpoint`.

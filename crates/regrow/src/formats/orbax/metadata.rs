@@ -132,8 +132,7 @@ impl TreeMetadata {
         Self { entries: names.map(entry).collect(), ..Self::default() }
     }
 
-    /// Adds text leaves of which nothing but their names is known, as [`of_names`](Self::of_names)
-    /// does for arrays.
+    /// Adds text leaves by their names alone, as [`of_names`](Self::of_names) does for arrays.
     pub(super) fn add_texts<'n>(&mut self, names: impl Iterator<Item = &'n String>) {
         let texts = Self::of_names(names).entries.into_iter();
         self.entries.extend(texts.map(|entry| Entry { value_type: "string".to_owned(), ..entry }));

@@ -217,7 +217,7 @@ fn check_recorded(folder: &Location, name: &str, file: &str, about: &About) -> R
     let path = if name.is_empty() { file.to_owned() } else { format!("{name}/{file}") };
     let at = folder.join(file);
     match read_small(&at)? {
-        // Whoever opens it says so.
+        // The opening of that file says so.
         None => Ok(()),
         Some(bytes) => record.check(folder, &path, &bytes).map_err(|error| error.of_file(&at)),
     }

@@ -46,7 +46,7 @@ struct Run {
     saves: Vec<Saved>,
     there: BTreeMap<u64, Save>,
     current: BTreeSet<Save>,
-    /// Steps of which the manager knows that they are damaged.
+    /// Steps that the manager knows to be damaged.
     known_damaged: BTreeSet<Save>,
 }
 

@@ -139,7 +139,7 @@ fn an_unchecked_file_is_whole_only_if_the_copy_is_the_same() {
     let own = root.path().join("own");
     regrow::save_with(&own, &small_tree(), &options(&Layout::default())).unwrap();
     assert_eq!(repair(&own).verdict, Verdict::Whole(ProofBy::Checksums));
-    fs::write(own.join("notes.txt"), "nobody vouches for this").unwrap();
+    fs::write(own.join("notes.txt"), "nothing vouches for this").unwrap();
     assert_eq!(repair(&own).verdict, Verdict::NotKnown);
 }
 

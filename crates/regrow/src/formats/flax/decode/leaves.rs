@@ -22,7 +22,7 @@ use crate::tree::{LeafInfo, LeafKind, Scalar};
 const CODING: &str = "msgpack";
 
 impl Decoded {
-    /// A spec in the place of an array of which no more is known.
+    /// A spec in the place of an array; no more is known of that array.
     pub(in super::super) fn spec(name: &str, spec: Value) -> Self {
         let info = LeafInfo {
             kind: LeafKind::Unknown("TensorStore spec".into()),

@@ -82,8 +82,8 @@ pub(super) fn entries(pickle: &Pickle<'_>) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// Makes the keys of optimizers' states numbers again, of which DCP writes texts: `state/0` beside
-/// `param_groups`. Otherwise `Optimizer.load_state_dict` takes none of them, without a word.
+/// Makes numbers of the keys of optimizers' states (`state/0` beside `param_groups`), which DCP
+/// writes as texts. `Optimizer.load_state_dict` silently takes no texts.
 fn number_states(entries: &mut [Entry]) {
     let is_key = |key: &Key, name: &str| *key == Key::dict(name);
     let mut optimizers: HashSet<Vec<Key>> = HashSet::new();
