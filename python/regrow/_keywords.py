@@ -162,8 +162,9 @@ class SaveOptions(WriteOptions, total=False):
     """The keywords of `save`, `save_async` and `AsyncSaver.save`; ``help(regrow.save)`` has those of the bases too.
 
     Keys:
-        lossy: Save also leaves that the tool of the layout does not read back as they are; the report lists them. Let casts
-            change values beyond rounding, as NumPy's ``astype`` does: overflow to infinity, integers that wrap around.
+        lossy: Save also leaves that the tool of the layout does not read back as they are; the report lists them. Let
+            casts change values beyond rounding, as NumPy's ``astype`` does: overflow to infinity, integers that wrap
+            around.
         strict_orbax: Refuse leaves that Orbax could not read back as they are, instead of escaping them.
         budget: Extra memory in bytes; 64 MiB if `None`.
         handlers: Who is in charge of leaves of your own types.

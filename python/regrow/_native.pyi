@@ -28,7 +28,8 @@ _Listed = tuple[str, str, str | None, str, list[int], tuple[int | None, int | No
 _Maps = tuple[list[MapBuffer], list[tuple[int, int, int] | None]]
 _Casts = tuple[list[tuple[str, str]], str]
 _Watch = tuple[bool, Callable[[int, int], object] | None]
-_Saved = tuple[str, int, int, int, float, list[tuple[str, float, int, float]], str, int, list[str], list[tuple[str, str, str]]]
+_Loss = tuple[str, str, str]
+_Saved = tuple[str, int, int, int, float, list[tuple[str, float, int, float]], str, int, list[str], list[_Loss]]
 
 def command(arguments: list[str], packages: Callable[[], list[tuple[str, str | None, str]]]) -> int:
     """Runs the command `regrow`, and gives the number to end the process with; the first argument is its name.

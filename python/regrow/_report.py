@@ -64,8 +64,8 @@ class SaveReport(NamedTuple):
     notes: Sequence[str] = ()
     """What was found beside the work: damage in the base."""
     losses: Sequence[Loss] = ()
-    """What the tool of the layout does not read back as it was saved, the worst first: a tuple that becomes a list; with
-    `lossy` also leaves."""
+    """What the tool of the layout does not read back as it was saved, the worst first: a tuple that becomes a list;
+    with `lossy` also leaves."""
 
     @property
     def gb_per_s(self) -> float:

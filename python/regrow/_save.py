@@ -33,8 +33,8 @@ def save(path: StrPath, tree: Any, *, progress: Progress = None, **options: Unpa
         NotFoundError: if there is no `base`; for globs that match no leaf, all of them named.
         NameCollisionError: if two leaves would get the same name in the layout asked for.
         InvalidArgumentError: for a place that no checkpoint can be saved to; for options that do not fit.
-        UnsupportedError: for leaves that the tool of the layout would not read back as they are, unless `lossy` was given:
-            it names them; for a URL of which this build knows no storage.
+        UnsupportedError: for leaves that the tool of the layout would not read back as they are, unless `lossy` was
+            given: it names them; for a URL of which this build knows no storage.
         NotDurableError: if the new checkpoint is there, but might not survive a power cut.
         TimedOutError: in a job, with the ranks that have not come and the phase in which they are missed.
         StorageFullError: if the disk is full.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
-import inspect
 import subprocess
 import sys
 from types import ModuleType
 
 import pytest
+from interfaces import names_in
 
 import regrow.orbax
 
@@ -49,25 +48,7 @@ SUB_MODULES = (
 def test_public_names_are_there_or_say_why(name: str) -> None:
     theirs = importlib.import_module(f"orbax.checkpoint.{name}")
     ours = importlib.import_module(f"regrow.orbax.checkpoint.{name}")
-    wanted = {each for each in names_in(theirs) if hasattr(theirs, each)}
-    assert {each for each in wanted if not is_told(ours, each)} == set()
-
-
-def names_in(module: ModuleType) -> set[str]:
-    """The names that a module defines, or imports from Orbax: those that callers may use."""
-    names: set[str] = set()
-    tree = ast.parse(inspect.getsource(module))
-    for node in ast.walk(tree):
-        match node:
-            case ast.ImportFrom(module=str(source)) if source.startswith("orbax"):
-                names |= {each.asname or each.name for each in node.names}
-    for node in tree.body:
-        match node:
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                names.add(name)
-            case ast.Assign(targets=targets):
-                names |= {target.id for target in targets if isinstance(target, ast.Name)}
-    return {name for name in names if not name.startswith("_")}
+    assert {each for each in names_in(theirs, "orbax") if not is_told(ours, each)} == set()
 
 
 def is_told(module: ModuleType, name: str) -> bool:

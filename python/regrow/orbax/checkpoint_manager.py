@@ -116,7 +116,7 @@ class CheckpointManager:
         return self._listed()
 
     def all_steps(self, read: bool = False) -> list[int]:
-        """The steps that are committed, and this manager's own that is being saved; with `read` the folder is listed again."""
+        """The steps that are committed, and this manager's own that is being saved; `read` lists the folder again."""
         if read:
             self.reload()
         return sorted(info.step for info in self._listed())

@@ -39,7 +39,7 @@ def paths_of(metadata: Any) -> dict[str, Keys] | None:
 
 
 def _with_numbers(paths: dict[str, Keys]) -> dict[str, Keys]:
-    """With numbers as the keys of optimizers' states: DCP makes texts of them, which `load_state_dict` does not take."""
+    """With numbers as the keys of optimizers' states: DCP makes texts of them, and `load_state_dict` takes none."""
     optimizers = {keys[: keys.index("param_groups")] for keys in paths.values() if "param_groups" in keys}
 
     def numbered(keys: Keys) -> Keys:

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use super::safetensors::index::Index;
 use super::{Description, Reader, Rest, Standing, path_tree};
-use crate::array::{Dtype, Region, Shape};
+use crate::array::Region;
 use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::error::{Error, Result, ResultExt};
@@ -186,7 +186,8 @@ impl Joined {
                 Place::Lost(_) => None,
             };
             let name = paths.get(number).map(|path| path.join("."));
-            infos.push(info.unwrap_or_else(|| lost_leaf(&name.unwrap_or_default())));
+            let lost = || LeafInfo::without_data(LeafKind::Placeholder, &name.unwrap_or_default(), "none");
+            infos.push(info.unwrap_or_else(lost));
             order.push(place);
             build.leaf(key, ())
         })?
@@ -247,19 +248,6 @@ fn part(
             .help("copy the whole checkpoint again"));
     }
     open(at).in_file(at)
-}
-
-fn lost_leaf(name: &str) -> LeafInfo {
-    LeafInfo {
-        kind: LeafKind::Placeholder,
-        dtype: Dtype::UInt8,
-        shape: Shape::new(vec![0]).unwrap_or_default(),
-        name: name.into(),
-        chunk_shape: None,
-        write_shape: None,
-        sharding: None,
-        coding: "none".into(),
-    }
 }
 
 impl Reader for Joined {

@@ -95,6 +95,20 @@ pub struct LeafInfo {
 }
 
 impl LeafInfo {
+    /// A leaf that has no data of its own: a placeholder, or what its layout does not decode.
+    pub(crate) fn without_data(kind: LeafKind, name: &str, coding: &str) -> Self {
+        Self {
+            kind,
+            dtype: Dtype::UInt8,
+            shape: Shape::new(vec![0]).unwrap_or_default(),
+            name: name.into(),
+            chunk_shape: None,
+            write_shape: None,
+            sharding: None,
+            coding: coding.into(),
+        }
+    }
+
     /// Bytes of the decoded leaf; saturates for shapes that no memory could hold.
     pub fn len_bytes(&self) -> u64 {
         self.shape.len_bytes(self.dtype).unwrap_or(u64::MAX)

@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::formats::item_folder::is_files;
 use crate::formats::orbax::checkpoint_metadata::CheckpointMetadata;
 use crate::formats::orbax::history::{STEP_RECORD, StepRecord};
+use crate::formats::orbax::steps::metadata_of;
 use crate::location::Location;
 use crate::tree::{Key, KeyPath, Leaf, Tree};
 
@@ -80,7 +81,7 @@ impl PlannedItems {
         }
         let is_beside = |kind: &str| kind == "metrics" || is_files(kind);
         let tree_count = kinds.iter().filter(|(_, kind)| !is_beside(kind)).count();
-        let CheckpointMetadata { item_handlers, step_record, .. } = CheckpointMetadata::of(&folder.at)?;
+        let CheckpointMetadata { item_handlers, step_record, .. } = metadata_of(&folder.at)?;
         let planned = |(name, kind): &(String, String)| {
             // The only tree among the items is the tree of the whole.
             let key = (tree_count > 1).then(|| Key::dict(name.as_str()));

@@ -31,7 +31,7 @@ fn tree() -> Tree<Leaf> {
 fn saved(name: &str, layout: Layout) -> (tempfile::TempDir, Checkpoint) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);
-    let options = SaveOptions { layout, ..SaveOptions::default() };
+    let options = SaveOptions { layout, casting: crate::array::Casting::Lossy, ..SaveOptions::default() };
     crate::save_with(&path, &tree(), &options).unwrap();
     let checkpoint = crate::open(&path).unwrap();
     (folder, checkpoint)

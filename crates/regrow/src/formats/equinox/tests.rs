@@ -65,6 +65,7 @@ fn options(value: serde_json::Value) -> SaveOptions {
     SaveOptions {
         layout: Layout::from_name("equinox", value).unwrap(),
         not_durable: true,
+        casting: crate::array::Casting::Lossy,
         ..Default::default()
     }
 }

@@ -56,7 +56,7 @@ fn rich() -> Tree<Leaf> {
 
 fn options(json: &str) -> SaveOptions {
     let layout = Layout::from_name("npy", serde_json::from_str(json).unwrap()).unwrap();
-    SaveOptions { layout, not_durable: true, ..SaveOptions::default() }
+    SaveOptions { layout, not_durable: true, casting: crate::array::Casting::Lossy, ..SaveOptions::default() }
 }
 
 fn save(path: &Path, tree: &Tree<Leaf>, json: &str) -> Result<()> {

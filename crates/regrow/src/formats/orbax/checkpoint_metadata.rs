@@ -12,12 +12,10 @@ use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use serde_json::{Map, Value};
 
-use super::files::read_small;
 use super::history::StepRecord;
 use super::json_text;
 use super::marker_files::COMMIT_SUCCESS_FILE;
 use crate::error::{Error, Result};
-use crate::location::Location;
 use crate::zarr::json::brief;
 
 /// Name of the file.
@@ -86,15 +84,6 @@ pub struct CheckpointMetadata {
 }
 
 impl CheckpointMetadata {
-    /// That of the checkpoint in a folder; empty if there is none, or one that cannot be read.
-    ///
-    /// # Errors
-    /// What the storage says.
-    pub(crate) fn of(folder: &Location) -> Result<Self> {
-        let bytes = read_small(&folder.join(CHECKPOINT_METADATA_FILE))?;
-        Ok(bytes.and_then(|bytes| Self::parse(&bytes).ok()).unwrap_or_default())
-    }
-
     /// Parses the document. Members of an unexpected type count as absent: nothing depends on them.
     ///
     /// # Errors

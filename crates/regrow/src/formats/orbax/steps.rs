@@ -15,10 +15,11 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, CheckpointMetadata};
 use super::files::{Listed, list, read_small};
 use super::history::StepRecord;
 use super::marker_files::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
-use super::{checkpoint_metadata, json_text, metadata};
+use super::{json_text, metadata};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::location::{Location, StepFolder};
 use crate::threads::map_ordered;
@@ -113,7 +114,16 @@ impl Steps {
 /// What the manager that has saved a step recorded. A document that cannot be read says nothing.
 fn step_record(step: &Location) -> Option<StepRecord> {
     let reading = step.for_reading().ok()?.location;
-    checkpoint_metadata::CheckpointMetadata::of(&reading).ok()?.step_record
+    metadata_of(&reading).ok()?.step_record
+}
+
+/// The document of the checkpoint in a folder; empty if there is none, or one that cannot be read.
+///
+/// # Errors
+/// What the storage says.
+pub(crate) fn metadata_of(folder: &Location) -> Result<CheckpointMetadata> {
+    let bytes = read_small(&folder.join(CHECKPOINT_METADATA_FILE))?;
+    Ok(bytes.and_then(|bytes| CheckpointMetadata::parse(&bytes).ok()).unwrap_or_default())
 }
 
 /// The error for a save that never ended.
@@ -300,7 +310,7 @@ pub(super) fn holds_checkpoint(folder: &Location, listed: &[Listed]) -> Result<b
 fn is_mark(entry: &Listed) -> bool {
     let marks = [
         metadata::METADATA_FILE,
-        checkpoint_metadata::CHECKPOINT_METADATA_FILE,
+        CHECKPOINT_METADATA_FILE,
         COMMIT_SUCCESS_FILE,
         V1_MARKER_FILE,
         AGGREGATE_FILE,

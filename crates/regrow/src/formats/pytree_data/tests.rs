@@ -29,6 +29,7 @@ fn options(json: serde_json::Value) -> SaveOptions {
         layout: Layout::from_name("pytree_data", json).unwrap(),
         overwrite: true,
         not_durable: true,
+        casting: crate::array::Casting::Lossy,
         ..SaveOptions::default()
     }
 }

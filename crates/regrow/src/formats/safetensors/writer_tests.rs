@@ -15,7 +15,11 @@ use crate::tree::{Key, LeafData, LeafKind, NodeKind, Scalar, TreeBuilder};
 use crate::{LoadOptions, OpenOptions};
 
 fn save_options(options: serde_json::Value) -> SaveOptions {
-    SaveOptions { layout: Layout::from_name("safetensors", options).unwrap(), ..SaveOptions::default() }
+    SaveOptions {
+        layout: Layout::from_name("safetensors", options).unwrap(),
+        casting: crate::array::Casting::Lossy,
+        ..SaveOptions::default()
+    }
 }
 
 fn array(dtype: Dtype, dims: &[u64], seed: u8) -> Array {

@@ -24,17 +24,8 @@ const CODING: &str = "msgpack";
 impl Decoded {
     /// A spec in the place of an array; no more is known of that array.
     pub(in super::super) fn spec(name: &str, spec: Value) -> Self {
-        let info = LeafInfo {
-            kind: LeafKind::Unknown("TensorStore spec".into()),
-            dtype: Dtype::UInt8,
-            shape: Shape::new(vec![0]).unwrap_or_default(),
-            name: name.into(),
-            chunk_shape: None,
-            write_shape: None,
-            sharding: None,
-            coding: CODING.into(),
-        };
-        Self { info, data: Data::Spec(spec) }
+        let kind = LeafKind::Unknown("TensorStore spec".into());
+        Self { info: LeafInfo::without_data(kind, name, CODING), data: Data::Spec(spec) }
     }
 }
 
