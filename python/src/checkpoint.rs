@@ -145,6 +145,9 @@ pub fn verify(py: Python<'_>, path: LocationIn, opening: OpeningIn, watch: Watch
     Ok(verify_out(report))
 }
 
+/// Number of a step, what was found of it, why it cannot be opened.
+type VerifiedStepOut = (u64, Option<VerifyOut>, Option<FindingOut>);
+
 /// The same of each committed step of a folder: its number, and what was found or why it cannot be
 /// opened.
 #[pyfunction]
@@ -153,7 +156,7 @@ pub fn verify_steps(
     path: LocationIn,
     opening: OpeningIn,
     watch: WatchIn,
-) -> PyResult<Vec<(u64, Option<VerifyOut>, Option<FindingOut>)>> {
+) -> PyResult<Vec<VerifiedStepOut>> {
     let open = released(py, || open_options(opening))?;
     let verified = watched(py, watch, u64::MAX, |monitor| {
         regrow::engine::verify_steps(path, &VerifyOptions { open, monitor })

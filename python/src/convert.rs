@@ -63,6 +63,12 @@ pub fn convert_rules(py: Python<'_>, file: LocationIn) -> PyResult<RulesOut> {
     ))
 }
 
+/// Leaves, losses, damage.
+type PlanOut = (Vec<PlannedOut>, Vec<LossOut>, Vec<FindingOut>);
+
+/// The report of the save, losses, damage.
+type ReportOut = (SaveOut, Vec<LossOut>, Vec<FindingOut>);
+
 /// Of each step, where all are converted; of the one checkpoint otherwise.
 type OfSteps<T> = Vec<(Option<u64>, T)>;
 
@@ -79,7 +85,7 @@ pub fn plan_convert(
     save: SaveIn,
     convert: ConvertIn,
     all_steps: bool,
-) -> PyResult<OfSteps<(Vec<PlannedOut>, Vec<LossOut>, Vec<FindingOut>)>> {
+) -> PyResult<OfSteps<PlanOut>> {
     let options = convert_options(save, convert).or_raise()?;
     let plans = released(py, || {
         if all_steps {
@@ -108,7 +114,7 @@ pub fn convert(
     convert: ConvertIn,
     all_steps: bool,
     watch: WatchIn,
-) -> PyResult<OfSteps<(SaveOut, Vec<LossOut>, Vec<FindingOut>)>> {
+) -> PyResult<OfSteps<ReportOut>> {
     let mut options = convert_options(save, convert).or_raise()?;
     // How much there is to convert shows only when it is open: it may be long.
     let reports = watched(py, watch, u64::MAX, |monitor| {

@@ -241,9 +241,8 @@ def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
             save(tmp_path / "1", {"state": tree(), "../x": regrow.Json(1)})
     with pytest.raises(regrow.UnsupportedError, match="pytree_data"):
         regrow.save_items(tmp_path / "1", {"state": tree()}, layout="pytree_data")
-    handle = regrow.save_items_async(tmp_path / "1", {"state": tree()}, layout="pytree_data")
     with pytest.raises(regrow.UnsupportedError, match="pytree_data"):
-        handle.wait()
+        regrow.save_items_async(tmp_path / "1", {"state": tree()}, layout="pytree_data").wait()
 
     def stop(done: int, total: int) -> None:
         raise KeyError("stopped")

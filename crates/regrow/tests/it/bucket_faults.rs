@@ -130,7 +130,7 @@ proptest! {
         let layout = Layout::from_name(layout, serde_json::from_str(layout_options).unwrap()).unwrap();
         let suffix = if layout.name() == "flax" { ".msgpack" } else { "" };
         let path = root(&SERVER, &format!("{case:016x}")).join(format!("x{suffix}"));
-        let options = |overwrite| SaveOptions { layout: layout.clone(), overwrite, ..SaveOptions::default() };
+        let options = |overwrite| SaveOptions { layout: layout.clone(), overwrite, casting: regrow::array::Casting::Lossy,  ..SaveOptions::default() };
         SERVER.clear_faults();
 
         // A first save: whole or not there.
@@ -208,7 +208,7 @@ proptest! {
         };
         let (source, target) = (from.join(format!("s{suffix}")), to.join(format!("t{suffix}")));
         let save = |fill| {
-            let options = SaveOptions { layout: layout.clone(), overwrite: true, ..SaveOptions::default() };
+            let options = SaveOptions { layout: layout.clone(), overwrite: true, casting: regrow::array::Casting::Lossy,  ..SaveOptions::default() };
             save_with(&source, &tree(fill), &options).unwrap();
         };
         let copied = |overwrite| {
@@ -293,8 +293,12 @@ fn lists_that_are_older_than_the_last_writes_lose_nothing() {
             server.create_bucket("faults");
             let path = root(&server, &format!("stale-{name}-{writes}")).join("x");
             let layout = Layout::from_name(name, layout_options.clone()).unwrap();
-            let options =
-                |overwrite| SaveOptions { layout: layout.clone(), overwrite, ..SaveOptions::default() };
+            let options = |overwrite| SaveOptions {
+                layout: layout.clone(),
+                overwrite,
+                casting: regrow::array::Casting::Lossy,
+                ..SaveOptions::default()
+            };
             let say = |what: &dyn std::fmt::Display| format!("{name}, {writes} writes: {what}");
 
             // A save that finds that its claim is not its own gives up, and leaves nothing that passes for a checkpoint.
@@ -337,8 +341,12 @@ fn lists_that_stay_older_than_what_is_there_end_in_an_error_in_time() {
         for writes in 1..6 {
             let path = root(&server, &format!("stale-{name}{writes}")).join("x");
             let layout = Layout::from_name(name, serde_json::Value::Null).unwrap();
-            let options =
-                |overwrite| SaveOptions { layout: layout.clone(), overwrite, ..SaveOptions::default() };
+            let options = |overwrite| SaveOptions {
+                layout: layout.clone(),
+                overwrite,
+                casting: regrow::array::Casting::Lossy,
+                ..SaveOptions::default()
+            };
             server.clear_faults();
             save_with(&path, &tree(1), &options(false)).unwrap();
             save_with(&path, &tree(2), &options(true)).unwrap();

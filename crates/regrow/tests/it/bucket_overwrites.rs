@@ -25,7 +25,7 @@ fn bucket() -> (ObjectServer, Location) {
 
 fn options(layout: &str) -> SaveOptions {
     let layout = Layout::from_name(layout, serde_json::Value::Null).unwrap();
-    SaveOptions { layout, overwrite: true, ..SaveOptions::default() }
+    SaveOptions { layout, overwrite: true, casting: regrow::array::Casting::Lossy, ..SaveOptions::default() }
 }
 
 fn holds(path: &Location, fill: u8) -> bool {
@@ -143,7 +143,12 @@ fn a_file_whose_name_is_refused_replaces_nothing() {
             continue;
         }
         let name = layout.name();
-        let options = SaveOptions { layout, overwrite: true, ..SaveOptions::default() };
+        let options = SaveOptions {
+            layout,
+            overwrite: true,
+            casting: regrow::array::Casting::Lossy,
+            ..SaveOptions::default()
+        };
         match save_with(&path, &tree(2), &options) {
             // It is told by its content, whatever its name.
             Ok(_) => {

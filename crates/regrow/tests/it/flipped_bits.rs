@@ -38,7 +38,12 @@ fn tree() -> Tree<Leaf> {
 
 fn saved(folder: &Path, name: &str, layout: &str, options: serde_json::Value) -> PathBuf {
     let layout = Layout::from_name(layout, options).unwrap();
-    let options = SaveOptions { layout, not_durable: true, ..SaveOptions::default() };
+    let options = SaveOptions {
+        layout,
+        not_durable: true,
+        casting: regrow::array::Casting::Lossy,
+        ..SaveOptions::default()
+    };
     regrow::save_with(folder.join(name), &tree(), &options).unwrap();
     folder.join(name)
 }

@@ -30,6 +30,7 @@ fn options(layout: &str) -> SaveOptions {
     SaveOptions {
         layout: Layout::from_name(layout, serde_json::Value::Null).unwrap(),
         not_durable: true,
+        casting: regrow::array::Casting::Lossy,
         ..SaveOptions::default()
     }
 }

@@ -88,7 +88,8 @@ fn stamped(stamp: u8) -> Tree<Leaf> {
 
 fn save(path: &Path, case: &Case, stamp: u8) {
     let path = case.step.map_or(path.to_owned(), |step| path.join(step));
-    regrow::save_with(path, &stamped(stamp), &case.options).unwrap();
+    let options = SaveOptions { casting: regrow::array::Casting::Lossy, ..case.options.clone() };
+    regrow::save_with(path, &stamped(stamp), &options).unwrap();
 }
 
 /// The values of a part of an array.

@@ -366,7 +366,11 @@ fn mixed(first: u8) -> Tree<Leaf> {
 }
 
 fn options(layout: &str, own: Value) -> SaveOptions {
-    SaveOptions { layout: Layout::from_name(layout, own).unwrap(), ..SaveOptions::default() }
+    SaveOptions {
+        layout: Layout::from_name(layout, own).unwrap(),
+        casting: regrow::array::Casting::Lossy,
+        ..SaveOptions::default()
+    }
 }
 
 fn check(what: &str, tree: &Tree<Leaf>, options: &SaveOptions) {

@@ -69,7 +69,12 @@ impl Beside {
 
     fn save(&self, root: &Location, generation: u8) {
         let layout = Layout::from_name(self.layout, json!({})).unwrap();
-        let options = SaveOptions { layout, overwrite: true, ..SaveOptions::default() };
+        let options = SaveOptions {
+            layout,
+            overwrite: true,
+            casting: regrow::array::Casting::Lossy,
+            ..SaveOptions::default()
+        };
         save_with(self.target(root), &tree(generation), &options).unwrap();
     }
 

@@ -21,7 +21,11 @@ fn save(target: &Location, generation: u8) -> regrow::Result<()> {
     let items = ItemsSave::begin(target, ItemsOptions { overwrite: true, ..ItemsOptions::default() })?;
     for (item, layout) in TREES {
         let layout = Layout::from_name(layout, json!({}))?;
-        items.tree(item, &tree(generation), &SaveOptions { layout, ..SaveOptions::default() })?;
+        items.tree(
+            item,
+            &tree(generation),
+            &SaveOptions { layout, casting: regrow::array::Casting::Lossy, ..SaveOptions::default() },
+        )?;
     }
     items.json("config", &json!({ "generation": generation }))?;
     items.file("iterator", "process_0.json", &[b'0' + generation])?;

@@ -131,7 +131,13 @@ impl Random {
     }
 
     fn save(&self, target: &Location, at: usize, base: Option<Location>) -> regrow::Result<()> {
-        let options = SaveOptions { layout: self.layout(), base, overwrite: true, ..SaveOptions::default() };
+        let options = SaveOptions {
+            layout: self.layout(),
+            casting: regrow::array::Casting::Lossy,
+            base,
+            overwrite: true,
+            ..SaveOptions::default()
+        };
         save_with(target, &tree(&self.trees[at]), &options).map(drop)
     }
 

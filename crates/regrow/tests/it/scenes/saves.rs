@@ -75,6 +75,7 @@ impl Save {
     fn save(&self, target: &Location, generation: u8, base: Option<&Location>) -> regrow::Result<()> {
         let options = SaveOptions {
             layout: self.layout(),
+            casting: regrow::array::Casting::Lossy,
             overwrite: true,
             base: base.cloned(),
             seal: self.is_sealed,
@@ -142,7 +143,11 @@ impl Scene for Save {
 
     fn act(&self, root: &Location) -> regrow::Result<()> {
         if self.over == Over::Removed {
-            let options = SaveOptions { layout: self.layout(), ..SaveOptions::default() };
+            let options = SaveOptions {
+                layout: self.layout(),
+                casting: regrow::array::Casting::Lossy,
+                ..SaveOptions::default()
+            };
             return self.save_as(&self.target(root), NEW, &options);
         }
         let base = root.join("base");
