@@ -165,7 +165,7 @@ report-assets: ## Build the scripts and styles of the page of `regrow report` an
 	npm ci --silent --no-audit --no-fund --no-update-notifier --ignore-scripts
 	node build.mjs
 
-test-orbax-suite: develop ## Orbax' own tests against regrow.orbax (three minutes; fetches Orbax' source distribution); ORBAX_SUITE='...' for options, ORBAX_CHECKOUT=/path for the tests of a checkout of Orbax' repository
+test-orbax-suite: develop ## Orbax' own tests against regrow.orbax (three minutes; fetches Orbax' source distribution); ORBAX_SUITE='...' for options, ORBAX_CHECKOUT=/path to judge by the tests of a checkout of Orbax' repository (table in target/orbax-suite/table.txt)
 	$(SAY) "Orbax' own tests, with regrow.orbax in its place; logs in target/orbax-suite/logs"
 	$(BIN)/python python/tests_orbax_suite/run.py $(if $(ORBAX_CHECKOUT),--checkout $(ORBAX_CHECKOUT)) $(ORBAX_SUITE)
 	$(if $(ORBAX_CHECKOUT),$(BIN)/python python/tests_orbax_suite/v1_checkout.py $(ORBAX_CHECKOUT) $(ORBAX_SUITE))

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from test_orbax_dropin import MODULES
@@ -98,6 +100,39 @@ def test_arguments_that_a_registry_does_not_have_are_refused(ocp: Any, tmp_path:
             manager.save(1, args=ocp.args.Composite(state=ocp.args.JsonSave({"a": 1})))
         with pytest.raises(ValueError, match=REFUSED):
             manager.restore(0, args=ocp.args.Composite(state=ocp.args.JsonRestore()))
+
+
+def test_strict_args_of_an_array_ask_for_the_shape_of_the_target(ocp: Any, tmp_path: Path) -> None:
+    stored = jnp.arange(16)
+    checkpointer = ocp.PyTreeCheckpointer()
+    checkpointer.save(tmp_path / "a", {"a": stored})
+    sharding = stored.sharding
+
+    def restore(target: Any, **options: Any) -> Any:
+        told = ocp.ArrayRestoreArgs(sharding=sharding, **options)
+        args = ocp.args.PyTreeRestore(item={"a": target}, restore_args={"a": told})
+        return checkpointer.restore(tmp_path / "a", args=args)["a"].shape
+
+    for target in (jnp.arange(8), jax.ShapeDtypeStruct((8,), stored.dtype), np.zeros(8, stored.dtype)):
+        with pytest.raises(ValueError, match="not compatible with the stored shape"):
+            restore(target)
+        assert restore(target, strict=False) == restore(target, global_shape=(16,)) == (16,)
+    assert restore(0) == (16,)
+
+
+def test_keys_are_restored_on_the_devices_that_they_were_saved_from(ocp: Any, tmp_path: Path) -> None:
+    mesh = jax.sharding.Mesh(jax.devices(), ("x",))
+    cut, whole = (jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes)) for axes in (("x",), ()))
+    keys = jax.random.split(jax.random.key(0), len(jax.devices()))
+    tree = {"keys": jax.device_put(keys, cut), "key": jax.device_put(jax.random.key(1), whole)}
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "a", tree)
+        checkpointer.wait_until_finished()
+        for target in (None, jax.eval_shape(lambda: tree)):
+            restored = checkpointer.restore(tmp_path / "a", target)
+            for name, key in tree.items():
+                assert restored[name].sharding.is_equivalent_to(key.sharding, key.ndim), name
+                assert jnp.array_equal(jax.random.key_data(restored[name]), jax.random.key_data(key))
 
 
 # ---- what goes wrong in the background --------------------------------------------------------------------------

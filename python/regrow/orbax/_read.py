@@ -7,6 +7,7 @@ templates that has the stored structure, with ``...`` for what is left out; the 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ import numpy as np
 
 from .._checkpoint import Checkpoint, Leaf
 from .._collector import Paused
-from .._duck import is_a
+from .._duck import is_a, own_attribute
 from .._open import open as open_checkpoint
 from .._options import AsNumpy
 from .._single_replica import SingleReplica
@@ -209,6 +210,8 @@ def restore_into(
     order, targets, structure = target.order, target.leaves, target.structure
     if not partial:
         _check_structure(stored, targets)
+    for path, own in args.items():
+        _refuse_target(stored.leaves.get(path), targets.get(path), own, path)
     return _load(stored, {path: args.get(path) for path in order}, order, structure, targets, replica=replica)
 
 
@@ -413,7 +416,17 @@ def _described(shape: tuple[int, ...], dtype: np.dtype[Any], sharding: Any) -> A
     return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
 
-def _refuse_shape(leaf: Leaf, args: Any, path: KeyPath) -> None:
+def _refuse_target(leaf: Any, target: Any, args: Any, path: KeyPath) -> None:
+    """Refuses a target of another shape, for strict args of an array that say no shape themselves: as Orbax."""
+    shape = own_attribute(target, "shape")
+    if shape is None or not is_a(args, "ArrayRestoreArgs") or _wanted_shape(args) is not None:
+        return
+    is_array = isinstance(leaf, Leaf) and leaf.kind not in ("prng_key", "str", "placeholder", "unknown")
+    if is_array and getattr(args, "strict", True):
+        _refuse_shape(leaf, dataclasses.replace(args, global_shape=tuple(shape)), path)
+
+
+def _refuse_shape(leaf: Any, args: Any, path: KeyPath) -> None:
     """Refuses another shape than the stored one, unless that was asked for."""
     wanted = _wanted_shape(args)
     if wanted is None or wanted == leaf.shape or (not getattr(args, "strict", True) and leaf.kind != "scalar"):
