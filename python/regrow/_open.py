@@ -226,6 +226,13 @@ def open(
     return Checkpoint(opened)
 
 
+def open_by_names(path: StrPath) -> Checkpoint:
+    """The same for a template: an Orbax folder that has lost its tree is one of dicts of its arrays, by their names."""
+    opened = _native.open(place("path", path, None), Opening(by_names=True))
+    _warn(path, opened.warnings)
+    return Checkpoint(opened)
+
+
 @overload
 def verify(
     path: StrPath,

@@ -1,7 +1,7 @@
 """Compares what became of tests with the failures that a file of expectations lists, and prints a table.
 
-Such a file has ``[[fails]]`` groups: `file`, `kind`, `why` and `tests`. A test is a name, or a pattern with ``*`` and ``?``.
-Tests of the kinds in `NO_JUDGE` do not count. A test of the kind ``race`` may pass or fail.
+Such a file has ``[[fails]]`` groups: `file`, `kind`, `why` and `tests`. A test is a name, or a pattern.
+Tests of the kinds in `NO_JUDGE` do not count. A test of the kind ``either`` may pass or fail.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-NO_JUDGE = ("private", "original", "race")
+NO_JUDGE = ("private", "original", "either")
 """Kinds of failures that say nothing about what callers see."""
 
 
@@ -44,7 +44,7 @@ class Expected:
             kind = self.kind(name)
             if outcome == "failed" and kind is None:
                 found.append(f"fails: {name}")
-            if outcome == "passed" and kind not in (None, "race"):
+            if outcome == "passed" and kind not in (None, "either"):
                 found.append(f"passes, and is expected to fail: {name}")
         for pattern in self.kinds:
             if not any(name == pattern or fnmatchcase(name, pattern) for name in outcomes):

@@ -19,6 +19,7 @@ from .._checkpoint import Checkpoint, Leaf
 from .._collector import Paused
 from .._duck import is_a, own_attribute
 from .._open import open as open_checkpoint
+from .._open import open_by_names
 from .._options import AsNumpy
 from .._single_replica import SingleReplica
 from . import _leaf_args, _replicas, metadata
@@ -65,10 +66,10 @@ class Stored(NamedTuple):
 
 
 @Paused()
-def open_pytree(path: Any, registry: Any = None) -> Stored:
+def open_pytree(path: Any, registry: Any = None, *, by_names: bool = False) -> Stored:
     """Opens a pytree: the folder itself, or what was saved in it as its only item.
 
-    With a registry of handlers of types that is not the program's.
+    With a registry of handlers of types that is not the program's. Without ``_METADATA`` only `by_names` of the arrays.
 
     Raises:
         NotFoundError, NoStructureError: (each a `FileNotFoundError`).
@@ -82,7 +83,7 @@ def open_pytree(path: Any, registry: Any = None) -> Stored:
             raise UncommittedError(
                 f"Found incomplete checkpoint at {path}.\n  help: restore one that was committed", file=str(path)
             )
-        checkpoint = open_checkpoint(path)
+        checkpoint = open_by_names(path) if by_names else open_checkpoint(path)
         if checkpoint.step is not None:
             raise NoStructureError(
                 f"No structure could be identified for the checkpoint at {path}: it is a folder of steps."
@@ -174,7 +175,7 @@ def restore(
         StructureError: (a `ValueError`) with all leaves that only one of them has, and shapes that differ; a leaf of a
             type that has no handler.
     """
-    stored = open_pytree(path, registry)
+    stored = open_pytree(path, registry, by_names=item is not None)
     if is_a(item, "TreeMetadata"):
         item = item.tree
     if is_a(restore_args, "TreeMetadata"):

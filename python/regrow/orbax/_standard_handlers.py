@@ -336,7 +336,7 @@ def restore_standard(directory: Any, args: Any) -> Any:
         _check_standard(wanted.leaves, (np.ndarray, jax.Array, jax.ShapeDtypeStruct, int, float))
     known: dict[tuple[Any, ...], Any] = {}
     restore_args = {path: _args_of(leaf, args, known) for path, leaf in wanted.leaves.items()}
-    stored = _read.open_pytree(directory)
+    stored = _read.open_pytree(directory, by_names=True)
     if strict:
         refuse_other_shapes(stored, wanted.leaves)
     return _read.restore_into(stored, wanted, restore_args)
