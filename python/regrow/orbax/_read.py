@@ -420,7 +420,7 @@ def _described(shape: tuple[int, ...], dtype: np.dtype[Any], sharding: Any) -> A
 def _refuse_target(leaf: Any, target: Any, args: Any, path: KeyPath) -> None:
     """Refuses a target of another shape, for strict args of an array that say no shape themselves: as Orbax."""
     shape = own_attribute(target, "shape")
-    if shape is None or not is_a(args, "ArrayRestoreArgs") or _wanted_shape(args) is not None:
+    if not isinstance(shape, tuple) or not is_a(args, "ArrayRestoreArgs") or _wanted_shape(args) is not None:
         return
     is_array = isinstance(leaf, Leaf) and leaf.kind not in ("prng_key", "str", "placeholder", "unknown")
     if is_array and getattr(args, "strict", True):
