@@ -41,12 +41,15 @@ def main() -> None:
     who, program, act, folder = sys.argv[1:]
     if who == "regrow":
         install()
-    from programs import PROGRAMS
+    from programs import DAMAGE, PROGRAMS
 
     chosen = PROGRAMS[program]
     try:
         if act in ("save", "load"):
             answer = {"state": leaves(getattr(chosen, act)(Path(folder)))}
+        elif act in DAMAGE:
+            DAMAGE[act](Path(folder))
+            answer = {"returned": leaves(chosen.load(Path(folder)))}
         else:
             answer = {"returned": repr(chosen.wrong[act](Path(folder)))}
     except Exception as error:

@@ -13,6 +13,31 @@ from pathlib import Path
 from typing import Any
 
 
+def _largest(folder: Path) -> Path:
+    return max((file for file in folder.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+
+
+def _cut(folder: Path) -> None:
+    file = _largest(folder)
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def _emptied(folder: Path) -> None:
+    _largest(folder).write_bytes(b"")
+
+
+def _lost(folder: Path) -> None:
+    _largest(folder).unlink()
+
+
+DAMAGE: dict[str, Callable[[Path], None]] = {
+    "file_cut": _cut,
+    "file_empty": _emptied,
+    "file_lost": _lost,
+}
+"""What happens to the largest file of a folder before a program loads from it."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Program:
     save: Callable[[Path], Any]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import PROGRAMS
+from programs import DAMAGE, PROGRAMS
 
 HERE = Path(__file__).parent
 WHO = ("original", "regrow")
@@ -42,3 +43,18 @@ def test_wrong_input_ends_as_with_the_original(program: str, call: str, tmp_path
     if "raised" in original:
         # A caller who catches what the original raises catches ours, too.
         assert original["raised"][0] in ours["raised"], (original, ours)
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_damaged_files_end_as_with_the_original(program: str, damage: str, tmp_path: Path) -> None:
+    """Where the original raises for a file that was cut, emptied or lost, ours raises what its callers catch."""
+    saved = play("original", program, "save", tmp_path / "run")
+    for who in WHO:
+        shutil.copytree(tmp_path / "run", tmp_path / who)
+    original, ours = (play(who, program, damage, tmp_path / who) for who in WHO)
+    if "raised" in original:
+        assert "raised" in ours and original["raised"][0] in ours["raised"], (original, ours)
+    elif "returned" in ours:
+        # What is not refused is what was saved, or what the original makes of the same files.
+        assert ours["returned"] in (original["returned"], saved["state"])
