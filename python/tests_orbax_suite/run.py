@@ -22,11 +22,12 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import tomllib
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import distribution
 from pathlib import Path
+
+from judge import Expected
+from judge import table as table_of
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
@@ -201,58 +202,25 @@ def main() -> None:
     parser.add_argument("--only", default="", help="files whose name has this in it")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
-    told = tomllib.loads((HERE / ("checkout_v0.toml" if options.checkout else "expected.toml")).read_text())
+    expected = Expected(HERE / ("checkout_v0.toml" if options.checkout else "expected.toml"), options.only)
     WORK.mkdir(parents=True, exist_ok=True)
     (WORK / "logs").mkdir(exist_ok=True)
     if options.checkout is None:
-        suite = lay_out(fetch(), set(told["left_out"]), options.only)
+        suite = lay_out(fetch(), set(expected.left_out), options.only)
     else:
         fetch_packages()
         suite = lay_out_checkout(options.checkout / "checkpoint" / "orbax" / "checkpoint", options.only)
     outcomes = run(suite, options.original, options.processes)
-    kinds: dict[str, str] = {
-        f"{group['file']}::{test}": group["kind"]
-        for group in told["fails"]
-        for test in group["tests"]
-        if options.only in group["file"]
-    }
-    table = table_of(outcomes, kinds, told["kinds"])
+    table = table_of(outcomes, expected)
     print(table)
     (WORK / "table.txt").write_text(f"{table}\n")
     failed = sorted(name for name, outcome in outcomes.items() if outcome == "failed")
     (WORK / "failed.txt").write_text("\n".join(failed))
     if options.original:
         return
-    either = {name for name, kind in kinds.items() if kind == "either"}
-    wrong = [f"fails: {name}" for name in failed if name not in kinds]
-    wrong += [
-        f"passes, and is expected to fail: {name}"
-        for name in kinds
-        if outcomes.get(name) == "passed" and name not in either
-    ]
-    wrong += [f"is expected to fail, and is not there: {name}" for name in kinds if name not in outcomes]
+    wrong = expected.wrong(outcomes)
     if wrong:
         raise SystemExit("\n".join([*wrong, f"{len(wrong)} not as expected: see {WORK / 'logs'}"]))
-
-
-NOT_JUDGED = ("private", "original", "skipped")
-
-
-def table_of(outcomes: dict[str, str], kinds: dict[str, str], columns: list[str]) -> str:
-    """How many tests of each file passed, and of those that are judged."""
-    by_file: dict[str, Counter[str]] = {}
-    for name, outcome in outcomes.items():
-        kind = kinds.get(name, "failed") if outcome == "failed" else outcome
-        by_file.setdefault(name.split("::")[0], Counter())[kind] += 1
-    shown = ["passed", *columns, "skipped", "failed"]
-    rows = [*sorted(by_file.items()), ("all", sum(by_file.values(), Counter()))]
-    lines = ["  ".join(["file".ljust(64), *shown, "judged", "percent"])]
-    for file, counts in rows:
-        judged = sum(counts[kind] for kind in shown if kind not in NOT_JUDGED)
-        percent = f"{100 * counts['passed'] / judged:.1f}" if judged else ""
-        cells = [str(counts[kind] or "").rjust(len(kind)) for kind in shown]
-        lines.append("  ".join([file.ljust(64), *cells, str(judged).rjust(6), percent.rjust(7)]))
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":
