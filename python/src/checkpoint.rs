@@ -13,6 +13,7 @@ use regrow::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, PathPattern};
 use regrow::{Error, OpenOptions, PublicKey, RegionOptions, SaveReport, VerifyOptions, VerifyReport};
 
 use crate::columns::{Structure, StructureIn, print_paths};
+use crate::convert::transform_rules;
 use crate::error::{OrRaise, place, released};
 use crate::gather::let_go;
 use crate::leaves::{
@@ -280,6 +281,22 @@ impl Checkpoint {
     #[getter]
     fn items(&self) -> Vec<(String, String)> {
         self.0.description().items.clone()
+    }
+
+    /// The subtree at a printed key path.
+    fn at(&self, path: &str) -> PyResult<Self> {
+        self.0.at(path).or_raise().map(Self)
+    }
+
+    /// The leaves renamed, transposed and reshaped.
+    fn transformed(
+        &self,
+        rename: Vec<(String, String)>,
+        transpose: Vec<(String, Vec<usize>)>,
+        reshape: Vec<(String, Vec<i64>)>,
+    ) -> PyResult<Self> {
+        let rules = transform_rules(rename, transpose, reshape).or_raise()?;
+        self.0.transformed(&rules).or_raise().map(Self)
     }
 
     /// Items that are lost, and why.

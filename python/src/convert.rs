@@ -231,19 +231,30 @@ pub fn convert_share(
 
 fn convert_options(save: SaveIn, convert: ConvertIn) -> Result<ConvertOptions> {
     let (step, item, strict, bare, only, rename, transpose, reshape, lossy, salvage) = convert;
-    fn rules<T>(rules: Vec<(String, T)>) -> Result<Vec<(PathPattern, T)>> {
-        rules.into_iter().map(|(pattern, value)| Ok((PathPattern::new(&pattern)?, value))).collect()
-    }
     Ok(ConvertOptions {
         open: OpenOptions { step, item, strict, bare, ..OpenOptions::default() },
         save: save_options(save)?,
         only: only.iter().map(|text| PathPattern::new(text)).collect::<Result<_>>()?,
+        lossy,
+        salvage,
+        ..transform_rules(rename, transpose, reshape)?
+    })
+}
+
+/// The rules that move and turn leaves.
+pub fn transform_rules(
+    rename: Vec<(String, String)>,
+    transpose: Vec<(String, Vec<usize>)>,
+    reshape: Vec<(String, Vec<i64>)>,
+) -> Result<ConvertOptions> {
+    fn rules<T>(rules: Vec<(String, T)>) -> Result<Vec<(PathPattern, T)>> {
+        rules.into_iter().map(|(pattern, value)| Ok((PathPattern::new(&pattern)?, value))).collect()
+    }
+    Ok(ConvertOptions {
         rename: rename.iter().map(|(from, to)| Rename::new(from, to)).collect::<Result<_>>()?,
         transpose: rules(transpose)?,
         reshape: rules(reshape)?,
-        lossy,
-        salvage,
-        keep_items: false,
+        ..ConvertOptions::default()
     })
 }
 

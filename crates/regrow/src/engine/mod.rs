@@ -81,6 +81,7 @@ mod template;
 mod together;
 pub mod value;
 mod verify;
+mod view;
 
 pub use crate::options::{
     AboutCheckpoint, BUDGET_DEFAULT_BYTES, ByteSize, Compression, DataFormat, Layout, LeafChunking,

@@ -15,12 +15,10 @@
 //! works on a checkpoint (a conversion, regions, lazy leaves) works on what is left of one.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 
+use super::view::View;
 use super::{Checkpoint, LoadOptions, OpenOptions, open_with};
-use crate::array::Region;
 use crate::error::{Error, Result};
-use crate::formats::{Description, Reader, Rest, Sparse, Standing};
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::reads::{Source, Unreadable};
@@ -126,71 +124,9 @@ pub fn open_intact(path: impl ToLocation, options: &OpenOptions, monitor: &Monit
     };
     let infos = checkpoint.tree().leaves().iter().enumerate().map(info).collect();
     let tree = checkpoint.tree().with_leaves(infos)?;
-    let intact = checkpoint.read_by(|whole| Box::new(IntactReader { whole, tree }));
+    let from = (0..tree.len()).map(|leaf| (!lost.contains_key(&leaf)).then_some(leaf)).collect();
+    let intact = checkpoint.read_by(|whole| Box::new(View::new(whole, tree, from)));
     Ok(Intact { checkpoint: intact, lost: lost_errors, damage, is_bare })
-}
-
-/// Reads a checkpoint of which some leaves are lost.
-#[derive(Debug)]
-struct IntactReader {
-    whole: Checkpoint,
-    tree: Tree<LeafInfo>,
-}
-
-impl IntactReader {
-    fn is_lost(&self, leaf: usize) -> bool {
-        self.tree.leaves().get(leaf).is_some_and(|info| info.kind == LeafKind::Placeholder)
-    }
-}
-
-impl Reader for IntactReader {
-    fn description(&self) -> &Description {
-        self.whole.description()
-    }
-
-    fn tree(&self) -> &Tree<LeafInfo> {
-        &self.tree
-    }
-
-    fn source(&self, leaf: usize) -> Result<Source<'_>> {
-        match self.is_lost(leaf) {
-            true => Ok(Source::Nothing),
-            false => self.whole.reader().source(leaf),
-        }
-    }
-
-    fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()> {
-        match self.is_lost(leaf) {
-            true => Err(Error::invalid("a lost leaf has no data")),
-            false => self.whole.reader().read_region(leaf, region, out),
-        }
-    }
-
-    fn holders(&self, leaf: usize) -> Result<Vec<(PathBuf, u64)>> {
-        match self.is_lost(leaf) {
-            true => Ok(Vec::new()),
-            false => self.whole.reader().holders(leaf),
-        }
-    }
-
-    fn sparse(&self, leaf: usize) -> Result<Option<Sparse>> {
-        match self.is_lost(leaf) {
-            true => Ok(None),
-            false => self.whole.reader().sparse(leaf),
-        }
-    }
-
-    fn read_order(&self) -> Vec<usize> {
-        self.whole.reader().read_order()
-    }
-
-    fn check_rest(&self) -> Result<Rest> {
-        self.whole.reader().check_rest()
-    }
-
-    fn standing(&self) -> Standing<'_> {
-        self.whole.reader().standing()
-    }
 }
 
 /// Opens a checkpoint in the first way that works. Errors of the others before it are damage.

@@ -38,6 +38,7 @@ mod steps;
 
 pub use kept::{CastRule, ConvertRules, RenameRule, ReshapeRule, TransposeRule};
 pub use rename::Rename;
+pub(super) use rules::select;
 pub use shared::{ConvertShare, ConvertedShare, SharedConvert, convert_share};
 use source::LeafSource;
 pub use steps::{convert_steps, plan_convert_steps};
@@ -113,6 +114,11 @@ pub struct ConvertReport {
 }
 
 impl ConvertPlan {
+    /// The pytree that would be written. Its arrays are read when they are asked for.
+    pub(super) fn into_tree(self) -> Tree<Leaf> {
+        self.tree
+    }
+
     /// Whether the target can give everything back but for what [`LossKind::Note`] says.
     pub fn is_lossless(&self) -> bool {
         self.losses.iter().all(|loss| loss.kind == LossKind::Note)

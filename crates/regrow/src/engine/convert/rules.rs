@@ -17,7 +17,7 @@ use crate::tree::{LeafInfo, PathPattern, Tree};
 ///
 /// # Errors
 /// `NotFound` with all patterns that match nothing; `InvalidArgument` for one that has no effect; as [`rename`].
-pub(super) fn select(checkpoint: &Checkpoint, options: &ConvertOptions) -> Result<Tree<usize>> {
+pub(in crate::engine) fn select(checkpoint: &Checkpoint, options: &ConvertOptions) -> Result<Tree<usize>> {
     let tree = checkpoint.tree();
     let ConvertOptions { only, rename: renames, .. } = options;
     let has_patterns = changes(options).next().is_some() || !only.is_empty();

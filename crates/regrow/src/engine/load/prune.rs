@@ -9,14 +9,14 @@ pub(super) fn placeholder() -> Leaf {
 }
 
 /// The tree with only the leaves that are there, and those nodes without children that are chosen (`empty`, for each
-/// node). Others vanish from dicts (with dicts that become empty), and become placeholders in sequences, so that
-/// positions keep their meaning.
+/// node). Other children are left out where a key or a field names them (with containers that become empty), and become
+/// placeholders in sequences, so that positions keep their meaning.
 pub(super) fn prune(tree: &Tree<LeafInfo>, leaves: Vec<Option<Leaf>>, empty: &[bool]) -> Result<Tree<Leaf>> {
     let nodes = tree.nodes();
     let (keeps, sizes) = kept(nodes, &leaves, empty);
     let mut build = TreeBuilder::new();
     let mut leaves = leaves.into_iter();
-    // For each open container: children still to come, and whether it is a sequence.
+    // For each open container: children still to come, and whether it is a dict.
     let mut open: Vec<(usize, bool)> = Vec::new();
     let mut at = 0;
     while let Some(node) = nodes.get(at) {
@@ -24,9 +24,9 @@ pub(super) fn prune(tree: &Tree<LeafInfo>, leaves: Vec<Option<Leaf>>, empty: &[b
             open.pop();
             build.close()?;
         }
-        let in_sequence = open.last_mut().is_some_and(|(left, sequence)| {
+        let in_sequence = open.last_mut().is_some_and(|(left, is_dict)| {
             *left -= 1;
-            *sequence
+            !*is_dict && matches!(node.key, Key::Index(_))
         });
         let keep = keeps.get(at) == Some(&true);
         let size = sizes.get(at).copied().unwrap_or(1);
@@ -47,9 +47,8 @@ pub(super) fn prune(tree: &Tree<LeafInfo>, leaves: Vec<Option<Leaf>>, empty: &[b
             build.leaf(node.key.clone(), leaf)?;
         } else {
             build.open(node.key.clone(), node.kind.clone())?;
-            let sequence =
-                !matches!(node.kind, NodeKind::Dict | NodeKind::OrderedDict | NodeKind::DefaultDict);
-            open.push((node.child_count, sequence));
+            let is_dict = matches!(node.kind, NodeKind::Dict | NodeKind::OrderedDict | NodeKind::DefaultDict);
+            open.push((node.child_count, is_dict));
         }
         at += 1;
     }
