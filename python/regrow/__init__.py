@@ -23,219 +23,102 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import _native
-from ._errors import (
-    AlreadyExistsError,
-    CancelledError,
-    CorruptError,
-    IncompleteCheckpointWarning,
-    InternalError,
-    InvalidArgumentError,
-    IoError,
-    LeafNotFoundError,
-    LeafTypeError,
-    LimitError,
-    MismatchError,
-    NameCollisionError,
-    NotACheckpointError,
-    NotDurableError,
-    NotFoundError,
-    PermissionDeniedError,
-    RegrowError,
-    ReplacedError,
-    SalvageWarning,
-    SourceChangedError,
-    StorageFullError,
-    TimedOutError,
-    UncommittedError,
-    UnsupportedError,
-    UntrustedError,
-)
+from . import errors as errors
+from ._errors import RegrowError
 
 if TYPE_CHECKING:
-    from ._async import AsyncSave, AsyncSaver, Blocked, save_async
-    from ._cache import Cache, CacheReport
-    from ._checkpoint import Checkpoint, Finding, Item, Leaf, VerifyReport
-    from ._convert import ConvertPlan, ConvertReport, LeafForm, PlannedLeaf, convert
-    from ._coordination import Coordinator, Folder, coordinator
-    from ._copy import CopyReport, copy
-    from ._diff import ContainerDiff, DiffFinding, DiffReport, Distance, LeafDiff, diff
-    from ._executors import Executor as Executor
-    from ._executors import ray_executor
-    from ._handlers import LeafHandler, LeafRegistry, StandardHandler
+    from . import errors as errors
+    from . import handlers as handlers
+    from . import jobs as jobs
+    from . import layouts as layouts
+    from . import protect as protect
+    from . import reports as reports
+    from ._async import save_async
+    from ._cache import Cache
+    from ._checkpoint import Checkpoint
+    from ._convert import convert
+    from ._copy import copy
+    from ._diff import diff
     from ._item_kinds import Files, Json
     from ._items import load_items, save_items, save_items_async
-    from ._job import Job
-    from ._keywords import ConvertOptions, LoadOptions, SaveOptions
-    from ._list import Listed, list_checkpoints
+    from ._list import list_checkpoints
     from ._location import Location
-    from ._location import StrPath as StrPath
     from ._manager import Manager
-    from ._manager_policies import StepName
-    from ._manager_restore import PassedOver
-    from ._manager_steps import Step
-    from ._nodes import Node, PrngKey, UnknownLeaf
-    from ._open import load, open, overview, verify
-    from ._options import OrbaxOptions
-    from ._page import ReportPage, report
-    from ._progress import Progress as Progress
-    from ._remove import RemoveReport, remove
-    from ._repair import HealedFile, ParityReport, RecoveredFile, RepairReport, add_parity, repair
-    from ._report import LoadReport, Loss, SaveReport, StageReport
-    from ._salvage import SalvageReport
+    from ._manager_policies import Keep, SaveOptions, SaveWhen, StepName
+    from ._nodes import Node, PrngKey
+    from ._open import load, load_into, open, overview, verify
+    from ._options import Options, options
+    from ._page import report
+    from ._remove import remove
     from ._save import save
-    from ._seal import SealReport, seal
-    from ._sharded import ShardedArray
-    from ._sign import SignReport, sign
-    from ._single_replica import SingleReplica
 
 __version__: str = _native.__version__
 
 __all__ = [
-    "AlreadyExistsError",
-    "AsyncSave",
-    "AsyncSaver",
-    "Blocked",
     "Cache",
-    "CacheReport",
-    "CancelledError",
     "Checkpoint",
-    "ContainerDiff",
-    "ConvertOptions",
-    "ConvertPlan",
-    "ConvertReport",
-    "Coordinator",
-    "CopyReport",
-    "CorruptError",
-    "DiffFinding",
-    "DiffReport",
-    "Distance",
     "Files",
-    "Finding",
-    "Folder",
-    "HealedFile",
-    "IncompleteCheckpointWarning",
-    "InternalError",
-    "InvalidArgumentError",
-    "IoError",
-    "Item",
-    "Job",
     "Json",
-    "Leaf",
-    "LeafDiff",
-    "LeafForm",
-    "LeafHandler",
-    "LeafNotFoundError",
-    "LeafRegistry",
-    "LeafTypeError",
-    "LimitError",
-    "Listed",
-    "LoadOptions",
-    "LoadReport",
+    "Keep",
     "Location",
-    "Loss",
     "Manager",
-    "MismatchError",
-    "NameCollisionError",
     "Node",
-    "NotACheckpointError",
-    "NotDurableError",
-    "NotFoundError",
-    "OrbaxOptions",
-    "ParityReport",
-    "PassedOver",
-    "PermissionDeniedError",
-    "PlannedLeaf",
+    "Options",
     "PrngKey",
-    "RecoveredFile",
     "RegrowError",
-    "RemoveReport",
-    "RepairReport",
-    "ReplacedError",
-    "ReportPage",
-    "SalvageReport",
-    "SalvageWarning",
     "SaveOptions",
-    "SaveReport",
-    "SealReport",
-    "ShardedArray",
-    "SignReport",
-    "SingleReplica",
-    "SourceChangedError",
-    "StageReport",
-    "StandardHandler",
-    "Step",
+    "SaveWhen",
     "StepName",
-    "StorageFullError",
-    "TimedOutError",
-    "UncommittedError",
-    "UnknownLeaf",
-    "UnsupportedError",
-    "UntrustedError",
-    "VerifyReport",
-    "add_parity",
     "convert",
-    "coordinator",
     "copy",
     "diff",
     "list_checkpoints",
     "load",
+    "load_into",
     "load_items",
     "open",
+    "options",
     "overview",
-    "ray_executor",
     "remove",
-    "repair",
     "report",
     "save",
     "save_async",
     "save_items",
     "save_items_async",
-    "seal",
-    "sign",
     "verify",
 ]
 
 # What needs NumPy, the functions too, is imported when it is first asked for: NumPy alone takes ten times as long as
 # all that is above. There the names that their annotations use are real, for `typing.get_type_hints`.
 _HOMES = {
-    "_async": ("AsyncSave", "AsyncSaver", "Blocked", "save_async"),
-    "_cache": ("Cache", "CacheReport"),
-    "_checkpoint": ("Checkpoint", "Finding", "Item", "Leaf", "VerifyReport"),
-    "_convert": ("ConvertPlan", "ConvertReport", "LeafForm", "PlannedLeaf", "convert"),
-    "_coordination": ("Coordinator", "Folder", "coordinator"),
+    "_async": ("save_async",),
+    "_cache": ("Cache",),
+    "_checkpoint": ("Checkpoint",),
+    "_convert": ("convert",),
+    "_copy": ("copy",),
+    "_diff": ("diff",),
     "_item_kinds": ("Files", "Json"),
     "_items": ("load_items", "save_items", "save_items_async"),
-    "_job": ("Job",),
-    "_copy": ("CopyReport", "copy"),
-    "_diff": ("ContainerDiff", "DiffFinding", "DiffReport", "Distance", "LeafDiff", "diff"),
-    "_executors": ("Executor", "ray_executor"),
-    "_handlers": ("LeafHandler", "LeafRegistry", "StandardHandler"),
-    "_keywords": ("ConvertOptions", "LoadOptions", "SaveOptions"),
-    "_list": ("Listed", "list_checkpoints"),
-    "_location": ("Location", "StrPath"),
+    "_list": ("list_checkpoints",),
+    "_location": ("Location",),
     "_manager": ("Manager",),
-    "_manager_policies": ("StepName",),
-    "_manager_restore": ("PassedOver",),
-    "_manager_steps": ("Step",),
-    "_nodes": ("Node", "PrngKey", "UnknownLeaf"),
-    "_open": ("load", "open", "overview", "verify"),
-    "_options": ("OrbaxOptions",),
-    "_page": ("ReportPage", "report"),
-    "_progress": ("Progress",),
-    "_remove": ("RemoveReport", "remove"),
-    "_repair": ("HealedFile", "ParityReport", "RecoveredFile", "RepairReport", "add_parity", "repair"),
-    "_report": ("LoadReport", "Loss", "SaveReport", "StageReport"),
-    "_salvage": ("SalvageReport",),
+    "_manager_policies": ("Keep", "SaveOptions", "SaveWhen", "StepName"),
+    "_nodes": ("Node", "PrngKey"),
+    "_open": ("load", "load_into", "open", "overview", "verify"),
+    "_options": ("Options", "options"),
+    "_page": ("report",),
+    "_remove": ("remove",),
     "_save": ("save",),
-    "_seal": ("SealReport", "seal"),
-    "_sign": ("SignReport", "sign"),
-    "_sharded": ("ShardedArray",),
-    "_single_replica": ("SingleReplica",),
 }
+
+_MODULES = ("errors", "handlers", "jobs", "layouts", "protect", "reports")
+"""Modules that are imported when they are first named."""
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return importlib.import_module(f".{name}", __name__)
         home = next((home for home, names in _HOMES.items() if name in names), None)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

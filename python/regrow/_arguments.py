@@ -69,7 +69,7 @@ def handlers(value: Any) -> LeafRegistry | None:
     """A registry, or nothing."""
     if value is None or isinstance(value, LeafRegistry):
         return value
-    raise wrong("handlers", value, "a regrow.LeafRegistry, or None")
+    raise wrong("handlers", value, "a regrow.handlers.LeafRegistry, or None")
 
 
 def patterns(only: Any) -> list[str]:

@@ -6,26 +6,29 @@ import atexit
 import contextlib
 import os
 import sys
+import threading
 import time
 import weakref
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, NoReturn, Protocol, Unpack, get_args
+from typing import Any, Literal, NamedTuple, NoReturn, Protocol, get_args
 
-from . import _arguments, _job, _native, _options
+from . import _arguments, _job, _native, _progress
 from ._errors import CancelledError, InvalidArgumentError, RegrowError
-from ._keywords import SAVE, SaveOptions
+from ._job import Job
+from ._keywords import keywords
 from ._leaves import to_native
 from ._location import StrPath, places, shown
+from ._options import Options
+from ._progress import Progress
 from ._report import SaveReport
 from ._text import printable
 from ._tree import flatten
+from ._writing import Writing
+from .layouts import Layout
 
 WhenBusy = Literal["wait", "skip", "queue"]
 CopyLeaves = Literal["mutable", "all", "nothing"]
-
-_OWN = ("when_busy", "copy", "check_source")
-"""Keywords of saves in the background alone."""
 
 
 class Blocked(NamedTuple):
@@ -39,14 +42,15 @@ class Blocked(NamedTuple):
     """Bytes that were copied."""
 
 
-class AsyncSave:
-    """A save in the background. Dropping it neither ends nor waits for the save.
+class SaveHandle:
+    """A save in the background. Dropping the handle neither ends the save nor waits for it.
 
-    ``await`` it in a coroutine, or `wait` for it.
+    ``await`` it in a coroutine, or ask for its `result`.
     """
 
     def __init__(self, path: str, handle: _native.SaveHandle | None) -> None:
         self._handle = handle
+        self._watching: threading.Thread | None = None
         self.path = path
         """Where the checkpoint will be."""
 
@@ -72,13 +76,17 @@ class AsyncSave:
         """What it is at: ``"prepare"``, ``"compare"``, ``"copy"``, ``"write"``, ``"sync"``, ``"commit"`` ..."""
         return "skipped" if self._handle is None else self._handle.progress()[0]
 
+    def follow(self, watch: _progress.Watch) -> None:
+        """Shows the progress on a thread of its own, if `watch` shows any."""
+        self._watching = _progress.follow(self, watch)
+
     def cancel(self) -> None:
-        """Asks it to stop, soon, leaving nothing behind. Nobody but who waits for it is told."""
+        """Asks the save to stop soon. Its temporary files are deleted, and `result` raises `CancelledError`."""
         if self._handle is not None:
             self._handle.cancel()
 
-    def wait(self, timeout: float | None = None) -> SaveReport | None:
-        """Waits until it has ended; the report, or `None` if it was skipped.
+    def result(self, timeout: float | None = None) -> SaveReport | None:
+        """Waits until the save has ended; its report, or `None` if it was skipped.
 
         Args:
             timeout: Seconds to wait at most.
@@ -86,7 +94,7 @@ class AsyncSave:
         Raises:
             TimeoutError: if it has not ended by then. It goes on.
             CancelledError: if it was cancelled.
-            SourceChangedError: with ``check_source=True``, if a leaf was changed meanwhile.
+            SourceChangedError: with ``Options(check_source=True)``, if the program changed a leaf meanwhile.
             RegrowError: as `save`.
         """
         if self._handle is None:
@@ -94,19 +102,21 @@ class AsyncSave:
         report = self._handle.wait(timeout)
         if report is None:
             raise TimeoutError(f"the save of {self.path} has not ended after {timeout} s")
+        if self._watching is not None:
+            self._watching.join()
         return SaveReport.from_native(report)
 
     def __await__(self) -> Generator[Any, None, SaveReport | None]:
         import asyncio
 
         # The wait lets the interpreter go, so a thread of the loop's own is enough.
-        return asyncio.get_running_loop().run_in_executor(None, self.wait).__await__()
+        return asyncio.get_running_loop().run_in_executor(None, self.result).__await__()
 
     def __repr__(self) -> str:
         if self.done():
-            return f"AsyncSave({self.path!r}, {'skipped' if self.skipped else 'done'})"
+            return f"SaveHandle({self.path!r}, {'skipped' if self.skipped else 'done'})"
         done, total = self.progress()
-        return f"AsyncSave({self.path!r}, {self.stage()}, {done} of {total} bytes)"
+        return f"SaveHandle({self.path!r}, {self.stage()}, {done} of {total} bytes)"
 
 
 class AsyncSaver:
@@ -124,46 +134,81 @@ class AsyncSaver:
         _savers.add(self)
         _wait_at_exit()
 
-    @SAVE.documented
+    @keywords
     def save(
         self,
         path: StrPath,
         tree: Any,
         *,
         when_busy: WhenBusy = "wait",
-        copy: CopyLeaves = "mutable",
-        check_source: bool = False,
-        **options: Unpack[SaveOptions],
-    ) -> AsyncSave:
-        """As `regrow.save_async`, with this saver.
+        layout: str | Layout | None = None,
+        overwrite: bool = False,
+        cast: Any = None,
+        lossy: bool = False,
+        compression: Any = None,
+        metadata: Any = None,
+        base: StrPath | None = None,
+        durable: bool = True,
+        parity: str | None = None,
+        seal: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+        progress: Progress = False,
+        job: Job | None = None,
+        options: Options | None = None,
+    ) -> SaveHandle:
+        """As `save_async`, with this saver.
 
         Args:
-            path: As in `regrow.save_async`, like all that is not named here.
-            **options: The keywords of `SaveOptions`.
+            path: As for `save_async`, like everything that follows.
+            tree: Any pytree.
+            when_busy: What to do while an earlier save is running.
+            layout: As for `save`.
+            overwrite: As for `save`.
+            cast: As for `save`.
+            lossy: As for `save`.
+            compression: As for `save`.
+            metadata: As for `save`.
+            base: As for `save`.
+            durable: As for `save`.
+            parity: As for `save`.
+            seal: As for `save`.
+            storage_options: As for `save`.
+            progress: As for `save_async`.
+            job: As for `save`.
+            options: Rare settings.
         """
+        writing = Writing(
+            layout=layout, overwrite=overwrite, cast=cast, lossy=lossy, compression=compression, metadata=metadata,
+            base=base, durable=durable, parity=parity, seal=seal, storage_options=storage_options, job=job,
+            options=options,
+        )  # fmt: skip
+        watch = _progress.Watch(progress, "saving")
+        handle = self.begin(path, tree, writing, when_busy)
+        handle.follow(watch)
+        return handle
+
+    def begin(self, path: StrPath, tree: Any, writing: Writing, when_busy: WhenBusy = "wait") -> SaveHandle:
+        """Saves as `writing` says."""
         began = time.perf_counter()
-        with _job.posts_errors(options.get("job"), path):
-            given = SAVE.chosen("save", options, _OWN)
-            at = places(given["storage_options"], path=path, base=given["base"])
-            given = _options.with_layout(given, at["path"])
+        with _job.posts_errors(writing.asked_job(), path):
+            rare = writing.rare()
+            at = places(writing.storage_options, path=path, base=writing.base)
+            writing = writing.laid_out(at["path"])
             _arguments.choice("when_busy", when_busy, get_args(WhenBusy))
-            _arguments.choice("copy", copy, get_args(CopyLeaves))
-            check_source = _arguments.flag("check_source", check_source)
-            save_options = _options.of_write(given, at.get("base"))
-            if _options.job_of(save_options) is not None and when_busy == "skip":
-                raise InvalidArgumentError(
-                    'when_busy="skip" cannot be used by several processes: some would save, others skip;'
-                    ' use "wait" or "queue"'
-                )
-            if when_busy == "skip" and self._native.is_busy():
-                return AsyncSave(shown(at["path"]), None)
-            flat = flatten(tree, _arguments.handlers(given["handlers"]), layout=given["layout"])
-            leaves = to_native(flat, _arguments.flag("replica_parallel", given["replica_parallel"]))
+            _arguments.choice("copy", rare.copy, get_args(CopyLeaves))
+            check_source = _arguments.flag("check_source", rare.check_source)
+            columns = writing.columns(at.get("base"))
+            if when_busy == "skip":
+                refuse_skip_in_a_job(writing)
+                if self._native.is_busy():
+                    return SaveHandle(shown(at["path"]), None)
+            flat = flatten(tree, _arguments.handlers(rare.handlers), layout=writing.layout_name)
+            leaves = to_native(flat, _arguments.flag("replica_parallel", rare.replica_parallel))
         seconds = time.perf_counter() - began
         handle = self._native.save(
-            at["path"], flat.structure, leaves, save_options, when_busy, copy, check_source, seconds
+            at["path"], flat.structure, leaves, columns, when_busy, rare.copy, check_source, seconds
         )
-        return AsyncSave(shown(at["path"]), handle)
+        return SaveHandle(shown(at["path"]), handle)
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits until nothing is left to save.
@@ -192,43 +237,75 @@ class AsyncSaver:
         self.wait()
 
 
-@SAVE.documented
+@keywords
 def save_async(
     path: StrPath,
     tree: Any,
     *,
     when_busy: WhenBusy = "wait",
-    copy: CopyLeaves = "mutable",
-    check_source: bool = False,
-    **options: Unpack[SaveOptions],
-) -> AsyncSave:
+    layout: str | Layout | None = None,
+    overwrite: bool = False,
+    cast: Any = None,
+    lossy: bool = False,
+    compression: Any = None,
+    metadata: Any = None,
+    base: StrPath | None = None,
+    durable: bool = True,
+    parity: str | None = None,
+    seal: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress = False,
+    job: Job | None = None,
+    options: Options | None = None,
+) -> SaveHandle:
     """Saves a pytree in the background: returns as soon as the snapshot is taken.
 
-    What is done to the tree after the return is not in the checkpoint. JAX arrays of 4 KiB and more are referred to,
-    which costs nothing on the CPU: they cannot change. Those of a GPU or TPU are brought to the host before the return.
-    While a save refers to them JAX cannot donate their memory to the result of a computation: it makes new memory
-    instead, without a word, until the save has ended. Everything else is copied into memory that the next snapshot uses
-    again, so the first one is the slowest.
+    Changes to the tree after the return are not in the checkpoint. JAX arrays of 4 KiB and more are referred to, which
+    costs nothing on the CPU: they cannot change. Those of a GPU or TPU are copied to the host before the return. While
+    a save refers to them, JAX cannot donate their memory to the result of a computation and allocates new memory
+    instead. Everything else is copied into memory that the next snapshot uses again, so the first one is the slowest.
 
     Args:
-        path: As in `save`.
-        tree: As in `save`; it may change as soon as this has returned.
+        path: As for `save`.
+        tree: As for `save`; it may change as soon as this function has returned.
         when_busy: What to do while an earlier save is running: ``"wait"`` for it, ``"skip"`` this one, or ``"queue"``
-            it with its snapshot (8 at most wait, then the call does).
-        copy: ``"mutable"`` leaves, ``"all"``, or ``"nothing"``: then nobody may write to an array until the save is
-            done. ``"all"`` keeps JAX free to donate.
-        check_source: For finding a bug: hash what is saved now and again before the commit; a leaf that was changed
-            in between is a `SourceChangedError` that names it, and nothing is saved.
-        **options: The keywords of `SaveOptions`.
+            it with its snapshot (with 8 in the queue the call waits).
+        layout: As for `save`.
+        overwrite: As for `save`.
+        cast: As for `save`.
+        lossy: As for `save`.
+        compression: As for `save`.
+        metadata: As for `save`.
+        base: As for `save`.
+        durable: As for `save`; of the commit.
+        parity: As for `save`.
+        seal: As for `save`.
+        storage_options: As for `save`.
+        progress: As for `save`, on a thread of its own; off by default. An exception in the function cancels the save.
+        job: As for `save`.
+        options: Rare settings; `copy` and `check_source` are for saves in the background.
 
     Raises:
-        RegrowError: why an earlier save failed, if nobody was told; then nothing is saved now.
-        AlreadyExistsError: if `path` is there and `overwrite` was not given.
-        LeafTypeError: for a leaf or key that no checkpoint can hold. Other failures are for the handle to say.
+        RegrowError: why an earlier save failed, if no call has raised it yet; then nothing is saved now.
+        AlreadyExistsError: if `path` exists and `overwrite` was not given.
+        LeafTypeError: for a leaf or key that no checkpoint can hold. `SaveHandle.result` raises other errors.
     """
-    with _job.posts_errors(options.get("job"), path):
-        SAVE.chosen("save_async", options, _OWN)
-    return saver_of_calls().save(path, tree, when_busy=when_busy, copy=copy, check_source=check_source, **options)
+    writing = Writing(
+        layout=layout, overwrite=overwrite, cast=cast, lossy=lossy, compression=compression, metadata=metadata,
+        base=base, durable=durable, parity=parity, seal=seal, storage_options=storage_options, job=job, options=options,
+    )  # fmt: skip
+    watch = _progress.Watch(progress, "saving")
+    handle = saver_of_calls().begin(path, tree, writing, when_busy)
+    handle.follow(watch)
+    return handle
+
+
+def refuse_skip_in_a_job(writing: Writing) -> None:
+    """Refuses ``when_busy="skip"`` of several processes: some would save, others skip."""
+    if writing.native_job() is not None:
+        raise InvalidArgumentError(
+            'when_busy="skip" cannot be used by several processes: some would save, others skip; use "wait" or "queue"'
+        )
 
 
 # ---- the saver behind save_async, and the end of the program -------------------------------------------------

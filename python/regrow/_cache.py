@@ -8,8 +8,12 @@ from typing import Any, NamedTuple
 from . import _native
 from ._arguments import wrong
 from ._location import Place, StrPath, is_url
+from ._progress import format_bytes
+from ._readable import readable
+from ._text import counted
 
 
+@readable
 class CacheReport(NamedTuple):
     """What a `Cache` has done since it was made, in this process."""
 
@@ -19,6 +23,10 @@ class CacheReport(NamedTuple):
     """Bytes of blocks that were fetched because the folder did not have them."""
     damaged: int
     """Blocks that were damaged. They were removed and fetched again."""
+
+    def __str__(self) -> str:
+        damaged = f", {counted(self.damaged, 'damaged block', 'damaged blocks')}" if self.damaged else ""
+        return f"{format_bytes(self.hit_bytes)} from the cache, {format_bytes(self.miss_bytes)} fetched{damaged}"
 
 
 class Cache:

@@ -6,19 +6,22 @@ import functools
 import itertools
 import json
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import EllipsisType
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from . import _arguments, _load, _native
+from . import _arguments, _load, _native, _options
 from ._errors import InvalidArgumentError, LeafNotFoundError, LeafTypeError, NotFoundError
-from ._keywords import LOAD, LoadOptions
+from ._keywords import keywords
 from ._leaves import DTYPES, PLACEHOLDER, STR, UNKNOWN, LoadedLeaves, as_array, from_native
+from ._location import StrPath
+from ._options import Options
 from ._progress import Progress, Watch
-from ._report import Stages
-from ._text import counted, printable
+from ._readable import readable
+from ._report import Finding, Stages
+from ._text import counted, printable, shortened
 from ._together import Together, posts_errors
 from ._tree import unflatten
 
@@ -237,11 +240,13 @@ class Checkpoint(Mapping[str, Leaf]):
         keys = self._native.keys()
         return dict(zip(keys, range(len(keys)), strict=True))
 
-    def __getitem__(self, path: str) -> Leaf:
-        """The leaf of a key path (``params/dense/kernel``) or of a stored name (``params.dense.kernel``).
+    def __getitem__(self, path: str) -> Any:
+        """The leaf of a key path (``params/dense/kernel``) or of a stored name; the subtree of a shorter key path.
+
+        A subtree is a `Checkpoint` too, whose key paths begin there: ``checkpoint["params"].load(like=params)``.
 
         Raises:
-            LeafNotFoundError: if there is none, or the key path is that of several leaves; their own keys are named.
+            LeafNotFoundError: if there is neither, or the key path is that of several leaves; their keys are named.
         """
         if not isinstance(path, str):
             raise TypeError(f"a checkpoint is indexed by key path, a str, not by {type(path).__name__}")
@@ -250,7 +255,11 @@ class Checkpoint(Mapping[str, Leaf]):
         try:
             return Leaf(self._native, self._native.find(path))
         except (InvalidArgumentError, NotFoundError) as error:
-            raise LeafNotFoundError(error.message, file=error.file, leaf=path, help=error.help) from None
+            absent = error
+        try:
+            return Checkpoint(self._native.at(path))
+        except (InvalidArgumentError, NotFoundError):
+            raise LeafNotFoundError(absent.message, file=absent.file, leaf=path, help=absent.help) from None
 
     @property
     def _is_indexed(self) -> bool:
@@ -344,47 +353,83 @@ class Checkpoint(Mapping[str, Leaf]):
         """What is missing of a checkpoint that can still be read; opening it has warned of each."""
         return self._native.warnings
 
-    def overview(self) -> str:
+    def overview(self) -> Overview:
         """The leaves as a table: key path, dtype, shape, bytes; then the totals."""
-        return self._native.overview()
+        return Overview(self._native.overview())
 
     def verify(self, *, progress: Progress = None) -> VerifyReport:
-        """Reads and checks everything; see `regrow.verify`."""
+        """Reads and checks everything; see `regrow.verify`. Of a subtree its leaves, and all files."""
         with Watch(progress, "verifying") as watch:
             return VerifyReport.from_native(self._native.verify(watch))
 
-    @LOAD.documented
-    def load(self, like: Any = None, **options: Unpack[LoadOptions]) -> Any:
+    @keywords
+    def load(
+        self,
+        like: Any = None,
+        *,
+        at: str | None = None,
+        only: str | Iterable[str] | None = None,
+        rename: Mapping[str, str] | None = None,
+        rules: StrPath | None = None,
+        cast: Any = None,
+        lossy: bool = False,
+        missing: _load.Missing = "error",
+        extra: _load.Extra = "error",
+        classes: Literal["dict"] | None = None,
+        shardings: Any = None,
+        progress: Progress = None,
+        options: Options | None = None,
+    ) -> Any:
         """Loads all of it, or a selection; see `regrow.load`.
 
         Args:
-            like: A template, as for `regrow.load`.
-            **options: The keywords of `LoadOptions`.
+            like: A template, as for `regrow.load`, like all that follows.
+            at: The key path of a subtree.
+            only: Globs over key paths.
+            rename: Regular expressions over whole key paths, and the key paths of the result.
+            rules: A TOML file of rules.
+            cast: A dtype, or a dict of globs over key paths.
+            lossy: Let casts change values beyond rounding.
+            missing: ``"keep"``: leaves of `like` that the checkpoint lacks stay as they are.
+            extra: ``"drop"``: leaves of the checkpoint that `like` lacks are not read.
+            classes: ``"dict"``: dicts in the place of nodes and named tuples.
+            shardings: Make JAX arrays.
+            progress: As for `regrow.save`.
+            options: Rare settings; not those of the opening.
         """
+        asked = _load.Loading(
+            at=at, only=only, rename=rename, rules=rules, cast=cast, lossy=lossy, missing=missing, extra=extra,
+            classes=classes, shardings=shardings, progress=progress,
+        )  # fmt: skip
         with posts_errors(options, self._native.path):
-            given = LOAD.chosen("load", options, ["like"])
-            report = _arguments.function("report", given["report"])
+            rare = _options.chosen(options, "load")
+            report = _arguments.function("on_report", rare.on_report)
+            asked = asked.with_rules()
         stages = Stages(report is not None)
-        with Together(self._native.path, given, stages) as together:
-            wishes = _load.Wishes.of(given, together, stages)
-            loaded = together.in_turn(lambda: _load.load(self._native, like, wishes))
+        with Together(self._native.path, rare, stages) as together:
+            wishes = asked.wishes(rare, together, stages)
+            view = asked.view_of(self._native)
+            loaded = together.in_turn(lambda: _load.load(view, like, wishes))
         if report is not None:
             report(stages.report(self._native.path))
         return loaded
 
 
-class Finding(NamedTuple):
-    """One thing that is wrong."""
+class Overview(str):
+    """A table of leaves. A notebook or a terminal shows it as text, shortened if it is long."""
 
-    kind: str
-    """The kind of the error: ``corrupt``, ``not_found``, ..."""
-    message: str
-    """What, where, expected and found, what to do."""
-    file: str | None
-    leaf: str | None
-    offset_bytes: int | None
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return shortened(self)
+
+    def _repr_html_(self) -> str:
+        from . import _html
+
+        return _html.of_text(shortened(self))
 
 
+@readable
 class VerifyReport(NamedTuple):
     """What `regrow.verify` found."""
 
@@ -399,7 +444,7 @@ class VerifyReport(NamedTuple):
     notes: Sequence[str] = ()
     """What may well be as it should, and may not: a sound checkpoint can have notes."""
     unprotected_bytes: int = 0
-    """Bytes of array data, decoded, that no checksum is over; `regrow.seal` puts them under one."""
+    """Bytes of array data, decoded, that no checksum is over; `regrow.protect.seal` puts them under one."""
     signer: str | None = None
     """The trusted key whose signature it is, as hex digits; `None` if no signature was asked for."""
     unprotected_files: Sequence[tuple[str, int]] = ()

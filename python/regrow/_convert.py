@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar, Unpack, overload
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 from . import _arguments, _executors, _native, _options, _shares
-from ._checkpoint import Finding
 from ._errors import InvalidArgumentError
-from ._keywords import CONVERT, ConvertOptions
+from ._executors import Executor
+from ._keywords import keywords
 from ._location import StrPath, places, portables
-from ._progress import Watch
-from ._report import Loss, SaveReport
+from ._options import Options
+from ._progress import Progress, Watch
+from ._readable import readable
+from ._report import Finding, Loss, SaveReport
+from ._rules import numbers_of, renames_of, with_kept
+from ._text import counted, printable
+from ._writing import Writing, with_base
+from .layouts import Layout
 
 T = TypeVar("T")
 
@@ -35,6 +40,7 @@ class PlannedLeaf(NamedTuple):
     target: LeafForm
 
 
+@readable
 class ConvertPlan(NamedTuple):
     """What a conversion would do."""
 
@@ -48,7 +54,17 @@ class ConvertPlan(NamedTuple):
         """Whether the target can give everything back as it is."""
         return all(loss.kind == "note" for loss in self.losses)
 
+    def __str__(self) -> str:
+        lines = [f"{counted(len(self.leaves), 'leaf', 'leaves')} to convert"]
+        for leaf in self.leaves:
+            to = "left out" if leaf.target_path is None else leaf.target_path
+            lines.append(
+                f"  {printable(leaf.source_path)}  {_text(leaf.source)} -> {printable(to)}  {_text(leaf.target)}"
+            )
+        return "\n".join([*lines, *_losses(self.losses)])
 
+
+@readable
 class ConvertReport(NamedTuple):
     """What a conversion did."""
 
@@ -70,6 +86,49 @@ class ConvertReport(NamedTuple):
         """Bytes that were not written because ``base=`` has them; they are part of `stored_bytes`."""
         return self.save.reused_bytes
 
+    def __str__(self) -> str:
+        return "\n".join([str(self.save), *_losses(self.losses), *(each.message for each in self.damage)])
+
+
+def _text(form: LeafForm) -> str:
+    return f"{form.dtype}{list(form.shape)}"
+
+
+def _losses(losses: Sequence[Loss]) -> list[str]:
+    return [f"  {loss.kind}: {printable(loss.key_path)}: {loss.what}" for loss in losses]
+
+
+@overload
+def convert(
+    source: StrPath,
+    target: StrPath,
+    *,
+    all_steps: Literal[True],
+    dry_run: bool = False,
+    layout: str | Layout | None = None,
+    overwrite: bool = False,
+    only: str | Iterable[str] | None = None,
+    rename: Mapping[str, str] | None = None,
+    transpose: Mapping[str, Sequence[int]] | None = None,
+    reshape: Mapping[str, Sequence[int]] | None = None,
+    cast: Any = None,
+    rules: StrPath | None = None,
+    lossy: bool = False,
+    compression: Any = None,
+    metadata: Any = None,
+    base: StrPath | None = None,
+    durable: bool = True,
+    parity: str | None = None,
+    seal: bool = False,
+    step: int | None = None,
+    item: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    options: Options | None = None,
+) -> dict[int, Any]: ...
+
 
 @overload
 def convert(
@@ -77,30 +136,29 @@ def convert(
     target: StrPath,
     *,
     dry_run: Literal[True],
-    all_steps: Literal[True],
-    **options: Unpack[ConvertOptions],
-) -> dict[int, ConvertPlan]: ...
-
-
-@overload
-def convert(
-    source: StrPath,
-    target: StrPath,
-    *,
-    dry_run: Literal[False] = ...,
-    all_steps: Literal[True],
-    **options: Unpack[ConvertOptions],
-) -> dict[int, ConvertReport]: ...
-
-
-@overload
-def convert(
-    source: StrPath,
-    target: StrPath,
-    *,
-    dry_run: Literal[True],
-    all_steps: Literal[False] = ...,
-    **options: Unpack[ConvertOptions],
+    all_steps: Literal[False] = False,
+    layout: str | Layout | None = None,
+    overwrite: bool = False,
+    only: str | Iterable[str] | None = None,
+    rename: Mapping[str, str] | None = None,
+    transpose: Mapping[str, Sequence[int]] | None = None,
+    reshape: Mapping[str, Sequence[int]] | None = None,
+    cast: Any = None,
+    rules: StrPath | None = None,
+    lossy: bool = False,
+    compression: Any = None,
+    metadata: Any = None,
+    base: StrPath | None = None,
+    durable: bool = True,
+    parity: str | None = None,
+    seal: bool = False,
+    step: int | None = None,
+    item: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    options: Options | None = None,
 ) -> ConvertPlan: ...
 
 
@@ -109,21 +167,63 @@ def convert(
     source: StrPath,
     target: StrPath,
     *,
-    dry_run: Literal[False] = ...,
-    all_steps: Literal[False] = ...,
-    **options: Unpack[ConvertOptions],
+    dry_run: Literal[False] = False,
+    all_steps: Literal[False] = False,
+    layout: str | Layout | None = None,
+    overwrite: bool = False,
+    only: str | Iterable[str] | None = None,
+    rename: Mapping[str, str] | None = None,
+    transpose: Mapping[str, Sequence[int]] | None = None,
+    reshape: Mapping[str, Sequence[int]] | None = None,
+    cast: Any = None,
+    rules: StrPath | None = None,
+    lossy: bool = False,
+    compression: Any = None,
+    metadata: Any = None,
+    base: StrPath | None = None,
+    durable: bool = True,
+    parity: str | None = None,
+    seal: bool = False,
+    step: int | None = None,
+    item: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    options: Options | None = None,
 ) -> ConvertReport: ...
 
 
-@CONVERT.documented
+@keywords
 def convert(
     source: StrPath,
     target: StrPath,
     *,
     dry_run: bool = False,
     all_steps: bool = False,
-    **options: Unpack[ConvertOptions],
-) -> ConvertReport | ConvertPlan | dict[int, ConvertReport] | dict[int, ConvertPlan]:
+    layout: str | Layout | None = None,
+    overwrite: bool = False,
+    only: str | Iterable[str] | None = None,
+    rename: Mapping[str, str] | None = None,
+    transpose: Mapping[str, Sequence[int]] | None = None,
+    reshape: Mapping[str, Sequence[int]] | None = None,
+    cast: Any = None,
+    rules: StrPath | None = None,
+    lossy: bool = False,
+    compression: Any = None,
+    metadata: Any = None,
+    base: StrPath | None = None,
+    durable: bool = True,
+    parity: str | None = None,
+    seal: bool = False,
+    step: int | None = None,
+    item: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    options: Options | None = None,
+) -> ConvertReport | ConvertPlan | dict[int, Any]:
     """Converts the checkpoint at `source`, of any layout, into one at `target`.
 
     A leaf at a time: memory is a band of one leaf, whatever the size of the checkpoint. All or nothing, like a save.
@@ -132,53 +232,94 @@ def convert(
         source: What to read.
         target: What to make.
         dry_run: Write nothing, and give what would become of each leaf. What `target` would refuse even with `lossy`
-            (names that it cannot hold, a target that is there already) is raised as it would be.
+            (names that it cannot hold, an existing target) is raised as it would be.
         all_steps: Convert each committed step of a folder of steps into a step of the folder `target`. Nothing is
             written before every step can be converted. Each step is committed by itself.
-        **options: The keywords of `ConvertOptions`.
+        layout: As for `save`.
+        overwrite: As for `save`.
+        only: A glob or globs over the key paths of the source; others are left out, `None` and empty containers too.
+        rename: Regular expressions over whole key paths, and the new key paths, with ``$1`` for a group (``${1}`` where
+            letters follow); the first that matches a leaf decides. ``{"params/(.*)/kernel": "$1/weight"}``.
+        transpose: Globs, and the new order of axes: ``{"**/kernel": (1, 0)}``.
+        reshape: Globs, and the new shape, after the transpose; one extent may be -1.
+        cast: As for `save`, by the key paths of the source.
+        rules: A TOML file of rules: ``layout``, ``options`` of it, ``only``, ``lossy``, and tables ``[[rename]]``,
+            ``[[cast]]``, ``[[transpose]]``, ``[[reshape]]``. Keywords come before it.
+        lossy: Convert also what the target cannot hold as it is, and values that a cast changes beyond rounding; the
+            report lists both.
+        compression: As for `save`.
+        metadata: The new checkpoint's own metadata; the source's, if the layout has a place for it, if `None`.
+        base: An earlier checkpoint, as for `save`. The leaves are read twice, unless their files are linked.
+        durable: As for `save`.
+        parity: As for `save`.
+        seal: As for `save`.
+        step: The step of a folder of steps; the newest if `None`.
+        item: The item of a checkpoint of several.
+        storage_options: As for `save`.
+        progress: As for `save`.
+        executor: Does the work in processes of its own: an executor of `concurrent.futures`, a Dask client, or
+            `regrow.jobs.ray_executor()`. Each call opens the source and writes some of the leaves; all see the same
+            paths. Only to the layout regrow, without compression.
+        workers: How many shares an executor gets, of about as many bytes each; as many as it has workers if `None`.
+        options: Rare settings. With `salvage` the intact leaves of a damaged source are converted; lost leaves become
+            placeholders, or are left out where the target cannot hold such, and the report's `damage` lists them.
 
     Returns:
         A `ConvertReport`; with `dry_run` a `ConvertPlan`; with `all_steps` a dict of these by step.
 
     Raises:
         UnsupportedError: if the target cannot hold everything as it is and `lossy` was not given; it names what.
-        NotFoundError: for globs that match nothing, all of them named; if there is no `base`.
+        NotFoundError: for globs that match nothing, with all of them; if there is no `base`.
         InvalidArgumentError: for rules that cannot be followed, or change nothing.
         IoError: if the workers of an executor died three times over one share.
-        NameCollisionError: if two leaves would come to one place; `None` and an empty container are no free places.
+        NameCollisionError: if two leaves would get one key path; `None` and an empty container also take one.
     """
-    given = CONVERT.chosen("convert", options, ["dry_run", "all_steps"])
-    if given["rules"] is not None:
-        given = CONVERT.chosen("convert", _with_kept(dict(options)), ["dry_run", "all_steps"])
-    at = places(given["storage_options"], source=source, target=target, base=given["base"])
-    given = _options.with_layout(given, at["target"])
-    save = _options.of_write(given, at.get("base"))
-    rules = (
-        _arguments.count("step", given["step"]),
-        _arguments.text("item", given["item"]),
-        _arguments.flag("strict", given["strict"]),
-        _arguments.flag("bare", given["bare"]),
-        _arguments.patterns(given["only"]),
-        _renames(given["rename"]),
-        _numbers("transpose", given["transpose"], minimum=0),
-        _numbers("reshape", given["reshape"], minimum=-1),
-        _arguments.flag("lossy", given["lossy"]),
-        _arguments.flag("salvage", given["salvage"]),
+    if rules is not None:
+        given = {
+            "layout": layout,
+            "only": only,
+            "rename": rename,
+            "transpose": transpose,
+            "reshape": reshape,
+            "cast": cast,
+        }
+        kept = with_kept({name: value for name, value in given.items() if value is not None}, rules)
+        layout, only, rename = kept.get("layout"), kept.get("only"), kept.get("rename")
+        transpose, reshape, cast = kept.get("transpose"), kept.get("reshape"), kept.get("cast") or None
+        lossy = lossy or bool(kept.get("lossy"))
+    rare = _options.chosen(options, "convert")
+    at = places(storage_options, source=source, target=target, base=base)
+    writing = Writing(
+        layout=layout, overwrite=overwrite, cast=cast, lossy=lossy, compression=compression, metadata=metadata,
+        base=base, durable=durable, parity=parity, seal=seal, storage_options=storage_options,
+        options=Options(trust_base=rare.trust_base),
+    ).laid_out(at["target"])  # fmt: skip
+    save = writing.columns(at.get("base"), alone=True)
+    how = (
+        _arguments.count("step", step),
+        _arguments.text("item", item),
+        _arguments.choice("lost_files", rare.lost_files, ("warn", "error")) == "error",
+        _arguments.flag("arrays_only", rare.arrays_only),
+        _arguments.patterns(only),
+        renames_of(rename),
+        numbers_of("transpose", transpose, minimum=0),
+        numbers_of("reshape", reshape, minimum=-1),
+        _arguments.flag("lossy", lossy),
+        _arguments.flag("salvage", rare.salvage),
     )
-    shared = _executors.chosen(given["executor"], given["workers"])
+    shared = _executors.chosen(executor, workers)
     of_all = _arguments.flag("all_steps", all_steps)
     if shared is not None and of_all:
         raise InvalidArgumentError("an executor converts one checkpoint: leave out all_steps, or the executor")
     if _arguments.flag("dry_run", dry_run):
-        planned = _native.plan_convert(at["source"], at["target"], save, rules, of_all)
+        planned = _native.plan_convert(at["source"], at["target"], save, how, of_all)
         plans = {step: _plan(*plan) for step, plan in planned}
         return _by_step(plans) if of_all else plans[None]
     if shared is not None:
-        shares = portables(given["storage_options"], source=source, target=target, base=given["base"])
-        told = _shares.convert(shared, shares, _options.with_base(save, None), rules, given["progress"])
-        return _report(*told, [])
-    with Watch(given["progress"], "converting") as watch:
-        converted = _native.convert(at["source"], at["target"], save, rules, of_all, watch)
+        shares = portables(storage_options, source=source, target=target, base=base)
+        return _report(*_shares.convert(shared, shares, with_base(save, None), how, progress), [])
+    with Watch(progress, "converting") as watch:
+        converted = _native.convert(at["source"], at["target"], save, how, of_all, watch)
     reports = {step: _report(*report) for step, report in converted}
     return _by_step(reports) if of_all else reports[None]
 
@@ -201,49 +342,6 @@ def _report(columns: Any, losses: Any, damage: Any) -> ConvertReport:
     return ConvertReport(report.path, report.stored_bytes, report.leaf_count, told, report, lost)
 
 
-def _with_kept(options: dict[str, Any]) -> dict[str, Any]:
-    """The keywords of a call, and behind them the rules of the file that it names."""
-    place = places(None, rules=options["rules"])
-    layout, of_layout, only, rename, cast, transpose, reshape, lossy = _native.convert_rules(place["rules"])
-    kept: dict[str, Any] = {"only": only or None, "lossy": lossy, "layout": layout}
-    said = {name: value for name, value in options.items() if value is not None}
-    if layout is None or said.get("layout", layout) == layout:
-        kept |= json.loads(of_layout)
-        if "per_leaf" in kept:
-            kept["per_leaf"] = dict(kept["per_leaf"])
-    for name, rules in (("rename", rename), ("cast", cast), ("transpose", transpose), ("reshape", reshape)):
-        first = said.get(name, {})
-        if isinstance(first, Mapping):
-            # The first that matches decides: the call's before the file's, and of two alike the first.
-            said[name] = dict(first)
-            for pattern, rule in rules:
-                said[name].setdefault(pattern, rule)
-    return kept | said
-
-
 def _form(form: tuple[str, str, list[int]]) -> LeafForm:
     kind, dtype, shape = form
     return LeafForm(kind, dtype, tuple(shape))
-
-
-def _renames(rename: Any) -> list[tuple[str, str]]:
-    rules = {} if rename is None else rename
-    if not isinstance(rules, Mapping) or not all(isinstance(text, str) for rule in rules.items() for text in rule):
-        raise _arguments.wrong("rename", rename, "a dict of regular expressions, and what takes their place")
-    return list(rules.items())
-
-
-def _numbers(name: str, rules: Any, minimum: int) -> list[tuple[str, list[int]]]:
-    rules = {} if rules is None else rules
-    if not isinstance(rules, Mapping) or not all(isinstance(pattern, str) for pattern in rules):
-        raise _arguments.wrong(name, rules, "a dict of globs, with a sequence of integers for each")
-    out = []
-    for pattern, numbers in rules.items():
-        try:
-            row = [int(number) for number in numbers]
-        except (TypeError, ValueError):
-            raise InvalidArgumentError(f"{name}[{pattern!r}]={numbers!r} is no sequence of integers") from None
-        if any(not minimum <= number < 2**63 for number in row):
-            raise InvalidArgumentError(f"{name}[{pattern!r}]={numbers!r} holds a number that makes no sense")
-        out.append((pattern, row))
-    return out

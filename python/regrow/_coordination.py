@@ -132,7 +132,7 @@ class Session:
     Every process goes through the same phases in the same order, each under a name of its own. The first error of any
     of them ends the session for all; so does leaving the `with` block by an exception.
 
-        with Session(regrow.coordinator(), path, "save") as session:
+        with Session(regrow.jobs.coordinator(), path, "save") as session:
             parts = session.gather("index", my_index)       # on rank 0, else None
             session.agree("written")
     """

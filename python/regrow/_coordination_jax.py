@@ -136,7 +136,7 @@ def find() -> JaxCoordinator | None:
     if is_initialized is not None and is_initialized():
         raise _changed("it does not give its client")
     if _has_devices() and jax.process_count() > 1:
-        help = "call jax.distributed.initialize(), or give regrow.Folder(path, rank=, size=)"
+        help = "call jax.distributed.initialize(), or give regrow.jobs.Folder(path, rank=, size=)"
         raise UnsupportedError(
             f"this job has {jax.process_count()} processes of JAX and no coordination service\n  help: {help}",
             help=help,
@@ -151,7 +151,7 @@ def _has_devices() -> bool:
 
 
 def _changed(what: str) -> UnsupportedError:
-    help = "give regrow.Folder(path, rank=, size=) as the coordinator, and report this version of JAX"
+    help = "give regrow.jobs.Folder(path, rank=, size=) as the coordinator, and report this version of JAX"
     return UnsupportedError(f"JAX {_version()} has changed its coordination service: {what}\n  help: {help}", help=help)
 
 

@@ -42,7 +42,7 @@ class MpiCoordinator:
         """Every process of the communicator calls this at the same time: it makes a copy of the communicator."""
         mpi: Any = sys.modules["mpi4py.MPI"]
         if mpi.Query_thread() != mpi.THREAD_MULTIPLE:
-            help = "leave mpi4py.rc.thread_level at `multiple`, or give regrow.Folder(path, rank=, size=)"
+            help = "leave mpi4py.rc.thread_level at `multiple`, or give regrow.jobs.Folder(path, rank=, size=)"
             raise UnsupportedError(
                 f"this MPI was not initialised for calls from several threads\n  help: {help}", help=help
             )

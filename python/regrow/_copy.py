@@ -9,9 +9,11 @@ from . import _arguments, _executors, _native, _shares
 from ._executors import Executor
 from ._location import StrPath, places, portables
 from ._progress import Progress, Watch, format_bytes
+from ._readable import readable
 from ._text import counted, printable
 
 
+@readable
 class CopyReport(NamedTuple):
     """What a copy did. As text it is a line."""
 

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 from . import _arguments, _native
 from ._attempts import attempts
-from ._checkpoint import Finding
 from ._convert import LeafForm
 from ._errors import InvalidArgumentError, ReplacedError
 from ._progress import Progress, Watch
+from ._readable import readable
+from ._report import Finding
 from ._sides import is_place, opened, taken
 
 
@@ -80,6 +81,7 @@ class DiffFinding(NamedTuple):
     finding: Finding
 
 
+@readable
 class DiffReport(NamedTuple):
     """What `regrow.diff` found. As text it is a verdict, and a line for each of the worst leaves."""
 
@@ -108,7 +110,7 @@ class DiffReport(NamedTuple):
         return self.text
 
     def __bool__(self) -> bool:
-        raise TypeError("a DiffReport is neither true nor false: ask for its `equal`")
+        return self.equal
 
     def _repr_html_(self) -> str:
         from . import _html

@@ -108,6 +108,10 @@ class InvalidArgumentError(RegrowError, ValueError):
     kind = "invalid_argument"
 
 
+class UnknownKeywordError(InvalidArgumentError, TypeError):
+    """A function was given a keyword that it does not take. Also a `TypeError`, as Python itself raises."""
+
+
 class LimitError(RegrowError):
     """A size passes a limit that regrow sets so that no input can make it allocate without bound."""
 

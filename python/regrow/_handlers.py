@@ -11,7 +11,7 @@ A handler says what a leaf of its type is made of, under a name that stays the s
         def restore(self, state):
             return Tokenizer(state["vocabulary"], state["merges"])
 
-    handlers = regrow.LeafRegistry((Tokenizer, TokenizerHandler()))
+    handlers = regrow.handlers.LeafRegistry((Tokenizer, TokenizerHandler()))
     regrow.save(path, tree, handlers=handlers)
     tree = regrow.load(path, handlers=handlers)
 

@@ -42,6 +42,12 @@ def table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[Any]], le
     return f"<div><p>{text(caption)}</p>{shown}{more}</div>"
 
 
+def of_text(shown: str) -> str:
+    """Lines of text as they are."""
+    lines = "\n".join(escape(printable(line)) for line in shown.splitlines())
+    return f"<pre>{lines}</pre>"
+
+
 def of_checkpoint(checkpoint: Checkpoint) -> str:
     """What it is, and its first leaves."""
     native = checkpoint._native

@@ -5,29 +5,38 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Unpack, get_args
+from typing import Any, Literal, get_args
 
-from . import _arguments, _job, _json, _native, _options, _progress
-from ._async import AsyncSave, CopyLeaves, WhenBusy, saver_of_calls
-from ._cache import Cache, through
+from . import _arguments, _job, _json, _native, _options, _progress, layouts
+from ._async import CopyLeaves, SaveHandle, WhenBusy, refuse_skip_in_a_job, saver_of_calls
+from ._cache import through
 from ._errors import InvalidArgumentError, NotFoundError, RegrowError
 from ._item_kinds import Files, Json, as_bytes, json_object
-from ._keywords import LOAD, SAVE, LoadOptions, SaveOptions
+from ._job import Job
+from ._keywords import keywords
 from ._leaves import to_native
+from ._load import Extra, Loading, Missing
 from ._location import StrPath, place, places, shown
-from ._open import load
-from ._opening import Opening, TrustedKeys, keys_of
+from ._open import load_as
+from ._opening import opening_of
+from ._options import Options
 from ._progress import Progress, Watch
 from ._report import SaveReport
 from ._tree import flatten
+from ._writing import Writing
+from .layouts import Layout, Orbax
 
 WHOLE = ""
 """The name of an item that is the checkpoint itself: then there is no other one."""
 
 _OF_THE_WHOLE = frozenset({"overwrite", "durable", "storage_options", "job"})
 """Keywords that no item has for itself."""
+
+_OF_AN_ITEM = frozenset(each.name for each in fields(Writing)) - _OF_THE_WHOLE
+"""Keywords that `item_options` takes."""
 
 
 class ItemsSave:
@@ -42,44 +51,43 @@ class ItemsSave:
     Until the commit nothing is to be seen; without it nothing stays. Any thread may add items.
     """
 
-    @SAVE.documented
     def __init__(
         self,
         path: StrPath,
+        writing: Writing | None = None,
         *,
         progress: Callable[[int, int], object] | None = None,
         mode: int | None = None,
         keeps_others: bool = False,
         of_step: bool = False,
-        **options: Unpack[SaveOptions],
     ) -> None:
         """Begins a checkpoint.
 
         Args:
             path: As for `regrow.save_items`.
+            writing: How the trees are saved, and the checkpoint replaced.
             progress: Is called with the bytes done and the bytes in all, on whichever thread is at work.
             mode: Of the folders of the checkpoint and of its items, as `os.chmod` takes it; on a disk.
             of_step: With `v1`: mark it as Orbax marks a step of a folder of steps.
             keeps_others: With `overwrite`, keep a user's own files in the folder that is replaced; on a disk.
-            **options: The keywords of `SaveOptions`.
         """
         self._raised: BaseException | None = None
         self._progress = progress
-        with _job.posts_errors(options.get("job"), path):
-            self._given = SAVE.chosen("ItemsSave", options, ["progress", "mode", "keeps_others", "of_step"])
-            self._given["layout"] = self._given["layout"] or "regrow"
-            at = places(self._given["storage_options"], path=path, base=self._given["base"])
-            own = _options.of_write(_of_item(self._given, {}), None)
-            metadata = self._given["metadata"]
+        writing = Writing() if writing is None else writing
+        with _job.posts_errors(writing.asked_job(), path):
+            self._writing = replace(writing, layout=layouts.chosen(writing.layout or "regrow"))
+            at = places(writing.storage_options, path=path, base=writing.base)
+            self._of_item({}).columns(None)
+            metadata = writing.metadata
             told = (
-                _arguments.flag("overwrite", self._given["overwrite"]),
+                _arguments.flag("overwrite", writing.overwrite),
                 keeps_others,
-                _arguments.flag("durable", self._given["durable"]),
-                _is_v1(self._given),
+                _arguments.flag("durable", writing.durable),
+                _is_v1(self._writing),
                 of_step,
                 None if metadata is None else json_object("metadata", metadata),
                 at.get("base"),
-                _options.job_of(own),
+                writing.native_job(),
                 _arguments.count("mode", mode),
             )
         self._native = _native.ItemsSave(
@@ -92,7 +100,7 @@ class ItemsSave:
         return self._native.path
 
     def tree(self, name: str, tree: Any, **options: Any) -> None:
-        """Adds a pytree: `options` are keywords of `SaveOptions` in which it differs from the others.
+        """Adds a pytree: `options` are keywords of `save` in which it differs from the others.
 
         `name` may lead below an item whose `handler` was said before: ``"rng/jax_random_key"``. It may be `WHOLE`, as
         in all of these calls: then what is to be known of the checkpoint (`handler`, `metadata`) is said before.
@@ -185,16 +193,29 @@ class ItemsSave:
         return True
 
     def _tree(self, name: str, tree: Any, options: Mapping[str, Any]) -> Any:
-        given = _of_item(self._given, options)
-        base = None if given["base"] is None else place("base", given["base"], self._given["storage_options"])
-        native_options = _options.with_base(_options.of_write(given, base), base)
+        writing = self._of_item(options)
+        base = None if writing.base is None else place("base", writing.base, self._writing.storage_options)
+        columns, rare = writing.columns(base), writing.rare()
         try:
-            flat = flatten(tree, _arguments.handlers(given["handlers"]), layout=given["layout"])
-            leaves = to_native(flat, _arguments.flag("replica_parallel", given["replica_parallel"]))
+            flat = flatten(tree, _arguments.handlers(rare.handlers), layout=writing.layout_name)
+            leaves = to_native(flat, _arguments.flag("replica_parallel", rare.replica_parallel))
         except RegrowError as error:
             error.message = f"{error.message}\n  in the item {name!r} of `items`"
             raise
-        return flat, leaves, native_options
+        return flat, leaves, columns
+
+    def _of_item(self, own: Mapping[str, Any]) -> Writing:
+        """How one tree is saved."""
+        if own.get("layout", self) is None:
+            own = {name: value for name, value in own.items() if name != "layout"}
+        for name in own:
+            if name in _OF_THE_WHOLE:
+                raise InvalidArgumentError(f"the option {name} is for all items of a checkpoint, not for one of them")
+            if name not in _OF_AN_ITEM:
+                takes = ", ".join(sorted(_OF_AN_ITEM))
+                raise InvalidArgumentError(f"item_options has no option {name!r}\n  help: its options are: {takes}")
+        none_of_its_own: dict[str, Any] = {"metadata": None, "base": None, "overwrite": False}
+        return replace(self._writing, **{**none_of_its_own, **own})
 
     def _run(self, work: Callable[[bool], Any]) -> Any:
         try:
@@ -213,15 +234,27 @@ class ItemsSave:
             raise
 
 
-@SAVE.documented
+@keywords
 def save_items(
     path: StrPath,
     items: Mapping[str, Any],
     *,
     metrics: Mapping[str, Any] | None = None,
     item_options: Mapping[str, Mapping[str, Any]] | None = None,
+    layout: str | Layout | None = None,
+    overwrite: bool = False,
+    cast: Any = None,
+    lossy: bool = False,
+    compression: Any = None,
+    metadata: Any = None,
+    base: StrPath | None = None,
+    durable: bool = True,
+    parity: str | None = None,
+    seal: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
     progress: Progress = None,
-    **options: Unpack[SaveOptions],
+    job: Job | None = None,
+    options: Options | None = None,
 ) -> SaveReport:
     """Saves several items as one checkpoint: all of them or nothing, synced to disk.
 
@@ -230,34 +263,49 @@ def save_items(
             "config": regrow.Json({"width": 1024}),
             "iterator": regrow.Files({"process_0.json": iterator.get_state()}),
         }, metrics={"loss": 0.25})
-        regrow.load("run/100", item="state")
+        regrow.load("run/100", at="state")
 
-    Each item is a folder below `path`, with the files that a save of its own would have there. Orbax' `Composite`
-    handler and its `CheckpointManager` restore trees of the layouts regrow and orbax, JSON and metrics.
+    Each item is a folder below `path`, with the files of a checkpoint of its own. Orbax' `Composite` handler and its
+    `CheckpointManager` restore trees of the layouts regrow and orbax, JSON and metrics.
 
     Args:
         path: The folder to make, or its URL: that of a step.
         items: By name: pytrees, `Json` and `Files`.
         metrics: Numbers by name, kept in the item ``metrics`` where Orbax' manager looks for them.
-        item_options: Keywords of `SaveOptions` for some of the trees: ``{"ema": {"cast": "bfloat16"}}``.
+        item_options: Keywords of `save` for some of the trees: ``{"ema": {"cast": "bfloat16"}}``.
+        layout: Of the trees, as for `save`; of `path` the suffix says nothing.
+        overwrite: As for `save`.
+        cast: As for `save`.
+        lossy: As for `save`.
+        compression: As for `save`.
+        metadata: Your own metadata, a dict.
+        base: An earlier checkpoint of items; as for `save`.
+        durable: As for `save`.
+        parity: As for `save`.
+        seal: As for `save`; of all files.
+        storage_options: As for `save`.
         progress: As for `save`.
-        **options: The keywords of `SaveOptions`. `metadata` is a dict here; `base` is an earlier checkpoint of items.
+        job: As for `save`.
+        options: Rare settings.
 
     Raises:
         RegrowError: as `save`, with nothing saved.
     """
-    with _job.posts_errors(options.get("job"), path):
-        given = SAVE.chosen("save_items", options, ["metrics", "item_options", "progress"])
-        _native.refuse_folder_named_like_a_file(place("path", path, given["storage_options"]), "of items")
+    writing = Writing(
+        layout=layout, overwrite=overwrite, cast=cast, lossy=lossy, compression=compression, metadata=metadata,
+        base=base, durable=durable, parity=parity, seal=seal, storage_options=storage_options, job=job, options=options,
+    )  # fmt: skip
+    with _job.posts_errors(writing.asked_job(), path):
+        _native.refuse_folder_named_like_a_file(place("path", path, storage_options), "of items")
         trees = _checked(items, item_options)
-    with Watch(progress, "saving") as (_, callback), ItemsSave(path, progress=callback, **options) as save:
+    with Watch(progress, "saving") as (_, callback), ItemsSave(path, writing, progress=callback) as save:
         _begin(save, items, metrics)
         for name, own in trees.items():
             save.tree(name, items[name], **own)
         return save.commit()
 
 
-@SAVE.documented
+@keywords
 def save_items_async(
     path: StrPath,
     items: Mapping[str, Any],
@@ -265,65 +313,112 @@ def save_items_async(
     metrics: Mapping[str, Any] | None = None,
     item_options: Mapping[str, Mapping[str, Any]] | None = None,
     when_busy: WhenBusy = "wait",
-    copy: CopyLeaves = "mutable",
-    check_source: bool = False,
-    **options: Unpack[SaveOptions],
-) -> AsyncSave:
+    layout: str | Layout | None = None,
+    overwrite: bool = False,
+    cast: Any = None,
+    lossy: bool = False,
+    compression: Any = None,
+    metadata: Any = None,
+    base: StrPath | None = None,
+    durable: bool = True,
+    parity: str | None = None,
+    seal: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress = False,
+    job: Job | None = None,
+    options: Options | None = None,
+) -> SaveHandle:
     """As `save_items`, in the background: returns as soon as the snapshot is taken, as `save_async` does.
 
-    JSON and files are written before it returns; trees, and the commit, are the background's.
+    JSON and files are written before it returns; trees are written, and the whole is committed, in the background.
 
     Args:
-        path: As in `save_items`.
-        items: As in `save_items`; trees may change as soon as this has returned.
-        metrics: As in `save_items`.
-        item_options: As in `save_items`.
-        when_busy: As in `save_async`.
-        copy: As in `save_async`.
-        check_source: As in `save_async`.
-        **options: The keywords of `SaveOptions`.
+        path: As for `save_items`.
+        items: As for `save_items`; trees may change as soon as this function has returned.
+        metrics: As for `save_items`.
+        item_options: As for `save_items`.
+        when_busy: As for `save_async`.
+        layout: As for `save_items`.
+        overwrite: As for `save`.
+        cast: As for `save`.
+        lossy: As for `save`.
+        compression: As for `save`.
+        metadata: Your own metadata, a dict.
+        base: An earlier checkpoint of items; as for `save`.
+        durable: As for `save`.
+        parity: As for `save`.
+        seal: As for `save`; of all files.
+        storage_options: As for `save`.
+        progress: As for `save_async`.
+        job: As for `save`.
+        options: Rare settings.
 
     Raises:
         RegrowError: as `save_async`.
     """
+    writing = Writing(
+        layout=layout, overwrite=overwrite, cast=cast, lossy=lossy, compression=compression, metadata=metadata,
+        base=base, durable=durable, parity=parity, seal=seal, storage_options=storage_options, job=job, options=options,
+    )  # fmt: skip
+    watch = Watch(progress, "saving")
+    handle = save_items_later(path, items, writing, metrics=metrics, item_options=item_options, when_busy=when_busy)
+    handle.follow(watch)
+    return handle
+
+
+def save_items_later(
+    path: StrPath,
+    items: Mapping[str, Any],
+    writing: Writing,
+    *,
+    metrics: Mapping[str, Any] | None,
+    item_options: Mapping[str, Mapping[str, Any]] | None,
+    when_busy: WhenBusy = "wait",
+) -> SaveHandle:
+    """Saves items in the background as `writing` says."""
     began = time.perf_counter()
-    own = ["metrics", "item_options", "when_busy", "copy", "check_source"]
-    with _job.posts_errors(options.get("job"), path):
-        given = SAVE.chosen("save_items_async", options, own)
-        _native.refuse_folder_named_like_a_file(place("path", path, given["storage_options"]), "of items")
+    with _job.posts_errors(writing.asked_job(), path):
+        rare = writing.rare()
+        at = place("path", path, writing.storage_options)
+        _native.refuse_folder_named_like_a_file(at, "of items")
         trees = _checked(items, item_options)
         _arguments.choice("when_busy", when_busy, get_args(WhenBusy))
-        _arguments.choice("copy", copy, get_args(CopyLeaves))
-        check_source = _arguments.flag("check_source", check_source)
-        if when_busy == "skip" and _job.chosen(given["job"]) is not None:
-            raise InvalidArgumentError('when_busy="skip" cannot be used by several processes: some would save')
+        _arguments.choice("copy", rare.copy, get_args(CopyLeaves))
+        check_source = _arguments.flag("check_source", rare.check_source)
+        if when_busy == "skip":
+            refuse_skip_in_a_job(writing)
     saver = saver_of_calls()._native
     if when_busy == "skip" and saver.is_busy():
-        return AsyncSave(shown(place("path", path, given["storage_options"])), None)
+        return SaveHandle(shown(at), None)
     waited = saver.wait_for_room(when_busy)
-    with ItemsSave(path, **options) as save:
+    with ItemsSave(path, writing) as save:
         _begin(save, items, metrics)
         for name, of_tree in trees.items():
             save.later(name, items[name], **of_tree)
-        handle = saver.save_items(save._native, copy, check_source, time.perf_counter() - began, waited)
-    return AsyncSave(save.path, handle)
+        handle = saver.save_items(save._native, rare.copy, check_source, time.perf_counter() - began, waited)
+    return SaveHandle(save.path, handle)
 
 
-@LOAD.documented
+@keywords
 def load_items(
     path: StrPath,
     items: Mapping[str, Any] | Iterable[str] | None = None,
     *,
+    only: str | Iterable[str] | None = None,
+    missing: Missing = "error",
+    extra: Extra = "error",
+    cast: Any = None,
+    lossy: bool = False,
+    classes: Literal["dict"] | None = None,
+    shardings: Any = None,
     step: int | None = None,
-    strict: bool = False,
-    trusted_keys: TrustedKeys = None,
     storage_options: Mapping[str, Any] | None = None,
-    cache: StrPath | Cache | None = None,
-    **options: Unpack[LoadOptions],
+    progress: Progress = None,
+    options: Options | None = None,
 ) -> dict[str, Any]:
-    """Loads items of a checkpoint, each as `load` with ``item=`` does: trees and JSON; of files their contents.
+    """Loads items of a checkpoint, each as `load` does with ``at=``: trees and JSON; of files their contents.
 
-    What is wrong with an item is an error if that item is asked for.
+    An item that cannot be read is an error only if it is asked for.
 
         loaded = regrow.load_items("run", {"state": state, "config": None})     # the newest step
         loaded["state"], loaded["config"]
@@ -331,38 +426,62 @@ def load_items(
     Args:
         path: A checkpoint of items, or a folder of steps.
         items: Names, with a template for each or `None`; or names alone; all items if `None`.
+        only: As for `load`, of every tree, like the keywords that follow.
+        missing: As for `load`.
+        extra: As for `load`.
+        cast: As for `load`.
+        lossy: As for `load`.
+        classes: As for `load`.
+        shardings: As for `load`.
         step: The step of a folder of steps; the newest if `None`.
-        strict: As for `open`.
-        trusted_keys: As for `load`.
-        storage_options: How to reach the storage of a URL, as for `save`.
-        cache: As for `load`.
-        **options: The keywords of `LoadOptions`, for every tree.
+        storage_options: As for `save`.
+        progress: As for `save`.
+        options: Rare settings.
 
     Raises:
-        NotFoundError: for an item that is not there, with the names of those that are.
+        NotFoundError: for an item that the checkpoint lacks, with the names of those that it has.
         RegrowError: as `load`.
     """
-    LOAD.chosen("load_items", options, ["items", "step", "strict", "trusted_keys", "storage_options", "cache"])
-    at = through(cache, place("path", path, storage_options))
-    strict = _arguments.flag("strict", strict)
-    number = _arguments.count("step", step)
-    opened = _native.open(at, Opening(number, strict=strict, trusted_keys=keys_of(trusted_keys)))
+    asked = Loading(
+        only=only, cast=cast, lossy=lossy, missing=missing, extra=extra, classes=classes, shardings=shardings,
+        progress=progress,
+    )  # fmt: skip
+    return load_items_as(path, items, asked, options, step=step, storage_options=storage_options)
+
+
+def load_items_as(
+    path: StrPath,
+    items: Mapping[str, Any] | Iterable[str] | None,
+    asked: Loading,
+    options: Options | None,
+    *,
+    step: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Loads items as `asked` says."""
+    asked.check()
+    rare = _options.chosen(options, "load")
+    at = through(rare.cache, place("path", path, storage_options))
+    opened = _native.open(at, opening_of(rare, step))
     kinds = dict(opened.items)
     likes = _likes(items, kinds)
-    missing = [name for name in likes if name not in kinds]
     if not kinds:
         raise NotFoundError(f"the checkpoint in {shown(at)} has no items\n  help: load it as one tree: regrow.load")
-    if missing:
+    lacking = [name for name in likes if name not in kinds]
+    if lacking:
         there = ", ".join(kinds)
-        raise NotFoundError(f"there is no item {missing[0]!r} in {shown(at)}\n  help: the items are: {there}")
+        raise NotFoundError(f"there is no item {lacking[0]!r} in {shown(at)}\n  help: the items are: {there}")
     loaded: dict[str, Any] = {}
     for name, like in likes.items():
         if kinds[name].startswith("files: "):
             loaded[name] = Files(dict(opened.item_files(name)))
         else:
             # Another step may have become the newest since.
-            where: Any = {"step": opened.step, "item": name, "strict": strict, "trusted_keys": trusted_keys}
-            loaded[name] = load(path, like, **where, storage_options=storage_options, cache=cache, **options)
+            of_item = asked if like is not None else replace(asked, missing="error", extra="error")
+            loaded[name] = load_as(
+                path, like, replace(of_item, at=name), step=opened.step, storage_options=storage_options,
+                options=options,
+            )  # fmt: skip
     return loaded
 
 
@@ -391,25 +510,9 @@ def _checked(items: Any, item_options: Any) -> dict[str, Mapping[str, Any]]:
     return {name: own.get(name, {}) for name in trees}
 
 
-def _of_item(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords of one tree."""
-    own = {name: value for name, value in own.items() if name != "layout" or value is not None}
-    SAVE.chosen("item_options", own, [])
-    if not _OF_THE_WHOLE.isdisjoint(own):
-        name = sorted(_OF_THE_WHOLE & set(own))[0]
-        raise InvalidArgumentError(f"the option {name} is for all items of a checkpoint, not for one of them")
-    names = frozenset().union(*_options.LAYOUT_OPTIONS.values())
-    shared = dict(given)
-    if "layout" in own and own["layout"] != given["layout"]:
-        # Of another layout: what was said for that of the others is not meant.
-        shared = {name: value for name, value in given.items() if name not in names} | {"orbax": None}
-    return {**shared, "metadata": None, "base": None, "overwrite": False, **own}
-
-
-def _is_v1(given: Mapping[str, Any]) -> bool:
-    orbax = given["orbax"]
-    is_v1 = given.get("v1", isinstance(orbax, _options.OrbaxOptions) and orbax.v1)
-    return given["layout"] == "orbax" and _arguments.flag("v1", is_v1)
+def _is_v1(writing: Writing) -> bool:
+    layout = writing.layout
+    return isinstance(layout, Orbax) and _arguments.flag("v1", layout.v1)
 
 
 def _likes(items: Any, kinds: Mapping[str, str]) -> dict[str, Any]:

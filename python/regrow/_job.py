@@ -23,12 +23,12 @@ class Job:
     Inside an initialised job of JAX, torch or MPI nobody has to make one: `regrow.save` finds the others by itself.
 
         regrow.save(path, tree)                                       # every process of the job calls it
-        regrow.save(path, tree, job=regrow.Job(timeout=60))           # ... and waits a minute for the others
-        regrow.save(path, tree, job=regrow.Job.alone())               # this process alone saves what it has
+        regrow.save(path, tree, job=regrow.jobs.Job(timeout=60))           # ... and waits a minute for the others
+        regrow.save(path, tree, job=regrow.jobs.Job.alone())               # this process alone saves what it has
     """
 
     coordinator: Coordinator | None = None
-    """How the processes find each other's words; what `regrow.coordinator()` finds if `None`."""
+    """How the processes find each other's words; what `regrow.jobs.coordinator()` finds if `None`."""
     timeout: float = 600.0
     """How many seconds a process waits for the others in each phase of a save or a restore."""
     prefix: str | None = None
@@ -49,7 +49,7 @@ def chosen(job: Any) -> NativeJob | None:
     if job is None:
         job = Job()
     if not isinstance(job, Job):
-        raise _arguments.wrong("job", job, "regrow.Job, or None for the job that this process is part of")
+        raise _arguments.wrong("job", job, "regrow.jobs.Job, or None for the job that this process is part of")
     found = coordinator() if job.coordinator is None else job.coordinator
     return (found, (float(job.timeout), job.prefix)) if found.size > 1 else None
 

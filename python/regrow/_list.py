@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from . import _native
-from ._checkpoint import Finding
 from ._location import StrPath, place
+from ._progress import format_bytes
+from ._readable import readable
+from ._report import Finding
+from ._text import counted, printable
 
 
+@readable
 class Listed(NamedTuple):
     """One checkpoint in a folder."""
 
@@ -31,6 +35,14 @@ class Listed(NamedTuple):
     """When any of them was changed last, in seconds since 1970; `None` if the storage cannot say."""
     error: Finding | None
     """Why it cannot be opened, if it is damaged."""
+
+    def __str__(self) -> str:
+        parts = [self.state, *([self.layout] if self.layout else [])]
+        if self.steps:
+            parts.append(counted(len(self.steps), "step", "steps"))
+        if self.bytes is not None:
+            parts.append(format_bytes(self.bytes))
+        return f"{printable(self.path)}: {', '.join(parts)}"
 
 
 def list_checkpoints(folder: StrPath, *, storage_options: Mapping[str, Any] | None = None) -> list[Listed]:

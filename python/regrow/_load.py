@@ -3,39 +3,157 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from . import _arguments, _native, _options
+from . import _arguments, _native
 from ._collector import Paused
 from ._duck import has
-from ._errors import InvalidArgumentError, LeafTypeError, NotFoundError, UnsupportedError
+from ._errors import InvalidArgumentError, LeafNotFoundError, LeafTypeError, NotFoundError, UnsupportedError
 from ._handlers import LeafRegistry
 from ._leaves import DTYPE_NUMBERS, DTYPES, JAX_ARRAY, NUMPY_ARRAY, PRNG_KEY, LoadedLeaves, from_native
 from ._like import Template
-from ._nodes import register_with_jax
+from ._location import Place as Placed
+from ._location import StrPath
+from ._nodes import as_dicts, register_with_jax
+from ._opening import Opening
+from ._options import Options
 from ._progress import Progress, Watch
 from ._regions import Cut, Place, Reading, slices_box
 from ._report import Stages
+from ._rules import renames_of, with_kept
 from ._shardings import JaxArrays, Target, shardings_by_leaf
 from ._single_replica import Replicas
 from ._together import Together
 from ._torch import is_tensor
 from ._torch_fill import TorchTensors
 from ._tree import Flat, flatten, path_text, unflatten
+from ._writing import Casts, casts
 
 Selected = tuple[list[int], bytes, bytes, list[Any]]
 """Positions of leaves (-1: none), kinds, dtypes as wanted, shapes."""
 
 
+Missing = Literal["error", "keep"]
+Extra = Literal["error", "drop"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """The keywords of a load, as their caller gave them."""
+
+    at: str | None = None
+    only: str | Iterable[str] | None = None
+    rename: Mapping[str, str] | None = None
+    rules: StrPath | None = None
+    transpose: Sequence[tuple[str, Sequence[int]]] = ()
+    reshape: Sequence[tuple[str, Sequence[int]]] = ()
+    cast: Any = None
+    lossy: bool = False
+    missing: Missing = "error"
+    extra: Extra = "error"
+    classes: Literal["dict"] | None = None
+    shardings: Any = None
+    progress: Progress = None
+    out: Any = None
+
+    def check(self) -> None:
+        """Refuses wrong keywords."""
+        _arguments.text("at", self.at)
+        _arguments.choice("missing", self.missing, get_args(Missing))
+        _arguments.choice("extra", self.extra, get_args(Extra))
+        if self.classes is not None:
+            _arguments.choice("classes", self.classes, ("dict",))
+
+    def with_rules(self) -> Loading:
+        """With the rules of the file in `rules`, after those that the call gave; checked."""
+        self.check()
+        if self.rules is None:
+            return self
+        given = {"only": self.only, "rename": self.rename, "cast": self.cast}
+        merged = with_kept({name: value for name, value in given.items() if value is not None}, self.rules)
+        return replace(
+            self,
+            rules=None,
+            only=merged.get("only"),
+            rename=merged.get("rename"),
+            cast=merged.get("cast") or None,
+            lossy=self.lossy or bool(merged.get("lossy")),
+            transpose=list(merged.get("transpose", {}).items()),
+            reshape=list(merged.get("reshape", {}).items()),
+        )
+
+    def view(self, opened: _native.Checkpoint, place: Placed, opening: Opening) -> _native.Checkpoint:
+        """The part of a checkpoint that is loaded, under the key paths of the result."""
+        at = self.at
+        if at is not None:
+            item, _, rest = at.partition("/")
+            if item in dict(opened.items):
+                opened, at = _native.open(place, opening._replace(item=item)), rest
+            return replace(self, at=at or None).view_of(opened)
+        return self.view_of(opened)
+
+    def view_of(self, opened: _native.Checkpoint) -> _native.Checkpoint:
+        """As `view`, of a checkpoint or an item that is open."""
+        if self.at is not None:
+            opened = _within(opened, self.at)
+        renames = renames_of(self.rename)
+        if renames or self.transpose or self.reshape:
+            opened = opened.transformed(renames, self.transpose, self.reshape)
+        return opened
+
+    def seen_from_view(self, paths: Iterable[str]) -> Iterator[str]:
+        """Key paths of the whole checkpoint as they are in its view."""
+        if renames_of(self.rename):
+            raise InvalidArgumentError(
+                "`salvage` does not rename\n  help: convert with `rename` and options=regrow.Options(salvage=True)"
+            )
+        above = "" if self.at is None else f"{self.at}/"
+        return (path[len(above) :] for path in paths if path.startswith(above))
+
+    def wishes(self, rare: Options, together: Together, stages: Stages) -> Wishes:
+        """What is asked of an opened checkpoint, checked."""
+        return Wishes(
+            _arguments.patterns(self.only),
+            casts(self.cast, self.lossy),
+            self.missing == "keep",
+            self.extra == "drop",
+            self.classes == "dict",
+            _arguments.flag("placeholders", rare.placeholders),
+            self.out,
+            _arguments.flag("checksums", rare.checksums),
+            _arguments.flag("mmap", rare.mmap),
+            self.shardings,
+            rare.region,
+            _arguments.flag("pad_or_truncate", rare.pad_or_truncate),
+            _arguments.count("budget_bytes", rare.budget_bytes),
+            _arguments.handlers(rare.handlers),
+            self.progress,
+            together,
+            stages,
+        )
+
+
+def _within(opened: _native.Checkpoint, at: str) -> _native.Checkpoint:
+    """The subtree at a key path."""
+    try:
+        return opened.at(at)
+    except NotFoundError as error:
+        raise LeafNotFoundError(error.message, file=error.file, leaf=at, help=error.help) from None
+
+
 class Wishes(NamedTuple):
-    """The keywords of a load, checked."""
+    """What is asked of an opened checkpoint."""
 
     only: list[str]
-    casts: _options.Casts
-    partial: bool
+    casts: Casts
+    keeps_missing: bool
+    drops_extra: bool
+    as_dicts: bool
+    placeholders: bool
     out: Any
     verify: bool
     mmap: bool
@@ -52,37 +170,22 @@ class Wishes(NamedTuple):
     lost: frozenset[str] = frozenset()
     """The key paths of leaves that are lost, of a checkpoint that is being salvaged."""
 
-    @classmethod
-    def of(cls, given: Mapping[str, Any], together: Together, stages: Stages) -> Wishes:
-        """From what a caller gave."""
-        return cls(
-            _arguments.patterns(given["only"]),
-            _options.casts(given["cast"], given["lossy"]),
-            _arguments.flag("partial", given["partial"]),
-            given["out"],
-            _arguments.flag("verify", given["verify"]),
-            _arguments.flag("mmap", given["mmap"]),
-            given["shardings"],
-            given["region"],
-            _arguments.flag("pad_or_truncate", given["pad_or_truncate"]),
-            _arguments.count("budget", given["budget"]),
-            _arguments.handlers(given["handlers"]),
-            given["progress"],
-            together,
-            stages,
-        )
-
 
 @Paused()
 def load(native: _native.Checkpoint, like: Any, wishes: Wishes) -> Any:
     """What `regrow.load` gives of an opened checkpoint."""
     _check_arguments(like, wishes)
+    found = _load(native, like, wishes)
+    return as_dicts(found) if wishes.as_dicts else found
+
+
+def _load(native: _native.Checkpoint, like: Any, wishes: Wishes) -> Any:
     if wishes.out is not None:
         return _load_out(native, wishes)
     if like is not None:
         return _load_like(native, like, wishes)
-    if not (wishes.partial or wishes.salvages):
-        help = "`partial=True` gives `...` in their places; `only` selects others"
+    if not (wishes.placeholders or wishes.salvages):
+        help = "options=regrow.Options(placeholders=True) gives `...` in their places; `only` selects others"
         refuse_placeholders(native.placeholders(wishes.only), help)
     if wishes.shardings is None and wishes.region is None:
         _replicas(native, wishes, None, str)
@@ -96,15 +199,21 @@ def load(native: _native.Checkpoint, like: Any, wishes: Wishes) -> Any:
 
 def _check_arguments(like: Any, wishes: Wishes) -> None:
     """Refuses keywords that do not go together."""
+    if like is None and wishes.out is None:
+        for name, is_given in (("missing", wishes.keeps_missing), ("extra", wishes.drops_extra)):
+            if is_given:
+                raise InvalidArgumentError(f"`{name}` is about a template: give `like`")
+    elif wishes.as_dicts:
+        raise InvalidArgumentError("`classes` is for a load without a template: `like` has the containers")
     if wishes.out is not None:
         if like is not None or wishes.shardings is not None or wishes.region is not None:
-            raise InvalidArgumentError("`out` is the template itself: give no `like`, no `shardings` and no `region`")
+            raise InvalidArgumentError("`load_into` fills `out` as a whole: give no `region`")
         if wishes.mmap:
-            raise InvalidArgumentError("`out` is filled with copies, and `mmap` asks for views: give one of them")
+            raise InvalidArgumentError("`load_into` makes copies, and `mmap` asks for views: use regrow.load")
         if wishes.pad_or_truncate:
-            raise InvalidArgumentError("`pad_or_truncate` is for `like` and `region`, not for `out`")
+            raise InvalidArgumentError("`pad_or_truncate` is for `like` and `region`, not for `load_into`")
         if wishes.together.single_replica is not None:
-            raise InvalidArgumentError("`single_replica` is for arrays of JAX, not for `out`")
+            raise InvalidArgumentError("`single_replica` is for arrays of JAX, not for `load_into`")
         return
     if wishes.region is not None and (like is not None or wishes.shardings is not None):
         raise InvalidArgumentError("`region` gives NumPy arrays: give no `like` and no `shardings` with it")
@@ -146,7 +255,7 @@ def _read_whole(
     native: _native.Checkpoint, wishes: Wishes, template: Template | None, watch: Any, unread: list[int]
 ) -> Any:
     columns = None if template is None else template.columns()
-    partial = template is not None and (wishes.partial or template.is_selection)
+    partial = template is not None and (wishes.drops_extra or template.is_selection)
     only = wishes.only if template is None else []
     with wishes.stages.stage("read"):
         structure, leaves = native.load(
@@ -163,6 +272,9 @@ def _load_like(native: _native.Checkpoint, like: Any, wishes: Wishes, in_place: 
     """Into the containers of a template; `in_place` into the memory of its tensors, too."""
     template = Template(like, wishes.only, wishes.handlers)
     template.leave_out_paths(wishes.lost)
+    if wishes.keeps_missing:
+        there = set(native.paths())
+        template.leave_out_paths(frozenset(path for path in template.paths_of_all() if path not in there))
     template.check_unstorable(native)
     if wishes.pad_or_truncate:
         template.allow_resizing()
@@ -174,7 +286,7 @@ def _load_like(native: _native.Checkpoint, like: Any, wishes: Wishes, in_place: 
         with Watch(wishes.progress, "loading") as watch:
             _, leaves = _read_whole(native, wishes, template, watch, [])
         return template.fill(LoadedLeaves(*leaves))
-    partial = wishes.partial or template.is_selection
+    partial = wishes.drops_extra or template.is_selection
     selected = native.select([], wishes.casts, template.columns(), partial)
     targets, places = template.regions(selected, by_leaf)
     if wishes.salvages:
@@ -240,7 +352,7 @@ def _with_impl(native: _native.Checkpoint, target: Target) -> Target:
     """With the implementation of the keys, of which the data alone says nothing."""
     with Watch(False, "loading") as watch:
         unread = list(range(native.leaf_count))
-        _, leaves = native.load([], _options.casts(None), None, False, False, False, None, watch, unread)
+        _, leaves = native.load([], casts(None), None, False, False, False, None, watch, unread)
     return target._replace(key_impl=LoadedLeaves(*leaves).notes.get(target.leaf))
 
 
@@ -374,7 +486,7 @@ def _load_out(native: _native.Checkpoint, wishes: Wishes) -> Any:
     outs = [
         leaf if leaf.dtype in DTYPE_NUMBERS and template.is_wanted(at) else None for at, leaf in enumerate(flat.leaves)
     ]
-    partial = wishes.partial or template.is_selection
+    partial = wishes.drops_extra or template.is_selection
     with (
         Watch(wishes.progress, "loading") as watch,
         wishes.stages.stage("read", sum(leaf.nbytes for leaf in flat.leaves)),

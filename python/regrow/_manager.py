@@ -9,27 +9,32 @@ processes rank 0 looks, decides and deletes, and tells the others.
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Any
 
 from . import _arguments, _items, _job, _manager_given, _manager_policies, _native, _preemption
+from ._async import SaveHandle
 from ._errors import AlreadyExistsError, InvalidArgumentError, RegrowError
-from ._keywords import SAVE, SaveOptions
+from ._job import Job
+from ._keywords import keywords
 from ._location import StrPath
 from ._manager_follow import Follower, Saved, Tidying
-from ._manager_policies import StepName
+from ._manager_policies import Keep, SaveOptions, SaveWhen, StepName
 from ._manager_reading import Reading
 from ._manager_records import Records
-from ._manager_steps import Step, Steps, number_of
+from ._manager_steps import Steps, number_of
+from ._progress import Progress, Watch
+from ._report import SaveReport
+from ._writing import Writing
 
 
 class Manager(Reading):
     """Numbered steps in one folder: when to save, what to keep, which is the newest that is good.
 
-        with regrow.Manager("run", keep=3, every=1000, best="eval/loss:min") as steps:
+        with regrow.Manager("run", save_every=1000, keep=regrow.Keep(last=3, by="eval/loss:min")) as steps:
             if steps.latest is not None:
                 state = steps.restore(like=state)
             for step in range(steps.next, 100_000):
@@ -42,103 +47,84 @@ class Manager(Reading):
     are items as Orbax' `CheckpointManager` has them: that one goes on in the same folder, and this one in its.
     """
 
-    @SAVE.documented
+    @keywords
     def __init__(
         self,
-        directory: StrPath,
+        path: StrPath,
         *,
-        keep: int | None = None,
-        every: int | None = 1,
-        best: str | None = None,
-        keep_best: int | None = None,
-        keep_every: int | None = None,
-        keep_closest: int | None = None,
-        keep_seconds: float | None = None,
-        keep_steps: Iterable[int] = (),
-        keep_if: Callable[[Step], bool] | None = None,
-        adopt: bool = False,
-        save_steps: Iterable[int] = (),
-        min_seconds: float | None = None,
-        save_first: bool = False,
-        save_if: Callable[[int], bool] | None = None,
+        save_every: int | SaveWhen = 1,
+        keep: int | Keep | None = None,
         names: StepName | Iterable[StepName] | None = None,
         background: bool = True,
-        check: bool = False,
-        reuse: bool = False,
-        todelete: str | None = None,
-        sigterm: bool = False,
-        grace: float = 30.0,
+        preemption_timeout: float | None = None,
         read_only: bool = False,
         log: StrPath | None = None,
-        **options: Unpack[SaveOptions],
+        on_saved: Callable[[int, SaveReport], object] | None = None,
+        progress: Progress = False,
+        storage_options: Mapping[str, Any] | None = None,
+        job: Job | None = None,
+        options: SaveOptions | None = None,
     ) -> None:
-        """Of a folder, which is made when the first step is saved.
+        """Opens a folder of steps, which is made when the first step is saved.
 
         Args:
-            directory: The folder of steps, or its URL.
-            keep: Keep so many of the newest steps. What none of the `keep` options keeps is deleted, in the background,
-                after a newer step is there; without any of them all steps are kept. The newest good step always is.
-                Damaged steps, those of other programs and those of an abandoned history neither count nor go.
-            every: Save steps that this divides.
-            best: A metric and which of its values is best: ``"eval/loss:min"``. With other `keep` options the best step
-                is kept too. Each save has to give it; a step whose metric is NaN has no rank, and stays.
-            keep_best: Keep so many of the best.
-            keep_every: Keep steps that this divides.
-            keep_closest: Of the steps around each multiple of this, keep the nearest.
-            keep_seconds: Keep a step if so many seconds are between it and the last that is kept for this reason.
-            keep_steps: Keep these.
-            keep_if: Keep the steps of which this function says so.
-            adopt: Count and delete also steps that other programs have saved into the folder, such as Orbax'.
-            save_steps: Save these too; with ``every=None`` only these.
-            min_seconds: Save at `every` only if so many seconds have gone by since the last save.
-            save_first: Save a step where there is none yet.
-            save_if: Also save the steps of whose numbers this function says so.
+            path: The folder of steps, or its URL.
+            save_every: Save steps that this divides; or a `SaveWhen`.
+            keep: Keep so many of the newest steps; or a `Keep`; all of them if `None`.
             names: How steps are named: a `StepName`, or several that are read, of which the first is written. As the
                 steps in the folder are, if `None`.
-            background: Return from `save` when the snapshot is taken. Without it, when the step is there.
-            check: Read each new step again, all of it, before others are deleted.
-            reuse: Hard-link data files that have not changed since the step before, as ``base=`` does.
-            todelete: Move steps into this folder, below that of the steps, instead of deleting them.
-            sigterm: Take SIGTERM as a word that the program is to end soon: `preempted` says so, and the next `save` is
-                done whatever its step. A second SIGTERM ends the program.
-            grace: How many seconds that save may take before it is reported as late.
+            background: Return from `save` when the snapshot is taken. Without it, when the step is committed.
+            preemption_timeout: Take SIGTERM as a request to end soon: `preempted` says so, and the next `save` saves
+                whatever its step, returns when that is committed, and raises `TimeoutError` after so many seconds since
+                the signal. A second SIGTERM ends the program.
             read_only: Only read: no lock is taken, nothing is deleted, `save` is refused.
             log: A local file to which each save, restore and deletion adds a line of JSON.
-            **options: The keywords of `SaveOptions`, for every save; `overwrite`, `base` and `metadata` are `save`'s
-                own.
+            on_saved: Is called with the number and the report of each committed step, on the manager's thread. The next
+                call of the manager raises its exception.
+            progress: Of each save, as for `save_async`.
+            storage_options: How to reach the storage of a URL, as for `save`.
+            job: The processes that save together, as for `save`.
+            options: How each step is saved.
 
         Raises:
             AlreadyExistsError: if another program writes to the folder.
-            InvalidArgumentError: for a path that is a file, or a checkpoint by itself; for options that make no sense
-                or contradict each other.
+            InvalidArgumentError: for a path that is a file, or a checkpoint by itself; for options that contradict each
+                other.
         """
-        self._options: dict[str, Any] = dict(options)
-        given = SAVE.chosen("Manager", options, _OWN)
-        for name in ("overwrite", "base", "metadata"):
-            if name in options:
-                raise InvalidArgumentError(f"{name} is not for the manager to say: give it to `save`")
-        self._metric = _manager_policies.metric(best)
-        keep_if = _arguments.function("keep_if", keep_if)
-        self._save_if = _arguments.function("save_if", save_if)
-        policies = _manager_policies.keep(
-            keep=keep, best=self._metric, keep_best=keep_best, keep_every=keep_every, keep_closest=keep_closest,
-            keep_seconds=keep_seconds, keep_steps=keep_steps, has_keep_if=keep_if is not None,
+        if options is not None and not isinstance(options, SaveOptions):
+            raise _arguments.wrong("options", options, "a regrow.SaveOptions, or None")
+        wanted, kept_steps = _manager_policies.chosen_when(save_every), _manager_policies.chosen_keep(keep)
+        asked = SaveOptions() if options is None else options
+        self._writing = Writing(
+            layout=asked.layout, cast=asked.cast, lossy=asked.lossy, compression=asked.compression,
+            durable=asked.durable, parity=asked.parity, seal=asked.seal, job=job, options=asked.options,
         )  # fmt: skip
-        self._when, is_regular = _manager_policies.when(
-            every=every, save_steps=save_steps, min_seconds=min_seconds, save_first=save_first
-        )
+        self._metric = _manager_policies.metric(kept_steps.by)
+        keep_if = _arguments.function("where", kept_steps.where)
+        self._save_if = _arguments.function("where", wanted.where)
+        policies = _manager_policies.policies(kept_steps, self._metric)
+        self._when, is_regular = _manager_policies.when(wanted)
         self._background = _arguments.flag("background", background)
-        self._reuse = _arguments.flag("reuse", reuse)
-        self._todelete = _arguments.text("todelete", todelete)
-        self._grace = _manager_policies.seconds("grace", grace)
+        self._reuse = _arguments.flag("link_unchanged", asked.link_unchanged)
+        self._todelete = _arguments.text("trash", kept_steps.trash)
+        takes_sigterm = preemption_timeout is not None
+        self._grace = _manager_policies.seconds("preemption_timeout", preemption_timeout if takes_sigterm else 30.0)
         self._read_only = _arguments.flag("read_only", read_only)
-        takes_sigterm = _arguments.flag("sigterm", sigterm)
-        is_checked, adopts = _arguments.flag("check", check), _arguments.flag("adopt", adopt)
-        tidying = Tidying(policies, keep_if, is_checked, self._todelete, adopts)
-        job = _job.chosen(given["job"])
+        self._progress = progress
+        Watch(progress, "saving")
+        is_checked, adopts = (
+            _arguments.flag("verify_first", kept_steps.verify_first),
+            _arguments.flag("adopt", kept_steps.adopt),
+        )
+        on_saved = _arguments.function("on_saved", on_saved)
+        tidying = Tidying(policies, keep_if, is_checked, self._todelete, adopts, on_saved)
+        job_found = self._writing.native_job()
+        if job_found is None:
+            # In a job the first save says it to all processes.
+            self._writing.columns(None)
         records = Records(None if log is None else _manager_given.file("log", log))
-        root = _manager_given.root(directory, self._options.pop("storage_options", None))
-        super().__init__(Steps(root, _manager_policies.forms(names), job), self._metric, records)
+        root = _manager_given.root(path, storage_options)
+        super().__init__(Steps(root, _manager_policies.forms(names), job_found), self._metric, records)
         # Of no step: it is refused now, rather than when there is something to delete.
         self._steps.native.delete([], self._todelete, False)
         self._follower = Follower(self._steps, tidying, self._records)
@@ -206,11 +192,11 @@ class Manager(Reading):
         item_options: Mapping[str, Mapping[str, Any]] | None = None,
         force: bool = False,
         overwrite: bool = False,
-    ) -> bool:
-        """Saves a step if the policy says so, in the background; whether it does.
+    ) -> SaveHandle | None:
+        """Saves a step in the background if it is due; a handle of the save, or `None` if the step is not due.
 
-        An earlier save that still runs is waited for. A step that is there already is not saved again, but after a
-        roll-back, which is a `restore` of an older step.
+        The call waits for an earlier save that still runs. A committed step is not saved again, unless it belongs to
+        an abandoned history (see `restore`).
 
         Args:
             step: Its number.
@@ -220,7 +206,7 @@ class Manager(Reading):
             metrics: Numbers by name, or dicts of them: what `best` goes by.
             metadata: Your own metadata, a dict.
             item_options: As for `save_items`.
-            force: Save whatever the policy says.
+            force: Save it whether it is due or not.
             overwrite: Save it also if it is there already.
 
         Raises:
@@ -237,7 +223,7 @@ class Manager(Reading):
             self._raise_failure()
         wants = self._wants(number)
         if not (is_forced or (replaces and self._history.knows(number)) or wants):
-            return False
+            return None
         is_preempted = self.preempted
         try:
             plain = _manager_given.metrics(metrics)
@@ -253,30 +239,24 @@ class Manager(Reading):
         # What fails before the save has begun changes nothing.
         history = _native.History(self._history.text())
         at = self._steps.at(self._steps.native.name(number))
-        with _job.posts_errors(self._options.get("job"), at):
+        with _job.posts_errors(self._writing.asked_job(), at):
             # An empty folder is no step.
             may_replace = history.is_taken(number) or self._steps.native.is_empty_folder(number)
             told = _manager_given.metadata(metadata, history.begin(number))
-            options = {**self._options, "overwrite": may_replace, "metadata": told}
+            writing = replace(self._writing, overwrite=may_replace, metadata=told, base=self._base(number))
             everything, item_options = self._as_saved(_manager_given.everything(state, items), item_options or {})
-        handle = _items.save_items_async(
-            at,
-            everything,
-            metrics=plain,
-            item_options=item_options,
-            base=self._base(number),
-            **options,
-        )
+        begun = _items.save_items_later(at, everything, writing, metrics=plain, item_options=item_options)
+        begun.follow(Watch(self._progress, "saving"))
         self._history = history
         self._follower.damaged.discard(number)
         self._last_save = time.monotonic()
         self._has_saved_preempted |= is_preempted
-        self._follower.add(Saved(number, handle, time.perf_counter() - began, plain or {}, is_preempted))
+        handle = self._follower.add(Saved(number, begun, time.perf_counter() - began, plain or {}, is_preempted))
         if not self._background:
             self.wait()
         elif is_preempted:
             self._wait_for_grace(number)
-        return True
+        return handle
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits until all saves are done, and what follows them.
@@ -290,6 +270,11 @@ class Manager(Reading):
         self._raise_failure()
 
     @property
+    def pending(self) -> list[int]:
+        """The steps whose saves have not ended, in the order of the saves."""
+        return self._follower.pending()
+
+    @property
     def is_saving(self) -> bool:
         """Whether a save is running."""
         return self._follower.is_busy
@@ -297,7 +282,7 @@ class Manager(Reading):
     # ---- deleting -----------------------------------------------------------------------------------------------
 
     def delete(self, step: int, *, force: bool = False) -> None:
-        """Deletes a step, or moves it where `todelete` says.
+        """Deletes a step, or moves it into the `trash` of its `Keep`.
 
         Args:
             step: Its number.
@@ -324,7 +309,7 @@ class Manager(Reading):
         self._history.forget(number)
 
     def delete_abandoned(self) -> list[int]:
-        """Deletes the steps of abandoned histories, or moves them where `todelete` says; their numbers.
+        """Deletes the steps of abandoned histories, or moves them into the `trash`; their numbers.
 
         Raises:
             RegrowError: if one of them could not be deleted; those that are older are gone.
@@ -489,6 +474,3 @@ class Manager(Reading):
         except TimeoutError:
             self._records.add("late", number, self.directory, is_bad=True, grace_seconds=self._grace)
             raise
-
-
-_OWN = tuple(inspect.signature(Manager.__init__).parameters)

@@ -11,24 +11,62 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from . import _native
-from ._async import AsyncSave, end_with_program, ended
+from ._async import SaveHandle, end_with_program, ended
 from ._errors import CorruptError, RegrowError
 from ._manager_policies import kept
 from ._manager_records import Records
 from ._manager_steps import Step, Steps
+from ._report import SaveReport
 
 
-class Saved(NamedTuple):
+@dataclass(eq=False)
+class Saved:
     """A save that has begun."""
 
     step: int
-    handle: AsyncSave
+    handle: SaveHandle
     blocked_seconds: float
     metrics: dict[str, Any]
     is_preempted: bool
+    has_ended: threading.Event = field(default_factory=threading.Event)
+    """Whether the step is committed and all that follows is done, or the save has failed."""
+    report: SaveReport | None = None
+    failure: BaseException | None = None
+
+
+class StepHandle(SaveHandle):
+    """The save of a step: done when older steps that no policy keeps are deleted, too."""
+
+    def __init__(self, follower: Follower, saved: Saved) -> None:
+        super().__init__(saved.handle.path, saved.handle._handle)
+        self._follower = follower
+        self._saved = saved
+
+    def done(self) -> bool:
+        """Whether the save has ended, and what follows it."""
+        return self._saved.has_ended.is_set()
+
+    def result(self, timeout: float | None = None) -> SaveReport | None:
+        """Waits until the save has ended, and what follows it; its report.
+
+        Args:
+            timeout: Seconds to wait at most.
+
+        Raises:
+            TimeoutError: if it has not ended by then. It goes on.
+            RegrowError: why the save has failed. No later call raises it again.
+        """
+        if not self._saved.has_ended.wait(timeout):
+            raise TimeoutError(f"the save of {self.path} has not ended after {timeout} s")
+        failure = self._saved.failure
+        if failure is not None:
+            self._follower.is_told(failure)
+            raise failure
+        return self._saved.report
 
 
 class Tidying(NamedTuple):
@@ -39,6 +77,7 @@ class Tidying(NamedTuple):
     check: bool
     todelete: str | None
     adopt: bool
+    on_saved: Callable[[int, SaveReport], object] | None
 
 
 class Follower:
@@ -52,7 +91,7 @@ class Follower:
         self._changed = threading.Condition()
         self._failures: list[BaseException] = []
         self._failed: set[int] = set()
-        self._pending = 0
+        self._pending: list[Saved] = []
         self._thread: threading.Thread | None = None
         self.damaged: set[int] = set()
         """Steps that are known to be damaged: they do not count."""
@@ -63,30 +102,41 @@ class Follower:
     @property
     def is_busy(self) -> bool:
         """Whether there is something to follow."""
-        return self._pending > 0
+        return bool(self._pending)
 
     @property
     def is_forked(self) -> bool:
         """Whether this is a child of the process whose it is: it has neither the thread nor the lock."""
         return self._pid != os.getpid()
 
-    def add(self, saved: Saved) -> None:
+    def pending(self) -> list[int]:
+        """The steps whose saves have not ended."""
+        with self._changed:
+            return [saved.step for saved in self._pending]
+
+    def is_told(self, failure: BaseException) -> None:
+        """The caller has been told of a failure: no later call raises it."""
+        with self._changed:
+            self._failures = [other for other in self._failures if other is not failure]
+
+    def add(self, saved: Saved) -> StepHandle:
         """Follows a save."""
         with self._changed:
-            self._pending += 1
+            self._pending.append(saved)
             if self._thread is None:
                 # It waits for work between saves, and must not keep the program from ending: `wait` is called then.
                 end_with_program(self)
                 self._thread = threading.Thread(target=self._run, name="regrow-manager", daemon=True)
                 self._thread.start()
         self._queue.put(saved)
+        return StepHandle(self, saved)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until all is done; whether it is."""
         if self.is_forked:
             return True
         with self._changed:
-            return self._changed.wait_for(lambda: self._pending == 0, timeout)
+            return self._changed.wait_for(lambda: not self._pending, timeout)
 
     def failure(self) -> BaseException | None:
         """The first failure that nobody was told of."""
@@ -125,8 +175,10 @@ class Follower:
             with self._changed:
                 if failure is not None:
                     self._failures.append(failure)
-                self._pending -= 1
+                saved.failure = failure
+                self._pending.remove(saved)
                 self._changed.notify_all()
+            saved.has_ended.set()
             # Neither it nor its snapshot lives on while this waits for the next.
             del saved, failure
 
@@ -134,7 +186,7 @@ class Follower:
         path = saved.handle.path
         preempted = True if saved.is_preempted else None
         try:
-            report = saved.handle.wait()
+            report = saved.report = saved.handle.result()
         except RegrowError as error:
             with self._changed:
                 self._failed.add(saved.step)
@@ -162,6 +214,8 @@ class Follower:
         self._steps.record(done, self._records)
         if failure is not None:
             raise failure
+        if self._tidying.on_saved is not None and report is not None:
+            self._tidying.on_saved(saved.step, report)
 
     def _tidy(self, saved: Saved) -> Sequence[Any]:
         """What was done with steps that no policy keeps."""
@@ -171,5 +225,5 @@ class Follower:
         if keep_if is not None:
             chosen = [step.number for step in self._steps.all() if keep_if(step)]
         policy = kept(self._tidying.policies, chosen)
-        _, _, check, todelete, adopt = self._tidying
+        _, _, check, todelete, adopt, _ = self._tidying
         return self._steps.native.tidy(saved.step, policy, check, todelete, adopt, set(self.damaged))

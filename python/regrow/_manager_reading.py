@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Unpack
+from typing import Any, Literal
 
 from . import _arguments, _native
 from ._errors import NotFoundError, PermissionDeniedError, RegrowError
-from ._keywords import LOAD, LoadOptions
+from ._keywords import keywords
+from ._load import Extra, Loading, Missing
+from ._location import StrPath
 from ._manager_policies import Metric
 from ._manager_records import Records
 from ._manager_restore import PYTREES, Loads, PassedOver, restore
 from ._manager_steps import Step, Steps, number_of, step_of
+from ._options import Options
+from ._progress import Progress
 
 
 class Reading:
@@ -62,7 +66,7 @@ class Reading:
 
     @property
     def best(self) -> int | None:
-        """The best committed step of the current history by the metric of ``best=``; `None` if none has it.
+        """The best committed step of the current history by the metric of its `Keep`; `None` if none has it.
 
         In a job all processes ask.
         """
@@ -87,17 +91,27 @@ class Reading:
 
     # ---- restoring ----------------------------------------------------------------------------------------------
 
-    @LOAD.documented
+    @keywords
     def restore(
         self,
         step: int | None = None,
         like: Any = None,
         *,
-        item: str | None = None,
+        at: str | None = None,
         items: Mapping[str, Any] | Iterable[str] | None = None,
-        **options: Unpack[LoadOptions],
+        only: str | Iterable[str] | None = None,
+        rename: Mapping[str, str] | None = None,
+        rules: StrPath | None = None,
+        cast: Any = None,
+        lossy: bool = False,
+        missing: Missing = "error",
+        extra: Extra = "error",
+        classes: Literal["dict"] | None = None,
+        shardings: Any = None,
+        progress: Progress = None,
+        options: Options | None = None,
     ) -> Any:
-        """Loads a step; of the newest that is good if `step` is `None`. `restored` says which it was.
+        """Loads a step; the newest good one if `step` is `None`. `restored` says which it was.
 
         A newer step that is damaged, or that is deleted meanwhile, is passed over with a warning in the log, and is in
         `passed_over`. A template that does not fit is an error, whatever other steps hold. In a job all processes
@@ -105,29 +119,46 @@ class Reading:
 
         The restore of an older step abandons the newer ones: the next save begins another history, which goes on from
         the step that was restored. Only `delete_abandoned` and `roll_back` delete abandoned steps; a save of the same
-        number replaces one. To look at a step, take `regrow.load`.
+        number replaces one. To look at a step, call `regrow.load`.
 
         Args:
             step: Its number.
             like: As for `load`.
-            item: The item of a step of several.
+            at: An item, a subtree of it (``"ema/params"``), or a subtree of the state (``"params"``).
             items: Several items, as for `load_items`: a dict is returned.
-            **options: The keywords of `LoadOptions`.
+            only: As for `load`.
+            rename: As for `load`.
+            rules: As for `load`.
+            cast: As for `load`.
+            lossy: As for `load`.
+            missing: As for `load`.
+            extra: As for `load`.
+            classes: As for `load`.
+            shardings: As for `load`.
+            progress: As for `save`.
+            options: Rare settings.
 
         Raises:
-            NotFoundError: if the step is not there, or there is none at all.
+            NotFoundError: if the step does not exist, or there is none at all.
             CorruptError: if it is damaged; without `step`, if no step is good, with all reasons.
             MismatchError: if the template differs.
         """
-        LOAD.chosen("restore", options, ["step", "like", "item", "items"])
-        return self._restore(PYTREES, step, like, item, items, options)
+        asked = Loading(
+            at=at, only=only, rename=rename, rules=rules, cast=cast, lossy=lossy, missing=missing, extra=extra,
+            classes=classes, shardings=shardings, progress=progress,
+        )  # fmt: skip
+        return self._restore(PYTREES, step, like, items, asked, options)
 
-    def _restore(self, loads: Loads, step: int | None, like: Any, item: Any, items: Any, options: Any) -> Any:
+    def _restore(
+        self, loads: Loads, step: int | None, like: Any, items: Any, asked: Loading, options: Options | None
+    ) -> Any:
         began = time.perf_counter()
         # What is being saved is newer than what is there.
         self._settle()
         wanted = None if step is None else number_of(step)
-        found = restore(self._steps, wanted, like, item, items, options, loads, self._current_history(), self._note)
+        found = restore(
+            self._steps, wanted, like, items, asked, options, loads, self._current_history(), self._note
+        )  # fmt: skip
         self.restored, self.passed_over = found.step, found.passed_over
         self._turn_to(found.step)
         self._records.add(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
 from . import _items, _native
 from ._errors import CorruptError, InvalidArgumentError, NotFoundError, RegrowError
+from ._load import Loading
 from ._location import Location, place
 from ._manager_steps import Steps
-from ._open import load
+from ._open import load_as
 from ._open import open as open_checkpoint
 from ._opening import Opening
+from ._options import Options
 
 ITEM = "default"
 """The item that a state is saved as: Orbax' manager has the same."""
@@ -41,22 +44,26 @@ class Restored(NamedTuple):
 class Loads(NamedTuple):
     """How what a step holds is loaded."""
 
-    one: Callable[..., Any]
-    """One item: called with where the step is, the template, and the item by keyword."""
-    several: Callable[..., Any]
-    """Several items: called with where the step is, and the items."""
+    one: Callable[[Location, Any, Loading, Options | None], Any]
+    """One item, which `Loading.at` names; called with the step's folder, the template, and the settings."""
+    several: Callable[[Location, Any, Loading, Options | None], dict[str, Any]]
+    """Several items; called with the items in the place of a template."""
 
 
-PYTREES = Loads(load, _items.load_items)
+def _one_pytree(at: Location, like: Any, asked: Loading, options: Options | None) -> Any:
+    return load_as(at, like, asked, options=options)
+
+
+PYTREES = Loads(_one_pytree, _items.load_items_as)
 
 
 def restore(
     steps: Steps,
     step: int | None,
     like: Any,
-    item: str | None,
     items: Mapping[str, Any] | Iterable[str] | None,
-    options: Mapping[str, Any],
+    asked: Loading,
+    options: Options | None,
     loads: Loads,
     history: _native.History | None,
     note: Callable[[int, RegrowError | None, bool], None],
@@ -66,8 +73,8 @@ def restore(
     A writer may have deleted all of them before a slow reader came to them. It does so when there are newer ones, so
     these are looked for.
     """
-    if items is not None and (item is not None or like is not None):
-        raise InvalidArgumentError("`items` names what to restore: `item` and `like` go without it")
+    if items is not None and (asked.at is not None or like is not None):
+        raise InvalidArgumentError("`items` names what to restore: `at` and `like` go without it")
     passed_over: list[PassedOver] = []
     for number in _candidates(steps, step, passed_over, history):
         failure: RegrowError | None = None
@@ -78,7 +85,7 @@ def restore(
             path = at.url
             if step is None:
                 _refuse_lost_items(at)
-            value = _one(loads, at, number, like, item, items, options)
+            value = _one(loads, at, number, like, items, asked, options)
         except RegrowError as error:
             failure = error
         is_fault = failure is not None and step is None and steps.native.is_at_fault(number, failure.kind)
@@ -120,11 +127,13 @@ def _agreed(steps: Steps, number: int, failure: RegrowError | None, is_fault: bo
     return failure if failure is not None else told
 
 
-def _one(loads: Loads, at: Location, number: int, like: Any, item: Any, items: Any, options: Mapping[str, Any]) -> Any:
+def _one(
+    loads: Loads, at: Location, number: int, like: Any, items: Any, asked: Loading, options: Options | None
+) -> Any:
     if items is not None:
-        return loads.several(at, items, **options)
+        return loads.several(at, items, asked, options)
     kinds = {found.name: found.kind for found in open_checkpoint(at).items_info}
-    return loads.one(at, like, item=_chosen(kinds, item, number), **options)
+    return loads.one(at, like, replace(asked, at=_chosen(kinds, asked.at, number)), options)
 
 
 def _refuse_lost_items(at: Location) -> None:
@@ -135,16 +144,14 @@ def _refuse_lost_items(at: Location) -> None:
         raise CorruptError(f"{lost[0][1]}\n  in {at.url}\n  help: {help}", help=help)
 
 
-def _chosen(kinds: Mapping[str, str], item: str | None, number: int) -> str | None:
-    """Which item of a step is meant: the one that is named, the usual one, or the only tree."""
-    if item is not None or not kinds:
-        return item
-    if ITEM in kinds:
-        return ITEM
-    trees = [name for name, kind in kinds.items() if kind == "pytree"]
+def _chosen(kinds: Mapping[str, str], at: str | None, number: int) -> str | None:
+    """The key path in a step: from an item's name on, or within the usual item, or the only tree."""
+    if not kinds or (at is not None and at.partition("/")[0] in kinds):
+        return at
+    trees = [ITEM] if ITEM in kinds else [name for name, kind in kinds.items() if kind == "pytree"]
     if len(trees) == 1:
-        return trees[0]
-    help = f"name one of them with item=, or several with items=: {', '.join(kinds)}"
+        return trees[0] if at is None else f"{trees[0]}/{at}"
+    help = f"name one of them with at=, or several with items=: {', '.join(kinds)}"
     raise InvalidArgumentError(
         f"step {number} has several items, and none is called {ITEM!r}\n  help: {help}", help=help
     )

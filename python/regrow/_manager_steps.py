@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _arguments, _native
 from ._coordination import Session
 from ._errors import InvalidArgumentError, RegrowError, from_native
 from ._job import NativeJob
 from ._location import Location, place
-from ._manager_policies import Metric
+
+if TYPE_CHECKING:
+    from ._manager_policies import Metric
 from ._manager_records import Records
 
 

@@ -839,6 +839,17 @@ class Checkpoint:
     def steps(self) -> list[int]: ...
     @property
     def items(self) -> list[tuple[str, str]]: ...
+    def at(self, path: str) -> Checkpoint:
+        """The subtree at a printed key path."""
+
+    def transformed(
+        self,
+        rename: Sequence[tuple[str, str]],
+        transpose: Sequence[tuple[str, Sequence[int]]],
+        reshape: Sequence[tuple[str, Sequence[int]]],
+    ) -> Checkpoint:
+        """The leaves renamed, transposed and reshaped."""
+
     @property
     def lost_items(self) -> list[tuple[str, str]]:
         """Items that are lost, and why."""

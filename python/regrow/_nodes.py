@@ -20,6 +20,54 @@ import numpy as np
 from ._text import printable
 
 
+def fields_of(value: Any) -> tuple[str, ...] | None:
+    """The fields of a named tuple; `None` for anything else."""
+    fields: tuple[str, ...] | None = type(value).__dict__.get("_fields") if isinstance(value, tuple) else None
+    return fields
+
+
+REPR_LEN_MAX = 2000
+"""Longer texts of a node are cut: a training state has thousands of leaves."""
+
+
+def bounded_repr(node: Node) -> str:
+    """A node as text: arrays by dtype and shape, at most so many characters."""
+    parts: list[str] = []
+    left = REPR_LEN_MAX
+
+    def add(text: str) -> bool:
+        nonlocal left
+        if left <= 0:
+            return False
+        parts.append(text if len(text) <= left else f"{text[:left]}...")
+        left -= len(text)
+        return left > 0
+
+    def write(value: Any) -> bool:
+        if isinstance(value, Node):
+            return add(f"{type_name_of(value)}(") and each(value.items(), "{}=") and add(")")
+        fields = fields_of(value)
+        if fields is not None:
+            return add(f"{type(value).__name__}(") and each(zip(fields, value, strict=True), "{}=") and add(")")
+        if type(value) is dict:
+            return add("{") and each(value.items(), "{!r}: ") and add("}")
+        if type(value) in (list, tuple):
+            ends = "[]" if type(value) is list else "()"
+            return add(ends[0]) and each(enumerate(value), "") and add(ends[1])
+        if isinstance(value, np.ndarray) and value.size > 8:
+            return add(f"{value.dtype}{list(value.shape)}")
+        return add(repr(value))
+
+    def each(children: Iterable[tuple[Any, Any]], form: str) -> bool:
+        for count, (key, child) in enumerate(children):
+            if not (add(", " * (count > 0) + form.format(key)) and write(child)):
+                return False
+        return True
+
+    write(node)
+    return printable("".join(parts))
+
+
 class Node:
     """A dataclass or other registered node, without its class: children by attribute or key.
 
@@ -72,8 +120,7 @@ class Node:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        inside = ", ".join(f"{key}={value!r}" for key, value in self._children.items())
-        return printable(f"{self._type_name}({inside})")
+        return bounded_repr(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Node, (self._type_name, self._children, self._kind, self._key_kinds)
@@ -89,6 +136,20 @@ class Node:
     def items(self) -> Any:
         """Names and children."""
         return self._children.items()
+
+
+def as_dicts(tree: Any) -> Any:
+    """The tree with dicts in the place of nodes and named tuples."""
+    if isinstance(tree, Node):
+        return {key: as_dicts(child) for key, child in tree.items()}
+    fields = fields_of(tree)
+    if fields is not None:
+        return {key: as_dicts(child) for key, child in zip(fields, tree, strict=True)}
+    if type(tree) is dict:
+        return {key: as_dicts(child) for key, child in tree.items()}
+    if type(tree) in (list, tuple):
+        return type(tree)(as_dicts(child) for child in tree)
+    return tree
 
 
 def type_name_of(node: Node) -> str:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeVar, overload
 
-from . import _arguments, _executors, _load, _native, _nest, _salvage, _shares
+from . import _arguments, _executors, _load, _native, _nest, _options, _salvage, _shares
 from ._attempts import attempts
-from ._cache import Cache, through
-from ._checkpoint import Checkpoint, Finding, VerifyReport
+from ._cache import through
+from ._checkpoint import Checkpoint, Overview, VerifyReport
 from ._errors import IncompleteCheckpointWarning, InvalidArgumentError, MismatchError, RegrowError, ReplacedError
 from ._executors import Executor
-from ._keywords import LOAD, LoadOptions
+from ._keywords import keywords
+from ._load import Extra, Loading, Missing
 from ._location import Place, StrPath, local_path, place, portables, shown
-from ._opening import Opening, TrustedKeys, keys_of
+from ._opening import Opening, opening_of
+from ._options import Options
 from ._progress import Progress, Watch
-from ._report import Stages
+from ._report import Finding, Stages
 from ._together import Together, posts_errors
+from ._warnings import warn
 
 T = TypeVar("T")
 
@@ -26,106 +28,159 @@ _FLAT = ("npy", "safetensors")
 """Layouts whose files have flat names."""
 
 
-@LOAD.documented
+@keywords
 def load(
     path: StrPath,
     like: Any = None,
     *,
+    at: str | None = None,
+    only: str | Iterable[str] | None = None,
+    rename: Mapping[str, str] | None = None,
+    rules: StrPath | None = None,
+    cast: Any = None,
+    lossy: bool = False,
+    missing: Missing = "error",
+    extra: Extra = "error",
+    classes: Literal["dict"] | None = None,
+    shardings: Any = None,
     step: int | None = None,
-    item: str | None = None,
-    strict: bool = False,
-    bare: bool = False,
-    ignore_seal: bool = False,
-    trusted_keys: TrustedKeys = None,
-    salvage: _salvage.Salvage = False,
-    nest: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    cache: StrPath | Cache | None = None,
-    **options: Unpack[LoadOptions],
+    progress: Progress = None,
+    options: Options | None = None,
 ) -> Any:
     """Loads a checkpoint of any layout, every block checked.
 
-    Without a template arrays come back as read-only NumPy arrays, containers as what they were, classes as named
-    tuples of the same name or as `Node`, PRNG keys as `PrngKey`. Arrays of the layouts regrow and orbax, whose files
-    nobody writes into, are views of the files where they are stored raw and the page cache has them, or where they
-    are more than half of the memory available. All others are read into memory.
+    Without a template arrays come back as read-only NumPy arrays, containers as they were saved, classes as named
+    tuples of the same name or as `Node`, PRNG keys as `PrngKey`. Arrays of the layouts regrow and orbax that are stored
+    raw are views of the files, if the page cache has them or if they are more than half of the available memory. All
+    others are read into memory.
 
     Args:
         path: A checkpoint, or a folder of steps.
-        like: A template. Key paths, shapes and dtypes must be the same; leaves become what it holds: `jax.Array`
-            with its sharding, tensors with their mesh and placements, NumPy arrays, numbers, text. What no checkpoint
-            can hold stays as it is in `like`. Where a checkpoint has lost its tree (an Orbax folder without
-            `_METADATA`), the arrays are found by the names that the template gives them.
+        like: A template. Key paths, shapes and dtypes must be the same; leaves become what it holds: `jax.Array` with
+            its sharding, tensors with their mesh and placements, NumPy arrays, numbers, text. Leaves that no checkpoint
+            can hold stay as they are in `like`. Where a checkpoint has lost its tree (an Orbax folder without
+            ``_METADATA``), the template names the arrays.
+        at: The key path of a subtree, or of an item: ``"params"``, ``"state/params"``. Key paths in the other arguments
+            begin there.
+        only: Globs over key paths: ``"params/**"``. Other leaves are left out of dicts and nodes, and are ``...`` in
+            sequences; with `like` they stay as they are there. A glob that matches nothing is an error.
+        rename: Regular expressions over whole key paths, and the key paths of the result, with ``$1`` for a group; the
+            first that matches a leaf decides. ``{"params/(.*)/kernel": "$1/weight"}``. Globs and `like` go by the new
+            key paths.
+        rules: A TOML file of rules, as for `convert`: `rename`, `transpose`, `reshape`, `cast` and `only`.
+        cast: A dtype, or a dict of globs over key paths, as for `save`. A value that would change beyond rounding is an
+            error.
+        lossy: Let casts change values beyond rounding, as for `save`.
+        missing: ``"keep"``: leaves of `like` that the checkpoint lacks stay as they are, instead of an error.
+        extra: ``"drop"``: leaves of the checkpoint that `like` lacks are not read, instead of an error.
+        classes: ``"dict"``: dicts in the place of nodes and named tuples.
+        shardings: Make JAX arrays: one sharding for all, a dict of globs over key paths, or a tree of them. The first
+            glob that matches a leaf decides, and each has to match one; with `like` it replaces the sharding there.
+            Each process of a job reads what its own devices hold. Without `like` the other leaves are NumPy arrays.
         step: The step of a folder of steps; the newest if `None`.
-        item: The item of a checkpoint of several; all of them if `None`.
-        strict: As for `open`.
-        bare: The arrays alone, without what is kept beside them: of an archive or a folder of npy files the arrays by
-            their names, of an Equinox file the records in their order. For those whose pytree is damaged.
-        ignore_seal: Read what is sealed as if it were not: for a checkpoint that was changed on purpose after it was
-            sealed (`regrow.seal`).
-        trusted_keys: Public Ed25519 keys, each as text (PEM, a line of OpenSSH, 64 hex digits) or as the path of a
-            file: refuse what none of their owners has signed (`regrow.sign`), and prove every block that is read.
-        salvage: Where something is damaged, load the leaves that are intact: those that can be read and pass every
-            checksum that is over them. Lost leaves are ``...``; with `like` they stay as they are there. A
-            `SalvageWarning` lists them, or a function that is given here gets the `SalvageReport` instead:
-            ``salvage=print``. What is damaged is read twice.
-        nest: Cut the names of a file with flat names, such as an ``.npz``, into dicts of dicts where this stands:
-            ``"/"`` makes ``{"a": {"b": ...}}`` of ``a/b``. With `like`, that is of dicts with text as keys.
         storage_options: How to reach the storage of a URL, as for `save`.
-        cache: A folder of a local disk, or a `Cache` with a bound of its own, that keeps what is read from a bucket or
-            a web server: the next load fetches what has changed. Not used for local paths.
-        **options: The keywords of `LoadOptions`.
+        progress: As for `save`.
+        options: Rare settings.
 
     Raises:
         MismatchError: if the template differs, with every difference.
-        CorruptError: with file, leaf and offset; with `salvage` only if nothing is intact.
+        CorruptError: with file, leaf and offset; with ``Options(salvage=True)`` only if nothing is intact.
         UntrustedError: if no trusted key has signed it.
+        LeafNotFoundError: if `at` names no subtree, with those that there are.
         NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to load.
-        NotFoundError: also for globs that match no leaf, all of them named.
+        NotFoundError: also for globs that match no leaf, with all of them.
     """
-    named = [
-        "like",
-        "step",
-        "item",
-        "strict",
-        "bare",
-        "ignore_seal",
-        "trusted_keys",
-        "salvage",
-        "nest",
-        "storage_options",
-        "cache",
-    ]
+    asked = Loading(
+        at=at, only=only, rename=rename, rules=rules, cast=cast, lossy=lossy, missing=missing, extra=extra,
+        classes=classes, shardings=shardings, progress=progress,
+    )  # fmt: skip
+    return load_as(path, like, asked, step=step, storage_options=storage_options, options=options)
+
+
+@keywords
+def load_into(
+    path: StrPath,
+    out: Any,
+    *,
+    at: str | None = None,
+    only: str | Iterable[str] | None = None,
+    cast: Any = None,
+    lossy: bool = False,
+    extra: Extra = "error",
+    step: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress = None,
+    options: Options | None = None,
+) -> Any:
+    """Loads a checkpoint into the caller's own arrays, without another copy.
+
+    Args:
+        path: As for `load`.
+        out: A pytree of writable NumPy arrays, or of tensors of PyTorch. Contiguous ones are read into directly and
+            checked on the way: after an error their contents are unspecified. Beside tensors there may be numbers and
+            text.
+        at: As for `load`.
+        only: As for `load`.
+        cast: As for `load`.
+        lossy: As for `load`.
+        extra: As for `load`.
+        step: As for `load`.
+        storage_options: As for `save`.
+        progress: As for `save`.
+        options: Rare settings.
+
+    Returns:
+        `out`; where it has numbers or text, another tree with the same tensors.
+
+    Raises:
+        RegrowError: as `load`.
+    """
+    asked = Loading(at=at, only=only, cast=cast, lossy=lossy, extra=extra, progress=progress, out=out)
+    return load_as(path, None, asked, step=step, storage_options=storage_options, options=options)
+
+
+def load_as(
+    path: StrPath,
+    like: Any,
+    asked: Loading,
+    *,
+    step: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    options: Options | None = None,
+) -> Any:
+    """Loads as `asked` says."""
     with posts_errors(options, path):
-        given = LOAD.chosen("load", options, named)
-        at = through(cache, place("path", path, storage_options))
-        trusted = keys_of(trusted_keys)
-        salvages = _salvage.chosen(salvage)
-        if salvages and not (given["verify"] and given["out"] is None and given["single_replica"] is None):
+        rare = _options.chosen(options, "load")
+        place_of = through(rare.cache, place("path", path, storage_options))
+        salvages = _salvage.chosen(rare.salvage)
+        if salvages and not (rare.checksums and asked.out is None and rare.single_replica is None):
             raise InvalidArgumentError(
-                "`salvage` reads and verifies: give no `verify=False`, no `out`, no `single_replica`"
+                "`salvage` reads and verifies: it goes without checksums=False, load_into, single_replica"
             )
-        separator = _nest.checked(nest)
+        separator = _nest.checked(rare.nest)
         if separator is not None and like is not None:
             like = _nest.flat(like, separator)
-        report = _arguments.function("report", given["report"])
-        opening = _opening(step, item, strict=strict, bare=bare, ignore_seal=ignore_seal, trusted_keys=trusted)
-        opening = opening._replace(by_names=like is not None)
+        report = _arguments.function("on_report", rare.on_report)
+        opening = opening_of(rare, step, by_names=like is not None)
+        asked = asked.with_rules()
     stages = Stages(report is not None)
     warned: list[str] = []
     salvaged: list[_salvage.SalvageReport] = []
 
     def read_whole() -> Any:
-        opened = _native.open(at, opening)
+        opened = asked.view(_native.open(place_of, opening), place_of, opening)
         warned[:] = opened.warnings
-        wishes = _load.Wishes.of(given, together, stages)
+        wishes = asked.wishes(rare, together, stages)
         try:
             return _load.load(opened, like, wishes._replace(salvages=bool(salvages)))
         except MismatchError as error:
             found = None if separator is not None else _nest.separator_of(opened.paths(), like)
             # Some trees print as the names do, and are no flat dict.
             if found is not None and opened.layout in _FLAT:
-                error.message += f"\n  help: its names are flat: nest={found!r} makes dicts of them"
+                error.message += (
+                    f"\n  help: its names are flat: options=regrow.Options(nest={found!r}) makes dicts of them"
+                )
             raise
 
     def read() -> Any:
@@ -134,21 +189,24 @@ def load(
         except _salvage.DAMAGE:
             if not salvages:
                 raise
-        opened, found = _salvage.opened(at, opening, given["progress"])
+        opened, found = _salvage.opened(place_of, opening, asked.progress)
         warned[:], salvaged[:] = opened.warnings, [found]
-        wishes = _load.Wishes.of(given, together, stages)
-        return _load.load(opened, like, wishes._replace(salvages=True, lost=frozenset(found.lost_paths)))
+        wishes = asked.wishes(rare, together, stages)
+        view = asked.view_of(opened)
+        return _load.load(
+            view, like, wishes._replace(salvages=True, lost=frozenset(asked.seen_from_view(found.lost_paths)))
+        )
 
     try:
-        with Together(path, given, stages) as together:
+        with Together(path, rare, stages) as together:
             # Who reads for others cannot begin anew by itself.
             alone = together.single_replica is None
-            loaded = together.in_turn(lambda: _until_unreplaced(at, read) if alone else read())
+            loaded = together.in_turn(lambda: _until_unreplaced(place_of, read) if alone else read())
     finally:
         # Once, however often it was opened, and of the one that was read.
         _warn(path, warned)
     for found in salvaged:
-        _salvage.tell(salvages, found, stacklevel=2)
+        _salvage.tell(salvages, found)
     if report is not None:
         report(stages.report(shown(path)))
     return loaded if separator is None else _nest.nested(loaded, separator)
@@ -186,42 +244,35 @@ def _identity(at: Place) -> tuple[int, int, int] | None:
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
+@keywords
 def open(
     path: StrPath,
     *,
+    at: str | None = None,
     step: int | None = None,
-    item: str | None = None,
-    strict: bool = False,
-    bare: bool = False,
-    mmap: bool = False,
-    ignore_seal: bool = False,
-    trusted_keys: TrustedKeys = None,
     storage_options: Mapping[str, Any] | None = None,
-    cache: StrPath | Cache | None = None,
+    options: Options | None = None,
 ) -> Checkpoint:
     """Opens a checkpoint of any layout: metadata only.
 
     Args:
         path: A checkpoint, or a folder of steps.
+        at: The key path of a subtree, or of an item, as for `load`.
         step: The step of a folder of steps; the newest if `None`.
-        item: The item of a checkpoint of several; all of them if `None`.
-        strict: Raise `CorruptError` for a checkpoint that has lost files, also if it can still be read without them;
-            otherwise that is an `IncompleteCheckpointWarning`.
-        bare: As for `load`.
-        mmap: Give views of the file for all that is stored raw, whenever leaves are read, as for `load`.
-        ignore_seal: As for `load`.
-        trusted_keys: As for `load`; also for leaves that are read later.
-        storage_options: As for `load`.
-        cache: As for `load`; also for leaves that are read later.
+        storage_options: How to reach the storage of a URL, as for `save`.
+        options: Rare settings; those of a signature, a cache and `mmap` also hold for leaves that are read later.
 
     Raises:
         NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to open.
-        CorruptError, UnsupportedError: if what is there cannot be read.
+        CorruptError, UnsupportedError: if the checkpoint cannot be read.
         UntrustedError: if no trusted key has signed it.
     """
-    at = through(cache, place("path", path, storage_options))
-    trusted = keys_of(trusted_keys)
-    opened = _open(at, step, item, strict=strict, bare=bare, mmap=mmap, ignore_seal=ignore_seal, trusted_keys=trusted)
+    rare = _options.chosen(options, "open")
+    place_of = through(rare.cache, place("path", path, storage_options))
+    opening = opening_of(rare, step)
+    asked = Loading(at=at)
+    asked.check()
+    opened = asked.view(_native.open(place_of, opening), place_of, opening)
     _warn(path, opened.warnings)
     return Checkpoint(opened)
 
@@ -237,13 +288,14 @@ def open_by_names(path: StrPath) -> Checkpoint:
 def verify(
     path: StrPath,
     *,
-    item: str | None = ...,
-    bare: bool = ...,
-    ignore_seal: bool = ...,
-    trusted_keys: TrustedKeys = ...,
-    progress: Progress = ...,
-    storage_options: Mapping[str, Any] | None = ...,
     all_steps: Literal[True],
+    step: None = None,
+    item: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    options: Options | None = None,
 ) -> dict[int, VerifyReport]: ...
 
 
@@ -251,60 +303,51 @@ def verify(
 def verify(
     path: StrPath,
     *,
-    step: int | None = ...,
-    item: str | None = ...,
-    bare: bool = ...,
-    ignore_seal: bool = ...,
-    trusted_keys: TrustedKeys = ...,
-    progress: Progress = ...,
-    storage_options: Mapping[str, Any] | None = ...,
-    executor: Executor | None = ...,
-    workers: int | None = ...,
-    all_steps: Literal[False] = ...,
+    all_steps: Literal[False] = False,
+    step: int | None = None,
+    item: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    options: Options | None = None,
 ) -> VerifyReport: ...
 
 
+@keywords
 def verify(
     path: StrPath,
     *,
+    all_steps: bool = False,
     step: int | None = None,
     item: str | None = None,
-    bare: bool = False,
-    ignore_seal: bool = False,
-    trusted_keys: TrustedKeys = None,
-    progress: Progress = None,
     storage_options: Mapping[str, Any] | None = None,
+    progress: Progress = None,
     executor: Executor | None = None,
     workers: int | None = None,
-    all_steps: bool = False,
+    options: Options | None = None,
 ) -> VerifyReport | dict[int, VerifyReport]:
     """Reads and checks the whole checkpoint; damage to one leaf does not hide damage to the next.
 
     Args:
         path: A checkpoint, or a folder of steps.
-        step: The step of a folder of steps; the newest if `None`. The report says which it was.
-        all_steps: Verify each committed step of a folder, and give a dict of reports by step. That a step cannot be
+        all_steps: Verify each committed step of a folder, and give a dict of reports by step. A step that cannot be
             opened is a finding.
+        step: The step of a folder of steps; the newest if `None`. The report says which it was.
         item: The item of a checkpoint of several; all of them if `None`.
-        bare: As for `load`. Without it, damage to what is kept beside the arrays is a finding.
-        ignore_seal: As for `load`. Without it, whatever is not as it was sealed is a finding.
-        trusted_keys: As for `load`. Whatever is not as it was signed is a finding; `signer` says whose signature it is.
-        progress: As for `save`.
         storage_options: As for `load`.
-        executor: Who does the work, as for `convert`: each call reads some of the leaves. The findings are the same.
+        progress: As for `save`.
+        executor: Does the work, as for `convert`: each call reads some of the leaves. The findings are the same.
         workers: As for `convert`.
+        options: Rare settings. Damage to what is kept beside the arrays is a finding, unless `arrays_only`; every
+            difference from the seal is one, unless `ignore_seal`; with `trusted_keys` every difference from what was
+            signed is one, and `signer` names the key.
 
     Raises:
         RegrowError: only if the checkpoint cannot be opened at all, or workers died three times over one share.
     """
     at = place("path", path, storage_options)
-    opening = Opening(
-        _arguments.count("step", step),
-        _arguments.text("item", item),
-        bare=_arguments.flag("bare", bare),
-        ignore_seal=_arguments.flag("ignore_seal", ignore_seal),
-        trusted_keys=keys_of(trusted_keys),
-    )
+    opening = opening_of(_options.chosen(options, "verify"), step, item)
     shared = _executors.chosen(executor, workers)
     if _arguments.flag("all_steps", all_steps):
         if shared is not None:
@@ -322,28 +365,25 @@ def verify(
         return VerifyReport.from_native(_native.verify(at, opening, watch))
 
 
+@keywords
 def overview(
     path: StrPath,
     *,
+    at: str | None = None,
     step: int | None = None,
-    item: str | None = None,
-    strict: bool = False,
-    bare: bool = False,
     storage_options: Mapping[str, Any] | None = None,
-) -> str:
+    options: Options | None = None,
+) -> Overview:
     """The leaves as a table: key path, dtype, shape, bytes; then the totals.
 
     Args:
         path: A checkpoint, or a folder of steps.
+        at: The key path of a subtree, or of an item, as for `load`.
         step: The step of a folder of steps; the newest if `None`.
-        item: The item of a checkpoint of several; all of them if `None`.
-        strict: As for `open`.
-        bare: As for `load`.
         storage_options: As for `load`.
+        options: Rare settings.
     """
-    opened = _open(place("path", path, storage_options), step, item, strict=strict, bare=bare)
-    _warn(path, opened.warnings)
-    return opened.overview()
+    return open(path, at=at, step=step, storage_options=storage_options, options=options).overview()
 
 
 def _open(
@@ -352,41 +392,12 @@ def _open(
     item: str | None = None,
     *,
     strict: bool = False,
-    bare: bool = False,
     mmap: bool = False,
-    ignore_seal: bool = False,
-    trusted_keys: tuple[str, ...] = (),
 ) -> _native.Checkpoint:
-    """Opens without a word: who calls it passes the warnings on."""
-    opening = _opening(
-        step, item, strict=strict, bare=bare, mmap=mmap, ignore_seal=ignore_seal, trusted_keys=trusted_keys
-    )
-    return _native.open(at, opening)
-
-
-def _opening(
-    step: int | None,
-    item: str | None,
-    *,
-    strict: bool,
-    bare: bool,
-    ignore_seal: bool,
-    trusted_keys: tuple[str, ...],
-    mmap: bool = False,
-) -> Opening:
-    """How to open, checked."""
-    return Opening(
-        _arguments.count("step", step),
-        _arguments.text("item", item),
-        _arguments.flag("strict", strict),
-        _arguments.flag("bare", bare),
-        _arguments.flag("mmap", mmap),
-        _arguments.flag("ignore_seal", ignore_seal),
-        trusted_keys,
-    )
+    """Opens without a word: the caller passes the warnings on."""
+    return _native.open(at, Opening(_arguments.count("step", step), item, strict, mmap=mmap))
 
 
 def _warn(path: StrPath, told: Iterable[str]) -> None:
-    """Warns at the line that called the function of this module that calls this."""
     for warning in told:
-        warnings.warn(f"{shown(path)}: {warning}", IncompleteCheckpointWarning, stacklevel=3)
+        warn(f"{shown(path)}: {warning}", IncompleteCheckpointWarning)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import _arguments, _native
 from ._location import StrPath
+
+if TYPE_CHECKING:
+    from ._options import Options
 
 TrustedKeys = StrPath | Iterable[StrPath] | None
 """Public keys, each as text or as the path of a file."""
@@ -43,3 +46,18 @@ def keys_of(trusted_keys: TrustedKeys) -> tuple[str, ...]:
     if not given or not all(isinstance(key, (str, os.PathLike)) for key in given):
         raise _arguments.wrong("trusted_keys", trusted_keys, wanted)
     return tuple(_native.public_key(os.fspath(key)) for key in given)
+
+
+def opening_of(rare: Options, step: int | None, item: str | None = None, *, by_names: bool = False) -> Opening:
+    """How to open, checked, from the settings of a call."""
+    lost = _arguments.choice("lost_files", rare.lost_files, ("warn", "error"))
+    return Opening(
+        _arguments.count("step", step),
+        _arguments.text("item", item),
+        lost == "error",
+        _arguments.flag("arrays_only", rare.arrays_only),
+        _arguments.flag("mmap", rare.mmap),
+        _arguments.flag("ignore_seal", rare.ignore_seal),
+        keys_of(rare.trusted_keys),
+        by_names,
+    )

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from ._errors import InvalidArgumentError
 
@@ -85,6 +85,50 @@ class Bar:
                 self._drawing.close()
             except Exception:  # as above
                 self._is_broken = True
+
+
+class _Running(Protocol):
+    """A save in the background."""
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+
+    def progress(self) -> tuple[int, int]:
+        """Bytes done, and bytes in all."""
+
+    def cancel(self) -> None:
+        """Ends it soon."""
+
+
+FOLLOW_EVERY_SECONDS = 0.05
+
+
+def follow(work: _Running, watch: Watch) -> threading.Thread | None:
+    """Shows the progress of a save in the background, on a thread of its own. An exception cancels the save."""
+    if watch._callback is None:
+        return None
+    show = watch._callback
+
+    def look() -> None:
+        last = (-1, -1)
+        with watch:
+            is_done = False
+            while not is_done:
+                is_done = work.done()
+                now = work.progress()
+                if now != last and (now[1] > 0 or is_done):
+                    last = now
+                    try:
+                        show(*now)
+                    except BaseException:
+                        work.cancel()
+                        raise
+                if not is_done:
+                    time.sleep(FOLLOW_EVERY_SECONDS)
+
+    thread = threading.Thread(target=look, name="regrow-progress", daemon=True)
+    thread.start()
+    return thread
 
 
 def unwatched() -> tuple[bool, None]:

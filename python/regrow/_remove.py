@@ -8,8 +8,12 @@ from typing import Any, NamedTuple
 from . import _arguments, _native
 from ._errors import InvalidArgumentError
 from ._location import StrPath, place
+from ._progress import format_bytes
+from ._readable import readable
+from ._text import counted, printable
 
 
+@readable
 class RemoveReport(NamedTuple):
     """What was removed."""
 
@@ -19,6 +23,11 @@ class RemoveReport(NamedTuple):
     """Files that are gone."""
     bytes: int
     """Their bytes."""
+
+    def __str__(self) -> str:
+        return (
+            f"{printable(self.path)}: removed {counted(self.file_count, 'file', 'files')}, {format_bytes(self.bytes)}"
+        )
 
 
 def remove(

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from . import _arguments, _native
-from ._checkpoint import Finding
 from ._location import StrPath, place
-from ._progress import Progress, Watch
+from ._progress import Progress, Watch, format_bytes
+from ._readable import readable
+from ._report import Finding
+from ._text import counted, printable
 
 
+@readable
 class ParityReport(NamedTuple):
     """What parity covers."""
 
@@ -24,6 +27,10 @@ class ParityReport(NamedTuple):
     """Bytes of the parity."""
     has_changed: bool
     """Whether parity was made or taken away."""
+
+    def __str__(self) -> str:
+        covered = f"{counted(self.file_count, 'file', 'files')}, {format_bytes(self.bytes)}"
+        return f"{printable(self.path)}: {format_bytes(self.parity_bytes)} of parity for {covered}"
 
 
 def add_parity(
@@ -88,6 +95,7 @@ class RecoveredFile(NamedTuple):
     """Whether nothing proves that it says what was there before. What was there is kept beside it."""
 
 
+@readable
 class RepairReport(NamedTuple):
     """What a repair did. As a bool: whether the checkpoint is known to be whole."""
 

@@ -8,10 +8,23 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ._progress import format_bytes
+from ._readable import readable
 from ._text import counted, printable
 
 BESIDE = {"write": "  beside the others", "read": "  a part of copy"}
 READ_TO_COMPARE = "  a part of compare and copy"
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong."""
+
+    kind: str
+    """The kind of the error: ``corrupt``, ``not_found``, ..."""
+    message: str
+    """What, where, expected and found, what to do."""
+    file: str | None
+    leaf: str | None
+    offset_bytes: int | None
 
 
 class Loss(NamedTuple):
@@ -40,6 +53,7 @@ class StageReport(NamedTuple):
     """10^9 bytes a second; 0 for a stage that is not about bytes."""
 
 
+@readable
 class SaveReport(NamedTuple):
     """What a save did. As text it is a line, and a line for each stage."""
 
@@ -105,6 +119,7 @@ class SaveReport(NamedTuple):
         return cls(path, stored_bytes, leaf_count, data_bytes, seconds, stages, io_path, reused_bytes, notes, told)
 
 
+@readable
 class LoadReport(NamedTuple):
     """What a load did in this process. As text it is a line, and a line for each stage."""
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import _arguments, _native
-from ._checkpoint import Finding
 from ._errors import CorruptError, IoError, LimitError, NotFoundError, SalvageWarning, UnsupportedError
 from ._location import Place
 from ._opening import Opening
 from ._progress import Progress, Watch
+from ._readable import readable
+from ._report import Finding
 from ._text import counted
+from ._warnings import warn
 
 DAMAGE = (CorruptError, LimitError, UnsupportedError, NotFoundError, IoError)
 """What damage is told by; where it is something else, opening what is intact says so again."""
@@ -21,6 +22,7 @@ _SHOWN = 20
 """Most findings that a text names."""
 
 
+@readable
 class SalvageReport(NamedTuple):
     """What was lost of a checkpoint, and what else is wrong with it."""
 
@@ -38,6 +40,9 @@ class SalvageReport(NamedTuple):
     def lost_paths(self) -> list[str]:
         """The key paths of the lost leaves."""
         return [finding.leaf for finding in self.lost if finding.leaf is not None]
+
+    def __bool__(self) -> bool:
+        return not (self.lost or self.damage)
 
     def __str__(self) -> str:
         and_more = ", and the pytree: the arrays that there are come by their names" if self.is_bare else ""
@@ -71,9 +76,9 @@ def opened(at: Place, opening: Opening, progress: Progress) -> tuple[_native.Che
     return native, SalvageReport(native.path, *found, is_bare)
 
 
-def tell(salvage: Salvage, report: SalvageReport, stacklevel: int) -> None:
+def tell(salvage: Salvage, report: SalvageReport) -> None:
     """Tells the caller's function, or warns at the caller's line."""
     if callable(salvage):
         salvage(report)
     else:
-        warnings.warn(SalvageWarning(str(report), report), stacklevel=stacklevel + 1)
+        warn(SalvageWarning(str(report), report))

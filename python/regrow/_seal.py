@@ -7,9 +7,12 @@ from typing import Any, NamedTuple
 
 from . import _arguments, _native
 from ._location import StrPath, place
-from ._progress import Progress, Watch
+from ._progress import Progress, Watch, format_bytes
+from ._readable import readable
+from ._text import counted, printable
 
 
+@readable
 class SealReport(NamedTuple):
     """What a seal covers."""
 
@@ -21,6 +24,9 @@ class SealReport(NamedTuple):
     """Their bytes."""
     has_changed: bool
     """Whether a seal was made or taken away: not where there is nothing to do."""
+
+    def __str__(self) -> str:
+        return f"{printable(self.path)}: {counted(self.file_count, 'file', 'files')}, {format_bytes(self.bytes)}"
 
 
 def seal(

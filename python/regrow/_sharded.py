@@ -19,7 +19,7 @@ class ShardedArray:
     Together they cover the array.
 
         rows = np.arange(50).reshape(5, 10)                                  # rank 1 of two has the last five rows
-        regrow.save(path, {"w": regrow.ShardedArray((10, 10), [((5, 0), rows)])})
+        regrow.save(path, {"w": regrow.jobs.ShardedArray((10, 10), [((5, 0), rows)])})
     """
 
     __slots__ = ("chunk_shape", "dtype", "shape", "shards")

@@ -14,15 +14,17 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
-from . import _native, _options
+from . import _native
 from ._attempts import attempts
-from ._checkpoint import Finding, VerifyReport
+from ._checkpoint import VerifyReport
 from ._errors import CorruptError, IoError, RegrowError, ReplacedError, UnsupportedError
 from ._executors import Executor
 from ._location import Portable, arrived
 from ._opening import Opening
 from ._progress import Progress, Watch, unwatched
+from ._report import Finding
 from ._text import counted
+from ._writing import with_base
 
 TRIES = 3
 """So often a share is submitted, before the work is given up."""
@@ -97,7 +99,7 @@ def convert_share(
 
 
 def _with_base(save: tuple[Any, ...], base: Portable | None) -> tuple[Any, ...]:
-    return _options.with_base(save, None if base is None else arrived(base))
+    return with_base(save, None if base is None else arrived(base))
 
 
 # ---- copying ------------------------------------------------------------------------------------------------

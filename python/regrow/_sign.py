@@ -8,9 +8,12 @@ from typing import Any, NamedTuple
 
 from . import _arguments, _native
 from ._location import StrPath, place
-from ._progress import Progress, Watch
+from ._progress import Progress, Watch, format_bytes
+from ._readable import readable
+from ._text import counted, printable
 
 
+@readable
 class SignReport(NamedTuple):
     """What a signature covers."""
 
@@ -22,6 +25,10 @@ class SignReport(NamedTuple):
     """Their bytes."""
     signers: list[str]
     """The public keys of all who have signed them, as hex digits, in the order in which they did."""
+
+    def __str__(self) -> str:
+        files = f"{counted(self.file_count, 'file', 'files')}, {format_bytes(self.bytes)}"
+        return "\n".join([f"{printable(self.path)}: {files}, signed by", *(f"  {signer}" for signer in self.signers)])
 
 
 def sign(

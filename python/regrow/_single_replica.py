@@ -48,7 +48,7 @@ class SingleReplica:
     ``data`` they hold alike: the processes of one replica read it, the others receive it over the network of the
     accelerators. What is cut along it, and all that is no `jax.Array`, every process reads for itself.
 
-        regrow.load(path, like=state, single_replica=regrow.SingleReplica("data"))
+        regrow.load(path, like=state, single_replica=regrow.jobs.SingleReplica("data"))
 
     In Orbax' words these are `replica_axis_index`, `primary_replica_id` and `broadcast_memory_limit_bytes` of
     `SingleReplicaArrayHandler`.
@@ -68,7 +68,7 @@ def chosen(single_replica: Any) -> SingleReplica | None:
     if single_replica is None:
         return None
     if not isinstance(single_replica, SingleReplica):
-        raise _arguments.wrong("single_replica", single_replica, "a regrow.SingleReplica, or None")
+        raise _arguments.wrong("single_replica", single_replica, "a regrow.jobs.SingleReplica, or None")
     axis, replica, limit = single_replica.axis, single_replica.replica, single_replica.memory_limit_bytes
     if not isinstance(axis, str) and _arguments.count("axis", axis) is None:
         raise _arguments.wrong("axis", axis, "the name of an axis of the mesh, or its number")

@@ -27,3 +27,16 @@ def _is_space(c: str) -> bool:
 
 def _escaped(c: str) -> str:
     return _ESCAPES.get(c) or f"\\u{{{ord(c):x}}}"
+
+
+LINES_MAX = 40
+LINE_LEN_MAX = 200
+
+
+def shortened(text: str) -> str:
+    """A text that fits on a screen: its first lines and its last ones."""
+    lines = [line if len(line) <= LINE_LEN_MAX else f"{line[: LINE_LEN_MAX - 1]}…" for line in text.splitlines()]
+    if len(lines) <= LINES_MAX:
+        return "\n".join(lines)
+    head, tail = LINES_MAX - 11, 10
+    return "\n".join([*lines[:head], f"... {len(lines) - head - tail} more lines ...", *lines[-tail:]])

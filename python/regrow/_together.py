@@ -12,14 +12,15 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from . import _arguments, _job, _single_replica
+from . import _arguments, _job, _options, _single_replica
 from ._coordination import Session
 from ._errors import InvalidArgumentError, RegrowError
 from ._location import StrPath
+from ._options import Options
 from ._report import Stages
 
 T = TypeVar("T")
@@ -30,18 +31,18 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 class Together:
     """What the processes do together; nothing unless asked for."""
 
-    def __init__(self, path: StrPath, given: Mapping[str, Any], stages: Stages) -> None:
-        """Of the keywords of a load."""
+    def __init__(self, path: StrPath, rare: Options, stages: Stages) -> None:
+        """As the settings of a load say."""
         self._path = path
         self._stages = stages
-        self._turns = _arguments.flag("turns", given["turns"])
-        self.single_replica = _single_replica.chosen(given["single_replica"])
+        self._turns = _arguments.flag("in_turns", rare.in_turns)
+        self.single_replica = _single_replica.chosen(rare.single_replica)
         if self._turns and self.single_replica is not None:
             raise InvalidArgumentError(
-                "with `single_replica` processes read together, and with `turns` one after the other: give one of them"
+                "`single_replica` reads together and `in_turns` one after the other: give one of them"
             )
         is_asked = self._turns or self.single_replica is not None
-        job = _job.chosen(given["job"]) if is_asked or given["job"] is not None else None
+        job = _job.chosen(rare.job) if is_asked or rare.job is not None else None
         self._job = job if is_asked else None
         self.session: Session | None = None
         """With the other processes, where there are some."""
@@ -102,11 +103,11 @@ class Together:
         return [rank for rank, name in enumerate(names) if name == names[self.rank]]
 
 
-def posts_errors(options: Mapping[str, Any], path: StrPath) -> contextlib.AbstractContextManager[None]:
-    """Around what a process does before it meets the others for a load with these keywords, if it does."""
-    if not options.get("turns") and options.get("single_replica") is None:
+def posts_errors(options: Options | None, path: StrPath) -> contextlib.AbstractContextManager[None]:
+    """Around the work of a process before it meets the others for a load with these settings, if it does."""
+    if not isinstance(options, Options) or not (options.in_turns or options.single_replica is not None):
         return contextlib.nullcontext()
-    return _job.posts_errors(options.get("job"), path, "restore")
+    return _job.posts_errors(_options.job_of(None, options), path, "restore")
 
 
 def host() -> str:

@@ -164,7 +164,7 @@ def local_of(tensor: Any, *, has_data: bool = True) -> Local:
         raise Refused(
             f"is a DTensor of shape {list(tensor.shape)} with {_shown(tensor)}, whose part at {list(coordinate)} "
             f"of the mesh has the shape {list(part.shape)}, not {list(expected)}",
-            "parts are cut as torch.chunk cuts: make it with distribute_tensor; or save a regrow.ShardedArray",
+            "parts are cut as torch.chunk cuts: make it with distribute_tensor; or save a regrow.jobs.ShardedArray",
         )
     return Local(part, pieces)
 

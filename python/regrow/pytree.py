@@ -28,7 +28,7 @@ from typing import Any, Literal, NamedTuple, TextIO
 
 import numpy as np
 
-from . import _install, _native, _options
+from . import _install, _native
 from ._attempts import attempts
 from ._errors import InvalidArgumentError, LeafTypeError, LimitError, RegrowError, ReplacedError, UnsupportedError
 from ._leaves import DTYPE_NUMBERS, NUMPY_ARRAY, NUMPY_OTHER
@@ -50,6 +50,8 @@ from ._pytree_walk import (
 )
 from ._text import printable
 from ._tree import flatten
+from ._writing import Writing
+from .layouts import Given
 
 __all__ = [
     "InvalidTreeNodeError",
@@ -260,14 +262,13 @@ def model_save(
         place("filepath_stem", filepath_stem),
         flatten([item.array for item in stored]).structure,
         _columns(stored),
-        _options.save_options(
-            layout="pytree_data",
+        Writing(
+            layout=Given("pytree_data", options),
             overwrite="any file" if overwrite else False,
             durable=durable,
             # The original says nothing of what it changes.
             lossy=True,
-            options=options,
-        ),
+        ).columns(None, alone=True),
         unwatched(),
     )
     return size, time.monotonic() - since

@@ -140,7 +140,7 @@ def restore(path: str, target: Any, transforms: dict[str, Any] | None, strict: b
     if target is None:
         return serialization.to_state_dict(regrow.load(path))
     try:
-        return regrow.load(path, target, partial=not strict)
+        return regrow.load(path, target, extra="error" if strict else "drop")
     except MismatchError:
         if strict:
             raise
@@ -155,7 +155,7 @@ def _restore_what_fits(path: str, target: Any) -> Any:
     has_shardings = any(own_attribute(leaf, "sharding") is not None for leaf in flat.leaves)
     # The load before has passed its warnings on.
     checkpoint = Checkpoint(_open(path))
-    stored: dict[str, list[regrow.Leaf]] = {}
+    stored: dict[str, list[regrow.reports.Leaf]] = {}
     for found in checkpoint.values():
         stored.setdefault(found.path, []).append(found)
     for printed in paths:
@@ -166,7 +166,7 @@ def _restore_what_fits(path: str, target: Any) -> Any:
             raise MismatchError(f"{what}\n  help: {help}", leaf=printed, help=help)
     alone = {printed: leaves[0] for printed, leaves in stored.items()}
     asked = [_asked(leaf, alone.get(printed)) for leaf, printed in zip(flat.leaves, paths, strict=True)]
-    values = flatten(checkpoint.load(flat.with_leaves(asked), partial=True)).leaves
+    values = flatten(checkpoint.load(flat.with_leaves(asked), extra="drop")).leaves
     for at, (leaf, template) in enumerate(zip(flat.leaves, asked, strict=True)):
         if template is ...:
             values[at] = leaf
@@ -175,7 +175,7 @@ def _restore_what_fits(path: str, target: Any) -> Any:
     return flat.with_leaves(values)
 
 
-def _asked(leaf: Any, stored: regrow.Leaf | None) -> Any:
+def _asked(leaf: Any, stored: regrow.reports.Leaf | None) -> Any:
     """What to ask regrow for in the place of a leaf: the leaf where it fits what is stored, else the stored form."""
     if stored is None or stored.kind in ("placeholder", "unknown"):
         return ...

@@ -20,8 +20,9 @@ from .._collector import Paused
 from .._duck import is_a, own_attribute
 from .._open import open as open_checkpoint
 from .._open import open_by_names
-from .._options import AsNumpy
+from .._options import Options
 from .._single_replica import SingleReplica
+from .._writing import AsNumpy
 from . import _leaf_args, _replicas, metadata
 from ._errors import NoStructureError, StructureError, as_orbax
 from ._jax import jax
@@ -287,7 +288,10 @@ def _read(
         with as_orbax():
             as_numpy = None if cast is None else AsNumpy(cast)
             loaded = stored.checkpoint.load(
-                like, cast=as_numpy, pad_or_truncate=resized, progress=False, single_replica=reads
+                like,
+                cast=as_numpy,
+                progress=False,
+                options=Options(pad_or_truncate=resized, single_replica=reads),
             )
         flat = jax.tree_util.tree_leaves(loaded, is_leaf=is_empty_node)
         for source, value in zip(stored.own_order, flat, strict=True):

@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .. import _async
-from .._async import AsyncSave, AsyncSaver
+from .._async import AsyncSaver, SaveHandle
 from .._duck import is_a
 from .._items import WHOLE, ItemsSave
 from .._job import Job
+from .._writing import Writing
 from . import _interfaces, _settings
 from ._composite import CompositeCheckpointHandler
 from ._errors import as_orbax
@@ -146,10 +147,10 @@ class Written:
             with contextlib.suppress(BaseException):
                 future.result()
 
-    def wait_for(self, save: AsyncSave, saver: AsyncSaver) -> None:
+    def wait_for(self, save: SaveHandle, saver: AsyncSaver) -> None:
         """Waits for the save that calls `finish`, by a saver that lives until then; raises what that has raised."""
         try:
-            save.wait()
+            save.result()
         except BaseException:
             if self._error is not None:
                 raise self._error from None
@@ -172,8 +173,8 @@ def begin(handler: Any, path: Any, call: Call, *, overwrite: bool, saver: AsyncS
 def _begin(
     path: Any, items: Mapping[str, tuple[Any, Call]], overwrite: bool, saver: AsyncSaver | None, about: About
 ) -> Pending:
-    options: dict[str, Any] = {"layout": _settings.layout(), "overwrite": overwrite, "metadata": about.custom_metadata}
-    save = ItemsSave(path, mode=about.permission_mode, keeps_others=True, job=about.job, **options)
+    writing = Writing(layout=_settings.layout(), overwrite=overwrite, metadata=about.custom_metadata, job=about.job)
+    save = ItemsSave(path, writing, mode=about.permission_mode, keeps_others=True)
 
     def add(written: Written) -> None:
         for name, (handler, call) in items.items():
@@ -214,7 +215,7 @@ def publish(
         context.run(_is_before_commit.set, True)
         before_commit = functools.partial(context.run, written.finish) if written else None
         seconds = time.perf_counter() - began
-        handle = AsyncSave(
+        handle = SaveHandle(
             save.path, saver._native.save_items(save._native, "mutable", False, seconds, 0.0, before_commit)
         )
     except BaseException as error:

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from .._duck import has, is_a, own_attribute
-from .._options import OrbaxOptions
-from .._save import save as save_pytree
+from .._options import Options
+from .._save import save_as
+from .._writing import Writing
+from ..layouts import Orbax
 from . import _leaf_args, _legacy_transforms, _read, _settings
 from ._errors import StructureError, as_orbax, not_covered
 from ._interfaces import AsyncCheckpointHandler, NoopFuture
@@ -49,7 +51,7 @@ class OwnHandler(AsyncCheckpointHandler):
         """Saves at a path, over an empty folder or what is there."""
         with as_orbax():
             tree, options = self.plan(self.save_arguments(*args, **kwargs))
-            save_pytree(directory, tree, progress=False, overwrite=True, **options)
+            save_as(directory, tree, Writing(overwrite=True, **options), progress=False)
 
     async def async_save(self, directory: Any, *args: Any, **kwargs: Any) -> list[Any]:
         """Saves, with nothing left to do afterwards."""
@@ -123,12 +125,12 @@ class PyTreeCheckpointHandler(OwnHandler):
         options: dict[str, Any] = {
             "layout": _settings.layout(),
             "metadata": getattr(args, "custom_metadata", None),
-            "replica_parallel": of_arrays.get("replica_parallel", False),
+            "options": Options(replica_parallel=of_arrays.get("replica_parallel", False)),
         }
         if options["layout"] == "orbax":
-            options["orbax"] = OrbaxOptions(
-                use_ocdbt=self._use_ocdbt,
-                use_zarr3=self._use_zarr3,
+            options["layout"] = Orbax(
+                ocdbt=self._use_ocdbt,
+                zarr3=self._use_zarr3,
                 ocdbt_target_data_file_size=getattr(args, "ocdbt_target_data_file_size", None) or None,
                 rich_types=self._rich_types,
                 write_sharding=of_arrays.get("write_sharding", True),

@@ -219,7 +219,7 @@ class ArrayHandler(EngineHandler):
 
 
 class SingleReplicaArrayHandler(ArrayHandler):
-    """JAX arrays, read by one replica and sent to the others: what `regrow.SingleReplica` is to `regrow.load`.
+    """JAX arrays, read by one replica and sent to the others: what `regrow.jobs.SingleReplica` is to `regrow.load`.
 
     It reads so where several processes restore, and a leaf's `SingleReplicaArrayRestoreArgs` say where it goes. Leaves
     that are cut along the axis of the replicas every process reads for itself.

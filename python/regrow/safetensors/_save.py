@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .. import _native, _options
+from .. import _native
 from .._errors import InvalidArgumentError
 from .._leaves import JAX_ARRAY, NUMPY_ARRAY, NUMPY_OTHER, NUMPY_SCALAR, LeafColumns, to_native
 from .._location import StrPath, place
 from .._progress import unwatched
 from .._tree import DICT, LEAF, ORDERED_DICT, Flat, flatten, path_text
+from .._writing import Writing
+from ..layouts import Given
 from ._errors import as_safetensor_errors
 
 
@@ -90,6 +92,5 @@ def layout_options(metadata: Any, sep: str | None, align: int, max_shard_size: i
 
 def save_options(options: dict[str, Any], durable: bool) -> tuple[Any, ...]:
     """Any file of the name is replaced, and dtypes that safetensors lacks are escaped: the drop-in reads them back."""
-    return _options.save_options(
-        layout="safetensors", overwrite="any file", durable=durable, lossy=True, options=options
-    )
+    writing = Writing(layout=Given("safetensors", options), overwrite="any file", durable=durable, lossy=True)
+    return writing.columns(None, alone=True)

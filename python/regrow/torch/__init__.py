@@ -25,6 +25,6 @@ from ._dcp import StorageReader, StorageWriter
 from ._load import load
 from ._manager import Manager
 from ._save import save
-from ._stage import AsyncSave, async_save
+from ._stage import SaveHandle, async_save
 
-__all__ = ["AsyncSave", "Manager", "StorageReader", "StorageWriter", "async_save", "load", "save"]
+__all__ = ["Manager", "SaveHandle", "StorageReader", "StorageWriter", "async_save", "load", "save"]

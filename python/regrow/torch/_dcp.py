@@ -9,37 +9,41 @@ The checkpoint is a flat dict by DCP's names, each tensor cut as its shards are.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import io
 import json
 import math
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _arguments, _job, _torch
+from .. import _arguments, _job, _native, _options, _torch
 from .._cache import through
 from .._coordination import Session
 from .._dtypes import DTYPES
 from .._errors import InvalidArgumentError, LeafTypeError, MismatchError, RegrowError
 from .._job import Job
-from .._keywords import SAVE, SaveOptions
+from .._keywords import keywords
 from .._location import StrPath, place
 from .._meshes import Box
-from .._open import _open
+from .._opening import opening_of
+from .._options import Options
 from .._regions import Cut, Place
 from .._report import SaveReport
-from .._save import save as save_tree
+from .._save import save_as
 from .._sharded import ShardedArray
 from .._torch_fill import Part, fill
+from .._writing import Writing
+from ..layouts import Layout
 from ._encode import Encoded, encode
 from ._library import torch
 from ._nested import PATHS, paths_of, paths_text
 from ._objects import pack, unpack
 from ._read import Asked, Opened
-from ._save import laid_out, with_record
+from ._save import with_record
 
 dcp: Any = importlib.import_module("torch.distributed.checkpoint")
 _metadata: Any = importlib.import_module("torch.distributed.checkpoint.metadata")
@@ -78,17 +82,49 @@ class StorageWriter(_storage.StorageWriter):  # type: ignore[misc]
     All processes write together. The checkpoint is committed when the last one has written, or not at all.
     """
 
-    @SAVE.documented
-    def __init__(self, path: StrPath | None = None, **options: Unpack[SaveOptions]) -> None:
+    @keywords
+    def __init__(
+        self,
+        path: StrPath | None = None,
+        *,
+        layout: str | Layout | None = None,
+        overwrite: bool = False,
+        cast: Any = None,
+        lossy: bool = False,
+        compression: Any = None,
+        metadata: Any = None,
+        base: StrPath | None = None,
+        durable: bool = True,
+        parity: str | None = None,
+        seal: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+        job: Job | None = None,
+        options: Options | None = None,
+    ) -> None:
         """Writes to `path`.
 
         Args:
-            path: The folder to make, or its URL; the ``checkpoint_id`` of the save goes before it.
-            **options: The keywords of `SaveOptions`.
+            path: The folder to make, or its URL; the ``checkpoint_id`` of the save replaces it.
+            layout: As for `save`.
+            overwrite: As for `save`.
+            cast: As for `save`.
+            lossy: As for `save`.
+            compression: As for `save`.
+            metadata: As for `save`.
+            base: As for `save`.
+            durable: As for `save`.
+            parity: As for `save`.
+            seal: As for `save`.
+            storage_options: As for `save`.
+            job: As for `regrow.save`.
+            options: Rare settings.
         """
-        SAVE.chosen("StorageWriter", options, ["path"])
         self._path = path
-        self._options = options
+        self._writing = Writing(
+            layout=layout, overwrite=overwrite, cast=cast, lossy=lossy, compression=compression, metadata=metadata,
+            base=base, durable=durable, parity=parity, seal=seal, storage_options=storage_options, job=job,
+            options=options,
+        )  # fmt: skip
         self.report: SaveReport | None = None
         """What the last save did."""
 
@@ -115,22 +151,20 @@ class StorageWriter(_storage.StorageWriter):  # type: ignore[misc]
 
     def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
         """Tells every process how all tensors are cut."""
-        import dataclasses
-
         planned = plan_of(plans)
         return [dataclasses.replace(plan, storage_data=planned) for plan in plans]
 
     def write_data(self, plan: Any, planner: Any) -> Any:
         """Saves; returns when all processes have saved."""
         planned: Planned = plan.storage_data
-        job = Job.alone() if planned.size == 1 else self._options.get("job") or Job()
-        options: SaveOptions = {**self._options, "job": job}
+        job = Job.alone() if planned.size == 1 else self._writing.asked_job() or Job()
+        writing = dataclasses.replace(self._writing, job=job)
         native_job = _job.chosen(job)
         if planned.size > 1 and (native_job is None or native_job[0].size != planned.size):
             found = 1 if native_job is None else native_job[0].size
             raise InvalidArgumentError(
                 f"{planned.size} processes save, and the job has {found}\n"
-                "  help: give job=regrow.Job(coordinator) with a coordinator of those that save"
+                "  help: give job=regrow.jobs.Job(coordinator) with a coordinator of those that save"
             )
         arrays, objects = _of_all(plan, planner, planned, native_job, self._path or "")
         tree: dict[str, Any] = {}
@@ -141,10 +175,9 @@ class StorageWriter(_storage.StorageWriter):  # type: ignore[misc]
             else:
                 tree[name] = objects[name].tree
                 record |= objects[name].record
-        told = with_record(
-            laid_out(options, self._path or ""), Encoded(tree, record), **{PATHS: paths_text(planned.paths)}
-        )
-        self.report = save_tree(self._path or "", tree, progress=False, **told)
+        writing = writing.laid_out(place("path", self._path or "", writing.storage_options))
+        told = with_record(writing, Encoded(tree, record), **{PATHS: paths_text(planned.paths)})
+        self.report = save_as(self._path or "", tree, told, progress=False)
         done = torch.futures.Future()
         done.set_result([_storage.WriteResult(item.index, 0, None) for item in plan.items])
         return done
@@ -297,36 +330,33 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
         path: StrPath | None = None,
         *,
         cast: bool = False,
-        verify: bool = True,
         step: int | None = None,
-        budget: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
-        cache: Any = None,
+        options: Options | None = None,
     ) -> None:
         """Reads from `path`.
 
         Args:
-            path: A checkpoint, or a folder of steps; the ``checkpoint_id`` of the load goes before it.
+            path: A checkpoint, or a folder of steps; the ``checkpoint_id`` of the load replaces it.
             cast: Take tensors of another dtype than the saved ones, and let torch cast to them, as DCP's own reader
-                does without a word. Otherwise they are an error.
-            verify: As for `load`.
+                does silently. Otherwise they are an error.
             step: As for `load`.
-            budget: As for `load`.
             storage_options: As for `load`.
-            cache: As for `load`.
+            options: Rare settings.
         """
+        rare = _options.chosen(options, "load")
         self._path = path
-        self._step = step
         self._cast = _arguments.flag("cast", cast)
         self._asked = Asked(
             (),
             lambda tensor, _: tensor,
             False,
-            _arguments.flag("verify", verify),
-            _arguments.count("budget", budget),
+            _arguments.flag("checksums", rare.checksums),
+            _arguments.count("budget_bytes", rare.budget_bytes),
             False,
         )
-        self._where = storage_options, cache
+        self._opening = opening_of(rare, step)
+        self._where = storage_options, rare.cache
         self._opened: Opened | None = None
         self._tensors: dict[str, int] = {}
         self._objects: dict[str, Any] = {}
@@ -346,7 +376,7 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
         if self._path is None:
             raise InvalidArgumentError("there is no path to load\n  help: StorageReader(path), or checkpoint_id=path")
         storage_options, cache = self._where
-        native = _open(through(cache, place("path", self._path, storage_options)), self._step)
+        native = _native.open(through(cache, place("path", self._path, storage_options)), self._opening)
         metadata = None if native.metadata is None else json.loads(native.metadata)
         self._opened = Opened(native, metadata)
         paths = paths_of(metadata)

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Unpack
+from dataclasses import replace
+from typing import Any
 
-from .._errors import InvalidArgumentError
 from .._item_kinds import Files, Json
 from .._items import load_items
-from .._keywords import LOAD, LoadOptions
+from .._keywords import keywords
+from .._load import Loading
 from .._manager import Manager as PytreeManager
 from .._manager_restore import Loads
 from .._open import open as open_checkpoint
+from .._options import Options
+from .._progress import Progress
+from .._writing import Writing
 from ._encode import encode
 from ._load import load
 from ._save import with_record
-
-_LOAD_OPTIONS = frozenset({"only", "mmap", "verify", "strict", "budget", "progress"})
 
 
 class Manager(PytreeManager):
     """`regrow.Manager` for what `regrow.torch.save` takes.
 
-        with regrow.torch.Manager("run", keep=3, every=1000) as steps:
+        with regrow.torch.Manager("run", keep=3, save_every=1000) as steps:
             if steps.latest is not None:
                 checkpoint = steps.restore(map_location="cpu")
                 model.load_state_dict(checkpoint["model"])
@@ -33,54 +35,54 @@ class Manager(PytreeManager):
     `save` copies the tensors before it returns, and writes them in the background.
     """
 
-    @LOAD.documented
-    def restore(
+    @keywords
+    def restore(  # type: ignore[override]
         self,
         step: int | None = None,
         like: Any = None,
         *,
-        item: str | None = None,
+        at: str | None = None,
         items: Mapping[str, Any] | Iterable[str] | None = None,
         map_location: Any = None,
-        **options: Unpack[LoadOptions],
+        only: str | Iterable[str] | None = None,
+        progress: Progress = None,
+        options: Options | None = None,
     ) -> Any:
-        """Loads a step as `regrow.torch.load` does; of the newest that is good if `step` is `None`.
+        """Loads a step as `regrow.torch.load` does; the newest good one if `step` is `None`.
 
         Args:
             step: Its number.
             like: As for `regrow.torch.load`.
-            item: The item of a step of several.
+            at: The item of a step of several.
             items: Several items, by name: a dict is returned.
             map_location: Where tensors go, as for `regrow.torch.load`.
-            **options: Of the keywords of `LoadOptions` those that `regrow.torch.load` has: `only`, `mmap`, `verify`,
-                `strict`, `budget`, `progress`.
+            only: As for `regrow.torch.load`.
+            progress: As for `regrow.save`.
+            options: Rare settings.
 
         Raises:
-            NotFoundError: if the step is not there, or there is none at all.
+            NotFoundError: if the step does not exist, or there is none at all.
             CorruptError: if it is damaged; without `step`, if no step is good, with all reasons.
-            InvalidArgumentError: for another keyword of `LoadOptions`.
         """
-        others = sorted(options.keys() - _LOAD_OPTIONS)
-        if others:
-            help = f"take one of {', '.join(sorted(_LOAD_OPTIONS))}, or restore with regrow.Manager"
-            raise InvalidArgumentError(
-                f"{others[0]}= is not for restores of torch's objects\n  help: {help}", help=help
+
+        def one(where: Any, like: Any, asked: Loading, options: Options | None) -> Any:
+            chosen: Any = asked.only
+            return load(
+                where, map_location, like=like, at=asked.at, only=chosen, progress=asked.progress, options=options
             )
 
-        def one(at: Any, like: Any, *, item: str | None, **options: Any) -> Any:
-            return load(at, map_location, like=like, item=item, **options)
-
-        def several(at: Any, items: Any, **options: Any) -> dict[str, Any]:
-            kinds = {found.name: found.kind for found in open_checkpoint(at).items_info}
+        def several(where: Any, items: Any, asked: Loading, options: Options | None) -> dict[str, Any]:
+            kinds = {found.name: found.kind for found in open_checkpoint(where).items_info}
             likes = dict(items) if isinstance(items, Mapping) else dict.fromkeys(items)
             rest = [name for name in likes if kinds.get(name) != "pytree"]
-            found = load_items(at, rest) if rest else {}
+            found = load_items(where, rest) if rest else {}
             return {
-                name: found[name] if name in found else one(at, like, item=name, **options)
+                name: found[name] if name in found else one(where, like, replace(asked, at=name), options)
                 for name, like in likes.items()
             }
 
-        return self._restore(Loads(one, several), step, like, item, items, options)
+        asked = Loading(at=at, only=only, progress=progress)
+        return self._restore(Loads(one, several), step, like, items, asked, options)
 
     def _as_saved(
         self, items: dict[str, Any], options: Mapping[str, Mapping[str, Any]]
@@ -90,8 +92,9 @@ class Manager(PytreeManager):
             if isinstance(item, (Json, Files)):
                 continue
             encoded = encode(item)
-            layout = own.get(name, {}).get("layout") or self._options.get("layout") or "regrow"
-            told = with_record({"layout": layout, "metadata": own.get(name, {}).get("metadata")}, encoded)
+            given = own.get(name, {})
+            layout = given.get("layout") or self._writing.layout
+            told = with_record(Writing(layout=layout, metadata=given.get("metadata")), encoded)
             trees[name] = encoded.tree
-            own[name] = {**own.get(name, {}), **{key: value for key, value in told.items() if key != "layout"}}
+            own[name] = {**given, "metadata": told.metadata}
         return trees, own

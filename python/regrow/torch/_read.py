@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .. import _native, _options, _torch
+from .. import _native, _torch
 from .._dtypes import DTYPES
 from .._errors import MismatchError, UnsupportedError
 from .._leaves import JAX_ARRAY, NUMPY_ARRAY, LoadedLeaves, from_native
@@ -16,6 +16,7 @@ from .._regions import Reading
 from .._report import Stages
 from .._torch_fill import TorchTensors, Wish
 from .._tree import unflatten
+from .._writing import casts
 from ._decode import RECORD, Decoder, children_of, is_container, leaves_of, misfit, record_of, view_of
 from ._library import torch
 from ._locations import Move
@@ -284,7 +285,7 @@ class Opened:
         others = leaves - set(self._tensor_dtypes)
         unread = [leaf for leaf in self._places if leaf not in others]
         structure, columns = self._native.load(
-            *([], _options.casts(None), None, False, not asked.verify, False, asked.budget),
+            *([], casts(None), None, False, not asked.verify, False, asked.budget),
             reading.watch(sum(map(self._len_bytes, others))),
             unread,
         )

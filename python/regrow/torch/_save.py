@@ -2,75 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, TypeVar, Unpack
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
-from .. import _job, _native
+from .. import _job
 from .._errors import InvalidArgumentError
-from .._keywords import SAVE, SaveOptions
+from .._job import Job
+from .._keywords import keywords
 from .._location import StrPath, place
+from .._options import Options
 from .._progress import Progress
 from .._report import SaveReport
-from .._save import save as save_tree
+from .._save import save_as
+from .._writing import Writing
+from ..layouts import Layout, Safetensors, chosen
 from ._decode import RECORD, record_text
 from ._encode import Encoded, encode
 
-T = TypeVar("T")
-
-FORMAT: Literal["pt"] = "pt"
+FORMAT = "pt"
 
 
-@SAVE.documented
-def save(path: StrPath, obj: Any, *, progress: Progress = None, **options: Unpack[SaveOptions]) -> SaveReport:
+@keywords
+def save(
+    path: StrPath,
+    obj: Any,
+    *,
+    layout: str | Layout | None = None,
+    overwrite: bool = False,
+    cast: Any = None,
+    lossy: bool = False,
+    compression: Any = None,
+    metadata: Any = None,
+    base: StrPath | None = None,
+    durable: bool = True,
+    parity: str | None = None,
+    seal: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress = None,
+    job: Job | None = None,
+    options: Options | None = None,
+) -> SaveReport:
     """Saves an object of a training script at `path`: all of it or nothing, synced to disk, without pickle.
 
-    What `load` gives is equal in types and values, bit for bit: dicts (also ordered ones and defaultdicts of built-in
-    types, with any keys), lists, tuples, sets, numbers, text, bytes, `None`, NumPy arrays and scalars,
-    `torch.Size`, dtypes, devices, and tensors with their strides, devices and ``requires_grad``. A named tuple comes
-    back as one of the same name and fields. Tensors that lie in each other's memory are written once, and tied again.
+    `load` gives back equal types and values, bit for bit: dicts (also ordered ones and defaultdicts of built-in types,
+    with any keys), lists, tuples, sets, numbers, text, bytes, `None`, NumPy arrays and scalars, `torch.Size`, dtypes,
+    devices, and tensors with their strides, devices and ``requires_grad``. A named tuple comes back as one of the same
+    name and fields. Tensors that share memory are written once, and tied again.
 
-    In an initialised job of `torch.distributed` all processes call it: of a `DTensor` each writes its part, all the
-    rest is what process 0 has.
+    In an initialised job of `torch.distributed` all processes call it: each writes its part of a `DTensor`; everything
+    else is that of process 0.
 
     Args:
         path: The folder or file to make, or its URL.
-        obj: The object: a dict of state dicts, mostly.
+        obj: The object: a dict of state dicts, mostly. With
+            ``layout=regrow.layouts.Safetensors(max_shard_bytes="5GB")`` the files are those of the Hugging Face hub.
+        layout: As for `regrow.save`.
+        overwrite: As for `regrow.save`.
+        cast: As for `regrow.save`.
+        lossy: As for `regrow.save`.
+        compression: As for `regrow.save`.
+        metadata: Your own metadata, a dict; of a safetensors file, of text.
+        base: As for `regrow.save`.
+        durable: As for `regrow.save`.
+        parity: As for `regrow.save`.
+        seal: As for `regrow.save`.
+        storage_options: As for `regrow.save`.
         progress: As for `regrow.save`.
-        **options: The keywords of `SaveOptions`. With ``layout="safetensors"`` and ``max_shard_size="5GB"`` the files
-            are those of the Hugging Face hub. A `metadata` is a dict; of a safetensors file, of text.
+        job: As for `regrow.save`.
+        options: Rare settings.
 
     Raises:
         LeafTypeError: for what cannot be written without pickle, with its key path, and what to save instead.
         RegrowError: as `regrow.save`.
     """
-    encoded = checked("save", path, ["progress"], options, lambda: encode(obj))
-    return save_tree(path, encoded.tree, progress=progress, **with_record(laid_out(options, path), encoded))
+    writing = Writing(
+        layout=layout, overwrite=overwrite, cast=cast, lossy=lossy, compression=compression, metadata=metadata,
+        base=base, durable=durable, parity=parity, seal=seal, storage_options=storage_options, job=job, options=options,
+    )  # fmt: skip
+    encoded, writing = prepared(path, obj, writing)
+    return save_as(path, encoded.tree, writing, progress)
 
 
-def checked(name: str, path: StrPath, own: list[str], options: SaveOptions, make: Callable[[], T]) -> T:
-    """What is to be saved; where this process cannot make it, the others of the job are told."""
-    with _job.posts_errors(options.get("job"), path):
-        SAVE.chosen(name, options, own)
-        return make()
+def prepared(path: StrPath, obj: Any, writing: Writing) -> tuple[Encoded, Writing]:
+    """What is to be saved, and how; if this process cannot make it, the others of the job get its error."""
+    with _job.posts_errors(writing.asked_job(), path):
+        encoded = encode(obj)
+        return encoded, with_record(writing.laid_out(place("path", path, writing.storage_options)), encoded)
 
 
-def laid_out(options: SaveOptions, path: StrPath) -> SaveOptions:
-    """The keywords of a save, with the layout that the suffix of its path chooses where none is named."""
-    at = place("path", path, options.get("storage_options"))
-    layout = options.get("layout") or _native.layout_for(at)
-    return {**options, "layout": layout}
-
-
-def with_record(options: SaveOptions, encoded: Encoded, **more: str) -> SaveOptions:
-    """The keywords of the save, with the record in the metadata."""
-    metadata = options.get("metadata")
+def with_record(writing: Writing, encoded: Encoded, **more: str) -> Writing:
+    """A save with the record in the metadata."""
+    metadata = writing.metadata
     if metadata is not None and not isinstance(metadata, dict):
         raise InvalidArgumentError(f"metadata is {type(metadata).__qualname__}\n  expected a dict, or None")
-    layout = options.get("layout") or "regrow"
     told = {**(metadata or {}), **more, RECORD: record_text(encoded.record)}
-    made: SaveOptions = {**options}
-    if layout == "safetensors":
-        # A file without a pytree says nothing of itself.
-        told = told if options.get("structure", True) else {"format": FORMAT, **told}
-    made["metadata"] = told
-    return made
+    layout = chosen(writing.layout or "regrow")
+    if isinstance(layout, Safetensors) and not layout.structure:
+        # A file without a pytree has no record.
+        told = {"format": FORMAT, **told}
+    return replace(writing, metadata=told)

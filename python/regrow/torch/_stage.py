@@ -11,25 +11,29 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
-from typing import Any, Unpack
+from typing import Any
 
 from .. import _async
 
 # Before any thread does: a fork in the middle of an import leaves the child half a module.
 from .. import _coordination_torch as _coordination_torch
-from .._keywords import SAVE, SaveOptions
+from .._job import Job
+from .._keywords import keywords
 from .._location import StrPath, places, shown
+from .._options import Options
 from .._report import SaveReport
-from ._encode import encode
-from ._save import checked, laid_out, with_record
+from .._writing import Writing
+from ..layouts import Layout
+from ._save import prepared
 
 
-class AsyncSave:
+class SaveHandle:
     """A save in the background. Dropping it neither ends nor waits for the save."""
 
-    def __init__(self, path: str, staged: Future[_async.AsyncSave]) -> None:
+    def __init__(self, path: str, staged: Future[_async.SaveHandle]) -> None:
         self.path = path
         """Where the checkpoint will be."""
         self._staged = staged
@@ -47,7 +51,7 @@ class AsyncSave:
         """
         self._handle(timeout)
 
-    def wait(self, timeout: float | None = None) -> SaveReport:
+    def result(self, timeout: float | None = None) -> SaveReport:
         """Waits until the checkpoint is there; the report.
 
         Args:
@@ -57,7 +61,7 @@ class AsyncSave:
             TimeoutError: if it has not ended by then. It goes on.
             RegrowError: as `save`.
         """
-        report = self._handle(timeout).wait(timeout)
+        report = self._handle(timeout).result(timeout)
         if report is None:
             raise AssertionError("a save that waits for the others is never skipped")
         return report
@@ -70,7 +74,7 @@ class AsyncSave:
         """Whether it has ended, one way or another."""
         return self._staged.done() and (self._staged.exception() is not None or self._staged.result().done())
 
-    def _handle(self, timeout: float | None) -> _async.AsyncSave:
+    def _handle(self, timeout: float | None) -> _async.SaveHandle:
         try:
             handle = self._staged.result(timeout)
         except NotYet:
@@ -91,31 +95,62 @@ class AsyncSave:
 
     def __repr__(self) -> str:
         state = "done" if self.done() else "staged" if self.is_staged() else "staging"
-        return f"AsyncSave({self.path!r}, {state})"
+        return f"SaveHandle({self.path!r}, {state})"
 
 
-@SAVE.documented
-def async_save(path: StrPath, obj: Any, **options: Unpack[SaveOptions]) -> AsyncSave:
+@keywords
+def async_save(
+    path: StrPath,
+    obj: Any,
+    *,
+    layout: str | Layout | None = None,
+    overwrite: bool = False,
+    cast: Any = None,
+    lossy: bool = False,
+    compression: Any = None,
+    metadata: Any = None,
+    base: StrPath | None = None,
+    durable: bool = True,
+    parity: str | None = None,
+    seal: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    job: Job | None = None,
+    options: Options | None = None,
+) -> SaveHandle:
     """Saves in the background what `save` saves: returns at once, before tensors are copied.
 
-    Until `AsyncSave.wait_for_staging` has returned, no tensor and no array of `obj` may change: call it before the step
-    of the optimizer, and forward and backward pass run beside the copy. The memory of the copy is used again by the
-    next save. A call waits while an earlier save is being copied; the second of two is copied when the first is
-    written.
+    Do not change any tensor or array of `obj` until `SaveHandle.wait_for_staging` has returned: call it before the step
+    of the optimizer, and forward and backward pass run beside the copy. The next save uses the memory of the copy
+    again. A call waits while an earlier save is being copied; the second of two is copied when the first is written.
 
     Args:
         path: As for `save`.
-        obj: As for `save`. Dicts and lists may change as soon as this has returned.
-        **options: The keywords of `SaveOptions`.
+        obj: As for `save`. Dicts and lists may change as soon as this function has returned.
+        layout: As for `regrow.save`.
+        overwrite: As for `regrow.save`.
+        cast: As for `regrow.save`.
+        lossy: As for `regrow.save`.
+        compression: As for `regrow.save`.
+        metadata: Your own metadata, a dict; of a safetensors file, of text.
+        base: As for `regrow.save`.
+        durable: As for `regrow.save`.
+        parity: As for `regrow.save`.
+        seal: As for `regrow.save`.
+        storage_options: As for `regrow.save`.
+        job: As for `regrow.save`.
+        options: Rare settings.
 
     Raises:
-        RegrowError: why an earlier save failed, if nobody was told; then nothing is saved now.
-        LeafTypeError: for what cannot be written without pickle. Other failures are for the handle to say.
+        RegrowError: why an earlier save failed, if no call has raised it yet; then nothing is saved now.
+        LeafTypeError: for what cannot be written without pickle. `SaveHandle.result` raises other errors.
     """
-    encoded = checked("async_save", path, [], options, lambda: encode(obj))
-    told = with_record(laid_out(options, path), encoded)
-    at = places(options.get("storage_options"), path=path)["path"]
-    return _of_this_process().save(shown(at), path, encoded.tree, told)
+    writing = Writing(
+        layout=layout, overwrite=overwrite, cast=cast, lossy=lossy, compression=compression, metadata=metadata,
+        base=base, durable=durable, parity=parity, seal=seal, storage_options=storage_options, job=job, options=options,
+    )  # fmt: skip
+    encoded, writing = prepared(path, obj, writing)
+    at = places(storage_options, path=path)["path"]
+    return _of_this_process().save(shown(at), path, encoded.tree, writing)
 
 
 class _Staging:
@@ -126,16 +161,16 @@ class _Staging:
         self._saver = _async.AsyncSaver()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="regrow-staging")
         self._lock = threading.Lock()
-        self._last: AsyncSave | None = None
+        self._last: SaveHandle | None = None
         _async.end_with_program(self)
 
-    def save(self, name: str, path: StrPath, tree: Any, options: SaveOptions) -> AsyncSave:
+    def save(self, name: str, path: StrPath, tree: Any, writing: Writing) -> SaveHandle:
         """Begins a save when the one before it is copied."""
         with self._lock:
             if self._last is not None:
                 self._last._staged.exception()
                 self._last._raise_untold()
-            self._last = AsyncSave(name, self._worker.submit(self._saver.save, path, tree, **options))
+            self._last = SaveHandle(name, self._worker.submit(self._saver.begin, path, tree, writing))
             return self._last
 
     def drain(self) -> list[BaseException]:

@@ -12,6 +12,7 @@ from ... import _native
 from ..._errors import NotACheckpointError, UncommittedError
 from ..._items import ItemsSave
 from ..._job import Job
+from ..._writing import Writing
 from .._errors import as_orbax, not_covered
 from .._paths import absolute, as_path
 from .._saving import Pending, Written, publish, saver_of_calls
@@ -115,10 +116,10 @@ def begin(
         )
     path = absolute(path)
     _deletion.refuse_pending(path)
-    keywords = _pytrees.save_plan(None, context)[1]
-    form = {name: keywords[name] for name in ("layout", "orbax") if name in keywords}
+    layout = _pytrees.save_plan(None, context)[1]["layout"]
     job = Job(timeout=context.asynchronous.timeout_secs) if in_background else None
-    save = ItemsSave(path, overwrite=overwrite, keeps_others=True, of_step=of_step, metadata=custom, job=job, **form)
+    writing = Writing(layout=layout, overwrite=overwrite, metadata=custom, job=job)
+    save = ItemsSave(path, writing, keeps_others=True, of_step=of_step)
 
     def add(written: Written) -> None:
         if metrics is not None:

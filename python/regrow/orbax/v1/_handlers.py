@@ -10,7 +10,9 @@ import sys
 from collections.abc import Awaitable
 from typing import Any
 
-from ..._save import save as save_pytree
+from ..._save import save_as
+from ..._writing import Writing
+from ...layouts import Orbax
 from .._errors import as_orbax, not_covered
 from .._jax import jax
 from .._paths import as_path
@@ -72,11 +74,11 @@ class PyTreeHandler(CheckpointableHandler[Any, Any]):
         """Writes all of it before it returns: what has the engine's saver in the background calls that itself."""
         _pytrees.check_leaves(checkpointable)
         tree, options = _pytrees.save_plan(checkpointable, self._context)
-        if "orbax" in options:
-            options["orbax"] = dataclasses.replace(options["orbax"], v1=False)
+        if isinstance(options["layout"], Orbax):
+            options["layout"] = dataclasses.replace(options["layout"], v1=False)
         path = await directory.await_creation()
         with as_orbax():
-            save_pytree(str(path), tree, progress=False, overwrite=True, **options)
+            save_as(str(path), tree, Writing(overwrite=True, **options), progress=False)
         if is_primary_host():
             # The folder is a part of a checkpoint, which has these files itself.
             for name in (CHECKPOINT_METADATA_FILENAME, "commit_success.txt"):

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..._duck import has, own_attribute
-from ..._options import OrbaxOptions
+from ..._options import Options
+from ...layouts import Orbax, Regrow
 from .. import _leaf_args, _read, _replicas, _settings, _standard_handlers
 from .._errors import as_orbax
 from .._jax import jax
@@ -64,12 +65,12 @@ def save_plan(tree: Any, context: Context) -> tuple[Any, dict[str, Any]]:
         "shard_axes": storage.shard_axes or (),
         "per_leaf": rules,
     }
-    keywords: dict[str, Any] = {"layout": _settings.layout()}
-    if keywords["layout"] == "orbax":
-        keywords["orbax"] = OrbaxOptions(
+    keywords: dict[str, Any] = {}
+    if _settings.layout() == "orbax":
+        keywords["layout"] = Orbax(
             v1=True,
-            use_ocdbt=saving.use_ocdbt,
-            use_zarr3=saving.use_zarr3,
+            ocdbt=saving.use_ocdbt,
+            zarr3=saving.use_zarr3,
             ocdbt_target_data_file_size=saving.ocdbt_target_data_file_size or None,
             rich_types=bool(getattr(context.pytree.saving.pytree_metadata_options, "support_rich_types", False)),
             write_sharding=saving.enable_write_sharding_file,
@@ -77,13 +78,12 @@ def save_plan(tree: Any, context: Context) -> tuple[Any, dict[str, Any]]:
             **chunks,
         )
     else:
-        keywords |= {name: value for name, value in chunks.items() if value}
+        keywords["layout"] = Regrow(**{name: value for name, value in chunks.items() if value})
     if not saving.use_compression:
         keywords["compression"] = "none"
-    if context.memory.write_concurrent_bytes is not None:
-        keywords["budget"] = context.memory.write_concurrent_bytes
-    if saving.use_replica_parallel:
-        keywords["replica_parallel"] = True
+    keywords["options"] = Options(
+        budget_bytes=context.memory.write_concurrent_bytes, replica_parallel=bool(saving.use_replica_parallel)
+    )
     return tree, keywords
 
 

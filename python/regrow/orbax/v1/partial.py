@@ -11,7 +11,7 @@ whose arrays are views of its files: `finalize` holds none of them in memory whi
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import json
 import shutil
 import time
 import uuid
@@ -27,8 +27,10 @@ from ..._items import ItemsSave
 from ..._leaves import JAX_ARRAY, NUMPY_ARRAY
 from ..._nodes import PrngKey
 from ..._open import open as open_checkpoint
-from ..._options import OrbaxOptions
+from ..._options import Options
 from ..._remove import remove
+from ..._writing import Writing
+from ...layouts import of_options
 from .._bucket_path import BucketPath
 from .._errors import as_orbax
 from .._jax import jax
@@ -75,12 +77,12 @@ def save_async(path: Any, state: Any, *, custom_metadata: Any = None) -> Respons
     tree, keywords = _pytrees.save_plan(state, current())
     told = {"custom_metadata": custom_metadata or {}, "whole": _form(keywords)}
     with as_orbax():
-        about: Any = {"layout": "regrow", "metadata": told, "when_busy": "queue"}
-        saving = saver_of_calls().save(session / part, tree, **about, **keywords)
+        writing = Writing(layout="regrow", metadata=told, options=keywords.get("options"))
+        saving = saver_of_calls().begin(session / part, tree, writing, "queue")
 
     def finish() -> None:
         with as_orbax():
-            saving.wait()
+            saving.result()
 
     return Response(finish)
 
@@ -142,11 +144,10 @@ def _next_part(final: Any, session: Any, wanted: list[tuple[_Path, str]]) -> str
 
 
 def _form(keywords: dict[str, Any]) -> dict[str, Any]:
-    """Of the keywords of a save those that say how the whole is written, taken out of them, as JSON has them."""
-    form = {name: keywords.pop(name) for name in list(keywords) if name not in ("budget", "replica_parallel")}
-    if "orbax" in form:
-        form["orbax"] = dataclasses.asdict(form["orbax"])
-    return form
+    """How the whole is written, as JSON has it."""
+    layout = keywords["layout"]
+    form = {"layout": layout.name, "options": json.loads(layout._json())}
+    return form | {name: keywords[name] for name in ("compression",) if name in keywords}
 
 
 def _places(path: Any) -> tuple[Any, Any]:
@@ -254,19 +255,21 @@ def _publish(final: Any, session: Any) -> None:
         about = checkpoint.metadata or {}
         told = told or about
         custom |= about["custom_metadata"]
-        loaded = checkpoint.load(mmap=True, progress=False, partial=True)
+        loaded = checkpoint.load(progress=False, options=Options(mmap=True, placeholders=True))
         for (keys, leaf), (_, value) in zip(_leaves_of(checkpoint.tree), _leaves_of(loaded), strict=True):
             if value is ... or not taken.add(tuple_path_from_keypath(keys), _kind(value)):
                 continue
             leaves.append((keys, value))
             if isinstance(leaf, Leaf) and leaf.kind == "jax_array":
                 shardings[id(value)] = leaf.sharding
-    options: dict[str, Any] = dict(told["whole"] if told else _form(_pytrees.save_plan(None, current())[1]))
-    if "orbax" in options:
-        options["orbax"] = OrbaxOptions(**options["orbax"])
-    if jax.process_count() > 1:
-        options["job"] = _job.Job.alone()
-    with ItemsSave(final, metadata=custom or None, **options) as whole:
+    form = told["whole"] if told else _form(_pytrees.save_plan(None, current())[1])
+    writing = Writing(
+        layout=of_options(form["layout"], form["options"]),
+        compression=form.get("compression"),
+        metadata=custom or None,
+        job=_job.Job.alone() if jax.process_count() > 1 else None,
+    )
+    with ItemsSave(final, writing) as whole:
         if leaves:
             _add(whole, from_flattened_with_keypath(leaves), shardings)
         whole.commit()
@@ -274,8 +277,6 @@ def _publish(final: Any, session: Any) -> None:
 
 def _add(whole: ItemsSave, tree: Any, shardings: Mapping[int, Any]) -> None:
     """Adds the tree, its arrays as what they were when they were saved: JAX' or NumPy's."""
-    import json
-
     flat, columns, options = whole._tree(STATE, tree, {})
     kinds = bytearray(columns.kinds)
     texts = dict(columns.shardings)

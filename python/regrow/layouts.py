@@ -1,0 +1,286 @@
+"""The layouts that regrow writes, each with its own options.
+
+    regrow.save(path, tree, layout=regrow.layouts.Orbax(zarr3=True))
+    regrow.save("model", tree, layout=regrow.layouts.Safetensors(max_shard_bytes="5GB"))
+
+A plain name, such as ``layout="orbax"``, means the layout with its defaults.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from . import _arguments, _native
+from ._errors import InvalidArgumentError
+
+__all__ = ["Equinox", "Flax", "Layout", "Npy", "Orbax", "PytreeData", "Regrow", "Safetensors", "Trak"]
+
+CHUNKING = ("chunk_byte_size", "shard_axes", "write_chunk_shape", "read_chunk_shape")
+"""What `per_leaf` may say of a leaf."""
+
+
+def _named(engine: str | None, default: Any) -> Any:
+    """A field whose name in the engine is another one; `None`: the engine takes it elsewhere."""
+    return field(default=default, metadata={"engine": engine})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """A layout with its options; the subclasses are the layouts."""
+
+    name: ClassVar[str]
+
+    def _given(self) -> dict[str, Any]:
+        """The options that differ from their defaults, by the engine's names."""
+        given = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            default = each.default_factory() if callable(each.default_factory) else each.default
+            name = each.metadata.get("engine", each.name)
+            if name is not None and value is not default and value != default:
+                given[name] = value
+        return given
+
+    def _json(self) -> str:
+        """The options as the engine takes them."""
+        texts = []
+        for name, value in self._given().items():
+            if name == "per_leaf":
+                value = _per_leaf(value)
+            try:
+                texts.append(f"{json.dumps(name)}: {json.dumps(value, allow_nan=False, default=_plain)}")
+            except (TypeError, ValueError, RecursionError) as error:
+                raise InvalidArgumentError(
+                    f"the option {name} of layout {self.name!r} cannot be used: {error}"
+                ) from None
+        return f"{{{', '.join(texts)}}}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regrow(Layout):
+    """The default: an Orbax checkpoint and safetensors files in one set of bytes."""
+
+    name: ClassVar[str] = "regrow"
+    chunk_byte_size: int | None = None
+    """Cut the chunks of arrays, or of their shards, down to at most this many bytes."""
+    shard_axes: Sequence[int] = ()
+    """Cut these axes first, down to one element."""
+    write_chunk_shape: Sequence[int] | None = None
+    """The chunk; must divide each array's shape, or that of its shards."""
+    per_leaf: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Chunking of some leaves: ``{"embed/**": {"chunk_byte_size": 2**20}}``; the first glob that matches decides."""
+    format: Literal["np", "pt", "tf", "flax", "mlx"] = _named("data_format", "pt")
+    """The ``format`` of the safetensors files. ``"pt"``: transformers before 5 reads no other."""
+    strict: bool = _named(None, False)
+    """Refuse leaves that Orbax cannot read back as they are, instead of escaping them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orbax(Layout):
+    """The forms that Orbax itself writes, with Orbax' options."""
+
+    name: ClassVar[str] = "orbax"
+    ocdbt: bool = _named("use_ocdbt", True)
+    """One database instead of a folder for each array."""
+    zarr3: bool = _named("use_zarr3", False)
+    """zarr v3 instead of v2."""
+    chunk_byte_size: int | None = None
+    """Cut chunks down to at most this many bytes."""
+    shard_axes: Sequence[int] = ()
+    """Cut these axes first, with ``chunk_byte_size``."""
+    write_chunk_shape: Sequence[int] | None = None
+    """The outer chunk (zarr v3: the shard); must divide each array's shape."""
+    read_chunk_shape: Sequence[int] | None = None
+    """The inner chunk (zarr v3 only); must divide the outer."""
+    ocdbt_target_data_file_size: int | None = None
+    """Begin another data file once one has this many bytes; 2 GiB if `None`."""
+    rich_types: bool = False
+    """Keep tuples and named tuples in ``_METADATA``."""
+    write_sharding: bool = True
+    """Write ``_sharding``."""
+    write_array_metadatas: bool = True
+    """Write ``array_metadatas``."""
+    v1: bool = False
+    """The folder of Orbax' v1 API."""
+    per_leaf: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Chunking of some leaves: ``{"embed/**": {"chunk_byte_size": 2**20}}``; the first glob that matches decides."""
+    value_types: Mapping[str, str] = field(default_factory=dict)
+    """The types that ``_METADATA`` records for some leaves, by their stored names: ``{"a.b": "acme.Cfg"}``.
+    For type handlers of your own, which write the data of a leaf ``...`` into files beside the tree."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flax(Layout):
+    """Flax' msgpack."""
+
+    name: ClassVar[str] = "flax"
+    sort_keys: bool | None = None
+    """Sort the entries of every dict, as ``msgpack_serialize`` does."""
+    integer_keys: bool | None = None
+    """Keep integer keys as integers, as ``msgpack_serialize`` does; otherwise they become text."""
+    max_chunk_bytes: int | None = _named("max_chunk_size", None)
+    """Cut longer arrays into chunks of at most this many bytes; 1 GiB if `None`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Equinox(Layout):
+    """Equinox' leaf file."""
+
+    name: ClassVar[str] = "equinox"
+    hyperparameters: Any = None
+    """One line of JSON in front of the leaves."""
+    trailer: bool | None = None
+    """Keep the exact pytree and checksums behind the leaves, where Equinox does not look; on by default."""
+    strict: bool | None = _named("strict_upstream", None)
+    """Exactly the bytes of Equinox, which lose the names of the dtypes of ml_dtypes."""
+    prng_keys: bool | None = None
+    """Write typed PRNG keys as their key data; Equinox itself refuses them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PytreeData(Layout):
+    """A data file and its manifest."""
+
+    name: ClassVar[str] = "pytree_data"
+    byte_align: int | None = None
+    """Every array begins at a multiple of this many bytes; 8 if `None`."""
+    native_dtypes: bool | None = None
+    """Keep bfloat16, float8 and their like, which the original cannot read."""
+    extra_keys: bool | None = None
+    """Keep checksums and the exact pytree in keys that the original ignores; on by default."""
+    manifest: bool | None = None
+    """Write the manifest; on by default."""
+    data_suffix: str | None = None
+    """What the name of the data file ends in; ``".data"``."""
+    manifest_suffix: str | None = None
+    """What the name of the manifest ends in; ``".manifest"``."""
+    paths: Sequence[str] | None = None
+    """The path of each leaf, as the text of a Python tuple, in the order of the leaves."""
+    empty: Sequence[str] | None = None
+    """With `paths`: those of empty dicts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trak(Layout):
+    """A TRAK result store."""
+
+    name: ClassVar[str] = "trak"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Safetensors(Layout):
+    """Plain safetensors: one file, or a folder of them with an index."""
+
+    name: ClassVar[str] = "safetensors"
+    max_shard_bytes: int | str | None = _named("max_shard_size", None)
+    """Begin another file once one holds this many bytes: ``"5GB"``, or a number. Makes a folder."""
+    format: str | None = _named(None, None)
+    """The ``format`` in the metadata; ``"pt"`` if `None`: transformers before 5 reads no other."""
+    separator: str = "."
+    """What joins the keys of a path to a name."""
+    structure: bool = True
+    """Keep the exact pytree in the metadata. Without it only tensors can be saved."""
+    align: int | None = None
+    """The data begins at a multiple of this many bytes, a power of two from 8 on; 8 if `None`."""
+    one_file: bool = False
+    """Write one file, whatever its name ends in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Npy(Layout):
+    """NumPy's files: ``.npy``, ``.npz``, or a folder of ``.npy``."""
+
+    name: ClassVar[str] = "npy"
+    form: Literal["npy", "npz", "folder"] | None = None
+    """What to write; what the path's suffix says if `None`."""
+    compress: bool | int | None = None
+    """Deflate the arrays of an archive: `True`, or a level from 1 to 9."""
+    separator: str = "/"
+    """What joins the keys of a path to a name in an archive."""
+    named_dtypes: bool = True
+    """Write the dtypes of ml_dtypes by their names."""
+    structure: bool = True
+    """Keep the exact pytree beside the arrays."""
+
+
+_ALL: dict[str, type[Layout]] = {
+    each.name: each for each in (Regrow, Orbax, Flax, Equinox, PytreeData, Trak, Safetensors, Npy)
+}
+
+
+def chosen(layout: Any) -> Layout:
+    """A layout with its options, from what a caller gave.
+
+    Raises:
+        InvalidArgumentError: for a name that no layout has, with the names of all.
+    """
+    if isinstance(layout, Layout):
+        return layout
+    if isinstance(layout, type) and issubclass(layout, Layout) and layout is not Layout:
+        return layout()
+    if isinstance(layout, str) and layout in _ALL:
+        return _ALL[layout]()
+    names = ", ".join(_native.LAYOUTS)
+    raise InvalidArgumentError(
+        f"the layout {layout!r} is not known; it is one of {names}, or an object of regrow.layouts"
+    )
+
+
+def of_options(name: str, options: Mapping[str, Any]) -> Layout:
+    """A layout by its name and the engine's names of its options, as a file of rules or a command has them.
+
+    Raises:
+        InvalidArgumentError: for an option that the layout lacks, with those that it has.
+    """
+    kind = type(chosen(name))
+    by_engine = {each.metadata.get("engine", each.name) or each.name: each.name for each in fields(kind)}
+    for option in options:
+        if option not in by_engine:
+            takes = ", ".join(by_engine) or "none"
+            raise InvalidArgumentError(f"layout {name!r} has no option {option}\n  help: its options are: {takes}")
+    given = dict(options)
+    if isinstance(given.get("per_leaf"), list):
+        given["per_leaf"] = dict(given["per_leaf"])
+    return kind(**{by_engine[option]: value for option, value in given.items()})
+
+
+class Given(Layout):
+    """A layout with options as the engine has them, for functions that stand in for those of other tools."""
+
+    _options: Mapping[str, Any]
+
+    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "_options", options)
+
+    def _given(self) -> dict[str, Any]:
+        return dict(self._options)
+
+
+def _per_leaf(rules: Any) -> list[tuple[str, dict[str, Any]]]:
+    if not isinstance(rules, Mapping) or not all(isinstance(own, Mapping) for own in rules.values()):
+        raise _arguments.wrong("per_leaf", rules, "a dict of globs, with a dict of options for each")
+    for pattern, options in rules.items():
+        unknown = set(options) - set(CHUNKING)
+        if unknown:
+            raise InvalidArgumentError(
+                f"per_leaf[{pattern!r}] has no option {', '.join(sorted(unknown))}; it takes {', '.join(CHUNKING)}"
+            )
+    return [
+        (pattern, {name: value for name, value in options.items() if value is not None})
+        for pattern, options in rules.items()
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """A JSON value for another sequence (a list) and for NumPy's integers."""
+    if isinstance(value, np.integer):
+        return int(value)
+    if isinstance(value, (Sequence, np.ndarray)):
+        return list(value)
+    raise TypeError(f"{value!r} is of no type that an option has")
