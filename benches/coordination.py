@@ -53,7 +53,7 @@ def in_folder(room: Path, ranks: int) -> Any:
     """A folder that all processes would see."""
     import regrow
 
-    return regrow.Folder(room, rank=0, size=ranks)
+    return regrow.jobs.Folder(room, rank=0, size=ranks)
 
 
 def of_jax(ranks: int) -> Any:

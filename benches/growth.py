@@ -49,7 +49,7 @@ def _bytes(room: Path, tree: Tree, len_bytes: int) -> list[Turn]:
         remove(path)
         _per(clock, SAVE, size, "s/GiB", scale, lambda: regrow.save(path, tree))
         bring_into_page_cache(path)
-        _per(clock, INTO, size, "s/GiB", scale, lambda: regrow.load(path, out=into))
+        _per(clock, INTO, size, "s/GiB", scale, lambda: regrow.load_into(path, into))
         remove(path)
 
     def limits(clock: Clock) -> None:

@@ -134,7 +134,7 @@ def _opening(tool: Regrow | Safetensors, path: Path) -> Callable[[Clock], None]:
         if tool.name == OURS:
             import regrow
 
-            clock.time(MAP, lambda: regrow.load(path, verify=False))
+            clock.time(MAP, lambda: regrow.load(path, options=regrow.Options(checksums=False)))
 
     return run
 
@@ -202,7 +202,7 @@ def reusing(setting: Setting) -> None:
 
         def trusting(clock: Clock) -> None:
             remove(part)
-            clock.time(BASE, lambda: regrow.save(part, after, base=base, trust_base=True))
+            clock.time(BASE, lambda: regrow.save(part, after, base=base, options=regrow.Options(trust_base=True)))
             remove(part)
 
         turns = [Turn(OURS, with_base), Turn("regrow, trust_base", trusting), Turn("regrow without base", alone)]

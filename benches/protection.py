@@ -81,7 +81,7 @@ def _life(
 
 
 def _add_parity(clock: Clock, path: Path) -> dict[str, Any]:
-    clock.time(PARITY, lambda: regrow.add_parity(path, RATIO))
+    clock.time(PARITY, lambda: regrow.protect.add_parity(path, RATIO))
     return {}
 
 
@@ -93,16 +93,16 @@ def _mend(clock: Clock, path: Path) -> dict[str, Any]:
         file.write(os.urandom(MIB))
         os.fsync(file.fileno())
     drop_from_page_cache(path)
-    report = clock.time(REPAIR, lambda: regrow.repair(path))
+    report = clock.time(REPAIR, lambda: regrow.protect.repair(path))
     assert report.is_whole, report
     return {}
 
 
 def _seal(clock: Clock, path: Path) -> dict[str, Any]:
-    clock.time(SEAL, lambda: regrow.seal(path))
+    clock.time(SEAL, lambda: regrow.protect.seal(path))
     return {}
 
 
 def _sign(clock: Clock, path: Path, pem: str) -> dict[str, Any]:
-    report = clock.time(SIGN, lambda: regrow.sign(path, pem))
+    report = clock.time(SIGN, lambda: regrow.protect.sign(path, pem))
     return {"trusted_keys": report.signers}

@@ -102,13 +102,18 @@ def work(job: dict[str, Any]) -> None:
     # One more round at the beginning warms up.
     for number in range(job["rounds"] + 1):
         for who in (PLAIN, SINGLE) if number % 2 else (SINGLE, PLAIN):
-            single_replica = regrow.SingleReplica("data") if who == SINGLE else None
+            single_replica = regrow.jobs.SingleReplica("data") if who == SINGLE else None
             if job["rank"] == 0:
                 drop_from_page_cache(path)
-            reports: list[regrow.LoadReport] = []
+            reports: list[regrow.reports.LoadReport] = []
             meeting.meet()
             before, begin = rchar(), time.time()
-            loaded = regrow.load(path, like=like, single_replica=single_replica, report=reports.append, progress=False)
+            loaded = regrow.load(
+                path,
+                like=like,
+                progress=False,
+                options=regrow.Options(single_replica=single_replica, on_report=reports.append),
+            )
             jax.block_until_ready(loaded)
             end, after = time.time(), rchar()
             meeting.meet()

@@ -64,7 +64,7 @@ class Regrow(Tool):
         return self.regrow.load(path)
 
     def load_into(self, path: Path, into: Tree) -> Any:
-        return self.regrow.load(path, out=into)
+        return self.regrow.load_into(path, into)
 
     def open(self, path: Path) -> Any:
         checkpoint = self.regrow.open(path)

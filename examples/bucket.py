@@ -45,7 +45,7 @@ def train_step(state: dict[str, Any], x: jax.Array, y: jax.Array) -> dict[str, A
 def main() -> None:
     """Trains, and then looks at the bucket."""
     bucket = sys.argv[1] if len(sys.argv) > 1 else "memory://example/runs/digits"
-    with regrow.Manager(bucket, every=EVERY, keep=2) as manager:
+    with regrow.Manager(bucket, save_every=EVERY, keep=2) as manager:
         begun = manager.latest or 0
         state = new_state() if begun == 0 else manager.restore(like=jax.eval_shape(new_state))
         print(f"step {begun}: {'goes on' if begun else 'begins'}")

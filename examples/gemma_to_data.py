@@ -57,7 +57,7 @@ def main() -> None:
         else:
             source, target = Path(scratch) / "gemma", Path(scratch) / "gemma-data"
             small_gemma(source)
-        report = regrow.convert(source, target, layout="pytree_data", native_dtypes=True)
+        report = regrow.convert(source, target, layout=regrow.layouts.PytreeData(native_dtypes=True))
         for what, count in Counter((loss.kind, loss.what) for loss in report.losses).items():
             print(f"{': '.join(what)} ({count} leaves)")
         print(f"{report.leaf_count} arrays, {report.stored_bytes:,} bytes")

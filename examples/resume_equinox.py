@@ -101,7 +101,7 @@ def train_step(training: Training, x: jax.Array, y: jax.Array) -> tuple[Training
 
 def train(folder: Path, steps: int, every: int) -> Training:
     # Saves in the background. SIGTERM has the next step saved, whatever its number.
-    with regrow.Manager(folder, every=every, keep=3, sigterm=True) as manager:
+    with regrow.Manager(folder, save_every=every, preemption_timeout=30.0, keep=3) as manager:
         training = begin_or_resume(manager)
         begun, loss = int(training.step), jnp.nan
         print(f"step {begun}: {'goes on' if begun else 'begins'}")

@@ -85,7 +85,7 @@ def train_step(state: TrainState, x: jax.Array, y: jax.Array) -> tuple[TrainStat
 
 def train(folder: Path, steps: int, every: int) -> TrainState:
     # Saves in the background. SIGTERM has the next step saved, whatever its number.
-    with regrow.Manager(folder, every=every, keep=3, sigterm=True) as manager:
+    with regrow.Manager(folder, save_every=every, preemption_timeout=30.0, keep=3) as manager:
         state = begin_or_resume(manager)
         begun, loss = int(state.step), jnp.nan
         print(f"step {begun}: {'goes on' if begun else 'begins'}")

@@ -86,7 +86,7 @@ def train(folder: Path, steps: int, every: int) -> Training:
             saving = regrow.torch.async_save(folder / str(training.step), training.state_dict())
             saving.wait_for_staging()  # from here on the tensors may change; the rest goes on beside the next step
     if saving is not None:
-        saving.wait()
+        saving.result()
     print(f"step {steps}: loss {loss:.6f}")
     return training
 

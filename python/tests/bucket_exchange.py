@@ -61,7 +61,7 @@ class TensorStoreExchange:
             array = ts.open({"driver": driver, "kvstore": below}, open=True, context=ts.Context()).result()
             assert same_bits(array.read().result(), leaf), path
 
-    @pytest.mark.filterwarnings("ignore::regrow.IncompleteCheckpointWarning")  # arrays alone, and no metadata
+    @pytest.mark.filterwarnings("ignore::regrow.errors.IncompleteCheckpointWarning")  # arrays alone, and no metadata
     @pytest.mark.parametrize("driver", ["zarr3", "zarr"])
     def test_regrow_restores_what_tensorstore_wrote(self, s3: S3Bucket, root: regrow.Location, driver: str) -> None:
         base = kvstore(s3, root / "x")

@@ -68,7 +68,7 @@ def same_bits(left: Any, right: Any) -> bool:
 
 def assert_same(left: Any, right: Any, where: str = "") -> None:
     """Two pytrees are the same: container types, key types, order of keys, leaf types, bits."""
-    if isinstance(left, regrow.Leaf):
+    if isinstance(left, regrow.reports.Leaf):
         left = left.read()
     assert type(left) is type(right), f"{where}: {type(left)} is not {type(right)}"
     if isinstance(left, dict):

@@ -46,7 +46,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "regrow": {},
     "zstd": {"compression": "zstd"},
     "orbax": {"layout": "orbax"},
-    "folders": {"layout": "orbax", "orbax": regrow.OrbaxOptions(use_ocdbt=False)},
+    "folders": {"layout": regrow.layouts.Orbax(ocdbt=False)},
     "x.safetensors": {"layout": "safetensors"},
     "sharded": {"layout": "safetensors"},
     "pair": {"layout": "pytree_data"},
@@ -86,18 +86,18 @@ def in_layout(name: str) -> Iterator[tuple[str, Do]]:
 
     def load_in_other_ways(folder: Path) -> None:
         like = {name: np.empty_like(value) for name, value in TREE.items()}
-        same(regrow.load(at(folder), mmap=True), TREE)
-        same(regrow.load(at(folder), out=like), TREE)
+        same(regrow.load(at(folder), options=regrow.Options(mmap=True)), TREE)
+        same(regrow.load_into(at(folder), like), TREE)
         same(regrow.load(at(folder), like=like), TREE)
         same(regrow.load(at(folder), only="small"), {"small": TREE["small"]})
         assert regrow.load(at(folder), cast={"big": "float64"})["big"].dtype == np.float64
-        same(regrow.load(at(folder), salvage=True), TREE)
+        same(regrow.load(at(folder), options=regrow.Options(salvage=True)), TREE)
 
     def slices(folder: Path) -> None:
         opened = regrow.open(at(folder))
         opened.overview()
         assert np.array_equal(opened["big"][10:290:7, 3:5], TREE["big"][10:290:7, 3:5])
-        same({key: leaf[...] for key, leaf in regrow.open(at(folder), mmap=True).items()}, TREE)
+        same({key: leaf[...] for key, leaf in regrow.open(at(folder), options=regrow.Options(mmap=True)).items()}, TREE)
 
     def verify(folder: Path) -> None:
         assert regrow.verify(at(folder)).ok
@@ -115,10 +115,10 @@ def in_layout(name: str) -> Iterator[tuple[str, Do]]:
         regrow.convert(folder / f"{name}_converted", at(folder), overwrite=True, **options)
 
     def protect(folder: Path) -> None:
-        regrow.seal(at(folder))
-        signed = regrow.sign(at(folder), folder / "key.pem")
+        regrow.protect.seal(at(folder))
+        signed = regrow.protect.sign(at(folder), folder / "key.pem")
         same(regrow.load(at(folder)), TREE)
-        same(regrow.load(at(folder), trusted_keys=signed.signers), TREE)
+        same(regrow.load(at(folder), options=regrow.Options(trusted_keys=signed.signers)), TREE)
         assert regrow.verify(at(folder)).ok
 
     def repair(folder: Path) -> None:
@@ -128,11 +128,11 @@ def in_layout(name: str) -> Iterator[tuple[str, Do]]:
         damaged = max((path for path in files if path.is_file() and ".parity." not in path.name), key=size)
         good = damaged.read_bytes()
         damaged.write_bytes(good[:5000] + bytes(50) + good[5050:])
-        assert regrow.repair(target).is_sound and damaged.read_bytes() == good
-        assert regrow.repair(target, from_=at(folder)).is_sound
+        assert regrow.protect.repair(target).is_sound and damaged.read_bytes() == good
+        assert regrow.protect.repair(target, from_=at(folder)).is_sound
 
     def background(folder: Path) -> None:
-        regrow.save_async(folder / "later" / name, TREE, **options).wait()
+        regrow.save_async(folder / "later" / name, TREE, **options).result()
         same(regrow.load(folder / "later" / name), TREE)
 
     def remove(folder: Path) -> None:

@@ -284,13 +284,15 @@ class _Heard:
         self._load = regrow.Checkpoint.load
 
     def __enter__(self) -> _Heard:
-        def load(checkpoint: Any, like: Any = None, **options: Any) -> Any:
+        def load(checkpoint: Any, like: Any = None, *, options: Any, **keywords: Any) -> Any:
+            rare = options
+
             def hear(report: Any) -> None:
-                if options["single_replica"] is not None:
+                if rare.single_replica is not None:
                     self.received.append(report.received_bytes)
                     self.read.append(report.read_bytes)
 
-            return self._load(checkpoint, like, report=hear, **options)
+            return self._load(checkpoint, like, options=dataclasses.replace(rare, on_report=hear), **keywords)
 
         regrow.Checkpoint.load = load  # type: ignore[method-assign]
         return self

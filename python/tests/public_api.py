@@ -1,6 +1,6 @@
 """The public names of regrow, with their signatures, a line each: `python/public_api.txt` is what they were.
 
-    python tests/public_api.py            # writes the file anew; `make api` does
+    python tests/public_api.py            # writes the file again; `make api` does
 
 `regrow.orbax` is left out: its names are Orbax', and `test_orbax_names.py` holds them against Orbax itself. So is what
 can only be imported with PyTorch.
@@ -19,6 +19,12 @@ from typing import Any
 FILE = Path(__file__).parents[1] / "public_api.txt"
 MODULES = (
     "regrow",
+    "regrow.layouts",
+    "regrow.reports",
+    "regrow.errors",
+    "regrow.jobs",
+    "regrow.handlers",
+    "regrow.protect",
     "regrow.equinox",
     "regrow.flax",
     "regrow.flax.checkpoints",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -16,11 +17,12 @@ TREE = {"a": np.ones((2, 3), np.float32)}
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "save": regrow.save,
-    "save_async": lambda path, tree, **more: regrow.save_async(path, tree, **more).wait(),
-    "AsyncSaver.save": lambda path, tree, **more: regrow.AsyncSaver().save(path, tree, **more).wait(),
+    "save_async": lambda path, tree, **more: regrow.save_async(path, tree, **more).result(),
+    "AsyncSaver.save": lambda path, tree, **more: regrow.jobs.AsyncSaver().save(path, tree, **more).result(),
     "save_items": regrow.save_items,
-    "save_items_async": lambda path, items, **more: regrow.save_items_async(path, items, **more).wait(),
+    "save_items_async": lambda path, items, **more: regrow.save_items_async(path, items, **more).result(),
     "load": regrow.load,
+    "load_into": lambda path, out, **more: regrow.load_into(path, out, **more),
     "load_items": regrow.load_items,
     "open": regrow.open,
     "verify": regrow.verify,
@@ -30,24 +32,25 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "report": regrow.report,
     "copy": regrow.copy,
     "remove": regrow.remove,
-    "add_parity": regrow.add_parity,
-    "repair": regrow.repair,
-    "seal": regrow.seal,
-    "sign": regrow.sign,
+    "add_parity": regrow.protect.add_parity,
+    "repair": regrow.protect.repair,
+    "seal": regrow.protect.seal,
+    "sign": regrow.protect.sign,
     "list_checkpoints": regrow.list_checkpoints,
-    "coordinator": regrow.coordinator,
-    "ray_executor": regrow.ray_executor,
+    "coordinator": regrow.jobs.coordinator,
+    "ray_executor": regrow.jobs.ray_executor,
     "Checkpoint.load": lambda path, **more: regrow.open(path).load(**more),
     "Checkpoint.verify": lambda path, **more: regrow.open(path).verify(**more),
 }
 DECLARED: dict[str, Callable[..., Any]] = {
     "save_async": regrow.save_async,
-    "AsyncSaver.save": regrow.AsyncSaver.save,
+    "AsyncSaver.save": regrow.jobs.AsyncSaver.save,
     "save_items_async": regrow.save_items_async,
+    "load_into": regrow.load_into,
     "Checkpoint.load": regrow.Checkpoint.load,
     "Checkpoint.verify": regrow.Checkpoint.verify,
 }
-ANYTHING = {"self", "tree", "like", "a", "b", "checkpoint", "others"}
+ANYTHING = {"self", "tree", "like", "a", "b", "checkpoint", "others", "shardings", "storage_options"}
 """Any tree is what these take."""
 
 WRONG: list[Any] = [object(), 1.5, ["x"], {"x": object()}, "maybe", -1, b"\xff"]
@@ -56,7 +59,7 @@ TAKEN: dict[str, tuple[type[Any], ...]] = {
     "item_b": (str,), "atol": (float,), "rtol": (float,),
     "folder": (str, bytes), "cache": (str, bytes), "rules": (str, bytes), "items": (list, dict),
     "out": (str,), "title": (str,), "key": (str,), "trusted_keys": (str, list, dict), "from_": (str, bytes),
-    "only": (str, list, dict), "metadata": (float, list, str, int), "compression": (int,), "nest": (str,),
+    "only": (str, list, dict), "at": (str,), "metadata": (float, list, str, int), "compression": (int,), "nest": (str,),
 }  # fmt: skip
 """What is of a type that the argument takes, and wrong only for what it says: other tests have that."""
 
@@ -71,8 +74,10 @@ def keywords() -> list[tuple[str, str]]:
 
 
 def test_there_are_as_many_as_there_should_be() -> None:
-    functions = {name for name in regrow.__all__ if inspect.isfunction(getattr(regrow, name))}
-    assert functions == {name for name in FUNCTIONS if "." not in name}
+    modules = (regrow, regrow.protect, regrow.jobs)
+    named = {name: getattr(module, name) for module in modules for name in module.__all__}
+    functions = {name for name, value in named.items() if inspect.isfunction(value)}
+    assert functions - {"options"} == {name for name in FUNCTIONS if "." not in name}
     assert len(keywords()) > 60
 
 
@@ -81,7 +86,9 @@ def test_a_wrong_argument_is_named(function: str, keyword: str, path: Path) -> N
     regrow.save(path, TREE)
     new = f"{path}.new"
     positional: dict[str, Any] = {"path": path}
-    if function in ("save", "save_async", "AsyncSaver.save"):
+    if function == "load_into":
+        positional = {"path": path, "out": {"a": np.zeros((2, 3), np.float32)}}
+    elif function in ("save", "save_async", "AsyncSaver.save"):
         positional = {"path": new, "tree": TREE}
     elif function in ("save_items", "save_items_async"):
         positional = {"path": new, "items": {"a": TREE}}
@@ -111,11 +118,11 @@ def test_a_wrong_argument_is_named(function: str, keyword: str, path: Path) -> N
 
 
 OPTIONS = {
-    "orbax": ["use_ocdbt", "use_zarr3", "chunk_byte_size", "shard_axes", "write_chunk_shape", "read_chunk_shape",
+    "orbax": ["ocdbt", "zarr3", "chunk_byte_size", "shard_axes", "write_chunk_shape", "read_chunk_shape",
               "ocdbt_target_data_file_size", "rich_types", "write_sharding", "write_array_metadatas", "v1", "per_leaf",
               "value_types"],
-    "regrow": ["chunk_byte_size", "shard_axes", "write_chunk_shape", "per_leaf", "data_format"],
-    "safetensors": ["max_shard_size", "align"],
+    "regrow": ["chunk_byte_size", "shard_axes", "write_chunk_shape", "per_leaf", "format"],
+    "safetensors": ["align"],
     "equinox": ["trailer"],
 }  # fmt: skip
 
@@ -124,11 +131,39 @@ OPTIONS = {
 def test_a_wrong_option_of_a_layout_is_named(layout: str, option: str, path: Path) -> None:
     for value in (object(), 1.5, "maybe", {"x": "y"}):
         with pytest.raises((TypeError, ValueError)) as caught:
-            regrow.save(path, TREE, layout=layout, **{option: value})
+            regrow.save(path, TREE, layout=type(regrow.layouts.chosen(layout))(**{option: value}))
         assert option in str(caught.value), f"{value!r}: {caught.value}"
     assert not path.exists()
 
 
 def test_numpys_flags_and_integers_are_flags_and_integers(path: Path) -> None:
-    regrow.save(path, TREE, overwrite=np.bool_(False), budget=np.int32(1 << 20))
-    assert regrow.load(path, mmap=np.bool_(True), budget=np.uint64(1 << 20))["a"].shape == (2, 3)
+    regrow.save(path, TREE, overwrite=np.bool_(False), options=regrow.Options(budget_bytes=np.int32(1 << 20)))
+    assert regrow.load(path, options=regrow.Options(mmap=np.bool_(True), budget_bytes=np.uint64(1 << 20)))[
+        "a"
+    ].shape == (2, 3)
+
+
+OPTIONS_TAKE: dict[str, tuple[type[Any], ...]] = {
+    "trusted_keys": (str, list, dict, bytes), "cache": (str, bytes), "nest": (str,), "region": (dict,),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", [each.name for each in dataclasses.fields(regrow.Options)])
+def test_a_wrong_rare_setting_is_named(field: str, path: Path) -> None:
+    """By each call that uses it."""
+    regrow.save(path, TREE)
+    calls = {each.name: each.metadata["calls"] for each in dataclasses.fields(regrow.Options)}[field]
+    for call in calls:
+        for value in WRONG:
+            if type(value) in OPTIONS_TAKE.get(field, ()):
+                continue
+            options = regrow.Options(**{field: value})
+            arguments: dict[str, Any] = {
+                "save": {"path": f"{path}.new", "tree": TREE},
+                "convert": {"source": path, "target": f"{path}.new"},
+            }.get(call, {"path": path})
+            function = FUNCTIONS["save_async" if field in ("copy", "check_source") else call]
+            with pytest.raises((TypeError, ValueError)) as caught:
+                function(**arguments, options=options)
+            assert field in str(caught.value), f"{call} {value!r}: {caught.value}"
+    assert not Path(f"{path}.new").exists()

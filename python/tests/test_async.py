@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import regrow
-from regrow import AsyncSaver
+from regrow.jobs import AsyncSaver
 
 RANDOM = np.random.default_rng(0)
 SLOW = {"w": RANDOM.integers(0, 256, 6 << 20, np.uint8)}
@@ -49,7 +49,7 @@ def test_saves_what_the_tree_held(tmp_path: Path, saver: AsyncSaver) -> None:
     save = saver.save(tmp_path / "x", tree, when_busy="queue")
     assert not save.skipped and save.blocked.copied_bytes >= 2 * array.nbytes
     array[:] = -1
-    report = save.wait()
+    report = save.result()
     assert report is not None and report.leaf_count == 4 and save.done() and slow.done()
     loaded = regrow.load(tmp_path / "x")
     np.testing.assert_array_equal(loaded["a"], np.arange(1 << 20, dtype=np.float32))
@@ -67,7 +67,7 @@ def test_jax_arrays_are_referred_to_and_donation_does_no_harm(tmp_path: Path, sa
     for _ in range(5):
         big, small = step(big), step(small)
     jax.block_until_ready((big, small))
-    save.wait()
+    save.result()
     loaded = regrow.load(tmp_path / "x")
     assert not loaded["big"].any() and not loaded["small"].any()
 
@@ -75,7 +75,7 @@ def test_jax_arrays_are_referred_to_and_donation_does_no_harm(tmp_path: Path, sa
 def test_copying_all_leaves_jax_free_to_donate(tmp_path: Path, saver: AsyncSaver) -> None:
     big = jax.block_until_ready(jnp.zeros(1 << 20))
     saver.save(tmp_path / "slow", SLOW, **SLOW_OPTIONS)
-    saver.save(tmp_path / "x", {"big": big}, when_busy="queue", copy="all")
+    saver.save(tmp_path / "x", {"big": big}, when_busy="queue", options=regrow.Options(copy="all"))
     jax.block_until_ready(jax.jit(lambda x: x + 1, donate_argnums=0)(big))
     assert big.is_deleted()
 
@@ -83,11 +83,11 @@ def test_copying_all_leaves_jax_free_to_donate(tmp_path: Path, saver: AsyncSaver
 def test_waits_skips_or_queues(tmp_path: Path, saver: AsyncSaver) -> None:
     first = saver.save(tmp_path / "0", SLOW, **SLOW_OPTIONS)
     skipped = saver.save(tmp_path / "1", {"a": 1}, when_busy="skip")
-    assert skipped.skipped and skipped.done() and skipped.wait() is None
+    assert skipped.skipped and skipped.done() and skipped.result() is None
     queued = saver.save(tmp_path / "2", {"a": 2}, when_busy="queue")
     assert not first.done() and not queued.done() and saver.is_busy()
     with pytest.raises(TimeoutError):
-        queued.wait(0.01)
+        queued.result(0.01)
     with pytest.raises(TimeoutError):
         saver.wait(0.01)
     began = time.perf_counter()
@@ -111,32 +111,32 @@ def test_taking_the_tree_apart_counts_as_blocked(tmp_path: Path, saver: AsyncSav
     jax.tree_util.register_pytree_node(Slow, take_apart, lambda _, children: children[0])
     save = saver.save(tmp_path / "x", {"slow": Slow()})
     assert save.blocked.seconds > 0.05 and save.blocked.waited_seconds < save.blocked.seconds / 2
-    report = save.wait()
+    report = save.result()
     assert report is not None
     assert next(stage for stage in report.stages if stage.stage == "snapshot").seconds > 0.025
 
 
 def test_a_failure_is_told_by_the_next_call(tmp_path: Path, saver: AsyncSaver) -> None:
-    saver.save(tmp_path / "no" / "x", {"a/b": 1, "a": {"b": 2}}, layout="safetensors", separator="/")
+    saver.save(tmp_path / "no" / "x", {"a/b": 1, "a": {"b": 2}}, layout=regrow.layouts.Safetensors(separator="/"))
     with pytest.raises(regrow.RegrowError, match="in the background failed"):
         saver.save(tmp_path / "y", {"a": 1})
     assert not (tmp_path / "y").exists()
-    saver.save(tmp_path / "y", {"a": 1}).wait()
+    saver.save(tmp_path / "y", {"a": 1}).result()
 
 
 def test_who_waits_is_told_and_nobody_else(tmp_path: Path, saver: AsyncSaver) -> None:
-    save = saver.save(tmp_path / "x", {"a/b": 1, "a": {"b": 2}}, layout="safetensors", separator="/")
+    save = saver.save(tmp_path / "x", {"a/b": 1, "a": {"b": 2}}, layout=regrow.layouts.Safetensors(separator="/"))
     for _ in range(2):
-        with pytest.raises(regrow.NameCollisionError):
-            save.wait()
+        with pytest.raises(regrow.errors.NameCollisionError):
+            save.result()
     saver.wait()
-    with pytest.raises(regrow.LeafTypeError):
+    with pytest.raises(regrow.errors.LeafTypeError):
         saver.save(tmp_path / "x", {"a": object()})
     (tmp_path / "x").mkdir()
-    with pytest.raises(regrow.AlreadyExistsError):
+    with pytest.raises(regrow.errors.AlreadyExistsError):
         saver.save(tmp_path / "x", {"a": 1})
     for wrong in ({"when_busy": "never"}, {"copy": "some"}):
-        with pytest.raises(regrow.InvalidArgumentError):
+        with pytest.raises(regrow.errors.InvalidArgumentError):
             saver.save(tmp_path / "z", {"a": 1}, **wrong)  # type: ignore[arg-type]
 
 
@@ -146,8 +146,8 @@ def test_cancel_leaves_nothing(tmp_path: Path, saver: AsyncSaver) -> None:
     queued.cancel()
     running.cancel()
     for save in (running, queued):
-        with pytest.raises(regrow.CancelledError):
-            save.wait()
+        with pytest.raises(regrow.errors.CancelledError):
+            save.result()
     saver.wait()
     assert list(tmp_path.iterdir()) == []
 
@@ -155,10 +155,12 @@ def test_cancel_leaves_nothing(tmp_path: Path, saver: AsyncSaver) -> None:
 def test_a_changed_source_is_named(tmp_path: Path, saver: AsyncSaver) -> None:
     tree = {"a": np.zeros(1000), "b": {"c": np.zeros(1000)}}
     saver.save(tmp_path / "slow", SLOW, **SLOW_OPTIONS)
-    save = saver.save(tmp_path / "x", tree, when_busy="queue", copy="nothing", check_source=True)
+    save = saver.save(
+        tmp_path / "x", tree, when_busy="queue", options=regrow.Options(copy="nothing", check_source=True)
+    )
     tree["b"]["c"][7] = 1  # type: ignore[index]
-    with pytest.raises(regrow.SourceChangedError) as caught:
-        save.wait()
+    with pytest.raises(regrow.errors.SourceChangedError) as caught:
+        save.result()
     assert caught.value.leaf == "b/c"
     assert not (tmp_path / "x").exists()
 
@@ -178,7 +180,7 @@ def test_awaited(tmp_path: Path) -> None:
         assert report is not None and report.leaf_count == 1
         return ticks
 
-    async def _awaited(save: regrow.AsyncSave) -> regrow.SaveReport | None:
+    async def _awaited(save: regrow.reports.SaveHandle) -> regrow.reports.SaveReport | None:
         return await save
 
     asyncio.run(main())
@@ -194,10 +196,10 @@ def test_ctrl_c_ends_the_wait_and_not_the_save(tmp_path: Path, saver: AsyncSaver
         save = saver.save(tmp_path / "x", SLOW, **SLOW_OPTIONS)
         signal.setitimer(signal.ITIMER_REAL, 0.05)
         with pytest.raises(KeyboardInterrupt):
-            save.wait()
+            save.result()
     finally:
         signal.signal(signal.SIGALRM, before)
-    save.wait()
+    save.result()
     np.testing.assert_array_equal(regrow.load(tmp_path / "x")["w"], SLOW["w"])
 
 
@@ -206,13 +208,17 @@ def test_ctrl_c_ends_the_wait_for_room_in_the_queue(tmp_path: Path, saver: Async
         raise KeyboardInterrupt
 
     tree = {str(i): SLOW["w"] for i in range(10)}
-    saves = [saver.save(tmp_path / "0", tree, copy="nothing", **SLOW_OPTIONS)]
+    saves = [saver.save(tmp_path / "0", tree, options=regrow.Options(copy="nothing"), **SLOW_OPTIONS)]
     for i in range(1, 10):
         if i == 9:
             before = signal.signal(signal.SIGALRM, interrupt)
             signal.setitimer(signal.ITIMER_REAL, 0.05)
         try:
-            saves.append(saver.save(tmp_path / str(i), tree, when_busy="queue", copy="nothing", **SLOW_OPTIONS))
+            saves.append(
+                saver.save(
+                    tmp_path / str(i), tree, when_busy="queue", options=regrow.Options(copy="nothing"), **SLOW_OPTIONS
+                )
+            )
         except KeyboardInterrupt:
             break
     signal.signal(signal.SIGALRM, before)
@@ -224,9 +230,14 @@ def test_ctrl_c_ends_the_wait_for_room_in_the_queue(tmp_path: Path, saver: Async
 
 
 def test_a_bad_option_is_told_before_the_wait(tmp_path: Path, saver: AsyncSaver) -> None:
-    slow = saver.save(tmp_path / "slow", {str(i): SLOW["w"] for i in range(10)}, copy="nothing", **SLOW_OPTIONS)
-    with pytest.raises(regrow.InvalidArgumentError, match="copy"):
-        saver.save(tmp_path / "x", {"a": 1}, copy="some")  # type: ignore[arg-type]
+    slow = saver.save(
+        tmp_path / "slow",
+        {str(i): SLOW["w"] for i in range(10)},
+        options=regrow.Options(copy="nothing"),
+        **SLOW_OPTIONS,
+    )
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="copy"):
+        saver.save(tmp_path / "x", {"a": 1}, options=regrow.Options(copy="some"))  # type: ignore[arg-type]
     assert not slow.done()
     slow.cancel()
 
@@ -259,10 +270,10 @@ def test_a_forked_child_neither_waits_nor_hangs(tmp_path: Path, saver: AsyncSave
         try:
             signal.alarm(60)
             assert not saver.is_busy() and not save.done()
-            for call in (save.wait, saver.wait, default.wait):
-                with pytest.raises(regrow.InvalidArgumentError, match="forked"):
+            for call in (save.result, saver.wait, default.result):
+                with pytest.raises(regrow.errors.InvalidArgumentError, match="forked"):
                     call()
-            regrow.save_async(tmp_path / "child", {"a": 2}).wait()
+            regrow.save_async(tmp_path / "child", {"a": 2}).result()
             del saver, save
             gc.collect()
             sys.stdout.flush()
@@ -271,8 +282,8 @@ def test_a_forked_child_neither_waits_nor_hangs(tmp_path: Path, saver: AsyncSave
             print(repr(error), file=sys.stderr)
             os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
-    save.wait()
-    default.wait()
+    save.result()
+    default.result()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["child", "default", "parent"]
     np.testing.assert_array_equal(regrow.load(tmp_path / "parent")["w"], SLOW["w"])
 
@@ -298,7 +309,7 @@ def test_a_failure_at_the_end_is_seen_and_changes_the_status(tmp_path: Path) -> 
     script = """
         import atexit, sys, regrow
         atexit.register(print, "another handler")
-        regrow.save_async(sys.argv[1], {"a/b": 1, "a": {"b": 2}}, layout="safetensors", separator="/")
+        regrow.save_async(sys.argv[1], {"a/b": 1, "a": {"b": 2}}, layout=regrow.layouts.Safetensors(separator="/"))
         print("the program is done")
     """
     done = run(script, tmp_path / "x")
@@ -310,10 +321,11 @@ def test_a_failure_at_the_end_is_seen_and_changes_the_status(tmp_path: Path) -> 
 def test_a_failure_that_was_seen_does_not(tmp_path: Path) -> None:
     script = """
         import sys, regrow
-        save = regrow.save_async(sys.argv[1], {"a/b": 1, "a": {"b": 2}}, layout="safetensors", separator="/")
+        layout = regrow.layouts.Safetensors(separator="/")
+        save = regrow.save_async(sys.argv[1], {"a/b": 1, "a": {"b": 2}}, layout=layout)
         try:
-            save.wait()
-        except regrow.NameCollisionError:
+            save.result()
+        except regrow.errors.NameCollisionError:
             print("seen")
     """
     done = run(script, tmp_path / "x")

@@ -19,7 +19,8 @@ import pytest
 from jax.experimental.layout import Format, Layout
 
 import regrow
-from regrow import AsyncSaver, _leaves
+from regrow import _leaves
+from regrow.jobs import AsyncSaver
 
 RANDOM = np.random.default_rng(0)
 SLOW = {str(i): RANDOM.integers(0, 256, 1 << 20, np.uint8) for i in range(60)}
@@ -64,9 +65,9 @@ def test_every_dtype_small_and_large(tmp_path: Path, saver: AsyncSaver, copy: An
     shapes = {"large": (70, 1024), "small": (3, 5), "scalar": (), "empty": (0, 3)}
     held = {n: {s: array_of(n, shape) for s, shape in shapes.items()} for n in (*EXACT, *PACKED)}
     tree = jax.tree.map(jnp.asarray, held)
-    save = saver.save(tmp_path / "x", tree, copy=copy, check_source=True)
+    save = saver.save(tmp_path / "x", tree, options=regrow.Options(copy=copy, check_source=True))
     regrow.save(tmp_path / "now", tree)
-    save.wait()
+    save.result()
     for name in ("x", "now"):
         loaded = regrow.load(tmp_path / name)
         for dtype_name, arrays in held.items():
@@ -90,7 +91,7 @@ def test_arrays_that_lie_otherwise(tmp_path: Path, saver: AsyncSaver) -> None:
         "here": plain,
     }
     assert tree["in another order"].format.layout.major_to_minor == (2, 0, 1)
-    saver.save(tmp_path / "x", tree, layout="orbax").wait()
+    saver.save(tmp_path / "x", tree, layout="orbax").result()
     loaded = regrow.open(tmp_path / "x")
     for name, array in tree.items():
         assert bits_of(loaded[name][...]) == bits_of(plain), name
@@ -102,7 +103,7 @@ def test_arrays_that_lie_otherwise(tmp_path: Path, saver: AsyncSaver) -> None:
 
 def test_keys_are_kept(tmp_path: Path, saver: AsyncSaver) -> None:
     key = jax.random.key(7)
-    saver.save(tmp_path / "x", {"key": key}).wait()
+    saver.save(tmp_path / "x", {"key": key}).result()
     assert regrow.load(tmp_path / "x")["key"].data.tolist() == jax.random.key_data(key).tolist()
 
 
@@ -117,7 +118,7 @@ def test_small_arrays_can_be_donated_at_once(tmp_path: Path, saver: AsyncSaver, 
     assert not save.done()
     stepped = donating(stepped)
     slow.cancel()
-    save.wait()
+    save.result()
     for i, array in enumerate(regrow.load(tmp_path / "x").values()):
         assert (array == np.full((100, 7), 1 + i % 8, array.dtype)).all(), i
 
@@ -130,7 +131,7 @@ def test_large_arrays_that_are_referred_to_are_not_given_away(tmp_path: Path, sa
     jax.block_until_ready(donating(tree))
     assert not tree["w"].is_deleted() and not save.done()
     slow.cancel()
-    save.wait()
+    save.result()
     assert (regrow.load(tmp_path / "x")["w"] == 3).all()
 
 
@@ -155,7 +156,7 @@ def test_what_is_not_computed_yet_is_waited_for(tmp_path: Path, saver: AsyncSave
 
         other = threading.Thread(target=tick)
         other.start()
-        saver.save(tmp_path / "x", computed, overwrite=True).wait()
+        saver.save(tmp_path / "x", computed, overwrite=True).result()
         stop.set()
         other.join()
         assert [float(array[0, 0]) for array in regrow.load(tmp_path / "x")] == list(range(20))
@@ -169,7 +170,7 @@ def test_a_deleted_array_is_named(tmp_path: Path, saver: AsyncSaver, dtype: Any)
     tree = {"a": [jnp.ones(3, dtype) for _ in range(3)]}
     donating(tree["a"][1]).block_until_ready()
     tree["a"][1].delete()
-    with pytest.raises(regrow.InvalidArgumentError, match="deleted") as caught:
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="deleted") as caught:
         saver.save(tmp_path / "x", tree)
     assert caught.value.leaf == "a/1" and not (tmp_path / "x").exists()
 
@@ -222,8 +223,8 @@ def test_another_thread_that_donates_changes_nothing(tmp_path: Path, saver: Asyn
         other.start()
         begin.wait()
         try:
-            saver.save(tmp_path / str(round), tree, durable=False).wait()
-        except regrow.InvalidArgumentError as error:
+            saver.save(tmp_path / str(round), tree, durable=False).result()
+        except regrow.errors.InvalidArgumentError as error:
             assert "deleted" in str(error)
             assert not (tmp_path / str(round)).exists()
             outcomes.add("refused")
@@ -251,7 +252,7 @@ def test_what_is_donated_while_the_call_waits_is_saved_as_it_was(tmp_path: Path,
     other.start()
     save = saver.save(tmp_path / "x", tree)
     other.join()
-    save.wait()
+    save.result()
     assert was_running == [True]
     for i, array in enumerate(regrow.load(tmp_path / "x").values()):
         assert (array == array.dtype.type(1 + i % 8)).all(), i
@@ -286,7 +287,7 @@ def test_without_dlpack_it_only_takes_longer(
     monkeypatch.setattr(_leaves, "_jax_hooks", lambda: hooks)
     tree = {name: jnp.asarray(array_of(name, (4, 3))) for name in EXACT}
     tree["in shards"] = on_two_devices(np.arange(8, dtype=np.float32))
-    saver.save(tmp_path / "x", tree).wait()
+    saver.save(tmp_path / "x", tree).result()
     for name, array in regrow.load(tmp_path / "x").items():
         assert bits_of(array) == bits_of(tree[name])
 

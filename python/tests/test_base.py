@@ -244,7 +244,7 @@ def test_in_place_of_its_own_base(tmp_path: Path) -> None:
         assert_judged(path, state(step, base))
     assert reused[0] == 0 < reused[1] == reused[2]
     assert {stat.st_nlink for stat in data_files(path).values()} == {1}
-    with pytest.raises(regrow.AlreadyExistsError):
+    with pytest.raises(regrow.errors.AlreadyExistsError):
         regrow.save(path, state(4, base), base=path)
     assert_judged(path, state(3, base))
 
@@ -256,20 +256,20 @@ def test_what_is_no_base(tmp_path: Path) -> None:
     regrow.save(tmp_path / "plain", dotted(tree), layout="safetensors")
     (tmp_path / "file").write_bytes(b"no checkpoint")
     target = tmp_path / "new/target"
-    with pytest.raises(regrow.NotFoundError, match="base"):
+    with pytest.raises(regrow.errors.NotFoundError, match="base"):
         regrow.save(target, tree, base=tmp_path / "missing")
     for wrong in ("steps", "orbax", "plain", "file"):
-        with pytest.raises(regrow.InvalidArgumentError, match="no checkpoint of the layout regrow"):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="no checkpoint of the layout regrow"):
             regrow.save(target, tree, base=tmp_path / wrong)
     unfinished = tmp_path / "100.orbax-checkpoint-tmp-1"
     shutil.copytree(tmp_path / "steps/100", unfinished)
-    with pytest.raises(regrow.UncommittedError):
+    with pytest.raises(regrow.errors.UncommittedError):
         regrow.save(target, tree, base=unfinished)
     damaged = bytearray((tmp_path / "steps/100/regrow.json").read_bytes())
     damaged[len(damaged) // 2] ^= 1
     shutil.copytree(tmp_path / "steps/100", tmp_path / "damaged")
     (tmp_path / "damaged/regrow.json").write_bytes(damaged)
-    with pytest.raises(regrow.CorruptError):
+    with pytest.raises(regrow.errors.CorruptError):
         regrow.save(target, tree, base=tmp_path / "damaged")
     assert not target.parent.exists(), "nothing is left"
 
@@ -282,7 +282,7 @@ def test_what_is_no_base(tmp_path: Path) -> None:
 def test_only_the_default_layout_has_one(tmp_path: Path, options: dict[str, Any]) -> None:
     tree = {"x": np.ones(1000)}
     regrow.save(tmp_path / "a", tree)
-    with pytest.raises(regrow.InvalidArgumentError, match="base"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="base"):
         regrow.save(tmp_path / "b", tree, base=tmp_path / "a", **options)
     assert not (tmp_path / "b").exists()
 
@@ -306,10 +306,10 @@ def test_a_conversion_takes_a_base(tmp_path: Path) -> None:
     assert reused[:2] == [0, 0]
     assert all(frozen_bytes < each < frozen_bytes + 20_000 for each in reused[2:])
     assert linked(tmp_path / "3", tmp_path / "2")
-    with pytest.raises(regrow.InvalidArgumentError, match="base"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="base"):
         regrow.convert(tmp_path / "3", tmp_path / "x", layout="npy", base=tmp_path / "2")
     for dry_run in (True, False):
-        with pytest.raises(regrow.NotFoundError, match="base"):
+        with pytest.raises(regrow.errors.NotFoundError, match="base"):
             regrow.convert(tmp_path / "3", tmp_path / "x", base=tmp_path / "missing", dry_run=dry_run)
     assert not (tmp_path / "x").exists()
 
@@ -354,11 +354,13 @@ def test_damage_behind_a_digest_is_not_passed_on(tmp_path: Path) -> None:
     assert any(large in note for note in report.notes)
     assert "the base is damaged" in str(report)
     assert_judged(paths[2], state(2, base))
-    report = regrow.save(paths[2], state(2, base), base=paths[1], trust_base=True, overwrite=True)
+    report = regrow.save(
+        paths[2], state(2, base), base=paths[1], overwrite=True, options=regrow.Options(trust_base=True)
+    )
     assert report.reused_bytes > 0
     assert not report.notes
     assert not regrow.verify(paths[2]).ok
-    with pytest.raises(regrow.CorruptError):
+    with pytest.raises(regrow.errors.CorruptError):
         regrow.load(paths[2])
     # Of another length it is not the file that was recorded.
     with (paths[1] / large).open("ab") as file:
@@ -395,26 +397,26 @@ def test_a_linked_file_keeps_its_mode_and_time(tmp_path: Path) -> None:
 
 def test_in_the_background(tmp_path: Path) -> None:
     base = frozen()
-    with regrow.AsyncSaver() as saver:
+    with regrow.jobs.AsyncSaver() as saver:
         saves = [
             saver.save(
                 tmp_path / str(step),
                 state(step, base),
                 base=tmp_path / str(step - 1) if step else None,
                 when_busy="queue",
-                check_source=True,
+                options=regrow.Options(check_source=True),
             )
             for step in range(4)
         ]
-        reports = [save.wait() for save in saves]
+        reports = [save.result() for save in saves]
     assert [report is not None and report.reused_bytes > 0 for report in reports] == [False, False, True, True]
     for step in range(4):
         assert_judged(tmp_path / str(step), state(step, base))
-    report = regrow.save_async(tmp_path / "4", state(3, base), base=tmp_path / "3").wait()
+    report = regrow.save_async(tmp_path / "4", state(3, base), base=tmp_path / "3").result()
     assert report is not None
     assert linked(tmp_path / "4", tmp_path / "3") == set(data_files(tmp_path / "4"))
-    with pytest.raises(regrow.NotFoundError, match="base"):
-        regrow.save_async(tmp_path / "5", base, base=tmp_path / "missing").wait()
+    with pytest.raises(regrow.errors.NotFoundError, match="base"):
+        regrow.save_async(tmp_path / "5", base, base=tmp_path / "missing").result()
 
 
 KILLED = """

@@ -98,7 +98,7 @@ def test_errors_say_what_is_wrong_and_no_secret(options: dict[str, str]) -> None
 
 def test_a_manager_saves_keeps_waits_and_refuses(options: dict[str, str], s3: S3Bucket) -> None:
     root = regrow.Location("s3://runs/manager", **options)
-    with regrow.Manager(root, keep=2, best="loss:min", background=False) as steps:
+    with regrow.Manager(root, background=False, keep=regrow.Keep(last=2, by="loss:min")) as steps:
         with regrow.Manager(root, read_only=True) as reader:
             for step in (1, 2, 3, 4):
                 assert steps.save(step, tree(), metrics={"loss": abs(step - 2)})
@@ -113,7 +113,7 @@ def test_a_manager_saves_keeps_waits_and_refuses(options: dict[str, str], s3: S3
             "step_count": 3,
             "turn": 0,
         }
-        with pytest.raises(regrow.AlreadyExistsError, match="another writer"):
+        with pytest.raises(regrow.errors.AlreadyExistsError, match="another writer"):
             regrow.Manager(root)
         (data,) = [key for key in s3.keys("manager/4/default/") if key.endswith(".safetensors")]
         found = s3.get(data)
@@ -122,11 +122,11 @@ def test_a_manager_saves_keeps_waits_and_refuses(options: dict[str, str], s3: S3
         assert (steps.restored, [passed.step for passed in steps.passed_over]) == (3, [4])
         # Somebody has taken its place: it writes no more.
         s3.put("manager/.regrow/writer.json", b'{"nonce": "other", "until": 4e9, "holder": "elsewhere:1"}')
-        with pytest.raises(regrow.AlreadyExistsError, match="elsewhere:1"):
+        with pytest.raises(regrow.errors.AlreadyExistsError, match="elsewhere:1"):
             steps.save(5, tree())
         assert not s3.keys("manager/5/")
     assert json.loads(s3.get("manager/.regrow/writer.json"))["nonce"] == "other"
-    with pytest.raises(regrow.AlreadyExistsError, match="elsewhere:1"):
+    with pytest.raises(regrow.errors.AlreadyExistsError, match="elsewhere:1"):
         regrow.Manager(root)
 
 

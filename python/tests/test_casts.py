@@ -169,13 +169,13 @@ def test_every_pair_keeps_what_it_can_hold_on_every_path(edges_of: Any, tmp_path
     regrow.save(tmp_path / "saved", tree, cast=cast, durable=False)
     regrow.convert(tmp_path / "plain", tmp_path / "converted", cast=cast, durable=False)
     out = {name: np.zeros_like(value) for name, value in expected.items()}
-    regrow.load(tmp_path / "plain", cast=cast, out=out)
+    regrow.load_into(tmp_path / "plain", out, cast=cast)
     ways = {
         "save": regrow.load(tmp_path / "saved"),
         "convert": regrow.load(tmp_path / "converted"),
         "load": regrow.load(tmp_path / "plain", cast=cast),
         "load into": out,
-        "region": regrow.load(tmp_path / "plain", cast=cast, region={"**": (slice(None),)}),
+        "region": regrow.load(tmp_path / "plain", cast=cast, options=regrow.Options(region={"**": (slice(None),)})),
     }
     wrong = [f"{way} {name}" for way, found in ways.items() for name in tree if not same(found[name], expected[name])]
     assert not wrong, wrong[:20]
@@ -200,7 +200,7 @@ def test_every_pair_refuses_what_it_cannot_hold(edges_of: Any, tmp_path: Path) -
         try:
             checkpoint.load(only=name, cast={name: b}, progress=False)
             silent.append(f"{tree[name]} -> {b}")
-        except regrow.UnsupportedError as error:
+        except regrow.errors.UnsupportedError as error:
             assert error.leaf == name
     assert not silent, (len(silent), silent[:20])
     allowed = checkpoint.load(cast=dict(wanted), lossy=True)
@@ -223,9 +223,9 @@ def test_saves_and_conversions_to_every_layout_refuse_the_same(layout: str, tmp_
     for value, to in cases:
         tree = {"a": np.array([value, value]), "b": np.zeros(2, np.float32)}
         regrow.save(tmp_path / "plain", tree, overwrite=True, durable=False)
-        with pytest.raises(regrow.UnsupportedError, match="would make") as saved:
+        with pytest.raises(regrow.errors.UnsupportedError, match="would make") as saved:
             regrow.save(tmp_path / "new", tree, cast={"a": to}, layout=layout, durable=False)
-        with pytest.raises(regrow.UnsupportedError, match="would make") as converted:
+        with pytest.raises(regrow.errors.UnsupportedError, match="would make") as converted:
             regrow.convert(tmp_path / "plain", tmp_path / "new", cast={"a": to}, layout=layout)
         assert (saved.value.leaf, converted.value.leaf) == ("a", "a"), to
         assert not (tmp_path / "new").exists()
@@ -279,11 +279,11 @@ def test_a_glob_for_leaves_of_other_kinds_alone_is_an_error(tmp_path: Path) -> N
     regrow.save(tmp_path / "plain", tree)
     for glob in ["steps/**", "steps", "steps/*", "lr", "st*/a"]:
         cast = {glob: "float32"}
-        with pytest.raises(regrow.InvalidArgumentError, match="changes nothing"):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="changes nothing"):
             regrow.save(tmp_path / "new", tree, cast=cast)
-        with pytest.raises(regrow.InvalidArgumentError, match="changes nothing"):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="changes nothing"):
             regrow.load(tmp_path / "plain", cast=cast)
-        with pytest.raises(regrow.InvalidArgumentError, match="changes nothing"):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="changes nothing"):
             regrow.convert(tmp_path / "plain", tmp_path / "new", cast=cast)
     for path in ["steps/a", r"\[x\]", "[x]"]:
         found = regrow.load(tmp_path / "plain", cast={path: "float32"})

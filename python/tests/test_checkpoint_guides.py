@@ -64,7 +64,7 @@ def test_nnx_an_older_model_is_restored_into_a_newer_one(path: Path, model: TwoL
     """The guide edits the pure dict; the leaves that are to be restored can also be named."""
     regrow.save(path, nnx.state(model))
     graph, state = nnx.split(TwoLayers(4, nnx.Rngs(1), use_bias=True))
-    with pytest.raises(regrow.MismatchError, match="first/bias"):
+    with pytest.raises(regrow.errors.MismatchError, match="first/bias"):
         regrow.load(path, like=state)
     restored = nnx.merge(graph, regrow.load(path, like=state, only="*/kernel"))
     np.testing.assert_array_equal(restored(X), model(X))
@@ -136,11 +136,11 @@ def test_linen_a_target_of_less_and_of_more_than_was_saved(tmp_path: Path) -> No
     regrow.save(tmp_path / "old", old)
     regrow.save(tmp_path / "new", new)
     like = linen_checkpoint(7)
-    with pytest.raises(regrow.MismatchError, match="model/batch_stats"):
+    with pytest.raises(regrow.errors.MismatchError, match="model/batch_stats"):
         regrow.load(tmp_path / "new", like=like)
-    assert_same_state(regrow.load(tmp_path / "new", like=like, partial=True), old)
+    assert_same_state(regrow.load(tmp_path / "new", like=like, extra="drop"), old)
     like = linen_checkpoint(7, WithStatistics, batch_stats=np.ones(2))
-    with pytest.raises(regrow.MismatchError, match="model/batch_stats"):
+    with pytest.raises(regrow.errors.MismatchError, match="model/batch_stats"):
         regrow.load(tmp_path / "old", like=like)
     restored = regrow.load(tmp_path / "old", like=like, only=["model/step", "model/params/**", "config/**", "data/**"])
     assert type(restored["model"]) is WithStatistics
@@ -150,7 +150,7 @@ def test_linen_a_target_of_less_and_of_more_than_was_saved(tmp_path: Path) -> No
 
 def test_linen_saves_in_the_background(tmp_path: Path) -> None:
     bundle = linen_checkpoint(0)
-    with regrow.AsyncSaver() as saver:
+    with regrow.jobs.AsyncSaver() as saver:
         for step in range(3):
             saver.save(tmp_path / str(step), bundle)
     assert_same_state(regrow.load(tmp_path, like=linen_checkpoint(7)), bundle)

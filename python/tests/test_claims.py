@@ -47,7 +47,7 @@ for name, call in work.items():
 
 def zarr(path: Path, shape: int, chunk: int, *, may_lack_chunks: bool) -> Path:
     """A checkpoint of Orbax whose array claims another shape."""
-    regrow.save(path, {"x": np.arange(4, dtype=np.float32)}, layout="orbax", use_ocdbt=False, use_zarr3=False)
+    regrow.save(path, {"x": np.arange(4, dtype=np.float32)}, layout=regrow.layouts.Orbax(ocdbt=False, zarr3=False))
     file = path / "x" / ".zarray"
     told = json.loads(file.read_text())
     file.write_text(json.dumps({**told, "shape": [shape], "chunks": [chunk], "fill_value": 0, "compressor": None}))
@@ -119,7 +119,7 @@ TREE = {"x": np.arange(64, dtype=np.float32).reshape(8, 8), "y": np.int32(7)}
 
 
 def saved(path: Path, layout: str, **options: Any) -> Path:
-    regrow.save(path, TREE, layout=layout, lossy=True, **options)
+    regrow.save(path, TREE, layout=regrow.layouts.of_options(layout, options), lossy=True)
     return path
 
 

@@ -76,6 +76,6 @@ def test_a_load_pauses_it(tmp_path: Path) -> None:
         seen.append(gc.isenabled())
 
     regrow.save(tmp_path / "x", {"a": np.ones(3)})
-    assert regrow.load(tmp_path / "x", region=looks)["a"].tolist() == [1, 1, 1]
-    regrow.open(tmp_path / "x").load(region=looks)
+    assert regrow.load(tmp_path / "x", options=regrow.Options(region=looks))["a"].tolist() == [1, 1, 1]
+    regrow.open(tmp_path / "x").load(options=regrow.Options(region=looks))
     assert seen == [False, False] and gc.isenabled()

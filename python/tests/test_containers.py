@@ -151,7 +151,7 @@ def test_five_thousand_levels(path: Path) -> None:
 def test_a_tree_that_contains_itself_is_refused(path: Path) -> None:
     tree: dict[str, Any] = {"a": [1]}
     tree["a"].append(tree)
-    with pytest.raises(regrow.InvalidArgumentError, match="contains itself") as caught:
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="contains itself") as caught:
         regrow.save(path, tree)
     assert caught.value.leaf == "a/1"
     assert not path.exists()
@@ -164,7 +164,7 @@ def test_the_same_object_twice_is_no_cycle(path: Path) -> None:
 
 @pytest.mark.parametrize("key", [1.5, None, True, (1, 2), b"k", 2**63, np.int64(1)], ids=repr)
 def test_other_keys_are_refused_by_name(path: Path, key: Any) -> None:
-    with pytest.raises(regrow.LeafTypeError) as caught:
+    with pytest.raises(regrow.errors.LeafTypeError) as caught:
         regrow.save(path, {"outer": {key: 1}})
     assert repr(key) in str(caught.value)
     assert caught.value.leaf == "outer"
@@ -173,7 +173,7 @@ def test_other_keys_are_refused_by_name(path: Path, key: Any) -> None:
 
 
 def test_a_key_that_is_no_text_is_refused(path: Path) -> None:
-    with pytest.raises(regrow.UnsupportedError, match="Unicode"):
+    with pytest.raises(regrow.errors.UnsupportedError, match="Unicode"):
         regrow.save(path, {"\ud800": 1})
 
 

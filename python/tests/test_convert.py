@@ -71,7 +71,7 @@ def test_selects_renames_casts_transposes_and_reshapes(orbax_checkpoint: Path, t
 def test_what_the_target_cannot_hold_is_refused_or_listed(tmp_path: Path) -> None:
     tree = {"a": (np.ones(2), b"bytes"), "n": {3: np.float32(1)}, "i": np.ones(2, ml_dtypes.uint4)}
     regrow.save(tmp_path / "rich", tree)
-    with pytest.raises(regrow.UnsupportedError) as caught:
+    with pytest.raises(regrow.errors.UnsupportedError) as caught:
         regrow.convert(tmp_path / "rich", tmp_path / "orbax", layout="orbax")
     message = str(caught.value)
     for what in ("a: a tuple becomes a list", "a/1", "n/3", "i: uint4 becomes uint8"):
@@ -107,25 +107,25 @@ def test_progress_is_told_and_can_stop(tmp_path: Path) -> None:
 def test_mistakes_are_named(orbax_checkpoint: Path, tmp_path: Path) -> None:
     target = tmp_path / "new"
     mistakes: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"only": "nothing/**"}, regrow.NotFoundError, "nothing"),
-        ({"cast": {"nothing": "float32"}}, regrow.NotFoundError, "nothing"),
-        ({"rename": {"params": "x"}}, regrow.InvalidArgumentError, "matches no key path"),
-        ({"rename": {"params/.*": "x"}}, regrow.NameCollisionError, "come to one place"),
-        ({"transpose": {"**/bias": (1, 0)}}, regrow.InvalidArgumentError, "each axis once"),
-        ({"reshape": {"**/bias": (3, -1)}}, regrow.InvalidArgumentError, "elements"),
-        ({"reshape": {"step": (1,)}}, regrow.InvalidArgumentError, "no axes"),
-        ({"layout": "zip"}, regrow.InvalidArgumentError, "zip"),
-        ({"layout": "flax", "level": 3}, regrow.InvalidArgumentError, "level"),
-        ({"reshape": {"**": "abc"}}, regrow.InvalidArgumentError, "integers"),
+        ({"only": "nothing/**"}, regrow.errors.NotFoundError, "nothing"),
+        ({"cast": {"nothing": "float32"}}, regrow.errors.NotFoundError, "nothing"),
+        ({"rename": {"params": "x"}}, regrow.errors.InvalidArgumentError, "matches no key path"),
+        ({"rename": {"params/.*": "x"}}, regrow.errors.NameCollisionError, "come to one place"),
+        ({"transpose": {"**/bias": (1, 0)}}, regrow.errors.InvalidArgumentError, "each axis once"),
+        ({"reshape": {"**/bias": (3, -1)}}, regrow.errors.InvalidArgumentError, "elements"),
+        ({"reshape": {"step": (1,)}}, regrow.errors.InvalidArgumentError, "no axes"),
+        ({"layout": "zip"}, regrow.errors.InvalidArgumentError, "zip"),
+        ({"layout": "flax", "level": 3}, regrow.errors.InvalidArgumentError, "level"),
+        ({"reshape": {"**": "abc"}}, regrow.errors.InvalidArgumentError, "integers"),
     ]
     for options, error, what in mistakes:
         with pytest.raises(error, match=what):
             regrow.convert(orbax_checkpoint, target, **options)
         assert not target.exists()
-    with pytest.raises(regrow.InvalidArgumentError, match="inside the source"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="inside the source"):
         regrow.convert(orbax_checkpoint, orbax_checkpoint / "new")
     regrow.convert(orbax_checkpoint, target)
-    with pytest.raises(regrow.AlreadyExistsError):
+    with pytest.raises(regrow.errors.AlreadyExistsError):
         regrow.convert(orbax_checkpoint, target)
     regrow.convert(target, target, overwrite=True, cast="float64")
     assert regrow.load(target)["params"]["norm"]["scale"].dtype == np.float64
@@ -147,17 +147,22 @@ def test_what_is_private_stays_private(tmp_path: Path, layout: str) -> None:
 
 def test_a_dry_run_raises_what_the_conversion_would(tmp_path: Path) -> None:
     cases: list[tuple[Any, str, str, type[Exception]]] = [
-        ({"w": np.ones(2)}, "trak", "new", regrow.UnsupportedError),
-        ({"a.b": np.ones(2), "a": {"b": np.ones(2)}}, "safetensors", "new.safetensors", regrow.NameCollisionError),
-        ({"a.b": np.ones(2), "a": {"b": np.ones(2)}}, "orbax", "new", regrow.NameCollisionError),
-        ({"a/b": np.ones(2), "a": {"b": np.ones(2)}}, "npy", "new.npz", regrow.NameCollisionError),
-        ({"a\0b": np.ones(2)}, "npy", "new.npz", regrow.UnsupportedError),
-        ({"__metadata__": np.ones(2)}, "safetensors", "new.safetensors", regrow.NameCollisionError),
+        ({"w": np.ones(2)}, "trak", "new", regrow.errors.UnsupportedError),
+        (
+            {"a.b": np.ones(2), "a": {"b": np.ones(2)}},
+            "safetensors",
+            "new.safetensors",
+            regrow.errors.NameCollisionError,
+        ),
+        ({"a.b": np.ones(2), "a": {"b": np.ones(2)}}, "orbax", "new", regrow.errors.NameCollisionError),
+        ({"a/b": np.ones(2), "a": {"b": np.ones(2)}}, "npy", "new.npz", regrow.errors.NameCollisionError),
+        ({"a\0b": np.ones(2)}, "npy", "new.npz", regrow.errors.UnsupportedError),
+        ({"__metadata__": np.ones(2)}, "safetensors", "new.safetensors", regrow.errors.NameCollisionError),
         ({"~": "text"}, "orbax", "new", regrow.RegrowError),
-        ({"k" * 300: np.ones(2)}, "npy", "new", regrow.UnsupportedError),
-        (3, "flax", "new.bin", regrow.InvalidArgumentError),
-        ("text", "equinox", "new", regrow.InvalidArgumentError),
-        ({"w": np.ones(2)}, "flax", "new.eqx", regrow.InvalidArgumentError),
+        ({"k" * 300: np.ones(2)}, "npy", "new", regrow.errors.UnsupportedError),
+        (3, "flax", "new.bin", regrow.errors.InvalidArgumentError),
+        ("text", "equinox", "new", regrow.errors.InvalidArgumentError),
+        ({"w": np.ones(2)}, "flax", "new.eqx", regrow.errors.InvalidArgumentError),
     ]
     for number, (tree, layout, name, error) in enumerate(cases):
         folder = tmp_path / str(number)
@@ -175,16 +180,16 @@ def test_none_is_chosen_and_renamed_as_leaves_are(tmp_path: Path) -> None:
     source = tmp_path / "source"
     tree = {"n": None, "o": np.ones(2), "p": {"w": np.zeros(3), "none": None, "empty": []}, "text": "x"}
     regrow.save(source, tree)
-    with pytest.raises(regrow.NameCollisionError, match=r"n \(None\) and o come to one place"):
+    with pytest.raises(regrow.errors.NameCollisionError, match=r"n \(None\) and o come to one place"):
         regrow.convert(source, tmp_path / "new", rename={"o": "n/x"})
     for number, only in enumerate(["p/w", "p/**", "n", "**"]):
         regrow.convert(source, tmp_path / str(number), only=only)
         assert_same(regrow.load(tmp_path / str(number)), regrow.load(source, only=only))
     regrow.convert(source, tmp_path / "moved", rename={"(?i)N": "q/none"}, only=["n", "o"])
     assert_same(regrow.load(tmp_path / "moved"), {"o": np.ones(2), "q": {"none": None}})
-    with pytest.raises(regrow.InvalidArgumentError, match="changes nothing"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="changes nothing"):
         regrow.convert(source, tmp_path / "new", cast={"text": "float32"})
-    with pytest.raises(regrow.NotFoundError, match='"no", "neither"'):
+    with pytest.raises(regrow.errors.NotFoundError, match='"no", "neither"'):
         regrow.convert(source, tmp_path / "new", only=["o", "no"], cast={"neither": "float32"})
     assert not (tmp_path / "new").exists()
 
@@ -194,7 +199,7 @@ def test_items_that_are_files_are_losses_where_the_layout_has_no_items(tmp_path:
     (tmp_path / "iterator" / "process_0.json").write_text("{}")
     items = {"state": {"w": np.ones(2)}, "iterator": regrow.Files(tmp_path / "iterator")}
     regrow.save_items(tmp_path / "source", items)
-    with pytest.raises(regrow.UnsupportedError, match=r"iterator.*process_0\.json.*left out"):
+    with pytest.raises(regrow.errors.UnsupportedError, match=r"iterator.*process_0\.json.*left out"):
         regrow.convert(tmp_path / "source", tmp_path / "x.npz")
     assert not (tmp_path / "x.npz").exists()
     report = regrow.convert(tmp_path / "source", tmp_path / "x.npz", lossy=True)
@@ -213,9 +218,9 @@ def test_a_folder_of_steps_is_refused_without_a_step(tmp_path: Path, layout: str
         if step == 5:
             # Of one step nothing stays behind.
             regrow.convert(steps, tmp_path / "one")
-    for options in ({}, {"dry_run": True}, {"salvage": True}):
+    for options in ({}, {"dry_run": True}, {"options": regrow.Options(salvage=True)}):
         with pytest.raises(
-            regrow.InvalidArgumentError, match=r"(?s)folder of 2 steps.*found steps 5, 10.*--step N.*--all-steps"
+            regrow.errors.InvalidArgumentError, match=r"(?s)folder of 2 steps.*found steps 5, 10.*--step N.*--all-steps"
         ):
             regrow.convert(steps, tmp_path / "x", **options)  # type: ignore[arg-type]
     assert not (tmp_path / "x").exists()

@@ -42,12 +42,11 @@ def test_a_file_does_what_the_same_keywords_do(files: tuple[Path, Path], tmp_pat
     regrow.convert(
         source,
         tmp_path / "said",
-        layout="orbax",
-        use_zarr3=True,
         rename={"params/(.*)": "dense/$1"},
         transpose={"**/kernel": (1, 0)},
         reshape={"**/bias": (1, -1)},
         cast={"**/bias": "float16"},
+        layout=regrow.layouts.Orbax(zarr3=True),
     )
     kept, said = regrow.open(tmp_path / "kept"), regrow.open(tmp_path / "said")
     assert kept.variant == said.variant and "zarr v3" in kept.variant
@@ -83,7 +82,7 @@ def test_keywords_come_first(files: tuple[Path, Path], tmp_path: Path) -> None:
 def test_a_file_without_a_layout_is_of_the_default_one(files: tuple[Path, Path], tmp_path: Path) -> None:
     source, rules = files
     rules.write_text("[options]\ndata_format = 'no such form'")
-    with pytest.raises(regrow.InvalidArgumentError, match="data_format"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="data_format"):
         regrow.convert(source, tmp_path / "new", rules=rules)
     rules.write_text("only = ['params/**']\n[options]\nchunk_byte_size = 8")
     for layout in ({}, {"layout": "regrow"}):
@@ -100,11 +99,11 @@ def test_a_file_without_a_layout_is_of_the_default_one(files: tuple[Path, Path],
 @pytest.mark.parametrize(
     ("written", "error", "named"),
     [
-        (None, regrow.NotFoundError, "rules.toml"),
-        ("[[rename]]\nform = 'a'", regrow.InvalidArgumentError, "line 2"),
-        ("layout = 'tape'", regrow.InvalidArgumentError, "tape"),
-        ("[[rename]]\nfrom = '('\nto = ''", regrow.InvalidArgumentError, "rules.toml"),
-        ("[[rename]]\nfrom = 'nothing'\nto = 'x'", regrow.InvalidArgumentError, "nothing"),
+        (None, regrow.errors.NotFoundError, "rules.toml"),
+        ("[[rename]]\nform = 'a'", regrow.errors.InvalidArgumentError, "line 2"),
+        ("layout = 'tape'", regrow.errors.InvalidArgumentError, "tape"),
+        ("[[rename]]\nfrom = '('\nto = ''", regrow.errors.InvalidArgumentError, "rules.toml"),
+        ("[[rename]]\nfrom = 'nothing'\nto = 'x'", regrow.errors.InvalidArgumentError, "nothing"),
     ],
 )
 def test_a_file_that_is_none_says_where(

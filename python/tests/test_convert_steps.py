@@ -80,7 +80,7 @@ def test_nothing_is_written_where_one_step_cannot_be_converted(tmp_path: Path) -
         plans: Any = None
         try:
             plans = regrow.convert(tmp_path / "run", tmp_path / "x", all_steps=True, layout="safetensors", **options)
-        except regrow.UnsupportedError as error:
+        except regrow.errors.UnsupportedError as error:
             assert "step 2: " in str(error) and "name" in str(error)
         assert not (tmp_path / "x").exists()
         assert plans is None or [plan.lossless for plan in plans.values()] == [True, False]
@@ -102,12 +102,12 @@ def test_an_interrupted_run_is_refused_unless_it_may_overwrite(tmp_path: Path) -
     with pytest.raises(KeyboardInterrupt):
         regrow.convert(source, target, all_steps=True, progress=stop)
     assert [path.name for path in target.iterdir() if path.name.isdigit()] == ["1"] and seen
-    with pytest.raises(regrow.AlreadyExistsError, match="step 1: "):
+    with pytest.raises(regrow.errors.AlreadyExistsError, match="step 1: "):
         regrow.convert(source, target, all_steps=True)
     regrow.convert(source, target, all_steps=True, overwrite=True)
     assert [regrow.load(target, step=step)["w"][0] for step in (1, 2)] == [1, 2]
     regrow.save(target / "7", {"w": np.ones(1)})
-    with pytest.raises(regrow.AlreadyExistsError, match="a step that the source has not"):
+    with pytest.raises(regrow.errors.AlreadyExistsError, match="a step that the source has not"):
         regrow.convert(source, target, all_steps=True, overwrite=True)
 
 
@@ -115,7 +115,7 @@ def test_one_checkpoint_is_no_folder_of_steps(tmp_path: Path) -> None:
     regrow.save(tmp_path / "x", {"w": np.ones(2)})
     for act in (lambda: regrow.convert(tmp_path / "x", tmp_path / "y", all_steps=True),
                 lambda: regrow.verify(tmp_path / "x", all_steps=True)):  # fmt: skip
-        with pytest.raises(regrow.InvalidArgumentError, match="not a folder of steps"):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="not a folder of steps"):
             act()
     for name, args in {"convert": ("y",), "cp": ("y",), "verify": ()}.items():
         done = command(name, tmp_path / "x", *(tmp_path / arg for arg in args), "--all-steps")
@@ -158,6 +158,6 @@ def test_json_stays_json_unless_a_rule_changes_it(tmp_path: Path) -> None:
         assert repr(loaded["config"]) == repr(config) and loaded["state"].keys() == {"w"}
         assert loaded["files"].source == {}
     regrow.convert(tmp_path / "source", tmp_path / "cast", cast={"state/w": "float32"})
-    assert regrow.load(tmp_path / "cast", item="state")["w"].dtype == np.float32
+    assert regrow.load(tmp_path / "cast", at="state")["w"].dtype == np.float32
     only = regrow.convert(tmp_path / "source", tmp_path / "only", only="config/name")
-    assert only.losses == [] and regrow.load(tmp_path / "only", item="config") == {"name": "x"}
+    assert only.losses == [] and regrow.load(tmp_path / "only", at="config") == {"name": "x"}

@@ -19,9 +19,9 @@ ROUNDS = """
     from regrow._coordination import Session
 
     if arguments["folder"] is None:
-        coordinator = regrow.coordinator()
+        coordinator = regrow.jobs.coordinator()
     else:
-        coordinator = regrow.Folder(arguments["folder"], rank=rank, size=size)
+        coordinator = regrow.jobs.Folder(arguments["folder"], rank=rank, size=size)
     assert (coordinator.rank, coordinator.size) == (rank, size)
     given = []
     for _ in range(3):
@@ -43,8 +43,8 @@ ROUNDS = """
 @pytest.mark.parametrize(
     ("service", "make"),
     [
-        ("jax", "regrow.coordinator()"),
-        ("folder", "regrow.Folder(arguments, rank=rank, size=size)"),
+        ("jax", "regrow.jobs.coordinator()"),
+        ("folder", "regrow.jobs.Folder(arguments, rank=rank, size=size)"),
     ],
 )
 def test_a_coordinator_keeps_its_promises(tmp_path, service, make):
@@ -80,14 +80,14 @@ KILLED = """
     from regrow._coordination import Session
 
     logging.basicConfig(level=logging.INFO)
-    session = Session(regrow.coordinator(), arguments["target"], "save", timeout=arguments["timeout"])
+    session = Session(regrow.jobs.coordinator(), arguments["target"], "save", timeout=arguments["timeout"])
     if rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     began = time.monotonic()
     try:
         session.agree("written")
         done("agreed")
-    except regrow.TimedOutError as error:
+    except regrow.errors.TimedOutError as error:
         done([str(error), time.monotonic() - began])
     # JAX would wait for the one that has died.
     if rank == 0:
@@ -119,7 +119,7 @@ def test_a_process_that_leaves_early_ends_the_others(tmp_path):
         import regrow
         from regrow._coordination import Session
         try:
-            with Session(regrow.coordinator(), arguments, "save", timeout=100) as session:
+            with Session(regrow.jobs.coordinator(), arguments, "save", timeout=100) as session:
                 if rank == 1:
                     raise ValueError("not of regrow")
                 session.agree("written")
@@ -137,10 +137,10 @@ def test_disks_that_are_not_shared_are_found_at_the_start(tmp_path):
         from regrow._coordination import Session
         target = f"{arguments}/disk-{rank % 2}/run/step_1"
         os.makedirs(f"{arguments}/disk-{rank % 2}", exist_ok=True)
-        with Session(regrow.coordinator(), f"{arguments}/step_1", "save") as session:
+        with Session(regrow.jobs.coordinator(), f"{arguments}/step_1", "save") as session:
             try:
                 session.shares_storage(target)
-            except regrow.InvalidArgumentError as error:
+            except regrow.errors.InvalidArgumentError as error:
                 done(str(error))
     """
     ended = processes.run(3, worker, tmp_path / "run", arguments=str(tmp_path), jax=True)
@@ -155,14 +155,14 @@ def test_ctrl_c_ends_a_wait_in_every_process(tmp_path):
         import regrow
         from regrow._coordination import Session
         try:
-            with Session(regrow.coordinator(), arguments, "save", timeout=100) as session:
+            with Session(regrow.jobs.coordinator(), arguments, "save", timeout=100) as session:
                 if rank == 1:
                     # Whoever runs the tests in the background of a shell has it ignored.
                     signal.signal(signal.SIGINT, signal.default_int_handler)
                     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
                     session.broadcast("plan")
                 session.gather("index", b"")
-        except (KeyboardInterrupt, regrow.CancelledError) as error:
+        except (KeyboardInterrupt, regrow.errors.CancelledError) as error:
             done(type(error).__name__)
     """
     ended = processes.run(2, worker, tmp_path / "run", arguments=str(tmp_path / "step_1"), jax=True)
@@ -175,9 +175,9 @@ def test_ctrl_c_ends_a_wait_in_every_process(tmp_path):
 def test_importing_regrow_and_choosing_a_coordinator_imports_no_service():
     program = """
 import sys, regrow
-alone = regrow.coordinator()
+alone = regrow.jobs.coordinator()
 assert (alone.rank, alone.size) == (0, 1)
-regrow.save, regrow.load, regrow.Folder
+regrow.save, regrow.load, regrow.jobs.Folder
 found = [name for name in ("jax", "torch", "mpi4py") if name in sys.modules]
 assert not found, found
 """
@@ -187,11 +187,11 @@ assert not found, found
 def test_with_jax_and_no_other_process_nobody_is_asked():
     import jax  # noqa: F401
 
-    assert regrow.coordinator().size == 1
+    assert regrow.jobs.coordinator().size == 1
 
 
 def test_the_engines_coordinators_keep_the_protocol(tmp_path):
-    for each in (regrow.coordinator(), regrow.Folder(tmp_path / "meet", rank=1, size=2)):
+    for each in (regrow.jobs.coordinator(), regrow.jobs.Folder(tmp_path / "meet", rank=1, size=2)):
         assert isinstance(each, _coordination.Coordinator)
         assert each.put_if_absent("a/b", b"x")
         assert not each.put_if_absent("a/b", b"y")
@@ -200,14 +200,14 @@ def test_the_engines_coordinators_keep_the_protocol(tmp_path):
         each.remove("a")
         assert each.get("a/b", 0) is None
         assert each.value_len_max_bytes > 1 << 20
-    assert regrow.coordinator().live() == [0]
-    with pytest.raises(regrow.InvalidArgumentError, match="there is no such rank"):
-        regrow.Folder(tmp_path, rank=2, size=2)
+    assert regrow.jobs.coordinator().live() == [0]
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="there is no such rank"):
+        regrow.jobs.Folder(tmp_path, rank=2, size=2)
     for wrong in (None, -1, "1", 1.5):
-        with pytest.raises(regrow.InvalidArgumentError, match="rank="):
-            regrow.Folder(tmp_path, rank=wrong, size=2)
-    with pytest.raises(regrow.InvalidArgumentError, match="seconds"):
-        regrow.Folder(tmp_path, rank=0, size=2).get("x", -1.0)
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="rank="):
+            regrow.jobs.Folder(tmp_path, rank=wrong, size=2)
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="seconds"):
+        regrow.jobs.Folder(tmp_path, rank=0, size=2).get("x", -1.0)
 
 
 class Dict:
@@ -295,7 +295,7 @@ def test_what_a_coordinator_raises_is_in_the_error():
         def get(self, key, wait):
             raise RuntimeError("UNAVAILABLE: socket closed")
 
-    with pytest.raises(regrow.IoError, match=r"`get` of the coordinator Broken raised .*UNAVAILABLE") as caught:
+    with pytest.raises(regrow.errors.IoError, match=r"`get` of the coordinator Broken raised .*UNAVAILABLE") as caught:
         _coordination.Session(Broken(0, 2, {}, threading.Condition()), "/data/x", "save")
     assert "rank 0 still runs" in caught.value.help
 
@@ -303,10 +303,10 @@ def test_what_a_coordinator_raises_is_in_the_error():
 def test_a_jax_without_what_is_needed_is_refused_by_name():
     client = types.SimpleNamespace(key_value_set_bytes=None, key_value_delete=None)
     with pytest.raises(
-        regrow.UnsupportedError, match="lacks key_value_try_get_bytes, blocking_key_value_get_bytes"
+        regrow.errors.UnsupportedError, match="lacks key_value_try_get_bytes, blocking_key_value_get_bytes"
     ) as caught:
         _coordination_jax.JaxCoordinator(client, 0, 2, False)
-    assert "regrow.Folder" in caught.value.help
+    assert "regrow.jobs.Folder" in caught.value.help
 
 
 def test_several_processes_of_jax_are_never_taken_for_one(monkeypatch):
@@ -314,22 +314,22 @@ def test_several_processes_of_jax_are_never_taken_for_one(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "jax._src.distributed", types.SimpleNamespace())
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
-    with pytest.raises(regrow.UnsupportedError, match="has changed its coordination service"):
-        regrow.coordinator()
+    with pytest.raises(regrow.errors.UnsupportedError, match="has changed its coordination service"):
+        regrow.jobs.coordinator()
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: False)
     jax.devices()
-    assert regrow.coordinator().size == 1
+    assert regrow.jobs.coordinator().size == 1
     monkeypatch.setattr(jax, "process_count", lambda: 4)
-    with pytest.raises(regrow.UnsupportedError, match="4 processes of JAX") as caught:
-        regrow.coordinator()
+    with pytest.raises(regrow.errors.UnsupportedError, match="4 processes of JAX") as caught:
+        regrow.jobs.coordinator()
     assert "jax.distributed.initialize" in caught.value.help
 
 
 def test_a_session_is_used_up_when_it_ends():
-    session = _coordination.Session(regrow.coordinator(), "/data/x", "save")
+    session = _coordination.Session(regrow.jobs.coordinator(), "/data/x", "save")
     with session:
         assert session.gather("index", b"x") == [b"x"]
-    with pytest.raises(regrow.InvalidArgumentError, match="has ended"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="has ended"):
         session.agree("late")
-    with pytest.raises(regrow.InvalidArgumentError, match="the purpose cannot be in a key"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="the purpose cannot be in a key"):
         _coordination.Session(_native.Coordinator.single(), "/data/x", "a/b")

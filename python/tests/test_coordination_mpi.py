@@ -9,10 +9,10 @@ ROUNDS = """
     import regrow
     from regrow._coordination import Session
 
-    coordinator = regrow.coordinator()
+    coordinator = regrow.jobs.coordinator()
     assert type(coordinator).__name__ == "MpiCoordinator"
     assert (coordinator.rank, coordinator.size) == (rank, size)
-    assert regrow.coordinator() is coordinator, "a copy of the communicator is made once"
+    assert regrow.jobs.coordinator() is coordinator, "a copy of the communicator is made once"
     given = []
     for fails in (None, 1, None):
         with Session(coordinator, arguments, "save", timeout=60) as session:
@@ -34,7 +34,7 @@ ROUNDS = """
 
 
 def test_a_coordinator_keeps_its_promises(tmp_path):
-    values = processes.run_mpi(2, coordinators.promises("regrow.coordinator()"), tmp_path / "run")
+    values = processes.run_mpi(2, coordinators.promises("regrow.jobs.coordinator()"), tmp_path / "run")
     assert values[0] == values[1]
     assert set(values[0]) <= {0, 1}
 
@@ -51,12 +51,12 @@ def test_a_process_that_does_not_come_is_named_in_time(tmp_path):
     worker = """
         import regrow
         from regrow._coordination import Session
-        with Session(regrow.coordinator(), arguments, "save", timeout=2) as session:
+        with Session(regrow.jobs.coordinator(), arguments, "save", timeout=2) as session:
             if rank == 1:
                 time.sleep(6)
             try:
                 session.agree("written")
-            except regrow.TimedOutError as error:
+            except regrow.errors.TimedOutError as error:
                 done(str(error))
     """
     values = processes.run_mpi(3, worker, tmp_path / "run", arguments=str(tmp_path / "step_1"))
@@ -68,10 +68,10 @@ def test_an_mpi_without_threads_is_refused_with_a_way_out(tmp_path):
     worker = """
         import regrow
         try:
-            regrow.coordinator()
-        except regrow.UnsupportedError as error:
+            regrow.jobs.coordinator()
+        except regrow.errors.UnsupportedError as error:
             done(error.help)
     """
     environment = {"MPI4PY_RC_THREAD_LEVEL": "serialized"}
     values = processes.run_mpi(2, worker, tmp_path / "run", environment=environment)
-    assert all("regrow.Folder" in value for value in values)
+    assert all("regrow.jobs.Folder" in value for value in values)

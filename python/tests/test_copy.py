@@ -21,13 +21,13 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
     "regrow": ("x", {}),
     "regrow, compressed": ("x", {"compression": "zstd"}),
     "orbax": ("x", {"layout": "orbax"}),
-    "orbax without ocdbt": ("x", {"layout": "orbax", "use_ocdbt": False}),
-    "orbax v1": ("x", {"layout": "orbax", "v1": True}),
+    "orbax without ocdbt": ("x", {"layout": regrow.layouts.Orbax(ocdbt=False)}),
+    "orbax v1": ("x", {"layout": regrow.layouts.Orbax(v1=True)}),
     "flax": ("x.msgpack", {"layout": "flax"}),
     "equinox": ("x.eqx", {"layout": "equinox"}),
     "pytree_data": ("x", {"layout": "pytree_data"}),
     "safetensors": ("x.safetensors", {"layout": "safetensors"}),
-    "safetensors in a folder": ("x", {"layout": "safetensors", "max_shard_size": 2000}),
+    "safetensors in a folder": ("x", {"layout": regrow.layouts.Safetensors(max_shard_bytes=2000)}),
     "npz": ("x.npz", {"layout": "npy"}),
     "npy": ("x", {"layout": "npy"}),
 }
@@ -69,7 +69,7 @@ def test_every_layout_is_copied_byte_for_byte(name: str, saved: dict[str, Any], 
     assert found == files(tmp_path / "from")
     assert report[:4] == (os.fspath(target), len(found), sum(map(len, found.values())), 0)
     assert report.seconds > 0
-    assert regrow.open(target).layout == saved.get("layout", "regrow")
+    assert regrow.open(target).layout == regrow.layouts.chosen(saved.get("layout", "regrow")).name
     assert_same(regrow.load(target), regrow.load(source))
     assert regrow.verify(target).ok
 
@@ -92,7 +92,7 @@ def test_every_layout_goes_to_memory_and_comes_back(
     assert_same(regrow.load(target), regrow.load(source))
     removed = regrow.remove(there.path)
     assert removed.path == there.path and removed.file_count >= there.file_count
-    with pytest.raises(regrow.NotFoundError):
+    with pytest.raises(regrow.errors.NotFoundError):
         regrow.open(there.path)
     assert regrow.verify(within.path).ok
 
@@ -120,12 +120,12 @@ def test_a_trak_store_goes_to_disks_only(fixtures: Path, in_memory: str, tmp_pat
     regrow.copy(source, tmp_path / "store")
     assert files(tmp_path / "store") == files(source)
     assert regrow.open(tmp_path / "store").layout == "trak"
-    with pytest.raises(regrow.UnsupportedError):
+    with pytest.raises(regrow.errors.UnsupportedError):
         regrow.copy(source, f"{in_memory}/store")
-    with pytest.raises(regrow.NotFoundError):
+    with pytest.raises(regrow.errors.NotFoundError):
         regrow.open(f"{in_memory}/store")
     # Nothing in it says that it was written by a save.
-    with pytest.raises(regrow.InvalidArgumentError):
+    with pytest.raises(regrow.errors.InvalidArgumentError):
         regrow.remove(tmp_path / "store")
     assert files(tmp_path / "store") == files(source)
 
@@ -136,7 +136,7 @@ def test_a_folder_of_steps_goes_as_a_whole(in_memory: str, tmp_path: Path) -> No
     regrow.copy(tmp_path / "runs", f"{in_memory}/runs")
     assert regrow.open(f"{in_memory}/runs").steps == [1, 2, 10]
     assert regrow.load(f"{in_memory}/runs", step=2)["w"][0] == 2
-    with pytest.raises(regrow.InvalidArgumentError, match="folder of steps"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="folder of steps"):
         regrow.copy(tmp_path / "runs", f"{in_memory}/runs", overwrite=True)
 
 
@@ -145,7 +145,11 @@ def test_a_copy_that_a_callback_has_ended_goes_on(to_memory: bool, in_memory: st
     source = tmp_path / "source"
     target = f"{in_memory}/x" if to_memory else os.fspath(tmp_path / "x")
     # Several files, of which some are done when it ends.
-    regrow.save(source, {f"a{at}": LONG["a"] + at for at in range(4)}, layout="safetensors", max_shard_size=25_000_000)
+    regrow.save(
+        source,
+        {f"a{at}": LONG["a"] + at for at in range(4)},
+        layout=regrow.layouts.Safetensors(max_shard_bytes=25_000_000),
+    )
     told: list[tuple[int, int]] = []
 
     def stop(done: int, total: int) -> None:
@@ -155,7 +159,7 @@ def test_a_copy_that_a_callback_has_ended_goes_on(to_memory: bool, in_memory: st
 
     with pytest.raises(StopItError):
         regrow.copy(source, target, budget=1 << 24, progress=stop)
-    with pytest.raises((regrow.NotFoundError, regrow.UncommittedError)):
+    with pytest.raises((regrow.errors.NotFoundError, regrow.errors.UncommittedError)):
         regrow.open(target)
     report = regrow.copy(source, target, progress=lambda done, total: told.append((done, total)))
     assert 0 < report.reused_bytes <= report.bytes
@@ -179,11 +183,11 @@ def test_what_a_copy_has_left_can_be_removed(tmp_path: Path) -> None:
     (unfinished,) = (each for each in regrow.list_checkpoints(tmp_path) if each.state == "unfinished")
     assert (unfinished.layout, unfinished.error) == (None, None)
     assert unfinished.name.startswith("x.")
-    with pytest.raises((regrow.NotFoundError, regrow.UncommittedError)):
+    with pytest.raises((regrow.errors.NotFoundError, regrow.errors.UncommittedError)):
         regrow.remove(tmp_path / "x")
     assert regrow.remove(tmp_path / "x", unfinished=True).file_count > 0
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
-    with pytest.raises(regrow.NotFoundError):
+    with pytest.raises(regrow.errors.NotFoundError):
         regrow.remove(tmp_path / "x", unfinished=True)
 
 
@@ -193,9 +197,9 @@ def test_a_copy_that_is_under_way_is_left_alone_but_for_force(tmp_path: Path) ->
 
     def disturb(done: int, total: int) -> None:
         if done == total:
-            with pytest.raises(regrow.AlreadyExistsError):
+            with pytest.raises(regrow.errors.AlreadyExistsError):
                 regrow.copy(source, target)
-            with pytest.raises(regrow.AlreadyExistsError):
+            with pytest.raises(regrow.errors.AlreadyExistsError):
                 regrow.remove(target, unfinished=True)
             assert regrow.remove(target, unfinished=True, force=True).file_count > 0
             raise StopItError
@@ -229,7 +233,7 @@ def test_what_is_there_is_replaced_only_when_asked(in_memory: str, tmp_path: Pat
     for place in (os.fspath(tmp_path), in_memory):
         regrow.save(f"{place}/source", tree())
         regrow.save(f"{place}/x", tree(2.0))
-        with pytest.raises(regrow.AlreadyExistsError) as raised:
+        with pytest.raises(regrow.errors.AlreadyExistsError) as raised:
             regrow.copy(f"{place}/source", f"{place}/x")
         assert f"{place}/x" in str(raised.value)
         assert same(regrow.load(f"{place}/x"), tree(2.0))
@@ -246,15 +250,15 @@ def test_copies_that_make_no_sense(tmp_path: Path) -> None:
     regrow.save(tmp_path / "x", tree())
     before = files(tmp_path)
     for target in (tmp_path / "x", tmp_path / "x" / "y", tmp_path):
-        with pytest.raises(regrow.InvalidArgumentError):
+        with pytest.raises(regrow.errors.InvalidArgumentError):
             regrow.copy(tmp_path / "x", target)
-    with pytest.raises(regrow.NotFoundError) as raised:
+    with pytest.raises(regrow.errors.NotFoundError) as raised:
         regrow.copy(tmp_path / "nothing", tmp_path / "y")
     assert isinstance(raised.value, FileNotFoundError)
     (tmp_path / "folder").mkdir()
-    with pytest.raises(regrow.NotACheckpointError):
+    with pytest.raises(regrow.errors.NotACheckpointError):
         regrow.copy(tmp_path / "folder", tmp_path / "y")
-    with pytest.raises(regrow.InvalidArgumentError, match="storage_options"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="storage_options"):
         regrow.copy(tmp_path / "x", tmp_path / "y", storage_options={"key": "K"})
     with pytest.raises(TypeError, match="overwrit"):
         regrow.copy(tmp_path / "x", tmp_path / "y", overwrit=True)  # type: ignore[call-arg]
@@ -262,7 +266,7 @@ def test_copies_that_make_no_sense(tmp_path: Path) -> None:
 
 
 def test_the_report_as_a_line() -> None:
-    report = regrow.CopyReport("runs/\x1b[31mx", 2, 3 << 20, 1 << 20, 0.5)
+    report = regrow.reports.CopyReport("runs/\x1b[31mx", 2, 3 << 20, 1 << 20, 0.5)
     assert report.gb_per_s == pytest.approx((2 << 20) / 0.5 / 1e9)
     assert str(report) == "runs/\\u{1b}[31mx: 2 files, 3.0 MiB in 0.500 s (0.00 GB/s); 1.0 MiB were there already"
     assert str(report._replace(file_count=1, reused_bytes=0, seconds=0.0)).endswith(
@@ -283,7 +287,7 @@ def test_every_layout_is_removed_and_nothing_else(name: str, saved: dict[str, An
     report = regrow.remove(tmp_path / name)
     assert report == (os.fspath(tmp_path / name), len(made), sum(map(len, made.values())))
     assert files(tmp_path) == before
-    with pytest.raises(regrow.NotFoundError):
+    with pytest.raises(regrow.errors.NotFoundError):
         regrow.remove(tmp_path / name)
 
 
@@ -295,19 +299,19 @@ def test_what_is_no_checkpoint_stays(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "runs" / "step_1")
     before = files(tmp_path)
     refused: dict[str, type[Exception]] = {
-        "runs": regrow.InvalidArgumentError,
-        "link": regrow.InvalidArgumentError,
-        "runs/step_1/model.safetensors": regrow.InvalidArgumentError,
-        "mine": regrow.NotACheckpointError,
-        "mine/thesis.txt": regrow.NotACheckpointError,
-        "nothing": regrow.NotFoundError,
+        "runs": regrow.errors.InvalidArgumentError,
+        "link": regrow.errors.InvalidArgumentError,
+        "runs/step_1/model.safetensors": regrow.errors.InvalidArgumentError,
+        "mine": regrow.errors.NotACheckpointError,
+        "mine/thesis.txt": regrow.errors.NotACheckpointError,
+        "nothing": regrow.errors.NotFoundError,
     }
     for name, kind in refused.items():
         with pytest.raises(kind) as raised:
             regrow.remove(tmp_path / name)
         assert os.fspath(tmp_path / name) in str(raised.value)
     (tmp_path / "runs" / "step_1" / "thesis.txt").write_text("x")
-    with pytest.raises(regrow.InvalidArgumentError, match=r"thesis\.txt"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match=r"thesis\.txt"):
         regrow.remove(tmp_path / "runs" / "step_1")
     (tmp_path / "runs" / "step_1" / "thesis.txt").unlink()
     assert files(tmp_path) == before
@@ -317,9 +321,9 @@ def test_what_is_no_checkpoint_stays(tmp_path: Path) -> None:
 
 def test_force_is_for_what_is_unfinished(path: Path) -> None:
     regrow.save(path, tree())
-    with pytest.raises(regrow.InvalidArgumentError, match="unfinished=True"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="unfinished=True"):
         regrow.remove(path, force=True)
-    with pytest.raises(regrow.NotFoundError):
+    with pytest.raises(regrow.errors.NotFoundError):
         regrow.remove(path, unfinished=True, force=True)
     assert regrow.verify(path).ok
 
@@ -358,7 +362,7 @@ def test_every_layout_is_listed_by_its_name(tmp_path: Path) -> None:
     found = regrow.list_checkpoints(tmp_path)
     expected = {name.replace("x", f"x{at}", 1): saved for at, (name, saved) in enumerate(LAYOUTS.values())}
     assert {each.name: each.layout for each in found} == {
-        name: saved.get("layout", "regrow") for name, saved in expected.items()
+        name: regrow.layouts.chosen(saved.get("layout", "regrow")).name for name, saved in expected.items()
     }
     assert all(each.state == "committed" for each in found)
 
@@ -382,6 +386,6 @@ def test_a_damaged_one_is_listed_with_what_is_wrong(tmp_path: Path) -> None:
 
 def test_a_folder_without_checkpoints(tmp_path: Path) -> None:
     assert regrow.list_checkpoints(tmp_path) == []
-    with pytest.raises(regrow.NotFoundError) as raised:
+    with pytest.raises(regrow.errors.NotFoundError) as raised:
         regrow.list_checkpoints(tmp_path / "nothing")
     assert os.fspath(tmp_path / "nothing") in str(raised.value)

@@ -78,9 +78,12 @@ def pages_of(nav: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def test_the_reference_has_every_public_name() -> None:
-    pages = "".join((REFERENCE / name).read_text() for name in ("regrow.md", "errors.md"))
-    shown = re.findall(r"^::: regrow\.([A-Za-z]\w*)$", pages, re.MULTILINE)
-    assert sorted(shown) == sorted(regrow.__all__)
+    for module in (regrow, *(getattr(regrow, name) for name in regrow._MODULES)):
+        home = module.__name__.rpartition(".")[2]
+        page = (REFERENCE / f"{home}.md").read_text()
+        shown = re.findall(rf"^::: {re.escape(module.__name__)}\.([A-Za-z]\w*)$", page, re.MULTILINE)
+        expected = set(module.__all__) - ({"RegrowError"} if home == "errors" else set())
+        assert sorted(shown) == sorted(expected), home
 
 
 JUDGED = re.compile(r"^\| ([a-z-]+) \| ([\d.]+) \|$", re.MULTILINE)

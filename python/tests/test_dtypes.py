@@ -154,7 +154,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("leaf", REFUSED.values(), ids=REFUSED.keys())
 def test_other_dtypes_are_refused_with_their_key_path(path: Path, leaf: Any) -> None:
-    with pytest.raises(regrow.UnsupportedError) as caught:
+    with pytest.raises(regrow.errors.UnsupportedError) as caught:
         regrow.save(path, {"params": [1, leaf]})
     assert caught.value.leaf == "params/1"
     assert "params/1" in str(caught.value)
@@ -162,7 +162,7 @@ def test_other_dtypes_are_refused_with_their_key_path(path: Path, leaf: Any) -> 
 
 
 def test_an_integer_beyond_64_bits_is_refused(path: Path) -> None:
-    with pytest.raises(regrow.UnsupportedError, match="64 bits") as caught:
+    with pytest.raises(regrow.errors.UnsupportedError, match="64 bits") as caught:
         regrow.save(path, {"n": 2**64})
     assert caught.value.leaf == "n"
 
@@ -175,5 +175,5 @@ def test_cast_on_save_and_on_load(path: Path) -> None:
     assert same_bits(loaded["q"], array)
     assert regrow.load(path, cast=np.float64)["q"].dtype == np.float64
     assert regrow.load(path, cast={"q": ml_dtypes.bfloat16})["q"].dtype == ml_dtypes.bfloat16
-    with pytest.raises(regrow.InvalidArgumentError):
+    with pytest.raises(regrow.errors.InvalidArgumentError):
         regrow.load(path, cast="no such dtype")

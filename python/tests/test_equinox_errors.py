@@ -258,7 +258,7 @@ def test_fixtures_that_are_bad(case: tuple[Path, dict[str, Any]], as_path: bool)
         if path.name not in READ_BY_US_ALONE:
             assert_leaves(loaded, eqx.tree_deserialise_leaves(make(), like))
         return
-    with pytest.raises((RuntimeError, regrow.CorruptError, regrow.UnsupportedError)) as error:
+    with pytest.raises((RuntimeError, regrow.errors.CorruptError, regrow.errors.UnsupportedError)) as error:
         ours.tree_deserialise_leaves(make(), like)
     with pytest.raises(RuntimeError) as theirs:
         eqx.tree_deserialise_leaves(make(), like)

@@ -25,7 +25,7 @@ def saved(path: Path) -> Path:
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         regrow.load(tmp_path / "nowhere")
-    assert isinstance(caught.value, regrow.NotFoundError)
+    assert isinstance(caught.value, regrow.errors.NotFoundError)
     assert caught.value.kind == "not_found"
     assert caught.value.file is not None
     assert "nowhere" in caught.value.file
@@ -33,7 +33,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 def test_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(regrow.NotACheckpointError, match=r"notes\.txt") as caught:
+    with pytest.raises(regrow.errors.NotACheckpointError, match=r"notes\.txt") as caught:
         regrow.open(tmp_path)
     assert caught.value.help
 
@@ -53,7 +53,7 @@ def test_a_flipped_bit_is_named(saved: Path) -> None:
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
-    with pytest.raises(regrow.CorruptError) as caught:
+    with pytest.raises(regrow.errors.CorruptError) as caught:
         regrow.load(saved)
     assert caught.value.leaf == "params/w"
     assert caught.value.file is not None
@@ -65,7 +65,7 @@ def test_a_flipped_bit_is_named(saved: Path) -> None:
     assert not report.ok
     assert [(finding.kind, finding.leaf) for finding in report.findings] == [("corrupt", "params/w")]
     assert report.findings[0].message in str(report)
-    loaded = regrow.load(saved, verify=False)
+    loaded = regrow.load(saved, options=regrow.Options(checksums=False))
     assert (loaded["params"]["w"] != TREE["params"]["w"]).sum() == 1
 
 
@@ -83,13 +83,13 @@ def test_an_unfinished_save(tmp_path: Path) -> None:
     folder = tmp_path / "step_1.orbax-checkpoint-tmp-123"
     folder.mkdir()
     (folder / "_METADATA").write_text("{}")
-    with pytest.raises(regrow.UncommittedError):
+    with pytest.raises(regrow.errors.UncommittedError):
         regrow.open(folder)
 
 
 def test_every_mismatch_at_once(saved: Path) -> None:
     like = {"params": {"w": np.zeros(4, np.float32), "b": np.ones(3, np.int32), "c": 1}}
-    with pytest.raises(regrow.MismatchError) as caught:
+    with pytest.raises(regrow.errors.MismatchError) as caught:
         regrow.load(saved, like=like)
     message = str(caught.value)
     for part in ("params/w", "params/b", "params/c", "step"):
@@ -104,7 +104,7 @@ def test_every_mismatch_at_once(saved: Path) -> None:
 )
 def test_python_values_are_strict_too(path: Path, like: Any, stored: Any) -> None:
     regrow.save(path, {"v": stored, "w": 1})
-    with pytest.raises(regrow.MismatchError, match="v"):
+    with pytest.raises(regrow.errors.MismatchError, match="v"):
         regrow.load(path, like={"v": like, "w": 0})
 
 
@@ -112,28 +112,28 @@ def test_leaves_of_other_types(path: Path) -> None:
     for leaf in (object(), {1, 2}, lambda x: x, range(3), print):
         with pytest.raises(TypeError, match="layers/0") as caught:
             regrow.save(path, {"layers": [leaf]})
-        assert isinstance(caught.value, regrow.LeafTypeError)
+        assert isinstance(caught.value, regrow.errors.LeafTypeError)
         assert caught.value.help
     assert not path.exists()
 
 
 BAD_CALLS = {
     "layout": {"layout": "tar"},
-    "a budget below nothing": {"budget": -1},
-    "a budget beyond numbers": {"budget": 2**70},
+    "a budget below nothing": {"options": regrow.Options(budget_bytes=-1)},
+    "a budget beyond numbers": {"options": regrow.Options(budget_bytes=2**70)},
     "orbax options elsewhere": {"use_zarr3": True},
     "compression": {"compression": "lz4"},
     "compression level": {"compression": 100},
     "compression as a bool": {"compression": True},
     "metadata": {"metadata": {1, 2}},
     "a glob": {"cast": {"a[": "float32"}},
-    "per_leaf": {"layout": "orbax", "per_leaf": {"**": {"chunks": 3}}},
+    "per_leaf": {"layout": regrow.layouts.Orbax(per_leaf={"**": {"chunks": 3}})},
 }
 
 
 @pytest.mark.parametrize("options", BAD_CALLS.values(), ids=BAD_CALLS.keys())
 def test_bad_arguments(path: Path, options: dict[str, Any]) -> None:
-    with pytest.raises(regrow.InvalidArgumentError):
+    with pytest.raises(regrow.errors.InvalidArgumentError):
         regrow.save(path, TREE, **options)
     assert not path.exists()
 
@@ -159,7 +159,7 @@ def test_a_folder_that_may_not_be_written() -> None:
 
 
 def test_exceptions_can_be_pickled(saved: Path) -> None:
-    with pytest.raises(regrow.NotFoundError) as caught:
+    with pytest.raises(regrow.errors.NotFoundError) as caught:
         regrow.open(saved)["nope"]
     again = pickle.loads(pickle.dumps(caught.value))
     assert (type(again), str(again), again.leaf) == (type(caught.value), str(caught.value), "nope")
@@ -168,7 +168,7 @@ def test_exceptions_can_be_pickled(saved: Path) -> None:
 def test_every_kind_has_its_class() -> None:
     from regrow._errors import BY_KIND
 
-    assert {cls.__name__ for cls in BY_KIND.values()} <= set(regrow.__all__)
+    assert {cls.__name__ for cls in BY_KIND.values()} <= set(regrow.errors.__all__)
     assert len(BY_KIND) == 20
 
 

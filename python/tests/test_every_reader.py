@@ -194,16 +194,24 @@ class Target(NamedTuple):
 
 TARGETS = {
     "orbax": Target("orbax", "x", by_orbax),
-    "orbax, zarr v2": Target("orbax", "x", by_orbax, {"use_zarr3": False, "use_ocdbt": False}),
+    "orbax, zarr v2": Target("orbax", "x", by_orbax, {"layout": regrow.layouts.Orbax(zarr3=False, ocdbt=False)}),
     "flax": Target("flax", "x.msgpack", by_flax),
     "safetensors": Target("safetensors", "x.safetensors", by_safetensors),
-    "safetensors, no structure": Target("safetensors", "x.safetensors", by_safetensors, {"structure": False}),
+    "safetensors, no structure": Target(
+        "safetensors", "x.safetensors", by_safetensors, {"layout": regrow.layouts.Safetensors(structure=False)}
+    ),
     "npz": Target("npy", "x.npz", by_numpy),
-    "npz, no structure": Target("npy", "x.npz", by_numpy, {"structure": False}),
+    "npz, no structure": Target("npy", "x.npz", by_numpy, {"layout": regrow.layouts.Npy(structure=False)}),
     "equinox": Target("equinox", "x.eqx", by_equinox),
-    "equinox, no trailer": Target("equinox", "x.eqx", by_equinox_bytes_too, {"trailer": False}),
+    "equinox, no trailer": Target(
+        "equinox", "x.eqx", by_equinox_bytes_too, {"layout": regrow.layouts.Equinox(trailer=False)}
+    ),
     "equinox, as itself": Target(
-        "equinox", "x.eqx", by_equinox_bytes_too, {"trailer": False, "strict_upstream": True}, is_nameless
+        "equinox",
+        "x.eqx",
+        by_equinox_bytes_too,
+        {"layout": regrow.layouts.Equinox(trailer=False, strict=True)},
+        is_nameless,
     ),
     "npy folder": Target("npy", "x", by_numpy_folder),
     "pytree_data": Target("pytree_data", "x", by_original_pytree),
@@ -212,16 +220,16 @@ TARGETS = {
 
 def unlike(target: Target, source: Path, folder: Path, tree: Tree, **options: Any) -> list[str]:
     """Leaves that another tool does not give back though nothing says so."""
-    options = target.options | options
-    report = regrow.convert(source, folder / target.name, layout=target.layout, lossy=True, **options)
+    options = {"layout": target.layout} | target.options | options
+    report = regrow.convert(source, folder / target.name, lossy=True, **options)
     found = target.read(folder / target.name, tree)
     noted = {loss.key_path for loss in report.losses}
     lost = {loss.key_path for loss in report.losses if loss.kind != "note"}
     if lost:
         # What is lost is refused, by its name, if the caller has not allowed it.
         refused = folder / f"refused_{target.name}"
-        with pytest.raises(regrow.UnsupportedError, match=r"help: say lossy"):
-            regrow.convert(source, refused, layout=target.layout, **options)
+        with pytest.raises(regrow.errors.UnsupportedError, match=r"help: say lossy"):
+            regrow.convert(source, refused, **options)
         assert not refused.exists()
     return silent(found, tree, lost, noted)
 
@@ -241,16 +249,16 @@ def taken(target: Target, folder: Path) -> Tree:
     tree = {}
     for name, leaf in kinds().items():
         if not target.is_without(leaf):
-            with contextlib.suppress(regrow.UnsupportedError, regrow.LeafTypeError):
+            with contextlib.suppress(regrow.errors.UnsupportedError, regrow.errors.LeafTypeError):
                 save(target, folder / "each", {name: leaf}, overwrite=True, durable=False)
                 tree[name] = leaf
     return tree
 
 
-def save(target: Target, folder: Path, tree: Tree, **options: Any) -> regrow.SaveReport:
+def save(target: Target, folder: Path, tree: Tree, **options: Any) -> regrow.reports.SaveReport:
     options = {"lossy": True} | target.options | options
     folder.mkdir(exist_ok=True)
-    return regrow.save(folder / target.name, tree, layout=target.layout, **options)
+    return regrow.save(folder / target.name, tree, **{"layout": target.layout} | options)
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
@@ -263,7 +271,7 @@ def test_a_save_refuses_what_the_tool_of_its_layout_does_not_read_back(tmp_path:
     # The same bits in a leaf of another kind are no loss of a save.
     assert silent(target.read(tmp_path / "lossy" / target.name, tree), tree, changed, set(tree)) == []
     if lost:
-        with pytest.raises(regrow.UnsupportedError, match="lossy") as refused:
+        with pytest.raises(regrow.errors.UnsupportedError, match="lossy") as refused:
             save(target, tmp_path / "refused", tree, lossy=False)
         assert not (tmp_path / "refused" / target.name).exists()
         unnamed = [name for name in lost if f"{name}: " not in str(refused.value)]
@@ -334,17 +342,17 @@ def test_what_other_tools_read_in_the_default_layout(tmp_path: Path) -> None:
 def test_leaves_without_data_are_refused_by_name(tmp_path: Path) -> None:
     """Tensors of the device meta, placeholders: no load gives ``...`` unless it is asked for."""
     source = REPOSITORY / "fixtures" / "torch" / "refused.pt"
-    with pytest.raises(regrow.UnsupportedError, match="meta"):
+    with pytest.raises(regrow.errors.UnsupportedError, match="meta"):
         regrow.load(source, only=["w", "meta"])
-    with pytest.raises(regrow.UnsupportedError, match=r"meta: is left out"):
+    with pytest.raises(regrow.errors.UnsupportedError, match=r"meta: is left out"):
         regrow.convert(source, tmp_path / "x", only=["w", "meta"])
     report = regrow.convert(source, tmp_path / "x", only=["w", "meta"], lossy=True)
     assert [(loss.key_path, loss.kind) for loss in report.losses] == [("meta", "value")]
     tree = {"w": np.ones(2), "gap": ..., "list": [1, ...]}
     regrow.save(tmp_path / "gaps", tree)
-    for options in ({}, {"only": ["w", "gap"]}, {"region": {"w": slice(0, 1)}}):
-        with pytest.raises(regrow.UnsupportedError, match=r"(?s)gap.*partial=True"):
+    for options in ({}, {"only": ["w", "gap"]}, {"options": regrow.Options(region={"w": slice(0, 1)})}):
+        with pytest.raises(regrow.errors.UnsupportedError, match=r"(?s)gap.*placeholders=True"):
             regrow.load(tmp_path / "gaps", **options)  # type: ignore[arg-type]
-    loaded = regrow.load(tmp_path / "gaps", partial=True)
+    loaded = regrow.load(tmp_path / "gaps", options=regrow.Options(placeholders=True))
     assert loaded["gap"] is ... and loaded["list"][1] is ... and loaded["w"].sum() == 2
     assert regrow.load(tmp_path / "gaps", only=["w", "list/0"])["list"][1] is ...

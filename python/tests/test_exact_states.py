@@ -59,7 +59,7 @@ def abstract(tree: Any) -> Any:
 def saved(folder: Path, tree: Any, *, in_background: bool = False) -> Path:
     path = folder / str(next(FOLDERS))
     if in_background:
-        regrow.save_async(path, tree, durable=False).wait()
+        regrow.save_async(path, tree, durable=False).result()
     else:
         regrow.save(path, tree, durable=False)
     return path
@@ -145,13 +145,13 @@ def test_the_step_of_a_train_state_before_and_after_the_first_step(tmp_path: Pat
 )
 def test_a_number_that_jax_could_not_hold_as_it_is(tmp_path: Path, stored: Any, like: Any) -> None:
     path = saved(tmp_path, {"opt": {"n": stored}})
-    with pytest.raises(regrow.MismatchError, match=rf"opt/n: template {like.dtype}, stored (int|float)64"):
+    with pytest.raises(regrow.errors.MismatchError, match=rf"opt/n: template {like.dtype}, stored (int|float)64"):
         regrow.load(path, like={"opt": {"n": like}})
 
 
 @pytest.mark.parametrize("stored", [np.int64(3), np.float32([1.5]), "text", jax.random.key(0)])
 def test_what_is_no_number_of_python_does_not_become_one(tmp_path: Path, stored: Any) -> None:
-    with pytest.raises(regrow.MismatchError, match=r" n: "):
+    with pytest.raises(regrow.errors.MismatchError, match=r" n: "):
         regrow.load(saved(tmp_path, {"n": stored}), like={"n": jnp.asarray(0)})
 
 

@@ -67,7 +67,7 @@ SOURCES: dict[str, Callable[[Path], Path]] = {
     "orbax": by_orbax,
     "flax": saved("model.msgpack", layout="flax"),
     "npz": saved("model.npz", layout="npy"),
-    "npz, deflated": saved("model.npz", layout="npy", compress=True),
+    "npz, deflated": saved("model.npz", layout=regrow.layouts.Npy(compress=True)),
     "regrow": saved("model"),
     "regrow, compressed": saved("model", compression="zstd"),
     "steps": in_steps,
@@ -98,7 +98,7 @@ def test_orbax_reads_it(tmp_path: Path, pool: Any) -> None:
 
 
 def test_the_target_is_compressed_and_cut(source: Path, tmp_path: Path, pool: Any) -> None:
-    options: dict[str, Any] = {"compression": "zstd", "chunk_byte_size": 10_000}
+    options: dict[str, Any] = {"compression": "zstd", "layout": regrow.layouts.Regrow(chunk_byte_size=10_000)}
     report = regrow.convert(source, tmp_path / "shared", executor=Killing(pool, 1, die_after), workers=2, **options)
     assert report.stored_bytes == len_bytes(tmp_path / "shared") < 0.8 * len_bytes(source)
     assert regrow.open(tmp_path / "shared")["params/dense/kernel"].chunk_shape == (50, 48)
@@ -222,11 +222,11 @@ def test_a_pool_that_breaks_is_replaced(source: Path, tmp_path: Path) -> None:
 
 def test_a_share_that_is_lost_again_and_again_ends_it(source: Path, tmp_path: Path) -> None:
     executor = Killing(Pools(), 100, die_when_done)
-    with pytest.raises(regrow.IoError, match=r"share \d of 2 of a conversion was lost 3 times"):
+    with pytest.raises(regrow.errors.IoError, match=r"share \d of 2 of a conversion was lost 3 times"):
         regrow.convert(source, tmp_path / "shared", executor=executor, workers=2)
     assert executor.submitted <= 6
     assert os.listdir(tmp_path) == ["source"]
-    with pytest.raises(regrow.IoError, match="of a verification was lost 3 times"):
+    with pytest.raises(regrow.errors.IoError, match="of a verification was lost 3 times"):
         regrow.verify(source, executor=executor, workers=2)
 
 
@@ -239,9 +239,9 @@ def test_an_error_of_a_worker_ends_it_and_nothing_is_left(source: Path, tmp_path
     bytes_[-50_000] ^= 1
     file.write_bytes(bytes_)
     counting = Killing(pool, 0, die_at_once)
-    with pytest.raises(regrow.CorruptError) as plain:
+    with pytest.raises(regrow.errors.CorruptError) as plain:
         regrow.convert(source, tmp_path / "plain")
-    with pytest.raises(regrow.CorruptError) as shared:
+    with pytest.raises(regrow.errors.CorruptError) as shared:
         regrow.convert(source, tmp_path / "shared", executor=counting, workers=3)
     assert shared.value.leaf == plain.value.leaf == "params/dense/kernel"
     assert counting.submitted == 3
@@ -250,17 +250,17 @@ def test_an_error_of_a_worker_ends_it_and_nothing_is_left(source: Path, tmp_path
 
 def test_what_cannot_be_shared_is_refused_before_anything_begins(source: Path, tmp_path: Path, pool: Any) -> None:
     counting = Killing(pool, 0, die_at_once)
-    with pytest.raises(regrow.UnsupportedError, match="several workers cannot write the layout npy"):
+    with pytest.raises(regrow.errors.UnsupportedError, match="several workers cannot write the layout npy"):
         regrow.convert(source, tmp_path / "new", executor=counting, layout="npy", lossy=True)
-    with pytest.raises(regrow.NotFoundError):
+    with pytest.raises(regrow.errors.NotFoundError):
         regrow.convert(source, tmp_path / "new", executor=counting, only="nobody")
-    with pytest.raises(regrow.AlreadyExistsError):
+    with pytest.raises(regrow.errors.AlreadyExistsError):
         regrow.convert(source, source.parent / "source", executor=counting)
-    with pytest.raises(regrow.InvalidArgumentError, match="executor"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="executor"):
         regrow.convert(source, tmp_path / "new", workers=2)
-    with pytest.raises(regrow.InvalidArgumentError, match="workers"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="workers"):
         regrow.convert(source, tmp_path / "new", executor=counting, workers=0)
-    with pytest.raises(regrow.InvalidArgumentError, match="executor"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="executor"):
         regrow.verify(source, executor=2)  # type: ignore[arg-type]
     assert counting.submitted == 0
     assert os.listdir(tmp_path) == ["source"]
@@ -355,7 +355,7 @@ def test_a_lost_share_is_verified_again(source: Path) -> None:
 
 def test_nothing_is_kept_of_a_target_that_is_taken_meanwhile(source: Path, tmp_path: Path, pool: Any) -> None:
     executor = Replacing(pool, lambda: shutil.copytree(source, tmp_path / "shared"))
-    with pytest.raises(regrow.AlreadyExistsError):
+    with pytest.raises(regrow.errors.AlreadyExistsError):
         regrow.convert(source, tmp_path / "shared", executor=executor, workers=2)
     assert sorted(os.listdir(tmp_path)) == ["shared", "source"]
     assert_same(regrow.load(tmp_path / "shared"), TREE)

@@ -22,7 +22,7 @@ TREE = {f"w{index}": np.full((50, 60 + index), index, np.float32) for index in r
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """Many files of one checkpoint."""
-    regrow.save(tmp_path / "source", TREE, layout="orbax", use_ocdbt=False, compression="none")
+    regrow.save(tmp_path / "source", TREE, compression="none", layout=regrow.layouts.Orbax(ocdbt=False))
     return tmp_path / "source"
 
 
@@ -102,7 +102,7 @@ def test_what_was_brought_stays_when_a_share_is_lost_again_and_again(source: Pat
             return lost
 
     def lose(target: Path) -> None:
-        with pytest.raises(regrow.IoError, match="share 2 of 2 of a copy was lost 3 times"):
+        with pytest.raises(regrow.errors.IoError, match="share 2 of 2 of a copy was lost 3 times"):
             regrow.copy(source, target, executor=LosesTheSecond(), workers=2)
         assert not target.exists()
 
@@ -141,7 +141,7 @@ def test_memory_is_a_bucket(source: Path, tmp_path: Path) -> None:
         assert executor.submitted == 4
         assert told[-1][0] == told[-1][1] > 70_000
         assert_same(regrow.load(url), regrow.load(source))
-        with pytest.raises(regrow.AlreadyExistsError):
+        with pytest.raises(regrow.errors.AlreadyExistsError):
             regrow.copy(source, url, executor=threads)
         regrow.copy(source, url, executor=threads, overwrite=True, verify=False)
         regrow.copy(url, tmp_path / "back", executor=threads, durable=False)
@@ -151,7 +151,9 @@ def test_memory_is_a_bucket(source: Path, tmp_path: Path) -> None:
 
 def test_a_source_that_is_replaced_is_copied_anew(source: Path, tmp_path: Path, pool: Any) -> None:
     new = TREE | {"w0": np.full((50, 60), 99, np.float32)}
-    executor = Replacing(pool, lambda: regrow.save(source, new, overwrite=True, layout="orbax", use_ocdbt=False))
+    executor = Replacing(
+        pool, lambda: regrow.save(source, new, overwrite=True, layout=regrow.layouts.Orbax(ocdbt=False))
+    )
     regrow.copy(source, tmp_path / "shared", executor=executor, workers=3)
     assert files_of(tmp_path / "shared") == files_of(source)
     assert_same(regrow.load(tmp_path / "shared"), regrow.load(source))
@@ -191,7 +193,7 @@ def test_a_worker_that_finds_other_files_says_so(source: Path, tmp_path: Path) -
         told = (ticket, [(name, len_bytes + 1) for name, len_bytes in files])
         return function(*arguments[:3], told, *arguments[4:])
 
-    with pytest.raises(regrow.ReplacedError, match="a worker finds other files in the source"):
+    with pytest.raises(regrow.errors.ReplacedError, match="a worker finds other files in the source"):
         regrow.copy(source, tmp_path / "shared", executor=Meddling(other_lengths), workers=2)
     assert os.listdir(tmp_path) == ["source"]
 
@@ -211,13 +213,13 @@ def test_two_calls_of_one_share_write_apart(source: Path, tmp_path: Path) -> Non
 
 def test_what_cannot_be_copied_is_refused_before_anything_begins(source: Path, tmp_path: Path, pool: Any) -> None:
     counting = Killing(pool, 0, die_at_once)
-    with pytest.raises(regrow.InvalidArgumentError, match="the same"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="the same"):
         regrow.copy(source, source, executor=counting)
-    with pytest.raises(regrow.NotFoundError):
+    with pytest.raises(regrow.errors.NotFoundError):
         regrow.copy(tmp_path / "nothing", tmp_path / "new", executor=counting)
-    with pytest.raises(regrow.InvalidArgumentError, match="executor"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="executor"):
         regrow.copy(source, tmp_path / "new", workers=2)
-    with pytest.raises(regrow.InvalidArgumentError, match="workers"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="workers"):
         regrow.copy(source, tmp_path / "new", executor=counting, workers=0)
     assert counting.submitted == 0
     assert os.listdir(tmp_path) == ["source"]

@@ -91,7 +91,7 @@ def test_the_layout_writes_what_to_bytes_writes(tree: Any) -> None:
         path = Path(folder) / "tree.msgpack"
         regrow.save(path, tree, layout="flax", durable=False)
         assert path.read_bytes() == expected
-        regrow.save_async(Path(folder) / "again.msgpack", tree, layout="flax", durable=False).wait()
+        regrow.save_async(Path(folder) / "again.msgpack", tree, layout="flax", durable=False).result()
         assert (Path(folder) / "again.msgpack").read_bytes() == expected
         loaded = regrow.load(path)
     compare(loaded, serialization.msgpack_restore(expected))
@@ -135,7 +135,7 @@ def test_scalars_of_every_dtype_come_back_as_scalars(dtype: np.dtype[Any], tmp_p
 def test_only_flax_has_a_form_for_scalars_of_numpys_own_dtypes(name: str, tmp_path: Path) -> None:
     tree = {"fine": 1, "scalar": scalar_of(np.dtype(getattr(ml_dtypes, name)))}
     for layout in ("regrow", "orbax", "safetensors", "npy", "equinox", "pytree_data"):
-        with pytest.raises(regrow.UnsupportedError, match=r"np\.asarray") as raised:
+        with pytest.raises(regrow.errors.UnsupportedError, match=r"np\.asarray") as raised:
             regrow.save(tmp_path / layout, tree, layout=layout)
         assert raised.value.leaf == "scalar"
     regrow.save(tmp_path / "tree.msgpack", tree, layout="flax")
@@ -217,13 +217,13 @@ def test_the_layout_takes_and_refuses_the_same_extensions(code: int, tmp_path: P
     path = tmp_path / "ext.msgpack"
     path.write_bytes(b"\x81\xa1p\xd6" + bytes([code % 256]) + bytes(4))
     if code < -1:
-        with pytest.raises(regrow.CorruptError, match=f"code {code} is reserved") as raised:
+        with pytest.raises(regrow.errors.CorruptError, match=f"code {code} is reserved") as raised:
             regrow.open(path)
         assert raised.value.leaf == "p" and raised.value.file == str(path)
     else:
         assert regrow.open(path)["p"].kind == "unknown"
     path.write_bytes(b"\x81\xa1p\xd7\xff" + b"\xff" * 8)
-    with pytest.raises(regrow.CorruptError, match="nanoseconds"):
+    with pytest.raises(regrow.errors.CorruptError, match="nanoseconds"):
         regrow.open(path)
 
 
@@ -235,7 +235,7 @@ def agree(data: bytes) -> None:
         original, is_taken = error, False
     try:
         mine = ours.msgpack_restore(data)
-    except regrow.CorruptError as error:
+    except regrow.errors.CorruptError as error:
         assert isinstance(error, ValueError)
         is_listed = any(re.search(pattern, str(error)) for pattern in STRICTER)
         assert not is_taken or is_listed, f"{data!r}: Flax reads {original!r}, ours: {error}"

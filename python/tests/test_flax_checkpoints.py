@@ -149,7 +149,7 @@ def test_what_ends_the_prefix_is_no_part_of_the_number(prefix: str, tmp_path: Pa
 
 
 def test_a_negative_keep_makes_no_sense(tmp_path: Path) -> None:
-    with pytest.raises(regrow.InvalidArgumentError, match="keep=-1"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="keep=-1"):
         ours.save_checkpoint(tmp_path, state_of(1), 1, keep=-1)
     assert names(tmp_path) == []
 
@@ -224,7 +224,7 @@ def test_the_multiprocess_form_is_sorted(tmp_path: Path) -> None:
 def test_a_target_is_compared_on_request(tmp_path: Path) -> None:
     ours.save_checkpoint(tmp_path, {"a": np.ones(2)}, 1)
     assert ours.restore_checkpoint(tmp_path, {"a": np.ones(3)})["a"].shape == (2,)
-    with pytest.raises(regrow.MismatchError, match=r"a: target \(3,\), stored \(2,\)"):
+    with pytest.raises(regrow.errors.MismatchError, match=r"a: target \(3,\), stored \(2,\)"):
         ours.restore_checkpoint(tmp_path, {"a": np.ones(3)}, strict=True)
 
 
@@ -234,7 +234,7 @@ def test_where_nothing_is_a_program_begins_with_its_target(tmp_path: Path) -> No
         assert theirs.restore_checkpoint(path, target) is target
         assert ours.restore_checkpoint(path, target) is target
         assert ours.restore_checkpoint(path, None) is None
-        for kind in (ours.CheckpointNotFoundError, ValueError, FileNotFoundError, regrow.NotFoundError):
+        for kind in (ours.CheckpointNotFoundError, ValueError, FileNotFoundError, regrow.errors.NotFoundError):
             with pytest.raises(kind, match="missing_ok"):
                 ours.restore_checkpoint(path, target, missing_ok=False)
         assert ours.latest_checkpoint(path) is None
@@ -255,7 +255,7 @@ def test_a_step_that_is_not_there_is_an_error_as_in_the_original(tmp_path: Path)
 @pytest.mark.parametrize("damage", [b"", b"\x81", b"\xc1", b"\x01\x02"])
 def test_damage_names_the_file(damage: bytes, tmp_path: Path) -> None:
     (tmp_path / "checkpoint_1").write_bytes(damage)
-    with pytest.raises(regrow.CorruptError, match="checkpoint_1") as raised:
+    with pytest.raises(regrow.errors.CorruptError, match="checkpoint_1") as raised:
         ours.restore_checkpoint(tmp_path, None)
     assert raised.value.file == f"{tmp_path}/checkpoint_1"
     assert isinstance(raised.value, ValueError)
@@ -263,7 +263,7 @@ def test_damage_names_the_file(damage: bytes, tmp_path: Path) -> None:
 
 def test_paths_of_other_storages_are_refused() -> None:
     for call in (lambda: ours.latest_checkpoint("memory://b/x"), lambda: ours.save_checkpoint("memory://b", {}, 1)):
-        with pytest.raises(regrow.UnsupportedError, match="needs a path of the local file system"):
+        with pytest.raises(regrow.errors.UnsupportedError, match="needs a path of the local file system"):
             call()
     assert not Path("memory:").exists()
 
@@ -367,7 +367,7 @@ def test_an_overwrite_replaces_an_orbax_folder_but_no_other(tmp_path: Path) -> N
     (tmp_path / "checkpoint_2/thesis.txt").touch()
     ours.save_checkpoint(tmp_path, {"a": 1}, 1, overwrite=True)
     assert ours.restore_checkpoint(tmp_path, None) == {"a": 1}
-    with pytest.raises(regrow.InvalidArgumentError, match="holds no checkpoint"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="holds no checkpoint"):
         ours.save_checkpoint(tmp_path, {"a": 2}, 2, overwrite=True)
     assert names(tmp_path) == ["checkpoint_1", "checkpoint_2"]
     assert names(tmp_path / "checkpoint_2") == ["thesis.txt"]
@@ -375,7 +375,7 @@ def test_an_overwrite_replaces_an_orbax_folder_but_no_other(tmp_path: Path) -> N
 
 def test_what_the_system_refuses_is_an_error_of_ours(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(regrow.IoError, match="cannot write"):
+    with pytest.raises(regrow.errors.IoError, match="cannot write"):
         ours.save_checkpoint(tmp_path / "file" / "below", {"a": 1}, 1)
 
 
@@ -408,7 +408,7 @@ def test_an_error_in_the_background_is_raised_by_the_next_wait(tmp_path: Path) -
     manager = ours.AsyncManager()
     (tmp_path / "file").touch()
     ours.save_checkpoint(tmp_path / "file" / "below", {"a": 1}, 1, async_manager=manager)
-    with pytest.raises(regrow.IoError):
+    with pytest.raises(regrow.errors.IoError):
         ours.save_checkpoint(tmp_path, {"a": 1}, 1, async_manager=manager)
     ours.save_checkpoint(tmp_path, {"a": 1}, 1, async_manager=manager)
     manager.wait_previous_save()
@@ -481,7 +481,7 @@ def test_arrays_of_several_processes_are_read_by_the_manager(shared: Path) -> No
 def test_a_placeholder_leads_nowhere_else(place: str, shared: Path) -> None:
     shared.write_bytes(to_bytes({"w": f"//GDAPlaceholder:{place.format(shared=shared)}"}))
     for target in ({"w": jnp.zeros(4)}, None):
-        with pytest.raises(regrow.CorruptError, match="outside the checkpoint") as raised:
+        with pytest.raises(regrow.errors.CorruptError, match="outside the checkpoint") as raised:
             ours.restore_checkpoint(shared.parent, target, gda_manager=FakeManager())
         assert (raised.value.file, raised.value.leaf) == (str(shared), "w")
 

@@ -331,5 +331,5 @@ def test_transformations_of_orbax_need_it_and_work(tmp_path: Path) -> None:
 def test_strict_compares_folders_too(tmp_path: Path) -> None:
     ocp.PyTreeCheckpointer().save(tmp_path / "checkpoint_1", {"a": np.arange(3), "b": np.ones(1)})
     for target in ({"a": np.zeros(2, int), "b": np.ones(1)}, {"a": np.arange(3)}, {**state_of(0)}):
-        with pytest.raises(regrow.MismatchError):
+        with pytest.raises(regrow.errors.MismatchError):
             ours.restore_checkpoint(tmp_path, target, strict=True)

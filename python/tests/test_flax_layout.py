@@ -92,13 +92,13 @@ def test_a_file_is_what_to_bytes_makes(file: Path) -> None:
 
 def test_sorted_keys_are_what_msgpack_serialize_makes(file: Path) -> None:
     raw = serialization.to_state_dict(tree())
-    regrow.save(file, tree(), layout="flax", sort_keys=True)
+    regrow.save(file, tree(), layout=regrow.layouts.Flax(sort_keys=True))
     assert file.read_bytes() == serialization.msgpack_serialize(raw)
 
 
 def test_integer_keys_can_be_kept(file: Path) -> None:
     raw = {"layers": {2: np.int8([1]), 10: np.int8([2])}}
-    regrow.save(file, raw, layout="flax", integer_keys=True)
+    regrow.save(file, raw, layout=regrow.layouts.Flax(integer_keys=True))
     assert file.read_bytes() == serialization.msgpack_serialize(raw)
     assert_same(regrow.load(file), raw)
 
@@ -148,7 +148,7 @@ def test_we_restore_into_a_template(file: Path) -> None:
 def test_chunks_both_ways(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serialization, "MAX_CHUNK_SIZE", 100)
     arrays = {"big": np.arange(77.0).reshape(7, 11), "exact": np.arange(25, dtype=np.float32), "f": np.arange(60)[::-2]}
-    regrow.save(file, arrays, layout="flax", max_chunk_size=100)
+    regrow.save(file, arrays, layout=regrow.layouts.Flax(max_chunk_bytes=100))
     assert file.read_bytes() == serialization.to_bytes(arrays) == _native.msgpack_pack(arrays, 100)
     opened = regrow.open(file)
     assert same_bits(opened.load()["big"], arrays["big"])
@@ -161,7 +161,7 @@ def test_chunks_both_ways(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_flax_has_no_form_for_is_named_at_once(file: Path) -> None:
     bad = {"key": jax.random.key(0), "text": np.array(["a"]), "record": np.zeros(2, "i2,i2"), "fine": 1, "gap": ...}
-    with pytest.raises(regrow.UnsupportedError) as caught:
+    with pytest.raises(regrow.errors.UnsupportedError) as caught:
         regrow.save(file, bad, layout="flax")
     assert all(f"\n  {name}: " in str(caught.value) for name in ("key", "text", "record", "gap"))
     assert not file.exists()
@@ -336,7 +336,7 @@ def test_damage_is_an_error_with_its_place(name: str) -> None:
         return
     with pytest.raises(ValueError, match="at byte") as caught:
         _native.msgpack_unpack(data)
-    assert isinstance(caught.value, MsgpackError) and isinstance(caught.value, regrow.CorruptError)
+    assert isinstance(caught.value, MsgpackError) and isinstance(caught.value, regrow.errors.CorruptError)
     assert caught.value.offset_bytes is not None
 
 

@@ -113,7 +113,7 @@ def test_damaged_files_are_refused(case: dict[str, Any]) -> None:
     if case["file"].removesuffix(".msgpack") in ACCEPTED_LIKE_THE_ORIGINAL:
         assert_same_values(ours.msgpack_restore(data), theirs.msgpack_restore(data))
         return
-    with pytest.raises(regrow.CorruptError) as raised:
+    with pytest.raises(regrow.errors.CorruptError) as raised:
         ours.msgpack_restore(data)
     assert isinstance(raised.value, ValueError)
     is_extra = case["upstream_read"].get("chain", [{}])[0].get("type") == "ExtraData"
@@ -169,7 +169,7 @@ def test_all_differences_come_in_one_error() -> None:
             "leaf": {"k": 1},
         }
     )
-    with pytest.raises(regrow.MismatchError) as raised:
+    with pytest.raises(regrow.errors.MismatchError) as raised:
         ours.from_state_dict(target, state, strict=True)
     lines = [line.strip() for line in str(raised.value).splitlines()]
     assert lines[0] == "the target does not fit the stored state in 13 places"
@@ -201,7 +201,7 @@ def test_strict_asks_nothing_where_the_target_says_nothing() -> None:
 
 
 def test_strict_says_the_place_of_a_root() -> None:
-    with pytest.raises(regrow.MismatchError, match=r"shape     \.: target \(2,\), stored \(3,\)"):
+    with pytest.raises(regrow.errors.MismatchError, match=r"shape     \.: target \(2,\), stored \(3,\)"):
         ours.from_bytes(np.ones(2), ours.to_bytes(np.ones(3)), strict=True)
 
 
@@ -274,7 +274,7 @@ def test_typed_keys_are_written_on_request() -> None:
         assert jax.random.key_impl(restored[name]) == jax.random.key_impl(key)
         assert same_bits(jax.random.key_data(restored[name]), jax.random.key_data(key))
     assert ours.from_bytes(state, data)["rng"].dtype == np.uint32
-    with pytest.raises(regrow.MismatchError, match="dtype     rng"):
+    with pytest.raises(regrow.errors.MismatchError, match="dtype     rng"):
         ours.from_bytes(state, data, strict=True)
     plain = {"rng": regrow.PrngKey(np.arange(2, dtype=np.uint32), "threefry2x32")}
     assert ours.from_bytes(plain, ours.to_bytes(plain, extended=True), extended=True) == plain

@@ -29,7 +29,7 @@ def test_an_overwrite_that_fails_leaves_the_folder(call: str, tmp_path: Path, mo
     def refuse(*_: Any) -> None:
         raise OSError(5, "no")
 
-    with monkeypatch.context() as patch, pytest.raises(regrow.IoError):
+    with monkeypatch.context() as patch, pytest.raises(regrow.errors.IoError):
         patch.setattr(os, call, refuse)
         ours.save_checkpoint(tmp_path, {"a": 1}, 1, overwrite=True)
     assert names(tmp_path) == ["checkpoint_1"]

@@ -91,7 +91,9 @@ NO_STEPS = [
 def test_what_would_not_be_found_again_is_refused(step: Any, overwrite: bool, tmp_path: Path) -> None:
     folder = tmp_path / "made"
     for save in (ours.save_checkpoint, ours.save_checkpoint_multiprocess):
-        with pytest.raises(regrow.InvalidArgumentError, match=r"is no step.*\n  help: give an integer") as raised:
+        with pytest.raises(
+            regrow.errors.InvalidArgumentError, match=r"is no step.*\n  help: give an integer"
+        ) as raised:
             save(folder, {"v": 1}, step, overwrite=overwrite, keep_every_n_steps=5)
         assert len(str(raised.value)) < 250
     assert not folder.exists()

@@ -92,7 +92,7 @@ def test_a_checkpoint_that_is_there_is_a_value_error_and_flax_own(tmp_path: Path
     for switch in (ON, OFF):
         with switched(switch):
             ours.save_checkpoint(tmp_path / str(switch), {"w": np.ones(3)}, 1)
-            for kind in (ValueError, flax.errors.InvalidCheckpointError, regrow.AlreadyExistsError):
+            for kind in (ValueError, flax.errors.InvalidCheckpointError, regrow.errors.AlreadyExistsError):
                 with pytest.raises(kind):
                     ours.save_checkpoint(tmp_path / str(switch), {"w": np.zeros(3)}, 1)
         assert ours.restore_checkpoint(tmp_path / str(switch), None)["w"].tolist() == [1, 1, 1]

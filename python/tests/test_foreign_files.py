@@ -147,14 +147,14 @@ def test_folders_of_tensorflow_are_named(tmp_path: Path, capfd: pytest.CaptureFi
 def test_files_in_a_folder_without_a_checkpoint_are_named(tmp_path: Path) -> None:
     (tmp_path / "weights.h5").write_bytes(FOREIGN["hdf5"][0])
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(regrow.NotACheckpointError, match=r'"notes.txt", "weights.h5" \(an HDF5 file'):
+    with pytest.raises(regrow.errors.NotACheckpointError, match=r'"notes.txt", "weights.h5" \(an HDF5 file'):
         regrow.open(tmp_path)
 
 
 def test_the_message_says_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(POINTER)
-    with pytest.raises(regrow.CorruptError) as raised:
+    with pytest.raises(regrow.errors.CorruptError) as raised:
         regrow.load(path)
     assert "git lfs pull" in str(raised.value) and str(path) in str(raised.value)
     assert "2336927755350992246" not in str(raised.value)
@@ -247,12 +247,12 @@ def test_blobs_of_the_hub_are_read(tmp_path: Path) -> None:
 def test_a_stale_index_names_the_shards_that_are_there(tmp_path: Path) -> None:
     folder = indexed(tmp_path / "x")
     (folder / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(regrow.CorruptError) as raised:
+    with pytest.raises(regrow.errors.CorruptError) as raised:
         regrow.load(folder)
     assert 'of the 2 files that the index names there are "model-00001-of-00002.safetensors"' in str(raised.value)
     (folder / "model-00001-of-00002.safetensors").unlink()
     safetensors.numpy.save_file(TREE, folder / "model.safetensors")
-    with pytest.raises(regrow.CorruptError) as raised:
+    with pytest.raises(regrow.errors.CorruptError) as raised:
         regrow.load(folder)
     assert "none is there" in str(raised.value) and '"model.safetensors", which is there' in str(raised.value)
     np.testing.assert_array_equal(regrow.load(folder / "model.safetensors")["w"], TREE["w"])
@@ -272,7 +272,7 @@ def test_headers_that_are_padded_with_nul_are_named(tmp_path: Path) -> None:
     header = data[8 : 8 + length].rstrip() + b"\0" * 16
     path = tmp_path / "x.safetensors"
     path.write_bytes(len(header).to_bytes(8, "little") + header + data[8 + length :])
-    with pytest.raises(regrow.CorruptError, match="padded with NUL bytes"):
+    with pytest.raises(regrow.errors.CorruptError, match="padded with NUL bytes"):
         regrow.load(path)
 
 

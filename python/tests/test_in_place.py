@@ -108,7 +108,7 @@ READS = {
     "load": lambda path: regrow.load(path),
     "load(like=)": lambda path: regrow.load(path, like=regrow.load(path)),
     "load(cast=)": lambda path: regrow.load(path, cast="float32"),
-    "load(verify=False)": lambda path: regrow.load(path, verify=False),
+    "load(verify=False)": lambda path: regrow.load(path, options=regrow.Options(checksums=False)),
     "lazy": lambda path: [leaf[...] for leaf in regrow.open(path).values()],
     "lazy slices": lambda path: [leaf[0:300] for leaf in regrow.open(path).values()],
     "lazy reads": lambda path: [leaf.read() for leaf in regrow.open(path).values()],
@@ -147,7 +147,10 @@ for read in t.READS:
 @pytest.mark.parametrize("name", [name for name in WAYS if name != "npz"])
 def test_maps_are_there_for_the_asking(name: str, tmp_path: Path) -> None:
     path = saved(name, tmp_path)
-    mapped = [regrow.load(path, mmap=True), [leaf[...] for leaf in regrow.open(path, mmap=True).values()]]
+    mapped = [
+        regrow.load(path, options=regrow.Options(mmap=True)),
+        [leaf[...] for leaf in regrow.open(path, options=regrow.Options(mmap=True)).values()],
+    ]
     file = next(tmp_path.glob(WAYS[name].files))
     data = bytearray(file.read_bytes())
     data[-4:] = np.float32(-1).tobytes()
@@ -192,6 +195,6 @@ def test_damage_is_found_in_what_is_read_into_memory(tmp_path: Path) -> None:
             opened.seek(at)
             opened.write(b"\x7f")
         for read in ("load", "load(like=)", "lazy", "lazy reads"):
-            with pytest.raises(regrow.CorruptError) as caught:
+            with pytest.raises(regrow.errors.CorruptError) as caught:
                 READS[read](path)
             assert caught.value.leaf in ("w1", "[1]", "1"), (name, read, str(caught.value))

@@ -53,7 +53,7 @@ ITEMS = {
 }
 
 
-@pytest.mark.parametrize("options", [{}, {"layout": "orbax"}, {"layout": "orbax", "use_ocdbt": False}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"layout": "orbax"}, {"layout": regrow.layouts.Orbax(ocdbt=False)}], ids=str)
 @pytest.mark.parametrize("where", ["disk", "memory"])
 def test_what_was_saved_is_loaded(where: str, options: dict[str, Any], tmp_path: Path) -> None:
     root = str(tmp_path / "run") if where == "disk" else f"memory://items-{len(str(options))}/run"
@@ -77,9 +77,9 @@ def test_what_was_saved_is_loaded(where: str, options: dict[str, Any], tmp_path:
     assert (opened.metrics, opened.metadata) == ({"loss": 1.0}, {"by": "me"})
     assert regrow.verify(root).ok
     regrow.save(f"{root}/3", tree())
-    with pytest.raises(regrow.NotFoundError, match="has no items"):
+    with pytest.raises(regrow.errors.NotFoundError, match="has no items"):
         regrow.load_items(root)
-    with pytest.raises(regrow.NotFoundError, match="the items are: config, ema, iterator, metrics, state"):
+    with pytest.raises(regrow.errors.NotFoundError, match="the items are: config, ema, iterator, metrics, state"):
         regrow.load_items(root, ["stat"], step=2)
 
 
@@ -150,12 +150,12 @@ def test_the_form_of_v1(tmp_path: Path) -> None:
     import orbax.checkpoint.experimental.v1 as v1
 
     items = {"state": jax_tree(), "config": regrow.Json({"a": 1})}
-    regrow.save_items(tmp_path / "3", items, metrics={"loss": 1.0}, layout="orbax", v1=True, use_zarr3=True)
+    regrow.save_items(tmp_path / "3", items, metrics={"loss": 1.0}, layout=regrow.layouts.Orbax(v1=True, zarr3=True))
     assert {"orbax.checkpoint", "config", "state"} <= set(os.listdir(tmp_path / "3"))
     loaded = v1.load_checkpointables(tmp_path / "3", {"state": jax_tree(), "config": None})
     assert_restored(loaded["state"], jax_tree())
     assert loaded["config"] == {"a": 1}
-    assert_restored(regrow.load(tmp_path / "3", like=jax_tree(), item="state"), jax_tree())
+    assert_restored(regrow.load(tmp_path / "3", like=jax_tree(), at="state"), jax_tree())
 
 
 def test_each_tree_as_it_is_asked_for(path: Path) -> None:
@@ -166,7 +166,7 @@ def test_each_tree_as_it_is_asked_for(path: Path) -> None:
         item_options={"ema": {"layout": "orbax"}, "lora": {"layout": "safetensors", "cast": None}},
         durable=False,
     )
-    opened = {name: regrow.open(path, item=name) for name in ("state", "ema", "lora")}
+    opened = {name: regrow.open(path, at=name) for name in ("state", "ema", "lora")}
     assert {name: each.layout for name, each in opened.items()} == {
         "state": "regrow", "ema": "orbax", "lora": "safetensors"
     }  # fmt: skip
@@ -217,7 +217,7 @@ def test_a_save_in_the_background_is_of_the_moment_of_the_call(tmp_path: Path) -
         handle = regrow.save_items_async(tmp_path / str(step), items, metrics={"loss": 1}, when_busy="queue")
         state["w"] += 1
         iterator[0] += 1
-    report = handle.wait()
+    report = handle.result()
     assert report is not None
     assert report.leaf_count == 1
     for step in (1, 2):
@@ -235,14 +235,14 @@ def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
     for save in (regrow.save_items, regrow.save_items_async):
         with pytest.raises(RuntimeError, match=r"^no$"):
             save(tmp_path / "1", {"state": tree(), "own": regrow.Files(fail)})
-        with pytest.raises(regrow.LeafTypeError, match="item 'bad'"):
+        with pytest.raises(regrow.errors.LeafTypeError, match="item 'bad'"):
             save(tmp_path / "1", {"state": tree(), "bad": object()})
-        with pytest.raises(regrow.InvalidArgumentError, match=r"\.\./x"):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match=r"\.\./x"):
             save(tmp_path / "1", {"state": tree(), "../x": regrow.Json(1)})
-    with pytest.raises(regrow.UnsupportedError, match="pytree_data"):
+    with pytest.raises(regrow.errors.UnsupportedError, match="pytree_data"):
         regrow.save_items(tmp_path / "1", {"state": tree()}, layout="pytree_data")
-    with pytest.raises(regrow.UnsupportedError, match="pytree_data"):
-        regrow.save_items_async(tmp_path / "1", {"state": tree()}, layout="pytree_data").wait()
+    with pytest.raises(regrow.errors.UnsupportedError, match="pytree_data"):
+        regrow.save_items_async(tmp_path / "1", {"state": tree()}, layout="pytree_data").result()
 
     def stop(done: int, total: int) -> None:
         raise KeyError("stopped")
@@ -254,12 +254,12 @@ def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
 
 def test_what_may_not_be_replaced_stays(path: Path) -> None:
     regrow.save_items(path, ITEMS)
-    with pytest.raises(regrow.AlreadyExistsError):
+    with pytest.raises(regrow.errors.AlreadyExistsError):
         regrow.save_items(path, ITEMS)
     regrow.save_items(path, {"config": regrow.Json(1)}, overwrite=True)
     assert sorted(os.listdir(path)) == ["_CHECKPOINT_METADATA", "commit_success.txt", "config", "regrow.items.json"]
     (path / "notes.txt").write_text("mine")
-    with pytest.raises(regrow.InvalidArgumentError, match=r"notes\.txt"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match=r"notes\.txt"):
         regrow.save_items(path, ITEMS, overwrite=True)
     assert regrow.load_items(path)["config"] == 1
 
@@ -280,7 +280,7 @@ def test_bad_arguments_are_named(items: Any, options: Any, message: str, path: P
         with pytest.raises((TypeError, ValueError), match=message):
             save(path, items, **options)
     assert not path.exists()
-    with pytest.raises(regrow.InvalidArgumentError, match="JSON"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="JSON"):
         regrow.Json({"a": object()})
 
 
@@ -296,7 +296,7 @@ def test_any_thread_adds_items(path: Path) -> None:
     assert report.leaf_count == 12
     loaded = regrow.load_items(path)
     assert all(float(loaded[f"item_{at}"]["w"][0, 0]) == at for at in range(4))
-    with pytest.raises(regrow.InvalidArgumentError, match="committed"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="committed"):
         save.json("late", 1)
 
 
@@ -305,8 +305,8 @@ def test_all_processes_of_a_job_write_their_shards(tmp_path: Path) -> None:
     reports: list[Any] = []
 
     def rank(number: int) -> None:
-        job = regrow.Job(regrow.Folder(tmp_path / "meet", rank=number, size=2), timeout=60)
-        array = regrow.ShardedArray((8, 8), [((4 * number, 0), whole[4 * number : 4 * number + 4])])
+        job = regrow.jobs.Job(regrow.jobs.Folder(tmp_path / "meet", rank=number, size=2), timeout=60)
+        array = regrow.jobs.ShardedArray((8, 8), [((4 * number, 0), whole[4 * number : 4 * number + 4])])
         items = {"state": {"w": array}, "config": regrow.Json({"a": 1})}
         reports.append(regrow.save_items(tmp_path / "run" / "1", items, job=job))
 
@@ -337,7 +337,7 @@ def test_a_newest_step_that_lost_an_item_is_passed_over(tmp_path: Path, lost: st
     shutil.rmtree(tmp_path / "3" / lost)
     for items in (["state"], ["config"], ["iterator"], ["state", "config", "iterator"]):
         with regrow.Manager(tmp_path) as steps, warnings.catch_warnings():
-            warnings.simplefilter("ignore", regrow.IncompleteCheckpointWarning)
+            warnings.simplefilter("ignore", regrow.errors.IncompleteCheckpointWarning)
             restored = steps.restore(items=items)
             assert steps.restored == 2, (items, steps.restored)
         if "state" in items:

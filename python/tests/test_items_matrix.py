@@ -91,7 +91,7 @@ def files_of(path: Path) -> dict[str, bytes]:
 
 
 def tree_of(path: Path) -> str:
-    loaded = regrow.load(path, item="state")
+    loaded = regrow.load(path, at="state")
     return repr((loaded["w"].tobytes(), loaded["w"].dtype, loaded["step"]))
 
 
@@ -109,7 +109,7 @@ class Kind(NamedTuple):
 
 KINDS = {
     "pytree": Kind("state", "state/model.safetensors", np.float32(399).tobytes(), tree_of),
-    "json": Kind("config", "config/metadata", b"1024", lambda path: regrow.load(path, item="config")),
+    "json": Kind("config", "config/metadata", b"1024", lambda path: regrow.load(path, at="config")),
     "files": Kind("iterator", "iterator/checkpoint", FILES["checkpoint"], files_of),
     "metrics": Kind("metrics", "metrics/metrics", b"0.25", lambda path: regrow.open(path).metrics),
     "metadata": Kind("metadata", "_CHECKPOINT_METADATA", b'"commit": 1', lambda path: regrow.open(path).metadata),
@@ -205,7 +205,7 @@ def copies(kind: Kind, path: Path) -> None:
 
 
 def seals(kind: Kind, path: Path) -> None:
-    assert regrow.seal(path).has_changed
+    assert regrow.protect.seal(path).has_changed
     good = kind.read(path)
     if kind.save is save:
         kind.save(path.parent / "own", seal=True)
@@ -215,21 +215,21 @@ def seals(kind: Kind, path: Path) -> None:
 
 
 def signs(kind: Kind, path: Path) -> None:
-    regrow.sign(path, KEYS / "alice.pem")
-    trusted = {"trusted_keys": KEYS / "alice.pub.pem"}
-    assert regrow.verify(path, **trusted).signer and regrow.verify(path, **trusted).ok
+    regrow.protect.sign(path, KEYS / "alice.pem")
+    trusted = regrow.Options(trusted_keys=KEYS / "alice.pub.pem")
+    assert regrow.verify(path, options=trusted).signer and regrow.verify(path, options=trusted).ok
     flip(path, kind)
-    assert not regrow.verify(path, **trusted).ok
+    assert not regrow.verify(path, options=trusted).ok
     if kind.item in ("config", "state", "iterator"):
         with pytest.raises(regrow.RegrowError):
-            regrow.load_items(path, [kind.item], **trusted)
+            regrow.load_items(path, [kind.item], options=trusted)
 
 
 def heals_by_parity(kind: Kind, path: Path) -> None:
     good = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
-    regrow.add_parity(path, "1/2")
+    regrow.protect.add_parity(path, "1/2")
     flip(path, kind)
-    report = regrow.repair(path)
+    report = regrow.protect.repair(path)
     assert report.healed and report.is_whole
     assert all(file.read_bytes() == data for file, data in good.items())
 
@@ -239,7 +239,7 @@ def heals_by_copy(kind: Kind, path: Path) -> None:
     good = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     for damage in (flip, lose):
         damage(path, kind)
-        report = regrow.repair(path, from_=copy)
+        report = regrow.protect.repair(path, from_=copy)
         assert report.healed and report.is_whole, damage
         assert all(file.read_bytes() == data for file, data in good.items()), damage
 
@@ -249,10 +249,10 @@ def salvages(kind: Kind, path: Path) -> None:
     good = {name: other.read(path) for name, other in kinds.items()}
     flip(path, kind)
     told: list[Any] = []
-    loaded = regrow.load(path, salvage=told.append)
+    loaded = regrow.load(path, options=regrow.Options(salvage=told.append))
     if kind.item in ("state", "config"):
         # Not a leaf of the others is lost.
-        with pytest.raises(regrow.CorruptError):
+        with pytest.raises(regrow.errors.CorruptError):
             regrow.load(path)
         assert [leaf for leaf in told[0].lost_paths if leaf.split("/")[0] != kind.item] == [] and told[0].lost
     assert loaded.keys() == {"state", "config"}
@@ -280,7 +280,7 @@ def converts(kind: Kind, path: Path) -> None:
         assert regrow.diff(path, target).equal and regrow.verify(target).ok
     if kind.item in ("iterator", "metrics"):
         # A file of arrays has no place for it.
-        with pytest.raises(regrow.UnsupportedError, match=kind.item):
+        with pytest.raises(regrow.errors.UnsupportedError, match=kind.item):
             regrow.convert(path, path.parent / "x.npz")
 
 
@@ -302,7 +302,7 @@ OPERATIONS: dict[str, Callable[[Kind, Path], None]] = {
 CELLS = [(kind, operation) for kind in KINDS for operation in OPERATIONS if (kind, operation) not in LIMITS]
 
 
-@pytest.mark.filterwarnings("ignore::regrow.IncompleteCheckpointWarning")
+@pytest.mark.filterwarnings("ignore::regrow.errors.IncompleteCheckpointWarning")
 @pytest.mark.parametrize(("kind", "operation"), CELLS, ids=[f"{kind}-{operation}" for kind, operation in CELLS])
 def test_every_kind_of_item_holds_under_every_operation(kind: str, operation: str, tmp_path: Path) -> None:
     path = tmp_path / "1"

@@ -249,8 +249,9 @@ STORES = [
 each_store = pytest.mark.parametrize(("ocdbt", "zarr3", "compression"), STORES)
 
 
-def stored(ocdbt: bool, zarr3: bool, compression: Any) -> dict[str, Any]:
-    return {"layout": "orbax", "use_ocdbt": ocdbt, "use_zarr3": zarr3, "compression": compression}
+def stored(ocdbt: bool, zarr3: bool, compression: Any, **more: Any) -> dict[str, Any]:
+    of_save = {name: more.pop(name) for name in ("metadata", "cast", "lossy") if name in more}
+    return {"layout": regrow.layouts.Orbax(ocdbt=ocdbt, zarr3=zarr3, **more), "compression": compression, **of_save}
 
 
 def chunks(array: Any) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
@@ -294,7 +295,7 @@ WAYS: dict[str, dict[str, Any]] = {
 @each_store
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 def test_every_way_of_storing(path: Path, way: dict[str, Any], ocdbt: bool, zarr3: bool, compression: Any) -> None:
-    regrow.save(path, MIXED, **stored(ocdbt, zarr3, compression), **way)
+    regrow.save(path, MIXED, **stored(ocdbt, zarr3, compression, **way))
     assert_restored(by_pytree_checkpointer(path), MIXED)
     assert_restored(regrow.load(path), MIXED)
     assert regrow.verify(path).ok
@@ -329,7 +330,7 @@ def test_chunks_are_cut_as_asked(
     zarr3: bool,
     compression: Any,
 ) -> None:
-    regrow.save(path, MIXED, **stored(ocdbt, zarr3, compression), **options)
+    regrow.save(path, MIXED, **stored(ocdbt, zarr3, compression, **options))
     array = open_array(path, name, zarr3=zarr3, ocdbt=ocdbt)
     if "ocdbt_target_data_file_size" in options and not ocdbt:
         wanted = array.shape
@@ -342,7 +343,9 @@ def test_chunks_are_cut_as_asked(
 @pytest.mark.parametrize("zarr3", [False, True], ids=["v2", "v3"])
 def test_data_files_end_near_the_size_asked_for(path: Path, zarr3: bool) -> None:
     tree = {str(at): random_bits("uint8", (32, 64), seed=at) for at in range(20)}
-    regrow.save(path, tree, layout="orbax", use_zarr3=zarr3, compression="none", ocdbt_target_data_file_size=4096)
+    regrow.save(
+        path, tree, compression="none", layout=regrow.layouts.Orbax(zarr3=zarr3, ocdbt_target_data_file_size=4096)
+    )
     sizes = [file.stat().st_size for file in (path / "ocdbt.process_0" / "d").iterdir()]
     assert len(sizes) >= 8
     assert max(sizes) < 4096 + 2048 + 512
@@ -355,7 +358,7 @@ def test_chunks_by_hand(path: Path, ocdbt: bool, zarr3: bool, compression: Any) 
     shapes: dict[str, Any] = {"write_chunk_shape": (8, 12)}
     if zarr3:
         shapes["read_chunk_shape"] = (2, 4)
-    regrow.save(path, tree, **stored(ocdbt, zarr3, compression), **shapes)
+    regrow.save(path, tree, **stored(ocdbt, zarr3, compression, **shapes))
     for name in ("a", "b"):
         array = open_array(path, name, zarr3=zarr3, ocdbt=ocdbt)
         assert chunks(array) == ((8, 12), (2, 4) if zarr3 else (8, 12))
@@ -371,7 +374,7 @@ def test_chunks_by_hand(path: Path, ocdbt: bool, zarr3: bool, compression: Any) 
 def test_rich_types_keep_tuples(path: Path, ocdbt: bool, zarr3: bool, compression: Any) -> None:
     pair = Pair(random_bits("float32", (3,)), {"x": random_bits("int8", (2,))})
     tree = {"pair": pair, "tuple": (random_bits("bfloat16", (5,)), [1, 2.5])}
-    regrow.save(path, tree, **stored(ocdbt, zarr3, compression), rich_types=True)
+    regrow.save(path, tree, **stored(ocdbt, zarr3, compression, rich_types=True))
     rich_types = PyTreeMetadataOptions(support_rich_types=True)
     handler = ocp.PyTreeCheckpointHandler(pytree_metadata_options=rich_types)
     with ocp.Checkpointer(handler) as checkpointer:
@@ -391,7 +394,8 @@ def test_rich_types_keep_tuples(path: Path, ocdbt: bool, zarr3: bool, compressio
 @each_store
 def test_v1_loads_orbax_layout(path: Path, ocdbt: bool, zarr3: bool, compression: Any) -> None:
     tree = every_dtype(STORABLE) | {"more": MIXED}
-    regrow.save(path, tree, **stored(ocdbt, zarr3, compression), v1=True, metadata={"who": "me"}, chunk_byte_size=512)
+    form = stored(ocdbt, zarr3, compression, v1=True, chunk_byte_size=512)
+    regrow.save(path, tree, metadata={"who": "me"}, **form)
     assert_restored(ocp_v1.load_pytree(path), tree)
     assert_restored(by_pytree_checkpointer(path / "state"), tree)
     assert_restored(regrow.load(path), tree)
@@ -416,7 +420,7 @@ def test_cast_on_save(path: Path, to: str, ocdbt: bool, zarr3: bool, compression
     wanted = {"p": {"w": array.astype(dtype_of(to))}, "q": array, "n": 3}
     # A cast to another kind names its leaf, and allows the fractions that it cuts.
     options: dict[str, Any] = {"cast": {"p/w": to}, "lossy": True} if to == "int8" else {"cast": {"p/**": to}}
-    regrow.save(path, {"p": {"w": array}, "q": array, "n": 3}, **stored(ocdbt, zarr3, compression), **options)
+    regrow.save(path, {"p": {"w": array}, "q": array, "n": 3}, **stored(ocdbt, zarr3, compression, **options))
     assert_restored(by_pytree_checkpointer(path), wanted)
     assert_restored(by_standard_checkpointer(path), wanted)
     assert_restored(regrow.load(path), wanted)
@@ -507,44 +511,44 @@ def test_strict_orbax_refuses_all_at_once(path: Path) -> None:
         **{name: random_bits(name, (3, 5)) for name in ESCAPED},
     }
     fine = {"w": X, "n": 3, "s": "text", "none": None, "empty": {}, "x": random_bits("float8_e3m4", (2,))}
-    with pytest.raises(regrow.UnsupportedError) as caught:
-        regrow.save(path, fine | beyond | {"p": {"q": X}, "p.q": Y}, strict_orbax=True)
+    with pytest.raises(regrow.errors.UnsupportedError) as caught:
+        regrow.save(path, fine | beyond | {"p": {"q": X}, "p.q": Y}, layout=regrow.layouts.Regrow(strict=True))
     lines = [line.strip().partition(":")[0] for line in str(caught.value).splitlines()[1:]]
     assert sorted(line for line in lines if line != "help") == sorted([*beyond, "p.q"])
     assert list(path.parent.iterdir()) == []
-    regrow.save(path, fine, strict_orbax=True)
+    regrow.save(path, fine, layout=regrow.layouts.Regrow(strict=True))
     assert_restored(by_pytree_checkpointer(path), fine, "Orbax")
 
 
 @pytest.mark.parametrize("scalar", [np.float32(0.5), np.bool_(True), np.complex64(1j)], ids=["f32", "bool", "c64"])
 def test_strict_orbax_refuses_numpy_scalars(path: Path, scalar: Any) -> None:
     """Orbax gives back a Python number, so not the leaf as it is."""
-    with pytest.raises(regrow.UnsupportedError) as caught:
-        regrow.save(path, {"w": X, "n": scalar}, strict_orbax=True)
+    with pytest.raises(regrow.errors.UnsupportedError) as caught:
+        regrow.save(path, {"w": X, "n": scalar}, layout=regrow.layouts.Regrow(strict=True))
     assert "n" in str(caught.value)
     assert list(path.parent.iterdir()) == []
 
 
 REFUSED: dict[str, tuple[Any, dict[str, Any], type[regrow.RegrowError], str]] = {
-    "a collision": ({"a": {"b": X}, "a.b": Y}, {}, regrow.NameCollisionError, "a.b"),
-    "a collision of lists": ({"a": [X], "a.0": Y}, {}, regrow.NameCollisionError, "a.0"),
-    "a collision of texts": ({"a": {"b": "x"}, "a.b": "y"}, {}, regrow.NameCollisionError, "a.b"),
-    "equal keys": ({"d": {1: X, "1": Y}}, {}, regrow.NameCollisionError, "d/1"),
-    "zero size": ({"w": X, "z": NO_ARRAY}, {}, regrow.UnsupportedError, "z"),
-    "bytes": ({"w": X, "b": b"abc"}, {}, regrow.UnsupportedError, "b"),
-    "a NumPy bool": ({"w": X, "t": np.bool_(True)}, {}, regrow.UnsupportedError, "t"),
-    "chunks": ({"w": X}, {"write_chunk_shape": [2]}, regrow.InvalidArgumentError, "w"),
-    "chunks of zero": ({"w": X}, {"write_chunk_shape": [0]}, regrow.InvalidArgumentError, "w"),
-    "chunks of other axes": ({"w": X}, {"write_chunk_shape": [3, 1]}, regrow.InvalidArgumentError, "w"),
+    "a collision": ({"a": {"b": X}, "a.b": Y}, {}, regrow.errors.NameCollisionError, "a.b"),
+    "a collision of lists": ({"a": [X], "a.0": Y}, {}, regrow.errors.NameCollisionError, "a.0"),
+    "a collision of texts": ({"a": {"b": "x"}, "a.b": "y"}, {}, regrow.errors.NameCollisionError, "a.b"),
+    "equal keys": ({"d": {1: X, "1": Y}}, {}, regrow.errors.NameCollisionError, "d/1"),
+    "zero size": ({"w": X, "z": NO_ARRAY}, {}, regrow.errors.UnsupportedError, "z"),
+    "bytes": ({"w": X, "b": b"abc"}, {}, regrow.errors.UnsupportedError, "b"),
+    "a NumPy bool": ({"w": X, "t": np.bool_(True)}, {}, regrow.errors.UnsupportedError, "t"),
+    "chunks": ({"w": X}, {"write_chunk_shape": [2]}, regrow.errors.InvalidArgumentError, "w"),
+    "chunks of zero": ({"w": X}, {"write_chunk_shape": [0]}, regrow.errors.InvalidArgumentError, "w"),
+    "chunks of other axes": ({"w": X}, {"write_chunk_shape": [3, 1]}, regrow.errors.InvalidArgumentError, "w"),
     "chunks of a leaf": (
         {"w": X},
         {"per_leaf": {"w": {"write_chunk_shape": [2]}}},
-        regrow.InvalidArgumentError,
+        regrow.errors.InvalidArgumentError,
         "w",
     ),
-    "less than an element": ({"w": X}, {"chunk_byte_size": 3}, regrow.InvalidArgumentError, "w"),
-    "nothing": ({"w": X}, {"chunk_byte_size": 0}, regrow.InvalidArgumentError, "w"),
-} | {name: ({"w": X, "e": random_bits(name, (3,))}, {}, regrow.UnsupportedError, "e") for name in ESCAPED}
+    "less than an element": ({"w": X}, {"chunk_byte_size": 3}, regrow.errors.InvalidArgumentError, "w"),
+    "nothing": ({"w": X}, {"chunk_byte_size": 0}, regrow.errors.InvalidArgumentError, "w"),
+} | {name: ({"w": X, "e": random_bits(name, (3,))}, {}, regrow.errors.UnsupportedError, "e") for name in ESCAPED}
 
 
 @pytest.mark.parametrize("zarr3", [False, True], ids=["v2", "v3"])
@@ -554,7 +558,7 @@ def test_orbax_layout_refuses(
     path: Path, tree: Any, options: dict[str, Any], error: type[regrow.RegrowError], leaf: str, ocdbt: bool, zarr3: bool
 ) -> None:
     with pytest.raises(error) as caught:
-        regrow.save(path, tree, layout="orbax", use_ocdbt=ocdbt, use_zarr3=zarr3, **options)
+        regrow.save(path, tree, **stored(ocdbt, zarr3, None, **options))
     assert type(caught.value) is error
     assert caught.value.leaf == leaf
     assert caught.value.help
@@ -562,8 +566,8 @@ def test_orbax_layout_refuses(
 
 
 BY_HAND: dict[str, dict[str, Any]] = {
-    "an inner chunk": {"use_zarr3": True, "write_chunk_shape": [4, 4], "read_chunk_shape": [3, 4]},
-    "an inner chunk of no outer": {"use_zarr3": True, "read_chunk_shape": [3, 4]},
+    "an inner chunk": {"zarr3": True, "write_chunk_shape": [4, 4], "read_chunk_shape": [3, 4]},
+    "an inner chunk of no outer": {"zarr3": True, "read_chunk_shape": [3, 4]},
     "an inner chunk in v2": {"write_chunk_shape": [4, 4], "read_chunk_shape": [2, 4]},
     "shape and size": {"write_chunk_shape": [4, 4], "chunk_byte_size": 64},
     "shape and axes": {"write_chunk_shape": [4, 4], "shard_axes": [0]},
@@ -572,15 +576,15 @@ BY_HAND: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("options", BY_HAND.values(), ids=BY_HAND.keys())
 def test_orbax_layout_refuses_chunks(path: Path, options: dict[str, Any]) -> None:
-    with pytest.raises(regrow.InvalidArgumentError):
-        regrow.save(path, {"w": random_bits("float32", (8, 8))}, layout="orbax", **options)
+    with pytest.raises(regrow.errors.InvalidArgumentError):
+        regrow.save(path, {"w": random_bits("float32", (8, 8))}, layout=regrow.layouts.Orbax(**options))
     assert list(path.parent.iterdir()) == []
 
 
 def test_a_refused_save_leaves_what_was_there(path: Path) -> None:
     regrow.save(path, {"w": X})
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
-    with pytest.raises(regrow.UnsupportedError):
+    with pytest.raises(regrow.errors.UnsupportedError):
         regrow.save(path, {"w": b"abc"}, layout="orbax", overwrite=True)
     assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
     assert list(path.parent.iterdir()) == [path]

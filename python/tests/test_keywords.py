@@ -1,9 +1,9 @@
-"""Keywords that several functions share: what type checkers, `help` and callers with typos see of them."""
+"""Keywords: how many there are, what `help` and type checkers see, and the errors for old names and misspelt ones."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
-import json
 import pydoc
 import re
 import subprocess
@@ -17,183 +17,191 @@ import numpy as np
 import pytest
 
 import regrow
-from regrow import _keywords, _native, _options
-from regrow._keywords import CONVERT, LOAD, SAVE, Keywords, LayoutOptions
+from regrow import _keywords, _native, layouts
+from regrow._writing import Writing
 
 TREE = {"a": np.ones((2, 3), np.float32)}
 
-SHARED: list[tuple[str, Callable[..., Any], Keywords]] = [
-    ("save", regrow.save, SAVE),
-    ("save_async", regrow.save_async, SAVE),
-    ("AsyncSaver.save", regrow.AsyncSaver.save, SAVE),
-    ("save_items", regrow.save_items, SAVE),
-    ("save_items_async", regrow.save_items_async, SAVE),
-    ("convert", regrow.convert, CONVERT),
-    ("load", regrow.load, LOAD),
-    ("Checkpoint.load", regrow.Checkpoint.load, LOAD),
-    ("load_items", regrow.load_items, LOAD),
-]
-BY_NAME = pytest.mark.parametrize(("name", "function", "keywords"), SHARED, ids=[name for name, _, _ in SHARED])
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "save": regrow.save,
+    "save_async": regrow.save_async,
+    "save_items": regrow.save_items,
+    "save_items_async": regrow.save_items_async,
+    "convert": regrow.convert,
+    "load": regrow.load,
+    "load_into": regrow.load_into,
+    "load_items": regrow.load_items,
+    "open": regrow.open,
+    "verify": regrow.verify,
+    "Checkpoint.load": regrow.Checkpoint.load,
+    "Manager": regrow.Manager,
+    "Manager.restore": regrow.Manager.restore,
+}
+BY_NAME = pytest.mark.parametrize(("name", "function"), FUNCTIONS.items(), ids=list(FUNCTIONS))
+KEYWORDS_MAX = {"save": 14, "load": 14, "Manager": 12}
+
+
+def keywords_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    parameters = inspect.signature(function).parameters.values()
+    return {each.name: each for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def test_the_most_used_functions_have_few_keywords() -> None:
+    counts = {name: len(keywords_of(FUNCTIONS[name])) for name in KEYWORDS_MAX}
+    assert {name: count for name, count in counts.items() if count > KEYWORDS_MAX[name]} == {}
+    assert 25 <= len(regrow.__all__) <= 33
+    assert all(hasattr(regrow, name) for name in regrow.__all__)
 
 
 @BY_NAME
-def test_the_signature_has_every_keyword(name: str, function: Callable[..., Any], keywords: Keywords) -> None:
-    parameters = inspect.signature(function).parameters
-    for keyword, default in keywords.defaults.items():
-        assert parameters[keyword].kind is inspect.Parameter.KEYWORD_ONLY
-        assert parameters[keyword].default == default
-        assert parameters[keyword].annotation is not inspect.Parameter.empty
-    rest = [each.name for each in parameters.values() if each.kind is each.VAR_KEYWORD]
-    assert rest == ([] if keywords is LOAD else ["options"])
-
-
-@BY_NAME
-def test_help_says_what_every_keyword_means(name: str, function: Callable[..., Any], keywords: Keywords) -> None:
-    shown = pydoc.plain(pydoc.render_doc(function))
-    assert "The keywords of" not in shown
-    layouts = () if keywords is LOAD else tuple(_keywords.documentation(LayoutOptions))
-    for keyword in (*keywords.defaults, *layouts):
+def test_help_says_what_every_keyword_means(name: str, function: Callable[..., Any]) -> None:
+    shown = pydoc.plain(pydoc.render_doc(function.__init__ if inspect.isclass(function) else function))
+    for keyword, parameter in keywords_of(function).items():
+        assert parameter.annotation is not inspect.Parameter.empty
         assert len(re.findall(rf"^ +{keyword}: \S", shown, re.MULTILINE)) == 1, keyword
-    # Before the sections that follow the arguments.
-    if "Raises:" in shown:
-        assert shown.index("Raises:") > max(shown.index(f" {keyword}: ") for keyword in keywords.defaults)
 
 
-def test_each_keyword_is_documented_once() -> None:
-    for keywords in (SAVE, CONVERT, LOAD):
-        said = [list(_keywords.documentation(kind)) for kind in keywords._documents]
-        assert set().union(*said) == set(keywords.defaults)
-        assert all(len(names) == len(set(names)) for names in said)
-        assert set(keywords.defaults) | (set(LayoutOptions.__annotations__) if keywords is not LOAD else set()) == set(
-            keywords.names
-        )
-    # Orbax' own are the fields of `OrbaxOptions`.
-    assert (
-        set(_keywords.documentation(LayoutOptions))
-        == set(LayoutOptions.__annotations__) - _options.LAYOUT_OPTIONS["orbax"] | _options.LAYOUT_OPTIONS["regrow"]
-    )
+def test_no_function_takes_any_keyword() -> None:
+    for function in FUNCTIONS.values():
+        kinds = {each.kind for each in inspect.signature(function).parameters.values()}
+        assert inspect.Parameter.VAR_KEYWORD not in kinds
 
 
-def test_options_of_layouts_are_those_of_the_engine(path: Path) -> None:
-    said = _keywords.documentation(LayoutOptions)
-    for layout, names in _options.LAYOUT_OPTIONS.items():
-        assert names <= set(LayoutOptions.__annotations__)
-        assert layout == "orbax" or all(layout in said[name].partition(": ")[2].split(".")[0] for name in names)
-        if not names:
-            continue
-        # The engine names all options of a layout when it is given another one.
-        text = json.dumps({"no such option": 1})
-        native = list(_options.save_options(layout=layout, overwrite=False, durable=True, options={}))
-        native[9] = (layout, text)
-        with pytest.raises(regrow.InvalidArgumentError) as raised:
-            flat = regrow._tree.flatten(TREE)
-            _native.safetensors_bytes(flat.structure, regrow._leaves.to_native(flat), tuple(native))
+def test_options_of_layouts_are_those_of_the_engine() -> None:
+    for name in _native.LAYOUTS:
+        kind = type(layouts.chosen(name))
+        here = {each.metadata.get("engine", each.name) for each in dataclasses.fields(kind)} - {None}
+        columns = list(Writing(layout=name).columns(None))
+        # The engine names all options of a layout in its error for one that is not known.
+        columns[9] = (name, '{"no such option": 1}')
+        flat = regrow._tree.flatten(TREE)
+        with pytest.raises(regrow.errors.InvalidArgumentError) as raised:
+            _native.safetensors_bytes(flat.structure, regrow._leaves.to_native(flat), tuple(columns))
         known = set(re.findall(r"`(\w+)`", str(raised.value)))
-        # Of these the keyword is the metadata of every layout.
-        assert known - {"metadata"} == names, layout
-    assert set().union(*_options.LAYOUT_OPTIONS.values()) == set(LayoutOptions.__annotations__)
-    assert set(_options.LAYOUT_OPTIONS) == set(_native.LAYOUTS)
+        # The metadata are a keyword of `save`.
+        assert known - {"metadata"} == here, name
 
 
-CALLS: dict[str, Callable[..., Any]] = {
-    "save": lambda path, **options: regrow.save(path, TREE, **options),
-    "save_async": lambda path, **options: regrow.save_async(path, TREE, **options).wait(),
-    "AsyncSaver.save": lambda path, **options: regrow.AsyncSaver().save(path, TREE, **options).wait(),
-    "convert": lambda path, **options: regrow.convert("source", path, **options),
-    "load": lambda path, **options: regrow.load("source", **options),
-    "Checkpoint.load": lambda path, **options: regrow.open("source").load(**options),
-}
-TYPOS = {
-    "save": {"overwrit": "overwrite", "progres": "progress", "use_ocdb": "use_ocdbt"},
-    "save_async": {"overwrit": "overwrite", "when_bussy": "when_busy"},
-    "AsyncSaver.save": {"overwrit": "overwrite", "check_sources": "check_source"},
-    "convert": {"renames": "rename", "dry_runs": "dry_run"},
-    "load": {"verfy": "verify", "steps": "step"},
-    "Checkpoint.load": {"verfy": "verify", "lik": "like"},
-}
+OLD = {
+    "save": [
+        "budget", "handlers", "trust_base", "replica_parallel", "orbax", "strict_orbax", "data_format", "use_ocdbt",
+        "use_zarr3", "max_shard_size", "compress", "sort_keys", "trailer", "byte_align", "form",
+    ],
+    "save_async": ["copy", "check_source"],
+    "load": [
+        "partial", "item", "strict", "bare", "ignore_seal", "trusted_keys", "salvage", "nest", "cache", "out", "verify",
+        "mmap", "region", "pad_or_truncate", "budget", "handlers", "single_replica", "turns", "report",
+        "target", "template", "dtype",
+    ],
+    "open": ["item", "strict", "bare", "mmap", "cache"],
+    "verify": ["bare", "ignore_seal", "trusted_keys"],
+    "convert": ["strict", "bare", "salvage"],
+    "Manager": [
+        "keep_best", "best", "keep_every", "keep_closest", "keep_seconds", "keep_steps", "keep_if", "adopt", "every",
+        "save_steps", "min_seconds", "save_first", "save_if", "reuse", "check", "todelete", "sigterm", "grace",
+        "layout", "cast", "max_to_keep", "save_interval_steps",
+    ],
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("call", "typo", "meant"), [(c, t, m) for c, typos in TYPOS.items() for t, m in typos.items()])
-def test_a_misspelt_keyword_is_refused_with_the_nearest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, typo: str, meant: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    regrow.save("source", TREE)
-    function = call.rpartition(".")[2]
-    message = rf"^{function}\(\) got an unexpected keyword argument '{typo}'\. Did you mean '{meant}'\?$"
-    for error in (TypeError, regrow.InvalidArgumentError):
-        with pytest.raises(error, match=message):
-            CALLS[call]("new", **{typo: 1})
-    assert [each.name for each in tmp_path.iterdir()] == ["source"]
+@pytest.mark.parametrize(("name", "keyword"), [(name, each) for name, old in OLD.items() for each in old])
+def test_an_old_keyword_is_an_error_that_names_the_new_one(path: Path, name: str, keyword: str) -> None:
+    function = FUNCTIONS[name]
+    arguments = {"save": (path, TREE), "save_async": (path, TREE), "convert": (path, path)}.get(name, (path,))
+    for kind in (TypeError, regrow.errors.InvalidArgumentError):
+        with pytest.raises(kind, match=f"unexpected keyword argument '{keyword}'\n  help: pass ") as raised:
+            function(*arguments, **{keyword: 1})
+    assert not path.exists()
+    # What the help names exists.
+    help = str(raised.value).partition("help: pass ")[2]
+    keywords = inspect.signature(function).parameters
+    named = re.match(r"(\w+)=", help)
+    if named:
+        assert named[1] in keywords, help
+    for home, fields in re.findall(r"regrow\.((?:\w+\.)?[A-Z]\w+)\((\w+)=", help):
+        owner: Any = regrow
+        for part in home.split("."):
+            owner = getattr(owner, part)
+        assert fields in {each.name for each in dataclasses.fields(owner)}, help
 
 
 @pytest.mark.parametrize(
-    ("call", "keyword"),
-    [("save_async", "progress"), ("save", "when_busy"), ("convert", "budget"), ("convert", "strict_orbax"),
-     ("Checkpoint.load", "step"), ("load", "layout")],
+    ("name", "typo", "meant"),
+    [("save", "overwrit", "overwrite"), ("save", "progres", "progress"), ("save_async", "when_bussy", "when_busy"),
+     ("convert", "renames", "rename"), ("load", "steps", "step"), ("load", "lik", "like"),
+     ("Manager", "keeps", "keep")],
 )  # fmt: skip
-def test_what_another_function_takes_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, keyword: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    regrow.save("source", TREE)
-    with pytest.raises(TypeError, match=f"unexpected keyword argument '{keyword}'"):
-        CALLS[call]("new", **{keyword: None})
+def test_a_misspelt_keyword_is_refused_with_the_nearest(path: Path, name: str, typo: str, meant: str) -> None:
+    arguments = {"save": (path, TREE), "save_async": (path, TREE), "convert": (path, path)}.get(name, (path,))
+    with pytest.raises(
+        TypeError, match=rf"^{name}\(\) got an unexpected keyword argument '{typo}'\n  help: pass {meant}=$"
+    ):
+        FUNCTIONS[name](*arguments, **{typo: 1})
 
 
-def test_an_option_of_another_layout_says_where_it_belongs(path: Path) -> None:
-    with pytest.raises(regrow.InvalidArgumentError, match=r'the option sort_keys belongs to layout="flax"$'):
-        regrow.save(path, TREE, layout="npy", sort_keys=True)
-    with pytest.raises(regrow.InvalidArgumentError, match='separator belongs to layout="safetensors" or layout="npy"'):
-        regrow.save(path, TREE, separator="/")
-    with pytest.raises(regrow.InvalidArgumentError, match='use_ocdbt belongs to layout="orbax"'):
-        regrow.convert(path, f"{path}.new", use_ocdbt=False)
+def test_every_hint_is_for_a_keyword_that_no_function_has() -> None:
+    """A table of old names must not hide a name that is in use."""
+    taken = {*keywords_of(regrow.save), *keywords_of(regrow.load), *keywords_of(regrow.convert)}
+    assert taken.isdisjoint(_keywords._LAYOUTS)
+    assert taken.isdisjoint(set(_keywords._WORDS) - {"item"})
 
 
-def test_options_of_layouts_are_keywords(tmp_path: Path) -> None:
-    regrow.save(tmp_path / "orbax", TREE, layout="orbax", use_ocdbt=False)
-    assert "ocdbt" not in regrow.open(tmp_path / "orbax").variant
-    regrow.save_async(tmp_path / "x.npz", TREE, layout="npy", compress=True).wait()
-    regrow.convert(tmp_path / "x.npz", tmp_path / "y.safetensors", layout="safetensors", structure=False)
-    assert list(regrow.load(tmp_path / "y.safetensors")) == ["a"]
+def test_a_rare_setting_of_another_call_is_refused(path: Path) -> None:
+    with pytest.raises(regrow.errors.InvalidArgumentError, match=r"Options\(mmap=\.\.\.\) is not for `save`"):
+        regrow.save(path, TREE, options=regrow.Options(mmap=True))
+    regrow.save(path, TREE)
+    with pytest.raises(regrow.errors.InvalidArgumentError, match=r"Options\(trust_base=\.\.\.\) is not for `load`"):
+        regrow.load(path, options=regrow.Options(trust_base=True))
+    for wrong in ({"mmap": True}, regrow.SaveOptions(), 3):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match=r"options takes a regrow\.Options"):
+            regrow.load(path, options=wrong)  # type: ignore[arg-type]
 
 
-def test_types_are_those_of_the_typed_dict() -> None:
+def test_settings_of_a_block_hold_for_its_calls_alone(path: Path) -> None:
+    regrow.save(path, TREE)
+    seen: list[Any] = []
+    with regrow.options(on_report=seen.append, trust_base=True):
+        regrow.load(path)
+        with regrow.options(on_report=None):
+            regrow.load(path)
+        # What the call says comes before the block.
+        others: list[Any] = []
+        regrow.load(path, options=regrow.Options(on_report=others.append))
+    regrow.load(path)
+    assert len(seen) == 1 and len(others) == 1
+    with (
+        pytest.raises(regrow.errors.InvalidArgumentError, match="options\\(\\) has no field 'budget'"),
+        regrow.options(budget=1),
+    ):
+        pass
+
+
+def test_types_are_said(path: Path) -> None:
     hints = typing.get_type_hints(regrow.load)
-    assert hints["verify"] is bool
     assert hints["step"] == int | None
-    assert typing.get_type_hints(regrow.SaveOptions)["overwrite"] is bool
-    assert not regrow.SaveOptions.__required_keys__
-
-
-def test_a_wrapper_can_pass_them_on(path: Path) -> None:
-    options: regrow.SaveOptions = {"durable": False, "metadata": {"run": 3}}
-    regrow.save(path, TREE, **options)
-    assert regrow.open(path).metadata == {"run": 3}
+    assert typing.get_type_hints(regrow.save)["overwrite"] is bool
 
 
 SOUND = """
 import regrow
-from typing import Any, Unpack
-regrow.save("x", {}, overwrite=True, layout="orbax", use_ocdbt=False, progress=None)
-regrow.save_async("x", {}, when_busy="skip", compress=9)
-regrow.load("x", only="a", step=3)
-plan: regrow.ConvertPlan = regrow.convert("x", "y", dry_run=True, lossy=True)
-report: regrow.ConvertReport = regrow.convert("x", regrow.Location("s3://b/x", anon=True), storage_options={"a": 1})
-def wrapped(path: str, **options: Unpack[regrow.SaveOptions]) -> None:
-    regrow.save(path, {}, **options)
-def read(path: str, **options: Unpack[regrow.LoadOptions]) -> Any:
-    return regrow.load(path, **options), regrow.open(path).load(**options)
+regrow.save("x", {}, overwrite=True, layout=regrow.layouts.Orbax(ocdbt=False), progress=None)
+regrow.save("x", {}, layout="orbax", options=regrow.Options(budget_bytes=1))
+regrow.save_async("x", {}, when_busy="skip", progress=print)
+regrow.load("x", only="a", step=3, missing="keep")
+plan: regrow.reports.ConvertPlan = regrow.convert("x", "y", dry_run=True, lossy=True)
+report: regrow.reports.ConvertReport = regrow.convert("x", regrow.Location("s3://b/x", anon=True))
+with regrow.Manager("x", keep=regrow.Keep(last=3, best=1, by="loss:min")) as steps, regrow.options(mmap=True):
+    handle: regrow.reports.SaveHandle | None = steps.save(3, {})
 """
 UNSOUND = {
     'regrow.save("x", {}, overwrit=True)': 'Unexpected keyword argument "overwrit"',
     'regrow.save("x", {}, overwrite="yes")': 'Argument "overwrite" to "save" has incompatible type "str"',
-    'regrow.save("x", {}, use_ocdb=True)': 'Unexpected keyword argument "use_ocdb"',
-    'regrow.save_async("x", {}, progress=None)': 'Unexpected keyword argument "progress"',
-    'regrow.AsyncSaver().save("x", {}, durabel=True)': 'Unexpected keyword argument "durabel"',
-    'regrow.convert("x", "y", lossi=True)': 'Unexpected keyword argument "lossi" for overloaded function "convert"',
-    'regrow.load("x", mmapp=True)': 'Unexpected keyword argument "mmapp"',
+    "regrow.layouts.Orbax(ocdb=True)": 'Unexpected keyword argument "ocdb"',
+    'regrow.load("x", extra="ignore")': 'Argument "extra" to "load" has incompatible type',
+    'regrow.convert("x", "y", lossi=True)': 'Unexpected keyword argument "lossi"',
+    'regrow.load("x", mmap=True)': 'Unexpected keyword argument "mmap"',
     'regrow.open("x").load(step=3)': 'Unexpected keyword argument "step"',
+    "regrow.Keep(latest=3)": 'Unexpected keyword argument "latest"',
 }
 
 
@@ -205,7 +213,7 @@ def test_mypy_takes_what_is_right_and_refuses_what_is_not(tmp_path: Path) -> Non
     done = subprocess.run(
         [*command, "--cache-dir", str(tmp_path / "cache")], capture_output=True, text=True, timeout=110, cwd=home
     )
-    found = {}
+    found: dict[int, str] = {}
     for line in done.stdout.splitlines():
         match = re.match(r".*program\.py:(\d+): error: (.*)", line)
         if match:

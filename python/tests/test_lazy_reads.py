@@ -40,7 +40,7 @@ def test_is_a_mapping(ckpt: regrow.Checkpoint) -> None:
     assert ckpt.get("nope") is None
     with pytest.raises(KeyError) as caught:
         ckpt["params/kernal"]
-    assert isinstance(caught.value, regrow.NotFoundError)
+    assert isinstance(caught.value, regrow.errors.NotFoundError)
 
 
 def test_a_leaf_says_what_it_is(ckpt: regrow.Checkpoint) -> None:
@@ -96,7 +96,7 @@ def test_out_of_bounds_as_numpy_does(ckpt: regrow.Checkpoint, index: Any) -> Non
 
 @pytest.mark.parametrize("index", [[0, 1], np.array([1]), ARRAY > 3, True, 1.5, "x"], ids=lambda i: type(i).__name__)
 def test_advanced_indices_are_refused(ckpt: regrow.Checkpoint, index: Any) -> None:
-    with pytest.raises(regrow.InvalidArgumentError, match="read it first"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="read it first"):
         ckpt["params/kernel"][index]
 
 
@@ -112,7 +112,7 @@ def test_reads_scalars_and_text(ckpt: regrow.Checkpoint) -> None:
     assert ckpt["name"].read() == "net"
     assert ckpt["layers/1/1"].read() in (True, 1)
     assert ckpt["params/bias"][()] == np.float32(2)
-    with pytest.raises(regrow.LeafTypeError):
+    with pytest.raises(regrow.errors.LeafTypeError):
         ckpt["name"][0]
 
 
@@ -138,7 +138,7 @@ def test_reads_only_what_is_asked_for(path: Path) -> None:
         data.write(b"\xff")
     ckpt = regrow.open(path)
     np.testing.assert_array_equal(ckpt["w"][5:7, 3], rows[5:7, 3])
-    with pytest.raises(regrow.CorruptError):
+    with pytest.raises(regrow.errors.CorruptError):
         ckpt["w"][3999]
 
 
@@ -162,14 +162,14 @@ def test_fills_arrays_of_the_caller(path: Path) -> None:
     regrow.save(path, {"a": ARRAY, "b": [np.ones(3)]})
     out = {"a": np.zeros_like(ARRAY), "b": [np.zeros(6)[::2]]}
     first = out["a"]
-    assert regrow.load(path, out=out) is out
+    assert regrow.load_into(path, out) is out
     assert out["a"] is first
     np.testing.assert_array_equal(first, ARRAY)
     np.testing.assert_array_equal(out["b"][0], 1)
-    with pytest.raises(regrow.MismatchError):
-        regrow.load(path, out={"a": np.zeros(3), "b": [np.zeros(3)]})
-    with pytest.raises(regrow.InvalidArgumentError, match="writable"):
-        regrow.load(path, out={"a": ARRAY, "b": [regrow.load(path)["b"][0]]})
+    with pytest.raises(regrow.errors.MismatchError):
+        regrow.load_into(path, {"a": np.zeros(3), "b": [np.zeros(3)]})
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="writable"):
+        regrow.load_into(path, {"a": ARRAY, "b": [regrow.load(path)["b"][0]]})
 
 
 def test_fills_arrays_of_every_layout_in_memory(path: Path) -> None:
@@ -183,10 +183,10 @@ def test_fills_arrays_of_every_layout_in_memory(path: Path) -> None:
         "u": np.zeros((14, 1000), np.float32)[::-2],
         "x": np.zeros((600, 1000), np.int32),
     }
-    assert regrow.load(path, out=out) is out
+    assert regrow.load_into(path, out) is out
     for key, want in tree.items():
         np.testing.assert_array_equal(out[key], want, strict=False)
-    regrow.load(path, out=out, verify=False)
+    regrow.load_into(path, out, options=regrow.Options(checksums=False))
     np.testing.assert_array_equal(out["x"], tree["x"])
 
 
@@ -195,7 +195,7 @@ def test_arrays_that_share_memory_are_filled_one_after_another(path: Path) -> No
     regrow.save(path, {"a": a, "b": b, "c": a})
     shared = np.zeros(15_000, a.dtype)
     out = {"a": shared[:10_000], "b": shared[5_000:], "c": np.zeros_like(a)}
-    regrow.load(path, out=out)
+    regrow.load_into(path, out)
     np.testing.assert_array_equal(shared, np.concatenate([a[:5_000], b]))
     np.testing.assert_array_equal(out["c"], a)
 
@@ -203,13 +203,13 @@ def test_arrays_that_share_memory_are_filled_one_after_another(path: Path) -> No
 def test_a_selection_and_casts_go_into_arrays(path: Path) -> None:
     regrow.save(path, {"a": ARRAY, "b": ARRAY, "name": "net"})
     out = {"a": np.zeros(ARRAY.shape), "b": np.zeros_like(ARRAY)}
-    regrow.load(path, out=out, only="a", cast={"a": "float64"})
+    regrow.load_into(path, out, only="a", cast={"a": "float64"})
     np.testing.assert_array_equal(out["a"], ARRAY.astype(np.float64))
     assert not out["b"].any()
-    with pytest.raises(regrow.MismatchError):
-        regrow.load(path, out=out, partial=True, cast={"a": "float16"})
-    with pytest.raises(regrow.MismatchError, match="text"):
-        regrow.load(path, out={"name": np.zeros(3, np.uint8)}, partial=True)
+    with pytest.raises(regrow.errors.MismatchError):
+        regrow.load_into(path, out, cast={"a": "float16"}, extra="drop")
+    with pytest.raises(regrow.errors.MismatchError, match="text"):
+        regrow.load_into(path, {"name": np.zeros(3, np.uint8)}, extra="drop")
 
 
 def test_damage_is_found_on_the_way_into_arrays(path: Path) -> None:
@@ -219,10 +219,10 @@ def test_damage_is_found_on_the_way_into_arrays(path: Path) -> None:
     with open(file, "r+b") as data:
         data.seek(-10, 2)
         data.write(b"\xff")
-    with pytest.raises(regrow.CorruptError) as caught:
-        regrow.load(path, out={"w": np.zeros_like(rows)})
+    with pytest.raises(regrow.errors.CorruptError) as caught:
+        regrow.load_into(path, {"w": np.zeros_like(rows)})
     assert caught.value.leaf == "w"
-    out = regrow.load(path, out={"w": np.zeros_like(rows)}, verify=False)
+    out = regrow.load_into(path, {"w": np.zeros_like(rows)}, options=regrow.Options(checksums=False))
     np.testing.assert_array_equal(out["w"][:-4], rows[:-4])
 
 
@@ -258,7 +258,7 @@ def test_what_is_cached_is_mapped_and_what_is_not_is_read(on_disk: Path) -> None
     cold = regrow.load(on_disk)
     assert not lies_in_a_file(cold["a"]) and not lies_in_a_file(cold["b"])
     leave_page_cache(on_disk)
-    asked_for = regrow.load(on_disk, mmap=True)
+    asked_for = regrow.load(on_disk, options=regrow.Options(mmap=True))
     assert lies_in_a_file(asked_for["a"]) and lies_in_a_file(asked_for["b"])
     warm = regrow.load(on_disk)
     assert lies_in_a_file(warm["a"])
@@ -279,8 +279,8 @@ def test_damage_is_found_by_cold_loads(on_disk: Path, mmap: bool) -> None:
         opened.flush()
         os.fsync(opened.fileno())
     leave_page_cache(on_disk)
-    with pytest.raises(regrow.CorruptError) as caught:
-        regrow.load(on_disk, mmap=mmap)
+    with pytest.raises(regrow.errors.CorruptError) as caught:
+        regrow.load(on_disk, options=regrow.Options(mmap=mmap))
     assert (caught.value.file, caught.value.leaf) == (str(file), "a")
 
 
@@ -290,7 +290,7 @@ def test_steps(tmp_path: Path) -> None:
     ckpt = regrow.open(tmp_path)
     assert (ckpt.step, ckpt.steps) == (10, [1, 2, 10])
     assert regrow.load(tmp_path, step=2)["s"] == 2
-    with pytest.raises(regrow.NotFoundError):
+    with pytest.raises(regrow.errors.NotFoundError):
         regrow.open(tmp_path, step=3)
 
 
@@ -329,7 +329,7 @@ print(before, most)
 @pytest.mark.parametrize("use_zarr3", [False, True])
 def test_a_chunk_larger_than_the_budget_is_decoded_without_a_copy_of_it(tmp_path: Path, use_zarr3: bool) -> None:
     leaf = np.random.default_rng(0).integers(0, 250, 96 << 20, np.uint8)
-    regrow.save(tmp_path / "x", {"a": leaf}, layout="orbax", compression="zstd", use_zarr3=use_zarr3)
+    regrow.save(tmp_path / "x", {"a": leaf}, compression="zstd", layout=regrow.layouts.Orbax(zarr3=use_zarr3))
     before, most = peak_of(f"loaded = regrow.load({str(tmp_path / 'x')!r})")
     # The result; five buffers of 4 MiB, and what decoding needs.
     assert leaf.nbytes < most - before < leaf.nbytes + (48 << 20)

@@ -65,7 +65,7 @@ def test_every_layout_comes_back(bucket: str, layout: str, name: str, how: str, 
     elif how == "save_async":
         handle = regrow.save_async(url, tree, layout=layout)
         assert handle.path == url
-        report = handle.wait()
+        report = handle.result()
         assert report is not None and report.path == url
     else:
         regrow.save(f"{bucket}/first", tree)
@@ -78,7 +78,7 @@ def test_every_layout_comes_back(bucket: str, layout: str, name: str, how: str, 
     regrow.save(local, tree, layout=layout)
     # The same as of a disk, with a template and without, as views and not.
     assert_same(regrow.load(url), regrow.load(local))
-    assert_same(regrow.load(url, mmap=True), regrow.load(local))
+    assert_same(regrow.load(url, options=regrow.Options(mmap=True)), regrow.load(local))
     assert_same(regrow.load(url, tree), regrow.load(local, tree))
     assert_same(regrow.load(url, only="params/**"), regrow.load(local, only="params/**"))
     leaf = next(leaf for leaf in opened.values() if leaf.shape == (32, 8))
@@ -88,7 +88,7 @@ def test_every_layout_comes_back(bucket: str, layout: str, name: str, how: str, 
     assert table[0].replace(url, str(local)) == expected[0]
     assert table[1:] == expected[1:]
     out = {"params": {"w": np.zeros((32, 8), np.float32)}}
-    assert regrow.load(url, out=out, partial=True)["params"]["w"] is out["params"]["w"]
+    assert regrow.load_into(url, out, extra="drop")["params"]["w"] is out["params"]["w"]
     assert np.array_equal(out["params"]["w"], tree["params"]["w"])
 
 
@@ -101,7 +101,7 @@ def test_from_memory_to_disk_and_back(bucket: str, path: Path) -> None:
     assert_same(regrow.load(path, tree), tree)
     plan = regrow.convert(f"{bucket}/x", f"{bucket}/y", dry_run=True)
     assert plan.lossless
-    with pytest.raises(regrow.NotFoundError):
+    with pytest.raises(regrow.errors.NotFoundError):
         regrow.open(f"{bucket}/y")
 
 
@@ -117,7 +117,7 @@ def test_steps(bucket: str) -> None:
 def test_overwrite(bucket: str) -> None:
     url = f"{bucket}/x"
     regrow.save(url, {"w": np.zeros(3)})
-    with pytest.raises(regrow.AlreadyExistsError) as raised:
+    with pytest.raises(regrow.errors.AlreadyExistsError) as raised:
         regrow.save(url, a_tree())
     assert url in str(raised.value)
     assert regrow.load(url)["w"].shape == (3,)
@@ -128,23 +128,23 @@ def test_overwrite(bucket: str) -> None:
 def test_a_base_in_a_bucket(bucket: str) -> None:
     regrow.save(f"{bucket}/0", a_tree())
     regrow.save(f"{bucket}/1", a_tree(), base=f"{bucket}/0")
-    regrow.save_async(f"{bucket}/2", a_tree(), base=regrow.Location(f"{bucket}/1")).wait()
+    regrow.save_async(f"{bucket}/2", a_tree(), base=regrow.Location(f"{bucket}/1")).result()
     for step in range(3):
         assert_same(regrow.load(f"{bucket}/{step}", a_tree()), a_tree())
-    with pytest.raises(regrow.NotFoundError):
+    with pytest.raises(regrow.errors.NotFoundError):
         regrow.save(f"{bucket}/3", a_tree(), base=f"{bucket}/nothing")
 
 
 def test_nothing_is_there(bucket: str) -> None:
     for call in (regrow.load, regrow.open, regrow.verify, regrow.overview):
-        with pytest.raises(regrow.NotFoundError) as raised:
+        with pytest.raises(regrow.errors.NotFoundError) as raised:
             call(f"{bucket}/nothing")
         assert f"{bucket}/nothing" in str(raised.value)
         assert raised.value.file == f"{bucket}/nothing"
 
 
 def test_a_saver_of_ones_own(bucket: str) -> None:
-    with regrow.AsyncSaver() as saver:
+    with regrow.jobs.AsyncSaver() as saver:
         handles = [saver.save(f"{bucket}/{step}", {"w": np.full(3, step)}, when_busy="queue") for step in range(4)]
     assert [handle.path for handle in handles] == [f"{bucket}/{step}" for step in range(4)]
     assert all(handle.done() for handle in handles)
@@ -158,7 +158,7 @@ def test_a_load_that_meets_a_replacement_begins_anew(bucket: str) -> None:
     regrow.save(url, {"w": np.zeros(1 << 16)})
     opened = regrow.open(url)
     regrow.save(url, {"w": np.ones(1 << 16)}, overwrite=True)
-    with pytest.raises(regrow.ReplacedError):
+    with pytest.raises(regrow.errors.ReplacedError):
         opened.load()
     assert regrow.load(url)["w"][0] == 1
 
@@ -205,7 +205,7 @@ def test_what_opens_files_itself_says_so(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for place in (f"{bucket}/x", regrow.Location(f"{bucket}/x"), FilesOfACloud(f"{bucket}/x")):
-        with pytest.raises(regrow.UnsupportedError, match="needs a path of the local file system") as raised:
+        with pytest.raises(regrow.errors.UnsupportedError, match="needs a path of the local file system") as raised:
             call(place)
         # The URL with both its slashes.
         assert f"{bucket}/x" in str(raised.value)
@@ -271,7 +271,7 @@ def test_path_objects_of_buckets(bucket: str, kind: Callable[[str], Any]) -> Non
     assert_same(regrow.load(place, a_tree()), a_tree())
     assert regrow.open(place).path == f"{bucket}/x"
     assert regrow.verify(place).ok
-    regrow.save_async(kind(f"{bucket}/y"), a_tree(), base=place).wait()
+    regrow.save_async(kind(f"{bucket}/y"), a_tree(), base=place).result()
     regrow.convert(place, kind(f"{bucket}/z"))
     assert_same(regrow.load(f"{bucket}/z", a_tree()), a_tree())
 
@@ -305,7 +305,7 @@ def test_urls_that_pathlib_took_a_slash_of_are_refused(
     monkeypatch.chdir(tmp_path)
     for mangled in (Path(f"{scheme}://b/x"), PurePosixPath(f"{scheme}://b/x"), os.path.normpath(f"{scheme}://b/x")):
         for call in (regrow.load, lambda place: regrow.save(place, a_tree()), regrow.Location):
-            with pytest.raises(regrow.UnsupportedError, match=f"scheme {scheme}:// has two slashes") as raised:
+            with pytest.raises(regrow.errors.UnsupportedError, match=f"scheme {scheme}:// has two slashes") as raised:
                 call(mangled)
             assert f"{scheme}://b/x" in (raised.value.help or "")
     assert list(tmp_path.iterdir()) == []
@@ -326,7 +326,7 @@ def test_a_location_is_a_path(bucket: str) -> None:
     assert regrow.Location(location) == location
     assert regrow.Location(location, key="L") == regrow.Location(location.url, key="L")
     for name in ("", "/etc", 3):
-        with pytest.raises(regrow.InvalidArgumentError, match="name"):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="name"):
             location / name  # type: ignore[operator]
 
 
@@ -335,7 +335,7 @@ def test_a_location_of_a_disk(tmp_path: Path) -> None:
     regrow.save(location, a_tree())
     assert_same(regrow.load(location, a_tree()), a_tree())
     assert (tmp_path / "x" / "regrow.json").is_file()
-    with pytest.raises(regrow.InvalidArgumentError, match="local file system has no storage options"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="local file system has no storage options"):
         regrow.Location(tmp_path, key=SECRET)
 
 
@@ -375,11 +375,11 @@ def test_wrong_options_are_refused_and_not_shown(bucket: str, wrong: Any, path: 
         ),
     ]
     for call in calls:
-        with pytest.raises(regrow.InvalidArgumentError, match="storage_options") as raised:
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="storage_options") as raised:
             call()
         assert SECRET not in text_of(raised.value)
     if isinstance(wrong, dict) and all(isinstance(name, str) for name in wrong):
-        with pytest.raises(regrow.InvalidArgumentError, match="option") as raised:
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="option") as raised:
             regrow.Location(f"{bucket}/x", **wrong)
         assert SECRET not in text_of(raised.value)
 
@@ -390,11 +390,11 @@ def test_options_are_for_urls(bucket: str, path: Path) -> None:
     for call in (regrow.load, regrow.open, regrow.verify, regrow.overview):
         for place in (path, f"file://{path}", regrow.Location(f"{bucket}/x")):
             with pytest.raises(
-                regrow.InvalidArgumentError, match="storage_options are for URLs, and path is a"
+                regrow.errors.InvalidArgumentError, match="storage_options are for URLs, and path is a"
             ) as raised:
                 call(place, storage_options=options)
             assert SECRET not in text_of(raised.value)
-    with pytest.raises(regrow.InvalidArgumentError, match=r"source is a path .*, target is a Location"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match=r"source is a path .*, target is a Location"):
         regrow.convert(path, regrow.Location(f"{bucket}/x"), storage_options=options)
     # None are as good as no keyword.
     assert regrow.load(path, storage_options={})["step"] == regrow.load(path, storage_options=None)["step"] == 3
@@ -425,8 +425,8 @@ def test_every_function_takes_options(bucket: str) -> None:
     options = {"anon": True}
     url = f"{bucket}/x"
     regrow.save(url, a_tree(), storage_options=options)
-    regrow.save_async(f"{bucket}/y", a_tree(), base=url, storage_options=options).wait()
-    regrow.AsyncSaver().save(f"{bucket}/z", a_tree(), storage_options=options).wait()
+    regrow.save_async(f"{bucket}/y", a_tree(), base=url, storage_options=options).result()
+    regrow.jobs.AsyncSaver().save(f"{bucket}/z", a_tree(), storage_options=options).result()
     regrow.convert(url, f"{bucket}/c", storage_options=options)
     assert_same(regrow.load(f"{bucket}/c", a_tree(), storage_options=options), a_tree())
     assert regrow.open(url, storage_options=options).path == url
@@ -451,7 +451,7 @@ def test_options_are_never_shown(bucket: str) -> None:
     regrow.save(location, a_tree())
     opened = regrow.open(location)
     handle = regrow.save_async(regrow.Location(f"{bucket}/y", **OPTIONS), a_tree())
-    shown += [repr(opened), opened.path, repr(handle), repr(handle.wait()), repr(handle)]
+    shown += [repr(opened), opened.path, repr(handle), repr(handle.result()), repr(handle)]
     shown += [text_of(_raised(lambda: regrow.save(location, a_tree()))), repr(regrow.verify(location))]
     assert not [text for text in shown if SECRET in text]
     assert repr(location) == f"regrow.Location('{bucket}/x', key=..., client_kwargs.endpoint_url=..., anon=...)"
@@ -516,7 +516,7 @@ def test_a_local_store_of_obstore(tmp_path: Path) -> None:
     ],
 )
 def test_stores_that_cannot_be_read(store: Any, what: str) -> None:
-    with pytest.raises(regrow.UnsupportedError, match=what) as raised:
+    with pytest.raises(regrow.errors.UnsupportedError, match=what) as raised:
         regrow.Location.from_obstore(store, "x")
     assert raised.value.help
     assert SECRET not in text_of(raised.value)
@@ -535,13 +535,13 @@ def test_file_systems_of_fsspec() -> None:
     assert _location._of_fsspec(fs, "b/x") == ("s3://b/x", {"key": "K", "client_kwargs.endpoint_url": "E"}, None)
     folder = type("DirFileSystem", (), {"fs": fs, "path": "b/runs/"})()
     assert _location._of_fsspec(folder, "/step_1").text == "s3://b/runs/step_1"
-    with pytest.raises(regrow.InvalidArgumentError, match="session is of type object"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="session is of type object"):
         regrow.Location.from_fsspec(fs_of("S3FileSystem", "s3", session=object()), "b/x")
 
 
 @pytest.mark.parametrize("kind", ["memory", "simplecache", "zip"])
 def test_file_systems_that_only_fsspec_can_reach(kind: str) -> None:
-    with pytest.raises(regrow.UnsupportedError, match="SomeFileSystem of fsspec: only fsspec itself can reach"):
+    with pytest.raises(regrow.errors.UnsupportedError, match="SomeFileSystem of fsspec: only fsspec itself can reach"):
         regrow.Location.from_fsspec(fs_of("SomeFileSystem", kind), "x")
 
 
@@ -552,5 +552,5 @@ def test_fsspec_itself(tmp_path: Path) -> None:
     local = fsspec.filesystem("file", auto_mkdir=True)
     regrow.save(regrow.Location.from_fsspec(local, f"{tmp_path}/x"), a_tree())
     assert_same(regrow.load(regrow.Location.from_fsspec(DirFileSystem(str(tmp_path), local), "x"), a_tree()), a_tree())
-    with pytest.raises(regrow.UnsupportedError, match="MemoryFileSystem of fsspec"):
+    with pytest.raises(regrow.errors.UnsupportedError, match="MemoryFileSystem of fsspec"):
         regrow.Location.from_fsspec(fsspec.filesystem("memory"), "/x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -26,7 +27,8 @@ def tree(step: int) -> dict[str, Any]:
 
 
 def manager(path: Path, **options: Any) -> Manager:
-    return Manager(path, durable=False, **options)
+    saving = options.pop("options", regrow.SaveOptions())
+    return Manager(path, options=dataclasses.replace(saving, durable=False), **options)
 
 
 @contextlib.contextmanager
@@ -49,12 +51,12 @@ def damage(step: Path) -> None:
 
 
 def test_a_loop_saves_keeps_and_goes_on(path: Path) -> None:
-    options: dict[str, Any] = {"keep": 2, "every": 10, "best": "eval/loss:min"}
+    options: dict[str, Any] = {"keep": regrow.Keep(last=2, by="eval/loss:min"), "save_every": 10}
     with manager(path, **options) as steps:
         assert (steps.latest, steps.steps, steps.next) == (None, [], 0)
         for step in range(51):
             saved = steps.save(step, tree(step), metrics={"eval": {"loss": np.float32(abs(step - 20))}})
-            assert saved == (step % 10 == 0)
+            assert (saved is not None) == (step % 10 == 0)
         steps.wait()
         assert steps.steps == [20, 40, 50]
         assert (steps.latest, steps.best, steps.next) == (50, 20, 51)
@@ -67,13 +69,13 @@ def test_a_loop_saves_keeps_and_goes_on(path: Path) -> None:
         assert not steps.should_save(50)
         assert steps.should_save(60)
         assert steps.restore(20)["step"] == 20
-        with pytest.raises(regrow.NotFoundError, match="no step 30") as error:
+        with pytest.raises(regrow.errors.NotFoundError, match="no step 30") as error:
             steps.restore(30)
         assert "20, 40, 50" in str(error.value)
 
 
 def test_items_metadata_and_names(path: Path) -> None:
-    with manager(path, names=[StepName("step", 4), StepName()], todelete="trash", keep=1) as steps:
+    with manager(path, names=[StepName("step", 4), StepName()], keep=regrow.Keep(trash="trash", last=1)) as steps:
         items = {"config": regrow.Json({"width": 3}), "files": regrow.Files({"a.txt": b"text"})}
         assert steps.save(7, tree(7), items=items, metrics={"loss": 1}, metadata={"run": "a"})
         assert steps.save(8, items={"model": tree(8)})
@@ -81,7 +83,7 @@ def test_items_metadata_and_names(path: Path) -> None:
         assert os.listdir(path / "trash") == ["step_0007"]
         assert [step.name for step in steps.list()] == ["step_0008"]
         assert steps.restore()["step"] == 8
-        assert regrow.load(path / "trash" / "step_0007", item="config") == {"width": 3}
+        assert regrow.load(path / "trash" / "step_0007", at="config") == {"width": 3}
     with manager(path) as steps:
         assert steps.save(9, tree(9), items={"config": regrow.Json([1])}, metadata={"run": "b"})
         steps.wait()
@@ -91,13 +93,13 @@ def test_items_metadata_and_names(path: Path) -> None:
         assert steps.restore(items=["config"]) == {"config": [1]}
         both = steps.restore(9, items={"default": tree(0), "config": None})
         assert both["default"]["step"] == 9
-        with pytest.raises(regrow.NotFoundError, match="absent"):
+        with pytest.raises(regrow.errors.NotFoundError, match="absent"):
             steps.restore(items=["absent"])
 
 
 def test_the_newest_good_step_is_restored(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with manager(path) as steps:
-        with pytest.raises(regrow.NotFoundError, match="there is no step to restore"):
+        with pytest.raises(regrow.errors.NotFoundError, match="there is no step to restore"):
             steps.restore()
         for step in (1, 2, 3):
             steps.save(step, tree(step))
@@ -108,15 +110,15 @@ def test_the_newest_good_step_is_restored(path: Path, caplog: pytest.LogCaptureF
         (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
         assert record.record["passed_over"].keys() == {3}  # type: ignore[attr-defined]
         assert [passed.step for passed in steps.passed_over] == [3]
-        assert isinstance(steps.passed_over[0].error, regrow.CorruptError)
+        assert isinstance(steps.passed_over[0].error, regrow.errors.CorruptError)
         # A template that does not fit is not the step's fault.
-        with pytest.raises(regrow.MismatchError):
+        with pytest.raises(regrow.errors.MismatchError):
             steps.restore(like={"w": np.zeros((1, 1), np.float32)})
-        with pytest.raises(regrow.CorruptError):
+        with pytest.raises(regrow.errors.CorruptError):
             steps.restore(3)
         for step in ("1", "2"):
             damage(path / step)
-        with pytest.raises(regrow.CorruptError, match="no step") as error:
+        with pytest.raises(regrow.errors.CorruptError, match="no step") as error:
             steps.restore()
         assert "step 1: " in str(error.value)
 
@@ -124,7 +126,7 @@ def test_the_newest_good_step_is_restored(path: Path, caplog: pytest.LogCaptureF
 def test_a_reader_whose_steps_were_all_rotated_away_takes_a_newer_one(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = regrow.Manager(path, keep=2, background=False)
+    writer = regrow.Manager(path, background=False, keep=2)
     for step in (1, 2):
         writer.save(step, {"w": np.full(3, step)})
     reader = regrow.Manager(path, read_only=True)
@@ -152,7 +154,7 @@ def test_after_a_roll_back_older_numbers_are_saved_again(path: Path) -> None:
         for step in (1, 2, 3):
             steps.save(step, tree(step))
         assert not steps.save(2, tree(20))
-        with pytest.raises(regrow.AlreadyExistsError, match="step 2 is there"):
+        with pytest.raises(regrow.errors.AlreadyExistsError, match="step 2 is there"):
             steps.save(2, tree(20), force=True)
         assert steps.save(2, tree(21), overwrite=True)
         assert steps.restore(1)["step"] == 1
@@ -173,7 +175,7 @@ def test_a_failure_is_raised_by_the_next_call_and_is_no_step(path: Path) -> None
         steps.wait()
         with files_of_at_most(1 << 20):
             assert steps.save(2, {"w": np.ones(1 << 20, np.float32)})
-            with pytest.raises(regrow.StorageFullError):
+            with pytest.raises(regrow.errors.StorageFullError):
                 steps.wait()
         assert steps.steps == [1]
         assert steps.latest == 1
@@ -189,20 +191,20 @@ def test_a_failure_is_raised_by_the_next_call_and_is_no_step(path: Path) -> None
 
 
 def test_nothing_is_deleted_for_a_step_that_is_damaged(path: Path) -> None:
-    def keep_if(step: regrow.Step) -> bool:
+    def keep_if(step: regrow.reports.Step) -> bool:
         # It is asked when a step is there, before that is read again and others are deleted.
         if step.number == 3:
             damage(path / "3")
         return False
 
     log = path.parent / "log.jsonl"
-    with manager(path, keep=1, check=True, keep_if=keep_if, log=log) as steps:
+    with manager(path, log=log, keep=regrow.Keep(last=1, verify_first=True, where=keep_if)) as steps:
         for step in (1, 2):
             steps.save(step, tree(step))
             steps.wait()
         assert steps.steps == [2]
         steps.save(3, tree(3))
-        with pytest.raises(regrow.CorruptError, match="step 3 is not what was saved"):
+        with pytest.raises(regrow.errors.CorruptError, match="step 3 is not what was saved"):
             steps.wait()
         assert steps.steps == [2, 3]
         assert steps.restore()["step"] == 2
@@ -213,7 +215,7 @@ def test_nothing_is_deleted_for_a_step_that_is_damaged(path: Path) -> None:
 
 def test_files_that_did_not_change_are_linked(path: Path) -> None:
     log = path.parent / "log.jsonl"
-    with manager(path, keep=1, reuse=True, log=log) as steps:
+    with manager(path, log=log, options=regrow.SaveOptions(link_unchanged=True), keep=1) as steps:
         state = {"frozen": np.arange(200_000, dtype=np.float32), "w": np.zeros(3)}
         steps.save(1, state)
         steps.wait()
@@ -237,7 +239,7 @@ def test_one_writer_and_many_readers(path: Path) -> None:
     with manager(path, keep=1) as steps:
         steps.save(1, tree(1))
         steps.wait()
-        with pytest.raises(regrow.AlreadyExistsError, match="another"):
+        with pytest.raises(regrow.errors.AlreadyExistsError, match="another"):
             manager(path)
         with manager(path, read_only=True) as reader:
             assert reader.wait_for_new() == 1
@@ -248,17 +250,17 @@ def test_one_writer_and_many_readers(path: Path) -> None:
             # It is being read.
             assert steps.steps == [1, 2]
             assert reader.restore(1)["step"] == 1
-            with pytest.raises(regrow.InvalidArgumentError, match="is being read"):
+            with pytest.raises(regrow.errors.InvalidArgumentError, match="is being read"):
                 steps.delete(1)
             assert reader.wait_for_new(1) == 2
             steps.delete(1)
-            with pytest.raises(regrow.InvalidArgumentError, match="only reads"):
+            with pytest.raises(regrow.errors.InvalidArgumentError, match="only reads"):
                 reader.save(3, tree(3))
-        with pytest.raises(regrow.InvalidArgumentError, match="the last one"):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="the last one"):
             steps.delete(2)
-        with pytest.raises(regrow.NotFoundError):
+        with pytest.raises(regrow.errors.NotFoundError):
             steps.delete(1)
-    with pytest.raises(regrow.InvalidArgumentError, match="was closed"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="was closed"):
         steps.save(3, tree(3))
     steps.close()
     manager(path).close()
@@ -272,7 +274,7 @@ def test_a_forked_child_does_not_save_in_its_parents_place(path: Path) -> None:
             status = 1
             try:
                 steps.save(2, tree(2))
-            except regrow.InvalidArgumentError as error:
+            except regrow.errors.InvalidArgumentError as error:
                 status = 0 if "forked from" in str(error) else 2
             finally:
                 os._exit(status)
@@ -297,7 +299,7 @@ def test_where_nothing_can_be_written_a_job_waits_without_a_lease(
             return getattr(self.native, name)
 
         def lease(self, step: int) -> Any:
-            raise regrow.PermissionDeniedError("cannot write: Read-only file system")
+            raise regrow.errors.PermissionDeniedError("cannot write: Read-only file system")
 
     with manager(path, read_only=True) as reader:
         monkeypatch.setattr(reader._steps, "native", ReadOnly(reader._steps.native))
@@ -309,19 +311,21 @@ def test_where_nothing_can_be_written_a_job_waits_without_a_lease(
 
 
 def test_when_to_save(path: Path) -> None:
-    with manager(path / "a", every=None, save_steps=[3, 5], save_first=True, save_if=lambda step: step == 9) as steps:
+    with manager(
+        path / "a", save_every=regrow.SaveWhen(every=None, steps=[3, 5], first=True, where=lambda step: step == 9)
+    ) as steps:
         chosen = [step for step in range(12) if steps.should_save(step)]
         assert chosen == list(range(12)), "nothing is there: each would be the first"
         assert [step for step in range(1, 12) if steps.save(step, tree(step))] == [1, 3, 5, 9]
-    with manager(path / "b", every=1, min_seconds=3600) as steps:
+    with manager(path / "b", save_every=regrow.SaveWhen(every=1, seconds=3600)) as steps:
         assert [step for step in range(5) if steps.save(step, tree(step))] == [0]
     with manager(
-        path / "c", background=False, keep_every=4, keep_steps=[1], keep_if=lambda step: step.number == 6
+        path / "c", background=False, keep=regrow.Keep(every=4, steps=[1], where=lambda step: step.number == 6)
     ) as steps:
         for step in range(10):
             steps.save(step, tree(step))
         assert steps.steps == [0, 1, 4, 6, 8, 9]
-    with manager(path / "d", background=False, keep_closest=10) as steps:
+    with manager(path / "d", background=False, keep=regrow.Keep(closest=10)) as steps:
         for step in (1, 8, 12, 17, 22, 24):
             steps.save(step, tree(step))
         # Nearest to 0, 10 and 20, the newest of equals, and the newest of all.
@@ -331,50 +335,54 @@ def test_when_to_save(path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"keep": 0}, "keep=0"),
-        ({"every": 0}, "every=0"),
-        ({"keep_closest": 0}, "keep_closest=0"),
-        ({"keep_best": 2}, "needs a metric"),
-        ({"best": "loss"}, "with its mode"),
-        ({"best": ":min"}, "with its mode"),
-        ({"min_seconds": -1}, "min_seconds=-1"),
-        ({"keep_steps": "12"}, "keep_steps='12'"),
+        ({"keep": 0}, "last=0"),
+        ({"keep": "3"}, "keep='3'"),
+        ({"keep": True}, "keep=True"),
+        ({"save_every": 0}, "every=0"),
+        ({"save_every": None}, "save_every=None"),
+        ({"keep": regrow.Keep(closest=0)}, "closest=0"),
+        ({"keep": regrow.Keep(best=2)}, "needs a metric"),
+        ({"keep": regrow.Keep(by="loss")}, "with its mode"),
+        ({"keep": regrow.Keep(by=":min")}, "with its mode"),
+        ({"keep": regrow.Keep(by=("loss", "least"))}, "with its mode"),
+        ({"save_every": regrow.SaveWhen(seconds=-1)}, "seconds=-1"),
+        ({"keep": regrow.Keep(steps="12")}, "steps='12'"),
         ({"names": []}, "names"),
         ({"names": [StepName("a/b")]}, "no prefix"),
-        ({"overwrite": True}, "give it to `save`"),
-        ({"kep": 3}, "Did you mean 'keep'"),
-        ({"todelete": "../x", "keep": 1}, "cannot be moved there"),
+        ({"overwrite": True}, "unexpected keyword argument 'overwrite'"),
+        ({"kep": 3}, "pass keep="),
+        ({"keep": regrow.Keep(trash="../x", last=1)}, "cannot be moved there"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(path: Path, options: dict[str, Any], said: str) -> None:
-    with pytest.raises((regrow.InvalidArgumentError, TypeError), match=said):
+    with pytest.raises((regrow.errors.InvalidArgumentError, TypeError), match=said):
         manager(path, **options)
     assert not path.exists()
 
 
 def test_a_folder_of_something_else_is_refused(path: Path) -> None:
     regrow.save(path, tree(1))
-    with pytest.raises(regrow.InvalidArgumentError, match="a checkpoint by itself"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="a checkpoint by itself"):
         manager(path)
     (path.parent / "file").write_text("x")
-    with pytest.raises(regrow.InvalidArgumentError, match="a file"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="a file"):
         manager(path.parent / "file")
     with manager(path.parent / "run") as steps:
         for wrong in ({}, {"state": None, "items": {}}, {"state": tree(1), "items": {"default": tree(1)}}):
-            with pytest.raises(regrow.InvalidArgumentError):
+            with pytest.raises(regrow.errors.InvalidArgumentError):
                 steps.save(1, **wrong)
-        with pytest.raises(regrow.InvalidArgumentError, match="metrics"):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="metrics"):
             steps.save(1, tree(1), metrics={"x": object()})
-        with pytest.raises(regrow.InvalidArgumentError, match="best"):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="best"):
             _ = steps.best
         assert steps.steps == []
 
 
 def test_metrics_that_are_missing_for_best(path: Path) -> None:
-    with manager(path, best="loss:max") as steps:
-        with pytest.raises(regrow.InvalidArgumentError, match="found no metrics"):
+    with manager(path, keep=regrow.Keep(by="loss:max")) as steps:
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="found no metrics"):
             steps.save(1, tree(1))
-        with pytest.raises(regrow.InvalidArgumentError, match='did you mean "los"'):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match='did you mean "los"'):
             steps.save(1, tree(1), metrics={"los": 1.0})
         assert steps.steps == [] and list(path.glob("1*")) == [], "nothing was written"
         steps.save(2, tree(2), metrics={"loss": float("nan")})
@@ -388,7 +396,7 @@ def test_metrics_that_are_missing_for_best(path: Path) -> None:
 def test_sigterm_sets_a_flag_and_the_next_step_is_saved(path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     log = path.parent / "log.jsonl"
-    with manager(path, every=1000, sigterm=True, log=log) as steps:
+    with manager(path, log=log, save_every=1000, preemption_timeout=30.0) as steps:
         assert not steps.save(1, tree(1))
         assert not steps.preempted
         assert not steps.reached_preemption(1)
@@ -405,14 +413,14 @@ def test_sigterm_sets_a_flag_and_the_next_step_is_saved(path: Path) -> None:
 
 def test_a_bucket_and_a_local_folder_are_the_same(path: Path) -> None:
     url = f"memory://manager-{path.parent.name}/run"
-    with Manager(url, keep=1, best="loss:min") as steps:
+    with Manager(url, keep=regrow.Keep(last=1, by="loss:min")) as steps:
         for step in (1, 2, 3):
             steps.save(step, tree(step), metrics={"loss": step})
         steps.wait()
         assert steps.steps == [1, 3]
         assert (steps.latest, steps.best) == (3, 1)
         assert steps.restore()["step"] == 3
-        with pytest.raises(regrow.AlreadyExistsError):
+        with pytest.raises(regrow.errors.AlreadyExistsError):
             Manager(url)
     Manager(url).close()
 
@@ -428,7 +436,7 @@ def test_orbax_and_this_take_turns_in_one_folder(path: Path) -> None:
     with orbax() as theirs:
         theirs.save(1, args=ocp.args.StandardSave(state), metrics={"loss": 0.5})
         theirs.wait_until_finished()
-    with manager(path, best="loss:min") as ours:
+    with manager(path, keep=regrow.Keep(by="loss:min")) as ours:
         assert (ours.latest, ours.best) == (1, 1)
         assert np.array_equal(ours.restore(like=state)["w"], state["w"])
         ours.save(2, {"w": state["w"] + 1}, metrics={"loss": 0.25})
@@ -438,13 +446,13 @@ def test_orbax_and_this_take_turns_in_one_folder(path: Path) -> None:
         assert np.array_equal(theirs.restore(2, args=ocp.args.StandardRestore(state))["w"], state["w"] + 1)
         theirs.save(3, args=ocp.args.StandardSave({"w": state["w"] + 2}), metrics={"loss": 0.75})
         theirs.wait_until_finished()
-    with manager(path, keep=1, best="loss:min") as ours:
+    with manager(path, keep=regrow.Keep(last=1, by="loss:min")) as ours:
         assert ours.steps == [1, 2, 3]
         assert np.array_equal(ours.restore()["w"], state["w"] + 2)
         ours.save(4, state, metrics={"loss": 1.0})
         ours.wait()
         assert ours.steps == [1, 2, 3, 4], "1 and 3 are Orbax', and 2 is the best of its own"
-    with manager(path, keep=1, best="loss:min", adopt=True) as ours:
+    with manager(path, keep=regrow.Keep(last=1, by="loss:min", adopt=True)) as ours:
         ours.save(5, state, metrics={"loss": 1.0})
         ours.wait()
         assert ours.steps == [2, 5]
@@ -462,7 +470,7 @@ jax.distributed.initialize(f"localhost:{port}", 1, 0)
 import numpy as np
 import regrow
 step, ends = 1, time.monotonic() + 60
-with regrow.Manager(sys.argv[1], every=1000, durable=False) as steps:
+with regrow.Manager(sys.argv[1], save_every=1000, options=regrow.SaveOptions(durable=False)) as steps:
     assert not steps.reached_preemption(0)
     os.kill(os.getpid(), signal.SIGTERM)
     while not steps.preempted and time.monotonic() < ends:
@@ -485,46 +493,46 @@ import json, os, signal, sys
 import numpy as np
 import regrow
 rank, folder, path, log = int(sys.argv[1]), *sys.argv[2:]
-job = regrow.Job(regrow.Folder(folder, rank=rank, size=2), timeout=60)
-options = {"job": job, "durable": False, "log": log}
+job = regrow.jobs.Job(regrow.jobs.Folder(folder, rank=rank, size=2), timeout=60)
+options = {"job": job, "log": log, "options": regrow.SaveOptions(durable=False)}
 told = []
 
 def state(step):
     return {"w": np.arange(8.0), "step": step}
 
-with regrow.Manager(path + "/a", keep=1, every=2, **options) as steps:
+with regrow.Manager(path + "/a", save_every=2, keep=1, **options) as steps:
     told.append(steps.latest)
     for step in range(5):
-        told.append(steps.save(step, state(step)))
+        told.append(steps.save(step, state(step)) is not None)
     steps.wait()
     told.append(steps.steps)
     told.append(steps.restore()["step"])
     told.append(steps.restored)
     try:
         steps.restore(7)
-    except regrow.NotFoundError as error:
+    except regrow.errors.NotFoundError as error:
         told.append("no step 7")
 
 # The signal comes to the one that decides nothing.
-with regrow.Manager(path + "/b", every=1000, sigterm=True, **options) as steps:
+with regrow.Manager(path + "/b", save_every=1000, preemption_timeout=30.0, **options) as steps:
     for step in range(1, 5):
         if (rank, step) == (1, 2):
             os.kill(os.getpid(), signal.SIGTERM)
-        told.append(steps.save(step, state(step)))
+        told.append(steps.save(step, state(step)) is not None)
     told.append([steps.preempted, steps.steps])
 
 def fails(step):
     raise ValueError("of the caller")
 
 # Only rank 0 asks the function, after the save; all hear of its error before the next one.
-with regrow.Manager(path + "/c", keep_if=fails if rank == 0 else len, **options) as steps:
-    told.append(steps.save(1, state(1)))
+with regrow.Manager(path + "/c", keep=regrow.Keep(where=fails if rank == 0 else len), **options) as steps:
+    told.append(steps.save(1, state(1)) is not None)
     try:
         steps.save(2, state(2))
     except (ValueError, regrow.RegrowError) as error:
         told.append("of the caller" in str(error))
     steps._follower._tidying = steps._follower._tidying._replace(keep_if=None)
-    told.append(steps.save(2, state(2)))
+    told.append(steps.save(2, state(2)) is not None)
 print(json.dumps(told))
 """
 

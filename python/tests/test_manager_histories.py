@@ -21,7 +21,7 @@ def tree(step: int) -> dict[str, Any]:
 
 
 def manager(path: Path, **options: Any) -> regrow.Manager:
-    return regrow.Manager(path, durable=False, background=False, **options)
+    return regrow.Manager(path, background=False, options=regrow.SaveOptions(durable=False), **options)
 
 
 def damage(step: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_manager_deletes_no_step_that_it_has_not_saved(path: Path) -> None:
             steps.save(step, tree(step))
         assert steps.steps == [7, 8, 9, 11]
     shutil.copytree(path / "step_11", path.parent / "other" / "step_11")
-    with manager(path, keep=1, adopt=True) as steps:
+    with manager(path, keep=regrow.Keep(last=1, adopt=True)) as steps:
         steps.save(12, tree(12))
         assert steps.steps == [12]
     # A step of another run is no step of this one.
@@ -105,7 +105,7 @@ def test_damaged_steps_neither_count_nor_go(path: Path) -> None:
 
 
 def test_a_step_that_fails_its_check_pushes_no_other_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with manager(path, keep=1, check=True) as steps:
+    with manager(path, keep=regrow.Keep(last=1, verify_first=True)) as steps:
         steps.save(1, tree(1))
         own = steps._follower._tidy
 
@@ -114,7 +114,7 @@ def test_a_step_that_fails_its_check_pushes_no_other_out(path: Path, monkeypatch
             return own(saved)
 
         monkeypatch.setattr(steps._follower, "_tidy", tidy)
-        with pytest.raises(regrow.CorruptError, match="is not what was saved"):
+        with pytest.raises(regrow.errors.CorruptError, match="is not what was saved"):
             steps.save(2, tree(2))
         monkeypatch.undo()
         steps.save(3, tree(3))
@@ -144,12 +144,14 @@ def test_an_empty_folder_and_a_number_too_high_are_no_steps(path: Path) -> None:
         assert (steps.steps, steps.next) == ([2], 3)
         steps.save(steps.next, tree(3))
         assert steps.latest == 3
-    with pytest.raises(regrow.InvalidArgumentError):
+    with pytest.raises(regrow.errors.InvalidArgumentError):
         regrow.Manager(path, read_only=True).restore(2**64 - 1)
 
 
 def test_the_last_save_of_a_program_needs_no_metric(path: Path) -> None:
-    with manager(path, best="loss:min", keep_best=1, every=None, sigterm=True) as steps:
+    with manager(
+        path, save_every=regrow.SaveWhen(every=None), preemption_timeout=30.0, keep=regrow.Keep(by="loss:min", best=1)
+    ) as steps:
         steps._flag.set()
         assert steps.save(1, tree(1)) and steps.steps == [1]
 
@@ -158,7 +160,7 @@ def test_the_record_has_its_place_among_the_metadata(path: Path) -> None:
     with manager(path) as steps:
         steps.save(1, tree(1), metadata={"mine": 1})
         assert steps.step(1).metadata == {"mine": 1}
-        with pytest.raises(regrow.InvalidArgumentError, match="regrow_step"):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="regrow_step"):
             steps.save(2, tree(2), metadata={"regrow_step": 1})
     told = json.loads((path / "1" / "_CHECKPOINT_METADATA").read_text())["custom_metadata"]
     assert told["mine"] == 1 and told["regrow_step"]["turn"] == 0
@@ -228,8 +230,9 @@ def test_random_runs_delete_what_the_specification_says(path: Path, seed: int) -
     policy: dict[str, Any] = {"keep": 2, "keep_best": None, "adopt": False}
 
     def opened() -> regrow.Manager:
-        best = "loss:min" if policy["keep_best"] else None
-        return manager(path, best=best, **policy)
+        by = "loss:min" if policy["keep_best"] else None
+        keep = regrow.Keep(last=policy["keep"], best=policy["keep_best"], by=by, adopt=policy["adopt"])
+        return manager(path, keep=keep)
 
     steps = opened()
     for _ in range(30):
@@ -240,7 +243,7 @@ def test_random_runs_delete_what_the_specification_says(path: Path, seed: int) -
             number = dice.choice([last + 1, last + 2, last + 3, dice.randint(0, last)])
             metric = dice.choice([{}, {"loss": math.nan}, {"loss": 1.0}, {"loss": dice.random()}])
             if policy["keep_best"] and not metric and not steps._history.knows(number):
-                with pytest.raises(regrow.InvalidArgumentError, match="loss"):
+                with pytest.raises(regrow.errors.InvalidArgumentError, match="loss"):
                     steps.save(number, tree(number), metrics=metric)
             elif steps.save(number, tree(number), metrics=metric):
                 loss = metric.get("loss")
@@ -250,7 +253,7 @@ def test_random_runs_delete_what_the_specification_says(path: Path, seed: int) -
             number = dice.choice(said)
             if run.there[number].is_damaged:
                 run.known_damaged.add(run.there[number])
-                with pytest.raises(regrow.CorruptError):
+                with pytest.raises(regrow.errors.CorruptError):
                     steps.restore(number)
             else:
                 steps.restore(number)
@@ -260,7 +263,7 @@ def test_random_runs_delete_what_the_specification_says(path: Path, seed: int) -
             found = max(good, default=None)
             run.known_damaged |= {run.there[each] for each in run.numbers() if found is None or each > found}
             if found is None:
-                with pytest.raises((regrow.CorruptError, regrow.NotFoundError)):
+                with pytest.raises((regrow.errors.CorruptError, regrow.errors.NotFoundError)):
                     steps.restore()
             else:
                 assert steps.restore()["w"][0] == found

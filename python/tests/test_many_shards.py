@@ -70,6 +70,6 @@ def test_shards_are_saved_from_where_each_array_has_them(path: Path) -> None:
 def test_a_deleted_array_on_several_devices_is_named(path: Path) -> None:
     arrays = [jax.device_put(np.zeros((8, 8), np.float32), on((8,), "a")) for _ in range(3)]
     arrays[1].delete()
-    with pytest.raises(regrow.InvalidArgumentError, match=r"was deleted\n  leaf w/1"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match=r"was deleted\n  leaf w/1"):
         regrow.save(path, {"w": arrays})
     assert not path.exists()

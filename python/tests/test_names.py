@@ -41,16 +41,16 @@ CALLS: dict[str, Any] = {
     "load(like=, only=)": lambda path, globs: regrow.load(path, like=TREE, only=globs),
     "load(like=, cast=)": lambda path, globs: regrow.load(path, like=TREE, cast=dict.fromkeys(globs, "float32")),
     "Checkpoint.load(only=)": lambda path, globs: regrow.open(path).load(only=globs),
-    "load(out=, only=)": lambda path, globs: regrow.load(
-        path,
-        out={"params": {"dense": {key: value.copy() for key, value in TREE["params"]["dense"].items()}}},
-        only=globs,
+    "load(out=, only=)": lambda path, globs: regrow.load_into(
+        path, {"params": {"dense": {key: value.copy() for key, value in TREE["params"]["dense"].items()}}}, only=globs
     ),
     "save(cast=)": lambda path, globs: regrow.save(f"{path}.new", TREE, cast=dict.fromkeys(globs, "float16")),
-    "save(per_leaf=)": lambda path, globs: regrow.save(f"{path}.new", TREE, layout="orbax", per_leaf=chunks(globs)),
+    "save(per_leaf=)": lambda path, globs: regrow.save(
+        f"{path}.new", TREE, layout=regrow.layouts.Orbax(per_leaf=chunks(globs))
+    ),
     "save_async(cast=)": lambda path, globs: regrow.save_async(
         f"{path}.new", TREE, cast=dict.fromkeys(globs, "float16")
-    ).wait(),
+    ).result(),
     "convert(only=)": lambda path, globs: regrow.convert(path, f"{path}.new", only=globs),
     "convert(cast=)": lambda path, globs: regrow.convert(path, f"{path}.new", cast=dict.fromkeys(globs, "float16")),
 }
@@ -64,7 +64,7 @@ def test_a_glob_that_matches_nothing_is_an_error(name: str, glob: str, path: Pat
     if os.path.exists(f"{path}.new"):
         os.rename(f"{path}.new", f"{path}.first")
     for globs in ([glob], ["params/**", glob]):
-        with pytest.raises(regrow.NotFoundError) as caught:
+        with pytest.raises(regrow.errors.NotFoundError) as caught:
             CALLS[name](path, globs)
         message = str(caught.value)
         assert json.dumps(glob) in message
@@ -87,12 +87,12 @@ def test_no_glob_at_all_is_an_error(only: Any, path: Path) -> None:
         lambda: regrow.load(path, like=TREE, only=only),
         lambda: regrow.convert(path, f"{path}.2", only=only),
     ):
-        with pytest.raises(regrow.InvalidArgumentError, match="selects nothing"):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="selects nothing"):
             call()
 
 
 def test_a_cast_of_nothing_in_the_background_is_told_at_once(path: Path) -> None:
-    with regrow.AsyncSaver() as saver, pytest.raises(regrow.NotFoundError, match="prams"):
+    with regrow.jobs.AsyncSaver() as saver, pytest.raises(regrow.errors.NotFoundError, match="prams"):
         saver.save(path, TREE, cast={"prams/**": "float16"})
 
 
@@ -143,7 +143,7 @@ def with_arrays(tree: Any) -> Any:
 def test_a_key_path_of_several_leaves_names_their_keys(path: Path) -> None:
     regrow.save(path, {"a": {"b": {"c": 1}, "b/c": 2}, "a/b": {"c": 3}, "d": 4})
     ckpt = regrow.open(path)
-    with pytest.raises(regrow.LeafNotFoundError, match="several") as caught:
+    with pytest.raises(regrow.errors.LeafNotFoundError, match="several") as caught:
         ckpt["a/b/c"]
     keys = [key for key in ckpt if key != "d"]
     assert len(keys) == 3 and all(key in str(caught.value) for key in keys)
@@ -274,6 +274,7 @@ regrow.pytree.model_load(stem)
 
 seen = []
 EVENTS = ("compile", "exec", "import")
+regrow.errors.CorruptError  # its module is imported when it is first named
 sys.addaudithook(lambda event, args: seen.append((event, repr(args)[:300])) if event in EVENTS else None)
 for kind in ("named_tuple", "dataclass", "custom"):
     use(kind, 10**9)
@@ -282,7 +283,7 @@ RECORD = "[('x', '<f4', (2,)), (('t', 'y'), '<U3')]"
 for text in ("i4,f4", "(2,)i4", "[('x', 'i4,f4')]", RECORD, "[" * 500, "f4 if 1 else f8"):
     try:
         other_dtype(text)
-    except regrow.CorruptError:
+    except regrow.errors.CorruptError:
         pass
 assert not seen, seen[:5]
 print("quiet")
@@ -322,11 +323,11 @@ def test_a_shape_that_numpy_has_not_is_told_with_its_leaf(name: str, tmp_path: P
         pass
     calls: list[Any] = [
         lambda: regrow.load(path),
-        lambda: regrow.load(path, mmap=True),
+        lambda: regrow.load(path, options=regrow.Options(mmap=True)),
         lambda: regrow.open(path)["bad"].read(),
         lambda: regrow.open(path)["bad"][...],
         lambda: regrow.open(path)["bad"][0:1],
-        lambda: regrow.open(path, mmap=True)["bad"][...],
+        lambda: regrow.open(path, options=regrow.Options(mmap=True))["bad"][...],
     ]
     for at, call in enumerate(calls):
         try:
@@ -344,8 +345,8 @@ def test_a_shape_that_numpy_has_not_is_told_with_its_leaf(name: str, tmp_path: P
     [
         {"layout": "regrow"},
         {"layout": "orbax"},
-        {"layout": "orbax", "use_ocdbt": False},
-        {"layout": "orbax", "use_ocdbt": False, "use_zarr3": True},
+        {"layout": regrow.layouts.Orbax(ocdbt=False)},
+        {"layout": regrow.layouts.Orbax(ocdbt=False, zarr3=True)},
         {"layout": "npy"},
         {"layout": "safetensors"},
         {"layout": "flax"},
@@ -358,7 +359,7 @@ def test_leaves_may_be_called_like_files_of_desktops(options: dict[str, Any], pa
     }  # fmt: skip
     regrow.save(path, tree, **options)
     regrow.copy(path, path.with_name("copy"))
-    regrow.seal(path.with_name("copy"))
+    regrow.protect.seal(path.with_name("copy"))
     assert_same(regrow.load(path.with_name("copy")), tree)
     assert regrow.verify(path.with_name("copy")).ok
     regrow.save(path, tree, overwrite=True, **options)

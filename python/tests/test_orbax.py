@@ -39,13 +39,13 @@ WAYS: dict[str, dict[str, Any]] = {
     "regrow": {},
     "regrow, zstd": {"compression": "zstd"},
     "ocdbt, zarr v2": {"layout": "orbax"},
-    "ocdbt, zarr v3": {"layout": "orbax", "use_zarr3": True},
-    "files, zarr v2": {"layout": "orbax", "use_ocdbt": False},
-    "files, zarr v3": {"layout": "orbax", "use_ocdbt": False, "use_zarr3": True},
-    "chunked": {"layout": "orbax", "use_zarr3": True, "chunk_byte_size": 256},
-    "small files": {"layout": "orbax", "ocdbt_target_data_file_size": 1024},
+    "ocdbt, zarr v3": {"layout": regrow.layouts.Orbax(zarr3=True)},
+    "files, zarr v2": {"layout": regrow.layouts.Orbax(ocdbt=False)},
+    "files, zarr v3": {"layout": regrow.layouts.Orbax(ocdbt=False, zarr3=True)},
+    "chunked": {"layout": regrow.layouts.Orbax(zarr3=True, chunk_byte_size=256)},
+    "small files": {"layout": regrow.layouts.Orbax(ocdbt_target_data_file_size=1024)},
     "uncompressed": {"layout": "orbax", "compression": "none"},
-    "by leaf": {"layout": "orbax", "per_leaf": {"**/kernel": {"write_chunk_shape": [8, 12]}}},
+    "by leaf": {"layout": regrow.layouts.Orbax(per_leaf={"**/kernel": {"write_chunk_shape": [8, 12]}})},
 }
 
 
@@ -82,7 +82,7 @@ def test_standard_checkpointer_restores_ours(tmp_path: Path, path: Path) -> None
     assert_same_values(restored, tree)
 
 
-@pytest.mark.parametrize("options", [{}, {"layout": "orbax", "use_zarr3": True, "v1": True}], ids=["regrow", "v1"])
+@pytest.mark.parametrize("options", [{}, {"layout": regrow.layouts.Orbax(zarr3=True, v1=True)}], ids=["regrow", "v1"])
 def test_orbax_v1_loads_ours(path: Path, options: dict[str, Any]) -> None:
     tree = {"w": jnp.arange(6.0).reshape(2, 3), "layers": [jnp.ones(2, jnp.bfloat16)]}
     regrow.save(path, tree, **options)
@@ -233,13 +233,13 @@ def test_numpys_complex_scalars_go_from_orbax_to_orbax(tmp_path: Path, scalar: A
         checkpointer.save(source, tree)
         restored = checkpointer.restore(source)
         assert type(restored["z"]) is complex
-        report = regrow.convert(source, target, layout="orbax", use_ocdbt=use_ocdbt)
+        report = regrow.convert(source, target, layout=regrow.layouts.Orbax(ocdbt=use_ocdbt))
         assert not report.losses
         again = checkpointer.restore(target)
         assert type(again["z"]) is complex and again["z"] == restored["z"] == 1.5 - 2j
         # What regrow loads is a Python number by then, and can be saved as it is.
         loaded = regrow.load(target)
-        regrow.save(saved, loaded, layout="orbax", use_ocdbt=use_ocdbt)
+        regrow.save(saved, loaded, layout=regrow.layouts.Orbax(ocdbt=use_ocdbt))
         once_more = checkpointer.restore(saved)
         assert type(once_more["z"]) is complex and once_more["z"] == 1.5 - 2j
         assert loaded["z"] == 1.5 - 2j

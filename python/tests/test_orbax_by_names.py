@@ -46,7 +46,7 @@ def test_a_target_gives_the_tree_of_a_pytree_without_metadata(tmp_path: Path, wr
         ours.PyTreeCheckpointer().restore(tmp_path / "x")
 
 
-@pytest.mark.filterwarnings("ignore::regrow.IncompleteCheckpointWarning")
+@pytest.mark.filterwarnings("ignore::regrow.errors.IncompleteCheckpointWarning")
 @pytest.mark.parametrize("layout", ["orbax", "regrow"])
 def test_load_items_finds_the_arrays_of_an_item_without_metadata(tmp_path: Path, layout: Any) -> None:
     regrow.save_items(tmp_path / "x", {"state": TREE, "other": TREE}, layout=layout)

@@ -222,7 +222,7 @@ def test_nothing_is_deleted_for_a_step_that_is_damaged(tmp_path: Path) -> None:
             assert steps.all_steps() == [1]
             damaged.append(2)
             steps.save(2, args=SAVE)
-            with pytest.raises(regrow.CorruptError, match="step 2 is not what was saved"):
+            with pytest.raises(regrow.errors.CorruptError, match="step 2 is not what was saved"):
                 steps.wait_until_finished()
             assert steps.all_steps() == [1, 2]
             assert_same(steps.restore(1), STATE)
@@ -247,7 +247,7 @@ def test_a_step_with_files_of_yours_is_left(tmp_path: Path, caplog: pytest.LogCa
 
 def test_what_others_link_to_stays(tmp_path: Path) -> None:
     """Steps whose files are links to those of an older one outlive it, whoever deletes that."""
-    with regrow.Manager(tmp_path / "m", reuse=True) as writer:
+    with regrow.Manager(tmp_path / "m", options=regrow.SaveOptions(link_unchanged=True)) as writer:
         for step in range(3):
             writer.save(step, {"frozen": np.arange(1000.0), "step": step})
     steps = manager(tmp_path / "m")
@@ -315,7 +315,7 @@ def test_a_save_that_goes_on_is_not_cleaned_up(tmp_path: Path) -> None:
 def test_regrows_manager_writes_alone_and_orbax_ones_do_not(tmp_path: Path) -> None:
     with regrow.Manager(tmp_path / "m"):
         steps = manager(tmp_path / "m")
-        with pytest.raises(regrow.AlreadyExistsError, match="another writer"):
+        with pytest.raises(regrow.errors.AlreadyExistsError, match="another writer"):
             steps.save(0, args=SAVE)
     assert steps.save(0, args=SAVE)
     with manager(tmp_path / "m") as other:

@@ -17,6 +17,7 @@ from conftest import same_bits
 import regrow
 from regrow import orbax as ours
 from regrow._items import WHOLE, ItemsSave
+from regrow._writing import Writing
 
 MODULES = {"orbax": theirs, "regrow": ours}
 TREE: dict[str, Any] = {"a": jnp.arange(4.0), "b": np.arange(3)}
@@ -219,7 +220,7 @@ def test_folders_have_the_mode_that_is_asked_for(ocp: Any, tmp_path: Path) -> No
 
 def test_a_checkpoint_of_files_in_a_bucket() -> None:
     for text in ("one", "two"):
-        with ItemsSave("memory://own-handlers/x", overwrite=True, metadata={"by": "me"}) as save:
+        with ItemsSave("memory://own-handlers/x", Writing(overwrite=True, metadata={"by": "me"})) as save:
             (save.folder(WHOLE) / "own.txt").write_text(text)
             save.handler(WHOLE, "my.Handler")
             save.commit()

@@ -23,13 +23,16 @@ import regrow
 
 WAYS: dict[str, dict[str, Any]] = {
     "regrow": {},
-    "regrow, chunked": {"chunk_byte_size": 64},
-    "regrow, chunked and compressed": {"chunk_byte_size": 4096, "compression": "zstd"},
+    "regrow, chunked": {"layout": regrow.layouts.Regrow(chunk_byte_size=64)},
+    "regrow, chunked and compressed": {
+        "layout": regrow.layouts.Regrow(chunk_byte_size=4096),
+        "compression": "zstd",
+    },
     "ocdbt, zarr v2": {"layout": "orbax"},
-    "ocdbt, zarr v3": {"layout": "orbax", "use_zarr3": True},
-    "files, zarr v2": {"layout": "orbax", "use_ocdbt": False},
-    "files, zarr v3": {"layout": "orbax", "use_ocdbt": False, "use_zarr3": True},
-    "chunked": {"layout": "orbax", "use_zarr3": True, "chunk_byte_size": 64},
+    "ocdbt, zarr v3": {"layout": regrow.layouts.Orbax(zarr3=True)},
+    "files, zarr v2": {"layout": regrow.layouts.Orbax(ocdbt=False)},
+    "files, zarr v3": {"layout": regrow.layouts.Orbax(ocdbt=False, zarr3=True)},
+    "chunked": {"layout": regrow.layouts.Orbax(zarr3=True, chunk_byte_size=64)},
 }
 
 
@@ -98,7 +101,7 @@ def test_orbax_restores_our_shards(path: Path, options: dict[str, Any]) -> None:
 
 def test_safetensors_reads_every_chunk(path: Path) -> None:
     tree = sharded_tree(mesh_of(2, 2))
-    regrow.save(path, tree, chunk_byte_size=64)
+    regrow.save(path, tree, layout=regrow.layouts.Regrow(chunk_byte_size=64))
     found = {name: np.zeros((8, 12) if name == "both" else (6, 8), tree[name].dtype) for name in ("both", "columns")}
     counts = dict.fromkeys(found, 0)
     with safetensors.safe_open(path / "model.safetensors", "np") as file:
@@ -173,7 +176,8 @@ SAVE = """
     from test_orbax_shards import mesh_of, shards_of_all
     tree = shards_of_all()
     if arguments["who"] == "regrow":
-        regrow.save(arguments["path"], tree, **arguments["options"])
+        name, form, options = arguments["options"]
+        regrow.save(arguments["path"], tree, layout=regrow.layouts.of_options(name, form), **options)
     else:
         import orbax.checkpoint as ocp
         handler = ocp.PyTreeCheckpointHandler(**arguments["options"])
@@ -203,7 +207,7 @@ def shards_of_all() -> dict[str, Any]:
     }
 
 
-def save_in_two_processes(who: str, path: Path, options: dict[str, Any]) -> list[str]:
+def save_in_two_processes(who: str, path: Path, options: Any) -> list[str]:
     """Saves from two processes of four devices each; the files."""
     arguments = {"who": who, "path": str(path), "options": options, "tests": str(Path(__file__).parent)}
     four = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
@@ -229,7 +233,9 @@ def assert_orbax_restores(path: Path) -> None:
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "regrow, chunked"])
 def test_orbax_restores_what_two_processes_saved(tmp_path: Path, way: str) -> None:
-    save_in_two_processes("regrow", tmp_path / "ours", WAYS[way])
+    options = dict(WAYS[way])
+    layout = regrow.layouts.chosen(options.pop("layout", "regrow"))
+    save_in_two_processes("regrow", tmp_path / "ours", (layout.name, layout._given(), options))
     assert_orbax_restores(tmp_path / "ours")
     assert_same_values(regrow.load(tmp_path / "ours"), shards_of_all())
     assert regrow.verify(tmp_path / "ours").ok
@@ -240,7 +246,7 @@ def test_two_processes_write_the_files_that_those_of_orbax_write(tmp_path: Path,
     options = {"use_ocdbt": use_ocdbt, "use_zarr3": False}
     theirs = save_in_two_processes("orbax", tmp_path / "theirs", options)
     assert_same_values(regrow.load(tmp_path / "theirs"), shards_of_all())
-    ours = save_in_two_processes("regrow", tmp_path / "ours", {"layout": "orbax", **options})
+    ours = save_in_two_processes("regrow", tmp_path / "ours", ("orbax", options, {}))
     # Of replicas Orbax writes a slice each, so these have other chunks; and how many data files there are is free.
     folders = ["columns/", "rows/", "replicated/"]
 

@@ -24,12 +24,12 @@ THESIS = b"%PDF-1.7 years of work"
 def test_what_is_no_checkpoint_stays(tmp_path: Path, layout: str) -> None:
     thesis = tmp_path / "thesis.pdf"
     thesis.write_bytes(THESIS)
-    with pytest.raises(regrow.InvalidArgumentError, match=r"no checkpoint"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match=r"no checkpoint"):
         regrow.save(thesis, TREE, layout=layout, overwrite=True)
     regrow.save(tmp_path / "ckpt", TREE)
     manifest = tmp_path / "ckpt" / "regrow.json"
     before = manifest.read_bytes()
-    with pytest.raises(regrow.InvalidArgumentError, match=r"inside a checkpoint"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match=r"inside a checkpoint"):
         regrow.save(manifest, TREE, layout=layout, overwrite=True)
     assert thesis.read_bytes() == THESIS and manifest.read_bytes() == before
 

@@ -162,7 +162,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 def test_everything_else_is_refused_by_its_name(tmp_path: Path, name: str, protocol: int) -> None:
     value, named = REFUSED[name]
     path = written(tmp_path / "x.pkl", {"bad": value, "good": np.arange(3)}, protocol)
-    with pytest.raises(regrow.UnsupportedError, match=named) as raised:
+    with pytest.raises(regrow.errors.UnsupportedError, match=named) as raised:
         regrow.load(path)
     assert "bad" in str(raised.value) and "byte" in str(raised.value)
     assert np.array_equal(regrow.load(path, only="good")["good"], np.arange(3))
@@ -175,7 +175,7 @@ def test_nothing_of_a_pickle_is_called(tmp_path: Path) -> None:
 
     for protocol in PROTOCOLS:
         path = written(tmp_path / "x.pkl", {"a": Evil(), "b": 1}, protocol)
-        with pytest.raises(regrow.UnsupportedError, match=r"(io|_io)\.open"):
+        with pytest.raises(regrow.errors.UnsupportedError, match=r"(io|_io)\.open"):
             regrow.load(path)
     assert not (tmp_path / "called").exists()
 
@@ -183,19 +183,19 @@ def test_nothing_of_a_pickle_is_called(tmp_path: Path) -> None:
 def test_what_is_no_single_pickle_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.pkl"
     path.write_bytes(pickle.dumps({"a": 1}) + pickle.dumps({"b": 2}))
-    with pytest.raises(regrow.UnsupportedError, match="more than one pickle"):
+    with pytest.raises(regrow.errors.UnsupportedError, match="more than one pickle"):
         regrow.load(path)
     joblib = (
         b"\x80\x04\x95\x3e\0\0\0\0\0\0\0\x8c\x13joblib.numpy_pickle\x94\x8c\x11NumpyArrayWrapper\x94\x93\x94)\x81\x94}b"
         b"\x06\xff\xff\xff\xff\xff\xff\0\0\0."
     )
     path.write_bytes(joblib)
-    with pytest.raises(regrow.UnsupportedError, match="joblib"):
+    with pytest.raises(regrow.errors.UnsupportedError, match="joblib"):
         regrow.load(path)
     buffers: list[pickle.PickleBuffer] = []
     path.write_bytes(pickle.dumps({"w": np.arange(10_000)}, 5, buffer_callback=buffers.append))
     assert buffers
-    with pytest.raises(regrow.UnsupportedError, match="NEXT_BUFFER"):
+    with pytest.raises(regrow.errors.UnsupportedError, match="NEXT_BUFFER"):
         regrow.load(path)
 
 

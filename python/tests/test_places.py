@@ -29,8 +29,8 @@ Call = Callable[[Any], Any]
 
 SAVES: dict[str, Call] = {
     **{f"save {name}": lambda path, name=name: regrow.save(path, TREE, layout=name) for name in _native.LAYOUTS},
-    "save_async": lambda path: regrow.save_async(path, TREE).wait(),
-    "AsyncSaver": lambda path: regrow.AsyncSaver().save(path, TREE),
+    "save_async": lambda path: regrow.save_async(path, TREE).result(),
+    "AsyncSaver": lambda path: regrow.jobs.AsyncSaver().save(path, TREE),
     "base": lambda path: regrow.save("elsewhere", TREE, base=path),
     "convert to": lambda path: regrow.convert("sound", path),
     "copy to": lambda path: regrow.copy("sound", path),
@@ -74,7 +74,7 @@ def test_addresses_are_refused_by_name(
     regrow.save("sound", TREE)
     scheme = str(address).split(":")[0]
     # The drop-in for safetensors has one class for all that is wrong, as the original.
-    refused = (regrow.UnsupportedError, regrow.safetensors.SafetensorError)
+    refused = (regrow.errors.UnsupportedError, regrow.safetensors.SafetensorError)
     with pytest.raises(refused, match=f"scheme {scheme}://"):
         call(address)
     assert [path.name for path in tmp_path.iterdir()] == ["sound"]
@@ -128,7 +128,7 @@ def test_a_file_beyond_the_limit_is_an_error_and_leaves_nothing(tmp_path: Path) 
         "import resource, sys, numpy, regrow\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))\n"
         "try: regrow.save(sys.argv[1], {'w': numpy.zeros(1 << 20)})\n"
-        "except regrow.StorageFullError as error: sys.exit(7 if 'ulimit' in str(error) else 1)\n"
+        "except regrow.errors.StorageFullError as error: sys.exit(7 if 'ulimit' in str(error) else 1)\n"
     )
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] in (resource.RLIM_INFINITY, -1)
     ended = subprocess.run([sys.executable, "-c", script, str(tmp_path / "x")], check=False)

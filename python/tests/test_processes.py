@@ -33,10 +33,11 @@ JAX_SAVE = """
         lambda: jax.random.split(jax.random.key(0), 8), out_shardings=NamedSharding(mesh, P("x"))
     )()
     if arguments["save"] == "async":
-        report = regrow.save_async(arguments["path"], tree, job=regrow.Job(timeout=60)).wait()
+        report = regrow.save_async(arguments["path"], tree, job=regrow.jobs.Job(timeout=60)).result()
     else:
         parallel = arguments["save"] == "replicas"
-        report = regrow.save(arguments["path"], tree, job=regrow.Job(timeout=60), replica_parallel=parallel)
+        options = regrow.Options(replica_parallel=parallel)
+        report = regrow.save(arguments["path"], tree, job=regrow.jobs.Job(timeout=60), options=options)
     done(str(report))
     jax.distributed.shutdown()
 """
@@ -152,7 +153,7 @@ SAVE = """
         wrong = arguments.get("wrong") if rank == size - 1 else None
         start = (0 if wrong == "overlap" else 100 * rank, 0)
         shards = [] if wrong == "hole" else [(start, rows)]
-        w = regrow.ShardedArray((100 * size, 40), shards, chunk_shape=(50, 40), dtype=np.int32)
+        w = regrow.jobs.ShardedArray((100 * size, 40), shards, chunk_shape=(50, 40), dtype=np.int32)
         out = {"w": w, "step": step, "big": np.arange(1000) + step}
         if wrong == "bytes":
             out["big"][17] = -1
@@ -167,9 +168,9 @@ SAVE = """
             options["cast"] = "float32"
         return out
 
-    coordinator = regrow.Folder(arguments["folder"], rank=rank, size=size)
+    coordinator = regrow.jobs.Folder(arguments["folder"], rank=rank, size=size)
     before = arguments.get("before") if rank == arguments.get("dies") else None
-    job = regrow.Job(Dies(coordinator, before), timeout=arguments.get("timeout", 60))
+    job = regrow.jobs.Job(Dies(coordinator, before), timeout=arguments.get("timeout", 60))
     options = {"overwrite": True, "job": job} | arguments.get("options", {})
     # All begin at once, however long each took to start: time-outs are short here.
     open(_result + ".ready", "w").close()
@@ -185,7 +186,7 @@ SAVE = """
         signal.setitimer(signal.ITIMER_REAL, after)
     try:
         if arguments.get("async"):
-            regrow.save_async(arguments["path"], tree(arguments["step"]), **options).wait()
+            regrow.save_async(arguments["path"], tree(arguments["step"]), **options).result()
         else:
             regrow.save(arguments["path"], tree(arguments["step"]), **options)
         done(["saved", time.monotonic() - began])
@@ -299,20 +300,22 @@ ERRORS = """
 
     # One rank of MPI or of JAX' service finds the others through TCP.
     meets = arguments["service"] == "folder"
-    met = regrow.Folder(arguments["folder"], rank=rank, size=size) if meets else regrow.coordinator()
+    met = regrow.jobs.Folder(arguments["folder"], rank=rank, size=size) if meets else regrow.jobs.coordinator()
     assert type(met).__name__.lower().startswith(arguments["service"]), met
-    job = regrow.Job(met, timeout=20)
+    job = regrow.jobs.Job(met, timeout=20)
     rows = np.arange(1 << 17, dtype=np.float32).reshape(1 << 10, 128)
-    w = regrow.ShardedArray((size << 10, 128), [((rank << 10, 0), rows)], chunk_shape=(1 << 10, 128))
+    w = regrow.jobs.ShardedArray((size << 10, 128), [((rank << 10, 0), rows)], chunk_shape=(1 << 10, 128))
     good = {"w": w, "step": 1}
     at = arguments["at"]
     odd = {"step": object()} if here else {"step": 1}
     wrong_keyword = {"layout": "none such"} if here else {}
+    wrong_options = {"options": regrow.SaveOptions(layout="none such")} if here else {}
     unknown_keyword = {"no_such_keyword": 1} if here else {}
 
     def uneven_tree():
         shard = rows[:7] if here else rows
-        return {"w": regrow.ShardedArray((size << 10, 128), [((rank << 10, 0), shard)], chunk_shape=(1 << 10, 128))}
+        parts = [((rank << 10, 0), shard)]
+        return {"w": regrow.jobs.ShardedArray((size << 10, 128), parts, chunk_shape=(1 << 10, 128))}
 
     def full(call):
         with Full():
@@ -320,20 +323,22 @@ ERRORS = """
 
     saves = {
         "save": lambda tree, **more: regrow.save(at, tree, job=job, progress=False, **more),
-        "async": lambda tree, **more: regrow.save_async(at, tree, job=job, **more).wait(),
+        "async": lambda tree, **more: regrow.save_async(at, tree, job=job, **more).result(),
         "items": lambda tree, **more: regrow.save_items(
             at, {"first": good, "state": tree, "j": regrow.Json(1)}, job=job, progress=False, **more),
         "items async": lambda tree, **more: regrow.save_items_async(
-            at, {"first": good, "state": tree}, job=job, **more).wait(),
+            at, {"first": good, "state": tree}, job=job, **more).result(),
         "manager": lambda tree, **more: managed(tree, **more),
     }
 
     def managed(tree, **more):
+        more = wrong_options if more else {}
         with regrow.Manager(at + "-run", job=job, background=False, **more) as steps:
             steps.save(1, tree)
 
-    def restored(**more):
-        return regrow.load(at + "-good", turns=True, job=job, progress=False, **more)
+    def restored(options=None, **more):
+        rare = regrow.Options(in_turns=True, job=job, **(options or {}))
+        return regrow.load(at + "-good", progress=False, options=rare, **more)
 
     def with_metrics():
         with regrow.Manager(at + "-run2", job=job, background=False) as steps:
@@ -353,7 +358,7 @@ ERRORS = """
     cases["manager: metrics"] = with_metrics
     cases["load: like"] = lambda: restored(like={"w": np.zeros(3)} if here else None)
     cases["load: only"] = lambda: restored(only="none such" if here else None)
-    cases["load: keyword"] = lambda: restored(budget="x" if here else None)
+    cases["load: keyword"] = lambda: restored(options={"budget_bytes": "x"} if here else None)
     cases["load: unknown"] = lambda: restored(**unknown_keyword)
 
     regrow.save(at + "-good", good, job=job, progress=False)
@@ -454,9 +459,9 @@ def test_processes_save_into_a_bucket(tmp_path):
 
 def test_threads_stand_for_ranks_and_the_record_says_who_wrote(tmp_path):
     def rank_saves(rank):
-        job = regrow.Job(regrow.Folder(tmp_path / "meet", rank=rank, size=2), timeout=30)
+        job = regrow.jobs.Job(regrow.jobs.Folder(tmp_path / "meet", rank=rank, size=2), timeout=30)
         rows = np.full((2, 3), rank, np.float32)
-        tree = {"w": regrow.ShardedArray((4, 3), [((2 * rank, 0), rows)])}
+        tree = {"w": regrow.jobs.ShardedArray((4, 3), [((2 * rank, 0), rows)])}
         regrow.save(tmp_path / "step", tree, job=job)
 
     threads = [threading.Thread(target=rank_saves, args=(rank,)) for rank in range(2)]

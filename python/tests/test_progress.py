@@ -108,7 +108,7 @@ def test_a_callback_works_on_other_threads_too(tmp_path: Path) -> None:
 
 
 def test_other_values_of_progress_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(regrow.InvalidArgumentError, match="progress"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="progress"):
         regrow.save(tmp_path / "x", TREE, progress="yes")  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 

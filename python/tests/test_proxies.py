@@ -89,7 +89,7 @@ QUESTIONS = {
     "restore args of a replica": lambda value: _replicas.is_a(value, "SingleReplicaArrayRestoreArgs"),
     "arguments of a handler": checkpoint_args.is_args,
     "the items of arguments": is_taken(_saving._items, ValueError),
-    "an array of one replica": lambda value: _replicas._is_alike(regrow.SingleReplica(0, 0), value),
+    "an array of one replica": lambda value: _replicas._is_alike(regrow.jobs.SingleReplica(0, 0), value),
     "an array to describe": is_taken(tree.to_shape_dtype_struct, ValueError),
     "a key of a key path": is_taken(tree.get_key_name, ValueError),
     "where a leaf is to go": lambda value: checkpoint_utils._sharding(value) is not None,
@@ -99,7 +99,7 @@ QUESTIONS = {
     "an array of JAX": _handlers._is_jax_array,
     "where a template has it": lambda value: _shardings.sharding_of(value) is not None,
     "a sharding": is_taken(
-        lambda value: _shardings.shardings_by_leaf({"a": value}, ["a"]), regrow.InvalidArgumentError
+        lambda value: _shardings.shardings_by_leaf({"a": value}, ["a"]), regrow.errors.InvalidArgumentError
     ),
     "a tensor": _torch.is_tensor,
     "a number of Equinox": lambda value: (

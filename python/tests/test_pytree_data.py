@@ -152,7 +152,7 @@ def test_bad_files_are_refused_or_say_what_they_mean(stem: str) -> None:
             (path_of(leaf), leaf["dtype"], tuple(leaf["shape"])) for leaf in expected
         ]
         return
-    with pytest.raises((regrow.CorruptError, regrow.UnsupportedError)) as caught:
+    with pytest.raises((regrow.errors.CorruptError, regrow.errors.UnsupportedError)) as caught:
         pytree.model_load(FIXTURES / stem)
     assert caught.value.file is not None
 
@@ -172,7 +172,7 @@ def test_nodes_that_are_no_model_are_refused_by_name(name: str, tmp_path: Path) 
 def test_small_dtypes_are_refused_or_kept_under_their_names(name: str, tmp_path: Path) -> None:
     assert CASES[f"np2_bad_{name}"]["save"]["outcome"] == "error"
     tree = {"a": {"k": np.ones(3, getattr(ml_dtypes, name))}}
-    with pytest.raises(regrow.UnsupportedError, match="native_dtypes") as caught:
+    with pytest.raises(regrow.errors.UnsupportedError, match="native_dtypes") as caught:
         pytree.model_save(tree, tmp_path / "m")
     assert caught.value.leaf == "a/k"
     pytree.model_save(tree, tmp_path / "m", native_dtypes=True)
@@ -181,12 +181,12 @@ def test_small_dtypes_are_refused_or_kept_under_their_names(name: str, tmp_path:
 
 def test_records_and_objects_are_refused_where_the_original_writes_rubbish(tmp_path: Path) -> None:
     for array in (np.zeros(2, "<f4,<i2"), np.zeros(2, object), np.zeros(2, "V4")):
-        with pytest.raises(regrow.UnsupportedError) as caught:
+        with pytest.raises(regrow.errors.UnsupportedError) as caught:
             pytree.model_save({"a": {"k": array}}, tmp_path / "m")
         assert caught.value.leaf == "a/k"
     assert os.listdir(tmp_path) == []
     for stem in ("np1_bad_struct", "np2_bad_struct"):
-        with pytest.raises(regrow.CorruptError, match="nbytes is not the size"):
+        with pytest.raises(regrow.errors.CorruptError, match="nbytes is not the size"):
             pytree.model_load(FIXTURES / stem)
 
 
@@ -313,16 +313,16 @@ def test_suffixes_are_honoured(tmp_path: Path) -> None:
 
 
 def test_bad_arguments(tmp_path: Path) -> None:
-    with pytest.raises(regrow.InvalidArgumentError, match="byte_align"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="byte_align"):
         pytree.model_save(SAMPLE, tmp_path / "m", byte_align=0)
-    with pytest.raises(regrow.InvalidArgumentError, match="path of a leaf"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="path of a leaf"):
         pytree.model_save({frozenset([1]): np.ones(1)}, tmp_path / "m")
-    with pytest.raises(regrow.AlreadyExistsError):
+    with pytest.raises(regrow.errors.AlreadyExistsError):
         for _ in range(2):
             pytree.model_save(SAMPLE, tmp_path / "m", overwrite=False)
-    with pytest.raises(regrow.InvalidArgumentError, match="mode"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="mode"):
         pytree.model_load(tmp_path / "m", mode="w")  # type: ignore[arg-type]
-    with pytest.raises(regrow.NotFoundError):
+    with pytest.raises(regrow.errors.NotFoundError):
         pytree.model_load(tmp_path / "nothing")
 
 
@@ -357,7 +357,7 @@ def test_views_do_not_change_the_file_unless_asked(tmp_path: Path) -> None:
     owned = pytree.model_load(stem, mmapped=False)["a"]
     assert owned.flags.owndata and owned.flags.writeable and owned.flags.aligned
     pytree.model_load(stem, mode="r+")["a"][:] = 5
-    with pytest.raises(regrow.CorruptError, match="crc32c"):
+    with pytest.raises(regrow.errors.CorruptError, match="crc32c"):
         pytree.model_load(stem)
     assert same_bits(pytree.model_load(stem, verify=False)["a"], np.full(4, 5.0))
 
@@ -379,7 +379,7 @@ def test_damaged_data_is_named(tmp_path: Path) -> None:
     data = bytearray((tmp_path / "m.data").read_bytes())
     data[33] ^= 4
     (tmp_path / "m.data").write_bytes(data)
-    with pytest.raises(regrow.CorruptError) as caught:
+    with pytest.raises(regrow.errors.CorruptError) as caught:
         pytree.model_load(tmp_path / "m")
     assert caught.value.leaf == "b" and caught.value.offset_bytes == 32
 

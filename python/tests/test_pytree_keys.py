@@ -116,7 +116,7 @@ def test_keys_that_python_cannot_read_again_are_refused(key: Any, tmp_path: Path
 def test_a_pytree_of_keys_that_print_alike_names_the_function_that_has_them(tmp_path: Path) -> None:
     pytree.model_save(ALIKE, tmp_path / "m")
     for open_it in (regrow.open, regrow.load):
-        with pytest.raises(regrow.UnsupportedError, match=r"print alike(.|\n)*regrow\.pytree\.model_load"):
+        with pytest.raises(regrow.errors.UnsupportedError, match=r"print alike(.|\n)*regrow\.pytree\.model_load"):
             open_it(tmp_path / "m")
 
 
@@ -140,7 +140,7 @@ def test_characters_by_name_are_refused_with_the_way_out(tmp_path: Path) -> None
     (tmp_path / "m.manifest").write_text(NAMED)
     assert list(original.load(tmp_path / "m")) == ["α"]
     for load in (pytree.model_load, regrow.load):
-        with pytest.raises(regrow.UnsupportedError, match=r"by name(.|\n)*uXXXX") as raised:
+        with pytest.raises(regrow.errors.UnsupportedError, match=r"by name(.|\n)*uXXXX") as raised:
             load(tmp_path / "m")
         assert raised.value.offset_bytes == NAMED.index("\\N")
     # What `repr` writes of every character is read.

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import regrow
-from regrow import LimitError, NotFoundError, pytree
+from regrow import pytree
+from regrow.errors import LimitError, NotFoundError
 
 WRITER = """
 import sys

@@ -22,10 +22,10 @@ def lost(tmp_path: Path) -> Path:
 
 
 def test_a_lost_record_is_warned_of(lost: Path) -> None:
-    with pytest.warns(regrow.IncompleteCheckpointWarning, match=r"regrow\.json is missing"):
+    with pytest.warns(regrow.errors.IncompleteCheckpointWarning, match=r"regrow\.json is missing"):
         tree = regrow.load(lost)
     assert np.array_equal(tree["a"], np.arange(7, dtype=np.float32))
-    with pytest.warns(regrow.IncompleteCheckpointWarning):
+    with pytest.warns(regrow.errors.IncompleteCheckpointWarning):
         checkpoint = regrow.open(lost)
     assert len(checkpoint.warnings) == 1
     assert "regrow.json is missing" in checkpoint.overview()
@@ -37,12 +37,12 @@ def test_a_lost_record_is_warned_of(lost: Path) -> None:
 
 def test_a_lost_record_is_an_error_for_the_strict(lost: Path, tmp_path: Path) -> None:
     for act in (
-        lambda: regrow.open(lost, strict=True),
-        lambda: regrow.load(lost, strict=True),
-        lambda: regrow.convert(lost, tmp_path / "target", strict=True),
-        lambda: regrow.convert(lost, tmp_path / "target", strict=True, dry_run=True),
+        lambda: regrow.open(lost, options=regrow.Options(lost_files="error")),
+        lambda: regrow.load(lost, options=regrow.Options(lost_files="error")),
+        lambda: regrow.convert(lost, tmp_path / "target", options=regrow.Options(lost_files="error")),
+        lambda: regrow.convert(lost, tmp_path / "target", dry_run=True, options=regrow.Options(lost_files="error")),
     ):
-        with pytest.raises(regrow.CorruptError, match=r"regrow\.json is missing"):
+        with pytest.raises(regrow.errors.CorruptError, match=r"regrow\.json is missing"):
             act()
     assert not (tmp_path / "target").exists()
 
@@ -57,7 +57,7 @@ def test_what_orbax_wrote_has_lost_nothing(tmp_path: Path) -> None:
     ocp.PyTreeCheckpointer().save(path, {"a": np.arange(7)})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        regrow.load(path, strict=True)
+        regrow.load(path, options=regrow.Options(lost_files="error"))
 
 
 def test_orbax_reads_what_says_that_there_was_a_record(tmp_path: Path) -> None:
@@ -73,11 +73,11 @@ def test_a_record_that_is_no_file_is_an_error(tmp_path: Path) -> None:
     record = path / "regrow.json"
     shutil.move(record, tmp_path / "kept")
     record.mkdir()
-    with pytest.raises(regrow.CorruptError, match="no file"):
+    with pytest.raises(regrow.errors.CorruptError, match="no file"):
         regrow.open(path)
     record.rmdir()
     record.symlink_to("nothing")
-    with pytest.raises(regrow.CorruptError, match="no file"):
+    with pytest.raises(regrow.errors.CorruptError, match="no file"):
         regrow.open(path)
 
 
@@ -95,15 +95,15 @@ def test_a_load_warns_once_at_the_line_that_asked(lost: Path) -> None:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             read()
-        assert [warning.category for warning in told] == [regrow.IncompleteCheckpointWarning]
+        assert [warning.category for warning in told] == [regrow.errors.IncompleteCheckpointWarning]
         assert told[0].filename == __file__
-    with pytest.raises(regrow.CorruptError, match=r"regrow\.json is missing"):
-        regrow.overview(lost, strict=True)
+    with pytest.raises(regrow.errors.CorruptError, match=r"regrow\.json is missing"):
+        regrow.overview(lost, options=regrow.Options(lost_files="error"))
 
 
 def test_copies_and_views_are_not_asked_for_at_once(tmp_path: Path) -> None:
     path, out = tmp_path / "both", {"a": np.zeros(7)}
     regrow.save(path, {"a": np.arange(7.0)})
-    with pytest.raises(regrow.InvalidArgumentError, match=r"`out`.*`mmap`"):
-        regrow.load(path, out=out, mmap=True)
+    with pytest.raises(regrow.errors.InvalidArgumentError, match=r"load_into.*`mmap`"):
+        regrow.load_into(path, out, options=regrow.Options(mmap=True))
     assert not out["a"].any()

@@ -36,7 +36,7 @@ def test_the_library_reads_what_is_healed(library: str, tmp_path: Path) -> None:
     path = tmp_path / name
     write(path)
     files = _files(tmp_path)
-    report = regrow.add_parity(path, "1/4")
+    report = regrow.protect.add_parity(path, "1/4")
     assert (report.file_count, report.bytes) == (len(files), sum(map(len, files.values())))
     assert report.has_changed
     assert 0 < report.parity_bytes < report.bytes
@@ -56,15 +56,15 @@ def test_the_library_reads_what_is_healed(library: str, tmp_path: Path) -> None:
         else:
             damaged += b"more"
         largest.write_bytes(damaged)
-        check = regrow.repair(path, check=True)
+        check = regrow.protect.repair(path, check=True)
         assert check.is_check
         assert largest.read_bytes() == damaged, "a check writes nothing"
-        report = regrow.repair(path)
+        report = regrow.protect.repair(path)
         assert report, report
         if damaged != files[largest]:
             assert [file.path for file in report.healed] == [str(largest)]
         assert _data(_files(tmp_path)) == files
-    assert "nothing to do" in str(regrow.repair(path))
+    assert "nothing to do" in str(regrow.protect.repair(path))
     read(path)
 
 
@@ -73,10 +73,10 @@ def test_a_save_brings_its_parity(layout: str, tmp_path: Path) -> None:
     path = tmp_path / LAYOUTS[layout]
     regrow.save(path, TREE, layout=layout, parity="1/1")
     files = _files(tmp_path)
-    assert len(files) > len(_data(files)) == regrow.add_parity(path, "1/1").file_count
+    assert len(files) > len(_data(files)) == regrow.protect.add_parity(path, "1/1").file_count
     for file in _data(files):
         file.unlink()
-    assert regrow.repair(path).is_sound
+    assert regrow.protect.repair(path).is_sound
     assert _data(_files(tmp_path)) == _data(files)
     assert np.array_equal(regrow.load(path)["a"], TREE["a"])
     regrow.save(path, TREE, layout=layout, overwrite=True)
@@ -90,14 +90,14 @@ def test_a_replica_heals_what_parity_cannot(tmp_path: Path) -> None:
     files = _files(path)
     largest = max(files, key=lambda file: len(files[file]))
     largest.write_bytes(bytes(len(files[largest])))
-    report = regrow.repair(path)
+    report = regrow.protect.repair(path)
     assert not report
     assert {finding.kind for finding in report.lost} == {"corrupt"}
     assert str(largest) in {finding.file for finding in report.lost}
     assert "lost" in str(report)
-    with pytest.raises(regrow.CorruptError):
+    with pytest.raises(regrow.errors.CorruptError):
         regrow.load(path)
-    assert regrow.repair(path, from_=other).is_sound
+    assert regrow.protect.repair(path, from_=other).is_sound
     assert _files(path) == files
 
 
@@ -107,7 +107,7 @@ def test_what_was_converted_can_be_healed(tmp_path: Path) -> None:
     regrow.convert(tmp_path / "x", target, layout="safetensors", parity="1/1")
     before = safetensors.numpy.load_file(target)
     target.unlink()
-    assert regrow.repair(target).is_sound
+    assert regrow.protect.repair(target).is_sound
     after = safetensors.numpy.load_file(target)
     assert all(np.array_equal(before[name], after[name]) for name in before | after)
 
@@ -122,7 +122,7 @@ def test_orbax_and_safetensors_read_what_was_made_anew(tmp_path: Path) -> None:
     for lost in [documents[:1], documents[1:2], documents[:-1], [record], [record, metadata]]:
         for file in lost:
             file.unlink()
-        report = regrow.repair(path)
+        report = regrow.protect.repair(path)
         assert report.is_sound, report
         made = {Path(file.path).name for file in report.recovered}
         assert made >= {file.name for file in lost if file.parent.name != "d"}
@@ -142,10 +142,10 @@ def test_orbax_reads_its_own_checkpoint_whose_root_was_lost(tmp_path: Path) -> N
     shutil.rmtree(path / "d")
     (path / "manifest.ocdbt").unlink()
     (path / "_METADATA").unlink()
-    check = regrow.repair(path, check=True)
+    check = regrow.protect.repair(path, check=True)
     assert not (path / "manifest.ocdbt").exists()
     assert check.recovered
-    report = regrow.repair(path)
+    report = regrow.protect.repair(path)
     assert report.is_sound, report
     assert any("guessed" in file.how and file.is_guess for file in report.recovered)
     restored = ocp.PyTreeCheckpointer().restore(path)
@@ -155,12 +155,12 @@ def test_orbax_reads_its_own_checkpoint_whose_root_was_lost(tmp_path: Path) -> N
 
 def test_refusals(tmp_path: Path) -> None:
     regrow.save(tmp_path / "x", TREE)
-    assert "nothing to do" in str(regrow.repair(tmp_path / "x"))
-    with pytest.raises(regrow.InvalidArgumentError, match="no ratio"):
-        regrow.add_parity(tmp_path / "x", "2/1")
-    with pytest.raises(regrow.NotFoundError):
-        regrow.repair(tmp_path / "y")
-    assert not regrow.add_parity(tmp_path / "x", remove=True).has_changed
+    assert "nothing to do" in str(regrow.protect.repair(tmp_path / "x"))
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="no ratio"):
+        regrow.protect.add_parity(tmp_path / "x", "2/1")
+    with pytest.raises(regrow.errors.NotFoundError):
+        regrow.protect.repair(tmp_path / "y")
+    assert not regrow.protect.add_parity(tmp_path / "x", remove=True).has_changed
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_what_was_opened_stays_what_it_was(tmp_path: Path, options: dict[str, An
     for read in (lambda: opened["ids"][...], lambda: opened["ids"].read(), lambda: opened.load()["ids"]):
         try:
             np.testing.assert_array_equal(read(), np.arange(64))
-        except regrow.ReplacedError as error:
+        except regrow.errors.ReplacedError as error:
             assert "open it again" in str(error)
 
 
@@ -62,15 +62,15 @@ def test_loads_beside_a_writer_are_of_one_save(tmp_path: Path, options: dict[str
     loads = 0
     while loads < 2 or not is_over.is_set():
         assert len(stamps(regrow.load(path))) == 1
-        assert len(stamps(regrow.load(path, mmap=True))) == 1
-        assert len(stamps(regrow.load(path, out=out, partial=True))) == 1
+        assert len(stamps(regrow.load(path, options=regrow.Options(mmap=True)))) == 1
+        assert len(stamps(regrow.load_into(path, out, extra="drop"))) == 1
         assert regrow.verify(path).ok
         loads += 1
     writer.join()
     assert stamps(regrow.load(path)) == {29}
 
 
-@pytest.mark.parametrize("options", [*OPTIONS, {"layout": "orbax", "use_ocdbt": False}], ids=str)
+@pytest.mark.parametrize("options", [*OPTIONS, {"layout": regrow.layouts.Orbax(ocdbt=False)}], ids=str)
 def test_a_step_that_is_replaced_is_not_mixed_either(tmp_path: Path, options: dict[str, Any]) -> None:
     regrow.save(tmp_path / "runs" / "5", stamped(1), **options)
     opened = regrow.open(tmp_path / "runs")
@@ -79,6 +79,6 @@ def test_a_step_that_is_replaced_is_not_mixed_either(tmp_path: Path, options: di
     for key in ("long", "z"):
         try:
             assert set(np.unique(opened[key][...])) == {1}
-        except regrow.ReplacedError as error:
+        except regrow.errors.ReplacedError as error:
             assert "open it again" in str(error)
     assert stamps(regrow.load(tmp_path / "runs")) == {2}

@@ -106,7 +106,7 @@ def test_a_page_shows_itself_and_is_saved(tmp_path: Path) -> None:
     columns = page.statistics
     assert columns is not None and columns["path"] == ["params/b", "params/w", "step"]
     assert columns["nan_count"].tolist() == [1, 0, 0] and columns["max"].tolist() == [0, 5, 3]
-    with pytest.raises(regrow.AlreadyExistsError, match="no HTML file"):
+    with pytest.raises(regrow.errors.AlreadyExistsError, match="no HTML file"):
         page.save(tmp_path / "x" / "model.safetensors")
     assert regrow.verify(tmp_path / "x").ok
 
@@ -123,7 +123,7 @@ def test_what_is_opened_and_what_is_in_memory_is_compared(tmp_path: Path) -> Non
     assert columns is not None and columns["count"].tolist() == [2, 2, 1]
     assert regrow.report(tmp_path / "x", statistics=False, title="mine").statistics is None
     assert regrow.report(tmp_path / "x", only="step").model["leaves"]["statistics"]["count"] == [0, 0, 1]
-    with pytest.raises(regrow.NotFoundError, match="nothing"):
+    with pytest.raises(regrow.errors.NotFoundError, match="nothing"):
         regrow.report(tmp_path / "x", only="nothing")
 
 

@@ -102,7 +102,7 @@ jax.block_until_ready(jax.device_put(np.zeros((8, 8), np.float32), sharding))
 gc.collect()
 before = status("RssAnon")
 with Peak() as peak:
-    restored = jax.block_until_ready(regrow.load(path, like=like, budget=budget))
+    restored = jax.block_until_ready(regrow.load(path, like=like, options=regrow.Options(budget_bytes=budget)))
 live_after_load = live()
 step = jax.jit(lambda state: jax.tree.map(lambda leaf: leaf * 2, state), donate_argnums=0)
 stepped = jax.block_until_ready(step(restored))
@@ -164,7 +164,7 @@ like = jax.eval_shape(new_state)
 state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(like))
 before, found = settled(), {"state": state_bytes}
 with Peak() as peak:
-    state = jax.block_until_ready(regrow.load(path, like=like, budget=budget))
+    state = jax.block_until_ready(regrow.load(path, like=like, options=regrow.Options(budget_bytes=budget)))
 found["peak"], found["live"] = peak.most, live()
 restored = state
 state = jax.block_until_ready(donating(restored))
@@ -183,11 +183,11 @@ like = jax.eval_shape(lambda: state)
 state = None
 before_again = settled()
 with Peak() as peak:
-    state = jax.block_until_ready(regrow.load(path, like=like, budget=budget))
+    state = jax.block_until_ready(regrow.load(path, like=like, options=regrow.Options(budget_bytes=budget)))
 found["peak_again"], found["live_again"], found["given_up"] = peak.most, live(), before_again - before
 found["held_again"] = settled() - before
 # Into a state that is still there, the two are held, and nothing beside them.
-other = jax.block_until_ready(regrow.load(path, like=state, budget=budget))
+other = jax.block_until_ready(regrow.load(path, like=state, options=regrow.Options(budget_bytes=budget)))
 found["live_both"], found["held_both"] = live(), settled() - before
 print(json.dumps(found))
 """

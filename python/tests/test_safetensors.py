@@ -57,11 +57,11 @@ def test_we_read_the_library_s(tmp_path: Path) -> None:
 def test_data_files_say_whose_tensors_they_hold(tmp_path: Path) -> None:
     tree = {"a": np.arange(4096), "b": np.ones((8, 8), np.float32)}
     for name in ("np", "pt", "flax"):
-        regrow.save(tmp_path / name, tree, data_format=name)
+        regrow.save(tmp_path / name, tree, layout=regrow.layouts.Regrow(format=name))
         with safetensors.safe_open(tmp_path / name / "model.safetensors", framework="np") as file:
             assert file.metadata()["format"] == name
     # A file that says something else is written anew.
-    linked = regrow.save(tmp_path / "next", tree, base=tmp_path / "pt", data_format="pt")
+    linked = regrow.save(tmp_path / "next", tree, base=tmp_path / "pt", layout=regrow.layouts.Regrow(format="pt"))
     assert linked.reused_bytes > 0
     assert regrow.save(tmp_path / "other", tree, base=tmp_path / "np").reused_bytes == 0
     for name in ("plain", "x.safetensors"):

@@ -97,10 +97,9 @@ def test_our_bytes_are_theirs(seed: int, tmp_path: Path) -> None:
     regrow.save(
         tmp_path / "engine.safetensors",
         tensors,
-        layout="safetensors",
-        structure=False,
         metadata=metadata or None,
         durable=False,
+        layout=regrow.layouts.Safetensors(structure=False),
     )
     if metadata != {}:
         assert (tmp_path / "engine.safetensors").read_bytes() == expected
@@ -239,7 +238,7 @@ def test_the_data_may_begin_at_a_page(file: Path) -> None:
     ours.save_file(tensors, file, align=4096)
     assert file.stat().st_size == 4096 + 20
     assert_tensors(safetensors.numpy.load_file(file), tensors)
-    with pytest.raises(regrow.InvalidArgumentError):
+    with pytest.raises(regrow.errors.InvalidArgumentError):
         ours.save(tensors, align=12)
 
 
@@ -480,7 +479,9 @@ def test_an_error_says_what_where_and_of_what_kind(file: Path) -> None:
     with pytest.raises(ours.SafetensorError) as caught:
         ours.load_file(file)
     assert caught.value.kind == "corrupt" and caught.value.file == str(file)
-    assert isinstance(caught.value, regrow.RegrowError) and isinstance(caught.value.__cause__, regrow.CorruptError)
+    assert isinstance(caught.value, regrow.RegrowError) and isinstance(
+        caught.value.__cause__, regrow.errors.CorruptError
+    )
 
 
 @pytest.mark.parametrize("module", [safetensors.numpy, ours.numpy], ids=["safetensors", "regrow"])

@@ -52,7 +52,7 @@ def test_every_error_of_a_save_is_one_of_safetensors_or_told_here() -> None:
         if not isinstance(caught.value, ours.SafetensorError):
             raised_as_they_are.add(name)
             continue
-        # It is still what `except regrow.StorageFullError` and `except OSError` catch.
+        # It is still what `except regrow.errors.StorageFullError` and `except OSError` catch.
         assert not issubclass(cls, OSError) or isinstance(caught.value, cls)
         assert (caught.value.kind, caught.value.file, caught.value.help) == (cls.kind, "x", "do")
     assert raised_as_they_are == RAISED_AS_THEY_ARE

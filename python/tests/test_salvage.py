@@ -48,7 +48,7 @@ def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     path = tmp_path / {"flax": "x.msgpack", "equinox": "x.eqx", "safetensors": "x.safetensors", "npy": "x.npz"}.get(
         layout, "x"
     )
-    named = {"equinox": {"trailer": True}, "orbax": {"compression": "none"}}
+    named = {"orbax": {"compression": "none"}}
     options: dict[str, Any] = named.get(layout, {})
     if layout == "safetensors":
         tree = {"params": tree["params"], "layers": {str(at): leaf for at, leaf in enumerate(tree["layers"])}}
@@ -58,10 +58,10 @@ def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_what_is_intact_is_loaded_and_the_rest_is_told(damaged: Path) -> None:
-    with pytest.raises(regrow.CorruptError):
+    with pytest.raises(regrow.errors.CorruptError):
         regrow.load(damaged)
-    with pytest.warns(regrow.SalvageWarning, match="params/kernel") as caught:
-        loaded = regrow.load(damaged, salvage=True)
+    with pytest.warns(regrow.errors.SalvageWarning, match="params/kernel") as caught:
+        loaded = regrow.load(damaged, options=regrow.Options(salvage=True))
     assert caught[0].filename == __file__
     (lost,) = caught[0].message.report.lost
     assert lost.leaf == "params/kernel"
@@ -75,14 +75,14 @@ def test_what_is_intact_is_loaded_and_the_rest_is_told(damaged: Path) -> None:
 
 
 def test_a_template_keeps_its_own_where_a_leaf_is_lost(damaged: Path) -> None:
-    told: list[regrow.SalvageReport] = []
+    told: list[regrow.reports.SalvageReport] = []
     like = jax.tree.map(lambda leaf: np.zeros_like(leaf) if isinstance(leaf, np.ndarray) else leaf, _tree())
     if damaged.suffix == ".safetensors":
         like = {"params": like["params"], "layers": {str(at): leaf for at, leaf in enumerate(like["layers"])}}
     like["params"]["bias"] = jnp.zeros(7, jnp.int16)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        loaded = regrow.load(damaged, like, salvage=told.append)
+        loaded = regrow.load(damaged, like, options=regrow.Options(salvage=told.append))
     assert told[0].lost_paths == ["params/kernel"]
     assert loaded["params"]["kernel"] is like["params"]["kernel"]
     assert isinstance(loaded["params"]["bias"], jax.Array)
@@ -93,32 +93,34 @@ def test_shardings_and_regions_are_given_of_what_is_intact(tmp_path: Path) -> No
     regrow.save(tmp_path / "x", _tree())
     _damage(tmp_path / "x", _tree()["params"]["kernel"])
     shards = {"params/*": NamedSharding(jax.make_mesh((1,), ("x",)), PartitionSpec())}
-    with pytest.warns(regrow.SalvageWarning):
-        loaded = regrow.load(tmp_path / "x", shardings=shards, salvage=True)
+    with pytest.warns(regrow.errors.SalvageWarning):
+        loaded = regrow.load(tmp_path / "x", shardings=shards, options=regrow.Options(salvage=True))
     assert isinstance(loaded["params"]["bias"], jax.Array)
     assert loaded["params"]["kernel"] is ...
-    with pytest.warns(regrow.SalvageWarning):
-        loaded = regrow.load(tmp_path / "x", region={"layers/2": (slice(1, 3),)}, salvage=True)
+    with pytest.warns(regrow.errors.SalvageWarning):
+        loaded = regrow.load(tmp_path / "x", options=regrow.Options(region={"layers/2": (slice(1, 3),)}, salvage=True))
     np.testing.assert_array_equal(loaded["layers"][2], [1.0, 2.0])
 
 
 def test_a_conversion_leaves_out_what_is_lost(damaged: Path, tmp_path: Path) -> None:
-    with pytest.raises(regrow.CorruptError):
+    with pytest.raises(regrow.errors.CorruptError):
         regrow.convert(damaged, tmp_path / "y")
     assert not (tmp_path / "y").exists()
-    plan = regrow.convert(damaged, tmp_path / "y", salvage=True, dry_run=True)
+    plan = regrow.convert(damaged, tmp_path / "y", dry_run=True, options=regrow.Options(salvage=True))
     assert [each.leaf for each in plan.damage if each.leaf] == ["params/kernel"]
-    report = regrow.convert(damaged, tmp_path / "y", salvage=True)
+    report = regrow.convert(damaged, tmp_path / "y", options=regrow.Options(salvage=True))
     assert [each.leaf for each in report.damage if each.leaf] == ["params/kernel"]
     assert regrow.verify(tmp_path / "y")
-    with pytest.raises(regrow.UnsupportedError, match="params/kernel"):
+    with pytest.raises(regrow.errors.UnsupportedError, match="params/kernel"):
         regrow.load(tmp_path / "y")
-    loaded = regrow.load(tmp_path / "y", partial=True)
+    loaded = regrow.load(tmp_path / "y", options=regrow.Options(placeholders=True))
     assert loaded["params"]["kernel"] is ...
     np.testing.assert_array_equal(loaded["params"]["bias"], _tree()["params"]["bias"])
     # A layout without placeholders lacks the leaf; other tools read the rest.
     only = {"only": "params/*"}
-    report = regrow.convert(damaged, tmp_path / "z.safetensors", layout="safetensors", salvage=True, **only)
+    report = regrow.convert(
+        damaged, tmp_path / "z.safetensors", layout="safetensors", options=regrow.Options(salvage=True), **only
+    )
     assert [each.leaf for each in report.damage if each.leaf] == ["params/kernel"]
     (name,) = (tensors := safetensors.numpy.load_file(tmp_path / "z.safetensors"))
     assert name.endswith("bias")
@@ -129,25 +131,26 @@ def test_what_is_whole_is_loaded_without_a_word(tmp_path: Path) -> None:
     regrow.save(tmp_path / "x", _tree())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        loaded = regrow.load(tmp_path / "x", salvage=True)
+        loaded = regrow.load(tmp_path / "x", options=regrow.Options(salvage=True))
     np.testing.assert_array_equal(loaded["params"]["kernel"], _tree()["params"]["kernel"])
-    report = regrow.convert(tmp_path / "x", tmp_path / "y", salvage=True)
+    report = regrow.convert(tmp_path / "x", tmp_path / "y", options=regrow.Options(salvage=True))
     assert not report.damage
 
 
 def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     regrow.save(tmp_path / "x", _tree())
-    for options in ({"verify": False}, {"out": _tree()}):
-        with pytest.raises(regrow.InvalidArgumentError, match="salvage"):
-            regrow.load(tmp_path / "x", salvage=True, **options)
-    with pytest.raises(regrow.InvalidArgumentError, match="salvage"):
-        regrow.load(tmp_path / "x", salvage="yes")
-    with pytest.raises(regrow.NotFoundError):
-        regrow.load(tmp_path / "nowhere", salvage=True)
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="salvage"):
+        regrow.load(tmp_path / "x", options=regrow.Options(salvage=True, checksums=False))
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="salvage"):
+        regrow.load_into(tmp_path / "x", _tree(), options=regrow.Options(salvage=True))
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="salvage"):
+        regrow.load(tmp_path / "x", options=regrow.Options(salvage="yes"))
+    with pytest.raises(regrow.errors.NotFoundError):
+        regrow.load(tmp_path / "nowhere", options=regrow.Options(salvage=True))
     regrow.save(tmp_path / "y", {"a": np.arange(9.0)})
     _damage(tmp_path / "y", np.arange(9.0))
-    with pytest.raises(regrow.CorruptError, match="nothing can be salvaged"):
-        regrow.load(tmp_path / "y", salvage=True)
+    with pytest.raises(regrow.errors.CorruptError, match="nothing can be salvaged"):
+        regrow.load(tmp_path / "y", options=regrow.Options(salvage=True))
 
 
 def _arrays() -> dict[str, np.ndarray]:
@@ -185,11 +188,11 @@ def test_of_a_file_of_the_originals_that_was_cut_the_arrays_before_the_cut_come_
     for cut in range(len(whole) - 1, len(whole) // 10, -len(whole) // 40):
         path.unlink()
         path.write_bytes(whole[:cut])
-        with pytest.raises(regrow.CorruptError):
+        with pytest.raises(regrow.errors.CorruptError):
             regrow.load(path)
         try:
-            given = regrow.load(path, salvage=lambda report: None)
-        except regrow.CorruptError:
+            given = regrow.load(path, options=regrow.Options(salvage=lambda report: None))
+        except regrow.errors.CorruptError:
             counts.append(0)
             continue
         intact = {name: array for name, array in given.items() if array is not ...}
@@ -214,7 +217,7 @@ def test_what_orbax_has_written_costs_no_more_than_what_is_damaged(ocdbt: bool, 
             file.unlink()
             file.write_bytes(whole[:cut])
             try:
-                given = regrow.load(path, salvage=lambda report: None)
+                given = regrow.load(path, options=regrow.Options(salvage=lambda report: None))
             except regrow.RegrowError:
                 given = {}
             intact = {name: array for name, array in given.items() if array is not ...}

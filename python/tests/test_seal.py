@@ -95,14 +95,14 @@ def test_the_library_reads_what_is_sealed(library: str, tmp_path: Path) -> None:
     before = _leaves(read(path))
     loaded = _leaves(regrow.load(path))
     files = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-    report = regrow.seal(path)
+    report = regrow.protect.seal(path)
     assert (report.file_count, report.has_changed) == (len(files), True)
     assert report.bytes == sum(map(len, files.values()))
     assert report.path == str(path / SEAL if path.is_dir() else tmp_path / f"regrow.seal.{name}.json")
     assert {file: file.read_bytes() for file in files} == files, "nothing is touched"
     assert _leaves(read(path)) == before, f"{library} reads it as before"
     assert _leaves(regrow.load(path)) == loaded
-    assert _leaves(regrow.load(path, mmap=True)) == loaded
+    assert _leaves(regrow.load(path, options=regrow.Options(mmap=True))) == loaded
     verified = regrow.verify(path)
     assert verified.ok
     assert verified.has_data_checksums
@@ -110,7 +110,7 @@ def test_the_library_reads_what_is_sealed(library: str, tmp_path: Path) -> None:
     damaged = bytearray(files[largest])
     damaged[len(damaged) // 2] ^= 4
     largest.write_bytes(damaged)
-    with pytest.raises(regrow.CorruptError, match=largest.name):
+    with pytest.raises(regrow.errors.CorruptError, match=largest.name):
         regrow.load(path)
     assert not regrow.verify(path).ok
     largest.write_bytes(files[largest])
@@ -124,7 +124,7 @@ def test_torch_reads_what_is_sealed(tmp_path: Path) -> None:
     torch.save(tree, tmp_path / "x.pt")
     dcp.save(tree, checkpoint_id=tmp_path / "dcp")
     for name in ("x.pt", "dcp"):
-        assert regrow.seal(tmp_path / name).has_changed
+        assert regrow.protect.seal(tmp_path / name).has_changed
         assert regrow.verify(tmp_path / name).has_data_checksums
     assert torch.equal(torch.load(tmp_path / "x.pt")["a"], tree["a"])
     empty = {"a": torch.zeros(20_000)}
@@ -138,29 +138,29 @@ def test_a_save_seals(layout: str, tmp_path: Path) -> None:
     regrow.save(path, TREE, layout=layout, seal=True)
     assert regrow.verify(path).has_data_checksums
     regrow.save(path, TREE, layout=layout, overwrite=True)
-    assert not list(tmp_path.rglob("regrow.seal.*")), "an old seal does not stay"
-    regrow.save_async(path, TREE, layout=layout, overwrite=True, seal=True).wait()
+    assert not list(tmp_path.rglob("regrow.protect.seal.*")), "an old seal does not stay"
+    regrow.save_async(path, TREE, layout=layout, overwrite=True, seal=True).result()
     assert regrow.verify(path).has_data_checksums
     regrow.convert(path, tmp_path / "default")
     regrow.convert(tmp_path / "default", tmp_path / "again.npz", layout="npy", seal=True)
     assert (tmp_path / "regrow.seal.again.npz.json").exists()
-    assert not regrow.seal(tmp_path / "default").has_changed, "it has its own"
+    assert not regrow.protect.seal(tmp_path / "default").has_changed, "it has its own"
 
 
 def test_what_was_changed_on_purpose(tmp_path: Path) -> None:
     path = tmp_path / "x.npy"
     np.save(path, np.zeros(9))
-    regrow.seal(path)
+    regrow.protect.seal(path)
     np.save(path, np.ones(9))
-    with pytest.raises(regrow.CorruptError, match="ignore_seal") as caught:
+    with pytest.raises(regrow.errors.CorruptError, match="ignore_seal") as caught:
         regrow.load(path)
     assert "regrow seal --remove" in str(caught.value)
-    assert np.array_equal(regrow.load(path, ignore_seal=True), np.ones(9))
-    assert regrow.open(path, ignore_seal=True).tree is not None
+    assert np.array_equal(regrow.load(path, options=regrow.Options(ignore_seal=True)), np.ones(9))
+    assert regrow.open(path, options=regrow.Options(ignore_seal=True)).tree is not None
     assert not regrow.verify(path).ok
-    assert regrow.verify(path, ignore_seal=True).ok
-    assert regrow.seal(path, remove=True).has_changed
-    assert not regrow.seal(path, remove=True).has_changed
+    assert regrow.verify(path, options=regrow.Options(ignore_seal=True)).ok
+    assert regrow.protect.seal(path, remove=True).has_changed
+    assert not regrow.protect.seal(path, remove=True).has_changed
     assert np.array_equal(regrow.load(path), np.ones(9))
 
 
@@ -168,7 +168,7 @@ def test_the_seal_is_as_its_page_says(tmp_path: Path) -> None:
     import zlib
 
     _orbax(tmp_path / "x")
-    regrow.seal(tmp_path / "x")
+    regrow.protect.seal(tmp_path / "x")
     seal = json.loads((tmp_path / "x" / SEAL).read_text())
     assert (seal["format"], seal["version"], seal["layout"], seal["covers_folder"]) == ("regrow-seal", 1, "orbax", True)
     left = seal["block_crc32"]
@@ -183,7 +183,7 @@ def test_the_seal_is_as_its_page_says(tmp_path: Path) -> None:
 
 def test_jax_arrays_come_from_sealed_files(tmp_path: Path) -> None:
     _orbax(tmp_path / "x")
-    regrow.seal(tmp_path / "x")
+    regrow.protect.seal(tmp_path / "x")
     like = {"a": jnp.zeros((100, 200)), "b": {"c": jnp.zeros(7, jnp.int32)}}
     assert _leaves(regrow.load(tmp_path / "x", like)) == _leaves(TREE)
 
@@ -192,7 +192,7 @@ def test_flax_finds_the_newest_of_sealed_checkpoints(tmp_path: Path) -> None:
     checkpoints = pytest.importorskip("flax.training.checkpoints")
     for step in (5, 10):
         checkpoints.save_checkpoint(tmp_path, {"a": np.full(9, step)}, step=step, keep=2, overwrite=True)
-        regrow.seal(tmp_path, step=step)
+        regrow.protect.seal(tmp_path, step=step)
     assert checkpoints.latest_checkpoint(tmp_path).endswith("checkpoint_10")
     assert regrow.verify(tmp_path).has_data_checksums
     assert checkpoints.restore_checkpoint(tmp_path, None)["a"][0] == 10
@@ -240,13 +240,13 @@ def test_what_nothing_protects_is_named_by_its_file(tmp_path: Path) -> None:
         report = regrow.verify(tmp_path / "x", executor=executor, workers=2)
     assert list(report.unprotected_files) == expected
     assert report.unprotected_bytes == 8028
-    regrow.seal(tmp_path / "x")
+    regrow.protect.seal(tmp_path / "x")
     assert not regrow.verify(tmp_path / "x").unprotected_files
 
 
 def test_an_executor_finds_the_same(tmp_path: Path) -> None:
     _orbax(tmp_path / "x")
-    regrow.seal(tmp_path / "x")
+    regrow.protect.seal(tmp_path / "x")
     (tmp_path / "x" / "_METADATA").write_bytes((tmp_path / "x" / "_METADATA").read_bytes() + b" ")
     alone = regrow.verify(tmp_path / "x")
     with ThreadPoolExecutor(2) as executor:
@@ -261,7 +261,9 @@ def test_items_and_steps_are_sealed_as_a_whole(tmp_path: Path) -> None:
     assert [file.parent for file in tmp_path.rglob(SEAL)] == [tmp_path / "items"]
     assert regrow.verify(tmp_path / "items").has_data_checksums
     assert regrow.verify(tmp_path / "items", item="state").has_data_checksums
-    with regrow.Manager(tmp_path / "run", layout="orbax", seal=True, background=False) as steps:
+    with regrow.Manager(
+        tmp_path / "run", background=False, options=regrow.SaveOptions(layout="orbax", seal=True)
+    ) as steps:
         steps.save(1, TREE)
         steps.save(2, TREE)
         assert _leaves(steps.restore(like=TREE)) == _leaves(TREE)

@@ -102,7 +102,7 @@ def test_wide_dtypes(path: Path) -> None:
     tree = {dtype.name: numbers(dtype, (24, 8), at) for at, dtype in enumerate(WIDE)}
     regrow.save(path, tree)
     sharding = on((4, 2), "a", "b")
-    with pytest.raises(regrow.UnsupportedError, match="jax_enable_x64") as raised:
+    with pytest.raises(regrow.errors.UnsupportedError, match="jax_enable_x64") as raised:
         regrow.load(path, shardings=sharding)
     assert raised.value.leaf in tree
     with jax.enable_x64(True):
@@ -207,15 +207,17 @@ def test_other_shapes_as_orbax_pads_and_truncates(path: Path, use_ocdbt: bool, u
     orbax(use_ocdbt, use_zarr3).save(path, args=ocp.args.PyTreeSave(state))
     for shape in ((8, 24), (16, 32), (24, 8), (40, 48), (8, 8)):
         like = {"w": jax.ShapeDtypeStruct(shape, np.int32, sharding=after)}
-        with pytest.raises(regrow.MismatchError, match=r"\[16,24\]") as raised:
+        with pytest.raises(regrow.errors.MismatchError, match=r"\[16,24\]") as raised:
             regrow.load(path, like=like)
         assert "w: template" in str(raised.value)
         theirs = orbax_restores(path, like, strict=False)
-        assert_same_shards(regrow.load(path, like=like, pad_or_truncate=True)["w"], theirs["w"])
-        plain = regrow.load(path, like={"w": np.zeros(shape, np.int32)}, pad_or_truncate=True)["w"]
+        assert_same_shards(regrow.load(path, like=like, options=regrow.Options(pad_or_truncate=True))["w"], theirs["w"])
+        plain = regrow.load(path, like={"w": np.zeros(shape, np.int32)}, options=regrow.Options(pad_or_truncate=True))[
+            "w"
+        ]
         assert plain.tobytes() == np.asarray(theirs["w"]).tobytes()
-    with pytest.raises(regrow.MismatchError, match="number of axes") as raised:
-        regrow.load(path, like={"w": np.zeros((16, 24, 1), np.int32)}, pad_or_truncate=True)
+    with pytest.raises(regrow.errors.MismatchError, match="number of axes") as raised:
+        regrow.load(path, like={"w": np.zeros((16, 24, 1), np.int32)}, options=regrow.Options(pad_or_truncate=True))
     assert raised.value.leaf == "w"
 
 
@@ -248,7 +250,7 @@ def test_casts(path: Path) -> None:
         assert_spread(restored["w"], sharding, data.astype(ml_dtypes.bfloat16))
     like = {"w": jax.ShapeDtypeStruct((48, 96), jnp.bfloat16, sharding=sharding), "n": np.zeros(2, np.int32)}
     assert_spread(regrow.load(path, like=like, cast={"w": "bfloat16"})["w"], sharding, data.astype(ml_dtypes.bfloat16))
-    with pytest.raises(regrow.MismatchError, match="dtype"):
+    with pytest.raises(regrow.errors.MismatchError, match="dtype"):
         regrow.load(path, like=like)
 
 
@@ -289,10 +291,10 @@ def test_the_first_glob_that_matches_decides_and_each_has_to_match(path: Path) -
     assert restored["p"]["w"].sharding == columns
     assert restored["p"]["b"].sharding == rows
     assert (restored["n"], restored["t"]) == (3, "text")
-    with pytest.raises(regrow.NotFoundError, match=r'"q/\*", "zz".*\n.*p/b'):
+    with pytest.raises(regrow.errors.NotFoundError, match=r'"q/\*", "zz".*\n.*p/b'):
         regrow.load(path, shardings={"p/w": columns, "q/*": rows, "zz": rows})
     like = {"p": {"w": jnp.zeros((8, 8)), "b": np.zeros(8, np.float32)}, "n": 0, "t": ""}
-    with pytest.raises(regrow.NotFoundError, match="zz"):
+    with pytest.raises(regrow.errors.NotFoundError, match="zz"):
         regrow.load(path, like=like, shardings={"zz": rows})
     restored = regrow.load(path, like=like, shardings={"p/w": columns})
     assert restored["p"]["w"].sharding == columns
@@ -321,7 +323,7 @@ def test_a_sharding_that_does_not_fit_names_every_leaf(path: Path, sharding: Any
         lambda: regrow.load(path, shardings={"p/*": sharding}),
         lambda: regrow.load(path, like={"p": {"w": like, "v": like}}, shardings=sharding),
     ):
-        with pytest.raises(regrow.InvalidArgumentError, match=said) as raised:
+        with pytest.raises(regrow.errors.InvalidArgumentError, match=said) as raised:
             load()
         assert raised.value.leaf in ("p/w", "p/v")
         assert "p/w: " in str(raised.value)
@@ -331,7 +333,7 @@ def test_a_sharding_that_does_not_fit_names_every_leaf(path: Path, sharding: Any
 def test_a_template_of_another_shape_is_refused(path: Path) -> None:
     regrow.save(path, {"w": np.ones((8, 6), np.float32)})
     like = {"w": jax.ShapeDtypeStruct((8, 8), np.float32, sharding=on((8,), "a"))}
-    with pytest.raises(regrow.MismatchError, match=r"shape +w: template \[8,8\], stored \[8,6\]"):
+    with pytest.raises(regrow.errors.MismatchError, match=r"shape +w: template \[8,8\], stored \[8,6\]"):
         regrow.load(path, like=like)
 
 
@@ -345,13 +347,13 @@ def test_damage_is_seen_before_an_array_is_handed_out(path: Path) -> None:
     stored = bytearray(file.read_bytes())
     stored[-5] ^= 1
     file.write_bytes(stored)
-    with pytest.raises(regrow.CorruptError) as raised:
+    with pytest.raises(regrow.errors.CorruptError) as raised:
         regrow.load(path, shardings=on((8,), "a"))
     assert raised.value.leaf == "w"
     # What no device asks for is not read.
-    upper = regrow.load(path, region={"w": (slice(0, 256),)})["w"]
+    upper = regrow.load(path, options=regrow.Options(region={"w": (slice(0, 256),)}))["w"]
     assert upper.tobytes() == data[:256].tobytes()
-    regrow.load(path, shardings=on((8,), "a"), verify=False)
+    regrow.load(path, shardings=on((8,), "a"), options=regrow.Options(checksums=False))
 
 
 def test_progress_goes_once_from_nothing_to_all(path: Path) -> None:
@@ -361,8 +363,8 @@ def test_progress_goes_once_from_nothing_to_all(path: Path) -> None:
     regrow.load(
         path,
         shardings={"w*": on((8,), "a")},
-        budget=1 << 20,
         progress=lambda done, total: told.append((done, total)),
+        options=regrow.Options(budget_bytes=1 << 20),
     )
     total = 16 * 256 * 256 * 4 + 8000
     assert told[-1] == (total, total)

@@ -59,7 +59,7 @@ def _check(loaded: Any) -> None:
 def test_another_library_verifies_what_was_signed(tmp_path: Path, key: Ed25519PrivateKey, name: str) -> None:
     path = tmp_path / name
     regrow.save(path, TREE, **LAYOUTS[name])
-    report = regrow.sign(path, tmp_path / "key.pem")
+    report = regrow.protect.sign(path, tmp_path / "key.pem")
     text = Path(report.path).read_bytes()
     document = json.loads(text)
     # What is signed are the bytes between the name and the brace that ends the file.
@@ -70,36 +70,38 @@ def test_another_library_verifies_what_was_signed(tmp_path: Path, key: Ed25519Pr
     assert each["public_key"] == key.public_key().public_bytes_raw().hex() == report.signers[0]
     assert document["signed"]["names"]
     assert sum(document["signed"]["len_bytes"]) == report.bytes
-    _check(regrow.load(path, trusted_keys=report.signers))
+    _check(regrow.load(path, options=regrow.Options(trusted_keys=report.signers)))
 
 
 def test_keys_in_every_form(tmp_path: Path, key: Ed25519PrivateKey) -> None:
     regrow.save(tmp_path / "x", TREE)
     for form in (serialization.PrivateFormat.PKCS8, serialization.PrivateFormat.OpenSSH):
-        regrow.sign(tmp_path / "x", _private(key, form))
+        regrow.protect.sign(tmp_path / "x", _private(key, form))
         for number, public in enumerate(_public(key)):
             (tmp_path / f"{number}.pub").write_text(public)
             for trusted in (public, tmp_path / f"{number}.pub", [str(tmp_path / f"{number}.pub")]):
-                _check(regrow.load(tmp_path / "x", trusted_keys=trusted))
+                _check(regrow.load(tmp_path / "x", options=regrow.Options(trusted_keys=trusted)))
     encrypted = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"x")
     )
     for wrong in (encrypted.decode(), _public(key)[1]):
-        with pytest.raises(regrow.InvalidArgumentError):
-            regrow.sign(tmp_path / "x", wrong)
+        with pytest.raises(regrow.errors.InvalidArgumentError):
+            regrow.protect.sign(tmp_path / "x", wrong)
     for nothing in ([], [3], 3, "no such file", _private(key, serialization.PrivateFormat.PKCS8)):
-        with pytest.raises((regrow.InvalidArgumentError, regrow.NotFoundError)):
-            regrow.load(tmp_path / "x", trusted_keys=nothing)  # type: ignore[arg-type]
-    with pytest.raises(regrow.InvalidArgumentError):
-        regrow.sign(tmp_path / "x", 3)  # type: ignore[arg-type]
+        with pytest.raises((regrow.errors.InvalidArgumentError, regrow.errors.NotFoundError)):
+            regrow.load(tmp_path / "x", options=regrow.Options(trusted_keys=nothing))  # type: ignore[arg-type]
+    with pytest.raises(regrow.errors.InvalidArgumentError):
+        regrow.protect.sign(tmp_path / "x", 3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_what_is_not_signed_is_refused(tmp_path: Path, key: Ed25519PrivateKey, name: str) -> None:
     path, trusted = tmp_path / name, _public(key)[0]
     reads = [
-        lambda: regrow.load(path, trusted_keys=trusted),
-        lambda: [np.asarray(leaf[...]) for leaf in regrow.open(path, trusted_keys=trusted).values()],
+        lambda: regrow.load(path, options=regrow.Options(trusted_keys=trusted)),
+        lambda: [
+            np.asarray(leaf[...]) for leaf in regrow.open(path, options=regrow.Options(trusted_keys=trusted)).values()
+        ],
     ]
 
     def refused(kind: type[Exception]) -> None:
@@ -108,39 +110,42 @@ def test_what_is_not_signed_is_refused(tmp_path: Path, key: Ed25519PrivateKey, n
                 read()
 
     regrow.save(path, TREE, **LAYOUTS[name])
-    refused(regrow.UntrustedError)
-    report = regrow.sign(path, _private(Ed25519PrivateKey.generate(), serialization.PrivateFormat.PKCS8))
-    refused(regrow.UntrustedError)
+    refused(regrow.errors.UntrustedError)
+    report = regrow.protect.sign(path, _private(Ed25519PrivateKey.generate(), serialization.PrivateFormat.PKCS8))
+    refused(regrow.errors.UntrustedError)
     # The same files are signed by another, too.
-    assert len(regrow.sign(path, tmp_path / "key.pem").signers) == 2
+    assert len(regrow.protect.sign(path, tmp_path / "key.pem").signers) == 2
     for read in reads:
         read()
-    assert regrow.verify(path, trusted_keys=trusted).signer == trusted
+    assert regrow.verify(path, options=regrow.Options(trusted_keys=trusted)).signer == trusted
     with ThreadPoolExecutor(2) as executor:
-        assert regrow.verify(path, trusted_keys=trusted, executor=executor, workers=2).signer == trusted
+        assert (
+            regrow.verify(path, executor=executor, workers=2, options=regrow.Options(trusted_keys=trusted)).signer
+            == trusted
+        )
     # Somebody saves other numbers, with checksums that are right, and puts the signature back.
     signature = Path(report.path)
     kept = signature.read_bytes()
     forged = {"a": TREE["a"] + 1, "b": TREE["b"]}
     regrow.save(path, forged, overwrite=True, **LAYOUTS[name])
     signature.unlink(missing_ok=True)
-    refused(regrow.UntrustedError)
+    refused(regrow.errors.UntrustedError)
     signature.write_bytes(kept)
-    refused(regrow.CorruptError)
-    assert not regrow.verify(path, trusted_keys=trusted).ok
+    refused(regrow.errors.CorruptError)
+    assert not regrow.verify(path, options=regrow.Options(trusted_keys=trusted)).ok
 
 
 def test_the_libraries_read_what_is_signed_and_copies_keep_it(tmp_path: Path, key: Ed25519PrivateKey) -> None:
     safetensors.numpy.save_file({"a": TREE["a"]}, tmp_path / "x.safetensors")
     before = hashlib.sha256((tmp_path / "x.safetensors").read_bytes()).digest()
-    regrow.sign(tmp_path / "x.safetensors", tmp_path / "key.pem")
+    regrow.protect.sign(tmp_path / "x.safetensors", tmp_path / "key.pem")
     assert hashlib.sha256((tmp_path / "x.safetensors").read_bytes()).digest() == before
     assert (safetensors.numpy.load_file(tmp_path / "x.safetensors")["a"] == TREE["a"]).all()
     regrow.copy(tmp_path / "x.safetensors", tmp_path / "y.safetensors")
-    loaded = regrow.load(tmp_path / "y.safetensors", trusted_keys=_public(key))
+    loaded = regrow.load(tmp_path / "y.safetensors", options=regrow.Options(trusted_keys=_public(key)))
     np.testing.assert_array_equal(loaded["a"], TREE["a"])
     regrow.save(tmp_path / "run/3", TREE)
-    regrow.sign(tmp_path / "run", tmp_path / "key.pem", step=3)
+    regrow.protect.sign(tmp_path / "run", tmp_path / "key.pem", step=3)
     shutil.copytree(tmp_path / "run/3", tmp_path / "elsewhere")
-    _check(regrow.load(tmp_path / "elsewhere", trusted_keys=_public(key)))
-    _check(regrow.load(tmp_path / "run", trusted_keys=_public(key)))
+    _check(regrow.load(tmp_path / "elsewhere", options=regrow.Options(trusted_keys=_public(key))))
+    _check(regrow.load(tmp_path / "run", options=regrow.Options(trusted_keys=_public(key))))

@@ -43,7 +43,7 @@ def tree():
 BEGIN = """
     import numpy as np, jax, regrow
     from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
-    from regrow import SingleReplica
+    from regrow.jobs import SingleReplica
 
     jax.config.update("jax_enable_x64", True)
     plain = regrow.load(arguments["path"])
@@ -63,7 +63,7 @@ BEGIN = """
         def __getattr__(self, name):
             return getattr(self.inner, name)
 
-    job = regrow.Job(Hears(regrow.coordinator()), timeout=30)
+    job = regrow.jobs.Job(Hears(regrow.jobs.coordinator()), timeout=30)
 
     def like(mesh, dtypes=("bool", "bfloat16", "float32")):
         def on(spec, value):
@@ -94,9 +94,13 @@ BEGIN = """
     def load(wanted, single_replica, **options):
         reports = []
         job.coordinator.broadcasts.clear()
-        options = {"path": arguments["path"], "job": job, "partial": True} | options
-        path = options.pop("path")
-        loaded = regrow.load(path, like=wanted, single_replica=single_replica, report=reports.append, **options)
+        path = options.pop("path", arguments["path"])
+        rare = {"job": job, "single_replica": single_replica, "on_report": reports.append}
+        rare |= {name: options.pop(name) for name in ("job", "pad_or_truncate", "in_turns") if name in options}
+        if "out" in options:
+            return regrow.load_into(path, options["out"], options=regrow.Options(**rare))
+        options = {"extra": "drop"} | options
+        loaded = regrow.load(path, like=wanted, options=regrow.Options(**rare), **options)
         stages = [stage.stage for stage in reports[0].stages]
         return loaded, reports[0].read_bytes, reports[0].received_bytes, stages, len(job.coordinator.broadcasts)
 
@@ -136,19 +140,15 @@ OTHERS = """
     # Shardings for what has no template, and keys.
     sharding = NamedSharding(mesh, P("model"))
     keys = jax.ShapeDtypeStruct((8,), jax.random.key(0).dtype, sharding=sharding)
-    found = regrow.load(arguments["keys"], like={"keys": keys}, single_replica=SingleReplica(), job=job)["keys"]
+    alone = regrow.Options(single_replica=SingleReplica(), job=job)
+    found = regrow.load(arguments["keys"], like={"keys": keys}, options=alone)["keys"]
     assert found.sharding == sharding and found.dtype == keys.dtype
     expected = regrow.load(arguments["keys"])["keys"].data
     for shard in found.addressable_shards:
         assert bits(jax.random.key_data(shard.data)) == bits(expected[shard.index])
-    every = regrow.open(arguments["path"]).load(
-        only="dtypes/**",
-        shardings=NamedSharding(mesh, P()),
-        single_replica=SingleReplica(),
-        job=job,
-        cast="float32",
-        lossy=True,
-    )
+    whole = NamedSharding(mesh, P())
+    opened = regrow.open(arguments["path"])
+    every = opened.load(only="dtypes/**", shardings=whole, cast="float32", lossy=True, options=alone)
     assert all(value.is_fully_replicated for value in every["dtypes"].values())
     assert np.array_equal(np.asarray(every["dtypes"]["int4"]), plain["dtypes"]["int4"].astype("float32"))
     by_columns = NamedSharding(mesh, P(None, "model"))
@@ -175,8 +175,8 @@ OTHERS = """
         "share": no(SingleReplica("data"), like(mixed)),
         "cut": no(SingleReplica("data"), single),
         "kinds": no(SingleReplica("data"), plain),
-        "job": no(SingleReplica("data"), job=regrow.Job.alone()),
-        "turns": no(SingleReplica("data"), turns=True),
+        "job": no(SingleReplica("data"), job=regrow.jobs.Job.alone()),
+        "turns": no(SingleReplica("data"), in_turns=True),
         "out": refused(load, None, SingleReplica("data"), out=numpy),
         "differ": no(SingleReplica("data", memory_limit_bytes=4096 + 4096 * rank)),
         "step": no(SingleReplica("data"), path=arguments["steps"], step=rank),
@@ -189,8 +189,8 @@ OTHERS = """
         def ends(done, total):
             os.kill(os.getpid(), 9)
         done(given)
-        load(wanted, SingleReplica("data", replica=1), progress=ends, job=regrow.Job(timeout=4))
-    given["dead"] = no(SingleReplica("data", replica=1), job=regrow.Job(timeout=4))
+        load(wanted, SingleReplica("data", replica=1), progress=ends, job=regrow.jobs.Job(timeout=4))
+    given["dead"] = no(SingleReplica("data", replica=1), job=regrow.jobs.Job(timeout=4))
     done(given)
     os._exit(0)
 """
@@ -269,7 +269,7 @@ def check_refused(refused, rank):
         "kinds": "there is no jax.Array",
         "job": "expected 2 processes, found 1 in the job",
         "turns": "give one of them",
-        "out": "not for `out`",
+        "out": "not for `load_into`",
         "differ": "rank 1 would receive other arrays than rank 0 has asked for",
         "step": "rank 1 found another step than rank 0: by rank 0, 1",
     }
@@ -311,22 +311,27 @@ def test_four_processes(saved, tmp_path):
 
 
 def test_one_process_has_nobody_to_receive_from(saved):
-    with pytest.raises(regrow.InvalidArgumentError, match="this is one process"):
-        regrow.load(saved / "tree", single_replica=regrow.SingleReplica())
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="this is one process"):
+        regrow.load(saved / "tree", options=regrow.Options(single_replica=regrow.jobs.SingleReplica()))
 
 
 def test_arguments_are_checked(saved):
-    for wrong in ("data", regrow.SingleReplica(None), regrow.SingleReplica(replica=-1), regrow.SingleReplica(0, 0, 0)):
-        with pytest.raises(regrow.InvalidArgumentError, match="makes no sense"):
-            regrow.load(saved / "tree", single_replica=wrong)
-    for options in ({"turns": 1}, {"job": 1, "turns": True}, {"report": "print"}):
-        with pytest.raises(regrow.InvalidArgumentError, match="makes no sense"):
-            regrow.load(saved / "tree", **options)
+    for wrong in (
+        "data",
+        regrow.jobs.SingleReplica(None),
+        regrow.jobs.SingleReplica(replica=-1),
+        regrow.jobs.SingleReplica(0, 0, 0),
+    ):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="makes no sense"):
+            regrow.load(saved / "tree", options=regrow.Options(single_replica=wrong))
+    for options in ({"in_turns": 1}, {"job": 1, "in_turns": True}, {"on_report": "print"}):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="makes no sense"):
+            regrow.load(saved / "tree", options=regrow.Options(**options))
 
 
 def test_the_report_of_a_load(saved, path):
     reports = []
-    loaded = regrow.load(saved / "tree", report=reports.append)
+    loaded = regrow.load(saved / "tree", options=regrow.Options(on_report=reports.append))
     assert (reports[0].path, reports[0].received_bytes) == (str(saved / "tree"), 0)
     assert (
         reports[0].read_bytes
@@ -338,5 +343,5 @@ def test_the_report_of_a_load(saved, path):
     assert str(reports[0]).startswith(f"{saved / 'tree'}: read ")
     out = {"a": np.zeros(4)}
     regrow.save(path, out)
-    regrow.load(path, out=out, report=reports.append)
+    regrow.load_into(path, out, options=regrow.Options(on_report=reports.append))
     assert reports[1].read_bytes == 32

@@ -57,7 +57,7 @@ def save_with_progress():
 
 
 def save_async():
-    regrow.save_async(fresh("later"), tree, layout=kind, **extra).wait()
+    regrow.save_async(fresh("later"), tree, layout=kind, **extra).result()
     return lambda: exact(regrow.load(root / f"later{SUFFIX}"))
 
 
@@ -73,7 +73,7 @@ def load_cast():
 
 def load_out():
     out = {name: np.empty_like(value) for name, value in tree.items()}
-    regrow.load(source, out=out)
+    regrow.load_into(source, out)
     return lambda: exact(out)
 
 
@@ -122,7 +122,7 @@ def attempt(operation, begin, end, where):
         check = operation()
     except ALLOWED as error:
         refusals += 1
-        assert not isinstance(error, regrow.InternalError), (where, error)
+        assert not isinstance(error, regrow.errors.InternalError), (where, error)
     except BaseException as error:
         end()
         raise SystemExit(f"{where}: {type(error).__mro__}: {error}")

@@ -55,7 +55,7 @@ def saved(path: Path, tree: object, way: str, **options: object) -> None:
     if way == "save":
         regrow.save(path, tree, **options)
     elif way == "save_async":
-        regrow.save_async(path, tree, **options).wait()
+        regrow.save_async(path, tree, **options).result()
     else:
         source = path.parent / "source"
         regrow.save(source, tree, overwrite=True)
@@ -104,21 +104,15 @@ def test_no_layout_makes_a_folder_under_the_name_of_a_file(tmp_path: Path, layou
 
 def test_items_are_no_file(tmp_path: Path) -> None:
     for save in (regrow.save_items, regrow.save_items_async):
-        with pytest.raises(regrow.InvalidArgumentError, match="would make a folder of it"):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="would make a folder of it"):
             save(tmp_path / "x.safetensors", {"a": TREE})
     assert not list(tmp_path.iterdir())
 
 
 def test_a_layout_that_makes_one_file_may_have_another_suffix(tmp_path: Path) -> None:
     regrow.save(tmp_path / "x.bin", TREE, layout="flax")
-    regrow.save(tmp_path / "x.ckpt", TREE, layout="safetensors", one_file=True)
+    regrow.save(tmp_path / "x.ckpt", TREE, layout=regrow.layouts.Safetensors(one_file=True))
     assert (tmp_path / "x.bin").is_file() and (tmp_path / "x.ckpt").is_file()
-
-
-def test_an_option_goes_with_the_layout_of_the_suffix(tmp_path: Path) -> None:
-    regrow.save(tmp_path / "x.npz", TREE, compress=True)
-    with pytest.raises(regrow.InvalidArgumentError, match='belongs to layout="npy"'):
-        regrow.save(tmp_path / "x", TREE, compress=True)
 
 
 @pytest.mark.parametrize("name", ["run", "step_1.5", "checkpoint_7", "a.npz.d", "npz"])
@@ -134,7 +128,7 @@ def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(here)
     regrow.save("~/a", TREE)
-    regrow.save_async(Path("~/b"), TREE).wait()
+    regrow.save_async(Path("~/b"), TREE).result()
     regrow.convert("~/a", "~/c.safetensors")
     regrow.save_items("~/items", {"state": TREE})
     assert command("convert", "~/a", "~/d").returncode == 0

@@ -184,11 +184,11 @@ def test_arrays_are_filled_whatever_they_hold(layout: dict[str, str], tree: Any,
     plain = regrow.load(path)
     if all(type(leaf) is np.ndarray for leaf in leaves_of(plain)):
         out = tree_map(np.zeros_like, plain)
-        assert regrow.load(path, out=out) is out
+        assert regrow.load_into(path, out) is out
         assert_same(out, plain)
         swapped = blank(plain)
         dtypes = [leaf.dtype for leaf in leaves_of(swapped)]
-        regrow.load(path, out=swapped)
+        regrow.load_into(path, swapped)
         assert [leaf.dtype for leaf in leaves_of(swapped)] == dtypes
         for leaf, whole in zip(leaves_of(swapped), leaves_of(plain), strict=True):
             assert leaf.astype(whole.dtype).tobytes() == whole.tobytes()
@@ -213,12 +213,12 @@ WRONG = {
 def test_a_template_of_something_else_is_told_by_key_path(name: str, path: Path) -> None:
     stored, like = WRONG[name]
     regrow.save(path, {"x": {"y": stored}, "z": np.zeros(2)})
-    with pytest.raises(regrow.MismatchError, match="1 place\n") as caught:
+    with pytest.raises(regrow.errors.MismatchError, match="1 place\n") as caught:
         regrow.load(path, like={"x": {"y": like}, "z": np.zeros(2)})
     assert "x/y" in str(caught.value)
     if isinstance(like, np.ndarray):
-        with pytest.raises(regrow.MismatchError, match="x/y"):
-            regrow.load(path, out={"x": {"y": like.copy()}, "z": np.zeros(2)})
+        with pytest.raises(regrow.errors.MismatchError, match="x/y"):
+            regrow.load_into(path, {"x": {"y": like.copy()}, "z": np.zeros(2)})
 
 
 @pytest.mark.parametrize("scalar", OTHER_SCALARS, ids=lambda scalar: scalar.dtype.name)
@@ -231,21 +231,21 @@ def test_a_scalar_of_numpys_alone_is_a_template_for_itself_and_no_bytes(scalar: 
     found = regrow.load(path, like={"t": np.zeros_like(array), "n": 1})["t"]
     assert type(found) is np.ndarray and found.dtype == array.dtype and found.tobytes() == array.tobytes()
     for like in (np.zeros(array.itemsize, np.uint8), np.zeros((), np.uint8), 1, "text"):
-        with pytest.raises(regrow.MismatchError, match=r"1 place\n.* t: "):
+        with pytest.raises(regrow.errors.MismatchError, match=r"1 place\n.* t: "):
             regrow.load(path, like={"t": like, "n": 1})
-    with pytest.raises(regrow.MismatchError, match=r"1 place\n.* t: "):
-        regrow.load(path, out={"t": np.zeros(array.itemsize, np.uint8)}, partial=True)
+    with pytest.raises(regrow.errors.MismatchError, match=r"1 place\n.* t: "):
+        regrow.load_into(path, {"t": np.zeros(array.itemsize, np.uint8)}, extra="drop")
 
 
 def test_a_template_of_objects_is_refused_with_its_key_path(path: Path) -> None:
     regrow.save(path, {"x": np.zeros(2)})
-    with pytest.raises(regrow.UnsupportedError, match="object") as caught:
+    with pytest.raises(regrow.errors.UnsupportedError, match="object") as caught:
         regrow.load(path, like={"x": np.array([None, None])})
     assert caught.value.leaf == "x"
 
 
 def test_records_whose_fields_overlap_are_refused_with_their_key_path(path: Path) -> None:
     dtype = np.dtype({"names": ["a", "b"], "formats": ["<i4", "<i4"], "offsets": [0, 2]})
-    with pytest.raises(regrow.UnsupportedError) as caught:
+    with pytest.raises(regrow.errors.UnsupportedError) as caught:
         regrow.save(path, {"x": np.zeros(2, dtype)})
     assert caught.value.leaf == "x"

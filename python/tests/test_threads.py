@@ -61,7 +61,7 @@ ASKING = """
 import sys, threading
 import regrow
 
-with regrow.Manager(sys.argv[1], durable=False) as manager:
+with regrow.Manager(sys.argv[1], options=regrow.SaveOptions(durable=False)) as manager:
     sys.setswitchinterval(1e-6)
     ask = lambda: [manager._lock.check() for _ in range(200)]
     threads = [threading.Thread(target=ask) for _ in range(4)]
@@ -127,7 +127,7 @@ def test_saved_arrays_are_let_go(path: Path) -> None:
     assert alive() is None
 
 
-@pytest.mark.parametrize("options", [{}, {"layout": "orbax"}, {"layout": "orbax", "use_ocdbt": False}])
+@pytest.mark.parametrize("options", [{}, {"layout": "orbax"}, {"layout": regrow.layouts.Orbax(ocdbt=False)}])
 def test_a_reader_beside_a_writer_sees_one_checkpoint_or_another(path: Path, options: dict[str, Any]) -> None:
     def save(value: int) -> None:
         tree = {f"k{i}": np.full(2000, value) for i in range(8)}

@@ -31,7 +31,7 @@ def test_files_of_torch_save_are_read_without_torch(fixtures: Path) -> None:
 
 def test_what_only_python_could_load_is_named(fixtures: Path) -> None:
     path = fixtures / "torch" / "refused.pt"
-    with pytest.raises(regrow.UnsupportedError, match=r"argparse\.Namespace") as raised:
+    with pytest.raises(regrow.errors.UnsupportedError, match=r"argparse\.Namespace") as raised:
         regrow.load(path)
     assert raised.value.leaf == "args" and raised.value.offset_bytes is not None
     assert "posix.system" in regrow.overview(path)
@@ -61,7 +61,7 @@ def test_folders_of_pieces_are_read_in_parts(fixtures: Path) -> None:
 WAYS: dict[str, Callable[[Path], object]] = {
     "open": lambda path: str(regrow.open(path)),
     "load": regrow.load,
-    "mmap": lambda path: regrow.load(path, mmap=True),
+    "mmap": lambda path: regrow.load(path, options=regrow.Options(mmap=True)),
     "leaves": lambda path: [leaf[...] for leaf in regrow.open(path).values()],
 }
 

@@ -35,9 +35,9 @@ def described(array: Any) -> dict[str, Any] | None:
 
 # Where we answer a call otherwise than TRAK, and how: (store, index of the call) -> exception, or None for success.
 BETTER: dict[tuple[str, int], type[Exception] | None] = {
-    ("odd_ids", 5): regrow.InvalidArgumentError,
-    ("odd_ids", 6): regrow.InvalidArgumentError,
-    ("exp_resized", 3): regrow.MismatchError,
+    ("odd_ids", 5): regrow.errors.InvalidArgumentError,
+    ("odd_ids", 6): regrow.errors.InvalidArgumentError,
+    ("exp_resized", 3): regrow.errors.MismatchError,
     ("mismatch_unchecked", 3): trak.MetadataMismatchError,
     ("metadata_mismatch", 4): trak.MetadataMismatchError,
 }
@@ -211,7 +211,7 @@ def test_rows_that_are_not_there_are_refused(folder: Path, index: Any) -> None:
     for key in ("grads", "is_featurized"):
         with pytest.raises(IndexError):
             saver.current_store[key][index] = 1
-    with pytest.raises(regrow.InvalidArgumentError, match="done"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="done"):
         saver.current_store["is_featurized"][0] = 2
 
 
@@ -236,7 +236,7 @@ def test_scores_that_are_no_numbers_are_not_final(folder: Path) -> None:
     saver.register_model_id(0, False)
     saver.init_experiment("val", 3, 0)
     saver.current_store["val_scores"][2, 1] = np.nan
-    with pytest.raises(regrow.CorruptError, match="row 2"):
+    with pytest.raises(regrow.errors.CorruptError, match="row 2"):
         saver.save_scores("val")
     assert json.loads((folder / "experiments.json").read_text())["val"]["scores_finalized"] == 0
     saver.allow_non_finite = True
@@ -250,14 +250,14 @@ def test_a_model_is_tied_to_its_checkpoint(folder: Path) -> None:
     saver.check_checkpoint(0, state)
     saver.check_checkpoint(0, dict(reversed(state.items())))
     for other in ({**state, "w": state["w"].reshape(3, 2)}, {**state, "b": np.zeros(3)}, {"w": state["w"]}, "text"):
-        with pytest.raises(regrow.MismatchError):
+        with pytest.raises(regrow.errors.MismatchError):
             saver.check_checkpoint(0, other)
 
 
 @pytest.mark.parametrize("model_id", ["0", 1.5, None, 2**63, -(2**63) - 1])
 def test_ids_are_integers(folder: Path, model_id: Any) -> None:
     saver = make(folder)
-    with pytest.raises(regrow.InvalidArgumentError):
+    with pytest.raises(regrow.errors.InvalidArgumentError):
         saver.register_model_id(model_id, False)
     assert [path.name for path in folder.glob("id_*")] == []
 
@@ -266,7 +266,7 @@ def test_ids_are_integers(folder: Path, model_id: Any) -> None:
 def test_names_that_are_no_names_of_files_are_refused(folder: Path, name: Any) -> None:
     saver = make(folder)
     saver.register_model_id(0, False)
-    with pytest.raises(regrow.InvalidArgumentError):
+    with pytest.raises(regrow.errors.InvalidArgumentError):
         saver.init_experiment(name, 3, 0)
     assert (folder / "experiments.json").read_text() == "{}"
 
@@ -279,19 +279,19 @@ def test_damage_is_an_error_and_repair_the_way_out(fixtures: Path, tmp_path: Pat
         shutil.copytree(fixtures / "trak" / name, folder)
         before = files_of(folder)
         if name in ("c_meta_empty", "c_meta_partial"):
-            with pytest.raises(regrow.CorruptError, match="metadata"):
+            with pytest.raises(regrow.errors.CorruptError, match="metadata"):
                 make(folder)
         else:
             saver = make(folder)
             assert {0, 1} >= set(saver.model_ids) or name in ("c_id_no_folder", "c_id_wrong_name")
             if name.startswith(("c_features", "c_mask")):
-                with pytest.raises((regrow.CorruptError, regrow.NotFoundError)) as raised:
+                with pytest.raises((regrow.errors.CorruptError, regrow.errors.NotFoundError)) as raised:
                     saver.load_current_store(0)
                 assert raised.value.file is not None
                 assert saver.current_store["features"] is None
                 loads += 1
             elif name.startswith("c_scores"):
-                with pytest.raises((regrow.CorruptError, regrow.NotFoundError)):
+                with pytest.raises((regrow.errors.CorruptError, regrow.errors.NotFoundError)):
                     saver.load_current_store(0, "val", 3)
                 loads += 1
             saver.load_current_store(1)
@@ -367,7 +367,7 @@ def test_formulas_block_by_block(folder: Path) -> None:
                 trak.finalize_scores(saver, "val", [2])
             with pytest.raises(trak.ModelIDException, match="not scored"):
                 trak.finalize_scores(saver, "val", [0])
-            with pytest.raises(regrow.NotFoundError):
+            with pytest.raises(regrow.errors.NotFoundError):
                 trak.finalize_scores(saver, "val", [1])
             saver.load_current_store(0, "val")
         saver.load_current_store(model, "val")

@@ -26,9 +26,14 @@ def on_ranks(size, path, work, *, only=None, timeout=30):
     """What `work(rank, load)` gives on each rank; an error if it raises one."""
 
     def on(rank):
-        job = regrow.Job(regrow.Folder(path.parent / "meet", rank=rank, size=size), timeout=timeout)
+        job = regrow.jobs.Job(regrow.jobs.Folder(path.parent / "meet", rank=rank, size=size), timeout=timeout)
         try:
-            return work(rank, lambda **options: regrow.load(path, turns=True, job=job, **options))
+            return work(
+                rank,
+                lambda cast=None, **options: regrow.load(
+                    path, cast=cast, options=regrow.Options(in_turns=True, job=job, **options)
+                ),
+            )
         except Exception as error:
             return error
 
@@ -56,7 +61,7 @@ def test_reads_of_one_host_do_not_overlap(path, monkeypatch):
             time.sleep(0.1)
             intervals[rank] = [began[0], time.monotonic()]
 
-        loaded = load(region=region, report=lambda report: reports.setdefault(rank, report))
+        loaded = load(region=region, on_report=lambda report: reports.setdefault(rank, report))
         return loaded["w"].tobytes() == TREE["w"].tobytes(), time.monotonic()
 
     given = on_ranks(5, path, work)
@@ -76,7 +81,7 @@ def test_an_error_in_a_turn_is_an_error_of_all(path):
         return load(cast="no such dtype" if rank == 1 else None)
 
     given = on_ranks(3, path, work)
-    assert all(isinstance(error, regrow.InvalidArgumentError) for error in given), given
+    assert all(isinstance(error, regrow.errors.InvalidArgumentError) for error in given), given
     assert "no such dtype" in str(given[1]) and not str(given[1]).startswith("rank")
     assert str(given[0]).startswith("rank 1 failed") and str(given[2]).startswith("rank 1 failed")
     # The next restore is another one.
@@ -103,18 +108,18 @@ def test_who_is_stuck_in_its_turn_is_named(path):
     assert time.monotonic() - began < 20
     assert isinstance(given[1], ValueError)
     for error in (given[0], given[2]):
-        assert isinstance(error, regrow.TimedOutError), given
+        assert isinstance(error, regrow.errors.TimedOutError), given
         assert "rank 1" in str(error) and "phase `turn`" in str(error), error
 
 
 def test_who_never_comes_is_named(path):
     (error,) = on_ranks(2, path, lambda rank, load: load(), only=[0], timeout=0.3)
-    assert isinstance(error, regrow.TimedOutError) and "rank 1" in str(error)
+    assert isinstance(error, regrow.errors.TimedOutError) and "rank 1" in str(error)
 
 
 def test_a_process_alone_has_its_turn_at_once(path):
-    assert regrow.load(path, turns=True)["b"].sum() == 3
-    assert regrow.open(path).load(turns=True, job=regrow.Job.alone())["b"].sum() == 3
+    assert regrow.load(path, options=regrow.Options(in_turns=True))["b"].sum() == 3
+    assert regrow.open(path).load(options=regrow.Options(job=regrow.jobs.Job.alone(), in_turns=True))["b"].sum() == 3
     # Nobody is waited for where nothing is done together.
-    job = regrow.Job(regrow.Folder(path.parent / "meet", rank=0, size=2), timeout=0.1)
-    assert regrow.load(path, job=job)["b"].sum() == 3
+    job = regrow.jobs.Job(regrow.jobs.Folder(path.parent / "meet", rank=0, size=2), timeout=0.1)
+    assert regrow.load(path, options=regrow.Options(job=job))["b"].sum() == 3

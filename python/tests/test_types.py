@@ -95,11 +95,12 @@ def test_type_hints_are_there_at_run_time(module: str) -> None:
 
 def test_type_hints_say_what_is_meant() -> None:
     hints = typing.get_type_hints(regrow.save)
-    assert hints["return"] is regrow.SaveReport
-    assert hints["orbax"] == regrow.OrbaxOptions | None
+    assert hints["return"] is regrow.reports.SaveReport
+    assert hints["layout"] == str | regrow.layouts.Layout | None
     assert typing.get_type_hints(regrow.open)["return"] is regrow.Checkpoint
     assert {typing.get_type_hints(each)["return"] for each in typing.get_overloads(regrow.convert)} == {
-        regrow.ConvertPlan,
-        regrow.ConvertReport,
+        regrow.reports.ConvertPlan,
+        regrow.reports.ConvertReport,
+        dict[int, Any],
     }
-    assert typing.get_type_hints(regrow.SaveReport)["stages"] == tuple[regrow.StageReport, ...]
+    assert typing.get_type_hints(regrow.reports.SaveReport)["stages"] == tuple[regrow.reports.StageReport, ...]

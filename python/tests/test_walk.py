@@ -62,7 +62,7 @@ class SpecialHandler:
         return Special(state)
 
 
-HANDLERS = regrow.LeafRegistry((Special, SpecialHandler()))
+HANDLERS = regrow.handlers.LeafRegistry((Special, SpecialHandler()))
 
 DTYPES = [
     *("bool", "int8", "uint16", "int32", "int64", "uint64", "float16", "float32", "float64", "complex64", "complex128"),
@@ -262,8 +262,8 @@ def test_a_template_gives_what_it_holds(path: Path, tree: dict[str, Any]) -> Non
 
 def test_handlers_see_every_node(path: Path) -> None:
     tree = {"a": [Special({"x": np.arange(3)}), (Special(7), None)], "b": {"state": 1, "other": 2}}
-    regrow.save(path, tree, handlers=HANDLERS)
-    loaded = regrow.load(path, handlers=HANDLERS)
+    regrow.save(path, tree, options=regrow.Options(handlers=HANDLERS))
+    loaded = regrow.load(path, options=regrow.Options(handlers=HANDLERS))
     np.testing.assert_array_equal(loaded["a"][0].state["x"], np.arange(3))
     assert loaded["a"][1][0].state == 7
     assert loaded["b"] == {"state": 1, "other": 2}
@@ -294,7 +294,7 @@ def test_a_deep_tree_of_classes_is_walked_in_linear_time() -> None:
 def test_a_wrong_number_of_leaves_is_refused() -> None:
     flat = _tree.flatten({"a": 1, "b": [2, 3]})
     for leaves in ([1, 2], [1, 2, 3, 4]):
-        with pytest.raises(regrow.InvalidArgumentError, match="one value for each leaf"):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="one value for each leaf"):
             flat.with_leaves(leaves)
 
 
@@ -303,7 +303,7 @@ def test_a_dict_that_is_held_twice_is_no_cycle() -> None:
     assert _tree.flatten([shared, (shared,), {"s": shared}]).leaves == [1, 1, 1]
     cycle: dict[str, Any] = {"a": [()]}
     cycle["a"].append({"b": cycle})
-    with pytest.raises(regrow.InvalidArgumentError, match="contains itself") as caught:
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="contains itself") as caught:
         _tree.flatten({"top": cycle})
     assert caught.value.leaf == "top/a/1/b"
 

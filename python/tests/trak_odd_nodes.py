@@ -65,7 +65,7 @@ def resume(folder: Path) -> None:
 def verify(folder: Path) -> None:
     report = regrow.verify(folder)
     if not report.ok:
-        raise regrow.CorruptError("\n".join(finding.message for finding in report.findings))
+        raise regrow.errors.CorruptError("\n".join(finding.message for finding in report.findings))
 
 
 STEPS: dict[str, Callable[[Path], object]] = {

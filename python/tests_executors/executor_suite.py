@@ -77,9 +77,9 @@ class ExecutorSuite:
         damaged[-10] ^= 1
         file.write_bytes(damaged)
         before = sorted(os.listdir(tmp_path))
-        with pytest.raises(regrow.CorruptError) as plain:
+        with pytest.raises(regrow.errors.CorruptError) as plain:
             regrow.convert(checkpoint, tmp_path / "plain")
-        with pytest.raises(regrow.CorruptError) as shared:
+        with pytest.raises(regrow.errors.CorruptError) as shared:
             regrow.convert(checkpoint, tmp_path / "shared", executor=executor)
         assert (shared.value.leaf, shared.value.kind) == (plain.value.leaf, plain.value.kind)
         assert sorted(os.listdir(tmp_path)) == before
@@ -102,7 +102,7 @@ class ExecutorSuite:
 
     def test_what_they_copy_is_the_same(self, tmp_path: Path, executor: Any) -> None:
         arrays = {f"w{index}": np.full((40, 50 + index), index, np.float32) for index in range(6)}
-        regrow.save(tmp_path / "arrays", arrays, layout="orbax", use_ocdbt=False, compression="none")
+        regrow.save(tmp_path / "arrays", arrays, compression="none", layout=regrow.layouts.Orbax(ocdbt=False))
         killing = Killing(executor, 1, die_when_done, flag=str(tmp_path / "died"))
         report = regrow.copy(tmp_path / "arrays", tmp_path / "copied", executor=killing, workers=3)
         assert (tmp_path / "died").exists()

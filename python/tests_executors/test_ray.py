@@ -1,4 +1,4 @@
-"""Ray: its tasks behind `regrow.ray_executor`."""
+"""Ray: its tasks behind `regrow.jobs.ray_executor`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import regrow
 
 
 @pytest.fixture(scope="module")
-def executor() -> Iterator[regrow.Executor]:
+def executor() -> Iterator[regrow.jobs.Executor]:
     """Two workers."""
     environment = {"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}}
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
-    yield regrow.ray_executor()
+    yield regrow.jobs.ray_executor()
     ray.shutdown()
 
 
 class TestRay(ExecutorSuite):
-    """`regrow.ray_executor`."""
+    """`regrow.jobs.ray_executor`."""

@@ -81,7 +81,7 @@ def main(gib: float, rounds: int) -> None:
         began = time.perf_counter()
         saving = regrow.save_async(root / "a", state)
         times.setdefault("regrow.save_async returns", []).append(time.perf_counter() - began)
-        saving.wait()
+        saving.result()
         shutil.rmtree(root / "a")
     limit = statistics.median(times["write of the host's bytes, with fsync"][1:])
     for name, took in times.items():

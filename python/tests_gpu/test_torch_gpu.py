@@ -56,7 +56,7 @@ def test_every_dtype_comes_back_where_it_was(tmp_path: Path) -> None:
     regrow.torch.save(tmp_path / "x", saved)
     assert_same(regrow.torch.load(tmp_path / "x"), saved)
     assert_same(regrow.torch.load(tmp_path / "x", map_location="cpu"), saved, "cpu")
-    assert_same(regrow.torch.load(tmp_path / "x", map_location="cpu", mmap=True), saved, "cpu")
+    assert_same(regrow.torch.load(tmp_path / "x", map_location="cpu", options=regrow.Options(mmap=True)), saved, "cpu")
     assert_same(regrow.torch.load(tmp_path / "x", map_location={"cuda:0": "cuda:0"}), saved)
     assert regrow.verify(tmp_path / "x").ok
 
@@ -99,7 +99,7 @@ def test_what_changes_behind_a_save_is_saved_as_it_was(tmp_path: Path) -> None:
         for tensor in saved.values():
             tensor.mul_(2).add_(1)
     for saving in savings:
-        saving.wait()
+        saving.result()
     for step, before in enumerate(wanted):
         assert_same(regrow.torch.load(tmp_path / str(step), map_location="cpu"), before, "cpu")
 
@@ -115,7 +115,7 @@ def test_work_that_is_still_under_way_is_waited_for(side_stream: bool, tmp_path:
         saved = {"x": x}
         saving = regrow.torch.async_save(tmp_path / "a", saved)
         regrow.torch.save(tmp_path / "b", saved)
-    saving.wait()
+    saving.result()
     torch.cuda.synchronize()
     assert_same(regrow.torch.load(tmp_path / "a"), saved)
     assert_same(regrow.torch.load(tmp_path / "b"), saved)

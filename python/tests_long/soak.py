@@ -47,7 +47,7 @@ RUNS: list[dict[str, Any]] = [
     {},
     {"compression": "zstd"},
     {"layout": "orbax"},
-    {"layout": "orbax", "use_ocdbt": False},
+    {"layout": regrow.layouts.Orbax(ocdbt=False)},
     {"layout": "safetensors"},
 ]
 
@@ -56,7 +56,7 @@ LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("regrow", {}),
     ("zstd", {"compression": "zstd"}),
     ("orbax", {"layout": "orbax"}),
-    ("sealed", {"layout": "orbax", "use_ocdbt": False, "seal": True}),
+    ("sealed", {"layout": regrow.layouts.Orbax(ocdbt=False), "seal": True}),
     ("x.msgpack", {"layout": "flax"}),
     ("x.eqx", {"layout": "equinox"}),
     ("pair", {"layout": "pytree_data"}),
@@ -109,7 +109,7 @@ def used() -> dict[str, float]:
 
 def train(root: str, run: str) -> None:
     """Saves the next steps, until it is killed. A step is reported once it cannot be lost any more."""
-    with regrow.Manager(root, keep=3, reuse=True, **RUNS[int(run)]) as steps:
+    with regrow.Manager(root, options=regrow.SaveOptions(link_unchanged=True), keep=3, **RUNS[int(run)]) as steps:
         step = steps.next
         while True:
             steps.save(step, state(step))
@@ -147,7 +147,7 @@ def follow(root: str) -> None:
 
     def sliced() -> dict[str, int]:
         # The newest may be deleted or replaced meanwhile, and then it says so.
-        with contextlib.suppress(regrow.ReplacedError):
+        with contextlib.suppress(regrow.errors.ReplacedError):
             opened = regrow.open(root)
             for leaf in ("params/layer_3", "moments/layer_7"):
                 part = np.asarray(opened[leaf][5:9])
@@ -156,7 +156,7 @@ def follow(root: str) -> None:
         return {"sliced of a step that went away": 1}
 
     def verified() -> dict[str, int]:
-        with contextlib.suppress(regrow.ReplacedError):
+        with contextlib.suppress(regrow.errors.ReplacedError):
             found = regrow.verify(root)
             assert found.ok, found
             return {"verified": 1}

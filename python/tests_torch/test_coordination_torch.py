@@ -23,7 +23,7 @@ ROUNDS = """
     from regrow._coordination import Session
 
     torch.distributed.init_process_group("gloo", init_method=arguments["init"], rank=rank, world_size=size)
-    coordinator = regrow.coordinator()
+    coordinator = regrow.jobs.coordinator()
     assert type(coordinator).__name__ == "TorchCoordinator"
     assert (coordinator.rank, coordinator.size) == (rank, size)
     given = []
@@ -51,7 +51,7 @@ def test_a_coordinator_keeps_its_promises(tmp_path):
         "import torch.distributed\n"
         f"torch.distributed.init_process_group('gloo', init_method={init!r}, rank=rank, world_size=size)\n"
     )
-    ended = processes.run(2, joins + coordinators.promises("regrow.coordinator()"), tmp_path / "run")
+    ended = processes.run(2, joins + coordinators.promises("regrow.jobs.coordinator()"), tmp_path / "run")
     assert ended[0].value == ended[1].value
     assert set(ended[0].value) <= {0, 1}
 
@@ -113,7 +113,7 @@ LEAVES_AT_ONCE = """
                 time.sleep(3)
             return self.inner.get(key, wait)
 
-    report = regrow.save(arguments["target"], {"w": torch.arange(5)}, job=regrow.Job(Slow(find()), timeout=30))
+    report = regrow.save(arguments["target"], {"w": torch.arange(5)}, job=regrow.jobs.Job(Slow(find()), timeout=30))
     done(report.leaf_count)
     os._exit(0)
 """

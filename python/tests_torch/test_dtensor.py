@@ -30,7 +30,7 @@ JOIN = """
     dist.init_process_group("gloo", init_method=arguments["init"], rank=rank, world_size=size)
     line = init_device_mesh("cpu", (size,), mesh_dim_names=("dp",))
     grid = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("dp", "tp"))
-    job = regrow.Job(timeout=60)
+    job = regrow.jobs.Job(timeout=60)
 
     def full(shape, dtype):
         return torch.arange(int(np.prod(shape))).reshape(shape).to(getattr(torch, dtype))
@@ -91,9 +91,9 @@ SAVE = (
     saving = regrow.save_async(f"{path}/async", tree, job=job)
     # What is done to it now is not in the checkpoint.
     tree["rows"]._local_tensor.add_(1)
-    saving.wait()
+    saving.result()
     tree["rows"]._local_tensor.sub_(1)
-    regrow.save(f"{path}/replicas", tree, job=job, replica_parallel=True)
+    regrow.save(f"{path}/replicas", tree, job=job, options=regrow.Options(replica_parallel=True))
     # Orbax stores no array without elements.
     stored = {name: leaf for name, leaf in tree.items() if name != "nothing"}
     regrow.save(f"{path}/orbax", stored, job=job, layout="orbax")
@@ -102,7 +102,7 @@ SAVE = (
     said.append(refused(lambda: regrow.save(f"{path}/no", {"w": torch.full((2,), rank)}, job=job)))
     odd = DTensor.from_local(torch.ones(1 + 2 * rank), line, [Shard(0)], run_check=False, shape=(16,), stride=(1,))
     said.append(refused(lambda: regrow.save(f"{path}/no", {"w": odd}, job=job)))
-    said.append(refused(lambda: regrow.save(f"{path}/no{rank}", {"w": tree["rows"]}, job=regrow.Job.alone())))
+    said.append(refused(lambda: regrow.save(f"{path}/no{rank}", {"w": tree["rows"]}, job=regrow.jobs.Job.alone())))
     done(said)
     dist.barrier()
     dist.destroy_process_group()
@@ -190,7 +190,7 @@ LOAD = (
     JOIN
     + """
     hows = ["0", "1", "R", "R0", "0R", "01", "10", "00", "1R"]
-    read = regrow.Job.alone()
+    read = regrow.jobs.Job.alone()
     checked = 0
     for way in arguments["ways"]:
         path = f"{arguments['path']}/{way}"
@@ -203,9 +203,9 @@ LOAD = (
                     continue
                 want[name] = put(full(shape, dtype), how)
                 like[name] = put(torch.zeros(shape, dtype=want[name].dtype), how)
-            loaded = regrow.load(path, like=like, partial=True)
+            loaded = regrow.load(path, like=like, extra="drop")
             before = {name: each._local_tensor.data_ptr() for name, each in like.items()}
-            filled = regrow.load(path, out=like, partial=True)
+            filled = regrow.load_into(path, like, extra="drop")
             assert filled is like
             for name in want:
                 for found in (loaded[name], filled[name]):
@@ -227,30 +227,31 @@ LOAD = (
     assert len(arrays) >= 3
     dtypes = {name: getattr(torch, leaf.dtype.name) for name, leaf in arrays.items()}
     like = {name: put(torch.zeros(leaf.shape, dtype=dtypes[name]), "0R") for name, leaf in arrays.items()}
-    loaded = regrow.load(arguments["orbax"], like=like, partial=True)
+    loaded = regrow.load(arguments["orbax"], like=like, extra="drop")
     for name, leaf in arrays.items():
         want = put(torch.from_numpy(leaf.copy()), "0R")
         assert torch.equal(loaded[name]._local_tensor, want._local_tensor), name
 
     # Other shapes, other dtypes, and what does not fit.
     rows, sync = [16, 6], f"{arguments['path']}/sync"
-    grown = regrow.load(sync, like={"rows": put(torch.ones(19, 4), "0")}, partial=True, pad_or_truncate=True)
+    padded = regrow.Options(pad_or_truncate=True)
+    grown = regrow.load(sync, like={"rows": put(torch.ones(19, 4), "0")}, extra="drop", options=padded)
     value = torch.zeros(19, 4)
     value[:16] = full(rows, "float32")[:, :4]
     assert torch.equal(grown["rows"]._local_tensor, put(value, "0")._local_tensor)
     like = {"rows": put(torch.ones(16, 6, dtype=torch.float64), "1")}
-    cast = regrow.load(sync, like=like, partial=True, cast="float64")
+    cast = regrow.load(sync, like=like, cast="float64", extra="drop")
     assert torch.equal(cast["rows"]._local_tensor, put(full(rows, "float64"), "1")._local_tensor)
     out = {"rows": put(torch.full((16, 6), 7.0), "0"), "uneven": put(torch.ones(10, 4, dtype=torch.int32), "0")}
-    says = refused(lambda: regrow.load(sync, out=out, partial=True))
+    says = refused(lambda: regrow.load_into(sync, out, extra="drop"))
     assert "uneven" in says and bool((out["rows"]._local_tensor == 7.0).all())
     partial = DTensor.from_local(torch.ones(16, 6), line, [Partial()], run_check=False)
-    no = refused(lambda: regrow.load(sync, like={"rows": partial}, partial=True))
+    no = refused(lambda: regrow.load(sync, like={"rows": partial}, extra="drop"))
     assert "partial" in no and "rows" in no
     turned = DTensor.from_local(
         torch.zeros(6, 16).T.chunk(size)[rank], line, [Shard(0)], run_check=False, shape=(16, 6), stride=(1, 16)
     )
-    regrow.load(sync, out={"rows": turned}, partial=True)
+    regrow.load(sync, out={"rows": turned}, options=regrow.Options(placeholders=True))
     assert torch.equal(turned._local_tensor, put(full(rows, "float32"), "0")._local_tensor)
     done([checked, says])
     dist.barrier()
@@ -271,7 +272,7 @@ def test_any_mesh_is_filled_from_what_any_mesh_has_saved(
 
 def test_one_process_loads_plain_tensors(saved: tuple[Path, list[Any]]) -> None:
     like = {name: torch.zeros(shape, dtype=getattr(torch, dtype)) for name, (shape, dtype, _) in LEAVES.items()}
-    loaded = regrow.load(saved[0] / "sync", like=like, partial=True)
+    loaded = regrow.load(saved[0] / "sync", like=like, extra="drop")
     for name in LEAVES:
         found = loaded[name]
         assert found.dtype == like[name].dtype and found.shape == like[name].shape
@@ -305,7 +306,7 @@ READS = (
     forget(path)
     dist.barrier()
     before = read_bytes()
-    regrow.load(path, out=like)
+    regrow.load_into(path, like)
     count = read_bytes() - before
     assert torch.equal(like["w"]._local_tensor, put(value, "0")._local_tensor)
     done(count)

@@ -28,7 +28,7 @@ MODEL = """
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     dist.init_process_group("gloo", init_method=arguments["init"], rank=rank, world_size=size)
-    job = regrow.Job(timeout=60)
+    job = regrow.jobs.Job(timeout=60)
 
     def built(seed, tensor_parallel=1):
         torch.manual_seed(seed)
@@ -86,7 +86,7 @@ SAVE = (
     state = state_of(model, optimizer)
     dcp.save(state, checkpoint_id=arguments["path"] + "/dcp")
     regrow.save(arguments["path"] + "/regrow", state, job=job)
-    regrow.save_async(arguments["path"] + "/async", state).wait()
+    regrow.save_async(arguments["path"] + "/async", state).result()
     done(len(leaves(state)))
     dist.barrier()
     dist.destroy_process_group()
@@ -105,7 +105,7 @@ RESTORE = (
         like = state_of(other, other_optimizer)
         counts.append(same(regrow.load(arguments["path"] + "/" + name, like=like), theirs))
         before = [local(leaf).data_ptr() for _, leaf in leaves(like["model"])]
-        filled = regrow.load(arguments["path"] + "/" + name, out=like)
+        filled = regrow.load_into(arguments["path"] + "/" + name, like)
         same(filled, theirs)
         # The model has it, without another step: what was filled is its own memory.
         assert [local(leaf).data_ptr() for _, leaf in leaves(filled["model"])] == before
@@ -143,7 +143,7 @@ STRIDED = (
     assert not torch.equal(like["0.weight"].full_tensor(), whole["0.weight"])
     loaded = regrow.load(path, like=like)
     same(dict(loaded), dict(state))
-    regrow.load(path, out=like)
+    regrow.load_into(path, like)
     for name, value in whole.items():
         assert torch.equal(loaded[name].full_tensor(), value), name
         assert torch.equal(other.state_dict()[name].full_tensor(), value), name
@@ -156,7 +156,7 @@ STRIDED = (
     )
     like = {"w": zeros, "b": state["0.bias"]}
     assert torch.equal(regrow.load(path + "-apart", like=like)["w"]._local_tensor, apart._local_tensor)
-    regrow.load(path + "-apart", out=like)
+    regrow.load_into(path + "-apart", like)
     assert torch.equal(zeros._local_tensor, apart._local_tensor)
     dist.barrier()
     done([kinds, {name: value.tolist() for name, value in whole.items()}])

@@ -73,7 +73,7 @@ def test_models_are_loaded_from_what_regrow_has_saved(tmp_path: Path) -> None:
 for make, config in ((AutoModel, bert), (AutoModelForCausalLM, gpt2)):
     model = make.from_config(config)
     shards, one = f"{config.model_type}-shards", f"{config.model_type}-one"
-    regrow.torch.save(shards, model.state_dict(), layout="safetensors", max_shard_size="10KB")
+    regrow.torch.save(shards, model.state_dict(), layout=regrow.layouts.Safetensors(max_shard_bytes="10KB"))
     regrow.torch.save(one, model.state_dict())
     for folder in (shards, one):
         config.save_pretrained(folder)

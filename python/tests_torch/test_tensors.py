@@ -46,7 +46,7 @@ def test_every_dtype_comes_back_with_the_same_bits(tmp_path: Path, dtype: torch.
     like = regrow.load(tmp_path / "x", like={"w": torch.empty_like(tensor), "turned": tensor.T})
     assert same_bits(like["w"], tensor) and same_bits(like["turned"], tensor.T)
     out = {"w": torch.zeros_like(tensor), "turned": torch.zeros_like(tensor).T}
-    assert regrow.load(tmp_path / "x", out=out) is out
+    assert regrow.load_into(tmp_path / "x", out) is out
     assert same_bits(out["w"], tensor) and same_bits(out["turned"], tensor.T)
 
 
@@ -78,11 +78,11 @@ def test_tensors_are_saved_and_filled_however_they_lie(tmp_path: Path, name: str
     assert same_bits(loaded, tensor)
     assert loaded.data_ptr() != tensor.data_ptr() or not tensor.numel()
     if name == "expanded":
-        with pytest.raises(regrow.LeafTypeError, match="expanded"):
-            regrow.load(tmp_path / "x", out=[tensor])
+        with pytest.raises(regrow.errors.LeafTypeError, match="expanded"):
+            regrow.load_into(tmp_path / "x", [tensor])
         return
     regrow.save(tmp_path / "y", [torch.full_like(tensor, 7)])
-    regrow.load(tmp_path / "y", out=[tensor])
+    regrow.load_into(tmp_path / "y", [tensor])
     assert bool((tensor == 7).all())
 
 
@@ -98,7 +98,7 @@ def test_tied_weights_are_filled_once_each_and_stay_tied(tmp_path: Path) -> None
     model, other = Tied(), Tied()
     regrow.save(tmp_path / "x", model.state_dict())
     assert set(regrow.load(tmp_path / "x")) == {"embed.weight", "head.weight", "rows"}
-    regrow.load(tmp_path / "x", out=other.state_dict())
+    regrow.load_into(tmp_path / "x", other.state_dict())
     assert torch.equal(other.embed.weight, model.embed.weight)
     assert other.head.weight is other.embed.weight
     third = Tied()
@@ -139,29 +139,29 @@ def test_a_template_gives_its_kind_of_tensor(tmp_path: Path) -> None:
     assert type(loaded["b"]) is torch.Tensor and loaded["b"].requires_grad
     assert loaded["m"].device.type == "cpu" and loaded["m"].tolist() == [0, 1, 2, 3]
     assert parameter.tolist() == [0, 0, 0]
-    assert isinstance(regrow.load(tmp_path / "x", like={"w": np.zeros(3, np.float32)}, partial=True)["w"], np.ndarray)
+    assert isinstance(regrow.load(tmp_path / "x", like={"w": np.zeros(3, np.float32)}, extra="drop")["w"], np.ndarray)
 
 
 def test_what_is_filled_has_numbers_and_arrays_beside_it(tmp_path: Path) -> None:
     saved = {"w": torch.arange(3.0), "lr": 0.5, "n": None, "name": "net", "host": np.arange(4)}
     regrow.save(tmp_path / "x", saved)
     out = {"w": torch.zeros(3), "lr": 0.0, "n": None, "name": "", "host": np.zeros(4, int)}
-    filled = regrow.load(tmp_path / "x", out=out)
+    filled = regrow.load_into(tmp_path / "x", out)
     assert (filled["lr"], filled["name"], out["lr"]) == (0.5, "net", 0.0)
     assert filled["w"] is out["w"] and filled["host"] is out["host"]
     assert out["w"].tolist() == [0, 1, 2] and out["host"].tolist() == [0, 1, 2, 3]
     kept = {"w": torch.zeros(3), "host": np.zeros(4, int)}
-    assert regrow.load(tmp_path / "x", out=kept, only="host") is kept
+    assert regrow.load_into(tmp_path / "x", kept, only="host") is kept
     assert kept["w"].tolist() == [0, 0, 0] and kept["host"].tolist() == [0, 1, 2, 3]
-    with pytest.raises(regrow.InvalidArgumentError, match="tensors, writable numpy arrays"):
-        regrow.load(tmp_path / "x", out={"w": torch.zeros(3), "f": print})
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="tensors, writable numpy arrays"):
+        regrow.load_into(tmp_path / "x", {"w": torch.zeros(3), "f": print})
 
 
 def test_a_graph_that_holds_what_was_there_does_not_go_on(tmp_path: Path) -> None:
     regrow.save(tmp_path / "x", {"w": torch.ones(3)})
     weight = torch.full((3,), 2.0, requires_grad=True)
     result = (weight * weight).sum()
-    regrow.load(tmp_path / "x", out={"w": weight})
+    regrow.load_into(tmp_path / "x", {"w": weight})
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         result.backward()
 
@@ -170,10 +170,10 @@ def test_nothing_is_filled_if_anything_does_not_fit(tmp_path: Path) -> None:
     regrow.save(tmp_path / "x", {"a": torch.ones(3), "b": torch.ones(4)})
     for wrong in (torch.zeros(5), torch.zeros(4, dtype=torch.int32), torch.zeros(4, dtype=torch.bfloat16)):
         out = {"a": torch.zeros(3), "b": wrong}
-        with pytest.raises(regrow.MismatchError, match="b"):
-            regrow.load(tmp_path / "x", out=out)
+        with pytest.raises(regrow.errors.MismatchError, match="b"):
+            regrow.load_into(tmp_path / "x", out)
         assert out["a"].tolist() == [0, 0, 0]
-    with pytest.raises(regrow.MismatchError):
+    with pytest.raises(regrow.errors.MismatchError):
         regrow.load(tmp_path / "x", like={"a": torch.zeros(3), "b": torch.zeros(4), "c": torch.zeros(1)})
 
 
@@ -203,13 +203,13 @@ REFUSED: dict[str, tuple[Any, str]] = {
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_what_cannot_be_stored_is_refused_with_its_key_path(tmp_path: Path, name: str) -> None:
     make, says = REFUSED[name]
-    with pytest.raises(regrow.LeafTypeError, match=says) as caught:
+    with pytest.raises(regrow.errors.LeafTypeError, match=says) as caught:
         regrow.save(tmp_path / "x", {"model": {"w": make()}})
     assert caught.value.leaf == "model/w" and "help" in str(caught.value)
     assert not (tmp_path / "x").exists()
     regrow.save(tmp_path / "y", {"model": {"w": np.zeros(2, np.float32)}})
     with pytest.raises(regrow.RegrowError) as caught:
-        regrow.load(tmp_path / "y", out={"model": {"w": make()}})
+        regrow.load_into(tmp_path / "y", {"model": {"w": make()}})
     assert "model/w" in str(caught.value)
 
 
@@ -217,7 +217,7 @@ def test_a_background_save_has_the_tensors_as_they_were(tmp_path: Path) -> None:
     weight = torch.ones(300_000)
     saving = regrow.save_async(tmp_path / "x", {"w": weight})
     weight.zero_()
-    saving.wait()
+    saving.result()
     assert bool((regrow.load(tmp_path / "x")["w"] == 1).all())
 
 

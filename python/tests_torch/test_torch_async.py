@@ -29,7 +29,7 @@ def test_what_changes_after_staging_is_not_in_the_checkpoint(tmp_path: Path) -> 
     assert saving.is_staged()
     obj["model"]["embed.weight"].fill_(5)
     obj["loader"]["shard"][:] = 9
-    report = saving.wait()
+    report = saving.result()
     assert saving.done() and report.path == saving.path == str(tmp_path / "a")
     expected["rng"] = {**expected["rng"], "numpy": obj["rng"]["numpy"], "python": obj["rng"]["python"]}
     same(expected, regrow.torch.load(tmp_path / "a"))
@@ -54,7 +54,7 @@ def test_staging_happens_beside_the_caller(tmp_path: Path, monkeypatch: pytest.M
     assert "staging" in repr(saving)
     tensor.mul_(3)
     go.set()
-    saving.wait()
+    saving.result()
     monkeypatch.undo()
     assert torch.equal(regrow.torch.load(tmp_path / "a")["w"], torch.full((4,), 3.0))
 
@@ -67,28 +67,28 @@ def test_saves_follow_each_other(tmp_path: Path) -> None:
         saves[-1].wait_for_staging()
         tensor.add_(1)
     for step, saving in enumerate(saves):
-        saving.wait()
+        saving.result()
         loaded = regrow.torch.load(tmp_path / str(step))
         assert loaded["step"] == step and loaded["w"].eq(step).all()
 
 
 def test_failures_are_told(tmp_path: Path) -> None:
-    with pytest.raises(regrow.LeafTypeError, match="state_dict"):
+    with pytest.raises(regrow.errors.LeafTypeError, match="state_dict"):
         regrow.torch.async_save(tmp_path / "a", {"m": torch.nn.Linear(1, 1)})
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "mine").write_text("")
     saving = regrow.torch.async_save(tmp_path / "there", {"a": torch.ones(1)})
-    with pytest.raises(regrow.AlreadyExistsError):
-        saving.wait()
+    with pytest.raises(regrow.errors.AlreadyExistsError):
+        saving.result()
     # Nobody asks: the next call says it, and the one after that saves.
     untold = regrow.torch.async_save(tmp_path / "there", {"a": torch.ones(1)})
     while not untold.done():
         threading.Event().wait(0.01)
     del untold, saving
     gc.collect()
-    with pytest.raises(regrow.AlreadyExistsError):
+    with pytest.raises(regrow.errors.AlreadyExistsError):
         regrow.torch.async_save(tmp_path / "b", {"a": torch.ones(1)}).wait_for_staging()
-    regrow.torch.async_save(tmp_path / "c", {"a": torch.ones(1)}).wait()
+    regrow.torch.async_save(tmp_path / "c", {"a": torch.ones(1)}).result()
     assert not (tmp_path / "b").exists() and regrow.verify(tmp_path / "c").ok
 
 
@@ -121,9 +121,9 @@ def test_a_child_saves_while_its_parent_copies(tmp_path: Path) -> None:
         child = os.fork()
         go.set()
         if child == 0:
-            regrow.torch.async_save(sys.argv[1] + "/child", {"w": torch.zeros(4)}).wait()
+            regrow.torch.async_save(sys.argv[1] + "/child", {"w": torch.zeros(4)}).result()
             sys.exit(7)
-        saving.wait()
+        saving.result()
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     """
     command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]

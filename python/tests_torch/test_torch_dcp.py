@@ -167,7 +167,7 @@ def test_errors(tmp_path: Path) -> None:
     assert "Missing key" in str(raised.value.failures[0][0])
     with pytest.raises(dcp.CheckpointException) as raised:
         dcp.load({"v": torch.ones(3)}, storage_reader=regrow.torch.StorageReader(tmp_path / "none"), no_dist=True)
-    assert isinstance(raised.value.failures[0][0], regrow.NotFoundError)
+    assert isinstance(raised.value.failures[0][0], regrow.errors.NotFoundError)
     assert regrow.verify(tmp_path / "a").ok
 
 
@@ -232,11 +232,11 @@ SAVE = (
     regrow.torch.save(path + "/plain", saved)
     saving = regrow.torch.async_save(path + "/staged", saved)
     saving.wait_for_staging()
-    saving.wait()
+    saving.result()
     # An error of one is an error of all, at once.
     try:
         dcp.save({"m": torch.ones(2), f"r{rank}": lambda: 1} if rank else {"m": torch.ones(2)},
-                 storage_writer=regrow.torch.StorageWriter(path + "/refused", job=regrow.Job(timeout=30)))
+                 storage_writer=regrow.torch.StorageWriter(path + "/refused", job=regrow.jobs.Job(timeout=30)))
         raise AssertionError("a function was saved")
     except dcp.CheckpointException as error:
         failures = {at: type(each[0]).__name__ for at, each in error.failures.items()}

@@ -83,12 +83,12 @@ def test_map_location_moves_storages(tmp_path: Path) -> None:
     assert regrow.torch.load(tmp_path / "x.pt", map_location="meta")["b"].device.type == "meta"
     # A device that is not there.
     data = (tmp_path / "x.pt").read_bytes()
-    assert regrow.torch.load(tmp_path / "x.pt", mmap=True)["b"].eq(base[2:]).all() and data
+    assert regrow.torch.load(tmp_path / "x.pt", options=regrow.Options(mmap=True))["b"].eq(base[2:]).all() and data
 
 
 def test_what_only_python_can_make_is_refused_by_name(tmp_path: Path) -> None:
     torch.save({"m": torch.nn.Linear(1, 1), "w": torch.ones(1)}, tmp_path / "x.pt")
-    with pytest.raises(regrow.UnsupportedError, match=r"torch\.nn\.modules\.linear\.Linear"):
+    with pytest.raises(regrow.errors.UnsupportedError, match=r"torch\.nn\.modules\.linear\.Linear"):
         regrow.torch.load(tmp_path / "x.pt")
 
 

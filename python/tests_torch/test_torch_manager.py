@@ -84,7 +84,7 @@ def test_steps_are_resumed_to_the_bit(tmp_path: Path) -> None:
         random.setstate(found["random"][2])
         several = steps.restore(items=["default", "config"])
         assert several["config"] == {"width": 2} and same(several["default"]["model"], saved["model"])
-        alone = steps.restore(only="model/**", mmap=True)
+        alone = steps.restore(only="model/**", options=regrow.Options(mmap=True))
         assert same(alone["model"], saved["model"]) and "optimizer" not in alone
     train(3, model, optimizer, scheduler)
     assert same(model.state_dict(), whole[0].state_dict()) and same(optimizer.state_dict(), whole[1].state_dict())
@@ -94,18 +94,18 @@ def test_other_readers_of_a_step(tmp_path: Path) -> None:
     with regrow.torch.Manager(tmp_path / "run", background=False) as steps:
         steps.save(5, {"w": torch.arange(4.0), "tied": torch.ones(2)}, metadata={"by": "me"})
         assert steps.step(5).metadata == {"by": "me"}
-    assert torch.equal(regrow.torch.load(tmp_path / "run", item="default")["w"], torch.arange(4.0))
-    assert regrow.load(tmp_path / "run" / "5", item="default")["w"].tolist() == [0, 1, 2, 3]
+    assert torch.equal(regrow.torch.load(tmp_path / "run", at="default")["w"], torch.arange(4.0))
+    assert regrow.load(tmp_path / "run" / "5", at="default")["w"].tolist() == [0, 1, 2, 3]
     with regrow.Manager(tmp_path / "run") as steps:
         assert steps.restore()["w"].tolist() == [0, 1, 2, 3]
 
 
 def test_what_a_manager_of_torch_refuses(tmp_path: Path) -> None:
     with regrow.torch.Manager(tmp_path / "run") as steps:
-        with pytest.raises(regrow.LeafTypeError, match="hook"):
+        with pytest.raises(regrow.errors.LeafTypeError, match="hook"):
             steps.save(0, {"hook": print})
         assert steps.steps == []
         steps.save(0, {"w": torch.ones(2)})
         steps.wait()
-        with pytest.raises(regrow.InvalidArgumentError, match="cast="):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="cast="):
             steps.restore(cast="float16")

@@ -100,7 +100,7 @@ def test_every_dtype(path: Path) -> None:
     assert len(named) == 20
     for dtype in set(DTYPES) - set(named):
         unnamed = torch.empty(2, dtype=torch.uint8 if dtype.itemsize == 1 else torch.int64).view(dtype)
-        with pytest.raises(regrow.LeafTypeError, match=rf"(?s){dtype}.*leaf w.*view\(torch"):
+        with pytest.raises(regrow.errors.LeafTypeError, match=rf"(?s){dtype}.*leaf w.*view\(torch"):
             regrow.torch.save(path, {"w": unnamed})
     for dtype in named:
         size = torch.empty(0, dtype=dtype).element_size()
@@ -172,7 +172,7 @@ def test_memory_that_is_shared_is_shared_again(path: Path) -> None:
     assert loaded["again"] is loaded["base"] and loaded["parameter"] is not loaded["base"]
     loaded["base"].zero_()
     assert not loaded["matrix"].any() and not loaded["parameter"].any() and not loaded["view before base"].any()
-    mapped = regrow.torch.load(path, mmap=True)
+    mapped = regrow.torch.load(path, options=regrow.Options(mmap=True))
     same(obj, {name: mapped[name] for name in obj})
     # What touches nothing of the others has memory of its own.
     one, two = loaded["apart"]
@@ -221,7 +221,7 @@ REFUSED: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("value", "message"), REFUSED, ids=[type(value).__name__ for value, _ in REFUSED])
 def test_what_needs_pickle_is_refused_with_its_place(path: Path, value: Any, message: str) -> None:
-    with pytest.raises(regrow.UnsupportedError, match=f"(?s){message}") as raised:
+    with pytest.raises(regrow.errors.UnsupportedError, match=f"(?s){message}") as raised:
         regrow.torch.save(path, {"a": [torch.ones(1), {"b": value}]})
     assert raised.value.leaf == "a/1/b"
     assert not path.exists()
@@ -230,12 +230,12 @@ def test_what_needs_pickle_is_refused_with_its_place(path: Path, value: Any, mes
 def test_what_has_no_end_is_refused(path: Path) -> None:
     loop: list[Any] = []
     loop.append({"a": loop})
-    with pytest.raises(regrow.InvalidArgumentError, match="contains itself"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="contains itself"):
         regrow.torch.save(path, loop)
     deep: Any = 1
     for _ in range(300):
         deep = [deep]
-    with pytest.raises(regrow.LimitError, match="100 levels"):
+    with pytest.raises(regrow.errors.LimitError, match="100 levels"):
         regrow.torch.save(path, deep)
 
 
@@ -254,9 +254,9 @@ def test_map_location(path: Path) -> None:
         moved = regrow.torch.load(path, map_location=where)["a"]
         assert moved.device.type == "meta" and moved.shape == (4,)
     for wrong in ("nowhere", 1.5, {"cpu": 3}):
-        with pytest.raises(regrow.InvalidArgumentError, match="map_location"):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="map_location"):
             regrow.torch.load(path, map_location=wrong)
-    with pytest.raises(regrow.InvalidArgumentError, match="map_location gave int"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="map_location gave int"):
         regrow.torch.load(path, map_location=lambda storage, location: 3)
 
 
@@ -264,7 +264,7 @@ def test_the_device_is_part_of_a_tensor(path: Path) -> None:
     record = {"version": 1, "at": {"/a": {"device": "cuda:5"}}}
     regrow.save(path, {"a": np.arange(3)}, metadata={"regrow.torch": json.dumps(record)})
     if torch.cuda.device_count() <= 5:
-        with pytest.raises(regrow.InvalidArgumentError, match=r'cuda:5.*\n.*map_location="cpu"'):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match=r'cuda:5.*\n.*map_location="cpu"'):
             regrow.torch.load(path)
     same({"a": torch.arange(3)}, regrow.torch.load(path, map_location="cpu"))
     same({"a": torch.arange(3)}, regrow.torch.load(path, map_location={"cuda:5": "cpu"}))
@@ -283,7 +283,9 @@ def test_data_files_are_safetensors_that_name_pytorch(path: Path) -> None:
 
 def test_files_of_the_hub(tmp_path: Path) -> None:
     state = training()["model"]
-    regrow.torch.save(tmp_path / "hub", state, layout="safetensors", max_shard_size="200B", metadata={"by": "us"})
+    regrow.torch.save(
+        tmp_path / "hub", state, metadata={"by": "us"}, layout=regrow.layouts.Safetensors(max_shard_bytes="200B")
+    )
     index = json.loads((tmp_path / "hub" / "model.safetensors.index.json").read_text())
     assert set(index["weight_map"]) == set(state)
     assert len(set(index["weight_map"].values())) > 1
@@ -293,7 +295,7 @@ def test_files_of_the_hub(tmp_path: Path) -> None:
             assert torch.equal(opened.get_tensor(name), state[name])
     same(state, regrow.torch.load(tmp_path / "hub"))
     regrow.torch.save(tmp_path / "one.safetensors", state, layout="safetensors")
-    same(state, regrow.torch.load(tmp_path / "one.safetensors", mmap=True))
+    same(state, regrow.torch.load(tmp_path / "one.safetensors", options=regrow.Options(mmap=True)))
     # A file of the original's.
     plain = {name: tensor.clone().contiguous() for name, tensor in state.items()}
     safetensors.torch.save_file(plain, tmp_path / "theirs.safetensors", metadata={"format": "pt"})
@@ -316,9 +318,9 @@ def test_damage_is_found(path: Path) -> None:
     data[-100] ^= 1
     file.write_bytes(data)
     for mmap in (False, True):
-        with pytest.raises(regrow.CorruptError, match="leaf b"):
-            regrow.torch.load(path, mmap=mmap)
-    assert torch.equal(regrow.torch.load(path, mmap=True, verify=False)["a"], obj["a"])
+        with pytest.raises(regrow.errors.CorruptError, match="leaf b"):
+            regrow.torch.load(path, options=regrow.Options(mmap=mmap))
+    assert torch.equal(regrow.torch.load(path, options=regrow.Options(mmap=True, checksums=False))["a"], obj["a"])
 
 
 RECORDS: list[Any] = [
@@ -341,13 +343,13 @@ RECORDS: list[Any] = [
 def test_a_record_that_does_not_fit_is_refused(path: Path, entries: Any) -> None:
     text = entries if isinstance(entries, str) else json.dumps({"version": 1, "at": entries})
     regrow.save(path, {"a": np.arange(3), "b": 1, "t": "save"}, metadata={"regrow.torch": text})
-    with pytest.raises(regrow.CorruptError, match=r"regrow\.torch"):
+    with pytest.raises(regrow.errors.CorruptError, match=r"regrow\.torch"):
         regrow.torch.load(path)
 
 
 def test_a_later_version_is_refused(path: Path) -> None:
     regrow.save(path, {"a": 1}, metadata={"regrow.torch": json.dumps({"version": 2, "at": {}})})
-    with pytest.raises(regrow.UnsupportedError, match="expected 1, found 2"):
+    with pytest.raises(regrow.errors.UnsupportedError, match="expected 1, found 2"):
         regrow.torch.load(path)
 
 
@@ -365,12 +367,14 @@ def test_like(path: Path) -> None:
     like = training(1)
     like["model"]["extra"] = torch.ones(1)
     del like["model"]["conv.bias"]
-    with pytest.raises(regrow.MismatchError, match=r"(?s)/model/extra: expected.*/model/conv\.bias: in the checkpoint"):
+    with pytest.raises(
+        regrow.errors.MismatchError, match=r"(?s)/model/extra: expected.*/model/conv\.bias: in the checkpoint"
+    ):
         regrow.torch.load(path, like=like)
     like = training(1)
     like["model"]["conv.bias"] = torch.ones(3)
     with pytest.raises(
-        regrow.MismatchError, match=r"conv\.bias: expected torch.float32 \[3\], found torch.float32 \[2\]"
+        regrow.errors.MismatchError, match=r"conv\.bias: expected torch.float32 \[3\], found torch.float32 \[2\]"
     ):
         regrow.torch.load(path, like=like)
 
@@ -386,11 +390,11 @@ def test_type_hints_and_signatures() -> None:
 
 
 def test_keywords_are_those_of_save(path: Path) -> None:
-    regrow.torch.save(path, {"a": torch.ones(3)}, compression="zstd", chunk_byte_size=4)
-    same({"a": torch.ones(3)}, regrow.torch.load(path, mmap=True))
+    regrow.torch.save(path, {"a": torch.ones(3)}, compression="zstd", layout=regrow.layouts.Regrow(chunk_byte_size=4))
+    same({"a": torch.ones(3)}, regrow.torch.load(path, options=regrow.Options(mmap=True)))
     with pytest.raises(TypeError, match=r"save\(\) got an unexpected keyword argument 'overwrit'"):
         regrow.torch.save(path, {}, overwrit=True)
-    with pytest.raises(regrow.AlreadyExistsError):
+    with pytest.raises(regrow.errors.AlreadyExistsError):
         regrow.torch.save(path, {})
-    with pytest.raises(regrow.InvalidArgumentError, match="metadata"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="metadata"):
         regrow.torch.save(path, {}, metadata=[1], overwrite=True)

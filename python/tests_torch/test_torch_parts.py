@@ -43,7 +43,7 @@ def test_tensors_of_torch_save_in_maps(tmp_path: Path, is_zip: bool) -> None:
     torch.save(obj, path, _use_new_zipfile_serialization=is_zip)
     before = path.read_bytes()
     for options in ({}, {"verify": False}):
-        loaded = regrow.torch.load(path, mmap=True, **options)
+        loaded = regrow.torch.load(path, options=regrow.Options(mmap=True), **options)
         same(torch.load(path, weights_only=False), loaded)
         assert loaded["again"] is loaded["base"]
         in_maps = {name for name, tensor in loaded.items() if name != "number" and mapped_file(tensor) == str(path)}
@@ -69,19 +69,23 @@ def test_damage_is_found_before_a_map_is_handed_out(tmp_path: Path) -> None:
     data[at] ^= 1
     path.write_bytes(data)
     for mmap in (True, False):
-        with pytest.raises(regrow.CorruptError, match=r"CRC-32"):
-            regrow.torch.load(path, mmap=mmap)
+        with pytest.raises(regrow.errors.CorruptError, match=r"CRC-32"):
+            regrow.torch.load(path, options=regrow.Options(mmap=mmap))
     # The other leaf is whole.
-    assert regrow.torch.load(path, mmap=True, only="a")["a"].eq(torch.arange(1000)).all()
-    assert not regrow.torch.load(path, mmap=True, verify=False)["b"].eq(torch.arange(1000).reshape(10, 100).t()).all()
+    assert regrow.torch.load(path, only="a", options=regrow.Options(mmap=True))["a"].eq(torch.arange(1000)).all()
+    assert (
+        not regrow.torch.load(path, options=regrow.Options(mmap=True, checksums=False))["b"]
+        .eq(torch.arange(1000).reshape(10, 100).t())
+        .all()
+    )
 
 
 def test_what_is_compressed_or_in_pieces_is_read(tmp_path: Path) -> None:
     obj = {"a": torch.arange(1000.0), "b": torch.ones(3)}
     regrow.torch.save(tmp_path / "packed", obj, compression="zstd")
-    same(obj, regrow.torch.load(tmp_path / "packed", mmap=True))
+    same(obj, regrow.torch.load(tmp_path / "packed", options=regrow.Options(mmap=True)))
     dcp.save(obj, checkpoint_id=tmp_path / "dcp", no_dist=True)
-    loaded = regrow.torch.load(tmp_path / "dcp", mmap=True)
+    loaded = regrow.torch.load(tmp_path / "dcp", options=regrow.Options(mmap=True))
     same(obj, loaded)
     assert mapped_file(loaded["a"]) == str(tmp_path / "dcp" / "__0_0.distcp")
 
@@ -105,7 +109,7 @@ def test_parts_by_their_key_paths(tmp_path: Path, kind: str, mmap: bool) -> None
     obj = checkpoint(tmp_path / "x", kind)
 
     def part(*only: str) -> Any:
-        return regrow.torch.load(tmp_path / "x", only=only, mmap=mmap)
+        return regrow.torch.load(tmp_path / "x", only=only, options=regrow.Options(mmap=mmap))
 
     model = part("model")
     assert list(model) == ["model"] and set(model["model"]) == set(obj["model"])
@@ -124,14 +128,14 @@ def test_parts_by_their_key_paths(tmp_path: Path, kind: str, mmap: bool) -> None
     same({"loader": {"seen": {1, 2, 3}}}, part("loader/seen/0"))
     assert part("config/layers/1")["config"]["layers"] == (..., 2)
     same({"config": {"shape": torch.Size([2, 3])}}, part("config/shape/*"))
-    with pytest.raises(regrow.NotFoundError, match=r'no leaf matches "modle", "x/\*\*"(?s:.*)help: key paths'):
+    with pytest.raises(regrow.errors.NotFoundError, match=r'no leaf matches "modle", "x/\*\*"(?s:.*)help: key paths'):
         part("modle", "x/**", "step")
 
 
 def test_only_that_is_read_which_is_asked_for(tmp_path: Path) -> None:
     """What is refused or damaged elsewhere does no harm."""
     torch.save({"m": torch.nn.Linear(1, 1), "w": torch.ones(1), "n": {"deep": [1, torch.zeros(2)]}}, tmp_path / "x.pt")
-    with pytest.raises(regrow.UnsupportedError, match=r"torch\.nn\.modules\.linear\.Linear"):
+    with pytest.raises(regrow.errors.UnsupportedError, match=r"torch\.nn\.modules\.linear\.Linear"):
         regrow.torch.load(tmp_path / "x.pt")
     same({"w": torch.ones(1), "n": {"deep": [..., torch.zeros(2)]}}, regrow.torch.load(
         tmp_path / "x.pt", only=["w", "n/deep/1"]
@@ -142,9 +146,13 @@ def test_only_that_is_read_which_is_asked_for(tmp_path: Path) -> None:
     data[-100] ^= 1
     file.write_bytes(data)
     for mmap in (False, True):
-        assert regrow.torch.load(tmp_path / "a", only="x", mmap=mmap)["x"].eq(torch.arange(10_000)).all()
-        with pytest.raises(regrow.CorruptError, match="leaf y"):
-            regrow.torch.load(tmp_path / "a", only="y", mmap=mmap)
+        assert (
+            regrow.torch.load(tmp_path / "a", only="x", options=regrow.Options(mmap=mmap))["x"]
+            .eq(torch.arange(10_000))
+            .all()
+        )
+        with pytest.raises(regrow.errors.CorruptError, match="leaf y"):
+            regrow.torch.load(tmp_path / "a", only="y", options=regrow.Options(mmap=mmap))
 
 
 def test_a_part_whose_memory_is_another_ones(tmp_path: Path) -> None:
@@ -160,7 +168,7 @@ def test_a_part_whose_memory_is_another_ones(tmp_path: Path) -> None:
     same(collections.OrderedDict(view=obj["view"], again=base), tied)
     same(collections.OrderedDict(pairs=obj["pairs"]), regrow.torch.load(tmp_path / "a", only="pairs/0/*"))
     like = {"view": torch.ones(4)}
-    with pytest.raises(regrow.InvalidArgumentError, match="`only`"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="`only`"):
         regrow.torch.load(tmp_path / "a", only="view", like=like)
 
 
@@ -172,5 +180,5 @@ def test_a_record_that_goes_round_is_refused(tmp_path: Path, record: dict[str, A
     text = json.dumps({"version": 1, "at": record})
     regrow.save(tmp_path / "a", {"b": [1], "c": 2, "d": 3} | {"b": 1}, metadata={"regrow.torch": text})
     for only in (None, "b"):
-        with pytest.raises(regrow.CorruptError, match=r"regrow\.torch"):
+        with pytest.raises(regrow.errors.CorruptError, match=r"regrow\.torch"):
             regrow.torch.load(tmp_path / "a", only=only)

@@ -27,7 +27,10 @@ def through(obj: Any, folder: Path) -> None:
     same(obj, regrow.torch.load(folder / "x"))
     torch.save(obj, folder / "x.pt")
     for mmap in (False, True):
-        same(torch.load(folder / "x.pt", weights_only=False), regrow.torch.load(folder / "x.pt", mmap=mmap))
+        same(
+            torch.load(folder / "x.pt", weights_only=False),
+            regrow.torch.load(folder / "x.pt", options=regrow.Options(mmap=mmap)),
+        )
 
 
 @pytest.mark.parametrize("made", OPTIMIZERS, ids=[each.__name__ for each in OPTIMIZERS])

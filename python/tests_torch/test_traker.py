@@ -181,7 +181,7 @@ def test_gradients_can_be_deleted_and_models_skipped(tmp_path: Path) -> None:
     assert not (tmp_path / "0/grads.mmap").exists()
     score(tracer, 0)
     # Model 1 has no targets: TRAK itself would go on to an AttributeError here.
-    with pytest.raises(regrow.NotFoundError):
+    with pytest.raises(regrow.errors.NotFoundError):
         tracer.finalize_scores("val")
     skipped = np.array(tracer.finalize_scores("val", allow_skip=True))
     assert np.isfinite(skipped).all()
@@ -192,7 +192,7 @@ def test_nothing_finalized_is_no_final_score(tmp_path: Path) -> None:
     tracer = traker(tmp_path, OurSaver)
     featurize(tracer, 0, batches(TRAIN))
     tracer.saver.init_experiment("val", TARGETS, 0)
-    with pytest.raises((regrow.CorruptError, ZeroDivisionError)), np.errstate(all="ignore"):
+    with pytest.raises((regrow.errors.CorruptError, ZeroDivisionError)), np.errstate(all="ignore"):
         tracer.finalize_scores("val")
     assert json.loads((tmp_path / "experiments.json").read_text())["val"]["scores_finalized"] == 0
 
@@ -215,5 +215,5 @@ def test_the_checkpoint_is_checked(tmp_path: Path) -> None:
     tracer.saver.check_checkpoint(0, CHECKPOINTS[0])
     half = {name: tensor.bfloat16() for name, tensor in CHECKPOINTS[0].items()}
     for other in (CHECKPOINTS[1], half):
-        with pytest.raises(regrow.MismatchError):
+        with pytest.raises(regrow.errors.MismatchError):
             tracer.saver.check_checkpoint(0, other)

@@ -23,8 +23,8 @@ RULES = Path(__file__).parents[2] / "examples" / "rules"
 FORMS: dict[str, dict[str, object]] = {
     "default": {},
     "safetensors": {"layout": "safetensors"},
-    "shards": {"layout": "safetensors", "max_shard_size": "10KB"},
-    "plain": {"layout": "safetensors", "structure": False},
+    "shards": {"layout": regrow.layouts.Safetensors(max_shard_bytes="10KB")},
+    "plain": {"layout": regrow.layouts.Safetensors(structure=False)},
 }
 
 
