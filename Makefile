@@ -30,7 +30,7 @@ TEST_PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 
 # Each imports JAX and what is compared with; a file of tests stays in one of them.
 PYTEST_PROCESSES ?= 2
 NEXTEST := $(if $(shell command -v cargo-nextest),,$(TOOLS)/bin/cargo-nextest)
-PYTHON_DIRS := python/regrow python/tests python/tests_torch python/tests_gpu python/tests_cloud python/tests_browser python/tests_executors python/tests_long python/tests_orbax_suite python/tests_clients examples benches docs/site.py docs/griffe_keys.py
+PYTHON_DIRS := python/regrow python/tests python/tests_torch python/tests_gpu python/tests_cloud python/tests_browser python/tests_executors python/tests_long python/tests_orbax_suite python/tests_clients examples benches docs/site.py docs/prose.py docs/griffe_keys.py
 
 # Its own, so that a wheel needs none of the judges.
 MATURIN := $(TOOLS)/maturin/bin/maturin
@@ -63,10 +63,15 @@ BROWSER_BIN := $(CURDIR)/$(BROWSER_VENV)/bin
 CLIENTS_VENV := .venv-clients
 CLIENTS_BIN := $(CURDIR)/$(CLIENTS_VENV)/bin
 
+# What git has, but for what others wrote, and for the lists of words themselves.
+WORDS_CHECKED := ':!fixtures' ':!*.lock' ':!*LICENSE-*' ':!*proptest-regressions*' ':!crates/regrow-report/assets' ':!*.json' ':!*.png' ':!requirements-*.txt' ':!docs/prose*.txt'
+# The pages that a user reads.
+PAGES_CHECKED := '*.md' ':!fixtures' ':!docs/decisions/2*' ':!docs/formats' ':!docs/design.md' ':!docs/bounds.md' ':!crates/regrow-report/assets'
+
 DOCS_VENV := .venv-docs
 DOCS_BIN := $(CURDIR)/$(DOCS_VENV)/bin
 
-.PHONY: help demo test test-rust test-python test-long soak test-browser report-assets test-portable test-torch test-gpu test-aarch64 test-executors test-orbax-suite test-flax-suite test-clients example-candle test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz fuzz-long differential sanitize coverage mutants
+.PHONY: help demo test test-rust test-python test-long soak test-browser report-assets test-portable test-torch test-gpu test-aarch64 test-executors test-orbax-suite test-flax-suite test-clients example-candle test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz fuzz-long differential sanitize coverage mutants prose
 .PHONY: bench-torch bench-buckets bench-processes bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## Say what there is
@@ -206,6 +211,9 @@ test-cloud: develop cloud-servers ## Buckets of s3s-fs, SeaweedFS and Azurite, w
 	$(CARGO) build --quiet --locked -p regrow-testkit --features object-server
 	cd python && $(BIN)/python -m pytest tests_cloud $(CLOUD)
 
+prose: ## List long sentences of the documentation; PROSE='30 docs/start.md' for other lengths and pages
+	@$(PYTHON) docs/prose.py $(PROSE)
+
 check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, lints, licences, types, spelling
 	$(SAY) "cargo fmt"
 	$(CARGO) fmt --all --check
@@ -224,6 +232,9 @@ check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, 
 	(cd python && $(BIN)/mypy --strict regrow)
 	printf '==> %s\n' "codespell"
 	git ls-files -z -- ':!fixtures' ':!*.lock' ':!LICENSE-*' ':!crates/regrow-report/assets/page.js' ':!crates/regrow-report/assets/THIRD-PARTY.txt' ':!*.json' ':!*.png' ':!requirements-*.txt' | xargs -0 $(BIN)/codespell
+	printf '==> %s\n' "words (docs/prose.txt; in the pages of users also docs/prose-pages.txt)"
+	git ls-files -z -- $(WORDS_CHECKED) | xargs -0 $(BIN)/codespell --regex '[A-Za-z]+' -D docs/prose.txt
+	git ls-files -z -- $(PAGES_CHECKED) | xargs -0 $(BIN)/codespell --regex '[A-Za-z]+' -D docs/prose-pages.txt
 	if command -v valgrind >/dev/null; then
 		printf '==> %s\n' "instruction counts"
 		$(CARGO) build --quiet --locked $(RUST_TESTED) --example guard
@@ -555,7 +566,7 @@ $(VENV)/.release: $(VENV)/.installed $(RUST_SOURCES)
 	cd python && $(BIN)/maturin develop --quiet --locked --release
 	touch $(CURDIR)/$@
 
-# `cargo install` does not look at rust-version by itself, hence the variable.
+# `cargo install` does not look at rust-version by itself; the variable does.
 # Nobody debugs them, and debug information is a good part of the work.
 INSTALL := CARGO_PROFILE_DEV_DEBUG=0 CARGO_RESOLVER_INCOMPATIBLE_RUST_VERSIONS=fallback $(CARGO) install --quiet --locked --debug --root $(TOOLS)
 

@@ -7,7 +7,7 @@
     make bench BENCH='--folder /mnt/disk --workloads many_small --tools regrow safetensors --only storing'
 
 How: `measure.py`. What: `operations.py`, `asynchronous.py`, `interop.py`, `processes.py`, `growth.py`,
-`same_calls.py`, `trak_stores.py`, `protection.py`. Against whom: `tools.py`, `chunked.py`, `limits.py`. What it should
+`same_calls.py`, `trak_stores.py`, `protection.py`. Rivals: `tools.py`, `chunked.py`, `limits.py`. What it should
 come to: `targets.py`. Into the folder `--out` go `results.json` (every sample), `results.md` (the targets, and all
 medians) and pictures.
 """

@@ -4,7 +4,7 @@
 
 The service is real: that of `jax.distributed`, or a folder on a disk. The others are not: as soon as rank 0 has begun,
 all that they would put in any phase is put, by its own process, and that time is left out. So what is said is what rank
-0 does itself when everybody else waits for it. In each round twice: as it is, and with a coordinator that lacks
+0 does itself when all others wait for it. In each round twice: as it is, and with a coordinator that lacks
 `get_many`, so that it asks for one key after the other.
 """
 

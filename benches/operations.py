@@ -1,4 +1,4 @@
-"""Saves and loads of everyone, and what is measured beside them: open, verify, one slice, saves that reuse files.
+"""Saves and loads of each tool, and what is measured beside them: open, verify, one slice, saves that reuse files.
 
 A turn is the whole life of a checkpoint: save, cold load, warm load, load into given arrays, open, verify, removal.
 So two copies at most are on the disk, and what is compared within a round was written minutes apart at most.
@@ -59,7 +59,7 @@ def storing(setting: Setting) -> None:
 
 
 def limits(limit: Limit) -> Callable[[Clock], None]:
-    """The limits take their turn like everyone else."""
+    """The limits take their turn like every tool."""
 
     def run(clock: Clock) -> None:
         clock.time(SAVE, limit.save)

@@ -101,7 +101,7 @@ def target_table(setting: Setting) -> list[str]:
 
 
 def median_table(samples: Samples) -> list[str]:
-    """Medians with their least and most, and how many times as long as ours everyone takes."""
+    """Medians with their least and most, and how many times as long as ours each tool takes."""
     lines = ["## Everything", "", "| operation | workload | who | median | least - most | to regrow |"]
     lines.append("|---|---|---|---|---|---|")
     units = {(row.operation, row.workload): row.unit for row in samples.rows}

@@ -23,7 +23,7 @@ MANY = 20_000
 
 
 class Tool:
-    """Someone who can save and load. What an optional call lacks, it does not take part in."""
+    """A tool that can save and load. It takes no part in operations whose optional call it lacks."""
 
     name: str
     leaves_max: int | None = None

@@ -77,7 +77,7 @@ def begin_or_resume(manager: regrow.Manager) -> Training:
 
 
 def batch(step: int) -> tuple[np.ndarray, np.ndarray]:
-    """The data of a step, 32 handwritten digits: the same for everyone who asks."""
+    """The data of a step, 32 handwritten digits: the same for each call."""
     chosen = np.random.default_rng(step).integers(len(DIGITS.target), size=32)
     return (DIGITS.data[chosen] / 16).astype(np.float32), DIGITS.target[chosen].astype(np.int32)
 

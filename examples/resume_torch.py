@@ -60,7 +60,7 @@ def begin_or_resume(folder: Path) -> Training:
 
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The data of a step, 32 handwritten digits: the same for everyone who asks."""
+    """The data of a step, 32 handwritten digits: the same for each call."""
     chosen = torch.randint(len(DIGITS.target), (32,), generator=torch.Generator().manual_seed(step))
     return torch.from_numpy(DIGITS.data[chosen] / 16).float(), torch.from_numpy(DIGITS.target[chosen])
 

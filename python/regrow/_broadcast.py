@@ -52,7 +52,7 @@ class Broadcast:
         """Whether this process gives what the others receive."""
 
     def rounded(self, words: int) -> int:
-        """A length of a broadcast, a little longer, so that few lengths and thus few programs occur."""
+        """A length of a broadcast, a little longer, so that few lengths and few programs occur."""
         return _up(words, max(ALIGN_WORDS, 1 << max(words.bit_length() - 4, 0)))
 
     def put(self, words: int, given: Mapping[Any, np.ndarray[Any, Any]]) -> Any:

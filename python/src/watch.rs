@@ -5,7 +5,7 @@
 //!                     ▲ progress        │ go on, or stop
 //! engine's thread:  hook ──────────────▶ waits for the answer
 //! ```
-//! A callback is thus called where its caller is, as any other function, and the engine's threads never wait for
+//! A callback is called where its caller is, as any other function, and the engine's threads never wait for
 //! the interpreter. What a callback or a signal handler raises ends the work and is raised again when nothing of the
 //! work is left. Without a callback, on a thread that gets no signals, and for work that is over in a moment
 //! anyway, there is no second thread; nor where the system has none to give.

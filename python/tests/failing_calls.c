@@ -75,7 +75,7 @@ ssize_t pwrite64(int fd, const void *data, size_t len, off64_t offset) {
     struct stat found;
     if (!is_file(fd, &found)) return real(fd, data, len, offset);
     if (fails()) {
-        /* Half of it is there nonetheless, as with a disk that is full. */
+        /* Half of it is written, as with a disk that is full. */
         size_t half = len / 2;
         if (half && real(fd, data, half, offset) == (ssize_t)half)
             note_write(&found, offset, data, half);

@@ -88,7 +88,7 @@ impl Pages {
         Self(joined)
     }
 
-    /// Does `work`, and has a thread of its own make the pages in the meantime: front to back, as they are filled.
+    /// Does `work`, and has a thread of its own make the pages at the same time: front to back, as they are filled.
     /// Those that it has not come to are made when they are touched, as ever.
     pub fn made_during<R>(&self, work: impl FnOnce() -> R) -> R {
         if self.0.iter().all(|(_, len)| *len < LARGE_PAGE_LEN_BYTES) {

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_is_held_once_and_by_everybody_after_that() {
+    fn a_lock_is_exclusive_while_held_and_shared_after() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("a/b/lock");
         let held = hold(&path).unwrap();

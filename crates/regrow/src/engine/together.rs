@@ -4,7 +4,7 @@
 //! phase      rank 0                                     the others
 //! begin      all processes come to this save of this target
 //! check      options, target, patterns                  options, patterns
-//! probe      does everybody see the target's folder?
+//! probe      does every process see the target's folder?
 //! tree       one tree on all; what each holds whole has the same bytes everywhere
 //! publish    begins the checkpoint, gives its ticket    join it
 //! write      its share                                  theirs, made durable

@@ -185,7 +185,7 @@ impl Drop for WriterLease {
         }
         *self.is_over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.is_over.1.notify_all();
-        // One that stays keeps everybody out for two minutes: a request that fails is asked again.
+        // One that stays keeps other writers out for two minutes: a request that fails is asked again.
         let read = || records::read::<Record>(&self.root, LEASE);
         if let Ok(Some(found)) = read().or_else(|_| read())
             && found.nonce == self.nonce

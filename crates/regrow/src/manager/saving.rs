@@ -48,7 +48,7 @@ pub struct ManagerOptions {
     pub save_when: SaveWhen,
     /// What to keep, and what else follows a save.
     pub tidy: TidyOptions,
-    /// How to save, and with whom: every process of [`SaveOptions::job`] makes the manager and calls the same. Overwriting,
+    /// How to save, and with which processes: every process of [`SaveOptions::job`] makes the manager and calls the same. Overwriting,
     /// the base and metadata are for each save to say.
     pub save: SaveOptions,
     /// Hard-link data files that did not change since the step before.

@@ -117,7 +117,7 @@ pub fn check_ahead<'f>(
     told(monitor, uncounted)
 }
 
-/// Reads bytes of blobs into place: each part with the range whose checksums vouch for it. Those of one table are in
+/// Reads bytes of blobs into place: each part with the range whose checksums cover it. Those of one table are in
 /// the order of their blob and do not overlap. `named` says of which leaf an error is.
 ///
 /// # Errors

@@ -76,7 +76,7 @@ impl<'f, 'a> Piece<'f, 'a> {
     }
 }
 
-/// What is to be read: bytes of a blob, where they go, and the range whose checksums vouch for them.
+/// What is to be read: bytes of a blob, where they go, and the range whose checksums cover them.
 pub(super) type Wanted<'f, 'a> = (Checked<'f>, Range<u64>, Part<'a>);
 
 /// Cuts what is wanted into pieces. What no part touches and no checksum asks for is in none of them.

@@ -54,7 +54,7 @@ pub enum BlobRef<'r> {
     Made(Box<dyn Blob>),
 }
 
-/// The blocks of a table that vouch for an extent.
+/// The blocks of a table that cover an extent.
 #[derive(Debug, Clone, Copy)]
 pub struct Checks<'r> {
     /// The table.

@@ -195,7 +195,7 @@ pub trait Publication: Debug + Send + Sync {
         Ok(false)
     }
 
-    /// Makes a small file of this name, as the sign that a process has taken something upon it; false if another one was
+    /// Makes a small file of this name, as the sign that a process has taken over something; false if another one was
     /// faster. [`sweep`](Self::sweep) removes it before the commit.
     ///
     /// # Errors

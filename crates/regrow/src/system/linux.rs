@@ -18,7 +18,7 @@ use rustix::mm::{Advice, madvise};
 use super::kinds::{Caching, FileId, FileState, Pattern};
 use super::unix::{free_bytes, is_lacking, no_room, page_size};
 
-/// Without NONBLOCK, opening a named pipe that someone left in the folder would wait for ever.
+/// Without NONBLOCK, opening a named pipe that a program left in the folder would wait for ever.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
 /// Opens whatever is there for reading. Never waits.
@@ -138,7 +138,7 @@ pub(crate) fn start_write_back(file: &File, offset: u64, len: usize) {
 /// Takes room on the disk for a file; file systems that cannot are left to fail later.
 ///
 /// Free space is asked for first: ext4 would otherwise take all there is before it says that it is not enough,
-/// and for that moment the disk would be full for everybody.
+/// and for that moment the disk would be full for every process.
 pub(crate) fn reserve(file: &File, len_bytes: u64) -> io::Result<()> {
     if free_bytes(file).is_some_and(|free_bytes| free_bytes < len_bytes) {
         return Err(no_room());

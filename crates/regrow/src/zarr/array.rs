@@ -8,7 +8,7 @@
 //! | of one zstd frame, and belong in one place | the value, piece by piece |
 //! | anything else | the whole value |
 //!
-//! Extra memory is a buffer of a few MiB where a value is read in pieces; else one stored and one decoded (inner) chunk, none of the latter where it fills a run of the result.
+//! Extra memory is a buffer of a few MiB where a value is read in pieces; else one stored and one decoded (inner) chunk, no decoded one where it fills a run of the result.
 
 use std::sync::Arc;
 

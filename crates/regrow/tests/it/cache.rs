@@ -268,7 +268,7 @@ fn many_readers_share_a_folder() {
 }
 
 #[test]
-fn a_folder_that_everyone_may_write_into_is_refused() {
+fn a_world_writable_folder_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).unwrap();
     let error = Cache::at(folder.path()).unwrap_err();

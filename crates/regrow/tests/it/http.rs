@@ -232,9 +232,9 @@ enum Manner {
     Forbidden,
     /// Answers 200 with a page of HTML where nothing is.
     Friendly,
-    /// Sends everybody to another path first.
+    /// Redirects to another path first.
     Redirects,
-    /// Sends everybody round in circles.
+    /// Redirects in a circle.
     Circles,
     /// Packs what it sends.
     Packs,

@@ -151,7 +151,7 @@ impl Store {
         Ok(before.is_some())
     }
 
-    /// Changes an object's bytes behind everyone's back: neither its ETag nor its generation tell.
+    /// Changes an object's bytes behind the clients' back: neither its ETag nor its generation tell.
     pub(super) fn damage(
         &mut self,
         bucket: &str,

@@ -8,7 +8,7 @@
 //! x/         params/kernel.npy   params/bias.npy   regrow-structure.json
 //! ```
 //!
-//! Everybody reads them: `np.load` opens what is written here, and what NumPy wrote is read here, but for pickled
+//! NumPy reads them: `np.load` opens what is written here, and what NumPy wrote is read here, but for pickled
 //! objects. In an archive, names are flat (`params/kernel`); in a folder, keys are folders and files. What NumPy has no
 //! words for (containers, scalars, text, keys of PRNGs) is kept beside the arrays, so that regrow gives the exact tree
 //! back; without that, there are dicts of names.

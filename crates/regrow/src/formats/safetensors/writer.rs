@@ -124,7 +124,7 @@ pub struct FileImage<'a> {
 }
 
 impl<'a> FileImage<'a> {
-    /// Plans the file of `tree`; `save` is of this layout. Its casts are the caller's to make beforehand
+    /// Plans the file of `tree`; `save` is of this layout. Its casts are the caller's to make first
     /// ([`Array::cast`]).
     ///
     /// # Errors

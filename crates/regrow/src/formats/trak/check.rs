@@ -157,7 +157,7 @@ pub(super) fn scores_without_record(root: &Path, catalog: &Catalog) -> Result<Ve
         !has_record(catalog, name) && !ids.iter().any(|&id| is_barely_begun(root, id, name))
     };
     let targets_of = |name: &ExperimentName| {
-        // What is no array is a leaf nonetheless: reading it says so.
+        // What is no array is also a leaf: reading it says so.
         ArrayFile::spec_of(&root.join(name.scores_file())).map_or(1, |spec| spec.columns)
     };
     Ok(names.filter(is_lost).map(|name| (name.clone(), targets_of(&name))).collect())

@@ -55,7 +55,7 @@ impl TrakReader {
     /// Reads the JSON files and the headers of the arrays.
     ///
     /// # Errors
-    /// `Corrupt` if a JSON file cannot be used, unless the store is salvaged. An array that cannot be read is a leaf nonetheless,
+    /// `Corrupt` if a JSON file cannot be used, unless the store is salvaged. An array that cannot be read is also a leaf,
     /// of the sizes that it should have: reading it says what is wrong.
     pub(super) fn open(root: &Path, salvage: bool) -> Result<Self> {
         let mut catalog = Catalog::read(root)?;

@@ -8,7 +8,7 @@
 //! | on disk | large, to be mapped | a `pread` with readahead, which takes large pages for the page cache |
 //!
 //! Filling the page cache costs more than reading the disk where memory is short: a page has to be taken from
-//! someone, and the kernel's readahead waits for it (`examples/direct_read.rs` measures it). Where direct I/O is
+//! a process, and the kernel's readahead waits for it (`examples/direct_read.rs` measures it). Where direct I/O is
 //! refused (some network file systems) large reads go through the page cache as well.
 //!
 //! The file is opened once for each way, and mapped from what was opened: all of them are the same file, whatever its

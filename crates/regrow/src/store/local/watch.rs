@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::error::Result;
 use crate::monitor::{Monitor, Stage};
 
-/// What a writer has done so far, and whom it tells.
+/// What a writer has done so far, and its listener.
 #[derive(Debug, Clone)]
 pub(super) struct Watch {
     pub(super) monitor: Monitor,

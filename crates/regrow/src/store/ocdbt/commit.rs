@@ -34,7 +34,7 @@ use super::writer::{NodeSink, now_ns, random_data_file_name};
 ///
 /// # Errors
 /// As [`OcdbtStore::open`], [`OcdbtStore::entries`] and [`write_database`](super::write_database);
-/// `AlreadyExists` where someone else has committed meanwhile. No version is lost by any of them.
+/// `AlreadyExists` where another writer has committed meanwhile. No version is lost by any of them.
 pub fn commit_version(base: &Arc<dyn Store>, changes: Vec<(Vec<u8>, Option<EntryValue>)>) -> Result<()> {
     let database = OcdbtStore::open(base.clone())?;
     let before = database.manifest();
@@ -62,18 +62,18 @@ pub fn commit_version(base: &Arc<dyn Store>, changes: Vec<(Vec<u8>, Option<Entry
     }
     let meanwhile = Manifest::read(&**base)?;
     if meanwhile.versions != before.versions || meanwhile.uuid != before.uuid {
-        return Err(someone_else_committed(&database, generation));
+        return Err(another_writer_committed(&database, generation));
     }
     let Some((key, bytes)) = manifests.pop() else { return Ok(()) }; // manifest.ocdbt of kind numbered is there
     base.put(key.as_bytes(), bytes.into())?;
     if before.config.numbered && newest_numbered(&**base)? != Some(generation) {
-        return Err(someone_else_committed(&database, generation));
+        return Err(another_writer_committed(&database, generation));
     }
     Ok(())
 }
 
-fn someone_else_committed(database: &OcdbtStore, generation: u64) -> Error {
-    Error::new(ErrorKind::AlreadyExists, format!("someone else has committed generation {generation}"))
+fn another_writer_committed(database: &OcdbtStore, generation: u64) -> Error {
+    Error::new(ErrorKind::AlreadyExists, format!("another writer has committed generation {generation}"))
         .in_file(database.manifest_place())
         .help("commit again: the changes are then made to the newest version")
 }

@@ -28,7 +28,7 @@ pub(crate) const MANIFEST_KEY: &str = "manifest.ocdbt";
 const NUMBERED_PREFIX: &str = "manifest.";
 const NUMBERED_DIGITS: usize = 16;
 
-/// Old numbered manifests vanish while someone commits; after so many new lists something else is wrong.
+/// Old numbered manifests vanish while a writer commits; after so many new lists something else is wrong.
 const LISTS_MAX: usize = 8;
 
 /// A parsed manifest.

@@ -253,7 +253,7 @@ pub type Variant = (&'static str, bool);
 
 /// Which variant a node is, by its position in `variants`, and the node of its data.
 ///
-/// `"Name"` is a variant without data, `{"Name": data}` one with data; the latter with nothing in it is taken for
+/// `"Name"` is a variant without data, `{"Name": data}` one with data; one with nothing in it is taken for
 /// the former too.
 pub fn variant<'a>(
     node: NodeRef<'a>,

@@ -86,7 +86,7 @@ pub(super) fn regrow<T: Element>(node: NodeRef<'_>, restore: &mut Restore) -> Op
     Some(out[0])
 }
 
-/// Kinds of leaves that are arrays of numbers to everyone.
+/// Kinds of leaves that are arrays of numbers in every library.
 pub(super) fn is_numeric(kind: &LeafKind) -> bool {
     matches!(
         kind,

@@ -69,7 +69,7 @@ struct World {
     next: Box<Look<()>>,
 }
 
-/// What somebody does whom nobody disturbs.
+/// An operation that runs alone.
 struct Alone {
     /// Its requests, or system calls.
     steps: u64,

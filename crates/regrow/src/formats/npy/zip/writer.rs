@@ -24,7 +24,7 @@ const MADE_BY: u16 = 3 << 8 | VERSION_ZIP64;
 const VERSION: u16 = 20;
 const VERSION_ZIP64: u16 = 45;
 
-/// A regular file that its owner writes and everybody reads.
+/// A regular file with mode 0644.
 const ATTRIBUTES: u32 = 0o100_644 << 16;
 
 /// What a local header needs beyond 32 bits goes here from this length on; deflate may grow what it packs.

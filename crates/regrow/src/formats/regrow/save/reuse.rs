@@ -12,7 +12,7 @@
 //! ```
 //!
 //! All leaves are compared before one is written, for whether a file is linked hangs on the last of its leaves. What
-//! is read on demand, as in a conversion, is thus read twice unless its file is linked.
+//! is read on demand, as in a conversion, is read twice unless its file is linked.
 //!
 //! A file is linked if all its leaves are unchanged and its header is, byte for byte, the one that would be written
 //! now: names, offsets and, in the first file, the structure. The other unchanged leaves are gathered in files of

@@ -253,7 +253,7 @@ fn tell(action: Action, settings: &Settings, noted: &Noted, error: &object_store
         }
         (_, 403) => Told::new(ErrorKind::PermissionDenied, format!("{cannot}: access denied{}", in_brackets(noted)))
             .help(match is_anon(settings) {
-                true => "the request carried no credentials (anon): the bucket is not open to everybody".to_owned(),
+                true => "the request carried no credentials (anon): the bucket is not public".to_owned(),
                 false => format!("the credentials need {}", action.right(service)),
             }),
         ("NotImplemented", _) | (_, 501) => {
