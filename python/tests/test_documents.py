@@ -49,6 +49,19 @@ def test_every_link_leads_somewhere(path: Path) -> None:
         assert not part or file.suffix != ".md" or part in anchors(file), f"{target}: there is no such heading"
 
 
+def test_blocks_of_code_fit_their_column() -> None:
+    """On the site a longer line scrolls sideways. Pages for maintainers show bytes, and may."""
+    internal = ("docs/formats/", "docs/decisions/", "docs/design.md", "fixtures/")
+    for page in documents():
+        name = page.relative_to(REPOSITORY).as_posix()
+        inside = False
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            if re.match(r" *```", line):
+                inside = not inside
+            elif inside and not name.startswith(internal):
+                assert len(line) <= 76, f"{name}:{number} has {len(line)} columns, and a block of code 76"
+
+
 def test_the_site_has_all_that_its_pages_link_to() -> None:
     tracked = runpy.run_path(str(REPOSITORY / "docs/site.py"))["tracked"]
     shown = {REPOSITORY / name for name in tracked()}
