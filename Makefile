@@ -1,5 +1,5 @@
-# make help says what there is. Every target installs what it needs, here: .venv for Python, .tools for cargo's.
-# Nothing outside this folder is changed; a second run finds everything in place and starts at once.
+# `make help` lists the targets. Each target installs its needs into this folder: .venv for Python, .tools for cargo.
+# It changes nothing outside this folder; a second run starts at once.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -74,7 +74,7 @@ DOCS_BIN := $(CURDIR)/$(DOCS_VENV)/bin
 .PHONY: help demo test test-rust test-python test-long soak test-browser report-assets test-portable test-torch test-gpu test-aarch64 test-executors test-orbax-suite test-flax-suite test-clients example-candle test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz fuzz-long differential sanitize coverage mutants prose
 .PHONY: bench-torch bench-buckets bench-processes bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
-help: ## Say what there is
+help: ## List the targets
 	@printf 'regrow: what make can do\n\n'
 	sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 	printf '\nNeeds: a Rust toolchain (rustup.rs), Python 3.11 or newer with venv, a C compiler, GNU make.\n'
@@ -95,7 +95,7 @@ test-python: develop
 	$(SAY) "tests of the Python package"
 	cd python && $(BIN)/python -m pytest -n $(PYTEST_PROCESSES) --dist loadfile
 
-test-long: develop $(NEXTEST) ## Processes killed at random moments of a save, a hundred times, deletions at every call, every bit flipped, power cuts and killed requests by the ten thousand, two writers at once, images of file systems; tutorials that take seconds (an hour and a half); REGROW_SEED=... for the same moments
+test-long: develop $(NEXTEST) ## Kills, failing calls, flipped bits, power cuts, two writers at once, images of file systems, slow tutorials (an hour and a half); REGROW_SEED=... repeats a run
 	$(SAY) "what follows a save, killed or failing at every system call and every request to a bucket"
 	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run --profile long -p regrow --features cloud --test it manager::faults::
 	printf '==> %s\n' "every bit of small files flipped"
@@ -119,18 +119,18 @@ test-long: develop $(NEXTEST) ## Processes killed at random moments of a save, a
 	printf '==> %s\n' "saves by several processes, some of which are killed"
 	cd python && $(BIN)/python -m pytest -s tests_long
 
-soak: develop ## Saves, rotations, loads and kills in a loop for an hour: nothing lost, no process grows; SOAK_SECONDS=600 for less, REGROW_SEED=... for the same moments
+soak: develop ## Saves, rotations, loads and kills in a loop for an hour: nothing lost, no process grows; SOAK_SECONDS=600 for less, REGROW_SEED=... repeats a run
 	$(SAY) "four processes in one folder, one of which is killed again and again"
 	$(BIN)/python python/tests_long/soak.py
 
 # All of the engine's tests, but for those that say of themselves why they need Linux' own calls.
-test-portable: rust-prerequisites $(NEXTEST) ## The engine without Linux' own calls, as other systems get it: its tests, on Linux (builds it anew, some minutes); PORTABLE='...' for nextest
+test-portable: rust-prerequisites $(NEXTEST) ## The engine without Linux' own calls, as other systems get it: its tests, on Linux (a full build, some minutes); PORTABLE='...' for nextest
 	$(SAY) "clippy, portable"
 	$(CARGO) clippy -p regrow --all-targets --locked --features portable,cloud -- -D warnings
 	printf '==> %s\n' "tests of the engine, portable"
 	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) nextest run -p regrow --locked --features portable,cloud --tests --no-fail-fast $(PORTABLE)
 
-test-torch: rust-prerequisites $(TORCH_VENV)/.installed $(TRANSFORMERS4_VENV)/.installed ## What needs PyTorch: tensors, DTensors and FSDP2 of several processes, the real TRAKer, transformers, the pages about it (installs PyTorch, 5 GB)
+test-torch: rust-prerequisites $(TORCH_VENV)/.installed $(TRANSFORMERS4_VENV)/.installed ## Tests that need PyTorch: tensors, DTensors and FSDP2 of several processes, the real TRAKer, transformers, the pages about it (installs PyTorch, 5 GB)
 	$(SAY) "the Python extension, dev profile"
 	export VIRTUAL_ENV=$(CURDIR)/$(TORCH_VENV) PYO3_PYTHON=$(TORCH_BIN)/python
 	rm -f $(CURDIR)/$(VENV)/.release
@@ -162,7 +162,7 @@ test-browser: rust-prerequisites $(BROWSER_VENV)/.installed ## The page of `regr
 	built="$$($(TARGET_DIR))/debug"
 	REGROW_REPORT_PAGE="$$built/examples/page" REGROW_COMMAND="$$built/regrow" $(BROWSER_BIN)/python -m pytest python/tests_browser
 
-report-assets: ## Build the scripts and styles of the page of `regrow report` anew (needs node and npm)
+report-assets: ## Build the scripts and styles of the page of `regrow report` (needs node and npm)
 	@command -v npm >/dev/null && command -v node >/dev/null || {
 		echo "make: node and npm are not on PATH; install Node.js 20 or newer (nodejs.org, or apt install nodejs npm)" >&2; exit 1; }
 	$(SAY) "crates/regrow-report/assets"
@@ -214,7 +214,7 @@ test-cloud: develop cloud-servers ## Buckets of s3s-fs, SeaweedFS and Azurite, w
 prose: ## List long sentences of the documentation; PROSE='30 docs/start.md' for other lengths and pages
 	@$(PYTHON) docs/prose.py $(PROSE)
 
-check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, lints, licences, types, spelling
+check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, lints, licences, types, spelling, words
 	$(SAY) "cargo fmt"
 	$(CARGO) fmt --all --check
 	printf '==> %s\n' "cargo clippy"
@@ -289,7 +289,7 @@ wheel: $(MATURIN) rust-prerequisites ## The wheel, with the command, its manual 
 	install
 	"$$out/venv/bin/python" -I python/tests/installed.py --packaged
 
-workflows: $(TOOLS)/workflows/.installed ## Lint what is in .github/, and CITATION.cff (installs zizmor and check-jsonschema into .tools)
+workflows: $(TOOLS)/workflows/.installed ## Lint .github/ and CITATION.cff (installs zizmor and check-jsonschema into .tools)
 	$(SAY) "zizmor"
 	$(TOOLS)/workflows/bin/zizmor --offline --quiet .github
 	printf '==> %s\n' "schemas"
@@ -298,7 +298,7 @@ workflows: $(TOOLS)/workflows/.installed ## Lint what is in .github/, and CITATI
 	$(TOOLS)/workflows/bin/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	$(TOOLS)/workflows/bin/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 
-api: develop $(NEXTEST) ## The snapshots of the public names anew: python/public_api.txt, crates/regrow/public_api.txt
+api: develop $(NEXTEST) ## Write the lists of public names: python/public_api.txt, crates/regrow/public_api.txt
 	$(SAY) "public names of Python and Rust"
 	$(BIN)/python python/tests/public_api.py
 	PATH="$(TOOLS)/bin:$$PATH" REGROW_WRITE_API=1 $(CARGO) nextest run -p regrow --test it public_api::
@@ -364,13 +364,13 @@ FUZZ_SECONDS ?= 60
 FUZZ_LONG_SECONDS ?= 3600
 FUZZ_TARGETS ?= $(shell sed -n 's/^name = "\(fuzz_.*\)"/\1/p' fuzz/Cargo.toml)
 fuzz-long: FUZZ_SECONDS := $(shell echo $$(($(FUZZ_LONG_SECONDS) / $(words $(FUZZ_TARGETS)))))
-fuzz-long: fuzz differential ## All of `make fuzz` for an hour, FUZZ_LONG_SECONDS=600 for less, and what other libraries say of the same files
+fuzz-long: fuzz differential ## All of `make fuzz` for an hour, FUZZ_LONG_SECONDS=600 for less, then `make differential`
 
 differential: develop ## Damaged files, read by regrow and by the libraries that wrote them: the same arrays, or two refusals; DIFFERENTIAL_SECONDS=60
 	$(SAY) "regrow and safetensors, NumPy, msgpack, TensorStore"
 	$(BIN)/python python/tests_long/differential.py
 
-fuzz: rust-prerequisites $(TOOLS)/bin/cargo-fuzz ## Every door for foreign bytes against a fuzzer, FUZZ_SECONDS=60 each; FUZZ_TARGETS='fuzz_npy' for some
+fuzz: rust-prerequisites $(TOOLS)/bin/cargo-fuzz ## Fuzz every parser, FUZZ_SECONDS=60 each; FUZZ_TARGETS='fuzz_npy' for some
 	$(SAY) "seeds from the fixtures"
 	fuzz/seed.sh
 	cd fuzz
@@ -389,7 +389,7 @@ fuzz: rust-prerequisites $(TOOLS)/bin/cargo-fuzz ## Every door for foreign bytes
 SANITIZE_UNIT ?= bytes:: store:: system:: storage:: reads:: engine:: threads::
 VALGRIND_UNIT ?= bytes::pages store:: system:: engine::
 SANITIZE_TESTS ?= many_threads nothing_held reading regions default_layout
-sanitize: rust-prerequisites ## What is near unsafe code under AddressSanitizer, and under valgrind where that is on PATH (builds all anew, a quarter of an hour)
+sanitize: rust-prerequisites ## Tests near unsafe code under AddressSanitizer, and valgrind if installed (a full build, a quarter of an hour)
 	$(SAY) "unit tests under AddressSanitizer: $(SANITIZE_UNIT)"
 	target="$$($(TARGET_DIR))"
 	host="$$($(CARGO) -vV | sed -n 's/^host: //p')"
@@ -416,7 +416,7 @@ sanitize: rust-prerequisites ## What is near unsafe code under AddressSanitizer,
 
 # Figures come from the counters of the compiler itself. What reads them comes with the toolchain, or is a newer LLVM of the system.
 COVERAGE ?= $(RUST_TESTED) --tests
-coverage: rust-prerequisites $(NEXTEST) $(TOOLS)/bin/cargo-llvm-cov ## Which lines of the engine the tests run: target/coverage/ (builds all anew, half an hour); COVERAGE='-p regrow --lib' for some
+coverage: rust-prerequisites $(NEXTEST) $(TOOLS)/bin/cargo-llvm-cov ## Which lines of the engine the tests run: target/coverage/ (a full build, half an hour); COVERAGE='-p regrow --lib' for some
 	@tools="$$(ls -d "$$(rustc --print sysroot)"/lib/rustlib/*/bin/llvm-profdata 2>/dev/null || ls -v /usr/lib/llvm-{19,2?}/bin/llvm-profdata 2>/dev/null | tail -n 1 || true)"
 	if [ -z "$$tools" ]; then
 		echo "make: there is no llvm-profdata; run: rustup component add llvm-tools (or, on Debian: apt install llvm-19)" >&2; exit 1
@@ -436,7 +436,7 @@ MUTANTS ?= commit/ store/ seal/ parity/ bytes/checksum bytes/summed reads/table
 MUTANTS_BUDGET ?= 30
 MUTANTS_MORE ?=
 MUTANTS_WITHOUT := compile_fail public_api imports bounds examples disk_images
-mutants: rust-prerequisites $(TOOLS)/bin/cargo-mutants ## Changes to what keeps checkpoints whole that no test notices (hours on two cores; goes on where it was ended); MUTANTS='seal/' for a part
+mutants: rust-prerequisites $(TOOLS)/bin/cargo-mutants ## Changes to the code of saves and checks that no test notices (hours on two cores; resumes); MUTANTS='seal/' for a part
 	out="$$($(TARGET_DIR))/mutants"
 	mkdir -p "$$out"
 	$(SAY) "mutants of $(MUTANTS): $$out/outcomes.jsonl"
@@ -445,7 +445,7 @@ mutants: rust-prerequisites $(TOOLS)/bin/cargo-mutants ## Changes to what keeps 
 	$(CARGO) run --quiet --locked -p regrow-mutants -- "$$out/list.json" "$$out" --explained crates/mutants/explained.toml --budget-s $(MUTANTS_BUDGET) \
 		$(patsubst %,--only 'crates/regrow/src/%',$(MUTANTS)) $(patsubst %,--without %,$(MUTANTS_WITHOUT)) $(MUTANTS_MORE)
 
-clean: ## Remove all that make has built
+clean: ## Remove everything that make built
 	@rm -rf target fuzz/target examples/candle/target $(VENV) $(TORCH_VENV) $(TRANSFORMERS4_VENV) $(EXECUTORS_VENV) $(BUCKETS_VENV) $(CLIENTS_VENV) $(DOCS_VENV) .tools demo-output $(BENCH_OUT) docs/api docs/site-out docs/.cache
 
 # ---- what the targets stand on ------------------------------------------------------------------------------
