@@ -51,6 +51,7 @@ class SaveHandle:
     def __init__(self, path: str, handle: _native.SaveHandle | None) -> None:
         self._handle = handle
         self._watching: threading.Thread | None = None
+        self._failure: BaseException | None = None
         self.path = path
         """Where the checkpoint will be."""
 
@@ -80,6 +81,11 @@ class SaveHandle:
         """Shows the progress on a thread of its own, if `watch` shows any."""
         self._watching = _progress.follow(self, watch)
 
+    def give_up(self, error: BaseException) -> None:
+        """Ends the save soon; `result` raises `error`."""
+        self._failure = error
+        self.cancel()
+
     def cancel(self) -> None:
         """Asks the save to stop soon. Its temporary files are deleted, and `result` raises `CancelledError`."""
         if self._handle is not None:
@@ -99,7 +105,12 @@ class SaveHandle:
         """
         if self._handle is None:
             return None
-        report = self._handle.wait(timeout)
+        try:
+            report = self._handle.wait(timeout)
+        except CancelledError:
+            if self._failure is not None:
+                raise self._failure from None
+            raise
         if report is None:
             raise TimeoutError(f"the save of {self.path} has not ended after {timeout} s")
         if self._watching is not None:
@@ -281,7 +292,8 @@ def save_async(
         parity: As for `save`.
         seal: As for `save`.
         storage_options: As for `save`.
-        progress: As for `save`, on a thread of its own; off by default. An exception in the function cancels the save.
+        progress: As for `save`, on a thread of its own; off by default. An exception in the function ends the save, and
+            `SaveHandle.result` raises it.
         job: As for `save`.
         options: Rare settings; `copy` and `check_source` are for saves in the background.
 

@@ -62,7 +62,8 @@ class Loading:
 
     def check(self) -> None:
         """Refuses wrong keywords."""
-        _arguments.text("at", self.at)
+        if _arguments.text("at", self.at) == "":
+            raise _arguments.wrong("at", self.at, "a key path, or None for the whole checkpoint")
         _arguments.choice("missing", self.missing, get_args(Missing))
         _arguments.choice("extra", self.extra, get_args(Extra))
         if self.classes is not None:

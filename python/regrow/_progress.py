@@ -96,15 +96,15 @@ class _Running(Protocol):
     def progress(self) -> tuple[int, int]:
         """Bytes done, and bytes in all."""
 
-    def cancel(self) -> None:
-        """Ends it soon."""
+    def give_up(self, error: BaseException) -> None:
+        """Ends it soon, with this error."""
 
 
 FOLLOW_EVERY_SECONDS = 0.05
 
 
 def follow(work: _Running, watch: Watch) -> threading.Thread | None:
-    """Shows the progress of a save in the background, on a thread of its own. An exception cancels the save."""
+    """Shows the progress of a save in the background, on a thread of its own. An exception ends the save."""
     if watch._callback is None:
         return None
     show = watch._callback
@@ -120,9 +120,9 @@ def follow(work: _Running, watch: Watch) -> threading.Thread | None:
                     last = now
                     try:
                         show(*now)
-                    except BaseException:
-                        work.cancel()
-                        raise
+                    except BaseException as error:
+                        work.give_up(error)
+                        return
                 if not is_done:
                     time.sleep(FOLLOW_EVERY_SECONDS)
 

@@ -278,3 +278,19 @@ def test_a_signal_handler_that_does_not_raise_changes_nothing(tmp_path: Path) ->
         signal.signal(signal.SIGUSR1, before)
     assert seen == [signal.SIGUSR1]
     assert regrow.verify(tmp_path / "x")
+
+
+def test_an_exception_of_the_function_ends_a_save_in_the_background(path: Path) -> None:
+    def fails(done: int, total: int) -> None:
+        raise KeyError("of the caller")
+
+    handle = regrow.save_async(path, {"a": np.zeros(1 << 24)}, progress=fails)
+    with pytest.raises(KeyError, match="of the caller"):
+        handle.result()
+    assert not path.exists()
+
+
+def test_a_save_in_the_background_tells_its_progress(path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    regrow.save_async(path, {"a": np.zeros(1 << 16)}, progress=lambda *now: told.append(now)).result()
+    assert told[-1] == (8 << 16, 8 << 16)
