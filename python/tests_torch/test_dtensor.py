@@ -251,7 +251,7 @@ LOAD = (
     turned = DTensor.from_local(
         torch.zeros(6, 16).T.chunk(size)[rank], line, [Shard(0)], run_check=False, shape=(16, 6), stride=(1, 16)
     )
-    regrow.load(sync, out={"rows": turned}, options=regrow.Options(placeholders=True))
+    regrow.load_into(sync, {"rows": turned}, extra="drop")
     assert torch.equal(turned._local_tensor, put(full(rows, "float32"), "0")._local_tensor)
     done([checked, says])
     dist.barrier()

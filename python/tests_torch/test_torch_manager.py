@@ -107,5 +107,5 @@ def test_what_a_manager_of_torch_refuses(tmp_path: Path) -> None:
         assert steps.steps == []
         steps.save(0, {"w": torch.ones(2)})
         steps.wait()
-        with pytest.raises(regrow.errors.InvalidArgumentError, match="cast="):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="'cast'"):
             steps.restore(cast="float16")

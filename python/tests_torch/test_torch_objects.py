@@ -39,7 +39,7 @@ def through_torch(obj: Any, **options: Any) -> Any:
 
 def through_regrow(obj: Any, path: Path, **options: Any) -> Any:
     regrow.torch.save(path, obj)
-    return regrow.torch.load(path, **options)
+    return regrow.torch.load(path, options=regrow.Options(**options))
 
 
 @pytest.mark.parametrize("mmap", [False, True])

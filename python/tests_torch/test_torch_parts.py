@@ -42,8 +42,8 @@ def test_tensors_of_torch_save_in_maps(tmp_path: Path, is_zip: bool) -> None:
     path, obj = tmp_path / "x.pt", views()
     torch.save(obj, path, _use_new_zipfile_serialization=is_zip)
     before = path.read_bytes()
-    for options in ({}, {"verify": False}):
-        loaded = regrow.torch.load(path, options=regrow.Options(mmap=True), **options)
+    for options in ({}, {"checksums": False}):
+        loaded = regrow.torch.load(path, options=regrow.Options(mmap=True, **options))
         same(torch.load(path, weights_only=False), loaded)
         assert loaded["again"] is loaded["base"]
         in_maps = {name for name, tensor in loaded.items() if name != "number" and mapped_file(tensor) == str(path)}

@@ -67,7 +67,8 @@ pub fn samples(root: &Path) -> Vec<Sample> {
     ] {
         let path = folder(name);
         let layout = Layout::from_name(layout, serde_json::from_str(options).unwrap()).unwrap();
-        let save = SaveOptions { layout, not_durable: true, ..SaveOptions::default() };
+        let casting = regrow::array::Casting::Lossy;
+        let save = SaveOptions { layout, casting, not_durable: true, ..SaveOptions::default() };
         regrow::save_with(&path, &tree(), &save).unwrap();
         all.push((format!("{} {options}", save.layout.name()), path));
     }
@@ -122,7 +123,8 @@ pub fn samples(root: &Path) -> Vec<Sample> {
     for (layout, name) in [("safetensors", "x.safetensors"), ("orbax", "x")] {
         let path = folder(name);
         let layout = Layout::from_name(layout, serde_json::Value::Null).unwrap();
-        let save = SaveOptions { layout, not_durable: true, ..SaveOptions::default() };
+        let casting = regrow::array::Casting::Lossy;
+        let save = SaveOptions { layout, casting, not_durable: true, ..SaveOptions::default() };
         regrow::save_with(&path, &tree(), &save).unwrap();
         regrow::seal(&path, &SealOptions::default()).unwrap();
         all.push((format!("{} under a seal", save.layout.name()), path));
