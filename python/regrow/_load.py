@@ -11,8 +11,15 @@ import numpy as np
 
 from . import _arguments, _native
 from ._collector import Paused
-from ._duck import has
-from ._errors import InvalidArgumentError, LeafNotFoundError, LeafTypeError, NotFoundError, UnsupportedError
+from ._duck import has, is_a
+from ._errors import (
+    InvalidArgumentError,
+    LeafNotFoundError,
+    LeafTypeError,
+    MismatchError,
+    NotFoundError,
+    UnsupportedError,
+)
 from ._handlers import LeafRegistry
 from ._leaves import DTYPE_NUMBERS, DTYPES, JAX_ARRAY, NUMPY_ARRAY, PRNG_KEY, LoadedLeaves, from_native
 from ._like import Template
@@ -275,7 +282,9 @@ def _load_like(native: _native.Checkpoint, like: Any, wishes: Wishes, in_place: 
     template.leave_out_paths(wishes.lost)
     if wishes.keeps_missing:
         there = set(native.paths())
-        template.leave_out_paths(frozenset(path for path in template.paths_of_all() if path not in there))
+        lacking = {path: at for at, path in enumerate(template.paths_of_all()) if path not in there}
+        _refuse_descriptions({path: template.flat.leaves[at] for path, at in lacking.items()})
+        template.leave_out_paths(frozenset(lacking))
     template.check_unstorable(native)
     if wishes.pad_or_truncate:
         template.allow_resizing()
@@ -300,6 +309,18 @@ def _load_like(native: _native.Checkpoint, like: Any, wishes: Wishes, in_place: 
     with _Reads(native, wishes, selected, unread, makers, places) as (reading, rest):
         _, leaves = _read_whole(native, wishes, template, reading.watch(rest), unread)
         return template.fill(LoadedLeaves(*leaves), lambda: _by_regions(reading, makers, places))
+
+
+def _refuse_descriptions(kept: Mapping[str, Any]) -> None:
+    """Refuses to keep leaves of a template that have no values."""
+    described = [path for path, leaf in kept.items() if is_a(leaf, "ShapeDtypeStruct")]
+    if described:
+        raise MismatchError(
+            f"the checkpoint lacks {', '.join(described[:10])}, and the template only describes them"
+            '\n  help: put arrays there: missing="keep" keeps them',
+            leaf=described[0],
+            help='put arrays there: missing="keep" keeps them',
+        )
 
 
 def _load_parts(native: _native.Checkpoint, wishes: Wishes) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import pytest
 from conftest import assert_same
@@ -115,6 +116,13 @@ def test_what_only_the_template_or_only_the_checkpoint_has(saved: Path) -> None:
     for policy in ("missing", "extra"):
         with pytest.raises(regrow.errors.InvalidArgumentError, match="give `like`"):
             regrow.load(saved, **{policy: "keep" if policy == "missing" else "drop"})
+
+
+def test_a_description_is_not_kept_in_the_place_of_an_array(path: Path) -> None:
+    regrow.save(path, {"w": np.ones(2)})
+    described = jax.ShapeDtypeStruct((3,), np.float32)
+    with pytest.raises(regrow.errors.MismatchError, match="lacks new/a, and the template only describes"):
+        regrow.load(path, {"w": np.ones(2), "new": {"a": described}}, missing="keep")
 
 
 def test_leaves_are_renamed_and_turned_while_they_are_loaded(saved: Path, tmp_path: Path) -> None:
