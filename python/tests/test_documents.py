@@ -49,16 +49,35 @@ def test_every_link_leads_somewhere(path: Path) -> None:
         assert not part or file.suffix != ".md" or part in anchors(file), f"{target}: there is no such heading"
 
 
-def test_blocks_of_code_fit_their_column() -> None:
-    """On the site a longer line scrolls sideways. Pages for maintainers show bytes, and may."""
-    internal = ("docs/formats/", "docs/decisions/", "docs/design.md", "fixtures/")
+INTERNAL = ("docs/formats/", "docs/decisions/", "docs/design.md", "docs/bounds.md", "fixtures/", "crates/")
+"""Pages for maintainers."""
+PHRASES = ("all the same", "but for", "has left", "is told", "are told", "is said", "nothing but", "of which")
+PHRASES += ("wants to be", "what is there", "what it is")
+
+
+def pages_of_users() -> Iterator[tuple[str, Path]]:
     for page in documents():
         name = page.relative_to(REPOSITORY).as_posix()
+        if not name.startswith(INTERNAL):
+            yield name, page
+
+
+def test_pages_of_users_have_no_mannered_phrases() -> None:
+    """Single words are refused by `make check` (docs/prose.txt, docs/prose-pages.txt)."""
+    phrases = re.compile(rf"\b({'|'.join(PHRASES)})\b".replace(" ", r"\s+"), re.IGNORECASE)
+    for name, page in pages_of_users():
+        found = phrases.findall(CODE.sub("", page.read_text()))
+        assert not found, f"{name}: {found}"
+
+
+def test_blocks_of_code_fit_their_column() -> None:
+    """On the site a longer line scrolls sideways. Pages for maintainers show bytes, and may."""
+    for name, page in pages_of_users():
         inside = False
         for number, line in enumerate(page.read_text().splitlines(), 1):
             if re.match(r" *```", line):
                 inside = not inside
-            elif inside and not name.startswith(internal):
+            elif inside:
                 assert len(line) <= 76, f"{name}:{number} has {len(line)} columns, and a block of code 76"
 
 
