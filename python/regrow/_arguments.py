@@ -1,4 +1,4 @@
-"""What callers give, checked where it comes in: each message says which argument, what it takes, and what it was."""
+"""Checks of arguments. Each message names the argument, the value that was given, and the values that are valid."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ._errors import InvalidArgumentError
 from ._handlers import LeafRegistry
 
 
-def wrong(name: str, value: object, takes: str) -> InvalidArgumentError:
-    """The error for an argument that is not what it takes."""
+def wrong(name: str, value: object, expected: str) -> InvalidArgumentError:
+    """The error for an argument with a value that is not valid."""
     shown = repr(value)
     if len(shown) > 200:
         shown = f"{shown[:200]}..."
-    return InvalidArgumentError(f"{name}={shown} makes no sense: {name} takes {takes}")
+    return InvalidArgumentError(f"{name}={shown} is not valid: expected {expected}")
 
 
 def flag(name: str, value: Any) -> bool:
@@ -28,7 +28,7 @@ def flag(name: str, value: Any) -> bool:
 
 
 def count(name: str, value: Any) -> int | None:
-    """A number of bytes or a step: what fits in 63 bits, or nothing."""
+    """A number of bytes or a step, up to 63 bits, or `None`."""
     if value is None:
         return None
     try:
@@ -41,7 +41,7 @@ def count(name: str, value: Any) -> int | None:
 
 
 def text(name: str, value: Any) -> str | None:
-    """Text, or nothing."""
+    """Text, or `None`."""
     if value is None or isinstance(value, str):
         return value
     raise wrong(name, value, "a str, or None")
@@ -56,7 +56,7 @@ def choice(name: str, value: Any, among: Iterable[str]) -> str:
 
 
 def function(name: str, value: Any) -> Callable[..., Any] | None:
-    """Something to call, or nothing."""
+    """A function, or `None`."""
     if value is None:
         return None
     if not callable(value):
@@ -66,14 +66,14 @@ def function(name: str, value: Any) -> Callable[..., Any] | None:
 
 
 def handlers(value: Any) -> LeafRegistry | None:
-    """A registry, or nothing."""
+    """A registry, or `None`."""
     if value is None or isinstance(value, LeafRegistry):
         return value
     raise wrong("handlers", value, "a regrow.handlers.LeafRegistry, or None")
 
 
 def patterns(only: Any) -> list[str]:
-    """Globs, from one or several; none of them selects everything."""
+    """A list of globs. `None` gives an empty list, which selects all leaves."""
     if only is None:
         return []
     globs = [only] if isinstance(only, str) else list(only) if isinstance(only, Iterable) else None
@@ -81,7 +81,7 @@ def patterns(only: Any) -> list[str]:
         raise wrong("only", only, "a glob over key paths, or several: str, or an iterable of str")
     if not globs:
         raise InvalidArgumentError(
-            f"only={only!r} selects nothing\n  help: leave `only` out to have everything, or give at least one glob",
-            help="leave `only` out to have everything, or give at least one glob",
+            f"only={only!r} selects nothing\n  help: leave out `only` to select all leaves, or give at least one glob",
+            help="leave out `only` to select all leaves, or give at least one glob",
         )
     return globs

@@ -133,8 +133,8 @@ class SaveHandle:
 class AsyncSaver:
     """Saves in the background, one after the other, in the order of the calls.
 
-    Failures cannot be missed: whoever waits for a save is told; otherwise the next `save` or `wait` raises it; and one
-    that nobody has seen when the program ends goes to standard error and makes it end with status 1.
+    Failures cannot be missed. A wait for the save raises it; otherwise the next `save` or `wait` does. If no call has
+    raised it when the program ends, it goes to standard error and the exit status is 1.
 
     As a context manager it waits at the end of the block.
     """
@@ -226,10 +226,10 @@ class AsyncSaver:
 
         Raises:
             TimeoutError: if something is, after `timeout` seconds.
-            RegrowError: the first failure that nobody has been told of; call again for more.
+            RegrowError: the first failure that no call has raised yet; call again for further ones.
         """
         if not self._native.wait(timeout):
-            raise TimeoutError(f"there is something left to save after {timeout} s")
+            raise TimeoutError(f"saves are still running after {timeout} s")
 
     def is_busy(self) -> bool:
         """Whether a save is running or waiting for its turn."""
@@ -324,7 +324,7 @@ def refuse_skip_in_a_job(writing: Writing) -> None:
 
 
 class Drained(Protocol):
-    """Something that follows saves, and knows of failures that nobody else was told of."""
+    """Follows saves, and keeps failures that no call has raised yet."""
 
     def drain(self) -> list[BaseException]:
         """Waits until all is done; what went wrong."""
@@ -374,7 +374,7 @@ def _at_exit() -> None:
 
 
 def _end_badly(failures: Sequence[BaseException]) -> NoReturn:
-    """Ends the program with status 1, for failures that nobody knows of."""
+    """Ends the program with status 1 for failures that no call has raised."""
     for failure in failures:
         print(printable(f"regrow: {failure}"), file=sys.stderr)
     # An exception raised here would not change the exit status, and a job whose last checkpoint is missing must not
@@ -388,7 +388,7 @@ def _end_badly(failures: Sequence[BaseException]) -> NoReturn:
 
 
 def _drain(saver: AsyncSaver) -> list[RegrowError]:
-    """Waits for all its saves; what went wrong and nobody knows."""
+    """Waits for all its saves; the failures that no call has raised."""
     failures: list[RegrowError] = []
     is_told = False
     while True:

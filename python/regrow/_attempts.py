@@ -1,4 +1,4 @@
-"""How long a load begins anew because what it reads is being replaced under it."""
+"""How often a load starts again because the checkpoint was replaced meanwhile."""
 
 from __future__ import annotations
 

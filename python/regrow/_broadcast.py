@@ -36,7 +36,7 @@ class Broadcast:
         """Of a `jax.sharding.Mesh`; `axis` is the number of the axis."""
         jax: Any = sys.modules["jax"]
         if not hasattr(jax, "shard_map") or not hasattr(jax, "set_mesh"):
-            help = "update JAX, or leave single_replica out"
+            help = "update JAX, or leave out `single_replica`"
             raise UnsupportedError(
                 f"JAX {jax.__version__} has no jax.shard_map and jax.set_mesh, which broadcasts need\n  help: {help}",
                 help=help,

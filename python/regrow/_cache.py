@@ -1,4 +1,4 @@
-"""A read-through cache: what was read from a bucket, kept on a local disk for the next load."""
+"""A read-through cache: keeps blocks of a bucket on a local disk for the next load."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ class CacheReport(NamedTuple):
 
 
 class Cache:
-    """A folder of a local disk that keeps what was read from buckets and web servers.
+    """A folder of a local disk that keeps blocks read from buckets and web servers.
 
         cache = regrow.Cache("/scratch/regrow-cache", max_size="50GB")
-        params = regrow.load("s3://bucket/runs/step_100", cache=cache)
+        params = regrow.load("s3://bucket/runs/step_100", options=regrow.Options(cache=cache))
 
-    Processes share a folder. Every block is checked when it is read. An object that was replaced is fetched anew: what
-    there is, and in which version, is always asked of the bucket. When `max_size` is reached, the blocks that were not
-    used for the longest time are removed.
+    Several processes may share a folder. Every block is checked when it is read. Each open asks the bucket for the
+    current version, and an object that was replaced is fetched again. When `max_size` is reached, the least recently
+    used blocks are removed.
     """
 
     __slots__ = ("_folder", "_max_size", "_native")
 
     def __init__(self, folder: StrPath, *, max_size: int | str = "10GiB") -> None:
-        """In a folder, which is made if it is not there. It holds at most `max_size`: bytes, or text: ``"50GB"``.
+        """Uses `folder`, and makes it if it does not exist. It holds at most `max_size` bytes, or text: ``"50GB"``.
 
         Raises:
-            InvalidArgumentError: for a size that is none, and a folder that every user of the machine may write into.
-            OSError: what the file system says.
+            InvalidArgumentError: for a bad size, or a folder that every user of the machine may write into.
+            OSError: if the folder cannot be made.
         """
         if not isinstance(folder, (str, bytes, os.PathLike)):
             raise wrong("folder", folder, "a path: str, bytes or os.PathLike")

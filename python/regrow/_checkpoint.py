@@ -51,7 +51,7 @@ class Leaf:
         self._known: tuple[str, str, int, int, tuple[int, ...]] | None = None
 
     def _info(self) -> tuple[str, str, int, int, tuple[int, ...]]:
-        """Key path, stored name, kind, dtype, shape; asked for once, and only if somebody wants to know."""
+        """Key path, stored name, kind, dtype, shape; computed at the first use."""
         if self._known is None:
             self._known = self._native.leaf(self._at)
         return self._known
@@ -141,7 +141,7 @@ class Leaf:
         array = np.asarray(self[...])
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
-                raise ValueError("a leaf of another dtype cannot be had without a copy")
+                raise ValueError("a leaf of another dtype needs a copy")
             return array.astype(dtype)
         return array.copy() if copy else array
 
@@ -219,7 +219,7 @@ def _integer(entry: Any) -> int:
         pass
     help = "read it first: leaf[...][index]"
     raise InvalidArgumentError(
-        f"a lazy leaf takes integers, slices, None and ..., not {type(entry).__name__}\n  help: {help}",
+        f"a lazy leaf is indexed by integers, slices, None and ..., not {type(entry).__name__}\n  help: {help}",
         help=help,
     )
 

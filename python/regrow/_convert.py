@@ -47,7 +47,7 @@ class ConvertPlan(NamedTuple):
     leaves: list[PlannedLeaf]
     losses: list[Loss]
     damage: Sequence[Finding] = ()
-    """With `salvage`: why each lost leaf of the source is lost, and what else is wrong with it."""
+    """With `salvage`: the lost leaves of the source with their reasons, and its other damage."""
 
     @property
     def lossless(self) -> bool:
@@ -79,7 +79,7 @@ class ConvertReport(NamedTuple):
     save: SaveReport
     """How fast it went, and where the time went."""
     damage: Sequence[Finding] = ()
-    """With `salvage`: why each lost leaf of the source is lost, and what else is wrong with it."""
+    """With `salvage`: the lost leaves of the source with their reasons, and its other damage."""
 
     @property
     def reused_bytes(self) -> int:
@@ -226,13 +226,13 @@ def convert(
 ) -> ConvertReport | ConvertPlan | dict[int, Any]:
     """Converts the checkpoint at `source`, of any layout, into one at `target`.
 
-    A leaf at a time: memory is a band of one leaf, whatever the size of the checkpoint. All or nothing, like a save.
+    It needs memory for a part of one leaf. Like a save it writes all of the target or nothing.
 
     Args:
         source: What to read.
         target: What to make.
-        dry_run: Write nothing, and give what would become of each leaf. What `target` would refuse even with `lossy`
-            (names that it cannot hold, an existing target) is raised as it would be.
+        dry_run: Write nothing, and return what would become of each leaf. Errors of the target that `lossy` does not
+            allow (names that it cannot hold, an existing target) are raised.
         all_steps: Convert each committed step of a folder of steps into a step of the folder `target`. Nothing is
             written before every step can be converted. Each step is committed by itself.
         layout: As for `save`.
@@ -245,8 +245,8 @@ def convert(
         cast: As for `save`, by the key paths of the source.
         rules: A TOML file of rules: ``layout``, ``options`` of it, ``only``, ``lossy``, and tables ``[[rename]]``,
             ``[[cast]]``, ``[[transpose]]``, ``[[reshape]]``. Keywords come before it.
-        lossy: Convert also what the target cannot hold as it is, and values that a cast changes beyond rounding; the
-            report lists both.
+        lossy: Also convert leaves that the target cannot hold as they are, and values that a cast changes beyond
+            rounding; the report lists both.
         compression: As for `save`.
         metadata: The new checkpoint's own metadata; the source's, if the layout has a place for it, if `None`.
         base: An earlier checkpoint, as for `save`. The leaves are read twice, unless their files are linked.
@@ -262,15 +262,16 @@ def convert(
             paths. Only to the layout regrow, without compression.
         workers: How many shares an executor gets, of about as many bytes each; as many as it has workers if `None`.
         options: Rare settings. With `salvage` the intact leaves of a damaged source are converted; lost leaves become
-            placeholders, or are left out where the target cannot hold such, and the report's `damage` lists them.
+            placeholders, or are left out if the target has no placeholders, and the report's `damage` lists them.
 
     Returns:
         A `ConvertReport`; with `dry_run` a `ConvertPlan`; with `all_steps` a dict of these by step.
 
     Raises:
-        UnsupportedError: if the target cannot hold everything as it is and `lossy` was not given; it names what.
-        NotFoundError: for globs that match nothing, with all of them; if there is no `base`.
-        InvalidArgumentError: for rules that cannot be followed, or change nothing.
+        UnsupportedError: if the target cannot hold all leaves as they are, with their names, unless `lossy` was
+            given.
+        NotFoundError: for globs that match no leaf, with all of them; if `base` does not exist.
+        InvalidArgumentError: for rules that do not fit, or change nothing.
         IoError: if the workers of an executor died three times over one share.
         NameCollisionError: if two leaves would get one key path; `None` and an empty container also take one.
     """
@@ -310,7 +311,7 @@ def convert(
     shared = _executors.chosen(executor, workers)
     of_all = _arguments.flag("all_steps", all_steps)
     if shared is not None and of_all:
-        raise InvalidArgumentError("an executor converts one checkpoint: leave out all_steps, or the executor")
+        raise InvalidArgumentError("an executor converts one checkpoint: leave out `all_steps` or `executor`")
     if _arguments.flag("dry_run", dry_run):
         planned = _native.plan_convert(at["source"], at["target"], save, how, of_all)
         plans = {step: _plan(*plan) for step, plan in planned}

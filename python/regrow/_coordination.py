@@ -61,13 +61,13 @@ class Coordinator(Protocol):
         """Removes the key, and all keys that begin with it and a ``/``, as far as the service can find them."""
 
     def live(self) -> list[int] | None:
-        """The ranks that are known to live; ``None`` where nobody knows. Waits for nobody."""
+        """The ranks that are known to live; ``None`` if unknown. Does not wait."""
 
 
 class Folder:
     """A coordinator for processes that share nothing but a folder, on a disk or in a bucket.
 
-    Every process gives the same folder, which nobody else uses meanwhile. It is made when it is needed. Slower than a
+    Every process gives the same folder, which no other job uses meanwhile. It is made when it is needed. Slower than a
     service: a disk is looked at up to every 50 ms, a bucket up to twice a second.
     """
 
@@ -116,7 +116,7 @@ def coordinator() -> Coordinator:
     """The coordinator of this job: that of JAX, torch or MPI, where one is ready; else of this process alone.
 
     Raises:
-        UnsupportedError: if the service is there, and lacks what is needed.
+        UnsupportedError: if the service lacks a needed function.
     """
     for ready, home in _SERVICES.items():
         if ready in sys.modules:
@@ -173,7 +173,7 @@ class Session:
         self._native.agree(phase, told, _gets_signals())
 
     def post(self, phase: str, value: bytes = b"") -> None:
-        """Gives a value of this process to whoever asks for it with `receive`; does not wait."""
+        """Offers a value of this process to the processes that call `receive`; does not wait."""
         self._native.post(phase, value, _gets_signals())
 
     def receive(self, phase: str, rank: int) -> bytes:

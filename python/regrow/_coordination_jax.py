@@ -5,7 +5,7 @@ runs the service: when that process ends, so does the job.
 
 Values pass by gRPC, whose messages are at most 4 MB; a key takes 0.3 ms, a folder of a thousand keys hardly longer. A
 blocking get that may not wait is given up before the answer is there, so what is there now is asked for by another
-call. Without `jax_enable_recoverability` JAX itself aborts all processes when one has died, so that nobody is left to
+call. Without `jax_enable_recoverability` JAX itself aborts all processes when one has died, so no process is left to
 be told; with it, `live` knows.
 """
 
@@ -112,7 +112,7 @@ class _Living:
         try:
             ranks = sorted(self._client.get_live_nodes(list(range(self._size))))
         except Exception:
-            # The service is gone: whoever waits finds out when it asks for a key.
+            # The service is gone: a waiting process finds out when it asks for a key.
             ranks = None
         with self._lock:
             self._asking = False

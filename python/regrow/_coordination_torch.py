@@ -13,7 +13,7 @@ from typing import Any
 
 TOKEN_LEN_BYTES = 16
 PAYLOAD_LEN_MAX_BYTES = 8 << 20
-"""What a `TCPStore` takes at once; it ends the connection of who sends a byte more."""
+"""The most bytes that a `TCPStore` takes at once; with one more it closes the connection."""
 LOOKS_SECONDS = (0.001, 0.05)
 """How long before the second look, and how long at most between two."""
 
@@ -30,7 +30,7 @@ class TorchCoordinator:
         self._known: set[str] = set()
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
-        # The store answers with what it holds then. A token tells ours from the same value of somebody else.
+        # The store answers with what it holds then. A token tells our value from an equal one of another process.
         mine = secrets.token_bytes(TOKEN_LEN_BYTES) + value
         held = self._store.compare_set(key, "", mine)
         self._known.add(key)

@@ -58,29 +58,29 @@ def copy(
     """Copies the checkpoint at `source` to `target`, byte for byte, whatever its layout.
 
     Between disks and buckets, in any combination; a folder of steps with all that are committed. Each file is read back
-    and compared before the target becomes a checkpoint. Where a copy to the same target was interrupted, or has raised,
-    the same call goes on with it.
+    and compared before the target becomes a checkpoint. The same
+    call continues a copy that was interrupted.
 
     Args:
         source: A checkpoint, or a folder of steps.
-        target: Where the copy is to be.
-        overwrite: Replace a checkpoint that is there, as `save` does. A folder of steps is not replaced as a whole.
-        durable: Wait for the disk.
-        verify: Read back what was written, and compare.
-        budget: Bytes that are read and not yet written, at most about; 64 MiB if `None`.
+        target: The path of the copy.
+        overwrite: Replace the checkpoint at `target`, as `save` does. A folder of steps cannot be replaced as a whole.
+        durable: As for `save`.
+        verify: Read the copy back, and compare.
+        budget: Memory for data on its way, in bytes; 64 MiB if `None`.
         storage_options: How to reach the storage of URLs, as for `save`; a `Location` has its own.
-        progress: As for `save`. What is read back counts too.
-        executor: Who does the work, in processes of its own: an executor of `concurrent.futures`, a Dask client, or
-            `ray_executor()`. Each call that it makes copies some of the files; all see the same storages under the same
-            paths. The caller commits. A checkpoint of one file has no shares: the caller copies it.
-        workers: How many shares an executor gets, about as many bytes each; as many as it has workers if `None`.
+        progress: As for `save`. Bytes that are read back count too.
+        executor: Does the work in processes of its own: an executor of `concurrent.futures`, a Dask client, or
+            `regrow.jobs.ray_executor()`. Each call copies some of the files; all see the same paths. The caller
+            commits, and copies a checkpoint of one file by itself.
+        workers: As for `convert`.
 
     Raises:
-        AlreadyExistsError: if the target is there and is not to be replaced; if another copy to it is under way.
-        InvalidArgumentError: if source and target are the same or lie inside each other; for a folder of steps that is
-            to be replaced.
+        AlreadyExistsError: if the target exists and `overwrite` was not given; if another copy to it is running.
+        InvalidArgumentError: if source and target are the same or lie inside each other; with `overwrite` for a folder
+            of steps.
         UnsupportedError: for a checkpoint that could not be opened at the target.
-        CorruptError: if what is read back is not what was written.
+        CorruptError: if the copy that is read back differs.
         NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to copy.
         IoError: if the workers of an executor died three times over one share.
     """

@@ -140,30 +140,30 @@ def diff(
 ) -> DiffReport:
     """Compares two checkpoints, of any two layouts: structure, dtypes, shapes and every element.
 
-    Leaves are paired by their key paths, and where that finds nothing, by the texts of their keys: a list of one layout
-    meets the dict of another with the keys ``"0"``, ``"1"``. The order of keys is no difference. Metadata and metrics
+    Leaves are paired by their key paths, or else by the texts of their keys: a list in one layout is paired with a dict
+    with the keys ``"0"``, ``"1"`` in another. The order of keys is no difference. Metadata and metrics
     are not compared.
 
-    Without a tolerance bits have to be the same: NaN is the NaN of the same bits, and 0.0 is not -0.0. With one, an
-    element passes where ``abs(a - b) <= atol + rtol * abs(b)``, or where `b` is at most `max_ulp` values of the dtype
+    Without a tolerance the bits must be equal: 0.0 differs from -0.0. With a tolerance an element
+    passes where ``abs(a - b) <= atol + rtol * abs(b)``, or where `b` is at most `max_ulp` values of the dtype
     away; NaN where both are NaN, an infinity where both are the same.
 
     Args:
-        a: A path or URL, an opened `Checkpoint`, or a pytree in memory: whatever is no `str`, `bytes` or path.
+        a: A path or URL, an opened `Checkpoint`, or a pytree in memory: any value but `str`, `bytes` or a path.
         b: The same.
         only: Globs over key paths; one that matches nothing on either side is an error.
         atol: Largest absolute difference that is allowed.
         rtol: Largest difference relative to `b` that is allowed.
         max_ulp: Most values of the dtype from one to the other that are allowed.
-        ignore_dtype: Another dtype is no difference: compare the values, as float64.
-        check_types: Other containers, and other kinds of leaves, are differences too.
+        ignore_dtype: Compare the values of different dtypes, as float64.
+        check_types: Also compare the types of containers and the kinds of leaves.
         equality_only: Only find out which leaves differ: reading a leaf ends where it differs, and no distances are
             computed.
         list_equal: Also list the leaves that are the same.
         step: The step of both, if they are folders of steps; the newest if `None`.
         item: The item of both.
-        step_b: The step of `b`, if it is another one.
-        item_b: The item of `b`, if it is another one.
+        step_b: The step of `b`, if it differs.
+        item_b: The item of `b`, if it differs.
         budget: Extra memory in bytes; 64 MiB if `None`.
         progress: As for `save`.
         storage_options: As for `load`.
@@ -171,8 +171,8 @@ def diff(
     Raises:
         NotFoundError, NotACheckpointError, UncommittedError, CorruptError: if one of them cannot be opened. A leaf that
             cannot be read is a finding.
-        NotFoundError: for globs that match nothing, all of them named.
-        InvalidArgumentError: for a tolerance that is none.
+        NotFoundError: for globs that match no leaf, with all of them.
+        InvalidArgumentError: for a negative tolerance; for one with `equality_only`.
     """
     options = (
         _arguments.patterns(only),
@@ -189,7 +189,7 @@ def diff(
     items = _arguments.text("item", item), _arguments.text("item_b", item_b)
     takes_options = [is_place(side) for side in (a, b)]
     if storage_options is not None and not any(takes_options):
-        raise InvalidArgumentError("storage_options are for URLs, and both are in memory or opened")
+        raise InvalidArgumentError("`storage_options` is for URLs, and both checkpoints are in memory or open")
     sides = [taken(name, side, storage_options) for name, side in (("a", a), ("b", b))]
     for is_last in attempts():
         try:

@@ -218,7 +218,7 @@ class _Restore:
             what.append(counted(trailing, "byte that is no record", "bytes that are no record"))
         if not what:
             return
-        message = printable(f"{self._path} has {' and '.join(what)} behind what `like` asks for")
+        message = printable(f"{self._path} has {' and '.join(what)} after the leaves of `like`")
         if strict:
             raise RuntimeError(message)
         warnings.warn(message, stacklevel=4)

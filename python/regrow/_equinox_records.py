@@ -165,7 +165,7 @@ def read_record(file: Any) -> np.ndarray[Any, Any]:
 
     Raises:
         EOFError: if there is none.
-        ValueError: if what is there is no whole record.
+        ValueError: if there is no whole record.
     """
     start = bytes(_read_up_to(file, len(MAGIC)))
     if not start or is_trailer(start):

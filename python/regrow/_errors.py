@@ -6,9 +6,9 @@ from ._text import printable
 
 
 class RegrowError(Exception):
-    """What went wrong, where, and what to do: the base of all that regrow raises.
+    """The base class of the errors that regrow raises.
 
-    The message has everything for people; the attributes have it for programs.
+    The message says what failed, where, and what to do. The attributes say the same to programs.
     """
 
     kind: str = "error"
@@ -34,14 +34,14 @@ class RegrowError(Exception):
         self.offset_bytes = offset_bytes
         """Bytes from the start of ``file``."""
         self.help = help
-        """The way out."""
+        """What to do; `None` if there is no advice."""
 
     def __str__(self) -> str:
         return self.message
 
 
 class NotFoundError(RegrowError, FileNotFoundError):
-    """The path, step or item asked for is not there."""
+    """The path, step or item does not exist."""
 
     kind = "not_found"
 
@@ -51,13 +51,13 @@ class LeafNotFoundError(NotFoundError, KeyError):
 
 
 class NotACheckpointError(RegrowError):
-    """The path is there, but no known layout is in it."""
+    """The path exists, but holds no checkpoint of a known layout."""
 
     kind = "not_a_checkpoint"
 
 
 class UncommittedError(RegrowError):
-    """A checkpoint that was never committed: a save in progress, or one that was killed."""
+    """The checkpoint was never committed: its save is in progress, or was killed."""
 
     kind = "uncommitted"
 
@@ -69,13 +69,13 @@ class CorruptError(RegrowError):
 
 
 class UntrustedError(RegrowError):
-    """The checkpoint has no signature by a key that the caller trusts, or one that does not verify."""
+    """The checkpoint has no signature of a trusted key, or the signature does not verify."""
 
     kind = "untrusted"
 
 
 class UnsupportedError(RegrowError):
-    """Well formed, but of a version, codec or dtype that this build cannot read or write."""
+    """The data is valid, but this build cannot read or write its version, codec or dtype."""
 
     kind = "unsupported"
 
@@ -91,35 +91,35 @@ class MismatchError(RegrowError, ValueError):
 
 
 class AlreadyExistsError(RegrowError, FileExistsError):
-    """The target is there already and ``overwrite=True`` was not given."""
+    """The target exists, and ``overwrite=True`` was not given."""
 
     kind = "already_exists"
 
 
 class NameCollisionError(RegrowError, ValueError):
-    """Two leaves would get the same stored name, or a key cannot be said in the layout asked for."""
+    """Two leaves would get the same stored name, or the layout cannot hold a key."""
 
     kind = "name_collision"
 
 
 class InvalidArgumentError(RegrowError, ValueError):
-    """An argument makes no sense: a bad glob, an unknown option, a tree that contains itself."""
+    """An argument is not valid: a bad glob, an unknown option, a tree that contains itself."""
 
     kind = "invalid_argument"
 
 
 class UnknownKeywordError(InvalidArgumentError, TypeError):
-    """A function was given a keyword that it does not take. Also a `TypeError`, as Python itself raises."""
+    """A function has no such keyword. Also a `TypeError`, as Python itself raises."""
 
 
 class LimitError(RegrowError):
-    """A size passes a limit that regrow sets so that no input can make it allocate without bound."""
+    """A size exceeds a limit of regrow. Limits keep damaged files from allocating memory without bound."""
 
     kind = "limit"
 
 
 class PermissionDeniedError(RegrowError, PermissionError):
-    """Reading or writing was refused: a read-only file system, missing permission."""
+    """The file system refused a read or a write: no permission, or mounted read-only."""
 
     kind = "permission_denied"
 
@@ -131,7 +131,7 @@ class StorageFullError(RegrowError, OSError):
 
 
 class NotDurableError(RegrowError, OSError):
-    """The path holds the new checkpoint, whole, but the disk did not confirm it: a power cut may cost it.
+    """The path holds the complete new checkpoint, but the disk did not confirm it: it may not survive a power cut.
 
     This is the only error of a save after which the path does not hold what it held before.
     """
@@ -140,13 +140,13 @@ class NotDurableError(RegrowError, OSError):
 
 
 class ReplacedError(NotFoundError):
-    """Another checkpoint took the path while this one was being read: open it again."""
+    """Another checkpoint replaced this one while it was being read. Open it again."""
 
     kind = "replaced"
 
 
 class CancelledError(RegrowError):
-    """A progress callback, or whoever has the handle of a background save, asked to stop."""
+    """A progress callback, or `SaveHandle.cancel`, asked to stop."""
 
     kind = "cancelled"
 
@@ -158,7 +158,7 @@ class SourceChangedError(RegrowError):
 
 
 class TimedOutError(RegrowError, TimeoutError):
-    """Other processes of the job have not come in time, or have ended; the message names their ranks."""
+    """Other processes of the job did not answer in time, or have ended. The message names their ranks."""
 
     kind = "timed_out"
 
@@ -170,17 +170,17 @@ class IoError(RegrowError, OSError):
 
 
 class InternalError(RegrowError, RuntimeError):
-    """regrow itself is at fault; please report it."""
+    """A bug in regrow. Please report it."""
 
     kind = "internal"
 
 
 class IncompleteCheckpointWarning(UserWarning):
-    """A checkpoint has lost files, and can be read without them: damage to it, or more of it lost, may go unseen."""
+    """A checkpoint has lost files, and can be read without them. Further damage may go unseen."""
 
 
 class SalvageWarning(UserWarning):
-    """Leaves of a checkpoint are lost, and the others were loaded; `report` lists them."""
+    """Leaves of a checkpoint are lost, and the others were loaded. `report` lists the lost leaves."""
 
     def __init__(self, message: str, report: object = None) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Executors: who runs the shares of work that several processes do without being a job.
+"""Executors: run shares of the work in processes that are no job.
 
 | whose | is |
 |---|---|
@@ -76,7 +76,7 @@ def chosen(executor: Any, workers: Any) -> tuple[Executor, int] | None:
     if executor is None:
         if workers is not None:
             raise InvalidArgumentError(
-                f"workers={workers!r} says how many shares an executor gets: give executor=, too"
+                f"workers={workers!r} needs executor=: it is the number of shares of an executor"
             )
         return None
     if not callable(getattr(executor, "submit", None)):

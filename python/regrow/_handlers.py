@@ -1,6 +1,6 @@
-"""Leaf handlers: leaves of a user's own types, saved as pytrees of what every layout can hold.
+"""Leaf handlers: save leaves of your own types, in any layout.
 
-A handler says what a leaf of its type is made of, under a name that stays the same when the class moves:
+A handler turns a leaf of its type into a pytree of arrays, numbers, text and bytes, and back:
 
     class TokenizerHandler:
         type_name = "acme.Tokenizer"
@@ -12,15 +12,16 @@ A handler says what a leaf of its type is made of, under a name that stays the s
             return Tokenizer(state["vocabulary"], state["merges"])
 
     handlers = regrow.handlers.LeafRegistry((Tokenizer, TokenizerHandler()))
-    regrow.save(path, tree, handlers=handlers)
-    tree = regrow.load(path, handlers=handlers)
+    with regrow.options(handlers=handlers):
+        regrow.save(path, tree)
+        tree = regrow.load(path)
 
-In the file such a leaf is a dict of two, its type's name and its state, in every layout:
+In the file such a leaf is a dict of the name of its type and its state, in every layout:
 
     {"__leaf_type__": "acme.Tokenizer", "state": {...}}
 
-A load without handlers gives just that, so that the data can always be had; saved again, it is such a leaf again.
-There is no registry behind the scenes: what a save or a load knows is what it was given.
+A load without handlers gives this dict, and a save of the dict writes the same leaf. There is no global registry: a
+call knows only the handlers that it gets.
 """
 
 from __future__ import annotations
@@ -45,18 +46,18 @@ class LeafHandler(Protocol):
 
     @property
     def type_name(self) -> str:
-        """The name of the type in files: choose it once; it need not be the name of the class."""
+        """The name of the type in files. Do not change it later; it need not be the name of the class."""
 
     def save(self, leaf: Any) -> Any:
-        """What the leaf is made of: a pytree of arrays, numbers, text and bytes; best of dicts alone, which every
-        layout keeps as they are."""
+        """The leaf as a pytree of arrays, numbers, text and bytes. Every layout keeps dicts; some turn other
+        containers into dicts."""
 
     def restore(self, state: Any) -> Any:
-        """The leaf again, from such a pytree as the layout gives it back."""
+        """The leaf, from the pytree that `save` gave, as the layout reads it."""
 
 
 class StandardHandler:
-    """A type that the engine knows by itself: here so that a registry can say so."""
+    """The handler of a type that regrow saves without a handler of yours."""
 
     def __init__(self, type_name: str) -> None:
         self.type_name = type_name
@@ -95,7 +96,7 @@ _STANDARD: tuple[tuple[Claim, StandardHandler], ...] = (
 
 
 class LeafRegistry:
-    """Which handler is in charge of which leaves: the first whose class or predicate fits."""
+    """The handlers of leaves. The first whose class or predicate fits a leaf saves it."""
 
     def __init__(self, *pairs: tuple[Claim, LeafHandler]) -> None:
         """The standard types, and before them the given pairs of a class or predicate and its handler."""
@@ -105,7 +106,7 @@ class LeafRegistry:
             self.add(claim, handler)
 
     def add(self, claim: Claim, handler: LeafHandler, *, override: bool = False) -> None:
-        """Puts a handler in charge of a class, or of the leaves for which a predicate is true.
+        """Adds a handler for a class, or for the leaves for which a predicate is true.
 
         Args:
             claim: The class or predicate.
@@ -114,10 +115,10 @@ class LeafRegistry:
 
         Raises:
             InvalidArgumentError: if the class or the type name has a handler already, and `override` was not given;
-                if the handler lacks a part.
+                if the handler lacks `type_name`, `save` or `restore`.
         """
         if not isinstance(override, bool):
-            raise InvalidArgumentError(f"override={override!r} makes no sense: override takes True or False")
+            raise InvalidArgumentError(f"override={override!r} is not valid: expected True or False")
         name = getattr(handler, "type_name", None)
         if not isinstance(name, str) or not name or not isinstance(handler, LeafHandler):
             raise InvalidArgumentError(
@@ -129,7 +130,7 @@ class LeafRegistry:
         if taken and not override:
             old_claim, old = self._entries[taken[0]]
             what = f"the type name {name!r}" if old.type_name == name else _claim_text(old_claim)
-            raise InvalidArgumentError(f"{what} has the handler {old!r} already; give override=True to replace it")
+            raise InvalidArgumentError(f"{what} already has the handler {old!r}: pass override=True to replace it")
         for at in reversed(taken):
             warnings.warn(f"{self._entries[at][1]!r} is replaced by {handler!r}", stacklevel=2)
             self._own -= at < self._own
@@ -190,7 +191,7 @@ def check_type_name(stored: Any, handler: LeafHandler) -> None:
     """Refuses to put one type's state into a template's leaf of another."""
     if stored != handler.type_name:
         raise MismatchError(
-            f"the template holds a leaf of type {handler.type_name!r}, the checkpoint one of type {stored!r}"
+            f"the template has a leaf of type {handler.type_name!r}, the checkpoint one of type {stored!r}"
         )
 
 

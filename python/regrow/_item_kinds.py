@@ -68,7 +68,7 @@ class Files:
 def json_object(name: str, value: Any) -> str:
     """A dict in JSON."""
     if not isinstance(value, Mapping):
-        raise _arguments.wrong(name, value, "a dict that JSON can say")
+        raise _arguments.wrong(name, value, "a dict that JSON can hold")
     return _json.text(name, dict(value))
 
 

@@ -103,7 +103,7 @@ class ItemsSave:
         """Adds a pytree: `options` are keywords of `save` in which it differs from the others.
 
         `name` may lead below an item whose `handler` was said before: ``"rng/jax_random_key"``. It may be `WHOLE`, as
-        in all of these calls: then what is to be known of the checkpoint (`handler`, `metadata`) is said before.
+        in all of these calls; call `handler` and `metadata` before.
         """
         flat, leaves, native_options = self._tree(name, tree, options)
         self._run(lambda signals: self._native.tree(name, flat.structure, leaves, native_options, signals))
@@ -159,7 +159,7 @@ class ItemsSave:
         self._native.drop()
 
     def cancel(self) -> None:
-        """Asks whoever is at work to stop, soon."""
+        """Asks the save to stop soon."""
         self._native.cancel()
 
     def __enter__(self) -> ItemsSave:
@@ -171,7 +171,7 @@ class ItemsSave:
         self.drop(error)
 
     def _add_file(self, name: str, item: Any) -> bool:
-        """Adds what is no tree; whether it was none."""
+        """Adds `Json` or `Files`; whether it was one."""
         if isinstance(item, Json):
             self._native.json(name, item.text, item.file)
             return True
@@ -210,7 +210,9 @@ class ItemsSave:
             own = {name: value for name, value in own.items() if name != "layout"}
         for name in own:
             if name in _OF_THE_WHOLE:
-                raise InvalidArgumentError(f"the option {name} is for all items of a checkpoint, not for one of them")
+                raise InvalidArgumentError(
+                    f"the option {name} holds for all items: pass it to the call, not in item_options"
+                )
             if name not in _OF_AN_ITEM:
                 takes = ", ".join(sorted(_OF_AN_ITEM))
                 raise InvalidArgumentError(f"item_options has no option {name!r}\n  help: its options are: {takes}")
@@ -466,7 +468,9 @@ def load_items_as(
     kinds = dict(opened.items)
     likes = _likes(items, kinds)
     if not kinds:
-        raise NotFoundError(f"the checkpoint in {shown(at)} has no items\n  help: load it as one tree: regrow.load")
+        raise NotFoundError(
+            f"the checkpoint in {shown(at)} has no items\n  help: call regrow.load to load it as one tree"
+        )
     lacking = [name for name in likes if name not in kinds]
     if lacking:
         there = ", ".join(kinds)
@@ -506,7 +510,7 @@ def _checked(items: Any, item_options: Any) -> dict[str, Mapping[str, Any]]:
     trees = [name for name, item in items.items() if not isinstance(item, (Json, Files))]
     idle = [name for name in own if name not in trees]
     if idle:
-        raise InvalidArgumentError(f"item_options[{idle[0]!r}] is for no tree among the items: {', '.join(trees)}")
+        raise InvalidArgumentError(f"item_options[{idle[0]!r}] names no tree among the items: {', '.join(trees)}")
     return {name: own.get(name, {}) for name in trees}
 
 

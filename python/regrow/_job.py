@@ -1,4 +1,4 @@
-"""The job that a process is part of: who saves and restores together."""
+"""The job: the processes that save and load together."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ NativeJob = tuple[Coordinator, tuple[float, str | None]]
 
 @dataclass(frozen=True)
 class Job:
-    """The processes that save one checkpoint together, each the shards that it holds, or restore one together.
+    """The processes that save one checkpoint together, each the shards that it holds, or load one together.
 
-    Inside an initialised job of JAX, torch or MPI nobody has to make one: `regrow.save` finds the others by itself.
+    In an initialised job of JAX, torch or MPI `regrow.save` finds the other processes without a `Job`.
 
-        regrow.save(path, tree)                                       # every process of the job calls it
-        regrow.save(path, tree, job=regrow.jobs.Job(timeout=60))           # ... and waits a minute for the others
-        regrow.save(path, tree, job=regrow.jobs.Job.alone())               # this process alone saves what it has
+        regrow.save(path, tree)                                    # every process of the job calls it
+        regrow.save(path, tree, job=regrow.jobs.Job(timeout=60))   # waits up to a minute for the others
+        regrow.save(path, tree, job=regrow.jobs.Job.alone())       # this process saves alone
     """
 
     coordinator: Coordinator | None = None
-    """How the processes find each other's words; what `regrow.jobs.coordinator()` finds if `None`."""
+    """How the processes exchange messages; `regrow.jobs.coordinator()` if `None`."""
     timeout: float = 600.0
-    """How many seconds a process waits for the others in each phase of a save or a restore."""
+    """How many seconds a process waits for the others in each phase of a save or a load."""
     prefix: str | None = None
-    """Put in front of the keys of the coordination service: another one for evaluators, which restore meanwhile."""
+    """A prefix of the keys in the coordination service. Evaluators that load during a save need another one."""
 
     @staticmethod
     def alone() -> Job:
-        """A job of this process only, whatever it is part of."""
+        """A job of this process only."""
         return Job(_native.Coordinator.single())
 
 
@@ -44,12 +44,12 @@ def chosen(job: Any) -> NativeJob | None:
     """What the native half is told: nothing if this process saves alone.
 
     Raises:
-        InvalidArgumentError: for what is no job.
+        InvalidArgumentError: for another type.
     """
     if job is None:
         job = Job()
     if not isinstance(job, Job):
-        raise _arguments.wrong("job", job, "regrow.jobs.Job, or None for the job that this process is part of")
+        raise _arguments.wrong("job", job, "a regrow.jobs.Job, or None for the job of this process")
     found = coordinator() if job.coordinator is None else job.coordinator
     return (found, (float(job.timeout), job.prefix)) if found.size > 1 else None
 

@@ -19,7 +19,7 @@ def text(name: str, value: Any) -> str:
         return json.dumps(value, default=_number)
     except (TypeError, ValueError, RecursionError) as error:
         where = "" if isinstance(error, RecursionError) else _first_refused(value)
-        raise InvalidArgumentError(f"{name}{where} cannot be said in JSON: {error}") from None
+        raise InvalidArgumentError(f"{name}{where} cannot be stored as JSON: {error}") from None
 
 
 def _number(value: Any) -> Any:
@@ -28,7 +28,7 @@ def _number(value: Any) -> Any:
         number = value.item()
         if isinstance(number, (bool, int, float)):
             return number
-    raise TypeError(f"{type(value).__module__}.{type(value).__qualname__} is no type of JSON")
+    raise TypeError(f"{type(value).__module__}.{type(value).__qualname__} is no JSON type")
 
 
 def _first_refused(value: Any) -> str:

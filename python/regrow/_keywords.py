@@ -175,7 +175,7 @@ _SAVES = ("save", "save_async", "save_items", "save_items_async", "async_save")
 
 
 def _posting(function: str, given: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
-    """Around an error of which the other processes of a job hear, since they wait for this one."""
+    """Posts an error to the other processes of the job, which wait for this one."""
     from . import _job, _options, _together
 
     if "path" in given and function in _SAVES:

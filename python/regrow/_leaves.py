@@ -178,7 +178,7 @@ def _from_other(leaf: Any, flat: Flat, at: int, notes: dict[int, str]) -> tuple[
     if isinstance(leaf, ShardedArray):
         return NUMPY_ARRAY, (leaf.dtype.name, leaf.shape, leaf.chunk_shape, False, leaf.shards)
     if isinstance(leaf, UnknownLeaf):
-        _refuse(flat, at, "is a leaf of another program's type that was never decoded", "leave it out")
+        _refuse(flat, at, "is a leaf of a type that regrow does not decode", "leave it out")
     if _is_jax_literal(leaf):
         return NUMPY_ARRAY, np.asarray(leaf)
     name = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
@@ -188,7 +188,7 @@ def _from_other(leaf: Any, flat: Flat, at: int, notes: dict[int, str]) -> tuple[
             help = "it has no data: save an array"
     elif callable(leaf):
         help = (
-            "keep functions out of what is saved: equinox.filter(tree, equinox.is_array) or equinox.partition; "
+            "leave functions out of the tree: equinox.filter(tree, equinox.is_array) or equinox.partition; "
             "load(path, like=tree) then takes them from `like`"
         )
     else:
@@ -274,7 +274,7 @@ def _shows_memory(cls: type[Any]) -> bool:
 
 def _jax_hooks() -> tuple[type[Any], Callable[[Any], Any]] | None:
     """JAX' class of shardings on one device, and what is behind ``jax.Array.__dlpack__``, which takes five times as
-    long to get there. Before jaxlib 0.6 it was elsewhere, and could take arrays away from who shows them: not used."""
+    long to get there. Before jaxlib 0.6 it was elsewhere, and could delete the arrays of the caller: not used."""
     export = getattr(sys.modules.get("jaxlib._jax"), "buffer_to_dlpack_managed_tensor", None)
     sharding = getattr(sys.modules.get("jax"), "sharding", None)
     return None if export is None or sharding is None else (sharding.SingleDeviceSharding, export)

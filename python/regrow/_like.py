@@ -103,7 +103,7 @@ class Template:
         return self.flat.structure, self._native_leaves, bytes(skips)
 
     def check_unstorable(self, native: _native.Checkpoint) -> None:
-        """Refuses to pass over what is stored in a place where the template holds what no checkpoint can.
+        """Refuses a template that has an unsupported type where the checkpoint has a leaf.
 
         Equinox' files have placeholders for functions: nothing is stored there.
         """
@@ -116,9 +116,9 @@ class Template:
             lines = [f"\n    kind      {paths[at]}: template {type(self.flat.leaves[at]).__name__}" for at in found]
             places = counted(len(found), "place", "places")
             raise MismatchError(
-                f"the template holds, in {places}, what no checkpoint can{''.join(lines)}",
+                f"the template has leaves of types that no checkpoint can hold, in {places}{''.join(lines)}",
                 leaf=paths[found[0]],
-                help="put there what is stored, or `...` to leave it out",
+                help="put the stored type there, or `...` to skip the leaf",
             )
 
     def is_wanted(self, at: int) -> bool:
@@ -325,7 +325,7 @@ class Template:
         number = DTYPE_NUMBERS.get(_in_order(dtype))
         if number is None:
             path = path_text(self.flat.structure, at)
-            help = "put an array of numbers there, or `...` to leave it out"
+            help = "put an array of numbers there, or `...` to skip the leaf"
             what = f"the template has the dtype {dtype}, which no checkpoint can hold"
             raise UnsupportedError(f"{what}\n  leaf {path}\n  help: {help}", leaf=path, help=help)
         return number

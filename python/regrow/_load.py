@@ -117,7 +117,7 @@ class Loading:
         """Key paths of the whole checkpoint as they are in its view."""
         if renames_of(self.rename):
             raise InvalidArgumentError(
-                "`salvage` does not rename\n  help: convert with `rename` and options=regrow.Options(salvage=True)"
+                "`salvage` does not rename\n  help: call regrow.convert(..., options=regrow.Options(salvage=True))"
             )
         above = "" if self.at is None else f"{self.at}/"
         return (path[len(above) :] for path in paths if path.startswith(above))
@@ -174,7 +174,7 @@ class Wishes(NamedTuple):
     together: Together
     stages: Stages
     salvages: bool = False
-    """Whether what is intact is asked for."""
+    """Whether to load the intact leaves of a damaged checkpoint."""
     lost: frozenset[str] = frozenset()
     """The key paths of leaves that are lost, of a checkpoint that is being salvaged."""
 
@@ -193,7 +193,7 @@ def _load(native: _native.Checkpoint, like: Any, wishes: Wishes) -> Any:
     if like is not None:
         return _load_like(native, like, wishes)
     if not (wishes.placeholders or wishes.salvages):
-        help = "options=regrow.Options(placeholders=True) gives `...` in their places; `only` selects others"
+        help = "pass options=regrow.Options(placeholders=True) to load `...` there, or `only` to select other leaves"
         refuse_placeholders(native.placeholders(wishes.only), help)
     if wishes.shardings is None and wishes.region is None:
         _replicas(native, wishes, None, str)
@@ -210,23 +210,25 @@ def _check_arguments(like: Any, wishes: Wishes) -> None:
     if like is None and wishes.out is None:
         for name, is_given in (("missing", wishes.keeps_missing), ("extra", wishes.drops_extra)):
             if is_given:
-                raise InvalidArgumentError(f"`{name}` is about a template: give `like`")
+                raise InvalidArgumentError(f"`{name}` needs a template: pass `like`")
     elif wishes.as_dicts:
-        raise InvalidArgumentError("`classes` is for a load without a template: `like` has the containers")
+        raise InvalidArgumentError("`classes` is for loads without `like`, which has its own containers")
     if wishes.out is not None:
         if like is not None or wishes.shardings is not None or wishes.region is not None:
-            raise InvalidArgumentError("`load_into` fills `out` as a whole: give no `region`")
+            raise InvalidArgumentError("`load_into` fills all of `out`: leave out `region`")
         if wishes.mmap:
-            raise InvalidArgumentError("`load_into` makes copies, and `mmap` asks for views: use regrow.load")
+            raise InvalidArgumentError(
+                "`load_into` copies into `out`, and cannot map files: leave out `mmap`, or call regrow.load"
+            )
         if wishes.pad_or_truncate:
             raise InvalidArgumentError("`pad_or_truncate` is for `like` and `region`, not for `load_into`")
         if wishes.together.single_replica is not None:
             raise InvalidArgumentError("`single_replica` is for arrays of JAX, not for `load_into`")
         return
     if wishes.region is not None and (like is not None or wishes.shardings is not None):
-        raise InvalidArgumentError("`region` gives NumPy arrays: give no `like` and no `shardings` with it")
+        raise InvalidArgumentError("`region` makes NumPy arrays: leave out `like` and `shardings`")
     if wishes.pad_or_truncate and like is None and wishes.region is None:
-        raise InvalidArgumentError("`pad_or_truncate` needs the shapes that are wanted: give `like`, or `region`")
+        raise InvalidArgumentError("`pad_or_truncate` needs shapes: pass `like`, or Options(region=...)")
 
 
 def refuse_placeholders(paths: list[str], help: str) -> None:
@@ -244,7 +246,7 @@ def refuse_placeholders(paths: list[str], help: str) -> None:
 def _replicas(
     native: _native.Checkpoint, wishes: Wishes, arrays: JaxArrays | None, path_of: Callable[[int], str]
 ) -> Replicas | None:
-    """The replicas of which one reads, if that is asked for; all processes have agreed on them."""
+    """The replicas, one of which reads; `None` without `single_replica`. All processes agree on them."""
     together = wishes.together
     if together.single_replica is None:
         return None
@@ -371,7 +373,7 @@ _UNKNOWN = object()
 
 
 def _with_impl(native: _native.Checkpoint, target: Target) -> Target:
-    """With the implementation of the keys, of which the data alone says nothing."""
+    """With the implementation of the keys, which the data does not record."""
     with Watch(False, "loading") as watch:
         unread = list(range(native.leaf_count))
         _, leaves = native.load([], casts(None), None, False, False, False, None, watch, unread)
@@ -379,16 +381,16 @@ def _with_impl(native: _native.Checkpoint, target: Target) -> Target:
 
 
 def _check_alone(targets: Iterable[Target], tensors: Iterable[Any]) -> None:
-    """Refuses to salvage arrays of which other processes hold parts: each would decide alone what is lost."""
+    """Refuses to salvage arrays that other processes hold parts of: each process would find other losses."""
     is_shared = any(target.sharding is not None and not target.sharding.is_fully_addressable for target in targets)
     if is_shared or any(has(tensor, "placements") for tensor in tensors):
-        help = "`regrow.convert(..., salvage=True)` makes a checkpoint of what is intact, which all of them can load"
-        what = "`salvage` is for one process, and some arrays of the template are spread over several"
+        help = "make a checkpoint of the intact leaves: regrow.convert(..., options=regrow.Options(salvage=True))"
+        what = "`salvage` is for one process, and arrays of the template are spread over several"
         raise InvalidArgumentError(f"{what}\n  help: {help}", help=help)
 
 
 def _boxes(wishes: Wishes, paths: list[str], kinds: bytes, shapes: list[Any]) -> dict[int, Any]:
-    """For each leaf of which a region is wanted, its box."""
+    """The box of each leaf with a region."""
     region, pad = wishes.region, wishes.pad_or_truncate
     if callable(region):
         given = {at: region(path, shapes[at]) for at, path in enumerate(paths) if kinds[at] in (JAX_ARRAY, NUMPY_ARRAY)}
@@ -500,9 +502,7 @@ def _load_out(native: _native.Checkpoint, wishes: Wishes) -> Any:
     for at, leaf in enumerate(flat.leaves):
         if not isinstance(leaf, np.ndarray) or not leaf.flags.writeable:
             path = _native.paths(flat.structure)[at]
-            raise InvalidArgumentError(
-                f"`out` holds something else than a writable numpy array\n  leaf {path}", leaf=path
-            )
+            raise InvalidArgumentError(f"`out` must hold writable NumPy arrays only\n  leaf {path}", leaf=path)
     template = Template(out, wishes.only)
     # The engine fills plain numbers. Other dtypes, swapped bytes and gaps are for NumPy, by the copy below.
     outs = [
@@ -531,7 +531,7 @@ def _load_tensors(native: _native.Checkpoint, wishes: Wishes, flat: Flat) -> Any
         if not (is_array or is_tensor(leaf) or isinstance(leaf, (bool, int, float, complex, str, bytes))):
             path = _native.paths(flat.structure)[at]
             raise InvalidArgumentError(
-                f"`out` holds something else than tensors, writable numpy arrays, numbers and text\n  leaf {path}",
+                f"`out` must hold tensors, writable NumPy arrays, numbers and text only\n  leaf {path}",
                 leaf=path,
             )
     loaded = flatten(_load_like(native, wishes.out, wishes, in_place=True)).leaves

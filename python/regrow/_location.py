@@ -101,7 +101,7 @@ class Location:
         if self._options:
             raise TypeError(
                 f"cannot pickle {self!r}: its options may be secrets\n"
-                "  help: pickle its url, and give the options anew where it is used, or leave them to the environment"
+                "  help: pickle its url, and pass the options again where it is used, or leave them to the environment"
             )
         return Location, (self.url,)
 
@@ -150,7 +150,7 @@ def places(storage_options: Any, **given: Any) -> dict[str, Place]:
     if options and not any(each.takes_options for each in taken.values()):
         what = ", ".join(f"{name} is {each.what}" for name, each in taken.items())
         raise InvalidArgumentError(
-            f"storage_options are for URLs, and {what}: leave them out, or name a URL such as s3://bucket/run"
+            f"`storage_options` is for URLs, and {what}: leave it out, or pass a URL such as s3://bucket/run"
         )
     return {name: each.place(options) for name, each in taken.items()}
 
@@ -256,7 +256,7 @@ def option_texts(options: Any, name: str = "") -> dict[str, str]:
         return {}
     takes = "a dict of names, with text, numbers or flags"
     if not isinstance(options, Mapping):
-        raise InvalidArgumentError(f"{name} is of type {type(options).__name__}: {name} takes {takes}")
+        raise InvalidArgumentError(f"{name} is of type {type(options).__name__}: expected {takes}")
     found: dict[str, str] = {}
     _add_texts(found, "", options, name)
     return found

@@ -1,10 +1,10 @@
-"""A manager of steps: saves a training loop's state every so often, keeps what is to be kept, restores the newest.
+"""A manager of steps: saves a training loop's state at intervals, deletes old steps, restores the newest.
 
     save ── the policy ── snapshot ── [background: write, commit ── verify, point, delete] ── record
                                        the engine's saver             the manager's thread
 
-What there is, is asked of the storage; what a policy says is the native half's to compute. In a job of several
-processes rank 0 looks, decides and deletes, and tells the others.
+The list of steps comes from the storage; the native half computes the policies. In a job of several processes rank 0
+lists, decides and deletes, and tells the others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ._writing import Writing
 
 
 class Manager(Reading):
-    """Numbered steps in one folder: when to save, what to keep, which is the newest that is good.
+    """Numbered steps in one folder: saves the steps that are due, keeps some, restores the newest good one.
 
         with regrow.Manager("run", save_every=1000, keep=regrow.Keep(last=3, by="eval/loss:min")) as steps:
             if steps.latest is not None:
@@ -43,8 +43,8 @@ class Manager(Reading):
                 if saved and steps.preempted:
                     break
 
-    The list of steps is what the storage has committed. A failure in the background is raised by the next call. Steps
-    are items as Orbax' `CheckpointManager` has them: that one goes on in the same folder, and this one in its.
+    The list of steps has the committed steps. The next call raises a failure in the background. Orbax'
+    `CheckpointManager` can continue in the same folder, and this manager in a folder of Orbax.
     """
 
     @keywords
@@ -71,16 +71,16 @@ class Manager(Reading):
             path: The folder of steps, or its URL.
             save_every: Save steps that this divides; or a `SaveWhen`.
             keep: Keep so many of the newest steps; or a `Keep`; all of them if `None`.
-            names: How steps are named: a `StepName`, or several that are read, of which the first is written. As the
-                steps in the folder are, if `None`.
-            background: Return from `save` when the snapshot is taken. Without it, when the step is committed.
+            names: The form of the names of steps: a `StepName`, or several: all are read, and the first is written. If
+                `None`, the form of the steps in the folder.
+            background: Return from `save` when the snapshot is taken. If `False`, when the step is committed.
             preemption_timeout: Take SIGTERM as a request to end soon: `preempted` says so, and the next `save` saves
                 whatever its step, returns when that is committed, and raises `TimeoutError` after so many seconds since
                 the signal. A second SIGTERM ends the program.
-            read_only: Only read: no lock is taken, nothing is deleted, `save` is refused.
+            read_only: Only read: the manager takes no lock, deletes nothing, and refuses `save`.
             log: A local file to which each save, restore and deletion adds a line of JSON.
-            on_saved: Is called with the number and the report of each committed step, on the manager's thread. The next
-                call of the manager raises its exception.
+            on_saved: A function of the number and the report of each committed step, called on the manager's thread.
+                The next call of the manager raises its exception.
             progress: Of each save, as for `save_async`.
             storage_options: How to reach the storage of a URL, as for `save`.
             job: The processes that save together, as for `save`.
@@ -151,10 +151,10 @@ class Manager(Reading):
     # ---- saving -------------------------------------------------------------------------------------------------
 
     def should_save(self, step: int) -> bool:
-        """Whether `save` would save this step: for those who would have to prepare something for it.
+        """Whether `save` would save this step.
 
-        In a job every process asks for the same steps. With `min_seconds`, `save_if` or `sigterm` rank 0 decides, and
-        the others wait for its word; of a signal at any process all hear then.
+        In a job every process calls it with the same steps. With `SaveWhen(seconds=...)`, `SaveWhen(where=...)` or
+        `preemption_timeout` rank 0 decides, and the others wait for it. All learn of a signal at any process.
         """
         number = number_of(step)
         return not self._read_only and not self._is_closed and self._wants(number)
@@ -201,19 +201,18 @@ class Manager(Reading):
         Args:
             step: Its number.
             state: Any pytree.
-            items: Several things instead, or beside the state: pytrees, `Json` and `Files` by name, as for
-                `save_items`.
-            metrics: Numbers by name, or dicts of them: what `best` goes by.
+            items: Items by name, with or without a state: pytrees, `Json` and `Files`, as for `save_items`.
+            metrics: Numbers by name, or dicts of them. `Keep(by=...)` names one of them.
             metadata: Your own metadata, a dict.
             item_options: As for `save_items`.
             force: Save it whether it is due or not.
-            overwrite: Save it also if it is there already.
+            overwrite: Replace the step if it exists.
 
         Raises:
-            RegrowError: why an earlier save has failed; then nothing is saved now, and the next call goes on.
-            AlreadyExistsError: with `force`, if the step is there and `overwrite` was not given.
-            InvalidArgumentError: after `close`; with ``read_only=True``; without the metric that `best` names, unless
-                the program is asked to end. Nothing was written then.
+            RegrowError: if an earlier save failed. This call then saves nothing; the next call does.
+            AlreadyExistsError: with `force`, if the step exists and `overwrite` was not given.
+            InvalidArgumentError: after `close`; with ``read_only=True``; without the metric that `Keep(by=...)` names,
+                unless the program is asked to end. Nothing is written.
         """
         began = time.perf_counter()
         number = number_of(step)
@@ -234,8 +233,8 @@ class Manager(Reading):
         # The last save of a program that is to end is worth more than its rank.
         self._check_all_is_well(lambda: None if is_preempted else _manager_given.check_metric(self._metric, plain))
         if self._history.knows(number) and not replaces:
-            help = "say overwrite=True to replace it"
-            raise AlreadyExistsError(f"step {number} is there already, in {self.directory}\n  help: {help}", help=help)
+            help = "pass overwrite=True to replace it"
+            raise AlreadyExistsError(f"step {number} already exists in {self.directory}\n  help: {help}", help=help)
         # What fails before the save has begun changes nothing.
         history = _native.History(self._history.text())
         at = self._steps.at(self._steps.native.name(number))
@@ -259,11 +258,11 @@ class Manager(Reading):
         return handle
 
     def wait(self, timeout: float | None = None) -> None:
-        """Waits until all saves are done, and what follows them.
+        """Waits until all saves and the deletions after them have ended.
 
         Raises:
-            TimeoutError: if they are not, after `timeout` seconds. They go on.
-            RegrowError: why one of them has failed; call again for more.
+            TimeoutError: if they have not ended after `timeout` seconds. They go on.
+            RegrowError: if a save failed; call again for further failures.
         """
         if not self._follower.wait(timeout):
             raise TimeoutError(f"the saves to {self.directory} have not ended after {timeout} s")
@@ -286,12 +285,12 @@ class Manager(Reading):
 
         Args:
             step: Its number.
-            force: Also if somebody reads it, or it is the last one.
+            force: Also delete a step that is being read, or the last step.
 
         Raises:
-            NotFoundError: if it is not there.
-            InvalidArgumentError: if it is the last one, or somebody reads it, without `force`; if something lies in it
-                that is no part of a checkpoint. It is there as before then.
+            NotFoundError: if the step does not exist.
+            InvalidArgumentError: if it is the last step, or is being read, without `force`; if it holds other files.
+                The step stays.
         """
         number, is_forced = number_of(step), _arguments.flag("force", force)
         self._check_may_write()
@@ -301,7 +300,7 @@ class Manager(Reading):
         def delete() -> None:
             self._steps.native.step(number)
             if not is_forced and [step.number for step in self._steps.all()] == [number]:
-                help = "say force=True if it is to go"
+                help = "pass force=True to delete it"
                 raise InvalidArgumentError(f"step {number} is the last one\n  help: {help}", help=help)
             self._steps.delete([number], self._todelete, force=is_forced, records=self._records)
 
@@ -312,7 +311,7 @@ class Manager(Reading):
         """Deletes the steps of abandoned histories, or moves them into the `trash`; their numbers.
 
         Raises:
-            RegrowError: if one of them could not be deleted; those that are older are gone.
+            RegrowError: if one of them cannot be deleted; the older ones are deleted.
         """
         self._check_may_write()
         self._follower.wait()
@@ -330,11 +329,11 @@ class Manager(Reading):
         return deleted
 
     def roll_back(self, step: int) -> None:
-        """Deletes all steps that are newer than this one, which has to be there: another history follows.
+        """Deletes all steps newer than this one. The next save begins another history.
 
         Raises:
-            NotFoundError: if the step is not there.
-            RegrowError: if a newer one could not be deleted; those that are newer than that are gone.
+            NotFoundError: if the step does not exist.
+            RegrowError: if a newer step cannot be deleted; the steps newer than that one are deleted.
         """
         number = number_of(step)
         self._check_may_write()
@@ -354,7 +353,7 @@ class Manager(Reading):
 
     @property
     def preempted(self) -> bool:
-        """Whether the program was asked to end: by SIGTERM, if the manager takes it, or by JAX's preemption service."""
+        """Whether SIGTERM (with `preemption_timeout`) or JAX's preemption service asked the program to end."""
         return self._flag.since is not None
 
     def reached_preemption(self, step: int) -> bool:
@@ -362,10 +361,10 @@ class Manager(Reading):
         return _preemption.jax_says(number_of(step))
 
     def close(self) -> None:
-        """Waits for all saves, and lets others write. Does nothing the second time.
+        """Waits for all saves, and releases the lock. A second call does nothing.
 
         Raises:
-            RegrowError: why a save has failed, if nobody was told.
+            RegrowError: if a save failed and no call has raised that yet.
         """
         if self._is_closed:
             return
@@ -433,9 +432,9 @@ class Manager(Reading):
 
     def _check_may_write(self) -> None:
         if self._is_closed:
-            raise InvalidArgumentError(f"the manager of {self.directory} was closed: make another one")
+            raise InvalidArgumentError(f"the manager of {self.directory} is closed: make another one")
         if self._read_only:
-            raise InvalidArgumentError(f"the manager of {self.directory} only reads: read_only=True was given")
+            raise InvalidArgumentError(f"the manager of {self.directory} cannot write: it was made with read_only=True")
         if self._follower.is_forked:
             help = "save in the process that made it"
             raise InvalidArgumentError(

@@ -1,6 +1,6 @@
 """What follows each save of a `Manager`, on a thread of its own: wait for it, verify, point, delete, record.
 
-A failure waits for the next call of the manager; one that nobody was told of goes to standard error when the program
+The next call of the manager raises a failure; one that no call has raised goes to standard error when the program
 ends, and makes it end with status 1.
 """
 
@@ -139,7 +139,7 @@ class Follower:
             return self._changed.wait_for(lambda: not self._pending, timeout)
 
     def failure(self) -> BaseException | None:
-        """The first failure that nobody was told of."""
+        """The first failure that no call has raised."""
         with self._changed:
             return self._failures.pop(0) if self._failures else None
 
@@ -158,7 +158,7 @@ class Follower:
             ended(self)
 
     def drain(self) -> list[BaseException]:
-        """At the end of the program: waits until all is done; what went wrong and nobody knows."""
+        """At the end of the program: waits for all saves; the failures that no call has raised."""
         self.wait()
         failures: list[BaseException] = []
         while (failure := self.failure()) is not None:

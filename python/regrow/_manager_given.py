@@ -24,10 +24,10 @@ def everything(state: Any, items: Mapping[str, Any] | None) -> dict[str, Any]:
     everything = dict(items or {})
     if state is not None:
         if ITEM in everything:
-            raise InvalidArgumentError(f"the state is the item {ITEM!r}: give it as `state`, or among `items`")
+            raise InvalidArgumentError(f"the state is the item {ITEM!r}: pass it as `state`, or in `items`, not both")
         everything = {ITEM: state, **everything}
     if not everything:
-        raise InvalidArgumentError("there is nothing to save: give a state, or items")
+        raise InvalidArgumentError("there is nothing to save: pass a state, or `items`")
     return everything
 
 
@@ -65,10 +65,10 @@ def metadata(metadata: Any, record: str) -> dict[str, Any]:
     """The caller's metadata with the record of the step, which has its place among them."""
     given = metadata if metadata is not None else {}
     if not isinstance(given, Mapping):
-        raise _arguments.wrong("metadata", metadata, "a dict that JSON can say")
+        raise _arguments.wrong("metadata", metadata, "a dict that JSON can hold")
     if RECORD in given:
         help = "give your own member another name"
-        raise InvalidArgumentError(f"the manager itself writes {RECORD!r} into the metadata\n  help: {help}", help=help)
+        raise InvalidArgumentError(f"the manager writes {RECORD!r} into the metadata\n  help: {help}", help=help)
     return {**given, RECORD: json.loads(record)}
 
 

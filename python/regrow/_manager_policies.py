@@ -29,9 +29,9 @@ class StepName(NamedTuple):
     """
 
     prefix: str | None = None
-    """What stands before the number and an underscore."""
+    """The text before an underscore and the number."""
     width: int | None = None
-    """How many digits there are at least, with zeros before the number."""
+    """The least number of digits, with leading zeros."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +134,7 @@ def forms(names: Any) -> list[tuple[str | None, int | None]] | None:
     if names is None:
         return None
     several = [names] if isinstance(names, StepName) else names
-    takes = "a regrow.StepName, or several of which the first is written"
+    takes = "a regrow.StepName, or several"
     if isinstance(several, (str, bytes)) or not isinstance(several, Iterable):
         raise _arguments.wrong("names", names, takes)
     chosen = list(several)
@@ -178,7 +178,7 @@ def when(wanted: SaveWhen) -> tuple[str, bool]:
 
 
 def policies(keep: Keep, best: Metric | None) -> list[Any]:
-    """The policies, of which each keeps steps; none of them keeps all.
+    """The policies. Each keeps steps; an empty list keeps all.
 
     Raises:
         InvalidArgumentError: for fields that contradict each other.

@@ -1,4 +1,4 @@
-"""The reading half of a `Manager`: what there is, restoring it, waiting for more."""
+"""The reading half of a `Manager`: lists steps, restores them, waits for new ones."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Reading:
         self._records = records
         self._lease: _native.StepLease | None = None
         self.restored: int | None = None
-        """The step that the last `restore` has given."""
+        """The step of the last `restore`."""
         self.passed_over: list[PassedOver] = []
-        """Newer steps that the last `restore` has passed over, the newest first."""
+        """Newer steps that the last `restore` skipped, newest first."""
 
-    # ---- what there is ------------------------------------------------------------------------------------------
+    # ---- the steps ----------------------------------------------------------------------------------------------
 
     @property
     def directory(self) -> str:
@@ -80,7 +80,7 @@ class Reading:
         """A committed step.
 
         Raises:
-            NotFoundError: if it is not there, with the steps that are.
+            NotFoundError: if it does not exist, with the steps that do.
             UncommittedError: if it is being written, or its writer was killed.
         """
         return step_of(self._steps.native.step(number_of(step)))
@@ -113,8 +113,8 @@ class Reading:
     ) -> Any:
         """Loads a step; the newest good one if `step` is `None`. `restored` says which it was.
 
-        A newer step that is damaged, or that is deleted meanwhile, is passed over with a warning in the log, and is in
-        `passed_over`. A template that does not fit is an error, whatever other steps hold. In a job all processes
+        A newer step that is damaged, or deleted meanwhile, is skipped with a warning in the log, and listed in
+        `passed_over`. A template that does not fit is an error, also if another step would fit. In a job all processes
         restore the same step.
 
         The restore of an older step abandons the newer ones: the next save begins another history, which goes on from
@@ -139,7 +139,7 @@ class Reading:
             options: Rare settings.
 
         Raises:
-            NotFoundError: if the step does not exist, or there is none at all.
+            NotFoundError: if the step does not exist, or the folder has no steps.
             CorruptError: if it is damaged; without `step`, if no step is good, with all reasons.
             MismatchError: if the template differs.
         """
@@ -153,7 +153,7 @@ class Reading:
         self, loads: Loads, step: int | None, like: Any, items: Any, asked: Loading, options: Options | None
     ) -> Any:
         began = time.perf_counter()
-        # What is being saved is newer than what is there.
+        # A running save is newer than the committed steps.
         self._settle()
         wanted = None if step is None else number_of(step)
         found = restore(
@@ -168,21 +168,21 @@ class Reading:
         return found.value
 
     def wait_for_new(self, after: int | None = None, *, timeout: float | None = None, every: float = 1.0) -> int | None:
-        """Waits until a step has come after `after`, and gives the newest; `None` if none has come in time.
+        """Waits for a step newer than `after`, and returns the newest; `None` after `timeout` seconds.
 
-        A step comes after another if its number is higher, or if the run has gone back since.
+        A step is newer if its number is higher, or if the run went back to an older step since.
 
             step = None
             while (step := steps.wait_for_new(step, timeout=3600)) is not None:
                 evaluate(steps.restore(step, like=params))
 
-        The step is not deleted before the next call, or `close`; where the folder cannot be written to, that is not
-        to be had, and the log has a warning.
+        The manager of the run does not delete the step before the next call or `close`. In a folder that cannot be
+        written it may be deleted; the log has a warning.
 
         Args:
-            after: The step that was seen last.
+            after: The last step that you handled.
             timeout: Seconds to wait at most.
-            every: Seconds between two looks.
+            every: Seconds between two checks.
         """
         seen = _arguments.count("after", after)
         ends = None if timeout is None else time.monotonic() + timeout
@@ -212,7 +212,7 @@ class Reading:
         """Goes on from a step: newer ones are of another history."""
 
     def _settle(self) -> None:
-        """Waits for what this manager itself is saving."""
+        """Waits for the saves of this manager."""
 
     def _take(self, step: int) -> None:
         """Keeps a step from being deleted, as far as that can be had."""

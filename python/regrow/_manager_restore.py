@@ -42,7 +42,7 @@ class Restored(NamedTuple):
 
 
 class Loads(NamedTuple):
-    """How what a step holds is loaded."""
+    """How the contents of a step are loaded."""
 
     one: Callable[[Location, Any, Loading, Options | None], Any]
     """One item, which `Loading.at` names; called with the step's folder, the template, and the settings."""
@@ -74,7 +74,7 @@ def restore(
     these are looked for.
     """
     if items is not None and (asked.at is not None or like is not None):
-        raise InvalidArgumentError("`items` names what to restore: `at` and `like` go without it")
+        raise InvalidArgumentError("`items` names the items to restore: leave out `at` and `like`")
     passed_over: list[PassedOver] = []
     for number in _candidates(steps, step, passed_over, history):
         failure: RegrowError | None = None
@@ -140,7 +140,7 @@ def _refuse_lost_items(at: Location) -> None:
     """A step that has lost an item is not good, whichever items are asked for."""
     lost = _native.open(place("path", at), Opening()).lost_items
     if lost:
-        help = "ask for this step by its number: its other items can be restored"
+        help = "pass the number of this step to restore its other items"
         raise CorruptError(f"{lost[0][1]}\n  in {at.url}\n  help: {help}", help=help)
 
 
@@ -151,7 +151,7 @@ def _chosen(kinds: Mapping[str, str], at: str | None, number: int) -> str | None
     trees = [ITEM] if ITEM in kinds else [name for name, kind in kinds.items() if kind == "pytree"]
     if len(trees) == 1:
         return trees[0] if at is None else f"{trees[0]}/{at}"
-    help = f"name one of them with at=, or several with items=: {', '.join(kinds)}"
+    help = f"pass at= for one of them, or items= for several: {', '.join(kinds)}"
     raise InvalidArgumentError(
         f"step {number} has several items, and none is called {ITEM!r}\n  help: {help}", help=help
     )
@@ -166,5 +166,5 @@ def _refuse(steps: Steps, passed_over: list[PassedOver]) -> NoReturn:
     help = "; ".join(f"step {passed.step}: {str(passed.error).splitlines()[0]}" for passed in passed_over)
     others = [number for number in steps.native.abandoned() if all(number != passed.step for passed in passed_over)]
     if others:
-        help += f"; of an abandoned history, to be restored by number: {', '.join(map(str, others))}"
+        help += f"; steps of an abandoned history, which restore(step) loads: {', '.join(map(str, others))}"
     raise CorruptError(f"no step in {where} is good\n  help: {help}", help=help) from passed_over[0].error

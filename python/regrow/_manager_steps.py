@@ -1,4 +1,4 @@
-"""A folder of steps as a `Manager` sees it: what is there, and what rank 0 says of it to the processes of a job."""
+"""A folder of steps as a `Manager` sees it: its steps, and the messages of rank 0 to the processes of a job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Step(NamedTuple):
     path: str
     """Its path or URL."""
     time: float | None
-    """When it was committed, in seconds since 1970; `None` if nobody knows."""
+    """When it was committed, in seconds since 1970; `None` if unknown."""
     metrics: dict[str, Any]
     """The metrics that were saved with it."""
     metadata: dict[str, Any]
@@ -157,8 +157,8 @@ class Steps:
     def best(self, metric: Metric | None, history: _native.History | None) -> int | None:
         """The best of a history by a metric."""
         if metric is None:
-            help = 'make the manager with best="eval/loss:min"'
-            raise InvalidArgumentError(f"there is no best step, since no metric was named\n  help: {help}", help=help)
+            help = 'make the manager with keep=regrow.Keep(by="eval/loss:min")'
+            raise InvalidArgumentError(f"there is no best step: the manager has no metric\n  help: {help}", help=help)
 
         found = self.of_rank_0("best", lambda: self.native.best(metric.name, metric.is_max, history))
         return None if found is None else int(found)
@@ -171,14 +171,14 @@ class Steps:
         """Deletes steps on rank 0, and has it recorded.
 
         Raises:
-            InvalidArgumentError: if somebody reads one of them, without `force`.
+            InvalidArgumentError: if one of them is being read, without `force`.
             RegrowError: if one of them could not be deleted.
         """
         done = self.native.delete(list(numbers), aside, force)
         self.record(done, records)
         for step, what, _, _, finding in done:
             if what == "leased":
-                help = "wait for its reader, or say force=True"
+                help = "wait for its reader, or pass force=True"
                 raise InvalidArgumentError(f"step {step} is being read\n  help: {help}", help=help)
             if what == "failed" and finding is not None:
                 raise _error_of(finding)

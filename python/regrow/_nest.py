@@ -35,7 +35,8 @@ def nested(loaded: Any, separator: str) -> Any:
         above = {keys[:count] for count in range(1, len(keys))}
         if keys in dicts or keys in leaves or not leaves.isdisjoint(above):
             raise NameCollisionError(
-                f"the name {name!r} cannot be nested: it or a part of it is an array's\n  help: load it without nest="
+                f"the name {name!r} cannot be nested: it or a part of it is an array's\n"
+                "  help: load it without Options(nest=...)"
             )
         leaves.add(keys)
         dicts |= above
@@ -57,7 +58,9 @@ def flat(like: Any, separator: str) -> dict[Any, Any]:
             continue
         for key, child in reversed(list(value.items())):
             if not isinstance(key, str):
-                raise InvalidArgumentError(f"nest= takes a `like` of dicts with text as keys, and there is {key!r}")
+                raise InvalidArgumentError(
+                    f"Options(nest=...) needs a `like` of dicts with str keys, and found {key!r}"
+                )
             pending.append(((*path, key), child))
     return found
 

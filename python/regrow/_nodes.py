@@ -254,7 +254,7 @@ def named_tuple_class(type_name: str, fields: tuple[str, ...]) -> type[Any] | No
 
 @functools.cache
 def register_with_jax() -> None:
-    """Makes `Node` a pytree node of JAX, so that ``jax.tree.map`` goes through what was loaded."""
+    """Makes `Node` a pytree node of JAX, so that ``jax.tree.map`` works on loaded trees."""
     import jax
 
     def flatten(node: Node) -> tuple[list[Any], tuple[Any, ...]]:

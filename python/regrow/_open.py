@@ -1,4 +1,4 @@
-"""Opening a checkpoint, and what is done with an opened one in a single call."""
+"""Opening, loading and verifying a checkpoint."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def load(
         MismatchError: if the template differs, with every difference.
         CorruptError: with file, leaf and offset; with ``Options(salvage=True)`` only if nothing is intact.
         UntrustedError: if no trusted key has signed it.
-        LeafNotFoundError: if `at` names no subtree, with those that there are.
+        LeafNotFoundError: if `at` names no subtree, with those that exist.
         NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to load.
         NotFoundError: also for globs that match no leaf, with all of them.
     """
@@ -156,7 +156,7 @@ def load_as(
         salvages = _salvage.chosen(rare.salvage)
         if salvages and not (rare.checksums and asked.out is None and rare.single_replica is None):
             raise InvalidArgumentError(
-                "`salvage` reads and verifies: it goes without checksums=False, load_into, single_replica"
+                "Options(salvage=True) cannot be used with checksums=False, single_replica or load_into"
             )
         separator = _nest.checked(rare.nest)
         if separator is not None and like is not None:
@@ -199,7 +199,7 @@ def load_as(
 
     try:
         with Together(path, rare, stages) as together:
-            # Who reads for others cannot begin anew by itself.
+            # A process that reads for others cannot start again by itself.
             alone = together.single_replica is None
             loaded = together.in_turn(lambda: _until_unreplaced(place_of, read) if alone else read())
     finally:
@@ -213,7 +213,7 @@ def load_as(
 
 
 def _until_unreplaced(at: Place, read: Callable[[], T]) -> T:
-    """What ``read`` gives; asked again if the checkpoint was replaced meanwhile: the new one is as good an answer."""
+    """The result of ``read``, which is called again if the checkpoint was replaced meanwhile."""
     for is_last in attempts():
         before = _identity(at)
         try:
@@ -339,9 +339,9 @@ def verify(
         progress: As for `save`.
         executor: Does the work, as for `convert`: each call reads some of the leaves. The findings are the same.
         workers: As for `convert`.
-        options: Rare settings. Damage to what is kept beside the arrays is a finding, unless `arrays_only`; every
-            difference from the seal is one, unless `ignore_seal`; with `trusted_keys` every difference from what was
-            signed is one, and `signer` names the key.
+        options: Rare settings. Damage to the pytree beside the arrays is a finding, unless `arrays_only`. A difference
+            from the seal is one, unless `ignore_seal`. With `trusted_keys` a difference from the signed bytes is one,
+            and `signer` names the key.
 
     Raises:
         RegrowError: only if the checkpoint cannot be opened at all, or workers died three times over one share.
@@ -351,7 +351,7 @@ def verify(
     shared = _executors.chosen(executor, workers)
     if _arguments.flag("all_steps", all_steps):
         if shared is not None:
-            raise InvalidArgumentError("an executor verifies one checkpoint: leave out all_steps, or the executor")
+            raise InvalidArgumentError("an executor verifies one checkpoint: leave out `all_steps` or `executor`")
         with Watch(progress, "verifying") as watch:
             return {
                 number: VerifyReport([Finding(*error)], 0, 0, False, step=number)

@@ -1,4 +1,4 @@
-"""How a checkpoint is opened: what the engine is told with its path."""
+"""The options with which the engine opens a checkpoint."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def keys_of(trusted_keys: TrustedKeys) -> tuple[str, ...]:
         given = list(trusted_keys)
     else:
         raise _arguments.wrong("trusted_keys", trusted_keys, wanted)
-    # To trust nobody would be to load nothing; it is more likely that a list was not filled.
+    # No key is trusted: nothing could be loaded. It is more likely that the list was not filled.
     if not given or not all(isinstance(key, (str, os.PathLike)) for key in given):
         raise _arguments.wrong("trusted_keys", trusted_keys, wanted)
     return tuple(_native.public_key(os.fspath(key)) for key in given)

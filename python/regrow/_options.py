@@ -65,7 +65,7 @@ class Options:
     """Parts of arrays: a dict of globs with a tuple of slices for each, or a function ``(key path, shape) -> slices``,
     `None` for the whole leaf. Only these parts are read."""
     pad_or_truncate: bool = field(default=False, metadata=_calls("load"))
-    """Fit arrays into the shapes of `like`, or of `region`: with zeros at the end, or without what is beyond."""
+    """Fit arrays into the shapes of `like`, or of `region`: pad with zeros at the end, or drop the rest."""
     placeholders: bool = field(default=False, metadata=_calls("load"))
     """Give ``...`` for leaves that were saved as placeholders, without data, instead of an error."""
     salvage: Salvage = field(default=False, metadata=_calls("load convert"))
@@ -93,7 +93,7 @@ class Options:
     """Public Ed25519 keys, as text (PEM, a line of OpenSSH, 64 hex digits) or paths of files. A checkpoint that none of
     their owners has signed is an error, and each block is checked against the signature."""
     cache: StrPath | Cache | None = field(default=None, metadata=_calls("load open"))
-    """A local folder, or a `regrow.Cache`, that keeps what is read from a bucket or a web server."""
+    """A local folder, or a `regrow.Cache`, that keeps blocks read from a bucket or a web server."""
 
 
 _DEFAULTS = Options()
@@ -110,7 +110,7 @@ def options(**settings: Any) -> Iterator[Options]:
     known = [each.name for each in fields(Options)]
     for name in settings:
         if name not in known:
-            raise InvalidArgumentError(f"options() has no field {name!r}\n  help: its fields are: {', '.join(known)}")
+            raise InvalidArgumentError(f"options() has no field {name!r}\n  help: the fields are: {', '.join(known)}")
     token = _block.set(replace(_block.get(), **settings))
     try:
         yield _block.get()
@@ -142,6 +142,6 @@ def chosen(given: Any, call: str) -> Options:
         if value is each.default or (type(value) is type(each.default) and value == each.default):
             continue
         if call not in each.metadata["calls"]:
-            raise InvalidArgumentError(f"Options({each.name}=...) is not for `{call}`")
+            raise InvalidArgumentError(f"Options({each.name}=...) has no effect on `{call}`: leave it out")
         own[each.name] = value
     return replace(block, **own)

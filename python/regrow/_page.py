@@ -43,12 +43,12 @@ class ReportPage:
 
     @property
     def html(self) -> str:
-        """The page: one HTML file that needs no network. Made anew each time."""
+        """The page: one HTML file that needs no network. Each access makes it again."""
         return self._native.html()
 
     @property
     def model(self) -> dict[str, Any]:
-        """All that the page says, as `regrow report --json` prints it: ``model["checkpoint"]["findings"]``. Made anew
+        """All that the page says, as `regrow report --json` prints it: ``model["checkpoint"]["findings"]``. Made again
         each time; of each leaf there is a row in every column."""
         model: dict[str, Any] = json.loads(self._native.json())
         return model
@@ -102,22 +102,22 @@ def report(
     progress: Progress = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> ReportPage:
-    """A page about a checkpoint: one HTML file to look at in a browser, without a network.
+    """A page about a checkpoint: one HTML file for a browser, without a network.
 
-    It shows where the bytes are, all leaves with their statistics and histograms, how arrays lie on devices, what
-    checksums protect and what is damaged; with others, what differs from each; of a folder of steps the newest one, and
-    sizes, times, metrics and norms of all. Every byte is read once, and for each of the others once more on both sides;
-    of a folder at most 20 steps are read.
+    It shows sizes, all leaves with their statistics and histograms, shardings, checksums and damage; with `others` the
+    differences from each; of a folder of steps the newest step, and sizes, times, metrics and norms of all.
+
+    Every byte is read once, and once more on both sides for each of `others`. Of a folder at most 20 steps are read.
 
     Args:
-        checkpoint: A path or URL, an opened `Checkpoint`, or a pytree in memory: whatever is no `str`, `bytes` or path.
-        others: The same: what it is compared with.
+        checkpoint: A path or URL, an opened `Checkpoint`, or a pytree in memory: anything but `str`, `bytes` or a path.
+        others: Checkpoints to compare it with.
         out: A file to write the page to.
         only: Globs over key paths: only these leaves are read and compared. All are listed.
-        sample: Look at about so many bytes of each longer array, in blocks that are evenly spread; at all if `None`.
-        statistics: `False` reads no data: no statistics, and damage to data is not seen. Others are compared all the
-            same.
-        title: What the page is called; the last part of the path if `None`.
+        sample: Read about so many bytes of each larger array, in evenly spread blocks; all if `None`.
+        statistics: `False` reads no data: the page has no statistics, and damage to data is not found. `others` are
+            compared as before.
+        title: The title of the page; the last part of the path if `None`.
         step: The step of each folder of steps; the newest if `None`.
         item: The item of each checkpoint of several.
         budget: Extra memory for reading, in bytes; 64 MiB if `None`.
@@ -125,14 +125,14 @@ def report(
         storage_options: As for `load`.
 
     Raises:
-        NotFoundError, NotACheckpointError, UncommittedError, CorruptError: if one of them cannot be opened. A leaf that
-            is damaged is on the page.
-        NotFoundError: for globs that match nothing, all of them named.
-        AlreadyExistsError: if `out` is there and no HTML file.
+        NotFoundError, NotACheckpointError, UncommittedError, CorruptError: if one of them cannot be opened. Damaged
+            leaves are listed on the page.
+        NotFoundError: for globs that match no leaf, with all of them.
+        AlreadyExistsError: if `out` exists and is no HTML file.
     """
     sides = (checkpoint, *others)
     if storage_options is not None and not any(is_place(side) for side in sides):
-        raise InvalidArgumentError("storage_options are for URLs, and all are in memory or opened")
+        raise InvalidArgumentError("`storage_options` is for URLs, and all checkpoints are in memory or open")
     shown = ", ".join(repr(os.fspath(side)) if isinstance(side, (str, os.PathLike)) else "..." for side in sides)
     options = (
         (_arguments.text("title", title), f"regrow.report({shown})"),

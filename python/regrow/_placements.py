@@ -37,7 +37,7 @@ class Placement(NamedTuple):
 
 def placement(leaf: Any) -> Placement | None:
     """Where the parts of an array on several devices lie; `None` if this process has all of it on each of its devices,
-    and nobody else has any."""
+    and no other process has any."""
     shape = tuple(leaf.shape)
     if leaf.size == 0 or (leaf.is_fully_replicated and leaf.is_fully_addressable):
         return None

@@ -34,7 +34,7 @@ class Flag:
             return
         if threading.current_thread() is not threading.main_thread():
             raise InvalidArgumentError(
-                "sigterm=True can be given in the main thread alone: elsewhere Python cannot take a signal"
+                "`preemption_timeout` needs the main thread: Python handles signals only there"
                 "\n  help: make the manager in the main thread",
                 help="make the manager in the main thread",
             )
@@ -42,7 +42,7 @@ class Flag:
         self._watches = True
 
     def unwatch(self) -> None:
-        """Gives SIGTERM back, if nobody else has taken it since."""
+        """Restores the handler of SIGTERM, unless another one was set since."""
         is_main = threading.current_thread() is threading.main_thread()
         if self._watches and is_main and signal.getsignal(signal.SIGTERM) == self._on_signal:
             signal.signal(signal.SIGTERM, self._before if self._before is not None else signal.SIG_DFL)

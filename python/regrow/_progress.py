@@ -42,7 +42,7 @@ class Watch:
         elif callable(progress):
             self._callback = progress
         elif progress is not False:
-            raise InvalidArgumentError(f"`progress` is None, True, False or a function, not {progress!r}")
+            raise InvalidArgumentError(f"`progress` must be None, True, False or a function, not {progress!r}")
         if self._bar is not None:
             self._callback = self._bar.show
 

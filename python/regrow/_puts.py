@@ -1,6 +1,6 @@
 """JAX arrays of what lies in host memory, thousands of them.
 
-JAX' public functions look at the arguments of each call anew, which takes longer than all the rest for small arrays.
+JAX' public functions check the arguments of each call, which takes longer than all the rest for small arrays.
 So the first array of each kind (sharding, shape, dtype) is made by them, and they refuse what does not fit. All others
 of its kind are made from what the first one says of itself, by what is behind those functions. Where JAX has no such
 function any more, all are made in the public way.

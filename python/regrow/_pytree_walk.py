@@ -70,7 +70,7 @@ def pytree_map(
     leaf_transform: Callable[[RevTuplePath, Any], Any],
     node_handler: NodeHandler = everything_is_a_leaf_node_handler,
 ) -> Any:
-    """The same tree, its nodes made anew by their `rebuild`, with other leaves."""
+    """The same tree, its nodes made again by their `rebuild`, with other leaves."""
     opened = node_handler((), tree)
     if opened is None:
         return leaf_transform((), tree)

@@ -232,7 +232,9 @@ def slices_box(path: str, given: Any, saved: tuple[int, ...], *, pad: bool) -> B
     ends = [start + size for start, size in zip(starts, lens, strict=True)]
     leaves = any(start < 0 or end > dim for start, end, dim in zip(starts, ends, saved, strict=True))
     if len(entries) > len(saved) or min(starts, default=0) < 0 or (leaves and not pad):
-        help = "slices end at most where the leaf does; pad_or_truncate=True fills with zeros what lies behind it"
+        help = (
+            "end the slices at the shape of the leaf, or pass Options(pad_or_truncate=True) to fill the rest with zeros"
+        )
         raise MismatchError(
             f"the region {list(entries)} leaves the array\n  leaf {path}\n"
             f"  expected a region of {list(saved)}, found one that reaches to {ends}\n  help: {help}",

@@ -1,4 +1,4 @@
-"""Removing a checkpoint: all of it, and nothing else."""
+"""Removing a checkpoint, and no other file."""
 
 from __future__ import annotations
 
@@ -39,26 +39,25 @@ def remove(
 ) -> RemoveReport:
     """Removes the checkpoint at `path`, of any layout.
 
-    Whatever happens meanwhile, all of it is left, or no checkpoint: on a disk it is renamed first, in a bucket its
-    marker goes first. The next save to the same path removes what is left.
+    After a kill the checkpoint is complete or gone. The next save to the same path removes files that are left.
 
     Args:
-        path: One checkpoint; a step, not the folder of steps.
-        unfinished: Remove what a save or a copy to `path` has left that never ended, instead of a checkpoint.
-        force: With `unfinished`: also if its writer may still be at it.
+        path: One checkpoint: a step, not the folder of steps.
+        unfinished: Remove the files of a save or copy to `path` that did not end, instead of a checkpoint.
+        force: With `unfinished`: also if the writer may still run.
         storage_options: How to reach the storage of a URL, as for `save`.
 
     Raises:
-        NotFoundError: if nothing is there.
-        NotACheckpointError: for something else.
-        InvalidArgumentError: for a folder of steps, for one with something beside the checkpoint, for a part of a
-            checkpoint, for a link; for `force` without `unfinished`.
-        UncommittedError: for a save that never ended, without `unfinished`.
-        AlreadyExistsError: if the writer of one may still live, without `force`.
+        NotFoundError: if `path` does not exist.
+        NotACheckpointError: if it holds no checkpoint.
+        InvalidArgumentError: for a folder of steps, a folder with other files in it, a part of a checkpoint, or a link;
+            for `force` without `unfinished`.
+        UncommittedError: for a save that did not end, without `unfinished`.
+        AlreadyExistsError: if the writer may still run, without `force`.
     """
     at = place("path", path, storage_options)
     of_unfinished = _arguments.flag("unfinished", unfinished)
     forced = _arguments.flag("force", force)
     if forced and not of_unfinished:
-        raise InvalidArgumentError("force=True goes with unfinished=True: a checkpoint needs no force to be removed")
+        raise InvalidArgumentError("force=True needs unfinished=True: a checkpoint is removed without force")
     return RemoveReport(*_native.remove(at, of_unfinished, forced))

@@ -1,4 +1,4 @@
-"""Parity beside a checkpoint, and repair: what is damaged, cut or lost comes back."""
+"""Parity beside a checkpoint, and repair of damaged, cut and lost files."""
 
 from __future__ import annotations
 
@@ -42,25 +42,25 @@ def add_parity(
     progress: Progress = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> ParityReport:
-    """Puts parity beside a checkpoint of any layout: `repair` makes damaged and lost files whole by it.
+    """Puts parity beside a checkpoint of any layout, with which `repair` restores damaged and lost files.
 
     Reed-Solomon blocks in two files, ``regrow.parity.json`` and ``regrow.parity.blocks`` in the folder, or
-    ``regrow.parity.NAME.json`` and ``.blocks`` beside a file. The checkpoint is verified first, and not touched; its
-    own tools read it as before. All files are read twice. Parity that is there is replaced.
+    ``regrow.parity.NAME.json`` and ``.blocks`` beside a file. The checkpoint is verified first, and does not
+    change; other tools read it as before. All files are read twice. Existing parity is replaced.
 
     Args:
         path: A checkpoint, or a folder of steps.
         ratio: How much, from ``"1/1024"`` to ``"1/1"``: ``"1/16"`` takes a sixteenth of the checkpoint's size, and
-            heals as much.
+            restores as much.
         step: The step of a folder of steps; the newest if `None`.
-        remove: Take the parity away instead.
+        remove: Remove the parity instead.
         progress: As for `save`.
         storage_options: How to reach the storage of a URL, as for `save`.
 
     Raises:
         CorruptError: if the checkpoint is damaged already.
-        InvalidArgumentError: for another ratio; for a file that is one of several that are the checkpoint.
-        ReplacedError: if somebody writes to it meanwhile.
+        InvalidArgumentError: for another ratio; for one file of a checkpoint of several.
+        ReplacedError: if another program writes to it meanwhile.
         UnsupportedError: in an archive, on a web server.
         PermissionDeniedError: if nothing can be written there.
     """
@@ -74,7 +74,7 @@ def add_parity(
 
 
 class HealedFile(NamedTuple):
-    """A file that is whole again."""
+    """A file that was restored."""
 
     path: str
     """The file."""
@@ -83,48 +83,47 @@ class HealedFile(NamedTuple):
 
 
 class RecoveredFile(NamedTuple):
-    """A file that was lost or damaged, and was made anew of the others."""
+    """A file that was lost or damaged, and was written again from the other files."""
 
     path: str
     """The file."""
     bytes: int
     """Its length."""
     how: str
-    """What it was made of, and what is not sure about it."""
+    """Its source, and what is uncertain about it."""
     is_guess: bool
-    """Whether nothing proves that it says what was there before. What was there is kept beside it."""
+    """Whether nothing proves that it has its old contents. The damaged file is kept beside it."""
 
 
 @readable
 class RepairReport(NamedTuple):
-    """What a repair did. As a bool: whether the checkpoint is known to be whole."""
+    """The result of a repair. As a bool: whether the checkpoint is known to be whole."""
 
     path: str
     """The checkpoint."""
     bytes: int
-    """Bytes that were looked at."""
+    """The bytes that were read."""
     healed: list[HealedFile]
-    """Files that are whole again; of a check, those that would be."""
+    """The files that were restored; with `check`, those that would be."""
     recovered: list[RecoveredFile]
-    """Files that were made anew of the others, without parity; of a check, those that would be."""
+    """The files that were written again from others, without parity; with `check`, those that would be."""
     lost: list[Finding]
-    """What could not be healed."""
+    """The damage that could not be repaired."""
     findings: list[Finding]
-    """What opening and verifying the checkpoint find afterwards, leaf by leaf; a check verifies, and before, only where
-    there is no parity."""
+    """What a verification afterwards finds, leaf by leaf. With `check` it runs only if there is no parity."""
     notes: list[str]
-    """What else was done: saves that never ended, finished or removed."""
+    """Other actions: saves that did not end were finished or removed."""
     is_parity_damaged: bool
-    """Whether the parity was damaged, too; it was made anew unless something is lost."""
+    """Whether the parity was damaged too. It was written again, unless something is lost."""
     is_check: bool
-    """Whether this was a check, and nothing was written."""
+    """Whether `check` was given, and nothing was written."""
     text: str
-    """All of it in a line."""
+    """A summary in one line."""
     verdict: str
-    """``"whole"`` only if something says of each file that it is what was written; ``"not known"`` if nothing wrong is
-    found, and nothing says so; ``"damaged"`` otherwise."""
+    """``"whole"`` if checksums prove each file; ``"not known"`` if no damage is found, but some files have no checksum;
+    ``"damaged"`` otherwise."""
     proved_by: str | None
-    """What says that the checkpoint is whole: its checksums, its parity, a seal, a copy that is the same."""
+    """What proves that the checkpoint is whole: its checksums, its parity, a seal, an equal copy."""
 
     @property
     def is_whole(self) -> bool:
@@ -152,37 +151,35 @@ def repair(
     progress: Progress = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> RepairReport:
-    """Makes a damaged checkpoint whole, by what there is.
+    """Repairs a damaged checkpoint from parity, from a copy, and from its own other files.
 
-    - **Parity** beside it (`add_parity`, ``parity=`` of `save`) heals damaged blocks, files that are cut or gone, and
-      itself. The files become what they were when the parity was made: if one was changed on purpose since, this
-      changes it back. What was sealed or signed since stays, and the parity is made anew of it.
-    - **Another checkpoint** (`from_`), a replica or another step, gives blocks that are damaged here, as long as
-      something proves them: parity, a seal, the checksums of the layout regrow. Of another step that layout gives the
-      leaves that are the same.
-    - **Its own other files** bring back those that say nothing new: a lost ``regrow.json``, ``_METADATA``, database or
-      index. The guide lists them.
-    - What saves that never ended have left beside it is finished or removed.
+    - **Parity** beside it (`add_parity`, ``parity=`` of `save`) restores damaged blocks, files that are cut or
+      missing, and itself. Files get the contents that they had when the parity was made, also files that you changed
+      on purpose since, unless they were sealed or signed after the change.
+    - **Another checkpoint** (`from_`), a copy or another step, gives blocks that are damaged here and that parity, a
+      seal or the checksums of the layout regrow can check. Another step in that layout gives the leaves that are equal.
+    - **Its own other files** give a lost ``regrow.json``, ``_METADATA``, database or index.
+    - Files of saves that did not end are finished or removed.
 
-    Each file is written anew beside the damaged one and takes its place in one step, and the checkpoint is verified at
-    the end. Killed at any moment it leaves each file as it was or whole, and can be run again. What cannot be brought
-    back is listed, leaf by leaf.
+    Each file is replaced in one step, and the checkpoint is verified at the end. After a kill each file is as it was
+    or repaired, and you can run the repair again. The report lists what is lost, leaf by leaf.
 
     Args:
-        path: A checkpoint, or a folder of steps. One that cannot be opened is named by its own folder.
+        path: A checkpoint, or a folder of steps. Give the folder of a step that cannot be opened.
         from_: Another checkpoint, damaged or not: a copy, or another step of the same run.
         step: The step of a folder of steps; the newest if `None`.
-        check: Say what would be done, and write nothing.
+        check: Report what a repair would do, and write nothing.
         progress: As for `save`.
         storage_options: How to reach the storage of a URL, as for `save`.
 
     Raises:
-        NotACheckpointError: if there is nothing that could be one.
+        NotACheckpointError: if `path` holds no checkpoint.
         UncommittedError: in a bucket, where a save, a copy or a removal has not ended.
         UnsupportedError: in an archive, on a web server.
         CorruptError: if the index of the parity is lost in both of its copies.
-        PermissionDeniedError: if nothing can be written there. That something cannot be healed is no error: the report
-            says it.
+        PermissionDeniedError: if nothing can be written there.
+
+    Damage that cannot be repaired is no error: the report lists it.
     """
     at = place("path", path, storage_options)
     other = None if from_ is None else place("from_", from_, storage_options)

@@ -132,7 +132,7 @@ class LoadReport(NamedTuple):
     seconds: float
     """What the whole load took."""
     stages: tuple[StageReport, ...]
-    """Where the time went: ``wait_for_turn`` with `turns`, ``read``, and with `single_replica` ``wait_for_readers``
+    """Where the time went: ``wait_for_turn`` with `in_turns`, ``read``, and with `single_replica` ``wait_for_readers``
     and ``receive``. What is read while arrays are on their way counts as ``read`` alone."""
 
     def __str__(self) -> str:
@@ -149,7 +149,7 @@ class Stages:
 
     def __init__(self, is_asked_for: bool = False) -> None:
         self.is_asked_for = is_asked_for
-        """Whether somebody wants the report."""
+        """Whether the report is wanted."""
         self._began = time.monotonic()
         self._stages: dict[str, tuple[float, int]] = {}
 

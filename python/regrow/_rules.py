@@ -40,7 +40,7 @@ def renames_of(rename: Any) -> list[tuple[str, str]]:
     """Regular expressions and what takes their place, checked."""
     rules = {} if rename is None else rename
     if not isinstance(rules, Mapping) or not all(isinstance(text, str) for rule in rules.items() for text in rule):
-        raise _arguments.wrong("rename", rename, "a dict of regular expressions, and what takes their place")
+        raise _arguments.wrong("rename", rename, "a dict of regular expressions and their replacements")
     return list(rules.items())
 
 
@@ -54,8 +54,10 @@ def numbers_of(name: str, rules: Any, minimum: int) -> list[tuple[str, list[int]
         try:
             row = [int(number) for number in numbers]
         except (TypeError, ValueError):
-            raise InvalidArgumentError(f"{name}[{pattern!r}]={numbers!r} is no sequence of integers") from None
+            raise InvalidArgumentError(
+                f"{name}[{pattern!r}]={numbers!r} is not valid: expected a sequence of integers"
+            ) from None
         if any(not minimum <= number < 2**63 for number in row):
-            raise InvalidArgumentError(f"{name}[{pattern!r}]={numbers!r} holds a number that makes no sense")
+            raise InvalidArgumentError(f"{name}[{pattern!r}]={numbers!r} holds a number out of range")
         out.append((pattern, row))
     return out

@@ -1,4 +1,4 @@
-"""Loading what is intact in a damaged checkpoint."""
+"""Loading the intact leaves of a damaged checkpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ._text import counted
 from ._warnings import warn
 
 DAMAGE = (CorruptError, LimitError, UnsupportedError, NotFoundError, IoError)
-"""What damage is told by; where it is something else, opening what is intact says so again."""
+"""Errors of damage. Opening the intact leaves raises other errors again."""
 
 _SHOWN = 20
 """Most findings that a text names."""
@@ -24,17 +24,17 @@ _SHOWN = 20
 
 @readable
 class SalvageReport(NamedTuple):
-    """What was lost of a checkpoint, and what else is wrong with it."""
+    """The lost leaves of a checkpoint, and its other damage."""
 
     path: str
     """The checkpoint."""
     lost: list[Finding]
-    """Why each lost leaf is lost, with its key path, and with file and offset where these are known."""
+    """Each lost leaf: the reason, its key path, and file and offset if they are known."""
     damage: list[Finding]
-    """What else is wrong: with the opening, or with files that no leaf lies in."""
+    """Other damage: errors of opening, and of files that hold no leaf."""
     is_bare: bool
-    """Whether the pytree is lost, or a file of an array with it: what is given are the arrays that there are, by their
-    names, and containers and kinds of leaves may be others."""
+    """Whether the pytree is lost. The result then has the arrays by their names; containers and kinds of leaves may
+    differ."""
 
     @property
     def lost_paths(self) -> list[str]:
@@ -45,7 +45,7 @@ class SalvageReport(NamedTuple):
         return not (self.lost or self.damage)
 
     def __str__(self) -> str:
-        and_more = ", and the pytree: the arrays that there are come by their names" if self.is_bare else ""
+        and_more = "; the pytree is lost too: the arrays are loaded by their names" if self.is_bare else ""
         lines = [f"{self.path}: {counted(len(self.lost), 'leaf is lost', 'leaves are lost')}{and_more}"]
         found = [*self.lost, *self.damage]
         lines += [finding.message for finding in found[:_SHOWN]]
@@ -55,7 +55,7 @@ class SalvageReport(NamedTuple):
 
 
 Salvage = bool | Callable[[SalvageReport], object]
-"""Whether to load what is intact, or who is told then."""
+"""Whether to load the intact leaves, or a function that gets the report."""
 
 
 def chosen(salvage: Any) -> Salvage:
@@ -65,7 +65,7 @@ def chosen(salvage: Any) -> Salvage:
     if callable(salvage):
         told: Callable[[SalvageReport], object] = salvage
         return told
-    raise _arguments.wrong("salvage", salvage, "True, False, or a function that is given the report")
+    raise _arguments.wrong("salvage", salvage, "True, False, or a function of the report")
 
 
 def opened(at: Place, opening: Opening, progress: Progress) -> tuple[_native.Checkpoint, SalvageReport]:

@@ -17,13 +17,13 @@ class SealReport(NamedTuple):
     """What a seal covers."""
 
     path: str
-    """The seal; of a checkpoint in the layout regrow, which needs none, the checkpoint."""
+    """The file of the seal; the checkpoint, if its layout needs no seal."""
     file_count: int
-    """Files under it; 0 if it was taken away or is not needed."""
+    """The files that it covers; 0 if it was removed or is not needed."""
     bytes: int
     """Their bytes."""
     has_changed: bool
-    """Whether a seal was made or taken away: not where there is nothing to do."""
+    """Whether a seal was made or removed."""
 
     def __str__(self) -> str:
         return f"{printable(self.path)}: {counted(self.file_count, 'file', 'files')}, {format_bytes(self.bytes)}"
@@ -40,24 +40,24 @@ def seal(
     """Puts a seal beside a checkpoint of any layout: a checksum of each 32 KiB of its files.
 
     From then on `open`, `load`, `verify` and `diff` check every byte that they read. The checkpoint is verified first,
-    and not touched; its own tools read it as before. The seal is ``regrow.seal.json`` in the folder, or
+    and does not change; other tools read it as before. The seal is ``regrow.seal.json`` in the folder, or
     ``regrow.seal.NAME.json`` beside a file: 256 KiB for each GiB. All files are read once, at the speed of the disk.
 
-    A checkpoint in the layout regrow has such checksums without a seal: nothing is done.
+    The layout regrow has such checksums of its own: the call does nothing.
 
     Args:
         path: A checkpoint, or a folder of steps.
-        remove: Take the seal away instead.
+        remove: Remove the seal instead.
         step: The step of a folder of steps; the newest if `None`.
         progress: As for `save`.
         storage_options: How to reach the storage of a URL, as for `save`.
 
     Raises:
         CorruptError: if the checkpoint is damaged already.
-        InvalidArgumentError: for a file that is one of several that are the checkpoint.
-        ReplacedError: if somebody writes to it meanwhile.
+        InvalidArgumentError: for one file of a checkpoint of several.
+        ReplacedError: if another program writes to it meanwhile.
         UnsupportedError: in an archive, on a web server.
-        PermissionDeniedError: if nothing can be written there. Whatever the error, an earlier seal is as it was.
+        PermissionDeniedError: if nothing can be written there. After any error an earlier seal is unchanged.
     """
     at = place("path", path, storage_options)
     chosen = _arguments.count("step", step)

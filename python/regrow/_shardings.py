@@ -3,7 +3,7 @@
     sharding -> a box for each addressable device -> parts in host memory -> a buffer a device -> one global array
 
 Parts are put on their devices a group of leaves at a time; while one group is on its way, the next one is read. On CPU
-a part becomes the buffer of its device where it is: the memory is nobody else's, never a map of a file.
+a part becomes the buffer of its device where it is: it owns the memory, which is never a map of a file.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class JaxArrays:
         if failed:
             lines = [f"\n    {path_of(at)}: {text}" for at, text in failed]
             places = counted(len(failed), "place", "places")
-            help = "give another sharding, or another shape with pad_or_truncate=True"
+            help = "give another sharding, or another shape with options=regrow.Options(pad_or_truncate=True)"
             raise InvalidArgumentError(
                 f"the sharding does not fit the array in {places}{''.join(lines)}\n  help: {help}",
                 leaf=path_of(failed[0][0]),
@@ -237,7 +237,7 @@ class JaxArrays:
                 narrowed[target.dtype] = self._jax.dtypes.canonicalize_dtype(dtype)
             if narrowed[target.dtype] != DTYPES[target.dtype]:
                 path = self._path_of(target.at)
-                help = "set jax_enable_x64, or ask for the cast: load(path, like=..., cast=...)"
+                help = "set jax_enable_x64, or pass cast=..."
                 raise UnsupportedError(
                     f"JAX would turn {DTYPES[target.dtype].name} into {narrowed[target.dtype].name}\n"
                     f"  leaf {path}\n  help: {help}",

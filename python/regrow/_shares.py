@@ -45,7 +45,7 @@ def convert(
 ) -> tuple[Any, list[tuple[str, str, str]]]:
     """Converts, each share by a call of the executor; gives what the native half's `convert` does.
 
-    Plans, begins and commits here. Begins anew if the source is replaced meanwhile.
+    Plans, begins and commits here. Starts again if the source is replaced meanwhile.
     """
     for is_last in attempts():
         try:
@@ -112,7 +112,7 @@ def copy(
 ) -> tuple[str, int, int, int, float]:
     """Copies, each share by a call of the executor; gives what the native half's `copy` does.
 
-    Plans, begins and commits here. Begins anew if the source is replaced meanwhile.
+    Plans, begins and commits here. Starts again if the source is replaced meanwhile.
     """
     for is_last in attempts():
         try:
@@ -168,7 +168,7 @@ def verify(
     opening: Opening,
     progress: Progress,
 ) -> VerifyReport:
-    """Verifies, each share by a call of the executor. Begins anew if the checkpoint is replaced meanwhile."""
+    """Verifies, each share by a call of the executor. Starts again if the checkpoint is replaced meanwhile."""
     for is_last in attempts():
         try:
             return _verify(shared, at, opening, progress)
@@ -220,7 +220,7 @@ def _verify(
 
 
 def _opened(at: Portable, opening: Opening) -> _native.Checkpoint:
-    """The checkpoint; without its seal, or its arrays alone, where what is beside them is damaged: a finding."""
+    """The checkpoint; without its seal, or its arrays alone, where its side files are damaged: a finding."""
     try:
         return _native.open(arrived(at), opening)
     except (CorruptError, UnsupportedError):
@@ -303,7 +303,7 @@ def _wait(futures: list[Any]) -> None:
     for future in futures:
         try:
             future.result()
-        except Exception:  # nobody wants to know any more
+        except Exception:  # the first error is raised
             continue
 
 

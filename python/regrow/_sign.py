@@ -1,4 +1,4 @@
-"""Signing a checkpoint: who has saved it, and that no byte of it was changed."""
+"""Signing a checkpoint, so that readers can check its origin and its bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SignReport(NamedTuple):
     bytes: int
     """Their bytes."""
     signers: list[str]
-    """The public keys of all who have signed them, as hex digits, in the order in which they did."""
+    """The public keys of all signatures, as hex digits, oldest first."""
 
     def __str__(self) -> str:
         files = f"{counted(self.file_count, 'file', 'files')}, {format_bytes(self.bytes)}"
@@ -39,12 +39,14 @@ def sign(
     progress: Progress = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> SignReport:
-    """Puts a signature beside a checkpoint of any layout: who has your public key can tell that it is yours.
+    """Puts a signature beside a checkpoint of any layout. Readers with your public key can check that it is yours.
 
-    ``trusted_keys=`` of `open`, `load` and `verify` asks for it, and proves every block that is read. The checkpoint is
-    verified first, and not touched; its own tools read it as before. The signature is ``regrow.signature.json`` in the
-    folder, or ``regrow.signature.NAME.json`` beside a file: a BLAKE3 of each 256 KiB of its files, and an Ed25519
-    signature of all of these. Signatures of other keys over the same files stay. All files are read twice.
+    ``Options(trusted_keys=...)`` of `open`, `load` and `verify` requires a signature, and checks every block against
+    it. The checkpoint is verified first, and does not change; other tools read it as before.
+
+    The signature is ``regrow.signature.json`` in the folder, or ``regrow.signature.NAME.json`` beside a file: a BLAKE3
+    of each 256 KiB of its files, and an Ed25519 signature of all of these. Signatures of other keys over the same files
+    stay. All files are read twice.
 
     Args:
         path: A checkpoint, or a folder of steps.
@@ -56,11 +58,10 @@ def sign(
 
     Raises:
         CorruptError: if the checkpoint is damaged already.
-        InvalidArgumentError: for another kind of key, or one that is encrypted; for a file that is one of several that
-            are the checkpoint.
-        ReplacedError: if somebody writes to it meanwhile.
+        InvalidArgumentError: for another kind of key, or an encrypted key; for one file of a checkpoint of several.
+        ReplacedError: if another program writes to it meanwhile.
         UnsupportedError: in an archive, on a web server.
-        PermissionDeniedError: if nothing can be written there. Whatever the error, an earlier signature is as it was.
+        PermissionDeniedError: if nothing can be written there. After any error an earlier signature is unchanged.
     """
     at = place("path", path, storage_options)
     chosen = _arguments.count("step", step)

@@ -238,7 +238,7 @@ class Replicas:
 def _check_processes(jax: Any, size: int) -> None:
     count = 1 if jax is None else jax.process_count()
     if count == 1:
-        help = "leave single_replica out: one process reads each byte once, however many of its devices hold it"
+        help = "leave out `single_replica`: one process reads each byte once, however many of its devices hold it"
         raise InvalidArgumentError(
             f"single_replica is for jobs of several processes of JAX, and this is one process\n  help: {help}",
             help=help,
@@ -296,9 +296,9 @@ def _broadcast(wanted: SingleReplica, mesh: Any) -> Broadcast:
             f"  expected below {count}, the length of the axis {name!r} of the mesh, found {wanted.replica}"
         )
     if count == 1:
-        help = "leave single_replica out, or name another axis"
+        help = "leave out `single_replica`, or name another axis"
         raise InvalidArgumentError(
-            f"there is one replica along the axis {name!r} of the mesh: nobody is left to receive\n"
+            f"there is one replica along the axis {name!r} of the mesh: no other replica receives\n"
             f"  mesh {_axes(mesh)}\n  help: {help}",
             help=help,
         )
@@ -308,7 +308,7 @@ def _broadcast(wanted: SingleReplica, mesh: Any) -> Broadcast:
     shared = {process: sorted(replicas) for process, replicas in replicas_of.items() if len(replicas) > 1}
     if shared:
         process, replicas = next(iter(shared.items()))
-        help = "order the devices of the mesh so that each replica has whole processes, or leave single_replica out"
+        help = "order the devices of the mesh so that each replica has whole processes, or leave out `single_replica`"
         raise InvalidArgumentError(
             f"replicas along the axis {name!r} share {counted(len(shared), 'process', 'processes')}\n"
             f"  mesh {_axes(mesh)}; process {process} has devices of the replicas {', '.join(map(str, replicas))}\n"
@@ -324,7 +324,7 @@ def _nothing_is_alike(wanted: SingleReplica, reasons: Mapping[str, Sequence[str]
         for reason, paths in reasons.items()
     ]
     lines = lines or ["\n    there is no jax.Array: give `like` with some, or `shardings`"]
-    help = "name the axis of the mesh along which the arrays are replicated, or leave single_replica out"
+    help = "name the axis of the mesh along which the arrays are replicated, or leave out `single_replica`"
     return InvalidArgumentError(
         f"nothing is alike in all replicas along the axis {wanted.axis!r}{''.join(lines)}\n  help: {help}", help=help
     )

@@ -38,9 +38,7 @@ class Together:
         self._turns = _arguments.flag("in_turns", rare.in_turns)
         self.single_replica = _single_replica.chosen(rare.single_replica)
         if self._turns and self.single_replica is not None:
-            raise InvalidArgumentError(
-                "`single_replica` reads together and `in_turns` one after the other: give one of them"
-            )
+            raise InvalidArgumentError("`single_replica` and `in_turns` exclude each other: pass one of them")
         is_asked = self._turns or self.single_replica is not None
         job = _job.chosen(rare.job) if is_asked or rare.job is not None else None
         self._job = job if is_asked else None

@@ -113,7 +113,7 @@ def empty(shape: tuple[int, ...], dtype: Any, device: Any) -> Any:
         dims = "x".join(map(str, shape))
         raise LimitError(
             f"there is no memory on the device {device} for a tensor of {dims} elements of {dtype}\n"
-            "  help: load fewer leaves (`only`), or on another device"
+            "  help: pass `only` to load fewer leaves, or load on another device"
         ) from error
 
 

@@ -81,7 +81,7 @@ class StoreArray(np.memmap):
             self.flags.writeable = False
 
     def _of_rows(self, rows: Rows, values: NDArray[Any]) -> NDArray[Any]:
-        """The values of these rows; a place for those who know more."""
+        """The values of these rows; subclasses add to it."""
         return values
 
 

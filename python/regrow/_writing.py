@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -118,8 +119,18 @@ def dtype_name(dtype: Any) -> str:
     except (TypeError, ValueError, SyntaxError):
         name = None
     if name not in _native.DTYPES:
-        raise _arguments.wrong("cast", dtype, f"a dtype, one of {', '.join(_native.DTYPES)}; or a dict of globs")
+        raise _arguments.wrong("cast", dtype, _expected_dtype(dtype))
     return name
+
+
+def _expected_dtype(dtype: Any) -> str:
+    near = difflib.get_close_matches(_SHORT.get(str(dtype), str(dtype)), _native.DTYPES, n=3, cutoff=0.5)
+    such = ", ".join(near or ["float32", "bfloat16", "int32"])
+    return f"a dtype such as {such}; or a dict of globs over key paths with a dtype for each"
+
+
+_SHORT = {"bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16", "f32": "float32", "fp8": "float8"}
+"""Dtypes in the words of other libraries."""
 
 
 ZSTD_LEVELS = range(-131072, 23)
@@ -139,7 +150,7 @@ def compression_level(compression: Any) -> int | str | None:
         case ("zstd", int() as level) if level in ZSTD_LEVELS:
             return level
     raise InvalidArgumentError(
-        f'the compression {compression!r} is not known; it is None, "none", "zstd", ("zstd", level) or a level'
+        f'compression={compression!r} is not valid: expected None, "none", "zstd", ("zstd", level) or a level'
         f" from {ZSTD_LEVELS.start} to {ZSTD_LEVELS.stop - 1}"
     )
 

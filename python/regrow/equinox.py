@@ -5,7 +5,7 @@
     tree_serialise_leaves("model.eqx", model)                       # all of it or nothing, synced to disk
     model = tree_deserialise_leaves("model.eqx", like=model)        # every leaf compared before data is read
 
-What Equinox writes is read, and what is written here Equinox reads, to the bit. Beyond it: files are replaced in one
+It reads files of Equinox, and Equinox reads its files, to the bit. Beyond Equinox: files are replaced in one
 step; float8, int4 and integers beyond 64 bits come back; every path-like object is a path; all mismatches are told at
 once; and behind the leaves of a file that has a path stands an index that Equinox never looks at, with names and
 checksums, by which `regrow.load` gives the whole pytree without a `like`.
@@ -100,7 +100,7 @@ def tree_serialise_leaves(
 ) -> None:
     """Saves the leaves of a pytree.
 
-    A file that has a path appears whole or not at all, and replaces what was there in one step.
+    A file that has a path is written completely or not at all, and replaces an old file in one step.
 
     Args:
         path_or_file: A path (``.eqx`` is appended to a name without a suffix), or a binary file object, which is
@@ -195,7 +195,7 @@ def tree_deserialise_leaves(
     messages = [(at, changed(at, new, old, options)) for at, new, old in pairs]
     raise_problems([Problem(at, message, None) for at, message in messages if message is not None], stop_at_first)
     if rest is not None:
-        raise RuntimeError(f"the file has {rest} behind what `like` asks for")
+        raise RuntimeError(f"the file has {rest} after the leaves of `like`")
     return out
 
 

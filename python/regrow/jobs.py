@@ -1,4 +1,4 @@
-"""Several processes: who saves and loads together, and how they find each other."""
+"""Several processes that save and load together, and how they exchange messages."""
 
 from __future__ import annotations
 

@@ -55,9 +55,7 @@ class Layout:
             try:
                 texts.append(f"{json.dumps(name)}: {json.dumps(value, allow_nan=False, default=_plain)}")
             except (TypeError, ValueError, RecursionError) as error:
-                raise InvalidArgumentError(
-                    f"the option {name} of layout {self.name!r} cannot be used: {error}"
-                ) from None
+                raise InvalidArgumentError(f"{type(self).__name__}({name}=...) is not valid: {error}") from None
         return f"{{{', '.join(texts)}}}"
 
 
@@ -227,7 +225,7 @@ def chosen(layout: Any) -> Layout:
         return _ALL[layout]()
     names = ", ".join(_native.LAYOUTS)
     raise InvalidArgumentError(
-        f"the layout {layout!r} is not known; it is one of {names}, or an object of regrow.layouts"
+        f"layout={layout!r} is not valid: expected one of {names}, or an object of regrow.layouts"
     )
 
 
@@ -283,4 +281,4 @@ def _plain(value: Any) -> Any:
         return int(value)
     if isinstance(value, (Sequence, np.ndarray)):
         return list(value)
-    raise TypeError(f"{value!r} is of no type that an option has")
+    raise TypeError(f"{value!r} has a type that no option takes")

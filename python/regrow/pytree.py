@@ -234,7 +234,7 @@ def model_save(
 
     Raises:
         NotAMLModelTreeNodeError: if something in the tree is neither a dict nor an array.
-        RegrowError: for dtypes and keys that cannot be stored; what was there before is then unchanged.
+        RegrowError: for dtypes and keys that cannot be stored; the old files are then unchanged.
     """
     since = time.monotonic()
     if byte_align < 1:
@@ -278,7 +278,7 @@ def _refuse_too_deep(depths: Iterable[int]) -> None:
     """What could not be loaded is not saved: `depths` are how many dicts lie in each other."""
     depth = max(depths, default=0)
     if depth > _native.TREE_DEPTH_MAX:
-        raise LimitError(f"the model is nested {depth} levels deep, of which {_native.TREE_DEPTH_MAX} can be loaded")
+        raise LimitError(f"the model is nested {depth} levels deep: at most {_native.TREE_DEPTH_MAX} can be loaded")
 
 
 def _in_order(tree: Any, key: Callable[[Path], Any] | None) -> list[tuple[Path, Any]]:
@@ -447,6 +447,6 @@ def install() -> None:
     """Has the module ``ml_model_transforms`` be this one, for what imports it from now on.
 
     Raises:
-        RuntimeError: if the program has imported the original already: what has its functions would keep them.
+        RuntimeError: if the program has already imported the original: modules that imported its functions keep them.
     """
     _install.install({"ml_model_transforms": __name__})

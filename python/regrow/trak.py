@@ -101,7 +101,7 @@ class MmapSaver(AbstractSaver):
             metadata: ``JL dimension``, ``JL matrix type`` and ``train set size``, and whatever else is to be kept.
             train_set_size: Number of training examples.
             proj_dim: Dimension of the projected gradients.
-            load_from_save_dir: Read what is there, and own `metadata.json`. Parallel workers that leave both to
+            load_from_save_dir: Read the existing store, and own `metadata.json`. Parallel workers that leave both to
                 another process say `False`; should the metadata be there already, they are checked all the same.
             logging_level: Of the logger ``STORE``.
             use_half_precision: float16, or float32.
@@ -167,7 +167,7 @@ class MmapSaver(AbstractSaver):
 
         Args:
             model_id: An integer, one for each checkpoint.
-            _allow_featurizing_already_registered: Start a registered model anew: all its rows are lost.
+            _allow_featurizing_already_registered: Start a registered model again: all its rows are lost.
 
         Raises:
             ModelIDException: if it is registered already.
@@ -202,7 +202,7 @@ class MmapSaver(AbstractSaver):
             model_id: The model.
             exp_name: The experiment.
             exp_num_targets: Its number of targets; by default what `experiments.json` says.
-            mode: ``"r+"``; ``"r"`` for reading only; ``"w+"`` to make the arrays anew, all zeros.
+            mode: ``"r+"``; ``"r"`` for reading only; ``"w+"`` to make new arrays, all zeros.
 
         Raises:
             NotFoundError: if an array is missing; only the gradients of a finalized model may be (`None`).
@@ -290,7 +290,7 @@ class MmapSaver(AbstractSaver):
         flags.update(is_featurized=int(featurized), is_finalized=int(finalized))
 
     def init_experiment(self, exp_name: str, num_targets: int, model_id: int) -> None:
-        """Starts an experiment for a model, or joins it: what is there is kept, finished scores too.
+        """Starts an experiment for a model, or joins it: existing scores are kept.
 
         Where the model's gradients were lost, none of its targets is done any longer, and the scores are not final.
 

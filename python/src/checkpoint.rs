@@ -10,6 +10,7 @@ use regrow::engine::Selected;
 use regrow::formats::Loss;
 use regrow::formats::orbax::json_text;
 use regrow::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, PathPattern};
+use regrow::wording::{Caller, in_words_of};
 use regrow::{Error, OpenOptions, PublicKey, RegionOptions, SaveReport, VerifyOptions, VerifyReport};
 
 use crate::columns::{Structure, StructureIn, print_paths};
@@ -93,7 +94,7 @@ pub fn save_report(report: SaveReport) -> SaveOut {
         stages,
         report.io_path.to_string(),
         report.reused_bytes,
-        report.notes,
+        in_python(&report.notes),
         report.losses.iter().map(loss_out).collect(),
     )
 }
@@ -196,7 +197,7 @@ fn verify_out(report: VerifyReport) -> VerifyOut {
         report.checked_bytes,
         report.leaf_count,
         report.has_data_checksums,
-        report.notes,
+        in_python(&report.notes),
         report.unprotected_bytes,
         report.signer.map(|signer| signer.to_string()),
         unprotected.map(|each| (each.file.into_os_string(), each.bytes)).collect(),
@@ -206,8 +207,14 @@ fn verify_out(report: VerifyReport) -> VerifyOut {
 
 /// An error as something that was found.
 pub fn finding_out(error: &Error) -> FindingOut {
-    let (file, leaf, offset_bytes) = place(error);
+    let error = error.in_words_of(Caller::Python);
+    let (file, leaf, offset_bytes) = place(&error);
     (error.kind().name(), error.to_string(), file, leaf, offset_bytes)
+}
+
+/// Notes and warnings in Python's words.
+pub fn in_python(texts: &[String]) -> Vec<String> {
+    texts.iter().map(|text| in_words_of(Caller::Python, text)).collect()
 }
 
 /// An opened checkpoint; leaves go by their position in flatten order.
@@ -328,12 +335,12 @@ impl Checkpoint {
 
     #[getter]
     fn notes(&self) -> Vec<String> {
-        self.0.description().notes.clone()
+        in_python(&self.0.description().notes)
     }
 
     #[getter]
     fn warnings(&self) -> Vec<String> {
-        self.0.description().warnings.clone()
+        in_python(&self.0.description().warnings)
     }
 
     fn tree<'py>(&self, py: Python<'py>) -> PyResult<TreeOut<'py>> {

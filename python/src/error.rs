@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use regrow::wording::Caller;
 use regrow::{Error, ErrorKind, Result};
 
 /// Does `work` with the interpreter released.
@@ -39,7 +40,8 @@ pub fn to_py_err(error: Error) -> PyErr {
 fn exception<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {
     static FROM_NATIVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let from_native = FROM_NATIVE.import(py, "regrow._errors", "from_native")?;
-    let (file, leaf, offset_bytes) = place(error);
+    let error = error.in_words_of(Caller::Python);
+    let (file, leaf, offset_bytes) = place(&error);
     from_native.call1((error.kind().name(), error.to_string(), file, leaf, offset_bytes, error.help_text()))
 }
 

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use regrow::location::ToLocation;
 use regrow::{Error, ParityOptions, RepairOptions, Verdict};
 
-use crate::checkpoint::{FindingOut, finding_out};
+use crate::checkpoint::{FindingOut, finding_out, in_python};
 use crate::location::LocationIn;
 use crate::watch::{WatchIn, watched};
 
@@ -74,7 +74,7 @@ pub fn repair(
     let recovered = report.recovered.into_iter();
     let recovered =
         recovered.map(|file| (file.path.into_os_string(), file.bytes, file.how, file.is_guess)).collect();
-    let (path, notes) = (report.path.into_os_string(), report.notes);
+    let (path, notes) = (report.path.into_os_string(), in_python(&report.notes));
     let (was_damaged, is_check) = (report.is_parity_damaged, report.is_check);
     let proved_by = match report.verdict {
         Verdict::Whole(by) => Some(by.name()),

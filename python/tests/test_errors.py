@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+import operator
 import os
 import pickle
+import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -176,3 +181,89 @@ def test_metadata_comes_back(path: Path) -> None:
     metadata = {"lr": 0.1, "tags": ["a", None, True], "nested": {"é": 1}}
     regrow.save(path, TREE, metadata=metadata)
     assert regrow.open(path).metadata == metadata
+
+
+def _wrong_calls(folder: Path) -> dict[str, tuple[Callable[..., Any], Callable[[], Any], str]]:
+    """Calls that another keyword would mend: the function, the call, and the keyword that its help names."""
+    saved, layouts = folder / "saved", regrow.layouts
+    (folder / "empty.eqx").write_bytes(b"")
+    regrow.save(saved, TREE)
+    regrow.save(folder / "run/step_1", TREE)
+    regrow.save(folder / "run/step_2", TREE)
+    regrow.save(folder / "nibbles", {"a": np.zeros(2, ml_dtypes.uint4)})
+    save, load, new = regrow.save, regrow.load, folder / "new"
+    table = np.zeros((4, 4))
+    return {
+        "exists": (save, lambda: save(saved, TREE), "overwrite=True"),
+        "copy": (regrow.copy, lambda: regrow.copy(folder / "nibbles", saved), "overwrite=True"),
+        "convert": (regrow.convert, lambda: regrow.convert(folder / "nibbles", saved), "overwrite=True"),
+        "dtype": (
+            load,
+            lambda: load(saved, {**TREE, "params": {**TREE["params"], "b": np.int8([1, 2, 3])}}),
+            'cast="..."',
+        ),
+        "missing": (load, lambda: load(saved, {**TREE, "new": 1}), 'missing="keep"'),
+        "extra": (load, lambda: load(saved, {"step": 1}), 'extra="drop"'),
+        "out": (
+            regrow.load_into,
+            lambda: regrow.load_into(saved, {"params": {"b": np.zeros(3, np.float32)}}),
+            'extra="drop"',
+        ),
+        "overflow": (save, lambda: save(new, {"a": np.float32([1e30])}, cast="float16"), "lossy=True"),
+        "loss": (regrow.convert, lambda: regrow.convert(folder / "nibbles", new, layout="orbax"), "lossy=True"),
+        "steps": (regrow.convert, lambda: regrow.convert(folder / "run", new), "all_steps=True"),
+        "zarr": (
+            save,
+            lambda: save(new, {"a": table}, layout=layouts.Orbax(read_chunk_shape=(2, 2))),
+            "layout=regrow.layouts.Orbax(zarr3=True)",
+        ),
+        "empty": (load, lambda: load(folder / "empty.eqx"), "options=regrow.Options(arrays_only=True)"),
+        "placeholder": (
+            load,
+            lambda: (save(new, {"a": ...}, layout="orbax"), load(new)),
+            "options=regrow.Options(placeholders=True)",
+        ),
+        "force": (regrow.remove, lambda: regrow.remove(saved, force=True), "unfinished=True"),
+        "workers": (regrow.verify, lambda: regrow.verify(saved, workers=2), "executor="),
+    }
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "exists", "copy", "convert", "dtype", "missing", "extra", "out", "overflow", "loss", "steps", "zarr", "empty",
+        "placeholder", "force", "workers",
+    ],
+)  # fmt: skip
+def test_help_names_a_keyword_that_the_function_has(tmp_path: Path, case: str) -> None:
+    function, call, keyword = _wrong_calls(tmp_path)[case]
+    with pytest.raises(regrow.RegrowError) as caught:
+        call()
+    assert keyword in str(caught.value)
+    assert keyword.partition("=")[0] in inspect.signature(function).parameters
+    assert not re.search(r"--\w|`(?:partial|bare|strict|salvage|overwrite|lossy)`", str(caught.value))
+
+
+def _words() -> list[tuple[str, str]]:
+    """The rows of the engine's table of words: its own, and Python's."""
+    source = Path(__file__).parents[2] / "crates/regrow/src/wording.rs"
+    if not source.exists():
+        pytest.skip("the source of the engine is not here")
+    text = source.read_text().partition("WORDS")[2].partition("\n];")[0]
+    rows = re.findall(r'\[\s*"((?:[^"\\]|\\.)*)",\s*"((?:[^"\\]|\\.)*)",\s*"(?:[^"\\]|\\.)*",?\s*\]', text)
+    return [(engine.replace('\\"', '"'), python.replace('\\"', '"')) for engine, python in rows]
+
+
+def test_words_for_python_exist() -> None:
+    functions = [regrow.save, regrow.load, regrow.convert, regrow.remove, regrow.Manager, regrow.protect.repair]
+    known = {name for function in functions for name in inspect.signature(function).parameters}
+    words = _words()
+    assert len(words) > 30
+    for _, python in words:
+        code = python.partition("`")[2].partition("`")[0]
+        for name in re.findall(r"regrow(?:\.\w+)+", code):
+            operator.attrgetter(name.removeprefix("regrow."))(regrow)
+        for called, keyword in re.findall(r"regrow\.([\w.]+)\((?:[\w, ]*, )?(\w+)=", code):
+            assert keyword in inspect.signature(operator.attrgetter(called)(regrow)).parameters, python
+        if keyword := re.fullmatch(r"(\w+)=.*", code):
+            assert keyword[1] in known, python

@@ -254,13 +254,13 @@ def test_one_writer_and_many_readers(path: Path) -> None:
                 steps.delete(1)
             assert reader.wait_for_new(1) == 2
             steps.delete(1)
-            with pytest.raises(regrow.errors.InvalidArgumentError, match="only reads"):
+            with pytest.raises(regrow.errors.InvalidArgumentError, match="cannot write"):
                 reader.save(3, tree(3))
         with pytest.raises(regrow.errors.InvalidArgumentError, match="the last one"):
             steps.delete(2)
         with pytest.raises(regrow.errors.NotFoundError):
             steps.delete(1)
-    with pytest.raises(regrow.errors.InvalidArgumentError, match="was closed"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="is closed"):
         steps.save(3, tree(3))
     steps.close()
     manager(path).close()

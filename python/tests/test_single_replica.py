@@ -268,7 +268,7 @@ def check_refused(refused, rank):
         "cut": "1 leaf cut along data, by P('data',), such as odd/cut",
         "kinds": "there is no jax.Array",
         "job": "expected 2 processes, found 1 in the job",
-        "turns": "give one of them",
+        "turns": "pass one of them",
         "out": "not for `load_into`",
         "differ": "rank 1 would receive other arrays than rank 0 has asked for",
         "step": "rank 1 found another step than rank 0: by rank 0, 1",
@@ -322,10 +322,10 @@ def test_arguments_are_checked(saved):
         regrow.jobs.SingleReplica(replica=-1),
         regrow.jobs.SingleReplica(0, 0, 0),
     ):
-        with pytest.raises(regrow.errors.InvalidArgumentError, match="makes no sense"):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="is not valid"):
             regrow.load(saved / "tree", options=regrow.Options(single_replica=wrong))
     for options in ({"in_turns": 1}, {"job": 1, "in_turns": True}, {"on_report": "print"}):
-        with pytest.raises(regrow.errors.InvalidArgumentError, match="makes no sense"):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="is not valid"):
             regrow.load(saved / "tree", options=regrow.Options(**options))
 
 

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use regrow::wording::Caller;
 use regrow::{Error, ErrorKind};
 use serde_json::{Value, json};
 
@@ -69,6 +70,7 @@ impl From<io::Error> for Failure {
 
 /// Says an error on stderr, for people or as one line of JSON.
 pub fn report(error: &Error, as_json: bool) {
+    let error = &error.in_words_of(Caller::Shell);
     if as_json {
         // If even stderr cannot be written, there is nobody left to tell.
         let _ = out::json_line(&mut io::stderr().lock(), &json!({ "error": error_json(error) }));
@@ -79,6 +81,7 @@ pub fn report(error: &Error, as_json: bool) {
 
 /// An error as JSON: its kind's name and its parts; `null` where a part is not known.
 pub fn error_json(error: &Error) -> Value {
+    let error = error.in_words_of(Caller::Shell);
     let place = error.place();
     let (expected, found) = error.expected_found().unzip();
     json!({

@@ -80,6 +80,7 @@ mod system;
 pub mod text;
 pub mod threads;
 pub mod tree;
+pub mod wording;
 pub mod zarr;
 
 pub use engine::value::{load, load_into, load_into_with, load_with};

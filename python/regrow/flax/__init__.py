@@ -136,7 +136,7 @@ def install() -> None:
     For what imports them from now on.
 
     Raises:
-        RuntimeError: if the program has imported Flax already: what has its modules would keep them.
+        RuntimeError: if the program has already imported Flax: code that imported its modules keeps them.
     """
     places = {"serialization": "", "traverse_util": ".traverse_util", "training.checkpoints": ".checkpoints"}
     _install.install({f"flax.{name}": f"{__name__}{own}" for name, own in places.items()})
@@ -148,7 +148,7 @@ def is_serializable(target: Any) -> bool:
 
 
 def current_path() -> str:
-    """Within a handler: the path of what is being restored, ``./params/dense``."""
+    """Within a handler: the path of the object that is being restored, ``./params/dense``."""
     return _state_dict.current_path()
 
 

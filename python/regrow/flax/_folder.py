@@ -284,7 +284,7 @@ def _sweep_replaced(aside: str, path: str) -> None:
 
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[None]:
-    """Within: nobody else holds the lock of a file, or it is an error."""
+    """Holds the lock of a file; an error if another process has it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

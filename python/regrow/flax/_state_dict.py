@@ -147,7 +147,7 @@ def _handlers_of_class(cls: type[Any]) -> Handlers | None:
 
 
 _unregistered: dict[type[Any], Handlers | None] = {}
-"""Of classes that nobody has registered, most of them leaves: there are few, and each is met often."""
+"""Classes without a handler, mostly leaves: there are few, and each occurs often."""
 
 
 def _own_handlers(cls: type[Any]) -> Handlers | None:

@@ -1,6 +1,6 @@
 """What of JAX, Flax and msgpack the program has imported: none of them is ever imported from here.
 
-`sys.modules` is looked at anew each time, so it does not matter who is imported first.
+`sys.modules` is read each time, so the order of the imports does not matter.
 """
 
 from __future__ import annotations

@@ -330,7 +330,7 @@ class _Save:
         with_arrays: bool = False,
     ) -> None:
         if keep < 0:
-            raise InvalidArgumentError(f"keep={keep} makes no sense: 0 keeps all, 1 the last")
+            raise InvalidArgumentError(f"keep={keep} is not valid: 0 keeps all, 1 the last")
         self.number = step_to_save(step)
         self.base = _base(ckpt_dir, prefix)
         self.path = f"{self.base}{step}"
@@ -339,7 +339,7 @@ class _Save:
         self.with_arrays = with_arrays
 
     def check_outdated(self) -> None:
-        """Refuses to save what is not newer than all that is there."""
+        """Refuses to save a step that is not newer than all others."""
         if self.overwrite:
             return
         if outdates(self.base, self.path, self.number):

@@ -49,7 +49,7 @@ def install() -> None:
     """Has ``safetensors`` and its modules be those of this package, for what imports them from now on.
 
     Raises:
-        RuntimeError: if the program has imported safetensors already: what has its functions would keep them.
+        RuntimeError: if the program has already imported safetensors: modules that imported its functions keep them.
     """
     names = ("", ".flax", ".numpy", ".torch")
     _install.install({f"safetensors{name}": f"{__name__}{name}" for name in names})

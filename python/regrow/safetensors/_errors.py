@@ -63,7 +63,7 @@ class SafetensorNotDurableError(SafetensorError, NotDurableError):
 
 
 class SafetensorArgumentError(SafetensorError, InvalidArgumentError):
-    """An argument makes no sense, or what is at the path cannot be replaced by a file: a folder."""
+    """An argument is not valid, or the path is a folder, which a file cannot replace."""
 
 
 class SafetensorIoError(SafetensorError, IoError):

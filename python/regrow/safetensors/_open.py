@@ -57,7 +57,7 @@ class Tensors:
 
     @classmethod
     def read(cls, path: StrPath, separator: str | None, make: Callable[[Tensors], _Made]) -> _Made:
-        """Makes something of all that is at `path`; anew, if one of several files was replaced meanwhile."""
+        """Makes a result of the files at `path`; again, if one of several files was replaced meanwhile."""
         for is_last in attempts():
             try:
                 return make(cls.of_path(path, separator))
@@ -115,7 +115,7 @@ class Tensors:
         return self.maps[0][number], start, length
 
     def check_dtype(self, at: int) -> None:
-        """Refuses a dtype of which safetensors does not say how it lies."""
+        """Refuses a dtype whose bits safetensors does not define."""
         if self.kinds[at] == UNKNOWN:
             raise SafetensorError(
                 f"Dtype not understood: {self.tag(at)}: safetensors does not say how its bits lie\n"
@@ -217,7 +217,7 @@ class safe_open:
 
 
 class _safe_open_handle(safe_open):
-    """`safe_open` of a file that Python has open: of what is at its name.
+    """`safe_open` of a file that Python has open, by its name.
 
     Raises:
         AttributeError: if `f` has no ``fileno`` or no ``name``: it is no file of the system.
@@ -261,6 +261,6 @@ def opened(filename: StrPath, framework: str, device: Any, backend: str, copy: b
 
 
 def check_backend(backend: str) -> None:
-    """Refuses what is no backend of safetensors."""
+    """Refuses a backend that safetensors lacks."""
     if backend not in BACKENDS:
         raise SafetensorError(f'backend "{backend}" is invalid (expected one of: "mmap", "pread")')

@@ -39,7 +39,7 @@ DTYPES = {tag: F4 if tag == "F4" else np.dtype(getattr(ml_dtypes, name, name)) f
 
 @dataclass(frozen=True, init=False, eq=False, slots=True)
 class TensorSpec:
-    """A tensor in memory that somebody else owns, for `serialize` and `serialize_file`.
+    """A tensor in memory of another owner, for `serialize` and `serialize_file`.
 
     Args:
         dtype: A framework's name of it: ``"float32"``, ``"bfloat16"``, ``"float4_e2m1fn_x2"``.

@@ -25,7 +25,7 @@ def to_file(
     max_shard_size: int | str | None,
     durable: bool,
 ) -> None:
-    """Writes a file, or with `max_shard_size` a folder of them; replaces what is there."""
+    """Writes a file, or with `max_shard_size` a folder of them; replaces an existing one."""
     with as_safetensor_errors(writing=True):
         flat, leaves = prepared(tensors, sep)
         options = layout_options(metadata, sep, align, max_shard_size)
@@ -67,7 +67,7 @@ def prepared(tensors: Any, sep: str | None) -> tuple[Flat, LeafColumns]:
 
 
 def _refuse_tree() -> None:
-    raise TypeError('a dict of arrays by name is meant; for a tree of them give sep="." and its keys are joined')
+    raise TypeError('pass a dict of arrays by name, or sep="." to join the keys of a tree')
 
 
 def layout_options(metadata: Any, sep: str | None, align: int, max_shard_size: int | str | None) -> dict[str, Any]:

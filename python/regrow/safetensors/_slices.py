@@ -20,7 +20,7 @@ def checked(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
     """The index as a tuple of integers, slices and ``...`` that NumPy takes, none outside of the tensor.
 
     Raises:
-        SafetensorIndexError: for what lies outside.
+        SafetensorIndexError: for an index out of bounds.
         SafetensorBoundError: for negative bounds.
         SafetensorError: for anything else that safetensors does not take.
     """

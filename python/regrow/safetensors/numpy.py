@@ -38,7 +38,7 @@ def save(
 
     Raises:
         SafetensorError: for a dtype that safetensors lacks, or two tensors of the same name.
-        TypeError: for what is no array, or no `str` where one is needed.
+        TypeError: for a value that is no array, or a name that is no `str`.
     """
     return _save.to_bytes(tensor_dict, metadata, sep, align)
 
@@ -69,7 +69,7 @@ def save_file(
 
     Raises:
         SafetensorError: for a dtype that safetensors lacks, or two tensors of the same name.
-        TypeError: for what is no array, or no `str` where one is needed.
+        TypeError: for a value that is no array, or a name that is no `str`.
         StorageFullError, PermissionDeniedError: whatever was there before has not changed.
     """
     _save.to_file(tensor_dict, filename, metadata, sep, align, max_shard_size, durable)

@@ -124,7 +124,7 @@ def save_model(
     *,
     durable: bool = True,
 ) -> None:
-    """Saves a module. Of names that share memory one is kept; the metadata tells of which name it is for the others.
+    """Saves a module. Of names that share memory the file has one; the metadata maps the others to it.
 
     Args:
         model: A `torch.nn.Module`.
@@ -202,7 +202,7 @@ def _evaluate_tensors_for_save(tensors: Any) -> None:
     """Refuses what cannot be saved, in the original's words where others read them.
 
     Raises:
-        ValueError: for what is no dict of dense tensors.
+        ValueError: for anything but a dict of dense tensors.
         RuntimeError: for tensors that share memory.
     """
     if not isinstance(tensors, dict):

@@ -4,7 +4,7 @@
       tree    the same containers; arrays, numbers, text. Sets, odd keys, long lists of numbers in the nearest form
       record  by key path: which arrays are NumPy's, parameters, ties, strides, devices, what was a set ...
 
-The record is JSON. Without it, as `regrow.load` has it, the tree is still what somebody would look for. Nothing is
+The record is JSON. Without it, as `regrow.load` has it, the tree has the same keys and arrays. Nothing is
 pickled: what neither a container nor a leaf is known here is refused, with its key path.
 """
 

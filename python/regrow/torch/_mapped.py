@@ -1,4 +1,4 @@
-"""Tensors where a file has them: in private maps, of which nothing is copied until it is looked at."""
+"""Tensors where a file has them: in private maps, whose pages are read when they are used."""
 
 from __future__ import annotations
 

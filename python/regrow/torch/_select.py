@@ -1,6 +1,6 @@
 """Parts of a checkpoint, chosen by globs over the key paths of what is loaded.
 
-    marked    the tree with ``...`` for what nobody asked for: it is not read, and positions stay what they are
+    marked    the tree with ``...`` for leaves that are not selected: they are not read, and positions stay
     dropped   the objects, without the keys of dicts that have nothing else
 
 What is one object to its user (a set, a dict with keys of any kind) is chosen as a whole.

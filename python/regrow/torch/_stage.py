@@ -88,7 +88,7 @@ class SaveHandle:
         return handle
 
     def _raise_untold(self) -> None:
-        """What went wrong with the copy, if nobody has been told."""
+        """The failure of the copy, if no call has raised it."""
         if self._staged.done() and not self._is_told:
             self._is_told = True
             self._staged.result()
@@ -174,7 +174,7 @@ class _Staging:
             return self._last
 
     def drain(self) -> list[BaseException]:
-        """Waits for the last copy; why it failed, if nobody was told. What fails later, the saver tells."""
+        """Waits for the last copy; its failure, if no call has raised it. The saver raises later failures."""
         # In a child the worker is the parent's, which tells.
         if self._last is None or self._last._is_told or self.pid != os.getpid():
             return []

@@ -11,6 +11,7 @@ use regrow::formats::{Loss, LossKind};
 use regrow::location::Location;
 use regrow::text::{counted, printable, printable_lines};
 use regrow::tree::LeafInfo;
+use regrow::wording::Caller;
 use regrow::{Error, ErrorKind, ParityRatio};
 use serde_json::{Map, Value, json};
 
@@ -190,6 +191,7 @@ impl Convert {
     ) -> std::io::Result<()> {
         let of_step = step.map(|step| format!("step {step}: ")).unwrap_or_default();
         for error in &report.damage {
+            let error = error.in_words_of(Caller::Shell);
             out::warn(&format!("{of_step}lost: {error}"));
         }
         for loss in &report.losses {
@@ -346,6 +348,7 @@ fn print_plan(out: &mut impl Write, plan: &ConvertPlan) -> std::io::Result<()> {
         writeln!(out, "the target cannot hold everything as it is: converting needs --lossy")?;
     }
     for error in &plan.damage {
+        let error = error.in_words_of(Caller::Shell);
         writeln!(out, "{}", printable_lines(&format!("lost: {error}")))?;
     }
     Ok(())

@@ -8,6 +8,7 @@ use regrow::array::{Distance, DtypeClass, Tolerance};
 use regrow::engine::{ContainerDiff, DiffFinding, LeafDiff, LeafStatus};
 use regrow::text::{counted, printable};
 use regrow::tree::{LeafInfo, PathPattern};
+use regrow::wording::Caller;
 use regrow::{DiffOptions, DiffReport, Error, ErrorKind, OpenOptions};
 use serde_json::{Map, Value, json};
 
@@ -106,6 +107,7 @@ impl Diff {
         }
         if !globals.json {
             for DiffFinding { side, error } in &report.findings {
+                let error = error.in_words_of(Caller::Shell);
                 out::warn(&format!("error: {}: {error}", side.name()));
             }
         }

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use regrow::text::printable;
+use regrow::wording::Caller;
 use regrow::{RepairOptions, RepairReport, Verdict};
 use serde_json::json;
 
@@ -62,6 +63,7 @@ impl Repair {
                 writeln!(out, "  {}: {}, {}", printable(&path), out::size(file.bytes), printable(&file.how))?;
             }
             for error in report.lost.iter().chain(&report.findings) {
+                let error = error.in_words_of(Caller::Shell);
                 writeln!(out, "{error}")?;
             }
         }

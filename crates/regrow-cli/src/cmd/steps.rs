@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use regrow::manager::{DeleteOptions, Deleted, Step, StepList, Steps as Folder};
 use regrow::storage::Stock;
 use regrow::text::{counted, printable};
+use regrow::wording::Caller;
 use regrow::{Error, ErrorKind, verify};
 use serde_json::{Map, Value, json};
 
@@ -152,6 +153,7 @@ impl Steps {
         table.print(out, "", [Right, Left, Left, Right, Left, Right, Left])?;
         for row in rows {
             if let Some(error) = &row.error {
+                let error = error.in_words_of(Caller::Shell);
                 out::warn(&format!("{}: {error}", printable(&row.name)));
             }
         }

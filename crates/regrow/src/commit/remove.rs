@@ -124,7 +124,7 @@ fn may_live(folder: &Path, modified: Option<SystemTime>) -> Error {
             format_args!("no writer, and no change for {} minutes", RESPECTED_FOR.as_secs() / 60),
             age.map_or("a lock".to_owned(), |age| format!("a change {} s ago", age.as_secs())),
         )
-        .help("wait for it; if it is dead for sure, say so (`force`)")
+        .help("wait for it; if that process is dead, pass `force`")
 }
 
 fn remove_all(folder: &Path) -> Result<()> {

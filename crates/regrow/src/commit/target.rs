@@ -90,7 +90,7 @@ fn find_replaced(target: &Path, overwrite: bool) -> Result<Option<fs::Metadata>>
         Ok(found) if overwrite => Ok(Some(found)),
         Ok(_) => Err(Error::new(ErrorKind::AlreadyExists, "the target exists already")
             .in_file(target)
-            .help("choose another path, or ask for it to be replaced (`overwrite`)")),
+            .help("choose another path, or pass `overwrite` to replace it")),
     }
 }
 

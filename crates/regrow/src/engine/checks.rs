@@ -130,7 +130,7 @@ pub(super) fn check_losses(
     }
     let what = format!("readers of the layout {} would not get everything as it is", format.name());
     Err(losses_refused(what, &lost)
-        .help("leave these leaves out, choose the layout regrow, or say lossy to save what can be"))
+        .help("leave these leaves out, choose the layout regrow, or pass `lossy` to save what can be saved"))
 }
 
 /// The most losses that one error names.

@@ -55,7 +55,7 @@ pub(super) fn all_steps(at: &Location, options: &OpenOptions) -> Result<Vec<Comm
         true => Err(Error::invalid("this is not a folder of steps")
             .in_file(at)
             .expected("committed steps", "none")
-            .help("leave out all_steps (--all-steps)")),
+            .help("leave out `all_steps`")),
         false => Ok(steps),
     }
 }

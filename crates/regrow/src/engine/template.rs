@@ -141,6 +141,20 @@ fn mismatch(differences: &[String]) -> Error {
     for difference in differences {
         let _ = write!(what, "\n    {difference}");
     }
-    Error::new(ErrorKind::Mismatch, what)
-        .help("change the template, ask for a cast where only dtypes differ, or for a partial load to leave out extras")
+    let has = |kind: &str| differences.iter().any(|difference| difference.starts_with(kind));
+    let mut ways = vec!["change the template"];
+    for (kind, way_out) in [
+        ("dtype", "pass `cast` to convert dtypes"),
+        ("missing", "leave missing leaves out of the template"),
+        ("extra", "pass `partial` to leave out extra leaves"),
+    ] {
+        if has(kind) {
+            ways.push(way_out);
+        }
+    }
+    let help = match ways.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{}, or {last}", others.join(", ")),
+        _ => ways.concat(),
+    };
+    Error::new(ErrorKind::Mismatch, what).help(help)
 }

@@ -45,7 +45,7 @@ const KIND: SideDocument = SideDocument {
     error: |what| Error::corrupt(what).help(HELP),
 };
 
-const HELP: &str = "take another step, or heal this one: `regrow repair --from COPY`; loaded with `salvage`, the checkpoint is \
+const HELP: &str = "take another step, or heal this one: `regrow repair --from COPY`; with `salvage` the checkpoint is \
                     read without its record";
 
 /// A file is read in pieces of this length.

@@ -165,9 +165,8 @@ pub(crate) fn refuse_step_and_item(at: &Location, options: &OpenOptions) -> Resu
     };
     Err(Error::new(ErrorKind::NotFound, format!("there is no {asked}: this is a single checkpoint"))
         .in_file(at)
-        .help("leave the step and the item out, or open the folder that holds the steps"))
+        .help("leave it out, or open the folder that holds the steps"))
 }
 
 /// What to do where a pytree that is kept beside the arrays is damaged.
-pub(crate) const BARE_HELP: &str =
-    "copy it again; opened `bare` (`--bare`), it is its arrays alone, by name or in their order";
+pub(crate) const BARE_HELP: &str = "copy it again; `bare` reads its arrays alone, by name or in their order";

@@ -287,7 +287,7 @@ impl Manager {
         if is_there && !about.overwrite {
             return Err(Error::new(ErrorKind::AlreadyExists, format!("step {step} is there already"))
                 .in_file(self.steps.root())
-                .help("overwrite it on purpose, or save another"));
+                .help("pass `overwrite` to replace it, or save another step"));
         }
         while !self.saver.wait_for_room(WhenBusy::Wait, LOOK_EVERY)? {}
         let base = self.base(&state, step)?;
@@ -355,7 +355,7 @@ impl Manager {
             if !force && self.steps.numbers()? == [step] {
                 return Err(Error::invalid(format!("step {step} is the last one"))
                     .in_file(self.steps.root())
-                    .help("say so (`force`) if it is to go"));
+                    .help("pass `force` to delete it"));
             }
             self.delete_now(step, force)
         })?;
@@ -407,7 +407,7 @@ impl Manager {
             if deletion.outcome? == super::Deleted::Leased {
                 return Err(Error::invalid(format!("step {step} is being read"))
                     .in_file(self.steps.root())
-                    .help("wait for its reader, or say so (`force`)"));
+                    .help("wait for its reader, or pass `force`"));
             }
         }
         self.steps.refresh()

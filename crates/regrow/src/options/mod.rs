@@ -243,7 +243,7 @@ impl Layout {
                 };
                 match options.as_object().and_then(|options| options.iter().find_map(single)) {
                     Some((option, error)) => Error::invalid(format!(
-                        "the option {option} of layout {name:?} cannot be used: {error}"
+                        "the option `{option}` of layout {name:?} cannot be used: {error}"
                     )),
                     None => Error::invalid(format!("the options of layout {name:?} cannot be used: {error}")),
                 }

@@ -46,7 +46,7 @@ const MAGIC: &[u8; 8] = b"rgparity";
 pub(crate) const CLOSING_LEN_BYTES: u64 = 16;
 
 /// What to do about an index that cannot be used.
-const HELP: &str = "make the parity anew (`regrow parity`) if the checkpoint is whole: `regrow verify` tells";
+const HELP: &str = "if `regrow verify` finds no damage, make the parity again: `regrow parity`";
 
 /// The index, read.
 #[derive(Debug, Serialize, Deserialize)]

@@ -49,9 +49,8 @@ pub(crate) const BLOCK_LEN_BYTES: u64 = 32 << 10;
 const BLOCK_LEN_RANGE_BYTES: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
 
 /// What to do about a seal that cannot be used.
-pub(super) const HELP: &str = "if nobody was to change the checkpoint, `regrow repair` heals what parity or a copy (`--from`) can; if it was \
-                               meant to change, seal it again (`regrow seal`), or take the seal away (`regrow seal --remove`): that makes \
-                               what is there the truth; `ignore_seal` reads it as it is";
+pub(super) const HELP: &str = "`regrow repair` repairs it from parity or a copy (`--from`); if you changed it on purpose, seal it again (`regrow seal`) or \
+                               remove the seal (`regrow seal --remove`); `ignore_seal` reads it as it is";
 
 /// The file, read.
 #[derive(Debug, Serialize, Deserialize)]

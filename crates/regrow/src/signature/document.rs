@@ -61,8 +61,8 @@ const SIGNATURES_MAX: usize = 64;
 const BLOCK_LEN_RANGE_BYTES: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
 
 /// What to do about a checkpoint that cannot be trusted.
-pub(super) const HELP: &str = "do not use what it holds, unless the key that was named is the wrong one; get it again from who signed it. Who has \
-                               made or changed it on purpose signs it again (`regrow sign`)";
+pub(super) const HELP: &str = "do not use its data, unless you named the wrong key: get it again from its author; after a change of your own sign it again \
+                               (`regrow sign`)";
 
 /// The file, read: nothing of it is verified.
 #[derive(Debug, Serialize, Deserialize)]

@@ -56,8 +56,7 @@ pub fn cast_checked(src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> Resul
             let (value, becomes) = (shown(src, from)?, shown(out, to)?);
             let what = format!("a cast from {from} to {to} would make {value} into {becomes}");
             return Err(Error::unsupported(what).help(
-                "choose a dtype that holds the value, leave the leaf out of the cast, or allow the loss: lossy=True \
-                 (Casting::Lossy in Rust, --lossy in the shell)",
+                "choose a dtype that holds the value, leave the leaf out of the cast, or pass `lossy` to allow the loss",
             ));
         }
     }

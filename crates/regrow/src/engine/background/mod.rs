@@ -179,7 +179,7 @@ impl AsyncSaver {
         if !options.save.overwrite && at.is_taken() {
             return Err(Error::new(ErrorKind::AlreadyExists, "there is something at the path already")
                 .in_file(at)
-                .help("choose another path, or overwrite it on purpose"));
+                .help("choose another path, or pass `overwrite` to replace it"));
         }
         let (work, copied_bytes) = self.snapshot(tree()?, options.save.clone(), options)?;
         let copied_bytes = options.before.copied_bytes + copied_bytes;

@@ -290,7 +290,7 @@ fn too_large() -> Error {
 
 fn no_memory(len_bytes: usize, error: &io::Error) -> Error {
     Error::new(ErrorKind::Io, format!("cannot get {len_bytes} bytes of memory for the snapshot: {error}"))
-        .help("save with regrow.save, which needs none, or refer to leaves that nobody changes")
+        .help("save with regrow.save, which needs none, or refer to leaves that do not change")
 }
 
 #[cfg(test)]

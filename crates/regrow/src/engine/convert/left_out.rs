@@ -24,9 +24,7 @@ pub(super) fn refuse_many_steps(checkpoint: &Checkpoint, options: &ConvertOption
     Err(Error::invalid(format!("the source is a folder of {} steps, and one step is converted", steps.len()))
         .in_file(checkpoint.location())
         .expected("which steps to convert", format_args!("steps {named}{more}"))
-        .help(
-            "choose one with step (--step N), or convert all into a folder of steps: all_steps (--all-steps)",
-        ))
+        .help("pass `step` to convert one, or `all_steps` to convert all into a folder of steps"))
 }
 
 /// What is lost beside leaves.

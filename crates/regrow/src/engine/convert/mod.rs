@@ -368,5 +368,5 @@ fn refused(losses: &[Loss], options: &ConvertOptions) -> Error {
         Layout::Regrow(_) => "",
         _ => "; or choose the layout regrow",
     };
-    losses_refused(what, &refused).help(format!("say lossy (--lossy) to convert what can be{other}"))
+    losses_refused(what, &refused).help(format!("pass `lossy` to convert what can be converted{other}"))
 }

@@ -83,7 +83,7 @@ impl SharedConvert {
         if plan.items.is_some() {
             return Err(Error::unsupported("a checkpoint of items is converted by one process")
                 .in_file(&source)
-                .help("convert it without an executor, or one item of it: item (--item)"));
+                .help("convert it without an executor, or pass `item` to convert one item"));
         }
         many_writers(&options.save, &target)?;
         let save = plan.admit(&target, options)?;
@@ -189,7 +189,7 @@ fn write_share(
     let plan = checkpoint.plan_convert(options)?;
     if plan.digest() != digest {
         return Err(Error::new(ErrorKind::Replaced, "a worker finds other leaves in the source").in_file(source).help(
-            "convert again; if nobody has replaced it, look whether all machines see the same files under this path",
+            "convert again; if it was not replaced, check whether all machines see the same files under this path",
         ));
     }
     let save = plan.save_options(options);

@@ -57,8 +57,8 @@ pub fn convert_steps(
                 return Err(match done.is_empty() {
                     true => error,
                     false => error.help(format!(
-                        "steps {} are converted: convert the others one by one with step (--step N), or all again with \
-                         overwrite (--overwrite)",
+                        "steps {} are converted: pass `step` to convert another one, or `overwrite` to convert \
+                         all of them again",
                         done.join(", ")
                     )),
                 });
@@ -103,7 +103,7 @@ impl Planned {
 fn planned(source: &Location, target: &Location, options: &ConvertOptions) -> Result<Vec<Planned>> {
     if options.save.base.is_some() {
         return Err(Error::invalid("a base is for one checkpoint, and all steps are converted")
-            .help("leave out the base, or convert each step by itself: step (--step N)"));
+            .help("leave out the base, or pass `step` to convert each step by itself"));
     }
     let steps = all_steps(source, &options.open)?;
     refuse_other_steps(target, &steps)?;

@@ -73,7 +73,7 @@ impl Beside {
     fn put_all(self, target: &Location) -> Result<()> {
         let written = |what: &str, again: &str, error: Error| {
             error.help(format!(
-                "the checkpoint was copied, and its {what} was not: `regrow verify` the copy, and `regrow {again}` it, or copy it again"
+                "the checkpoint was copied without its {what}: check the copy (`regrow verify`) and make the {what} (`regrow {again}`), or copy it again"
             ))
         };
         if let Some(seal) = self.seal {
@@ -126,7 +126,7 @@ impl Parity {
         let blocks = store.open(at.blocks.name().as_encoded_bytes())?.ok_or_else(|| {
             Error::corrupt("the blocks of the parity are gone")
                 .in_file(&at.blocks)
-                .help("`regrow repair` makes them anew, or `regrow parity --remove` takes the rest away")
+                .help("`regrow repair` writes them again; `regrow parity --remove` removes the rest")
         })?;
         Ok(Some(Self { document, blocks }))
     }

@@ -142,7 +142,7 @@ impl Plan {
             return Err(Error::unsupported("the manifest names a data file of another name than its own")
                 .in_file(&files.manifest)
                 .expected(format_args!("*{DATA_SUFFIX}"), format_args!("{name:?}"))
-                .help("convert it to the layout pytree_data, which writes the manifest anew"));
+                .help("convert it to the layout pytree_data, which writes the manifest again"));
         }
         let suffixes = vec![DATA_SUFFIX.to_owned(), MANIFEST_SUFFIX.to_owned()];
         let files = vec![single(&files.data, DATA_SUFFIX)?, single(&files.manifest, MANIFEST_SUFFIX)?];
@@ -235,7 +235,7 @@ impl SourceFile {
 fn replaced(file: impl Into<PathBuf>) -> Error {
     Error::new(ErrorKind::Replaced, "the checkpoint was changed while it was being copied")
         .in_file(file)
-        .help("copy it again when nobody writes to it")
+        .help("copy it again when no program writes to it")
 }
 
 /// A file that is opened by its own name.

@@ -252,7 +252,7 @@ fn bring(
         return Err(Error::new(ErrorKind::Replaced, "a worker finds other files in the source")
             .in_file(source)
             .help(
-                "copy again; if nobody has replaced it, look whether all machines see the same files under this path",
+                "copy again; if it was not replaced, check whether all machines see the same files under this path",
             ));
     }
     options.monitor.expect(plan.len_bytes().saturating_mul(passes(options)));

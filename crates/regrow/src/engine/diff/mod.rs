@@ -95,7 +95,7 @@ impl Checkpoint {
         options.tolerance.check()?;
         if options.equality_only && !options.tolerance.is_exact() {
             return Err(Error::invalid("a tolerance has no meaning where only equality is asked for")
-                .help("leave out the tolerance, or ask for distances"));
+                .help("leave out the tolerance, or `equality_only`"));
         }
         let pairs = Pairs::of(self, other, &options.only)?;
         monitor.enter(Stage::Read);

@@ -151,7 +151,7 @@ impl Checkpoint {
         Err(Error::new(ErrorKind::Mismatch, "a destination does not fit its leaf")
             .in_file(self.path())
             .expected(format_args!("{len_bytes} bytes of {becomes}"), format_args!("{len} bytes{shown}"))
-            .help("give an array of the leaf's shape and dtype, or ask for the cast")
+            .help("give an array of the leaf's shape and dtype, or pass `cast`")
             .at_leaf(&self.key_path(leaf)?))
     }
 }

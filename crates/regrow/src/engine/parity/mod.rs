@@ -189,7 +189,7 @@ fn version(store: &dyn Store, name: &str) -> Result<Version> {
 fn changed(store: &dyn Store, name: &str) -> Error {
     Error::new(ErrorKind::Replaced, "the checkpoint was changed while its parity was made")
         .in_file(store.describe(name.as_bytes()))
-        .help("do it again when nobody writes to it")
+        .help("do it again when no program writes to it")
 }
 
 fn open_and_remove(at: &Location, options: &ParityOptions) -> Result<ParityReport> {

@@ -326,10 +326,13 @@ impl<'s> Healing<'s> {
             }
         }
         let error = |(start, end): (u64, u64)| {
-            Error::corrupt(format!("{} bytes are lost: the other checkpoint has not the same there", end - start))
-                .in_file(self.summed.folder.join(&self.file.name))
-                .at_byte(start)
-                .help("try a further replica (`--from`); parity, made while a checkpoint is whole, heals without one")
+            Error::corrupt(format!(
+                "{} bytes are lost: the other checkpoint has not the same there",
+                end - start
+            ))
+            .in_file(self.summed.folder.join(&self.file.name))
+            .at_byte(start)
+            .help("try another copy (`--from`)")
         };
         runs.into_iter().map(error).collect()
     }
@@ -358,7 +361,7 @@ impl<'s> Healing<'s> {
                     .in_file(self.summed.folder.join(&self.file.name))
                     .at_byte(at)
                     .help(
-                        "something else writes to one of the two checkpoints: try again when nobody does",
+                        "another program writes to one of the two checkpoints: try again when it has ended",
                     ));
             }
             (at, left) = (at + len, later);

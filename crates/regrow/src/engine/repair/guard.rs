@@ -130,7 +130,7 @@ impl<'g> Guard<'g> {
 pub(super) fn replaced(at: &Location) -> Error {
     Error::new(ErrorKind::Replaced, "the checkpoint was replaced while it was being repaired")
         .in_file(at)
-        .help("somebody saves to this path: what is there now is theirs; repair it again if it is damaged")
+        .help("another process saves to this path: repair it again if the new checkpoint is damaged")
 }
 
 #[cfg(test)]

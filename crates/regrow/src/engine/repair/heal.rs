@@ -186,7 +186,7 @@ impl Heal<'_, '_> {
             ))
             .in_file(self.at(file))
             .at_byte(start)
-            .help("`--from` takes what is whole in a replica")
+            .help("pass `--from` to take data from a copy")
         };
         runs.into_iter().map(error).collect()
     }

@@ -46,9 +46,7 @@ impl Parity {
             (None, None) => {
                 return Err(Error::corrupt("the index of the parity is lost, in both of its copies")
                     .in_file(&at.place.file)
-                    .help(
-                        "nothing can be healed by this parity; `--from` takes what is whole in a replica",
-                    ));
+                    .help("this parity repairs nothing; pass `--from` to take data from a copy"));
             }
         };
         if document.covers_folder != at.place.covers_folder {

@@ -29,8 +29,8 @@ pub(super) fn not_put_back(marker: Location, wrong: Option<&Error>) -> Error {
     Error::corrupt(format!("the marker is lost, and is not put back: the checkpoint is not whole{wrong}"))
         .in_file(marker)
         .help(
-            "`--from` takes what is lost from a copy; if this was copied here, copy it again; if what is left is wanted, \
-             put an empty object of this name here, and load with `salvage`",
+            "pass `--from` to take it from a copy, or copy the checkpoint again; to load the rest, put an empty object of this \
+             name here, and pass `salvage`",
         )
 }
 

@@ -338,8 +338,7 @@ fn step_of(from: &Location, at: &Location, part: &Location) -> Location {
 }
 
 /// What is said where more might have been done.
-const NO_PARITY: &str = "there is no parity beside the checkpoint: what is not made anew comes from a copy (`--from PATH`), or not at \
-                         all; `regrow convert --salvage` and `load(salvage=True)` give the leaves that are intact";
+const NO_PARITY: &str = "there is no parity beside the checkpoint: lost data comes only from a copy (`--from`); `salvage` reads the intact leaves";
 
 /// What there is to be repaired.
 struct Found {

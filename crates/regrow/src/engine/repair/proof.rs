@@ -18,7 +18,7 @@ pub(super) type ReadPart<'f> = &'f mut dyn FnMut(u64, &mut [u8]) -> Result<bool>
 /// What would be written under a seal or a signature, and is not what was sealed or signed.
 pub(super) fn refused(file: &Location) -> Error {
     Error::corrupt("what could be made is not what was sealed or signed").in_file(file).help(
-        "`--from` takes it from a copy; or take away the seal (`regrow seal --remove`) or the signature (remove its file, \
+        "pass `--from` to take it from a copy; or remove the seal (`regrow seal --remove`) or the signature (remove its file, \
          `regrow.signature….json`), and repair again",
     )
 }

@@ -166,7 +166,7 @@ impl<'r> Restored<'r> {
             Some((block, _)) => Err(Error::corrupt("what was restored is not what it was")
                 .in_file(&self.parity.at.blocks)
                 .expected(format_args!("the CRC-32 of block {block}"), "another")
-                .help("something else writes to the checkpoint, or the disk fails: try again when nobody writes to it")),
+                .help("something else writes to the checkpoint, or the disk fails: try again when no program writes to it")),
         }
     }
 

@@ -70,7 +70,7 @@ struct Side {
 
 const SEAL: Side = Side {
     name: "the seal",
-    help: "if the checkpoint is what it should be, seal it anew: `regrow seal`",
+    help: "if the checkpoint is right, seal it again: `regrow seal`",
     place_of: Place::of,
     renamed: |bytes, from, to| {
         let mut document = SealDocument::parse(&bytes)?;
@@ -82,7 +82,7 @@ const SEAL: Side = Side {
 
 const SIGNATURE: Side = Side {
     name: "the signature",
-    help: "whoever has the key can sign the checkpoint anew: `regrow sign`",
+    help: "sign the checkpoint again with the key: `regrow sign`",
     place_of: signature::place_of,
     // It says nothing of how the names begin.
     renamed: |bytes, _, _| Ok(bytes),

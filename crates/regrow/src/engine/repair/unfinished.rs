@@ -39,8 +39,7 @@ pub(super) fn remove(at: &Location, report: &mut RepairReport) -> Result<()> {
         Err(error) => match error.kind() {
             ErrorKind::NotFound | ErrorKind::Unsupported | ErrorKind::InvalidArgument => return Ok(()),
             ErrorKind::AlreadyExists => {
-                "somebody may be saving to this path now; what a dead writer has left, `regrow rm --unfinished --force` \
-                 removes"
+                "another process may be saving to this path now; `regrow rm --unfinished` removes files of a dead writer"
                     .to_owned()
             }
             _ => return Err(error),

@@ -27,7 +27,7 @@ pub(super) fn plan(tree: &Tree<Leaf>, equinox: &EquinoxOptions, save: &SaveOptio
     }
     if save.custom_metadata.is_some() && !equinox.trailer {
         return Err(Error::invalid("without a trailer there is no place for metadata")
-            .help("give it as `hyperparameters`, which stand in front of the leaves, or keep the trailer"));
+            .help("pass `hyperparameters`, which stand in front of the leaves, or keep the trailer"));
     }
     if save.custom_metadata.is_some() && equinox.hyperparameters.is_some() {
         return Err(Error::invalid(
@@ -86,9 +86,8 @@ fn leaf_plan(leaf: &Leaf, options: &EquinoxOptions) -> Result<Planned> {
         }
         (LeafKind::Bytes, LeafData::Array(array)) => return Ok(Planned::Blob(array.clone())),
         (LeafKind::PrngKey(_), _) if !options.prng_keys => {
-            return Err(Error::unsupported("Equinox does not write typed PRNG keys").help(
-                "save with `prng_keys`, which writes their key data, or save jax.random.key_data(key)",
-            ));
+            return Err(Error::unsupported("Equinox does not write typed PRNG keys")
+                .help("pass `prng_keys` to write their key data, or save jax.random.key_data(key)"));
         }
         (_, LeafData::Array(array)) => array,
         _ => return Err(Error::invalid("a leaf lacks its data")),

@@ -87,7 +87,7 @@ fn whole(file: LeafFile) -> Result<LeafFile> {
             .expected("a record, or a trailer", "0 bytes")
             .help(
                 "a save was interrupted, or a pytree without arrays was saved, of which Equinox writes nothing; \
-                 opened `bare` (`--bare`), it is an empty list",
+                 with `bare` it is an empty list",
             ));
     }
     file.check_line().and_then(|()| file.into_undamaged()).map_err(|error| error.help(BARE_HELP))

@@ -239,7 +239,7 @@ impl Writer<'_> {
                 refuse(
                     &mut self.refusals,
                     Error::new(ErrorKind::NameCollision, "another key of the same dict is written alike")
-                        .help("keep integer keys (`integer_keys`), or rename one of the two"),
+                        .help("pass `integer_keys` to keep integer keys, or rename one of the two"),
                 );
             }
             members.push((key, child));

@@ -134,15 +134,15 @@ const PIECE_LEN_BYTES: usize = 1 << 20;
 fn check_options(form: Form, options: &NpyOptions, save: &SaveOptions) -> Result<()> {
     if options.compress.is_some() && form != Form::Npz {
         return Err(Error::invalid("`compress` is for archives, and npy files are raw")
-            .help("give the target a name that ends in .npz, or `form=\"npz\"`"));
+            .help("give the target a name that ends in .npz, or pass `form`"));
     }
     if matches!(save.compression, Some(Compression::Zstd(_))) {
         return Err(Error::invalid("npy files and archives cannot be compressed with zstd")
-            .help("archives can be deflated: `compress=True`; or save in the default layout"));
+            .help("pass `compress` to deflate an archive, or save in the default layout"));
     }
     if save.custom_metadata.is_some() && (form == Form::Npy || !options.structure) {
         return Err(Error::invalid("there is no room for metadata where nothing but arrays is written")
-            .help("save as .npz or as a folder, with `structure`"));
+            .help("save as .npz or as a folder, and pass `structure`"));
     }
     if options.separator.is_empty() || options.separator.contains('\0') {
         return Err(Error::invalid("`separator` is not empty and holds no NUL"));

@@ -207,7 +207,7 @@ impl Reader for NpyReader {
 
     fn source(&self, leaf: usize) -> Result<Source<'_>> {
         if let Some(Unreadable { stored, why }) = self.placed.unreadable.get(&leaf) {
-            let help = "the other leaves can be selected (`only`)";
+            let help = "`only` selects the other leaves";
             let help = why.help_text().map_or(help.to_owned(), |why| format!("{help}; {why}"));
             return Ok(self.files.unreadable(stored.as_ref(), why.duplicate().help(help)));
         }
@@ -306,7 +306,7 @@ fn name_bfloat16(items: &mut [Item], notes: &mut Vec<String>) -> Result<()> {
             "array of two bytes of no type (V2) is",
             "arrays of two bytes of no type (V2) are",
         );
-        notes.push(format!("{arrays} read as bfloat16; opened `bare` (`--bare`), they are bytes"));
+        notes.push(format!("{arrays} read as bfloat16; with `bare` they are bytes"));
     }
     Ok(())
 }

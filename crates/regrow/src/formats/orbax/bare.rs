@@ -76,7 +76,7 @@ pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
             "the database of one process is there, and the one that joins them is not",
         )
         .in_file(place_of(folder, part))
-        .help("copy the whole checkpoint again; or load what is there with `salvage`"));
+        .help("copy the whole checkpoint again; or load the rest with `salvage`"));
     }
     let mut places = Vec::new();
     let mut names: Vec<String> = Vec::new();
@@ -194,9 +194,7 @@ fn lost_its_msgpack(folder: &Location) -> Error {
         "all arrays are named as T5X names them, and its file with the tree and the small leaves is missing",
     )
     .in_file(folder.join(AGGREGATE_FILE))
-    .help(
-        "copy the whole checkpoint again; the arrays alone load into a template (`like=`), or with `salvage`",
-    )
+    .help("copy the whole checkpoint again; the arrays alone load into a `template`, or with `salvage`")
 }
 
 /// Whether arrays, and nothing else, lie below: as far as a look goes that stops at the first other file.

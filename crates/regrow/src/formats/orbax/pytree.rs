@@ -155,7 +155,7 @@ pub(super) fn missing_metadata(folder: &Location) -> Error {
     Error::corrupt("the checkpoint has arrays but no _METADATA, so its tree is not known")
         .in_file(folder.join(METADATA_FILE))
         .help(
-            "load it into a template, which gives the tree (`like=`); Orbax does not sync its JSON files, so a power cut \
+            "load it into a `template`, which gives the tree; Orbax does not sync its JSON files, so a power cut \
              can cost them: else restore an earlier step, or copy the checkpoint again",
         )
 }

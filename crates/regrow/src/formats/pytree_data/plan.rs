@@ -167,7 +167,7 @@ fn stored_dtype(dtype: Dtype, native: bool) -> Result<Dtype> {
         _ if native || is_numpys_own => Ok(dtype),
         Dtype::BFloat16 => Ok(Dtype::Float32),
         _ => Err(Error::unsupported(format!("the original layout has no dtype {dtype}"))
-            .help("write it under its own name (`native_dtypes`), or cast it")),
+            .help("pass `native_dtypes` to keep the dtype, or `cast`")),
     }
 }
 

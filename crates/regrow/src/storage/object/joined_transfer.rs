@@ -86,7 +86,7 @@ impl JoinedTransfer {
             false => {
                 Err(Error::new(ErrorKind::NotFound, "the copy that this process was to help with has ended")
                     .in_file(&self.target)
-                    .help("whoever began it has given up, or writes to another bucket"))
+                    .help("the process that began it has given up, or writes to another bucket"))
             }
         }
     }

@@ -404,7 +404,7 @@ impl NewObjects {
             false if self.is_joined => {
                 Err(Error::new(ErrorKind::NotFound, "the save that this process was to help with has ended")
                     .in_file(&self.target)
-                    .help("whoever began it has given up, or writes to another bucket"))
+                    .help("the process that began it has given up, or writes to another bucket"))
             }
             false => Err(self.exists()),
         }

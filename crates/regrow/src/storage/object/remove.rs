@@ -265,7 +265,7 @@ fn check_dead(
         true => Err(Error::new(ErrorKind::AlreadyExists, "its writer may still be at it")
             .in_file(at)
             .expected(format_args!("no change for {} minutes", RESPECTED_FOR.as_secs() / 60), "a later one")
-            .help("wait for it; if it is dead for sure, say so (`force`)")),
+            .help("wait for it; if that process is dead, pass `force`")),
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) fn check_name(objects: &Arc<dyn Objects>, target: &Location) -> Resul
 pub(super) fn exists_already(target: &Location) -> Error {
     Error::new(ErrorKind::AlreadyExists, "the target exists already")
         .in_file(target)
-        .help("choose another path, or ask for it to be replaced (`overwrite`)")
+        .help("choose another path, or pass `overwrite` to replace it")
 }
 
 /// Errs unless the target may be taken; what is there.

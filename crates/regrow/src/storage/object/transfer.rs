@@ -373,7 +373,7 @@ impl ObjectTransfer {
                     "another writer has changed what was copied",
                 )
                 .in_file(self.objects.url(key))
-                .help("see to it that nobody else writes there, and copy again"));
+                .help("stop other writers to this path, and copy again"));
             }
         }
         Ok(())

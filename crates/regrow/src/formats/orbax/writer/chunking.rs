@@ -117,7 +117,7 @@ pub(crate) fn by_hand(
 
 /// An inner chunk asked for in zarr v2, which has none.
 pub(super) fn needs_zarr3() -> Error {
-    Error::invalid("read_chunk_shape needs zarr v3").help("set use_zarr3, or give write_chunk_shape alone")
+    Error::invalid("read_chunk_shape needs zarr v3").help("pass `use_zarr3`, or give write_chunk_shape alone")
 }
 
 fn must_divide(what: &str, part: &Shape, of_what: &str, whole: &Shape) -> Result<()> {

@@ -152,7 +152,7 @@ impl<'t> Plan<'t> {
             "{} cannot be saved like this:\n    {list}",
             counted(refused.len(), "leaf", "leaves")
         ))
-        .help("leave these leaves out, convert them, or save without strict_orbax"))
+        .help("leave these leaves out, convert them, or save without `strict_orbax`"))
     }
 
     /// The key path of a leaf, for messages.

@@ -235,7 +235,7 @@ fn tell(action: Action, settings: &Settings, noted: &Noted, error: &object_store
                 .help("S3 takes 1024 bytes of UTF-8: use a shorter path")
         }
         ("NoSuchUpload", _) => Told::new(ErrorKind::Io, format!("{cannot}: the upload is gone from the store"))
-            .help("somebody has aborted it, or a rule of the bucket removes what is unfinished: write it again"),
+            .help("it was aborted, or a rule of the bucket removes unfinished uploads: write it again"),
         (_, 416) | ("InvalidRange", _) => {
             let told = Told::new(ErrorKind::Corrupt, "the object is too short")
                 .help("the object was cut short, or replaced by another: copy it again");
