@@ -228,7 +228,7 @@ def unlike(target: Target, source: Path, folder: Path, tree: Tree, **options: An
     if lost:
         # What is lost is refused, by its name, if the caller has not allowed it.
         refused = folder / f"refused_{target.name}"
-        with pytest.raises(regrow.errors.UnsupportedError, match=r"help: say lossy"):
+        with pytest.raises(regrow.errors.UnsupportedError, match=r"help: pass `lossy=True`"):
             regrow.convert(source, refused, **options)
         assert not refused.exists()
     return silent(found, tree, lost, noted)
