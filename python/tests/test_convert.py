@@ -220,7 +220,8 @@ def test_a_folder_of_steps_is_refused_without_a_step(tmp_path: Path, layout: str
             regrow.convert(steps, tmp_path / "one")
     for options in ({}, {"dry_run": True}, {"options": regrow.Options(salvage=True)}):
         with pytest.raises(
-            regrow.errors.InvalidArgumentError, match=r"(?s)folder of 2 steps.*found steps 5, 10.*--step N.*--all-steps"
+            regrow.errors.InvalidArgumentError,
+            match=r"(?s)folder of 2 steps.*found steps 5, 10.*step=N.*all_steps=True",
         ):
             regrow.convert(steps, tmp_path / "x", **options)  # type: ignore[arg-type]
     assert not (tmp_path / "x").exists()

@@ -82,7 +82,7 @@ def test_keywords_come_first(files: tuple[Path, Path], tmp_path: Path) -> None:
 def test_a_file_without_a_layout_is_of_the_default_one(files: tuple[Path, Path], tmp_path: Path) -> None:
     source, rules = files
     rules.write_text("[options]\ndata_format = 'no such form'")
-    with pytest.raises(regrow.errors.InvalidArgumentError, match="data_format"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="no such form"):
         regrow.convert(source, tmp_path / "new", rules=rules)
     rules.write_text("only = ['params/**']\n[options]\nchunk_byte_size = 8")
     for layout in ({}, {"layout": "regrow"}):

@@ -269,7 +269,7 @@ def test_what_may_not_be_replaced_stays(path: Path) -> None:
     [
         ({}, {}, "items"),
         ({"a": 1}, {"item_options": {"b": {}}}, r"item_options\['b'\]"),
-        ({"a": 1}, {"item_options": {"a": {"overwrite": True}}}, "overwrite is for all items"),
+        ({"a": 1}, {"item_options": {"a": {"overwrite": True}}}, "overwrite holds for all items"),
         ({"a": 1}, {"item_options": {"a": {"layuot": "x"}}}, "layuot"),
         ({"a": 1}, {"metrics": [1]}, "metrics"),
         ({"a": 1}, {"metadata": 1}, "metadata"),

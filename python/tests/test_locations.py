@@ -390,7 +390,7 @@ def test_options_are_for_urls(bucket: str, path: Path) -> None:
     for call in (regrow.load, regrow.open, regrow.verify, regrow.overview):
         for place in (path, f"file://{path}", regrow.Location(f"{bucket}/x")):
             with pytest.raises(
-                regrow.errors.InvalidArgumentError, match="storage_options are for URLs, and path is a"
+                regrow.errors.InvalidArgumentError, match="`storage_options` is for URLs, and path is a"
             ) as raised:
                 call(place, storage_options=options)
             assert SECRET not in text_of(raised.value)

@@ -154,7 +154,7 @@ def test_after_a_roll_back_older_numbers_are_saved_again(path: Path) -> None:
         for step in (1, 2, 3):
             steps.save(step, tree(step))
         assert not steps.save(2, tree(20))
-        with pytest.raises(regrow.errors.AlreadyExistsError, match="step 2 is there"):
+        with pytest.raises(regrow.errors.AlreadyExistsError, match="step 2 already exists"):
             steps.save(2, tree(20), force=True)
         assert steps.save(2, tree(21), overwrite=True)
         assert steps.restore(1)["step"] == 1

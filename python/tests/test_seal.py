@@ -154,7 +154,7 @@ def test_what_was_changed_on_purpose(tmp_path: Path) -> None:
     np.save(path, np.ones(9))
     with pytest.raises(regrow.errors.CorruptError, match="ignore_seal") as caught:
         regrow.load(path)
-    assert "regrow seal --remove" in str(caught.value)
+    assert "regrow.protect.seal(path, remove=True)" in str(caught.value)
     assert np.array_equal(regrow.load(path, options=regrow.Options(ignore_seal=True)), np.ones(9))
     assert regrow.open(path, options=regrow.Options(ignore_seal=True)).tree is not None
     assert not regrow.verify(path).ok

@@ -48,8 +48,8 @@ pub const WORDS: &[[&str; 3]] = &[
     // Options of one layout.
     ["option `use_zarr3`", "option `zarr3`", "option `use_zarr3`"],
     ["option `use_ocdbt`", "option `ocdbt`", "option `use_ocdbt`"],
-    ["`use_zarr3`", "`layout=regrow.layouts.Orbax(zarr3=True)`", "`--option use_zarr3=true`"],
-    ["`use_ocdbt`", "`layout=regrow.layouts.Orbax(ocdbt=True)`", "`--option use_ocdbt=true`"],
+    ["pass `use_zarr3`", "pass `layout=regrow.layouts.Orbax(zarr3=True)`", "pass `--option use_zarr3=true`"],
+    ["pass `use_ocdbt`", "pass `layout=regrow.layouts.Orbax(ocdbt=True)`", "pass `--option use_ocdbt=true`"],
     [
         "without `strict_orbax`",
         "without `layout=regrow.layouts.Regrow(strict=True)`",
@@ -57,7 +57,8 @@ pub const WORDS: &[[&str; 3]] = &[
     ],
     ["option `data_format`", "option `format`", "option `data_format`"],
     ["option `max_chunk_size`", "option `max_chunk_bytes`", "option `max_chunk_size`"],
-    ["`max_shard_size`", "`max_shard_bytes`", "`max_shard_size`"],
+    ["option `max_shard_size`", "option `max_shard_bytes`", "option `max_shard_size`"],
+    ["`max_shard_size` makes", "`max_shard_bytes` makes", "`max_shard_size` makes"],
     ["pass `form`", "pass `layout=regrow.layouts.Npy(form=\"npz\")`", "pass `--option form=npz`"],
     ["pass `compress`", "pass `layout=regrow.layouts.Npy(compress=True)`", "pass `--option compress=true`"],
     [
