@@ -153,7 +153,7 @@ def test_a_rare_setting_of_another_call_is_refused(path: Path) -> None:
     with pytest.raises(regrow.errors.InvalidArgumentError, match=r"trust_base=\.\.\.\) has no effect on `load`"):
         regrow.load(path, options=regrow.Options(trust_base=True))
     for wrong in ({"mmap": True}, regrow.SaveOptions(), 3):
-        with pytest.raises(regrow.errors.InvalidArgumentError, match=r"options takes a regrow\.Options"):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match=r"expected a regrow\.Options"):
             regrow.load(path, options=wrong)  # type: ignore[arg-type]
 
 
