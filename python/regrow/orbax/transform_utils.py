@@ -193,7 +193,7 @@ def _inputs(rule: Any, stored: Collection[KeyPath]) -> dict[KeyPath, Any]:
     if rule.multi_value_fn_input_args is None:
         raise ValueError(
             "`multi_value_fn` was specified, but `multi_value_fn_input_args` were not."
-            " The function must be specified to identify inputs for the function."
+            " `multi_value_fn_input_args` names the inputs of the function."
         )
     patterns = rule.multi_value_fn_input_args.items()
     return {path: args for path in stored for pattern, args in patterns if re.fullmatch(pattern, "/".join(path))}
