@@ -253,8 +253,8 @@ pub type Variant = (&'static str, bool);
 
 /// Which variant a node is, by its position in `variants`, and the node of its data.
 ///
-/// `"Name"` is a variant without data, `{"Name": data}` one with data; one with nothing in it is taken for
-/// the former too.
+/// `"Name"` is a variant without data, `{"Name": data}` one with data. Empty data is also taken for a
+/// variant without data.
 pub fn variant<'a>(
     node: NodeRef<'a>,
     name: &str,
