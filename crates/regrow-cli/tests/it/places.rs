@@ -59,14 +59,18 @@ fn cp_copies_and_says_what() {
 }
 
 #[test]
-fn cp_of_a_folder_of_steps_takes_them_all() {
+fn cp_of_a_folder_of_steps_takes_all_steps_or_one() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("run");
     assert_eq!(regrow(["cp", text(&orbax("manager_default")), text(&target)]).code, 0);
     let overview = regrow(["overview", "--json", text(&target)]).json();
     assert_eq!(overview["steps"], serde_json::json!([0, 10, 20]));
-    let run = regrow(["cp", "--step", "10", text(&target), text(&folder.path().join("b"))]);
-    assert!(run.code == 2 && run.stderr.contains("path of the step"), "{run:?}");
+    let (one, none) = (folder.path().join("b"), folder.path().join("c"));
+    let run = regrow(["cp", "--step", "10", text(&target), text(&one)]);
+    assert!(run.code == 0 && run.stdout.contains("step 10"), "{run:?}");
+    assert_eq!(regrow(["verify", text(&one)]).code, 0);
+    let run = regrow(["cp", "--step", "11", text(&target), text(&none)]);
+    assert!(run.code == 3 && run.stderr.contains("step 11") && !none.exists(), "{run:?}");
 }
 
 #[test]
