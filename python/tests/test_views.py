@@ -114,7 +114,7 @@ def test_what_only_the_template_or_only_the_checkpoint_has(saved: Path) -> None:
     with pytest.raises(regrow.errors.MismatchError, match="shape"):
         regrow.load(saved, {"kernel": np.zeros((9, 9))}, at=at, missing="keep", extra="drop")
     for policy in ("missing", "extra"):
-        with pytest.raises(regrow.errors.InvalidArgumentError, match="give `like`"):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="needs a template"):
             regrow.load(saved, **{policy: "keep" if policy == "missing" else "drop"})
 
 
@@ -146,7 +146,7 @@ def test_containers_with_names_are_pruned_alike_and_can_be_dicts(path: Path) -> 
     assert regrow.load(path, only="pair/left")["pair"]._fields == ("left",)
     plain = regrow.load(path, classes="dict")["pair"]
     assert type(plain) is dict and list(plain) == ["left", "right"] and np.array_equal(plain["left"], np.arange(4))
-    with pytest.raises(regrow.errors.InvalidArgumentError, match="without a template"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="`classes` is for loads without"):
         regrow.load(path, like=tree(), classes="dict")
 
 
