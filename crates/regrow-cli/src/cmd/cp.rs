@@ -15,7 +15,7 @@ use crate::out;
 /// Copy a checkpoint to another place, byte for byte.
 ///
 /// SRC and DST are paths or URLs, in any combination. A folder of steps is copied with all
-/// committed steps and what lies beside them; --step copies one step. Each file is read back and
+/// committed steps and the files beside them; --step copies one step. Each file is read back and
 /// compared. DST is no checkpoint before all of it is there. Where a copy was interrupted, the same
 /// command goes on.
 #[derive(Debug, clap::Args)]

@@ -80,8 +80,8 @@ pub(super) fn once<'i>(checkpoint: &Checkpoint, leaf: usize, info: &'i LeafInfo)
     }
 }
 
-/// Errs for a leaf that would be read for much longer than what is there of it. `info` is as
-/// [`once`] has it.
+/// Errs for a leaf whose claimed size is far beyond its stored bytes. `info` is the one that
+/// [`once`] gives.
 ///
 /// # Errors
 /// `Limit` with both lengths; what the storage says.

@@ -1,4 +1,4 @@
-//! Plans of laying arrays out anew, without devices: what is read, by which process, how much, in how many steps.
+//! Plans of new layouts of arrays, without devices: the reads, their process, bytes and steps.
 
 use std::collections::HashMap;
 

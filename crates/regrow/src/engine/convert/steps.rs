@@ -117,7 +117,7 @@ fn planned(source: &Location, target: &Location, options: &ConvertOptions) -> Re
     Ok(steps.into_iter().map(planned).collect())
 }
 
-/// What lies beside the steps, which no conversion takes along: told with the first step.
+/// The files beside the steps. No conversion copies them: the first step lists them as notes.
 fn beside(source: &Location, steps: &[Planned]) -> Result<Vec<Loss>> {
     let mut losses = Vec::new();
     for entry in source.entries()? {

@@ -162,7 +162,7 @@ impl fmt::Display for RepairReport {
 ///
 /// - [parity](super::add_parity) beside it: damaged blocks, files that are cut or gone, and the parity itself. The files become
 ///   what they were when it was made. If one was changed on purpose since, this changes it back: [`RepairOptions::check`] says
-///   first what would be written. What was sealed or signed since stays, and the parity is made anew of it.
+///   first what would be written. Later seals and signatures stay, and the parity is computed again.
 /// - [another checkpoint](RepairOptions::from), a replica or another step: damaged blocks, as long as something proves them:
 ///   parity, a seal, the checksums of the default layout. Of another step that layout takes the leaves that are the same.
 /// - its own other files: those that say what others say, too, are made anew. Each layout knows which.

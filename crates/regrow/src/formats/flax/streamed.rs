@@ -41,7 +41,7 @@ pub(super) fn begins_record(start: &[u8]) -> bool {
 ///
 /// # Errors
 /// `Corrupt` with the offset for a record that is cut or is none, or a path that is there twice;
-/// those of a leaf. To salvage, what lies before the first thing that is wrong.
+/// those of a leaf. To salvage, the leaves before the first error.
 pub(super) fn decode_stream(bytes: &Bytes, salvage: bool) -> Result<Tree<Decoded>> {
     let (mut paths, mut values, mut known) = (Vec::new(), Vec::new(), HashSet::new());
     let mut scanner = Scanner::new(bytes);

@@ -87,8 +87,8 @@ mod tests {
         let has = |number, record| current.has(number, record);
         assert!(has(100, Some(&first)) && has(200, Some(&first)) && !has(201, Some(&first)));
         assert!(has(900, Some(&second)));
-        // Without a record, or of another run: what was left behind is not part of it, what came
-        // later is.
+        // Steps without a record, or of another run: later ones belong to the history, abandoned
+        // ones do not.
         for record in [None, Some(&other)] {
             assert!(has(200, record) && !has(201, record) && !has(500, record) && has(501, record));
         }

@@ -143,8 +143,8 @@ impl Header {
         Ok(header)
     }
 
-    /// The same, whatever the length of the file, and with gaps between tensors: what is there can
-    /// be read.
+    /// The same for a file of any length, also with gaps between tensors: the tensors that it has
+    /// can be read.
     ///
     /// # Errors
     /// As [`parse`](Self::parse).

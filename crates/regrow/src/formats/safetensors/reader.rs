@@ -118,8 +118,8 @@ impl SafetensorsReader {
                     unread.insert(name, why);
                     continue;
                 }
-                // What is there tells whether the download ended early, or the index is of another
-                // one.
+                // The shards that exist show whether the download ended early, or the index belongs
+                // to another checkpoint.
                 Err(why) if why.what() == MISSING && parts.index.is_some() => {
                     return Err(why.help(parts::help_for_missing(&parts.folder, &indexed)));
                 }
