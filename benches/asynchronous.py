@@ -1,7 +1,7 @@
 """Saves in the background: for how long the program that trains stands still.
 
-Measured is the call, until it returns; then each tool waits until its save is on the disk. Arrays of JAX cannot
-change and may be kept by reference, those of NumPy have to be copied.
+Measured is the call, until it returns; then each tool waits until its save is on the disk. Arrays
+of JAX cannot change and may be kept by reference, those of NumPy have to be copied.
 """
 
 from __future__ import annotations

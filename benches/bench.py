@@ -6,10 +6,10 @@
     make bench BENCH='--only flax equinox --rounds 9'     # some of it
     make bench BENCH='--folder /mnt/disk --workloads many_small --tools regrow safetensors --only storing'
 
-How: `measure.py`. What: `operations.py`, `asynchronous.py`, `interop.py`, `processes.py`, `growth.py`,
-`same_calls.py`, `trak_stores.py`, `protection.py`. Rivals: `tools.py`, `chunked.py`, `limits.py`. What it should
-come to: `targets.py`. Into the folder `--out` go `results.json` (every sample), `results.md` (the targets, and all
-medians) and pictures.
+How: `measure.py`. What: `operations.py`, `asynchronous.py`, `interop.py`, `processes.py`,
+`growth.py`, `same_calls.py`, `trak_stores.py`, `protection.py`. Rivals: `tools.py`, `chunked.py`,
+`limits.py`. What it should come to: `targets.py`. Into the folder `--out` go `results.json` (every
+sample), `results.md` (the targets, and all medians) and pictures.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--scale", choices=SCALES, default="full", help="0.25, 1 or 4 GiB")
     parser.add_argument("--only", nargs="+", choices=GROUPS, default=list(GROUPS), metavar="OPERATION",
                         help=f"some of: {', '.join(GROUPS)}")  # fmt: skip
@@ -116,7 +116,9 @@ def parse() -> argparse.Namespace:
 
 
 def run(setting: Setting, only: list[str]) -> bool:
-    """All groups in their order; whether none failed or was interrupted. Groups clean up after themselves."""
+    """All groups in their order; whether none failed or was interrupted. Groups clean up after
+    themselves.
+    """
     is_whole = True
     for name in (name for name in GROUPS if name in only):
         say(f"{name}:")

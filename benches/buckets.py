@@ -1,11 +1,13 @@
-"""Buckets: regrow beside what its users have today for them, and beside a plain transfer of the same bytes.
+"""Buckets: regrow beside what its users have today for them, and beside a plain transfer of the
+same bytes.
 
     make bench-buckets                                        # 1 GiB in 450 leaves, 20,000 leaves, one slice
     make bench-buckets BUCKETS='--mib 64 --many 2000 --rounds 2'
 
-All of it goes to the test kit's object server on this machine, in a process of its own: in memory, over loopback, with
-`--latency-ms` added to each request. Turns and ratios are those of `measure.py`. The server shares the processors with
-whoever is measured, which is the same for all of them.
+All of it goes to the test kit's object server on this machine, in a process of its own: in memory,
+over loopback, with `--latency-ms` added to each request. Turns and ratios are those of
+`measure.py`. The server shares the processors with whoever is measured, which is the same for all
+of them.
 
 | who | saves | loads | opens, and reads a slice |
 |---|---|---|---|
@@ -16,8 +18,8 @@ whoever is measured, which is the same for all of them.
 | obstore + msgpack | one msgpack object, and `put` | `get`, `unpackb` | cannot |
 | plain transfer | the bytes, in parts of 8 MiB, eight at once | ranges of 8 MiB, 16 at once | the range |
 
-The plain transfer is what a save or load cannot beat: the client is `object_store`, as regrow's is. From Rust, without
-Python, `crates/regrow/examples/bucket_speed.rs` measures the same.
+The plain transfer is what a save or load cannot beat: the client is `object_store`, as regrow's is.
+From Rust, without Python, `crates/regrow/examples/bucket_speed.rs` measures the same.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ PACKAGES = "numpy tensorstore s3fs safetensors obstore msgpack".split()
 
 
 class Contestant:
-    """Saves, loads, and reads a part of one leaf; `name` is a folder of the bucket, or an object."""
+    """Saves, loads, and reads a part of one leaf; `name` is a folder of the bucket, or an
+    object.
+    """
 
     name: str
 
@@ -279,7 +283,8 @@ CONTESTANTS: dict[str, type[Contestant]] = {
 }
 
 
-# ---- the server -----------------------------------------------------------------------------------------------
+# ---- the server
+# --------------------------------------------------------------------------------------
 
 
 class Server:
@@ -312,7 +317,8 @@ class Server:
         urllib.request.urlopen(request).close()
 
 
-# ---- what is measured -----------------------------------------------------------------------------------------
+# ---- what is measured
+# --------------------------------------------------------------------------------------
 
 
 def measure_times(samples: Samples, server: Server, arguments: argparse.Namespace) -> None:
@@ -386,7 +392,9 @@ def measure_memory(samples: Samples, server: Server, arguments: argparse.Namespa
 
 
 def child(endpoint: str, name: str, task: str, leaf_count: int, mib: int) -> None:
-    """Prepares, says `ready`, waits for a line, acts, says `done`, and holds what it has until the next line."""
+    """Prepares, says `ready`, waits for a line, acts, says `done`, and holds what it has until
+    the next line.
+    """
     tool, tree = CONTESTANTS[name](endpoint), tree_of(leaf_count, mib)
     # What a first call costs beyond a second one is modules and pools, not the data's.
     small = of_leaves(2)
@@ -409,7 +417,8 @@ def child(endpoint: str, name: str, task: str, leaf_count: int, mib: int) -> Non
     del result
 
 
-# ---- the command ----------------------------------------------------------------------------------------------
+# ---- the command
+# --------------------------------------------------------------------------------------
 
 
 def main() -> None:
@@ -439,7 +448,7 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     """The command line."""
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--mib", type=int, default=1024, help="of the tree of few leaves (1024)")
     parser.add_argument("--leaves", type=int, default=450)
     parser.add_argument("--many", type=int, default=20_000, help="leaves of the tree of many (20000)")

@@ -1,7 +1,8 @@
 """One tool does one thing, and is watched while it does: `child.py PATH WORKLOAD TOOL TASK`.
 
-Says `ready` when all is prepared (modules imported, one small checkpoint saved and loaded, the source there), waits
-for a line, does the task, says `done`, and holds what it has got until the next line.
+Says `ready` when all is prepared (modules imported, one small checkpoint saved and loaded, the
+source there), waits for a line, does the task, says `done`, and holds what it has got until the
+next line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The contestants that store arrays in chunks: Orbax, compressed and not, and TensorStore, which Orbax stands on."""
+"""The contestants that store arrays in chunks: Orbax, compressed and not, and TensorStore, which
+Orbax stands on.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
-"""What it costs process 0 of a thousand to hear from all others: a session of as many phases as a save has.
+"""What it costs process 0 of a thousand to hear from all others: a session of as many phases as a
+save has.
 
     python benches/coordination.py --ranks 1024 --services jax folder
 
-The service is real: that of `jax.distributed`, or a folder on a disk. The others are not: as soon as rank 0 has begun,
-all that they would put in any phase is put, by its own process, and that time is left out. So what is said is what rank
-0 does itself when all others wait for it. In each round twice: as it is, and with a coordinator that lacks
-`get_many`, so that it asks for one key after the other.
+The service is real: that of `jax.distributed`, or a folder on a disk. The others are not: as soon
+as rank 0 has begun, all that they would put in any phase is put, by its own process, and that time
+is left out. So what is said is what rank 0 does itself when all others wait for it. In each round
+twice: as it is, and with a coordinator that lacks `get_many`, so that it asks for one key after the
+other.
 """
 
 from __future__ import annotations
@@ -88,7 +90,9 @@ def run(coordinator: Any, gets_many: bool) -> float:
 
 
 class Rank0:
-    """A coordinator that puts what all others will have put as soon as rank 0 has begun; without `get_many`."""
+    """A coordinator that puts what all others will have put as soon as rank 0 has begun; without
+    `get_many`.
+    """
 
     get_many: Any
 

@@ -1,4 +1,6 @@
-"""What a byte and what a leaf costs at 1x, 4x and 16x the size: flat, if nothing grows faster than data."""
+"""What a byte and what a leaf costs at 1x, 4x and 16x the size: flat, if nothing grows faster
+than data.
+"""
 
 from __future__ import annotations
 

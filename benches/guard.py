@@ -3,14 +3,15 @@
     make guard                          # fails if a path takes over 5 % more instructions than guard.json says
     benches/guard.py --update           # writes guard.json: after a change that was meant
 
-Times swing on shared machines, counts do not. `crates/regrow/examples/guard.rs` is run under callgrind, a path at a
-time; only what it marks is counted, on its thread, in a folder in memory. What is left of chance is the seeds of hash
-maps and which thread is first at a queue: one percent, in one path five.
+Times swing on shared machines, counts do not. `crates/regrow/examples/guard.rs` is run under
+callgrind, a path at a time; only what it marks is counted, on its thread, in a folder in memory.
+What is left of chance is the seeds of hash maps and which thread is first at a queue: one percent,
+in one path five.
 
-The counts are of the `dev` profile, whose build the tests need anyway, and of the compiler and the processor's
-instruction sets that callgrind knows. A count that fell by more than the tolerance is told too, but does not fail.
-Chance must not fail a check: a path over the tolerance is counted twice more and its smallest count holds, and
-`--update --rounds 3` records the largest of three.
+The counts are of the `dev` profile, whose build the tests need anyway, and of the compiler and the
+processor's instruction sets that callgrind knows. A count that fell by more than the tolerance is
+told too, but does not fail. Chance must not fail a check: a path over the tolerance is counted
+twice more and its smallest count holds, and `--update --rounds 3` records the largest of three.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ MEMORY = Path("/dev/shm")
 
 def main() -> None:
     """Counts, compares, says."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--update", action="store_true", help="write what was counted into guard.json")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="count each path so often and show the spread")
     parser.add_argument("--program", type=Path, default=program(), help="the example `guard`, built")

@@ -1,4 +1,6 @@
-"""Other tools' files: conversions, Orbax' own forms, Flax' bytes and Equinox' files, ours against the originals'."""
+"""Other tools' files: conversions, Orbax' own forms, Flax' bytes and Equinox' files, ours
+against the originals'.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Jobs of several processes of `jax.distributed` on this machine: started together, and ended together."""
+"""Jobs of several processes of `jax.distributed` on this machine: started together, and ended
+together.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from typing import Any
 
 
 def run_job(command: list[str], job: dict[str, Any], processes: int, devices: int, seconds: float) -> bool:
-    """Runs `command` once for each process, with `job`, its rank and a port to meet at as JSON behind it.
+    """Runs `command` once for each process, with `job`, its rank and a port to meet at as JSON
+    behind it.
 
     Each process has so many devices of the CPU. False if they were ended after `seconds`.
     """

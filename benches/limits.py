@@ -2,7 +2,8 @@
 
 A ratio to these says how far a tool is from what the machine can do, on whatever machine it runs:
 
-- writing: one file, its blocks set aside first, direct writes of 8 MiB from one buffer of large pages, one fsync;
+- writing: one file, its blocks set aside first, direct writes of 8 MiB from one buffer of large
+  pages, one fsync;
 - reading cold: direct reads of 8 MiB into that buffer;
 - memcpy: from memory to memory, all pages touched before;
 - memcpy with crc32c: the same with every block hashed while it is in the cache
@@ -31,8 +32,8 @@ class Limit:
         self.file = folder / "limit"
         self.second = folder / "limit-copy"
         self.len_bytes = -(-len_bytes // PAGE) * PAGE
-        # Anonymous maps start on a page, as direct I/O wants it; in large pages a request has fewer pieces, which
-        # is up to twice as fast on a virtual disk.
+        # Anonymous maps start on a page, as direct I/O wants it; in large pages a request has fewer
+        # pieces, which is up to twice as fast on a virtual disk.
         self.buffer = mmap.mmap(-1, BLOCK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.buffer.madvise(mmap.MADV_HUGEPAGE)
         self.buffer.write(os.urandom(BLOCK))
@@ -56,7 +57,9 @@ class Limit:
             os.close(descriptor)
 
     def copy_files(self) -> None:
-        """Both, a block after the other: what a conversion cannot beat without doing them at the same time."""
+        """Both, a block after the other: what a conversion cannot beat without doing them at the
+        same time.
+        """
         source = open_direct(self.file, os.O_RDONLY)
         try:
             self._write(self.second, source)

@@ -1,9 +1,10 @@
-"""How things are measured: contestants take turns, and only what happened in the same round is compared.
+"""How things are measured: contestants take turns, and only what happened in the same round is
+compared.
 
-Wall times on a shared machine swing by half from run to run. So each round gives every contestant one turn, in an
-order that rotates, and the limit (what disk and memory give when nothing else is done) has its turn among them. A
-ratio is the median of the ratios of the rounds. The first round warms up and is not counted: first writes to files
-and first touches of memory are another story.
+Wall times on a shared machine swing by half from run to run. So each round gives every contestant
+one turn, in an order that rotates, and the limit (what disk and memory give when nothing else is
+done) has its turn among them. A ratio is the median of the ratios of the rounds. The first round
+warms up and is not counted: first writes to files and first touches of memory are another story.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ class Samples:
         return statistics.median(values.values()) if values else None
 
     def ratio(self, operation: str, workload: str, who: str, to: str = OURS) -> float | None:
-        """How many times as long `who` takes as `to`: the median over the rounds that both were in."""
+        """How many times as long `who` takes as `to`: the median over the rounds that both were
+        in.
+        """
         return self.ratio_between((operation, workload, who), (operation, workload, to))
 
     def ratio_between(self, above: tuple[str, str, str], below: tuple[str, str, str]) -> float | None:
@@ -124,11 +127,15 @@ class Turn:
     who: str
     run: Callable[[Clock], None]
     rounds: int | None = None
-    """In how many rounds it takes part, if not in all; one that is called in for a single one has no warm-up."""
+    """In how many rounds it takes part, if not in all; one that is called in for a single one
+    has no warm-up.
+    """
 
 
 def interleave(samples: Samples, workload: str, turns: list[Turn], rounds: int, operation: str = "") -> None:
-    """Gives every contestant its turn in every round. One that fails is left out from there on, and a note says so."""
+    """Gives every contestant its turn in every round. One that fails is left out from there on,
+    and a note says so.
+    """
     able = list(turns)
     for number in range(rounds + 1):
         say(f"  {workload}{': ' if operation else ''}{operation}, round {number} of {rounds}")
@@ -153,7 +160,8 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-# ---- files and the page cache --------------------------------------------------------------------------
+# ---- files and the page cache
+# --------------------------------------------------------------------------------------
 
 
 def sync(path: Path) -> None:
@@ -198,11 +206,14 @@ def size_on_disk(path: Path) -> int:
     return sum(file.stat().st_size for file in files_of(path))
 
 
-# ---- what the kernel says about a process --------------------------------------------------------------
+# ---- what the kernel says about a process
+# --------------------------------------------------------------------------------------
 
 
 def read_bytes() -> int:
-    """Bytes that were fetched from the disk for this process so far, page faults of maps included."""
+    """Bytes that were fetched from the disk for this process so far, page faults of maps
+    included.
+    """
     try:
         text = Path("/proc/self/io").read_text()
     except OSError:  # not Linux, or hidden in a container

@@ -1,10 +1,12 @@
-"""Saves and loads of each tool, and what is measured beside them: open, verify, one slice, saves that reuse files.
+"""Saves and loads of each tool, and what is measured beside them: open, verify, one slice, saves
+that reuse files.
 
-A turn is the whole life of a checkpoint: save, cold load, warm load, load into given arrays, open, verify, removal.
-So two copies at most are on the disk, and what is compared within a round was written minutes apart at most.
+A turn is the whole life of a checkpoint: save, cold load, warm load, load into given arrays, open,
+verify, removal. So two copies at most are on the disk, and what is compared within a round was
+written minutes apart at most.
 
-Loaded means usable as NumPy arrays, a byte of every page of every large leaf read, so that a lazy map pays for what
-it put off.
+Loaded means usable as NumPy arrays, a byte of every page of every large leaf read, so that a lazy
+map pays for what it put off.
 """
 
 from __future__ import annotations
@@ -112,7 +114,9 @@ def life(tool: Tool, path: Path, tree: Tree, into: Tree) -> Callable[[Clock], No
 
 
 def opening(setting: Setting) -> None:
-    """Opening with few leaves, many, and (but for a quick run) a million; files in the page cache, as after a save."""
+    """Opening with few leaves, many, and (but for a quick run) a million; files in the page
+    cache, as after a save.
+    """
     most = () if setting.scale.is_quick else (MILLION,)
     for workload in (setting.scale.main, "many_small", *most):
         with setting.room("open") as room:
@@ -177,7 +181,9 @@ def slicing(setting: Setting) -> None:
 
 
 def reusing(setting: Setting) -> None:
-    """Saves with `base=`: after a step that has changed an adapter, and left the model below it alone."""
+    """Saves with `base=`: after a step that has changed an adapter, and left the model below it
+    alone.
+    """
     import regrow
 
     suffix = "0.25GiB" if setting.scale.name == "quick" else "1GiB"

@@ -1,4 +1,6 @@
-"""Pictures of a run: who takes how many times as long as regrow, growth, memory. PNG, for the documentation."""
+"""Pictures of a run: who takes how many times as long as regrow, growth, memory. PNG, for the
+documentation.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""What needs a process of its own: peak memory, the time of an import, the command; and what an installation takes.
+"""What needs a process of its own: peak memory, the time of an import, the command; and what an
+installation takes.
 
-Memory is watched from outside, a few hundred times a second: anonymous and shared pages, which have to be somewhere,
-and the peak of all resident pages (`VmHWM`), which includes files that are mapped and can be dropped at any time.
-*Extra* is what a save, load or conversion needs at its peak beyond its source and its destination.
+Memory is watched from outside, a few hundred times a second: anonymous and shared pages, which have
+to be somewhere, and the peak of all resident pages (`VmHWM`), which includes files that are mapped
+and can be dropped at any time. *Extra* is what a save, load or conversion needs at its peak beyond
+its source and its destination.
 """
 
 from __future__ import annotations
@@ -58,8 +60,9 @@ def _watch(setting: Setting, room: Path, workload: str, name: str, task: str) ->
 
 
 def extra_memory(command: list[str]) -> tuple[int, int] | None:
-    """Runs a child, which says when it begins and when it is done: what it needs at its peak beyond source and
-    destination, and the peak of all resident pages beyond what there was; `None` if it does not begin."""
+    """Runs a child, which says when it begins and when it is done: what it needs at its peak beyond
+    source and destination, and the peak of all resident pages beyond what there was; `None` if it
+    does not begin."""
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdin is not None and child.stdout is not None
     try:
@@ -113,7 +116,9 @@ def _import(module: str) -> Callable[[Clock], None]:
 
 
 def helping(setting: Setting) -> None:
-    """`regrow --help` by the program and by Python, beside Python alone, from the start of the process to its end."""
+    """`regrow --help` by the program and by Python, beside Python alone, from the start of the
+    process to its end.
+    """
     commands = {
         OURS: [sys.executable, "-m", "regrow", "--help"],
         "the program": [str(command()), "--help"],

@@ -1,7 +1,8 @@
-"""What protection costs: parity, seals, signatures, checks of what a base hands on, and what a repair takes.
+"""What protection costs: parity, seals, signatures, checks of what a base hands on, and what a
+repair takes.
 
-Each contestant does the same with the same pytree, once with the protection and once without. `regrow` is the default
-layout, whose checksums are always on.
+Each contestant does the same with the same pytree, once with the protection and once without.
+`regrow` is the default layout, whose checksums are always on.
 """
 
 from __future__ import annotations

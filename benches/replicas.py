@@ -1,13 +1,16 @@
-"""A restore in which one replica reads for all, beside one in which every replica reads: bytes read, and time.
+"""A restore in which one replica reads for all, beside one in which every replica reads: bytes
+read, and time.
 
     python benches/replicas.py --out bench-output/replicas --processes 2 4 --workload gpt2_adam@0.25GiB
 
-Each process of `jax.distributed` is a replica: a mesh ``(data, model)`` of as many processes as there are, with 8
-devices of the CPU each. Every array is cut into 8 along `model`, and alike along `data`. All processes are on one
-machine with one disk; before each turn the files are dropped from the page cache.
+Each process of `jax.distributed` is a replica: a mesh ``(data, model)`` of as many processes as
+there are, with 8 devices of the CPU each. Every array is cut into 8 along `model`, and alike along
+`data`. All processes are on one machine with one disk; before each turn the files are dropped from
+the page cache.
 
-Bytes read are those that the reports name, and those that the system has counted for each process (`rchar` of
-`/proc/self/io`): what a storage with no cache for all would have to give. The two kinds of restore take turns.
+Bytes read are those that the reports name, and those that the system has counted for each process
+(`rchar` of `/proc/self/io`): what a storage with no cache for all would have to give. The two kinds
+of restore take turns.
 """
 
 from __future__ import annotations
@@ -128,7 +131,9 @@ def work(job: dict[str, Any]) -> None:
 
 
 def template(path: Path) -> Any:
-    """What to restore: every array of the checkpoint, cut over `model` along its longest axis that 8 divides."""
+    """What to restore: every array of the checkpoint, cut over `model` along its longest axis
+    that 8 divides.
+    """
     import jax
     import numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec

@@ -1,4 +1,6 @@
-"""What is written down: a JSON file of everything, and a Markdown page of the targets and of all medians."""
+"""What is written down: a JSON file of everything, and a Markdown page of the targets and of all
+medians.
+"""
 
 from __future__ import annotations
 

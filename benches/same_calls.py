@@ -1,9 +1,10 @@
 """Orbax' own calls, made of Orbax and of `regrow.orbax`: only the import differs.
 
-A training state (a step, parameters, Adam's moments; arrays of JAX) of large leaves, and one of many: saves, restores
-onto the shapes and devices of the state, restores of the parameters alone. Beside them what a call of a manager costs
-with tiny leaves, and the start of a manager of a folder with a thousand steps. `regrow.orbax` runs twice: with the
-files that Orbax writes by default, and with regrow's own layout, which has checksums.
+A training state (a step, parameters, Adam's moments; arrays of JAX) of large leaves, and one of
+many: saves, restores onto the shapes and devices of the state, restores of the parameters alone.
+Beside them what a call of a manager costs with tiny leaves, and the start of a manager of a folder
+with a thousand steps. `regrow.orbax` runs twice: with the files that Orbax writes by default, and
+with regrow's own layout, which has checksums.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def calling(setting: Setting) -> None:
 
 
 def training_state(tree: Tree) -> Any:
-    """A `TrainState` of flax. Trees that hold `params`, and what an optimiser keeps of each, become its fields."""
+    """A `TrainState` of flax. Trees that hold `params`, and what an optimiser keeps of each,
+    become its fields.
+    """
     import optax
     from flax.training.train_state import TrainState
 
@@ -145,7 +148,9 @@ def _life(module: Callable[[], ModuleType], path: Path, state: Any) -> Callable[
 
 
 def _tiny(module: Callable[[], ModuleType], path: Path) -> Callable[[Clock], None]:
-    """What a call costs whatever it carries: steps of three tiny leaves, each call a few times, one after another."""
+    """What a call costs whatever it carries: steps of three tiny leaves, each call a few times,
+    one after another.
+    """
     import jax
     import jax.numpy as jnp
 

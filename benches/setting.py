@@ -65,8 +65,8 @@ class Scale:
     chunked_max: int
     """Beyond so many leaves Orbax and TensorStore do not take part."""
     is_quick: bool
-    """Whether all rivals meet at the first workload only, safetensors alone at the others, and nobody opens a million
-    leaves."""
+    """Whether all rivals meet at the first workload only, safetensors alone at the others, and
+    nobody opens a million leaves."""
     needs_bytes: int
     """Free space on the disk: the largest tree, twice, and what the limits write beside it."""
 
@@ -156,7 +156,9 @@ class Setting:
 
     @contextmanager
     def tree(self, workload: str) -> Iterator[tuple[Tree, int, int]]:
-        """The data, how many leaves and how many bytes; out of the garbage collector's sight while it is used."""
+        """The data, how many leaves and how many bytes; out of the garbage collector's sight
+        while it is used.
+        """
         say(f"  {workload}: building")
         tree = build(workload)
         gc.collect()

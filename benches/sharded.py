@@ -1,13 +1,16 @@
-"""Sharded arrays, saved and restored by several processes of `jax.distributed`: regrow beside Orbax, and direct I/O.
+"""Sharded arrays, saved and restored by several processes of `jax.distributed`: regrow beside
+Orbax, and direct I/O.
 
     python benches/sharded.py --out bench-output/processes --processes 1 2 4 --workloads gpt2_adam@0.25GiB
 
-A mesh of 8 devices of the CPU in all, spread over 1, 2 or 4 processes of one machine, with one disk. Every array is cut
-into 8 along its longest axis of a length that 8 divides; one without such an axis is on all devices.
+A mesh of 8 devices of the CPU in all, spread over 1, 2 or 4 processes of one machine, with one
+disk. Every array is cut into 8 along its longest axis of a length that 8 divides; one without such
+an axis is on all devices.
 
-The processes meet before each turn. A turn takes from the moment at which the first one begins to the moment at which
-the last one has ended: barriers and the commit are in it. Contestants take turns within a round, as in the other
-benchmarks. The limit of a process writes and reads its own share, with direct I/O and no names.
+The processes meet before each turn. A turn takes from the moment at which the first one begins to
+the moment at which the last one has ended: barriers and the commit are in it. Contestants take
+turns within a round, as in the other benchmarks. The limit of a process writes and reads its own
+share, with direct I/O and no names.
 """
 
 from __future__ import annotations
@@ -93,7 +96,8 @@ def _slowest(each: list[tuple[float, float]]) -> float:
     return max(end for _, end in each) - min(begin for begin, _ in each)
 
 
-# ---- one process -------------------------------------------------------------------------------------------
+# ---- one process
+# --------------------------------------------------------------------------------------
 
 
 def work(job: dict[str, Any]) -> None:
@@ -257,7 +261,8 @@ def _timed(action: Callable[[], Any], meeting: Meeting) -> tuple[float, float]:
     return begin, end
 
 
-# ---- the report --------------------------------------------------------------------------------------------
+# ---- the report
+# --------------------------------------------------------------------------------------
 
 
 def table(rows: list[Row]) -> str:

@@ -1,8 +1,9 @@
-"""What is aimed at: each row of the table is a ratio to the best rival or to the limit, or an absolute time.
+"""What is aimed at: each row of the table is a ratio to the best rival or to the limit, or an
+absolute time.
 
-A ratio is how many times as long the other takes: 0.85 of a limit means that the limit takes 0.85 of our time, 6 of a
-rival that it takes six times as long as we do. Absolute times are of a machine with a fast local disk; the ratios are
-what travels.
+A ratio is how many times as long the other takes: 0.85 of a limit means that the limit takes 0.85
+of our time, 6 of a rival that it takes six times as long as we do. Absolute times are of a machine
+with a fast local disk; the ratios are what travels.
 """
 
 from __future__ import annotations

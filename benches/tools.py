@@ -1,7 +1,8 @@
 """The contestants: regrow and what its users have today, each with the same few calls.
 
-`save` makes `path` (a folder) and returns when the data is on the disk: where a tool does not sync its files, it is
-done here, as regrow, Orbax and TensorStore do by themselves. `load` gives nested dicts, or a flat one, of arrays.
+`save` makes `path` (a folder) and returns when the data is on the disk: where a tool does not sync
+its files, it is done here, as regrow, Orbax and TensorStore do by themselves. `load` gives nested
+dicts, or a flat one, of arrays.
 
 pickle is here as a rival only. regrow has nothing to do with it.
 """
@@ -23,7 +24,9 @@ MANY = 20_000
 
 
 class Tool:
-    """A tool that can save and load. It takes no part in operations whose optional call it lacks."""
+    """A tool that can save and load. It takes no part in operations whose optional call it
+    lacks.
+    """
 
     name: str
     leaves_max: int | None = None
@@ -221,7 +224,9 @@ class Torch(Tool):
 
 
 class TorchDcp(Torch):
-    """torch.distributed.checkpoint with one process. Not synced by itself; its load fills tensors."""
+    """torch.distributed.checkpoint with one process. Not synced by itself; its load fills
+    tensors.
+    """
 
     name = "torch dcp"
     leaves_max = MANY
@@ -247,7 +252,9 @@ class TorchDcp(Torch):
 
 
 class RegrowTorch(Torch):
-    """`regrow.torch.save` and `load`: tensors, in memory of their own. Checksummed, atomic, synced."""
+    """`regrow.torch.save` and `load`: tensors, in memory of their own. Checksummed, atomic,
+    synced.
+    """
 
     name = "regrow.torch"
 
@@ -285,7 +292,8 @@ class RegrowDcp(TorchDcp):
         return torch_arrays(into)
 
 
-# ---- what they share -----------------------------------------------------------------------------------
+# ---- what they share
+# --------------------------------------------------------------------------------------
 
 
 def write_synced(path: Path, data: bytes) -> None:

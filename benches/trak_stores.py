@@ -1,4 +1,5 @@
-"""TRAK's saver and ours: one model from its registration to its last row, as TRAKer goes through it.
+"""TRAK's saver and ours: one model from its registration to its last row, as TRAKer goes through
+it.
 
 Left out where traker, and with it PyTorch, is not installed.
 """

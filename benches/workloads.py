@@ -1,10 +1,11 @@
 """The data that is saved: pytrees of NumPy arrays, in the shapes of `workloads.json`.
 
-Numbers are normal with a deviation of 0.02, as weights are, so that compression has as much to do as it has with
-weights. They are cut from one pool of them, at places that differ from leaf to leaf: drawing a gigabyte afresh takes
-longer than saving it.
+Numbers are normal with a deviation of 0.02, as weights are, so that compression has as much to do
+as it has with weights. They are cut from one pool of them, at places that differ from leaf to leaf:
+drawing a gigabyte afresh takes longer than saving it.
 
-Every page is written to before anything is measured. First touches of memory run at a fraction of its speed.
+Every page is written to before anything is measured. First touches of memory run at a fraction of
+its speed.
 """
 
 from __future__ import annotations
@@ -123,7 +124,9 @@ def of_leaves(leaf_count: int, len_bytes: int = 256) -> Tree:
 
 
 def changed(tree: Tree, workload: str) -> Tree:
-    """The same tree after a step: what the workload says never changes is the same array, all else is new."""
+    """The same tree after a step: what the workload says never changes is the same array, all
+    else is new.
+    """
     never = {path for entry in shapes()[workload] if entry.get("changes") == "never" for path, _, _ in expand([entry])}
     out = Tree()
     for path, leaf in leaves(tree, "/"):

@@ -1,4 +1,6 @@
-"""The `Keys:` of a `TypedDict`'s docstring as a table in the reference: for griffe, which reads the sources."""
+"""The `Keys:` of a `TypedDict`'s docstring as a table in the reference: for griffe, which reads
+the sources.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""Stages the pages of the documentation site, which `make docs` then builds; afterwards looks at what was built.
+"""Stages the pages of the documentation site, which `make docs` then builds; afterwards looks at
+what was built.
 
     python docs/site.py stage           # what git knows of the pages, as it lies in the repository: site-out/pages
     python docs/site.py check           # site-out/html has every page, no dead link, and fetches from nowhere
 
-The pages keep their places, so that a link that works in the repository works in the site, too. Two things are added:
-the list of decisions, by date, and the Rust reference where `cargo doc` has left it (docs/api).
+The pages keep their places, so that a link that works in the repository works in the site, too. Two
+things are added: the list of decisions, by date, and the Rust reference where `cargo doc` has left
+it (docs/api).
 """
 
 from __future__ import annotations

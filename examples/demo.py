@@ -1,9 +1,9 @@
 """One training state through three tools: Orbax, safetensors and regrow.
 
-Trains a small Flax model on scikit-learn's handwritten digits, saves the training state with Orbax and
-opens that with regrow; saves it with regrow and restores it with Orbax, with safetensors and with
-regrow; proves all of them bit-identical; and goes on training from the restored state to the very
-loss of an uninterrupted run.
+Trains a small Flax model on scikit-learn's handwritten digits, saves the training state with Orbax
+and opens that with regrow; saves it with regrow and restores it with Orbax, with safetensors and
+with regrow; proves all of them bit-identical; and goes on training from the restored state to the
+very loss of an uninterrupted run.
 
     make demo          # writes demo-output/, replacing what an earlier run left there
 """
@@ -54,7 +54,9 @@ OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
 
 
 def new_state() -> State:
-    """What a training run has to remember: parameters, the optimizer's named tuples, the step, a PRNG key."""
+    """What a training run has to remember: parameters, the optimizer's named tuples, the step, a
+    PRNG key.
+    """
     params = MODEL.init(jax.random.PRNGKey(0), jnp.zeros((1, 64)))["params"]
     return {
         "params": params,

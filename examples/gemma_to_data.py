@@ -1,4 +1,5 @@
-"""A checkpoint of Orbax, as Gemma's weights come, to the data and manifest files that gemma.cpp's tools read.
+"""A checkpoint of Orbax, as Gemma's weights come, to the data and manifest files that gemma.cpp's
+tools read.
 
     python examples/gemma_to_data.py ORBAX_CHECKPOINT TARGET     # writes TARGET.data and TARGET.manifest
     python examples/gemma_to_data.py                             # a small model with Gemma's names and shapes

@@ -2,9 +2,10 @@
 
     python examples/resume_equinox.py runs/equinox --steps 400
 
-Stop it whenever you like, also in the middle of a save, and start it again: it goes on from the newest checkpoint, and
-ends with the very bits of a run that was never stopped. A module also holds what no checkpoint can (functions) and
-what belongs to the program (numbers, static fields): arrays are saved, and meet the rest again when they are loaded.
+Stop it whenever you like, also in the middle of a save, and start it again: it goes on from the
+newest checkpoint, and ends with the very bits of a run that was never stopped. A module also holds
+what no checkpoint can (functions) and what belongs to the program (numbers, static fields): arrays
+are saved, and meet the rest again when they are loaded.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ def is_array(leaf: Any) -> bool:
 
 
 def begin_or_resume(manager: regrow.Manager) -> Training:
-    """The newest checkpoint, or a new training where there is none. Never both at once: `like` is a description."""
+    """The newest checkpoint, or a new training where there is none. Never both at once: `like`
+    is a description.
+    """
     if manager.latest is None:
         return new_training()
     like, rest = eqx.partition(eqx.filter_eval_shape(new_training), is_array)
@@ -117,7 +120,7 @@ def train(folder: Path, steps: int, every: int) -> Training:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", type=Path, help="where the checkpoints are")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--every", type=int, default=50, help="steps between two checkpoints")

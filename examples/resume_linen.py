@@ -2,9 +2,10 @@
 
     python examples/resume_linen.py runs/linen --steps 400
 
-Stop it whenever you like, also in the middle of a save, and start it again: it goes on from the newest checkpoint, and
-ends with the very bits of a run that was never stopped. For that, all that the next step depends on is in the state
-(parameters, statistics, the optimizer's state, the key of dropout, the step), and the data follows from the step.
+Stop it whenever you like, also in the middle of a save, and start it again: it goes on from the
+newest checkpoint, and ends with the very bits of a run that was never stopped. For that, all that
+the next step depends on is in the state (parameters, statistics, the optimizer's state, the key of
+dropout, the step), and the data follows from the step.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def new_state() -> TrainState:
 
 
 def begin_or_resume(manager: regrow.Manager) -> TrainState:
-    """The newest checkpoint, or a new state where there is none. Never both at once: `like` is a description."""
+    """The newest checkpoint, or a new state where there is none. Never both at once: `like` is a
+    description.
+    """
     if manager.latest is None:
         return new_state()
     return manager.restore(like=jax.eval_shape(new_state))
@@ -100,7 +103,7 @@ def train(folder: Path, steps: int, every: int) -> TrainState:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", type=Path, help="where the checkpoints are")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--every", type=int, default=50, help="steps between two checkpoints")

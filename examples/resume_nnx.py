@@ -2,9 +2,10 @@
 
     python examples/resume_nnx.py runs/nnx --steps 400
 
-Stop it whenever you like, also in the middle of a save, and start it again: it goes on from the newest checkpoint, and
-ends with the very bits of a run that was never stopped. Model and optimizer are saved as one state; the keys and counts
-of `nnx.Rngs` are in it, so that dropout goes on as well. The data follows from the step.
+Stop it whenever you like, also in the middle of a save, and start it again: it goes on from the
+newest checkpoint, and ends with the very bits of a run that was never stopped. Model and optimizer
+are saved as one state; the keys and counts of `nnx.Rngs` are in it, so that dropout goes on as
+well. The data follows from the step.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def new_training() -> Training:
 
 
 def begin_or_resume(manager: regrow.Manager) -> Training:
-    """The newest checkpoint, or a new training where there is none. Never both at once: `like` is a description."""
+    """The newest checkpoint, or a new training where there is none. Never both at once: `like`
+    is a description.
+    """
     if manager.latest is None:
         return new_training()
     graph, like = nnx.split(nnx.eval_shape(new_training))
@@ -86,7 +89,7 @@ def train(folder: Path, steps: int, every: int) -> Training:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", type=Path, help="where the checkpoints are")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--every", type=int, default=50, help="steps between two checkpoints")

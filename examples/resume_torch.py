@@ -2,10 +2,10 @@
 
     python examples/resume_torch.py runs/torch --steps 400
 
-Stop it whenever you like, also in the middle of a save, and start it again: it goes on from the newest checkpoint, and
-ends with the very bits of a run that was never stopped. Model, optimizer and scheduler say what they need in their
-`state_dict()`. Dropout draws from torch's own generator, whose state is saved beside them; the data follows from the
-step.
+Stop it whenever you like, also in the middle of a save, and start it again: it goes on from the
+newest checkpoint, and ends with the very bits of a run that was never stopped. Model, optimizer and
+scheduler say what they need in their `state_dict()`. Dropout draws from torch's own generator,
+whose state is saved beside them; the data follows from the step.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def train(folder: Path, steps: int, every: int) -> Training:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", type=Path, help="where the checkpoints are")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--every", type=int, default=50, help="steps between two checkpoints")

@@ -1,8 +1,10 @@
-"""A safetensors folder as Hugging Face has them to Orbax and back, by two files of rules that a team keeps.
+"""A safetensors folder as Hugging Face has them to Orbax and back, by two files of rules that a
+team keeps.
 
     python examples/rules_llama.py FOLDER        # any Llama folder; without one, a small one is made
 
-The names and transposes are in examples/rules/llama_to_flax.toml and flax_to_llama.toml. The same from the shell:
+The names and transposes are in examples/rules/llama_to_flax.toml and flax_to_llama.toml. The same
+from the shell:
 
     regrow convert llama-hf llama-flax --rules examples/rules/llama_to_flax.toml
     regrow convert llama-flax llama-again --rules examples/rules/flax_to_llama.toml

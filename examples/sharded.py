@@ -2,8 +2,9 @@
 
     python examples/sharded.py [FOLDER]
 
-The program starts the processes itself, as `srun` or Kubernetes would: each is a host with two devices of the CPU. All
-call `regrow.save` with the same arguments, each writes the shards that it holds, and process 0 commits.
+The program starts the processes itself, as `srun` or Kubernetes would: each is a host with two
+devices of the CPU. All call `regrow.save` with the same arguments, each writes the shards that it
+holds, and process 0 commits.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Which training examples have made a model what it is: TRAK's scores, in a store that survives a kill.
+"""Which training examples have made a model what it is: TRAK's scores, in a store that survives a
+kill.
 
     python examples/trak_scores.py [FOLDER]
 
-TRAK itself needs PyTorch; its store and its formulas do not. Here JAX makes the gradients: of a linear classifier of
-handwritten digits, projected to 256 numbers each. Killed and started again, the program goes on with the
-rows that are missing.
+TRAK itself needs PyTorch; its store and its formulas do not. Here JAX makes the gradients: of a
+linear classifier of handwritten digits, projected to 256 numbers each. Killed and started again,
+the program goes on with the rows that are missing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-//! What `regrow --version` tells of the build: target, profile, compiler, and the commit where it is known.
+//! What `regrow --version` tells of the build: target, profile, compiler, and the commit where it
+//! is known.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,7 +21,8 @@ fn tell(name: &str, value: &str) {
     println!("cargo::rustc-env=REGROW_BUILD_{name}={value}");
 }
 
-/// The commit of a packaged crate, by the record that `cargo package` adds; of a working tree, by git.
+/// The commit of a packaged crate, by the record that `cargo package` adds; of a working tree, by
+/// git.
 fn commit() -> Option<String> {
     const RECORD: &str = ".cargo_vcs_info.json";
     println!("cargo::rerun-if-changed=Cargo.toml");

@@ -1,4 +1,5 @@
-//! A folder in memory, where what a fuzzer has made is put before the front door, and all that goes on behind that.
+//! A folder in memory, where what a fuzzer has made is put before the front door, and all that goes
+//! on behind that.
 
 #![allow(dead_code, reason = "each target uses a part of this")]
 

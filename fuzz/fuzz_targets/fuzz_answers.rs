@@ -1,4 +1,5 @@
-//! Answers of a web server and of a bucket: the input is cut into answers, which are sent one after another, whatever is asked.
+//! Answers of a web server and of a bucket: the input is cut into answers, which are sent one after
+//! another, whatever is asked.
 
 #![no_main]
 
@@ -45,7 +46,8 @@ static PORT: LazyLock<u16> = LazyLock::new(|| {
     port
 });
 
-/// The length of the body is that of the body, if nothing else is said: so that mutations of bodies reach what reads them.
+/// The length of the body is that of the body, if nothing else is said: so that mutations of bodies
+/// reach what reads them.
 fn whole(answer: &[u8]) -> Vec<u8> {
     let head_len = answer.windows(4).position(|end| end == b"\r\n\r\n");
     let Some((head, body)) = head_len.map(|len| answer.split_at(len + 4)) else { return answer.to_vec() };

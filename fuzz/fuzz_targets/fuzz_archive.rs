@@ -1,4 +1,5 @@
-//! Archives, with the checksums of tar headers and of stored members put right: read as checkpoints, and looked through.
+//! Archives, with the checksums of tar headers and of stored members put right: read as
+//! checkpoints, and looked through.
 
 #![no_main]
 

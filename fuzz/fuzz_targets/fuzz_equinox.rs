@@ -1,4 +1,5 @@
-//! Equinox leaf files: opened, every leaf read whole and checked; the walk and the trailer by themselves.
+//! Equinox leaf files: opened, every leaf read whole and checked; the walk and the trailer by
+//! themselves.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Documents that name other files: the index of safetensors in parts, and `.metadata` of PyTorch's distributed checkpoints.
+//! Documents that name other files: the index of safetensors in parts, and `.metadata` of PyTorch's
+//! distributed checkpoints.
 
 #![no_main]
 

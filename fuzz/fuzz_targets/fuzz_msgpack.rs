@@ -1,4 +1,5 @@
-//! The msgpack files of the oldest checkpoints, through the front door: opened, and every leaf read.
+//! The msgpack files of the oldest checkpoints, through the front door: opened, and every leaf
+//! read.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! OCDBT manifests, with the frame's length and checksum put right, so that mutations get past them.
+//! OCDBT manifests, with the frame's length and checksum put right, so that mutations get past
+//! them.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! The index of parity, with its checksum put right, beside a damaged file: what a repair makes of it.
+//! The index of parity, with its checksum put right, beside a damaged file: what a repair makes of
+//! it.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! `regrow.json`, the default layout's own manifest, with its checksum put right; then its structure and places.
+//! `regrow.json`, the default layout's own manifest, with its checksum put right; then its
+//! structure and places.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Signatures: the first byte says whether the input is the whole file, or what a key that is trusted has signed.
+//! Signatures: the first byte says whether the input is the whole file, or what a key that is
+//! trusted has signed.
 
 #![no_main]
 

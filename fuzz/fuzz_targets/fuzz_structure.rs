@@ -1,4 +1,5 @@
-//! `regrow-structure.json` beside npy files, with its checksum put right: the exact pytree in columns.
+//! `regrow-structure.json` beside npy files, with its checksum put right: the exact pytree in
+//! columns.
 
 #![no_main]
 

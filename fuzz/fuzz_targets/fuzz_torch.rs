@@ -1,4 +1,5 @@
-//! PyTorch's files: opened, and every leaf read. The input is a file, or the pickle of a file in the legacy form.
+//! PyTorch's files: opened, and every leaf read. The input is a file, or the pickle of a file in
+//! the legacy form.
 
 #![no_main]
 

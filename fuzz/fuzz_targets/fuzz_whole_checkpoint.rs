@@ -1,5 +1,5 @@
-//! Whole checkpoints of every layout, changed as the input says, with checksums that are right again: opened, listed, read,
-//! verified. The first byte chooses the checkpoint.
+//! Whole checkpoints of every layout, changed as the input says, with checksums that are right
+//! again: opened, listed, read, verified. The first byte chooses the checkpoint.
 
 #![no_main]
 

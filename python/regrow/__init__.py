@@ -13,8 +13,8 @@
     regrow.report(path, out="report.html")        # a page to look at: sizes, statistics, damage; of a notebook, too
     regrow.copy(path, "s3://bucket/run")          # byte for byte, read back; also `remove`, `list_checkpoints`
 
-Needs numpy and ml_dtypes; JAX, Flax, Equinox and optax are used when the program has imported them. Loading never
-runs code from a file and never imports a class that a file names.
+Needs numpy and ml_dtypes; JAX, Flax, Equinox and optax are used when the program has imported them.
+Loading never runs code from a file and never imports a class that a file names.
 """
 
 from __future__ import annotations
@@ -88,8 +88,9 @@ __all__ = [
     "verify",
 ]
 
-# What needs NumPy, the functions too, is imported when it is first asked for: NumPy alone takes ten times as long as
-# all that is above. There the names that their annotations use are real, for `typing.get_type_hints`.
+# What needs NumPy, the functions too, is imported when it is first asked for: NumPy alone takes ten
+# times as long as all that is above. There the names that their annotations use are real, for
+# `typing.get_type_hints`.
 _HOMES = {
     "_async": ("save_async",),
     "_cache": ("Cache",),

@@ -1,4 +1,6 @@
-"""The command: `regrow` of the wheel, and `python -m regrow`. It is the code of the Rust program, in this process."""
+"""The command: `regrow` of the wheel, and `python -m regrow`. It is the code of the Rust
+program, in this process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Checks of arguments. Each message names the argument, the value that was given, and the values that are valid."""
+"""Checks of arguments. Each message names the argument, the value that was given, and the values
+that are valid.
+"""
 
 from __future__ import annotations
 

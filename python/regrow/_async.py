@@ -74,7 +74,9 @@ class SaveHandle:
         return (0, 0) if self._handle is None else self._handle.progress()[1:]
 
     def stage(self) -> str:
-        """What it is at: ``"prepare"``, ``"compare"``, ``"copy"``, ``"write"``, ``"sync"``, ``"commit"`` ..."""
+        """What it is at: ``"prepare"``, ``"compare"``, ``"copy"``, ``"write"``, ``"sync"``,
+        ``"commit"`` ...
+        """
         return "skipped" if self._handle is None else self._handle.progress()[0]
 
     def follow(self, watch: _progress.Watch) -> None:
@@ -87,7 +89,9 @@ class SaveHandle:
         self.cancel()
 
     def cancel(self) -> None:
-        """Asks the save to stop soon. Its temporary files are deleted, and `result` raises `CancelledError`."""
+        """Asks the save to stop soon. Its temporary files are deleted, and `result` raises
+        `CancelledError`.
+        """
         if self._handle is not None:
             self._handle.cancel()
 
@@ -100,7 +104,8 @@ class SaveHandle:
         Raises:
             TimeoutError: if it has not ended by then. It goes on.
             CancelledError: if it was cancelled.
-            SourceChangedError: with ``Options(check_source=True)``, if the program changed a leaf meanwhile.
+            SourceChangedError: with ``Options(check_source=True)``, if the program changed a leaf
+                meanwhile.
             RegrowError: as `save`.
         """
         if self._handle is None:
@@ -133,8 +138,9 @@ class SaveHandle:
 class AsyncSaver:
     """Saves in the background, one after the other, in the order of the calls.
 
-    Failures cannot be missed. A wait for the save raises it; otherwise the next `save` or `wait` does. If no call has
-    raised it when the program ends, it goes to standard error and the exit status is 1.
+    Failures cannot be missed. A wait for the save raises it; otherwise the next `save` or `wait`
+    does. If no call has raised it when the program ends, it goes to standard error and the exit
+    status is 1.
 
     As a context manager it waits at the end of the block.
     """
@@ -236,7 +242,9 @@ class AsyncSaver:
         return self._native.is_busy()
 
     def release_memory(self) -> None:
-        """Gives the memory of the last snapshots back to the system; it is kept to make the next ones fast."""
+        """Gives the memory of the last snapshots back to the system; it is kept to make the next
+        ones fast.
+        """
         self._native.release_memory()
 
     def __enter__(self) -> AsyncSaver:
@@ -271,16 +279,17 @@ def save_async(
 ) -> SaveHandle:
     """Saves a pytree in the background: returns as soon as the snapshot is taken.
 
-    Changes to the tree after the return are not in the checkpoint. JAX arrays of 4 KiB and more are referred to, which
-    costs nothing on the CPU: they cannot change. Those of a GPU or TPU are copied to the host before the return. While
-    a save refers to them, JAX cannot donate their memory to the result of a computation and allocates new memory
-    instead. Everything else is copied into memory that the next snapshot uses again, so the first one is the slowest.
+    Changes to the tree after the return are not in the checkpoint. JAX arrays of 4 KiB and more are
+    referred to, which costs nothing on the CPU: they cannot change. Those of a GPU or TPU are
+    copied to the host before the return. While a save refers to them, JAX cannot donate their
+    memory to the result of a computation and allocates new memory instead. Everything else is
+    copied into memory that the next snapshot uses again, so the first one is the slowest.
 
     Args:
         path: As for `save`.
         tree: As for `save`; it may change as soon as this function has returned.
-        when_busy: What to do while an earlier save is running: ``"wait"`` for it, ``"skip"`` this one, or ``"queue"``
-            it with its snapshot (with 8 in the queue the call waits).
+        when_busy: What to do while an earlier save is running: ``"wait"`` for it, ``"skip"`` this
+            one, or ``"queue"`` it with its snapshot (with 8 in the queue the call waits).
         layout: As for `save`.
         overwrite: As for `save`.
         cast: As for `save`.
@@ -292,15 +301,17 @@ def save_async(
         parity: As for `save`.
         seal: As for `save`.
         storage_options: As for `save`.
-        progress: As for `save`, on a thread of its own; off by default. An exception in the function ends the save, and
-            `SaveHandle.result` raises it.
+        progress: As for `save`, on a thread of its own; off by default. An exception in the
+            function ends the save, and `SaveHandle.result` raises it.
         job: As for `save`.
         options: Rare settings; `copy` and `check_source` are for saves in the background.
 
     Raises:
-        RegrowError: why an earlier save failed, if no call has raised it yet; then nothing is saved now.
+        RegrowError: why an earlier save failed, if no call has raised it yet; then nothing is saved
+            now.
         AlreadyExistsError: if `path` exists and `overwrite` was not given.
-        LeafTypeError: for a leaf or key that no checkpoint can hold. `SaveHandle.result` raises other errors.
+        LeafTypeError: for a leaf or key that no checkpoint can hold. `SaveHandle.result` raises
+            other errors.
     """
     writing = Writing(
         layout=layout, overwrite=overwrite, cast=cast, lossy=lossy, compression=compression, metadata=metadata,
@@ -320,7 +331,8 @@ def refuse_skip_in_a_job(writing: Writing) -> None:
         )
 
 
-# ---- the saver behind save_async, and the end of the program -------------------------------------------------
+# ---- the saver behind save_async, and the end of the program
+# -------------------------------------------------
 
 
 class Drained(Protocol):
@@ -377,8 +389,8 @@ def _end_badly(failures: Sequence[BaseException]) -> NoReturn:
     """Ends the program with status 1 for failures that no call has raised."""
     for failure in failures:
         print(printable(f"regrow: {failure}"), file=sys.stderr)
-    # An exception raised here would not change the exit status, and a job whose last checkpoint is missing must not
-    # look well. The other handlers have their turn first.
+    # An exception raised here would not change the exit status, and a job whose last checkpoint is
+    # missing must not look well. The other handlers have their turn first.
     atexit.unregister(_at_exit)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

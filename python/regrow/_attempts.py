@@ -10,7 +10,9 @@ SECONDS_MAX = 10.0
 
 
 def attempts() -> Iterator[bool]:
-    """For each attempt, whether it is the last: not before both limits are passed, the clock and the count."""
+    """For each attempt, whether it is the last: not before both limits are passed, the clock and
+    the count.
+    """
     since, done = time.monotonic(), 0
     while True:
         done += 1

@@ -2,8 +2,9 @@
 
     parts of a device ── one array of 32-bit words ── sum over the axis ── words ── parts, by bits
 
-All but one replica give zeros, so the sum of words is what that one gives. Words and no floats: a sum would lose the
-sign of a zero and the bits of a NaN. One array, however many leaves there are, takes one program and one collective.
+All but one replica give zeros, so the sum of words is what that one gives. Words and no floats: a
+sum would lose the sign of a zero and the bits of a NaN. One array, however many leaves there are,
+takes one program and one collective.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ class Broadcast:
         return _up(words, max(ALIGN_WORDS, 1 << max(words.bit_length() - 4, 0)))
 
     def put(self, words: int, given: Mapping[Any, np.ndarray[Any, Any]]) -> Any:
-        """The words of each device of a reader, or zeros, where the broadcast takes them. `None` without devices."""
+        """The words of each device of a reader, or zeros, where the broadcast takes them. `None`
+        without devices.
+        """
         if not self._local:
             return None
         jax, ones = self._jax, (1,) * (self._mesh.devices.ndim - 1)
@@ -72,7 +75,9 @@ class Broadcast:
         return jax.block_until_ready(jax.make_array_from_single_device_arrays(shape, sharding, arrays))
 
     def prepare(self, words: int) -> None:
-        """Compiles the broadcast of so many words, so that this does not fail in the middle of it."""
+        """Compiles the broadcast of so many words, so that this does not fail in the middle of
+        it.
+        """
         if self._local:
             with self._jax.set_mesh(self._mesh):
                 _sum(self._mesh, self._axis, words)
@@ -92,9 +97,9 @@ class Broadcast:
         return _sum(self._mesh, self._axis, words)(sent)
 
     def take(self, received: Any, offset: Any, shape: tuple[int, ...], dtype: np.dtype[Any], spec: Any) -> Any:
-        """The array whose parts of this shape begin at the word `offset` of what was received, and where the next one
-        begins: what `first` or the last call gave. An offset on the devices is not sent there for each array. `None`
-        without devices."""
+        """The array whose parts of this shape begin at the word `offset` of what was received, and
+        where the next one begins: what `first` or the last call gave. An offset on the devices is
+        not sent there for each array. `None` without devices."""
         if not self._local:
             return None, offset
         with self._jax.set_mesh(self._mesh):
@@ -104,7 +109,9 @@ class Broadcast:
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """Around broadcasts, and around waits for what they give: the errors of JAX as errors of regrow."""
+    """Around broadcasts, and around waits for what they give: the errors of JAX as errors of
+    regrow.
+    """
     jax: Any = sys.modules["jax"]
     try:
         yield

@@ -35,18 +35,20 @@ class Cache:
         cache = regrow.Cache("/scratch/regrow-cache", max_size="50GB")
         params = regrow.load("s3://bucket/runs/step_100", options=regrow.Options(cache=cache))
 
-    Several processes may share a folder. Every block is checked when it is read. Each open asks the bucket for the
-    current version, and an object that was replaced is fetched again. When `max_size` is reached, the least recently
-    used blocks are removed.
+    Several processes may share a folder. Every block is checked when it is read. Each open asks the
+    bucket for the current version, and an object that was replaced is fetched again. When
+    `max_size` is reached, the least recently used blocks are removed.
     """
 
     __slots__ = ("_folder", "_max_size", "_native")
 
     def __init__(self, folder: StrPath, *, max_size: int | str = "10GiB") -> None:
-        """Uses `folder`, and makes it if it does not exist. It holds at most `max_size` bytes, or text: ``"50GB"``.
+        """Uses `folder`, and makes it if it does not exist. It holds at most `max_size` bytes, or
+        text: ``"50GB"``.
 
         Raises:
-            InvalidArgumentError: for a bad size, or a folder that every user of the machine may write into.
+            InvalidArgumentError: for a bad size, or a folder that every user of the machine may
+                write into.
             OSError: if the folder cannot be made.
         """
         if not isinstance(folder, (str, bytes, os.PathLike)):

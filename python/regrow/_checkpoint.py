@@ -39,8 +39,8 @@ class Item(NamedTuple):
 class Leaf:
     """A leaf that has not been read yet.
 
-    ``leaf[0:16]`` reads just those bytes (or the chunks that hold them); ``leaf[...]`` and ``np.asarray(leaf)`` read
-    all of it. Every read is checked where the layout has checksums.
+    ``leaf[0:16]`` reads just those bytes (or the chunks that hold them); ``leaf[...]`` and
+    ``np.asarray(leaf)`` read all of it. Every read is checked where the layout has checksums.
     """
 
     __slots__ = ("_at", "_known", "_native")
@@ -68,7 +68,9 @@ class Leaf:
 
     @property
     def kind(self) -> str:
-        """What it was when it was saved: ``jax_array``, ``numpy_array``, ``scalar``, ``str``, ..."""
+        """What it was when it was saved: ``jax_array``, ``numpy_array``, ``scalar``, ``str``,
+        ...
+        """
         return _native.LEAF_KINDS[self._info()[2]]
 
     @property
@@ -111,7 +113,9 @@ class Leaf:
 
     @property
     def sharding(self) -> Any:
-        """How the array was spread over devices when it was saved, as Orbax' JSON; never needed to read it."""
+        """How the array was spread over devices when it was saved, as Orbax' JSON; never needed
+        to read it.
+        """
         text = self._native.info(self._at)[2]
         return None if text is None else json.loads(text)
 
@@ -169,7 +173,8 @@ class BasicRegion(NamedTuple):
 
 
 def basic_region(index: Any, shape: tuple[int, ...]) -> BasicRegion:
-    """The smallest hyper-rectangle that holds ``array[index]``, with NumPy's rules for basic indexing.
+    """The smallest hyper-rectangle that holds ``array[index]``, with NumPy's rules for basic
+    indexing.
 
     Raises:
         IndexError: as NumPy, for an index outside of the array or too many of them.
@@ -193,7 +198,8 @@ def basic_region(index: Any, shape: tuple[int, ...]) -> BasicRegion:
             rest = shape[axis : axis + len(shape) - given]
             starts += [0] * len(rest)
             lens += rest
-            # Only where the caller wrote it: with all-integer indices it makes an array of what was a scalar.
+            # Only where the caller wrote it: with all-integer indices it makes an array of what was
+            # a scalar.
             then += [Ellipsis] if dots else [slice(None)] * len(rest)
         elif isinstance(entry, slice):
             steps = range(*entry.indices(shape[axis]))
@@ -225,10 +231,11 @@ def _integer(entry: Any) -> int:
 
 
 class Checkpoint(Mapping[str, Leaf]):
-    """An opened checkpoint of any layout: a mapping of key paths to lazy leaves. Only metadata has been read.
+    """An opened checkpoint of any layout: a mapping of key paths to lazy leaves. Only metadata has
+    been read.
 
-    Every leaf is there once. Leaves whose key paths print alike, as in ``{"a": {"b": x}, "a/b": y}``, go by their
-    stored names instead, or by key paths that quote each key: ``['a/b']``.
+    Every leaf is there once. Leaves whose key paths print alike, as in ``{"a": {"b": x}, "a/b":
+    y}``, go by their stored names instead, or by key paths that quote each key: ``['a/b']``.
     """
 
     def __init__(self, native: _native.Checkpoint) -> None:
@@ -241,12 +248,15 @@ class Checkpoint(Mapping[str, Leaf]):
         return dict(zip(keys, range(len(keys)), strict=True))
 
     def __getitem__(self, path: str) -> Any:
-        """The leaf of a key path (``params/dense/kernel``) or of a stored name; the subtree of a shorter key path.
+        """The leaf of a key path (``params/dense/kernel``) or of a stored name; the subtree of a
+        shorter key path.
 
-        A subtree is a `Checkpoint` too, whose key paths begin there: ``checkpoint["params"].load(like=params)``.
+        A subtree is a `Checkpoint` too, whose key paths begin there:
+        ``checkpoint["params"].load(like=params)``.
 
         Raises:
-            LeafNotFoundError: if there is neither, or the key path is that of several leaves; their keys are named.
+            LeafNotFoundError: if there is neither, or the key path is that of several leaves; their
+                keys are named.
         """
         if not isinstance(path, str):
             raise TypeError(f"a checkpoint is indexed by key path, a str, not by {type(path).__name__}")
@@ -358,7 +368,9 @@ class Checkpoint(Mapping[str, Leaf]):
         return Overview(self._native.overview())
 
     def verify(self, *, progress: Progress = None) -> VerifyReport:
-        """Reads and checks everything; see `regrow.verify`. Of a subtree its leaves, and all files."""
+        """Reads and checks everything; see `regrow.verify`. Of a subtree its leaves, and all
+        files.
+        """
         with Watch(progress, "verifying") as watch:
             return VerifyReport.from_native(self._native.verify(watch))
 
@@ -440,15 +452,23 @@ class VerifyReport(NamedTuple):
     leaf_count: int
     """Leaves read."""
     has_data_checksums: bool
-    """Whether every data byte is under a checksum; if not, silent damage to array data can go unseen."""
+    """Whether every data byte is under a checksum; if not, silent damage to array data can go
+    unseen.
+    """
     notes: Sequence[str] = ()
     """What may well be as it should, and may not: a sound checkpoint can have notes."""
     unprotected_bytes: int = 0
-    """Bytes of array data, decoded, that no checksum is over; `regrow.protect.seal` puts them under one."""
+    """Bytes of array data, decoded, that no checksum is over; `regrow.protect.seal` puts them
+    under one.
+    """
     signer: str | None = None
-    """The trusted key whose signature it is, as hex digits; `None` if no signature was asked for."""
+    """The trusted key whose signature it is, as hex digits; `None` if no signature was asked
+    for.
+    """
     unprotected_files: Sequence[tuple[str, int]] = ()
-    """The `unprotected_bytes` by the files in which they lie; of small arrays in an OCDBT index, the checkpoint."""
+    """The `unprotected_bytes` by the files in which they lie; of small arrays in an OCDBT index,
+    the checkpoint.
+    """
     step: int | None = None
     """The step that was verified, of a folder of steps."""
 

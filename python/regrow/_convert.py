@@ -83,7 +83,9 @@ class ConvertReport(NamedTuple):
 
     @property
     def reused_bytes(self) -> int:
-        """Bytes that were not written because ``base=`` has them; they are part of `stored_bytes`."""
+        """Bytes that were not written because ``base=`` has them; they are part of
+        `stored_bytes`.
+        """
         return self.save.reused_bytes
 
     def __str__(self) -> str:
@@ -231,25 +233,31 @@ def convert(
     Args:
         source: What to read.
         target: What to make.
-        dry_run: Write nothing, and return what would become of each leaf. Errors of the target that `lossy` does not
-            allow (names that it cannot hold, an existing target) are raised.
-        all_steps: Convert each committed step of a folder of steps into a step of the folder `target`. Nothing is
-            written before every step can be converted. Each step is committed by itself.
+        dry_run: Write nothing, and return what would become of each leaf. Errors of the target that
+            `lossy` does not allow (names that it cannot hold, an existing target) are raised.
+        all_steps: Convert each committed step of a folder of steps into a step of the folder
+            `target`. Nothing is written before every step can be converted. Each step is committed
+            by itself.
         layout: As for `save`.
         overwrite: As for `save`.
-        only: A glob or globs over the key paths of the source; others are left out, `None` and empty containers too.
-        rename: Regular expressions over whole key paths, and the new key paths, with ``$1`` for a group (``${1}`` where
-            letters follow); the first that matches a leaf decides. ``{"params/(.*)/kernel": "$1/weight"}``.
+        only: A glob or globs over the key paths of the source; others are left out, `None` and
+            empty containers too.
+        rename: Regular expressions over whole key paths, and the new key paths, with ``$1`` for a
+            group (``${1}`` where letters follow); the first that matches a leaf decides.
+            ``{"params/(.*)/kernel": "$1/weight"}``.
         transpose: Globs, and the new order of axes: ``{"**/kernel": (1, 0)}``.
         reshape: Globs, and the new shape, after the transpose; one extent may be -1.
         cast: As for `save`, by the key paths of the source.
-        rules: A TOML file of rules: ``layout``, ``options`` of it, ``only``, ``lossy``, and tables ``[[rename]]``,
-            ``[[cast]]``, ``[[transpose]]``, ``[[reshape]]``. Keywords come before it.
-        lossy: Also convert leaves that the target cannot hold as they are, and values that a cast changes beyond
-            rounding; the report lists both.
+        rules: A TOML file of rules: ``layout``, ``options`` of it, ``only``, ``lossy``, and tables
+            ``[[rename]]``, ``[[cast]]``, ``[[transpose]]``, ``[[reshape]]``. Keywords come before
+            it.
+        lossy: Also convert leaves that the target cannot hold as they are, and values that a cast
+            changes beyond rounding; the report lists both.
         compression: As for `save`.
-        metadata: The new checkpoint's own metadata; the source's, if the layout has a place for it, if `None`.
-        base: An earlier checkpoint, as for `save`. The leaves are read twice, unless their files are linked.
+        metadata: The new checkpoint's own metadata; the source's, if the layout has a place for it,
+            if `None`.
+        base: An earlier checkpoint, as for `save`. The leaves are read twice, unless their files
+            are linked.
         durable: As for `save`.
         parity: As for `save`.
         seal: As for `save`.
@@ -257,23 +265,26 @@ def convert(
         item: The item of a checkpoint of several.
         storage_options: As for `save`.
         progress: As for `save`.
-        executor: Does the work in processes of its own: an executor of `concurrent.futures`, a Dask client, or
-            `regrow.jobs.ray_executor()`. Each call opens the source and writes some of the leaves; all see the same
-            paths. Only to the layout regrow, without compression.
-        workers: How many shares an executor gets, of about as many bytes each; as many as it has workers if `None`.
-        options: Rare settings. With `salvage` the intact leaves of a damaged source are converted; lost leaves become
-            placeholders, or are left out if the target has no placeholders, and the report's `damage` lists them.
+        executor: Does the work in processes of its own: an executor of `concurrent.futures`, a Dask
+            client, or `regrow.jobs.ray_executor()`. Each call opens the source and writes some of
+            the leaves; all see the same paths. Only to the layout regrow, without compression.
+        workers: How many shares an executor gets, of about as many bytes each; as many as it has
+            workers if `None`.
+        options: Rare settings. With `salvage` the intact leaves of a damaged source are converted;
+            lost leaves become placeholders, or are left out if the target has no placeholders, and
+            the report's `damage` lists them.
 
     Returns:
         A `ConvertReport`; with `dry_run` a `ConvertPlan`; with `all_steps` a dict of these by step.
 
     Raises:
-        UnsupportedError: if the target cannot hold all leaves as they are, with their names, unless `lossy` was
-            given.
+        UnsupportedError: if the target cannot hold all leaves as they are, with their names, unless
+            `lossy` was given.
         NotFoundError: for globs that match no leaf, with all of them; if `base` does not exist.
         InvalidArgumentError: for rules that do not fit, or change nothing.
         IoError: if the workers of an executor died three times over one share.
-        NameCollisionError: if two leaves would get one key path; `None` and an empty container also take one.
+        NameCollisionError: if two leaves would get one key path; `None` and an empty container also
+            take one.
     """
     if rules is not None:
         given = {

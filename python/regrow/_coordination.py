@@ -5,8 +5,9 @@
     MPI     mpi4py.MPI is imported                      messages on a copy of COMM_WORLD
     Folder  given by the caller                         files or objects in a folder that all processes see
 
-`coordinator()` takes the first of these that the program has made ready with more than one process. It imports none of
-them. All it needs of each is in `Coordinator`: to put a value under a key that has none, and to get values.
+`coordinator()` takes the first of these that the program has made ready with more than one process.
+It imports none of them. All it needs of each is in `Coordinator`: to put a value under a key that
+has none, and to get values.
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ _SERVICES = {
 
 @runtime_checkable
 class Coordinator(Protocol):
-    """A service through which the processes of a job find each other's words. Any thread may call it.
+    """A service through which the processes of a job find each other's words. Any thread may call
+    it.
 
-    Keys are names of ASCII letters, digits, ``-``, ``_`` and ``.``, with ``/`` between them. Values are never empty.
+    Keys are names of ASCII letters, digits, ``-``, ``_`` and ``.``, with ``/`` between them. Values
+    are never empty.
 
     An object may have one method more, which spares process 0 a question for each of the others:
-    ``get_many(keys: list[str]) -> dict[str, bytes] | None``, the values that are there now, as far as one call to the
-    service gives them; ``None`` if it gives none at all. The keys are in one folder, their values short.
+    ``get_many(keys: list[str]) -> dict[str, bytes] | None``, the values that are there now, as far
+    as one call to the service gives them; ``None`` if it gives none at all. The keys are in one
+    folder, their values short.
     """
 
     @property
@@ -52,13 +56,17 @@ class Coordinator(Protocol):
         """Longest value that the service takes."""
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
-        """Puts a value where there is none; ``False`` if there is one. Of several callers at once one gets ``True``."""
+        """Puts a value where there is none; ``False`` if there is one. Of several callers at
+        once one gets ``True``.
+        """
 
     def get(self, key: str, wait: float) -> bytes | None:
         """The value at the key; waits so many seconds for it. ``None`` if there is none by then."""
 
     def remove(self, key: str) -> None:
-        """Removes the key, and all keys that begin with it and a ``/``, as far as the service can find them."""
+        """Removes the key, and all keys that begin with it and a ``/``, as far as the service
+        can find them.
+        """
 
     def live(self) -> list[int] | None:
         """The ranks that are known to live; ``None`` if unknown. Does not wait."""
@@ -67,8 +75,9 @@ class Coordinator(Protocol):
 class Folder:
     """A coordinator for processes that share nothing but a folder, on a disk or in a bucket.
 
-    Every process gives the same folder, which no other job uses meanwhile. It is made when it is needed. Slower than a
-    service: a disk is looked at up to every 50 ms, a bucket up to twice a second.
+    Every process gives the same folder, which no other job uses meanwhile. It is made when it is
+    needed. Slower than a service: a disk is looked at up to every 50 ms, a bucket up to twice a
+    second.
     """
 
     def __init__(self, path: StrPath, *, rank: int, size: int) -> None:
@@ -113,7 +122,8 @@ class Folder:
 
 
 def coordinator() -> Coordinator:
-    """The coordinator of this job: that of JAX, torch or MPI, where one is ready; else of this process alone.
+    """The coordinator of this job: that of JAX, torch or MPI, where one is ready; else of this
+    process alone.
 
     Raises:
         UnsupportedError: if the service lacks a needed function.
@@ -129,8 +139,9 @@ def coordinator() -> Coordinator:
 class Session:
     """One save or restore of one checkpoint, in which every process of the job takes part.
 
-    Every process goes through the same phases in the same order, each under a name of its own. The first error of any
-    of them ends the session for all; so does leaving the `with` block by an exception.
+    Every process goes through the same phases in the same order, each under a name of its own. The
+    first error of any of them ends the session for all; so does leaving the `with` block by an
+    exception.
 
         with Session(regrow.jobs.coordinator(), path, "save") as session:
             parts = session.gather("index", my_index)       # on rank 0, else None
@@ -164,7 +175,9 @@ class Session:
         return self._native.broadcast(phase, value, _gets_signals())
 
     def agree(self, phase: str, error: BaseException | str | None = None) -> None:
-        """Waits until every process has come here; raises in all of them if one of them brings an error."""
+        """Waits until every process has come here; raises in all of them if one of them brings
+        an error.
+        """
         text = str(error)
         kind = getattr(error, "kind", None)
         if isinstance(error, BaseException) and kind is None:
@@ -181,7 +194,9 @@ class Session:
         return self._native.receive(phase, rank, _gets_signals())
 
     def shares_storage(self, path: StrPath) -> None:
-        """Raises `InvalidArgumentError` in every process unless all of them see what rank 0 writes beside `path`."""
+        """Raises `InvalidArgumentError` in every process unless all of them see what rank 0
+        writes beside `path`.
+        """
         self._native.shares_storage(place("path", path), _gets_signals())
 
     def __enter__(self) -> Session:

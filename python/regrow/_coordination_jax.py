@@ -1,12 +1,12 @@
 """JAX's coordination service: the key-value store of `jax.distributed`.
 
-JAX has no public name for it, so what is needed of the private client is looked for, and missed with a message. Rank 0
-runs the service: when that process ends, so does the job.
+JAX has no public name for it, so what is needed of the private client is looked for, and missed
+with a message. Rank 0 runs the service: when that process ends, so does the job.
 
-Values pass by gRPC, whose messages are at most 4 MB; a key takes 0.3 ms, a folder of a thousand keys hardly longer. A
-blocking get that may not wait is given up before the answer is there, so what is there now is asked for by another
-call. Without `jax_enable_recoverability` JAX itself aborts all processes when one has died, so no process is left to
-be told; with it, `live` knows.
+Values pass by gRPC, whose messages are at most 4 MB; a key takes 0.3 ms, a folder of a thousand
+keys hardly longer. A blocking get that may not wait is given up before the answer is there, so what
+is there now is asked for by another call. Without `jax_enable_recoverability` JAX itself aborts all
+processes when one has died, so no process is left to be told; with it, `live` knows.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ class JaxCoordinator:
 class _Living:
     """Who lives, as JAX knows it.
 
-    `get_live_nodes` is a barrier: it returns when every process that lives has called it. So it is called on a thread,
-    one at a time, only during long waits, and its answer is there when all who live wait: that is when it matters.
+    `get_live_nodes` is a barrier: it returns when every process that lives has called it. So it is
+    called on a thread, one at a time, only during long waits, and its answer is there when all who
+    live wait: that is when it matters.
     """
 
     def __init__(self, client: Any, size: int) -> None:
@@ -145,7 +146,9 @@ def find() -> JaxCoordinator | None:
 
 
 def _has_devices() -> bool:
-    """Whether JAX has looked for devices already: to ask it for the number of processes would make it do so."""
+    """Whether JAX has looked for devices already: to ask it for the number of processes would
+    make it do so.
+    """
     has_looked = getattr(sys.modules.get("jax._src.xla_bridge"), "backends_are_initialized", None)
     return has_looked is not None and bool(has_looked())
 

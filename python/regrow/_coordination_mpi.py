@@ -1,13 +1,13 @@
 """MPI: messages on a copy of a communicator of mpi4py.
 
-Rank 0 holds the keys, on a thread that answers questions. Every call asks one question and polls for its answer, so
-that none lasts for ever, whatever the other side does, as MPI's own calls would.
+Rank 0 holds the keys, on a thread that answers questions. Every call asks one question and polls
+for its answer, so that none lasts for ever, whatever the other side does, as MPI's own calls would.
 
     question    tag 1             (tag of the answer, what, key, value)     any rank -> rank 0
     answer      tag of its own    what was asked for                        rank 0 -> that rank
 
-The thread looks for questions every millisecond while there are some, and every 20 ms when there have been none for a
-while. It needs `MPI.THREAD_MULTIPLE`, which mpi4py asks for by default.
+The thread looks for questions every millisecond while there are some, and every 20 ms when there
+have been none for a while. It needs `MPI.THREAD_MULTIPLE`, which mpi4py asks for by default.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class MpiCoordinator:
     value_len_max_bytes = 64 << 20
 
     def __init__(self, communicator: Any) -> None:
-        """Every process of the communicator calls this at the same time: it makes a copy of the communicator."""
+        """Every process of the communicator calls this at the same time: it makes a copy of the
+        communicator.
+        """
         mpi: Any = sys.modules["mpi4py.MPI"]
         if mpi.Query_thread() != mpi.THREAD_MULTIPLE:
             help = "leave mpi4py.rc.thread_level at `multiple`, or give regrow.jobs.Folder(path, rank=, size=)"
@@ -121,7 +123,9 @@ class MpiCoordinator:
                     return None
 
     def _end(self) -> None:
-        """Of rank 0: answers until all others have ended, too, or have asked nothing for a while."""
+        """Of rank 0: answers until all others have ended, too, or have asked nothing for a
+        while.
+        """
         self._ends.set()
         if self.rank == 0:
             self._server.join()

@@ -1,6 +1,8 @@
-"""torch's store: the key-value store under `torch.distributed`, or a `TCPStore` that the caller has made.
+"""torch's store: the key-value store under `torch.distributed`, or a `TCPStore` that the caller has
+made.
 
-The store is asked in short calls only: a `wait` would hold its one connection, which torch itself needs meanwhile.
+The store is asked in short calls only: a `wait` would hold its one connection, which torch itself
+needs meanwhile.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class TorchCoordinator:
         self._known: set[str] = set()
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
-        # The store answers with what it holds then. A token tells our value from an equal one of another process.
+        # The store answers with what it holds then. A token tells our value from an equal one of
+        # another process.
         mine = secrets.token_bytes(TOKEN_LEN_BYTES) + value
         held = self._store.compare_set(key, "", mine)
         self._known.add(key)
@@ -59,7 +62,8 @@ class TorchCoordinator:
         return {key: bytes(value)[TOKEN_LEN_BYTES:] for key, value in zip(keys, get(keys), strict=True)}
 
     def remove(self, key: str) -> None:
-        # Not every store lists its keys, or by the names they were given: those go as well that were put or read here.
+        # Not every store lists its keys, or by the names they were given: those go as well that
+        # were put or read here.
         keys = set(self._known)
         with contextlib.suppress(AttributeError, NotImplementedError, RuntimeError):
             keys.update(self._store.list_keys())

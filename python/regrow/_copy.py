@@ -57,28 +57,30 @@ def copy(
 ) -> CopyReport:
     """Copies the checkpoint at `source` to `target`, byte for byte, whatever its layout.
 
-    Between disks and buckets, in any combination; a folder of steps with all that are committed. Each file is read back
-    and compared before the target becomes a checkpoint. The same
-    call continues a copy that was interrupted.
+    Between disks and buckets, in any combination; a folder of steps with all that are committed.
+    Each file is read back and compared before the target becomes a checkpoint. The same call
+    continues a copy that was interrupted.
 
     Args:
         source: A checkpoint, or a folder of steps.
         target: The path of the copy.
-        overwrite: Replace the checkpoint at `target`, as `save` does. A folder of steps cannot be replaced as a whole.
+        overwrite: Replace the checkpoint at `target`, as `save` does. A folder of steps cannot be
+            replaced as a whole.
         durable: As for `save`.
         verify: Read the copy back, and compare.
         budget: Memory for data on its way, in bytes; 64 MiB if `None`.
         storage_options: How to reach the storage of URLs, as for `save`; a `Location` has its own.
         progress: As for `save`. Bytes that are read back count too.
-        executor: Does the work in processes of its own: an executor of `concurrent.futures`, a Dask client, or
-            `regrow.jobs.ray_executor()`. Each call copies some of the files; all see the same paths. The caller
-            commits, and copies a checkpoint of one file by itself.
+        executor: Does the work in processes of its own: an executor of `concurrent.futures`, a Dask
+            client, or `regrow.jobs.ray_executor()`. Each call copies some of the files; all see the
+            same paths. The caller commits, and copies a checkpoint of one file by itself.
         workers: As for `convert`.
 
     Raises:
-        AlreadyExistsError: if the target exists and `overwrite` was not given; if another copy to it is running.
-        InvalidArgumentError: if source and target are the same or lie inside each other; with `overwrite` for a folder
-            of steps.
+        AlreadyExistsError: if the target exists and `overwrite` was not given; if another copy to
+            it is running.
+        InvalidArgumentError: if source and target are the same or lie inside each other; with
+            `overwrite` for a folder of steps.
         UnsupportedError: for a checkpoint that could not be opened at the target.
         CorruptError: if the copy that is read back differs.
         NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to copy.

@@ -16,8 +16,8 @@ from ._sides import is_place, opened, taken
 
 
 class Distance(NamedTuple):
-    """How far the elements of a leaf are apart on both sides. The distances are of pairs of two finite elements; where
-    there are none, they are `None`."""
+    """How far the elements of a leaf are apart on both sides. The distances are of pairs of two
+    finite elements; where there are none, they are `None`."""
 
     element_count: int
     """Pairs of elements."""
@@ -40,7 +40,9 @@ class Distance(NamedTuple):
     cosine: float | None
     """Of the angle between both as vectors; `None` also where one is zero."""
     worst_index: tuple[int, ...] | None
-    """The pair that differs most: one without a distance, if there is one; `None` if no bits differ."""
+    """The pair that differs most: one without a distance, if there is one; `None` if no bits
+    differ.
+    """
     worst_values: tuple[complex, complex] | None
     """That pair, as float64, or as complex numbers where one of them is."""
 
@@ -51,20 +53,25 @@ class LeafDiff(NamedTuple):
     path: str
     """Its key path."""
     status: str
-    """``equal``, or ``within``: some elements differ, none by more than was allowed. Differences are ``values``,
-    ``dtype``, ``kind``, ``shape``, ``only_a``, ``only_b``, and ``unread``, where it could not be read."""
+    """``equal``, or ``within``: some elements differ, none by more than was allowed. Differences
+    are ``values``, ``dtype``, ``kind``, ``shape``, ``only_a``, ``only_b``, and ``unread``, where it
+    could not be read."""
     a: LeafForm | None
     """What it is in `a`."""
     b: LeafForm | None
     """What it is in `b`."""
     same_file: bool
-    """Whether both are the same bytes of one file, as of saves with ``base=``: then they are read once."""
+    """Whether both are the same bytes of one file, as of saves with ``base=``: then they are
+    read once.
+    """
     distance: Distance | None
     """`None` where the elements were not compared as numbers."""
 
 
 class ContainerDiff(NamedTuple):
-    """A container that is another kind on the other side; or an empty one, or `None`, that is on one side alone."""
+    """A container that is another kind on the other side; or an empty one, or `None`, that is on
+    one side alone.
+    """
 
     path: str
     a: str | None
@@ -83,7 +90,9 @@ class DiffFinding(NamedTuple):
 
 @readable
 class DiffReport(NamedTuple):
-    """What `regrow.diff` found. As text it is a verdict, and a line for each of the worst leaves."""
+    """What `regrow.diff` found. As text it is a verdict, and a line for each of the worst
+    leaves.
+    """
 
     a: str
     """The first checkpoint; empty for a pytree in memory."""
@@ -98,7 +107,9 @@ class DiffReport(NamedTuple):
     containers: list[ContainerDiff]
     """Containers that differ. No difference unless ``check_types=True``."""
     other_kind_count: int
-    """Leaves of another kind on the other side, a NumPy array and a JAX array, that count as the same."""
+    """Leaves of another kind on the other side, a NumPy array and a JAX array, that count as the
+    same.
+    """
     findings: list[DiffFinding]
     """Why leaves could not be read."""
     read_bytes: int
@@ -140,16 +151,17 @@ def diff(
 ) -> DiffReport:
     """Compares two checkpoints, of any two layouts: structure, dtypes, shapes and every element.
 
-    Leaves are paired by their key paths, or else by the texts of their keys: a list in one layout is paired with a dict
-    with the keys ``"0"``, ``"1"`` in another. The order of keys is no difference. Metadata and metrics
-    are not compared.
+    Leaves are paired by their key paths, or else by the texts of their keys: a list in one layout
+    is paired with a dict with the keys ``"0"``, ``"1"`` in another. The order of keys is no
+    difference. Metadata and metrics are not compared.
 
     Without a tolerance the bits must be equal: 0.0 differs from -0.0. With a tolerance an element
-    passes where ``abs(a - b) <= atol + rtol * abs(b)``, or where `b` is at most `max_ulp` values of the dtype
-    away; NaN where both are NaN, an infinity where both are the same.
+    passes where ``abs(a - b) <= atol + rtol * abs(b)``, or where `b` is at most `max_ulp` values of
+    the dtype away; NaN where both are NaN, an infinity where both are the same.
 
     Args:
-        a: A path or URL, an opened `Checkpoint`, or a pytree in memory: any value but `str`, `bytes` or a path.
+        a: A path or URL, an opened `Checkpoint`, or a pytree in memory: any value but `str`,
+            `bytes` or a path.
         b: The same.
         only: Globs over key paths; one that matches nothing on either side is an error.
         atol: Largest absolute difference that is allowed.
@@ -157,8 +169,8 @@ def diff(
         max_ulp: Most values of the dtype from one to the other that are allowed.
         ignore_dtype: Compare the values of different dtypes, as float64.
         check_types: Also compare the types of containers and the kinds of leaves.
-        equality_only: Only find out which leaves differ: reading a leaf ends where it differs, and no distances are
-            computed.
+        equality_only: Only find out which leaves differ: reading a leaf ends where it differs, and
+            no distances are computed.
         list_equal: Also list the leaves that are the same.
         step: The step of both, if they are folders of steps; the newest if `None`.
         item: The item of both.
@@ -169,8 +181,8 @@ def diff(
         storage_options: As for `load`.
 
     Raises:
-        NotFoundError, NotACheckpointError, UncommittedError, CorruptError: if one of them cannot be opened. A leaf that
-            cannot be read is a finding.
+        NotFoundError, NotACheckpointError, UncommittedError, CorruptError: if one of them cannot be
+            opened. A leaf that cannot be read is a finding.
         NotFoundError: for globs that match no leaf, with all of them.
         InvalidArgumentError: for a negative tolerance; for one with `equality_only`.
     """

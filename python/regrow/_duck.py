@@ -1,7 +1,7 @@
 """What an object is, told by its class and its own attributes.
 
-Proxies answer other names by ``__getattr__``: `nnx.Variable` those of its value, `nnx.State` its keys, mocks all
-of them. Such an answer says nothing of what the object is.
+Proxies answer other names by ``__getattr__``: `nnx.Variable` those of its value, `nnx.State` its
+keys, mocks all of them. Such an answer says nothing of what the object is.
 """
 
 from __future__ import annotations
@@ -39,5 +39,7 @@ def own_attribute(value: Any, name: str, default: Any = None) -> Any:
 
 
 def is_a(value: Any, *names: str) -> bool:
-    """Whether the object's class, or one that it is derived from, has one of these names: ours or the original's."""
+    """Whether the object's class, or one that it is derived from, has one of these names: ours
+    or the original's.
+    """
     return any(base.__name__ in names for base in type(value).__mro__)

@@ -1,4 +1,6 @@
-"""Leaf files that have a path: written and read by the engine in one call, all leaves compared before data is read."""
+"""Leaf files that have a path: written and read by the engine in one call, all leaves compared
+before data is read.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ _NAMED_MAX = 5
 
 Trailer = tuple[Structure, bytes, list[Any], dict[int, str], dict[int, str]]
 
-# ---- saving -------------------------------------------------------------------------------------------------
+# ---- saving
+# --------------------------------------------------------------------------------------
 
 
 def save_file(
@@ -69,10 +72,11 @@ def save_file(
 
 
 def _trailer(pytree: Any, leaves: list[Any], record_of: list[int | None]) -> Trailer | None:
-    """What regrow's index says of the pytree; `None` where JAX sees another pytree than regrow does.
+    """What regrow's index says of the pytree; `None` where JAX sees another pytree than regrow
+    does.
 
-    Such are keys of dicts that are neither text nor integers, dataclasses that are not registered, and what `is_leaf`
-    closes.
+    Such are keys of dicts that are neither text nor integers, dataclasses that are not registered,
+    and what `is_leaf` closes.
     """
     try:
         own = flatten(pytree)
@@ -120,7 +124,8 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-# ---- restoring ----------------------------------------------------------------------------------------------
+# ---- restoring
+# --------------------------------------------------------------------------------------
 
 
 def restore_file(

@@ -1,7 +1,8 @@
 """What a leaf of `like` makes of a record, and whether the result is what `like` asks for.
 
-Type, shape and dtype of the result follow from the record's header alone, so that all leaves of a file can be compared
-before any data is read; where a function of the user reads, the same is asked of what it gave back.
+Type, shape and dtype of the result follow from the record's header alone, so that all leaves of a
+file can be compared before any data is read; where a function of the user reads, the same is asked
+of what it gave back.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class Problem(NamedTuple):
     path: Path
     message: str
     cause: Exception | None
-    """Why it could not be written or read; `None` for a leaf that is only another than in `like`."""
+    """Why it could not be written or read; `None` for a leaf that is only another than in
+    `like`.
+    """
     stored: str | None = None
     """What regrow's trailer says that its record is."""
 
@@ -71,11 +74,14 @@ def kind_of(leaf: Any, options: Options) -> Kind:
     return Kind.KEY if options.prng_keys and isinstance(leaf, PrngKey) else Kind.SKIP
 
 
-# ---- before the data is read --------------------------------------------------------------------------------
+# ---- before the data is read
+# --------------------------------------------------------------------------------------
 
 
 def read_as(stored: np.dtype[Any], like: Any) -> np.dtype[Any]:
-    """The dtype of a record in the hands of a leaf: bytes that have lost the name of their dtype get it back."""
+    """The dtype of a record in the hands of a leaf: bytes that have lost the name of their dtype
+    get it back.
+    """
     wanted: Any = own_attribute(like, "dtype")
     if stored.kind == "V" and stored.names is None and stored.subdtype is None and not is_ml_dtype(stored):
         if isinstance(wanted, np.dtype) and is_ml_dtype(wanted) and wanted.itemsize == stored.itemsize:
@@ -138,7 +144,8 @@ def difference(path: Path, result: Result, like: Any, kind: Kind = Kind.SKIP) ->
     if kind is Kind.KEY:
         shape, dtype = _key_data(like)
         return _of_array(path, result, shape, dtype)
-    # In a function that JAX traces the arrays of `like` are tracers; those that are read stay arrays.
+    # In a function that JAX traces the arrays of `like` are tracers; those that are read stay
+    # arrays.
     if jax is not None and (wanted is jax.ShapeDtypeStruct or isinstance(like, jax.core.Tracer)):
         wanted = array_impl()
     if result.cls is not wanted:
@@ -174,7 +181,8 @@ def _key_data(like: Any) -> tuple[tuple[int, ...], Any]:
     return data.shape, data.dtype
 
 
-# ---- when the data is there ---------------------------------------------------------------------------------
+# ---- when the data is there
+# --------------------------------------------------------------------------------------
 
 
 def finish(array: np.ndarray[Any, Any], like: Any, kind: Kind) -> Any:
@@ -222,11 +230,13 @@ def _native_order(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-# ---- saying it ----------------------------------------------------------------------------------------------
+# ---- saying it
+# --------------------------------------------------------------------------------------
 
 
 def raise_problems(problems: list[Problem], stop_at_first: bool) -> None:
-    """Raises one error for all that is wrong, if anything is; its first line is what Equinox would say.
+    """Raises one error for all that is wrong, if anything is; its first line is what Equinox would
+    say.
 
     Raises:
         TreePathError: if leaves could not be written or read.

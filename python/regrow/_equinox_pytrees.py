@@ -1,7 +1,9 @@
-"""Pytrees as JAX orders them: dicts by sorted keys, everything else as it stands; `None` is a node without leaves.
+"""Pytrees as JAX orders them: dicts by sorted keys, everything else as it stands; `None` is a node
+without leaves.
 
-Where the program has imported JAX, JAX does it. Where it has not, no class can be registered with JAX either, and the
-containers of Python are all there is: for them the same is done here, with keys that print alike.
+Where the program has imported JAX, JAX does it. Where it has not, no class can be registered with
+JAX either, and the containers of Python are all there is: for them the same is done here, with keys
+that print alike.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ def keystr(path: Path) -> str:
     return str(jax.tree_util.keystr(path)) if jax is not None else "".join(map(str, path))
 
 
-# ---- without JAX --------------------------------------------------------------------------------------------
+# ---- without JAX
+# --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""A leaf and its npy record: what a leaf writes, and what a record becomes in the hands of a leaf of `like`.
+"""A leaf and its npy record: what a leaf writes, and what a record becomes in the hands of a leaf
+of `like`.
 
-Records go to and come from file objects here; `_equinox_files` has those of files that have a path. Nothing is ever
-pickled or unpickled.
+Records go to and come from file objects here; `_equinox_files` has those of files that have a path.
+Nothing is ever pickled or unpickled.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ MAGIC = b"\x93NUMPY"
 ZIP_MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
 
 _HEADER_LEN_MAX = 1 << 20
-"""More than any header can be that is read at all; what it may be exactly is the parser's to say."""
+"""More than any header can be that is read at all; what it may be exactly is the parser's to
+say.
+"""
 
 _PIECE_LEN = 16 << 20
 """Bytes that are copied at a time where a file object takes or gives `bytes` alone."""
@@ -69,7 +72,8 @@ class Record(NamedTuple):
     """The bytes, one dimension of `uint8`."""
 
 
-# ---- from a leaf to its record ------------------------------------------------------------------------------
+# ---- from a leaf to its record
+# --------------------------------------------------------------------------------------
 
 
 def to_record(leaf: Any, options: Options) -> Record | None:
@@ -130,7 +134,8 @@ def is_ml_dtype(dtype: np.dtype[Any]) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _descr(dtype: np.dtype[Any], is_numpy: bool, options: Options) -> str:
-    # `<V2` is bfloat16 to a JAX leaf and to a scalar; a NumPy leaf, and every other type, needs the name.
+    # `<V2` is bfloat16 to a JAX leaf and to a scalar; a NumPy leaf, and every other type, needs the
+    # name.
     is_lost = is_ml_dtype(dtype) and (dtype != ml_dtypes.bfloat16 or is_numpy)
     if is_lost and not options.strict_upstream:
         return repr(dtype.name)
@@ -157,7 +162,8 @@ def _write(file: Any, data: bytes | memoryview) -> None:
         rest = rest[file.write(rest) :]
 
 
-# ---- from a file object to an array -------------------------------------------------------------------------
+# ---- from a file object to an array
+# --------------------------------------------------------------------------------------
 
 
 def read_record(file: Any) -> np.ndarray[Any, Any]:
@@ -221,7 +227,8 @@ def parse_header(prelude: bytes) -> Header:
 
 
 def dtype_of(descr: str) -> np.dtype[Any]:
-    """The dtype of a literal in a header; `<f1` is what NumPy makes of float8_e5m2, `<W4` of complex32.
+    """The dtype of a literal in a header; `<f1` is what NumPy makes of float8_e5m2, `<W4` of
+    complex32.
 
     Raises:
         ValueError: if NumPy has no such dtype, or one that holds Python objects.
@@ -257,8 +264,8 @@ def allocate(header: Header, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     if dtype.itemsize == 0:
         return np.empty(header.shape, dtype)
     if length >= _MAPPED_FROM_BYTES:
-        # NumPy asks the system for large pages, and takes seconds where those have to be made by moving others.
-        # The engine asks for one at a time; maps of whole ones begin on one.
+        # NumPy asks the system for large pages, and takes seconds where those have to be made by
+        # moving others. The engine asks for one at a time; maps of whole ones begin on one.
         mapped = mmap.mmap(-1, -(-length // _LARGE_PAGE) * _LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         return np.frombuffer(mapped, dtype, length // dtype.itemsize).reshape(header.shape, order=order)
     memory = np.empty(length + _ALIGNMENT, np.uint8)
@@ -273,7 +280,9 @@ def raw_view(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _is_real(file: Any) -> bool:
-    """Whether it is a file of the system, and not one that decodes another or only looks like one."""
+    """Whether it is a file of the system, and not one that decodes another or only looks like
+    one.
+    """
     raw = getattr(file, "raw", file) if isinstance(file, (io.BufferedReader, io.BufferedRandom)) else file
     return isinstance(raw, io.FileIO)
 

@@ -34,7 +34,8 @@ from ._nodes import PrngKey
 Call = Callable[[Any, Any], Any]
 """Takes the user's function and a leaf."""
 
-# ---- paths and files ----------------------------------------------------------------------------------------
+# ---- paths and files
+# --------------------------------------------------------------------------------------
 
 
 def path_of(path_or_file: Any) -> pathlib.Path | None:
@@ -76,18 +77,22 @@ def file_to_read(path: pathlib.Path | None, file: Any) -> Iterator[Any]:
 
 
 def rest_of(file: Any) -> str | None:
-    """What stands where a file object has been read to, unless that is its end; the object stays where it is."""
+    """What stands where a file object has been read to, unless that is its end; the object stays
+    where it is.
+    """
     start = file.read(len(MAGIC))
     if start:
         file.seek(-len(start), io.SEEK_CUR)
     return None if not start or is_trailer(start) else "another record" if start == MAGIC else "more bytes"
 
 
-# ---- walking ------------------------------------------------------------------------------------------------
+# ---- walking
+# --------------------------------------------------------------------------------------
 
 
 def for_each(filter_spec: Any, tree: Any, is_leaf: IsLeaf, call: Call) -> Iterator[tuple[Any, list[Any]]]:
-    """The parts of `tree` that one function covers each: how to put them together, and what `call` gave for each leaf.
+    """The parts of `tree` that one function covers each: how to put them together, and what `call`
+    gave for each leaf.
 
     Raises:
         TreePathError: for what `call` raises.
@@ -121,7 +126,8 @@ def read_all(filter_spec: Any, like: Any, is_leaf: IsLeaf, call: Call) -> Any:
     return flatten_with_path(filter_spec).treedef.unflatten(parts)
 
 
-# ---- single leaves ------------------------------------------------------------------------------------------
+# ---- single leaves
+# --------------------------------------------------------------------------------------
 
 
 def write_leaf(options: Options, file: Any, leaf: Any) -> None:
@@ -155,7 +161,8 @@ def changed(path: Path, new: Any, old: Any, options: Options) -> str | None:
     return difference(path, Result(type(new), None, None), old)
 
 
-# ---- Equinox before 0.11 ------------------------------------------------------------------------------------
+# ---- Equinox before 0.11
+# --------------------------------------------------------------------------------------
 
 
 def or_state_index(is_leaf: IsLeaf) -> Callable[[Any], bool]:
@@ -169,7 +176,9 @@ def _is_state_index(node: Any) -> bool:
 
 
 def read_old_state(options: Options, file: Any, index: Any) -> Any:
-    """What Equinox before 0.11 wrote for a state: whether it has a value, whether that is one array, the arrays."""
+    """What Equinox before 0.11 wrote for a state: whether it has a value, whether that is one
+    array, the arrays.
+    """
     if not _is_state_index(index):
         return read_leaf(options, file, index)
     if not read_record(file).item():

@@ -113,7 +113,9 @@ class UnknownKeywordError(InvalidArgumentError, TypeError):
 
 
 class LimitError(RegrowError):
-    """A size exceeds a limit of regrow. Limits keep damaged files from allocating memory without bound."""
+    """A size exceeds a limit of regrow. Limits keep damaged files from allocating memory without
+    bound.
+    """
 
     kind = "limit"
 
@@ -131,7 +133,8 @@ class StorageFullError(RegrowError, OSError):
 
 
 class NotDurableError(RegrowError, OSError):
-    """The path holds the complete new checkpoint, but the disk did not confirm it: it may not survive a power cut.
+    """The path holds the complete new checkpoint, but the disk did not confirm it: it may not
+    survive a power cut.
 
     This is the only error of a save after which the path does not hold what it held before.
     """
@@ -158,7 +161,9 @@ class SourceChangedError(RegrowError):
 
 
 class TimedOutError(RegrowError, TimeoutError):
-    """Other processes of the job did not answer in time, or have ended. The message names their ranks."""
+    """Other processes of the job did not answer in time, or have ended. The message names their
+    ranks.
+    """
 
     kind = "timed_out"
 
@@ -180,7 +185,9 @@ class IncompleteCheckpointWarning(UserWarning):
 
 
 class SalvageWarning(UserWarning):
-    """Leaves of a checkpoint are lost, and the others were loaded. `report` lists the lost leaves."""
+    """Leaves of a checkpoint are lost, and the others were loaded. `report` lists the lost
+    leaves.
+    """
 
     def __init__(self, message: str, report: object = None) -> None:
         super().__init__(message)

@@ -23,7 +23,9 @@ class Executor(Protocol):
     """Who runs functions elsewhere."""
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Any:
-        """Begins a call; what it gives has ``result()``, which waits, and raises what went wrong."""
+        """Begins a call; what it gives has ``result()``, which waits, and raises what went
+        wrong.
+        """
 
 
 def ray_executor(**options: Any) -> RayExecutor:
@@ -68,11 +70,14 @@ class RayFuture:
         return self._ray.get(self._reference)
 
 
-# ---- arguments ----------------------------------------------------------------------------------------------
+# ---- arguments
+# --------------------------------------------------------------------------------------
 
 
 def chosen(executor: Any, workers: Any) -> tuple[Executor, int] | None:
-    """The executor and the number of shares that a caller wants; `None` for work without an executor."""
+    """The executor and the number of shares that a caller wants; `None` for work without an
+    executor.
+    """
     if executor is None:
         if workers is not None:
             raise InvalidArgumentError(

@@ -20,8 +20,8 @@ In the file such a leaf is a dict of the name of its type and its state, in ever
 
     {"__leaf_type__": "acme.Tokenizer", "state": {...}}
 
-A load without handlers gives this dict, and a save of the dict writes the same leaf. There is no global registry: a
-call knows only the handlers that it gets.
+A load without handlers gives this dict, and a save of the dict writes the same leaf. There is no
+global registry: a call knows only the handlers that it gets.
 """
 
 from __future__ import annotations
@@ -46,11 +46,13 @@ class LeafHandler(Protocol):
 
     @property
     def type_name(self) -> str:
-        """The name of the type in files. Do not change it later; it need not be the name of the class."""
+        """The name of the type in files. Do not change it later; it need not be the name of the
+        class.
+        """
 
     def save(self, leaf: Any) -> Any:
-        """The leaf as a pytree of arrays, numbers, text and bytes. Every layout keeps dicts; some turn other
-        containers into dicts."""
+        """The leaf as a pytree of arrays, numbers, text and bytes. Every layout keeps dicts; some
+        turn other containers into dicts."""
 
     def restore(self, state: Any) -> Any:
         """The leaf, from the pytree that `save` gave, as the layout reads it."""
@@ -99,7 +101,9 @@ class LeafRegistry:
     """The handlers of leaves. The first whose class or predicate fits a leaf saves it."""
 
     def __init__(self, *pairs: tuple[Claim, LeafHandler]) -> None:
-        """The standard types, and before them the given pairs of a class or predicate and its handler."""
+        """The standard types, and before them the given pairs of a class or predicate and its
+        handler.
+        """
         self._entries: list[tuple[Claim, LeafHandler]] = list(_STANDARD)
         self._own = 0
         for claim, handler in pairs:
@@ -114,8 +118,8 @@ class LeafRegistry:
             override: Replace the handler that has the class or the type name now, with a warning.
 
         Raises:
-            InvalidArgumentError: if the class or the type name has a handler already, and `override` was not given;
-                if the handler lacks `type_name`, `save` or `restore`.
+            InvalidArgumentError: if the class or the type name has a handler already, and
+                `override` was not given; if the handler lacks `type_name`, `save` or `restore`.
         """
         if not isinstance(override, bool):
             raise InvalidArgumentError(f"override={override!r} is not valid: expected True or False")

@@ -1,7 +1,7 @@
 """Records as small tables of HTML, for notebooks: no scripts, no classes, nothing from the network.
 
-All text comes from files, so all of it is escaped; `printable` comes first, and leaves nothing that steers what is
-around it.
+All text comes from files, so all of it is escaped; `printable` comes first, and leaves nothing that
+steers what is around it.
 """
 
 from __future__ import annotations

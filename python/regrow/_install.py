@@ -1,4 +1,6 @@
-"""Drop-ins where a program imports the originals from: for libraries that import these themselves."""
+"""Drop-ins where a program imports the originals from: for libraries that import these
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ def install(ours: Mapping[str, str]) -> None:
     """Has imports of the originals, by their names, give modules of this package from now on.
 
     Raises:
-        RuntimeError: if the program has imported one of the originals: modules that have it would keep it.
+        RuntimeError: if the program has imported one of the originals: modules that have it would
+            keep it.
     """
     first = next(iter(ours.values()))
     if any(isinstance(finder, _Places) and finder.ours.items() >= ours.items() for finder in sys.meta_path):

@@ -12,7 +12,9 @@ from ._location import StrPath
 
 
 class Json:
-    """An item that is a JSON document, as Orbax' ``JsonCheckpointHandler`` keeps it: what `json.dumps` takes."""
+    """An item that is a JSON document, as Orbax' ``JsonCheckpointHandler`` keeps it: what
+    `json.dumps` takes.
+    """
 
     def __init__(self, value: Any, *, file: str | None = None) -> None:
         """Of a value; `file` is the name of the item's file, if it is not to be the usual one.
@@ -29,7 +31,9 @@ class Json:
 
 
 class Files:
-    """An item of files in a form of its own: the state of a data iterator, what another library writes."""
+    """An item of files in a form of its own: the state of a data iterator, what another library
+    writes.
+    """
 
     def __init__(
         self,
@@ -37,12 +41,14 @@ class Files:
         *,
         handler: str | None = None,
     ) -> None:
-        """Of contents by name, of a local file or folder that is copied, or of a function that writes them.
+        """Of contents by name, of a local file or folder that is copied, or of a function that
+        writes them.
 
         Args:
-            source: ``{"process_0.json": b"..."}``; a path; or a function that is called with an empty local folder
-                and writes files into it. The function is called by the save itself, not in the background. In a job
-                every process calls it; on a disk that they share the folder is one and the same.
+            source: ``{"process_0.json": b"..."}``; a path; or a function that is called with an
+                empty local folder and writes files into it. The function is called by the save
+                itself, not in the background. In a job every process calls it; on a disk that they
+                share the folder is one and the same.
             handler: The full name of the class by which Orbax is to read the item.
         """
         is_path = isinstance(source, (str, os.PathLike))
@@ -62,7 +68,8 @@ class Files:
         return f"regrow.Files({names!r})"
 
 
-# ---- what is written ------------------------------------------------------------------------------------------
+# ---- what is written
+# --------------------------------------------------------------------------------------
 
 
 def json_object(name: str, value: Any) -> str:

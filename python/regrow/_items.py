@@ -66,10 +66,13 @@ class ItemsSave:
         Args:
             path: As for `regrow.save_items`.
             writing: How the trees are saved, and the checkpoint replaced.
-            progress: Is called with the bytes done and the bytes in all, on whichever thread is at work.
-            mode: Of the folders of the checkpoint and of its items, as `os.chmod` takes it; on a disk.
+            progress: Is called with the bytes done and the bytes in all, on whichever thread is at
+                work.
+            mode: Of the folders of the checkpoint and of its items, as `os.chmod` takes it; on a
+                disk.
             of_step: With `v1`: mark it as Orbax marks a step of a folder of steps.
-            keeps_others: With `overwrite`, keep a user's own files in the folder that is replaced; on a disk.
+            keeps_others: With `overwrite`, keep a user's own files in the folder that is replaced;
+                on a disk.
         """
         self._raised: BaseException | None = None
         self._progress = progress
@@ -102,14 +105,16 @@ class ItemsSave:
     def tree(self, name: str, tree: Any, **options: Any) -> None:
         """Adds a pytree: `options` are keywords of `save` in which it differs from the others.
 
-        `name` may lead below an item whose `handler` was said before: ``"rng/jax_random_key"``. It may be `WHOLE`, as
-        in all of these calls; call `handler` and `metadata` before.
+        `name` may lead below an item whose `handler` was said before: ``"rng/jax_random_key"``. It
+        may be `WHOLE`, as in all of these calls; call `handler` and `metadata` before.
         """
         flat, leaves, native_options = self._tree(name, tree, options)
         self._run(lambda signals: self._native.tree(name, flat.structure, leaves, native_options, signals))
 
     def later(self, name: str, tree: Any, **options: Any) -> None:
-        """Keeps a pytree for the saver in the background, which takes its snapshot when it takes the whole."""
+        """Keeps a pytree for the saver in the background, which takes its snapshot when it takes
+        the whole.
+        """
         flat, leaves, native_options = self._tree(name, tree, options)
         self._native.later(name, flat.structure, leaves, native_options)
 
@@ -134,7 +139,9 @@ class ItemsSave:
         return Path(self._native.folder(name))
 
     def handler(self, item: str, handler: str) -> None:
-        """By which class Orbax is to read an item: its full name. Items have that of their kind otherwise."""
+        """By which class Orbax is to read an item: its full name. Items have that of their kind
+        otherwise.
+        """
         self._native.handler(item, handler)
 
     def metadata(self, members: Mapping[str, Any]) -> None:
@@ -151,7 +158,9 @@ class ItemsSave:
         return SaveReport.from_native(self._run(self._native.commit))
 
     def drop(self, error: BaseException | None = None) -> None:
-        """Gives it up: nothing is left. Does nothing after a commit. Other processes of a job are told of the error."""
+        """Gives it up: nothing is left. Does nothing after a commit. Other processes of a job
+        are told of the error.
+        """
         if isinstance(error, RegrowError):
             self._native.fail(error.kind, str(error))
         elif error is not None:
@@ -267,8 +276,9 @@ def save_items(
         }, metrics={"loss": 0.25})
         regrow.load("run/100", at="state")
 
-    Each item is a folder below `path`, with the files of a checkpoint of its own. Orbax' `Composite` handler and its
-    `CheckpointManager` restore trees of the layouts regrow and orbax, JSON and metrics.
+    Each item is a folder below `path`, with the files of a checkpoint of its own. Orbax'
+    `Composite` handler and its `CheckpointManager` restore trees of the layouts regrow and orbax,
+    JSON and metrics.
 
     Args:
         path: The folder to make, or its URL: that of a step.
@@ -330,9 +340,11 @@ def save_items_async(
     job: Job | None = None,
     options: Options | None = None,
 ) -> SaveHandle:
-    """As `save_items`, in the background: returns as soon as the snapshot is taken, as `save_async` does.
+    """As `save_items`, in the background: returns as soon as the snapshot is taken, as `save_async`
+    does.
 
-    JSON and files are written before it returns; trees are written, and the whole is committed, in the background.
+    JSON and files are written before it returns; trees are written, and the whole is committed, in
+    the background.
 
     Args:
         path: As for `save_items`.
@@ -418,7 +430,8 @@ def load_items(
     progress: Progress = None,
     options: Options | None = None,
 ) -> dict[str, Any]:
-    """Loads items of a checkpoint, each as `load` does with ``at=``: trees and JSON; of files their contents.
+    """Loads items of a checkpoint, each as `load` does with ``at=``: trees and JSON; of files their
+    contents.
 
     An item that cannot be read is an error only if it is asked for.
 
@@ -489,7 +502,8 @@ def load_items_as(
     return loaded
 
 
-# ---- arguments ----------------------------------------------------------------------------------------------
+# ---- arguments
+# --------------------------------------------------------------------------------------
 
 
 def _begin(save: ItemsSave, items: Mapping[str, Any], metrics: Mapping[str, Any] | None) -> None:

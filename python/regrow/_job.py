@@ -18,9 +18,11 @@ NativeJob = tuple[Coordinator, tuple[float, str | None]]
 
 @dataclass(frozen=True)
 class Job:
-    """The processes that save one checkpoint together, each the shards that it holds, or load one together.
+    """The processes that save one checkpoint together, each the shards that it holds, or load one
+    together.
 
-    In an initialised job of JAX, torch or MPI `regrow.save` finds the other processes without a `Job`.
+    In an initialised job of JAX, torch or MPI `regrow.save` finds the other processes without a
+    `Job`.
 
         regrow.save(path, tree)                                    # every process of the job calls it
         regrow.save(path, tree, job=regrow.jobs.Job(timeout=60))   # waits up to a minute for the others
@@ -32,7 +34,9 @@ class Job:
     timeout: float = 600.0
     """How many seconds a process waits for the others in each phase of a save or a load."""
     prefix: str | None = None
-    """A prefix of the keys in the coordination service. Evaluators that load during a save need another one."""
+    """A prefix of the keys in the coordination service. Evaluators that load during a save need
+    another one.
+    """
 
     @staticmethod
     def alone() -> Job:
@@ -63,7 +67,8 @@ def posts_errors(job: Any, path: StrPath, purpose: str = "save") -> Iterator[Non
     try:
         yield
     except Exception as error:
-        # A process that cannot be told finds out at its time-out, or was told of another error before.
+        # A process that cannot be told finds out at its time-out, or was told of another error
+        # before.
         with contextlib.suppress(RegrowError):
             if (native_job := chosen(job)) is not None:
                 found, (timeout, prefix) = native_job

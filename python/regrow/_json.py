@@ -1,4 +1,6 @@
-"""Values as JSON: Python's own numbers, NaN and integers of any length included, and NumPy's as Python's."""
+"""Values as JSON: Python's own numbers, NaN and integers of any length included, and NumPy's as
+Python's.
+"""
 
 from __future__ import annotations
 

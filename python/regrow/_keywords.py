@@ -1,6 +1,7 @@
 """Keywords that a function lacks: the error names the one that is meant.
 
-The nearest name is found by spelling. A table has the words of other libraries, and those that regrow used before.
+The nearest name is found by spelling. A table has the words of other libraries, and those that
+regrow used before.
 """
 
 from __future__ import annotations

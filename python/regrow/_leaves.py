@@ -1,8 +1,8 @@
 """Leaves, both ways: what a user's leaf is to the engine, and what the engine's leaf is to a user.
 
-To the engine go NumPy arrays (JAX arrays as views of their own memory), numbers, text and bytes; the native half
-looks at dtype, shape and strides and copies nothing. It knows the common leaves by itself and asks here for the
-others. From it come arrays that are read-only views, and text.
+To the engine go NumPy arrays (JAX arrays as views of their own memory), numbers, text and bytes;
+the native half looks at dtype, shape and strides and copies nothing. It knows the common leaves by
+itself and asks here for the others. From it come arrays that are read-only views, and text.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class LeafColumns(NamedTuple):
 
 
 def to_native(flat: Flat, replica_parallel: bool = False) -> LeafColumns:
-    """The leaves as the engine takes them; with `replica_parallel` each replica of a shard gives a slice of it.
+    """The leaves as the engine takes them; with `replica_parallel` each replica of a shard gives a
+    slice of it.
 
     Raises:
         LeafTypeError: for a leaf that no checkpoint can hold, with its key path.
@@ -208,11 +209,13 @@ _ML_OTHERS = frozenset(
     for name in ("int1", "uint1", "complex32", "bcomplex32")
     if hasattr(ml_dtypes, name)
 )
-"""Dtypes of ml_dtypes that the engine has no numbers for; told by their names: their npy spelling says nothing."""
+"""Dtypes of ml_dtypes that the engine has no numbers for; told by their names: their npy
+spelling says nothing.
+"""
 
 _OTHER_CHARS = frozenset("USVMmgG")
-"""Text, bytes, void and records, dates, durations, extended floats: dtypes that are NumPy's alone. Some of
-ml_dtypes' have the same letters."""
+"""Text, bytes, void and records, dates, durations, extended floats: dtypes that are NumPy's alone.
+Some of ml_dtypes' have the same letters."""
 
 
 def is_numpys_alone(dtype: np.dtype[Any]) -> bool:
@@ -248,7 +251,8 @@ def _refuse(flat: Flat, at: int, what: str, help: str) -> NoReturn:
     raise LeafTypeError(f"the leaf {what}\n  leaf {place}\n  help: {help}", leaf=place, help=help)
 
 
-# ---- JAX, if it is there ------------------------------------------------------------------------------------
+# ---- JAX, if it is there
+# --------------------------------------------------------------------------------------
 
 
 def _jax_array_type() -> type[Any] | None:
@@ -261,8 +265,8 @@ def _is_jax_literal(leaf: Any) -> bool:
 
 
 def _shows_memory(cls: type[Any]) -> bool:
-    """Whether a class is JAX' own of arrays, which show their memory where they have one on this machine, and refuse to
-    where they were deleted; neither tracers nor PRNG keys are of it."""
+    """Whether a class is JAX' own of arrays, which show their memory where they have one on this
+    machine, and refuse to where they were deleted; neither tracers nor PRNG keys are of it."""
     jax_array_type = _jax_array_type()
     return (
         jax_array_type is not None
@@ -273,8 +277,9 @@ def _shows_memory(cls: type[Any]) -> bool:
 
 
 def _jax_hooks() -> tuple[type[Any], Callable[[Any], Any]] | None:
-    """JAX' class of shardings on one device, and what is behind ``jax.Array.__dlpack__``, which takes five times as
-    long to get there. Before jaxlib 0.6 it was elsewhere, and could delete the arrays of the caller: not used."""
+    """JAX' class of shardings on one device, and what is behind ``jax.Array.__dlpack__``, which
+    takes five times as long to get there. Before jaxlib 0.6 it was elsewhere, and could delete the
+    arrays of the caller: not used."""
     export = getattr(sys.modules.get("jaxlib._jax"), "buffer_to_dlpack_managed_tensor", None)
     sharding = getattr(sys.modules.get("jax"), "sharding", None)
     return None if export is None or sharding is None else (sharding.SingleDeviceSharding, export)
@@ -343,7 +348,8 @@ def _device_ids(devices: Any) -> Any:
     return [_device_ids(row) for row in devices]
 
 
-# ---- from the engine ----------------------------------------------------------------------------------------
+# ---- from the engine
+# --------------------------------------------------------------------------------------
 
 
 class LoadedLeaves(NamedTuple):
@@ -353,7 +359,9 @@ class LoadedLeaves(NamedTuple):
     values: list[Any]
     """Read-only arrays, `str` for text, `None` for leaves without data."""
     notes: dict[int, str]
-    """PRNG implementations, unknown types and dtypes that are NumPy's alone, by the number of the leaf."""
+    """PRNG implementations, unknown types and dtypes that are NumPy's alone, by the number of
+    the leaf.
+    """
 
 
 def from_native(loaded: LoadedLeaves, path_of: Callable[[int], str]) -> list[Any]:
@@ -443,7 +451,8 @@ def dtype_of_descr(descr: Any) -> np.dtype[Any]:
     """The dtype of the value of `descr` in an npy header.
 
     Raises:
-        ValueError, TypeError: if NumPy has none, or it is no type string nor such strings in lists and tuples.
+        ValueError, TypeError: if NumPy has none, or it is no type string nor such strings in lists
+            and tuples.
     """
     pending = [descr]
     while pending:
@@ -489,5 +498,6 @@ _FINISH: dict[int, Callable[[Any, str | None], Any]] = {
 }
 
 
-# Before any thread does: what is being initialised while the process forks stays locked in the child.
+# Before any thread does: what is being initialised while the process forks stays locked in the
+# child.
 _native.leaf_columns([np.zeros(1), np.float32(1), 1, 1.0, "", b""], (_KINDS, DTYPE_NUMBERS, None, None, None, None))

@@ -1,8 +1,10 @@
-"""Loading into what the caller has: a template says structure, dtypes and shapes, and what leaves become.
+"""Loading into what the caller has: a template says structure, dtypes and shapes, and what leaves
+become.
 
-The engine compares (all differences in one error); here each leaf becomes what the template holds in its place: a
-`jax.Array` on the template's devices, a tensor, a NumPy array or scalar, a Python number, text. What no checkpoint
-can hold (a function in an Equinox module, `...`) stays as it is in the template.
+The engine compares (all differences in one error); here each leaf becomes what the template holds
+in its place: a `jax.Array` on the template's devices, a tensor, a NumPy array or scalar, a Python
+number, text. What no checkpoint can hold (a function in an Equinox module, `...`) stays as it is in
+the template.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class Wanted(NamedTuple):
 
 
 class _Number(NamedTuple):
-    """What is stored where the template has a JAX array without axes of a weak type and another dtype."""
+    """What is stored where the template has a JAX array without axes of a weak type and another
+    dtype.
+    """
 
     sharding: Any
     is_pythons: bool
@@ -68,7 +72,9 @@ class Template:
         self._jax: dict[int, Any] = {}
         """The places of JAX arrays, with what the template has there."""
         self._numbers: dict[int, _Number | None] = {}
-        """The places of JAX arrays without axes of a weak type, where a number of Python may be stored, too."""
+        """The places of JAX arrays without axes of a weak type, where a number of Python may be
+        stored, too.
+        """
         self._torch: dict[int, Any] = {}
         """The places of torch's tensors, with what the template has there."""
         self._coming: set[int] = set()
@@ -77,7 +83,9 @@ class Template:
         """Leaves that may have another shape than the stored one."""
         leaves = self.flat.leaves
         self._native_leaves, self.others = _native.template_leaves(leaves, DTYPE_NUMBERS, self._wanted)
-        """What is wanted of leaves that are no plain arrays: `None` for what no checkpoint can hold."""
+        """What is wanted of leaves that are no plain arrays: `None` for what no checkpoint can
+        hold.
+        """
         self.unstorable = [at for at, want in self.others.items() if want is None and leaves[at] is not Ellipsis]
         """Leaves that no checkpoint can hold, `...` aside."""
         self.paths: list[str] = _native.paths(self.flat.structure) if only else []
@@ -135,7 +143,9 @@ class Template:
             self.skipped.update(at for at, path in enumerate(self.paths_of_all()) if path in paths)
 
     def has_regions(self) -> bool:
-        """Whether there are JAX arrays, tensors, or arrays of another shape: these are read by regions."""
+        """Whether there are JAX arrays, tensors, or arrays of another shape: these are read by
+        regions.
+        """
         return bool(self._jax or self._torch or self._resized)
 
     def has_tensors(self) -> bool:
@@ -143,7 +153,9 @@ class Template:
         return bool(self._torch)
 
     def allow_resizing(self) -> None:
-        """Lets arrays have another shape than the stored one; JAX' typed keys and numbers may not."""
+        """Lets arrays have another shape than the stored one; JAX' typed keys and numbers may
+        not.
+        """
         leaves = self.flat.leaves
         arrays = {at for at, leaf in enumerate(leaves) if type(leaf) is np.ndarray and not is_numpys_alone(leaf.dtype)}
         self._resized = arrays | set(self._torch) | {at for at, leaf in self._jax.items() if not is_prng_key(leaf)}
@@ -159,7 +171,8 @@ class Template:
     def regions(
         self, selected: tuple[list[int], bytes, bytes, list[Any]], shardings: dict[int, Any]
     ) -> tuple[list[Target], list[Place]]:
-        """What of the selected leaves is read by regions: JAX arrays, and NumPy's of another shape than the stored one.
+        """What of the selected leaves is read by regions: JAX arrays, and NumPy's of another shape
+        than the stored one.
 
         Raises:
             MismatchError: for arrays that have not as many axes as the stored ones.
@@ -207,7 +220,8 @@ class Template:
         return wishes
 
     def fill(self, loaded: LoadedLeaves, by_regions: Callable[[], dict[int, Any]] = dict) -> Any:
-        """The template's containers with what was read, once it is sure that all of it fits, and what comes by regions.
+        """The template's containers with what was read, once it is sure that all of it fits, and
+        what comes by regions.
 
         Args:
             loaded: Leaves that were read, and those that come by regions without data.
@@ -369,7 +383,8 @@ def _plain(loaded: LoadedLeaves, at: int) -> Any:
             raise Differs("the checkpoint has a placeholder, or another leaf of the template took this one")
         raise Differs(f"the checkpoint has a leaf of the unknown type {loaded.notes.get(at)!r}")
     if kind in (NUMPY_OTHER, NUMPY_OTHER_SCALAR):
-        # A scalar, too, is an array without axes here: what the template holds decides what becomes of it.
+        # A scalar, too, is an array without axes here: what the template holds decides what becomes
+        # of it.
         return numpy_other(loaded.values[at], loaded.notes.get(at))
     return loaded.values[at]
 

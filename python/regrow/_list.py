@@ -24,7 +24,9 @@ class Listed(NamedTuple):
     layout: str | None
     """Its layout; `None` if it cannot be opened."""
     state: str
-    """``committed``; ``unfinished`` if a save or a copy is under way or never ended; ``damaged``."""
+    """``committed``; ``unfinished`` if a save or a copy is under way or never ended;
+    ``damaged``.
+    """
     steps: list[int]
     """The steps in it, of a folder of steps."""
     file_count: int | None
@@ -32,7 +34,9 @@ class Listed(NamedTuple):
     bytes: int | None
     """Their bytes; `None` if the storage cannot say."""
     modified: float | None
-    """When any of them was changed last, in seconds since 1970; `None` if the storage cannot say."""
+    """When any of them was changed last, in seconds since 1970; `None` if the storage cannot
+    say.
+    """
     error: Finding | None
     """Why it cannot be opened, if it is damaged."""
 
@@ -46,7 +50,8 @@ class Listed(NamedTuple):
 
 
 def list_checkpoints(folder: StrPath, *, storage_options: Mapping[str, Any] | None = None) -> list[Listed]:
-    """The checkpoints right in a folder, finished or not, by name; numbers at the end of names in their order.
+    """The checkpoints right in a folder, finished or not, by name; numbers at the end of names in
+    their order.
 
     Metadata are read, and no data: ``committed`` means that it opens, and `verify` tells the rest.
 

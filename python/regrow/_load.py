@@ -1,4 +1,6 @@
-"""Loads of an opened checkpoint: without a template, into one, into the caller's arrays, and by regions."""
+"""Loads of an opened checkpoint: without a template, into one, into the caller's arrays, and by
+regions.
+"""
 
 from __future__ import annotations
 
@@ -246,7 +248,9 @@ def refuse_placeholders(paths: list[str], help: str) -> None:
 def _replicas(
     native: _native.Checkpoint, wishes: Wishes, arrays: JaxArrays | None, path_of: Callable[[int], str]
 ) -> Replicas | None:
-    """The replicas, one of which reads; `None` without `single_replica`. All processes agree on them."""
+    """The replicas, one of which reads; `None` without `single_replica`. All processes agree on
+    them.
+    """
     together = wishes.together
     if together.single_replica is None:
         return None
@@ -381,7 +385,9 @@ def _with_impl(native: _native.Checkpoint, target: Target) -> Target:
 
 
 def _check_alone(targets: Iterable[Target], tensors: Iterable[Any]) -> None:
-    """Refuses to salvage arrays that other processes hold parts of: each process would find other losses."""
+    """Refuses to salvage arrays that other processes hold parts of: each process would find
+    other losses.
+    """
     is_shared = any(target.sharding is not None and not target.sharding.is_fully_addressable for target in targets)
     if is_shared or any(has(tensor, "placements") for tensor in tensors):
         help = "make a checkpoint of the intact leaves: regrow.convert(..., options=regrow.Options(salvage=True))"
@@ -494,7 +500,9 @@ def _by_regions(reading: Reading, makers: _Makers, places: list[Place]) -> dict[
 
 
 def _load_out(native: _native.Checkpoint, wishes: Wishes) -> Any:
-    """Fills the caller's own arrays: contiguous ones as they are read, others by a copy afterwards."""
+    """Fills the caller's own arrays: contiguous ones as they are read, others by a copy
+    afterwards.
+    """
     out = wishes.out
     flat = flatten(out)
     if any(is_tensor(leaf) for leaf in flat.leaves):
@@ -504,7 +512,8 @@ def _load_out(native: _native.Checkpoint, wishes: Wishes) -> Any:
             path = _native.paths(flat.structure)[at]
             raise InvalidArgumentError(f"`out` must hold writable NumPy arrays only\n  leaf {path}", leaf=path)
     template = Template(out, wishes.only)
-    # The engine fills plain numbers. Other dtypes, swapped bytes and gaps are for NumPy, by the copy below.
+    # The engine fills plain numbers. Other dtypes, swapped bytes and gaps are for NumPy, by the
+    # copy below.
     outs = [
         leaf if leaf.dtype in DTYPE_NUMBERS and template.is_wanted(at) else None for at, leaf in enumerate(flat.leaves)
     ]
@@ -525,7 +534,9 @@ def _load_out(native: _native.Checkpoint, wishes: Wishes) -> Any:
 
 
 def _load_tensors(native: _native.Checkpoint, wishes: Wishes, flat: Flat) -> Any:
-    """Fills the caller's tensors, and the arrays beside them. Numbers and text come in containers of their own."""
+    """Fills the caller's tensors, and the arrays beside them. Numbers and text come in
+    containers of their own.
+    """
     for at, leaf in enumerate(flat.leaves):
         is_array = isinstance(leaf, np.ndarray) and leaf.flags.writeable
         if not (is_array or is_tensor(leaf) or isinstance(leaf, (bool, int, float, complex, str, bytes))):

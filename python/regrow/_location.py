@@ -1,7 +1,7 @@
 """Where checkpoints are: paths, URLs, and URLs with options for their storage.
 
-Whatever takes a path takes a `Location` too, and path objects of other libraries. The native half decides what a path
-or URL names; here is only what Python's objects say of themselves.
+Whatever takes a path takes a `Location` too, and path objects of other libraries. The native half
+decides what a path or URL names; here is only what Python's objects say of themselves.
 
 | given | the native half takes |
 |---|---|
@@ -45,8 +45,9 @@ class Location:
         runs = regrow.Location("s3://bucket/runs", endpoint_url="http://localhost:9000", key="...", secret="...")
         regrow.save(runs / "step_100", state)
 
-    Options go by the names of fsspec or of the cloud, in the spelling of either. What is left out comes from the
-    environment and from the files of the cloud's own tools. They are never shown, and never pickled.
+    Options go by the names of fsspec or of the cloud, in the spelling of either. What is left out
+    comes from the environment and from the files of the cloud's own tools. They are never shown,
+    and never pickled.
     """
 
     __slots__ = ("_native", "_options")
@@ -56,7 +57,8 @@ class Location:
 
         Raises:
             UnsupportedError: if there is no storage for the scheme of the URL.
-            InvalidArgumentError: for options that the storage does not know; for options of a local path.
+            InvalidArgumentError: for options that the storage does not know; for options of a local
+                path.
         """
         taken = _taken("url", url)
         self._options = {**taken.options, **option_texts(storage_options)}
@@ -107,31 +109,35 @@ class Location:
 
     @classmethod
     def from_obstore(cls, store: Any, path: str = "") -> Location:
-        """The location of `path` in a store of obstore: bucket, prefix and options are read from the store.
+        """The location of `path` in a store of obstore: bucket, prefix and options are read from
+        the store.
 
         Limits and retries of the store do not count here.
 
         Raises:
-            UnsupportedError: for what cannot be read from the store: credentials that Python code provides, the objects
-                of a `MemoryStore`, settings of the connection.
+            UnsupportedError: for what cannot be read from the store: credentials that Python code
+                provides, the objects of a `MemoryStore`, settings of the connection.
         """
         taken = _of_obstore(store, path)
         return cls(taken.text, **taken.options)
 
     @classmethod
     def from_fsspec(cls, fs: Any, path: str) -> Location:
-        """The location of `path` in a file system of fsspec: protocol and storage options are read from it.
+        """The location of `path` in a file system of fsspec: protocol and storage options are read
+        from it.
 
         Caches of listings and blocks do not count here.
 
         Raises:
-            UnsupportedError: for what regrow cannot reach by itself: fsspec's own memory, archives, caches.
+            UnsupportedError: for what regrow cannot reach by itself: fsspec's own memory, archives,
+                caches.
         """
         taken = _of_fsspec(fs, path)
         return cls(taken.text, **taken.options)
 
 
-# ---- arguments ----------------------------------------------------------------------------------------------
+# ---- arguments
+# --------------------------------------------------------------------------------------
 
 
 def place(name: str, value: Any, storage_options: Any = None) -> Place:
@@ -140,7 +146,8 @@ def place(name: str, value: Any, storage_options: Any = None) -> Place:
 
 
 def places(storage_options: Any, **given: Any) -> dict[str, Place]:
-    """The places that arguments name, without those that are `None`; `storage_options` are for URLs that have none.
+    """The places that arguments name, without those that are `None`; `storage_options` are for URLs
+    that have none.
 
     Raises:
         InvalidArgumentError: if there are options and no place takes them.
@@ -156,11 +163,15 @@ def places(storage_options: Any, **given: Any) -> dict[str, Place]:
 
 
 Portable = tuple[str, tuple[tuple[str, str], ...]]
-"""A place as another process can be told it: a path or URL, and the options of its storage, which may be secrets."""
+"""A place as another process can be told it: a path or URL, and the options of its storage,
+which may be secrets.
+"""
 
 
 def portables(storage_options: Any, **given: Any) -> dict[str, Portable]:
-    """The places that arguments name, as `places` has them; paths of the local file system from its root."""
+    """The places that arguments name, as `places` has them; paths of the local file system from
+    its root.
+    """
     places(storage_options, **given)
     options = option_texts(storage_options, "storage_options")
     found: dict[str, Portable] = {}
@@ -231,8 +242,8 @@ def _taken(name: str, value: Any) -> _Taken:
         return _Taken(value.url, value._options, value._native)
     if isinstance(value, (str, bytes)):
         return _Taken(os.path.expanduser(os.fsdecode(value)), {})
-    # Path objects of other libraries: `str` first, since `__fspath__` of a CloudPath downloads the file. A UPath of a
-    # bucket has no `__fspath__`.
+    # Path objects of other libraries: `str` first, since `__fspath__` of a CloudPath downloads the
+    # file. A UPath of a bucket has no `__fspath__`.
     if isinstance(value, os.PathLike) or hasattr(type(value), "joinpath"):
         text = str(value)
         if _URL.match(text):
@@ -243,7 +254,8 @@ def _taken(name: str, value: Any) -> _Taken:
     raise wrong(name, value, "a path: str, bytes or os.PathLike")
 
 
-# ---- options ------------------------------------------------------------------------------------------------
+# ---- options
+# --------------------------------------------------------------------------------------
 
 
 def option_texts(options: Any, name: str = "") -> dict[str, str]:
@@ -311,7 +323,8 @@ def _bad_option(name: str, value: Any, where: str) -> InvalidArgumentError:
     )
 
 
-# ---- stores of other libraries ------------------------------------------------------------------------------
+# ---- stores of other libraries
+# --------------------------------------------------------------------------------------
 
 _OBSTORE: dict[str, tuple[str, str]] = {
     "S3Store": ("s3", "bucket"),
@@ -323,7 +336,9 @@ _OBSTORE: dict[str, tuple[str, str]] = {
 _OBSTORE_IDLE = {
     "allow_http", "connect_timeout", "pool_idle_timeout", "pool_max_idle_per_host", "timeout", "user_agent",
 }  # fmt: skip
-"""Settings of a connection that change nothing of what is read or written. The endpoint says whether it is http."""
+"""Settings of a connection that change nothing of what is read or written. The endpoint says
+whether it is http.
+"""
 
 
 def _of_obstore(store: Any, path: str) -> _Taken:

@@ -1,10 +1,11 @@
-"""A manager of steps: saves a training loop's state at intervals, deletes old steps, restores the newest.
+"""A manager of steps: saves a training loop's state at intervals, deletes old steps, restores the
+newest.
 
     save ── the policy ── snapshot ── [background: write, commit ── verify, point, delete] ── record
                                        the engine's saver             the manager's thread
 
-The list of steps comes from the storage; the native half computes the policies. In a job of several processes rank 0
-lists, decides and deletes, and tells the others.
+The list of steps comes from the storage; the native half computes the policies. In a job of several
+processes rank 0 lists, decides and deletes, and tells the others.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from ._writing import Writing
 
 
 class Manager(Reading):
-    """Numbered steps in one folder: saves the steps that are due, keeps some, restores the newest good one.
+    """Numbered steps in one folder: saves the steps that are due, keeps some, restores the newest
+    good one.
 
         with regrow.Manager("run", save_every=1000, keep=regrow.Keep(last=3, by="eval/loss:min")) as steps:
             if steps.latest is not None:
@@ -43,8 +45,9 @@ class Manager(Reading):
                 if saved and steps.preempted:
                     break
 
-    The list of steps has the committed steps. The next call raises a failure in the background. Orbax'
-    `CheckpointManager` can continue in the same folder, and this manager in a folder of Orbax.
+    The list of steps has the committed steps. The next call raises a failure in the background.
+    Orbax' `CheckpointManager` can continue in the same folder, and this manager in a folder of
+    Orbax.
     """
 
     @keywords
@@ -71,16 +74,18 @@ class Manager(Reading):
             path: The folder of steps, or its URL.
             save_every: Save steps that this divides; or a `SaveWhen`.
             keep: Keep so many of the newest steps; or a `Keep`; all of them if `None`.
-            names: The form of the names of steps: a `StepName`, or several: all are read, and the first is written. If
-                `None`, the form of the steps in the folder.
-            background: Return from `save` when the snapshot is taken. If `False`, when the step is committed.
-            preemption_timeout: Take SIGTERM as a request to end soon: `preempted` says so, and the next `save` saves
-                whatever its step, returns when that is committed, and raises `TimeoutError` after so many seconds since
-                the signal. A second SIGTERM ends the program.
+            names: The form of the names of steps: a `StepName`, or several: all are read, and the
+                first is written. If `None`, the form of the steps in the folder.
+            background: Return from `save` when the snapshot is taken. If `False`, when the step is
+                committed.
+            preemption_timeout: Take SIGTERM as a request to end soon: `preempted` says so, and the
+                next `save` saves whatever its step, returns when that is committed, and raises
+                `TimeoutError` after so many seconds since the signal. A second SIGTERM ends the
+                program.
             read_only: Only read: the manager takes no lock, deletes nothing, and refuses `save`.
             log: A local file to which each save, restore and deletion adds a line of JSON.
-            on_saved: A function of the number and the report of each committed step, called on the manager's thread.
-                The next call of the manager raises its exception.
+            on_saved: A function of the number and the report of each committed step, called on the
+                manager's thread. The next call of the manager raises its exception.
             progress: Of each save, as for `save_async`.
             storage_options: How to reach the storage of a URL, as for `save`.
             job: The processes that save together, as for `save`.
@@ -88,8 +93,8 @@ class Manager(Reading):
 
         Raises:
             AlreadyExistsError: if another program writes to the folder.
-            InvalidArgumentError: for a path that is a file, or a checkpoint by itself; for options that contradict each
-                other.
+            InvalidArgumentError: for a path that is a file, or a checkpoint by itself; for options
+                that contradict each other.
         """
         if options is not None and not isinstance(options, SaveOptions):
             raise _arguments.wrong("options", options, "a regrow.SaveOptions, or None")
@@ -148,13 +153,15 @@ class Manager(Reading):
             self._steps.native.refresh()
         return self._steps.native.history()
 
-    # ---- saving -------------------------------------------------------------------------------------------------
+    # ---- saving
+    # ----------------------------------------------------------------------------------
 
     def should_save(self, step: int) -> bool:
         """Whether `save` would save this step.
 
-        In a job every process calls it with the same steps. With `SaveWhen(seconds=...)`, `SaveWhen(where=...)` or
-        `preemption_timeout` rank 0 decides, and the others wait for it. All learn of a signal at any process.
+        In a job every process calls it with the same steps. With `SaveWhen(seconds=...)`,
+        `SaveWhen(where=...)` or `preemption_timeout` rank 0 decides, and the others wait for it.
+        All learn of a signal at any process.
         """
         number = number_of(step)
         return not self._read_only and not self._is_closed and self._wants(number)
@@ -193,15 +200,17 @@ class Manager(Reading):
         force: bool = False,
         overwrite: bool = False,
     ) -> SaveHandle | None:
-        """Saves a step in the background if it is due; a handle of the save, or `None` if the step is not due.
+        """Saves a step in the background if it is due; a handle of the save, or `None` if the step
+        is not due.
 
-        The call waits for an earlier save that still runs. A committed step is not saved again, unless it belongs to
-        an abandoned history (see `restore`).
+        The call waits for an earlier save that still runs. A committed step is not saved again,
+        unless it belongs to an abandoned history (see `restore`).
 
         Args:
             step: Its number.
             state: Any pytree.
-            items: Items by name, with or without a state: pytrees, `Json` and `Files`, as for `save_items`.
+            items: Items by name, with or without a state: pytrees, `Json` and `Files`, as for
+                `save_items`.
             metrics: Numbers by name, or dicts of them. `Keep(by=...)` names one of them.
             metadata: Your own metadata, a dict.
             item_options: As for `save_items`.
@@ -209,10 +218,11 @@ class Manager(Reading):
             overwrite: Replace the step if it exists.
 
         Raises:
-            RegrowError: if an earlier save failed. This call then saves nothing; the next call does.
+            RegrowError: if an earlier save failed. This call then saves nothing; the next call
+                does.
             AlreadyExistsError: with `force`, if the step exists and `overwrite` was not given.
-            InvalidArgumentError: after `close`; with ``read_only=True``; without the metric that `Keep(by=...)` names,
-                unless the program is asked to end. Nothing is written.
+            InvalidArgumentError: after `close`; with ``read_only=True``; without the metric that
+                `Keep(by=...)` names, unless the program is asked to end. Nothing is written.
         """
         began = time.perf_counter()
         number = number_of(step)
@@ -278,7 +288,8 @@ class Manager(Reading):
         """Whether a save is running."""
         return self._follower.is_busy
 
-    # ---- deleting -----------------------------------------------------------------------------------------------
+    # ---- deleting
+    # ----------------------------------------------------------------------------------
 
     def delete(self, step: int, *, force: bool = False) -> None:
         """Deletes a step, or moves it into the `trash` of its `Keep`.
@@ -289,8 +300,8 @@ class Manager(Reading):
 
         Raises:
             NotFoundError: if the step does not exist.
-            InvalidArgumentError: if it is the last step, or is being read, without `force`; if it holds other files.
-                The step stays.
+            InvalidArgumentError: if it is the last step, or is being read, without `force`; if it
+                holds other files. The step stays.
         """
         number, is_forced = number_of(step), _arguments.flag("force", force)
         self._check_may_write()
@@ -333,7 +344,8 @@ class Manager(Reading):
 
         Raises:
             NotFoundError: if the step does not exist.
-            RegrowError: if a newer step cannot be deleted; the steps newer than that one are deleted.
+            RegrowError: if a newer step cannot be deleted; the steps newer than that one are
+                deleted.
         """
         number = number_of(step)
         self._check_may_write()
@@ -349,15 +361,20 @@ class Manager(Reading):
         self._steps.of_rank_0("roll_back", delete)
         self._history.roll_back(number)
 
-    # ---- the end ------------------------------------------------------------------------------------------------
+    # ---- the end
+    # ----------------------------------------------------------------------------------
 
     @property
     def preempted(self) -> bool:
-        """Whether SIGTERM (with `preemption_timeout`) or JAX's preemption service asked the program to end."""
+        """Whether SIGTERM (with `preemption_timeout`) or JAX's preemption service asked the
+        program to end.
+        """
         return self._flag.since is not None
 
     def reached_preemption(self, step: int) -> bool:
-        """Whether all processes save this step, by JAX's preemption service; False where that is off."""
+        """Whether all processes save this step, by JAX's preemption service; False where that is
+        off.
+        """
         return _preemption.jax_says(number_of(step))
 
     def close(self) -> None:
@@ -395,7 +412,8 @@ class Manager(Reading):
     def __repr__(self) -> str:
         return f"regrow.Manager({self.directory!r})"
 
-    # ---- helpers ------------------------------------------------------------------------------------------------
+    # ---- helpers
+    # ----------------------------------------------------------------------------------
 
     def _as_saved(
         self, items: dict[str, Any], options: Mapping[str, Mapping[str, Any]]
@@ -443,7 +461,8 @@ class Manager(Reading):
             )
 
     def _check_all_is_well(self, check: Callable[[], None] = lambda: None) -> None:
-        """Raises if an earlier save has failed, another writer has taken the folder over, or rank 0's `check` raises.
+        """Raises if an earlier save has failed, another writer has taken the folder over, or rank
+        0's `check` raises.
 
         In a job all processes hear of it here, whichever of them has waited for the save longer.
         """

@@ -1,7 +1,8 @@
-"""What follows each save of a `Manager`, on a thread of its own: wait for it, verify, point, delete, record.
+"""What follows each save of a `Manager`, on a thread of its own: wait for it, verify, point,
+delete, record.
 
-The next call of the manager raises a failure; one that no call has raised goes to standard error when the program
-ends, and makes it end with status 1.
+The next call of the manager raises a failure; one that no call has raised goes to standard error
+when the program ends, and makes it end with status 1.
 """
 
 from __future__ import annotations
@@ -106,7 +107,9 @@ class Follower:
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is a child of the process whose it is: it has neither the thread nor the lock."""
+        """Whether this is a child of the process whose it is: it has neither the thread nor the
+        lock.
+        """
         return self._pid != os.getpid()
 
     def pending(self) -> list[int]:
@@ -124,7 +127,8 @@ class Follower:
         with self._changed:
             self._pending.append(saved)
             if self._thread is None:
-                # It waits for work between saves, and must not keep the program from ending: `wait` is called then.
+                # It waits for work between saves, and must not keep the program from ending: `wait`
+                # is called then.
                 end_with_program(self)
                 self._thread = threading.Thread(target=self._run, name="regrow-manager", daemon=True)
                 self._thread.start()

@@ -52,7 +52,8 @@ def metrics(metrics: Any) -> dict[str, Any] | None:
 
 
 def check_metric(metric: Metric | None, metrics: dict[str, Any] | None) -> None:
-    """Raises for metrics that lack the one by which the best step is chosen; NaN says that it was not measured.
+    """Raises for metrics that lack the one by which the best step is chosen; NaN says that it was
+    not measured.
 
     Raises:
         InvalidArgumentError: with the metrics that are there.

@@ -1,4 +1,6 @@
-"""What a `Manager` is told of when to save and what to keep, as the native half takes it: JSON documents."""
+"""What a `Manager` is told of when to save and what to keep, as the native half takes it: JSON
+documents.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,8 @@ class Keep:
 
         Keep(last=3, best=3, by="eval/loss:min", every=1000)
 
-    The others are deleted in the background after a newer step is committed. Damaged steps, those of other programs and
-    those of an abandoned history are neither counted nor deleted.
+    The others are deleted in the background after a newer step is committed. Damaged steps, those
+    of other programs and those of an abandoned history are neither counted nor deleted.
     """
 
     last: int | None = None
@@ -49,8 +51,9 @@ class Keep:
     best: int | None = None
     """So many of the best steps, by the metric in `by`."""
     by: str | tuple[str, str] | None = None
-    """A metric and which of its values is best: ``"eval/loss:min"``. With other fields the best step is kept too. Each
-    save has to give the metric; a step whose metric is NaN has no rank, and stays."""
+    """A metric and which of its values is best: ``"eval/loss:min"``. With other fields the best
+    step is kept too. Each save has to give the metric; a step whose metric is NaN has no rank, and
+    stays."""
     every: int | None = None
     """Steps that this divides."""
     closest: int | None = None
@@ -158,7 +161,9 @@ def metric(by: Any) -> Metric | None:
 
 
 def when(wanted: SaveWhen) -> tuple[str, bool]:
-    """The condition for saves, and whether all processes of a job come to the same answer by themselves."""
+    """The condition for saves, and whether all processes of a job come to the same answer by
+    themselves.
+    """
     interval = _positive("every", wanted.every)
     conditions: list[Any] = []
     if interval is not None:

@@ -33,7 +33,8 @@ class Reading:
         self.passed_over: list[PassedOver] = []
         """Newer steps that the last `restore` skipped, newest first."""
 
-    # ---- the steps ----------------------------------------------------------------------------------------------
+    # ---- the steps
+    # ----------------------------------------------------------------------------------
 
     @property
     def directory(self) -> str:
@@ -47,15 +48,19 @@ class Reading:
 
     @property
     def latest(self) -> int | None:
-        """The newest committed step of the current history; `None` if there is none. In a job all processes ask.
+        """The newest committed step of the current history; `None` if there is none. In a job all
+        processes ask.
 
-        The current history is that of the last save. After the `restore` of an older step it is that step's.
+        The current history is that of the last save. After the `restore` of an older step it is
+        that step's.
         """
         return self._steps.latest(self._current_history())
 
     @property
     def abandoned(self) -> list[int]:
-        """Committed steps of other histories than that of the last save. In a job all processes ask."""
+        """Committed steps of other histories than that of the last save. In a job all processes
+        ask.
+        """
         return self._steps.abandoned()
 
     @property
@@ -66,7 +71,8 @@ class Reading:
 
     @property
     def best(self) -> int | None:
-        """The best committed step of the current history by the metric of its `Keep`; `None` if none has it.
+        """The best committed step of the current history by the metric of its `Keep`; `None` if
+        none has it.
 
         In a job all processes ask.
         """
@@ -89,7 +95,8 @@ class Reading:
         """The metrics that were saved with a step."""
         return self.step(step).metrics
 
-    # ---- restoring ----------------------------------------------------------------------------------------------
+    # ---- restoring
+    # ----------------------------------------------------------------------------------
 
     @keywords
     def restore(
@@ -113,18 +120,20 @@ class Reading:
     ) -> Any:
         """Loads a step; the newest good one if `step` is `None`. `restored` says which it was.
 
-        A newer step that is damaged, or deleted meanwhile, is skipped with a warning in the log, and listed in
-        `passed_over`. A template that does not fit is an error, also if another step would fit. In a job all processes
-        restore the same step.
+        A newer step that is damaged, or deleted meanwhile, is skipped with a warning in the log,
+        and listed in `passed_over`. A template that does not fit is an error, also if another step
+        would fit. In a job all processes restore the same step.
 
-        The restore of an older step abandons the newer ones: the next save begins another history, which goes on from
-        the step that was restored. Only `delete_abandoned` and `roll_back` delete abandoned steps; a save of the same
-        number replaces one. To look at a step, call `regrow.load`.
+        The restore of an older step abandons the newer ones: the next save begins another history,
+        which goes on from the step that was restored. Only `delete_abandoned` and `roll_back`
+        delete abandoned steps; a save of the same number replaces one. To look at a step, call
+        `regrow.load`.
 
         Args:
             step: Its number.
             like: As for `load`.
-            at: An item, a subtree of it (``"ema/params"``), or a subtree of the state (``"params"``).
+            at: An item, a subtree of it (``"ema/params"``), or a subtree of the state
+                (``"params"``).
             items: Several items, as for `load_items`: a dict is returned.
             only: As for `load`.
             rename: As for `load`.
@@ -168,7 +177,8 @@ class Reading:
         return found.value
 
     def wait_for_new(self, after: int | None = None, *, timeout: float | None = None, every: float = 1.0) -> int | None:
-        """Waits for a step newer than `after`, and returns the newest; `None` after `timeout` seconds.
+        """Waits for a step newer than `after`, and returns the newest; `None` after `timeout`
+        seconds.
 
         A step is newer if its number is higher, or if the run went back to an older step since.
 
@@ -176,8 +186,8 @@ class Reading:
             while (step := steps.wait_for_new(step, timeout=3600)) is not None:
                 evaluate(steps.restore(step, like=params))
 
-        The manager of the run does not delete the step before the next call or `close`. In a folder that cannot be
-        written it may be deleted; the log has a warning.
+        The manager of the run does not delete the step before the next call or `close`. In a folder
+        that cannot be written it may be deleted; the log has a warning.
 
         Args:
             after: The last step that you handled.
@@ -199,7 +209,8 @@ class Reading:
                 return None
             time.sleep(left)
 
-    # ---- helpers ------------------------------------------------------------------------------------------------
+    # ---- helpers
+    # ----------------------------------------------------------------------------------
 
     def _current_history(self) -> _native.History | None:
         """The history that counts; that which the storage says, if `None`."""

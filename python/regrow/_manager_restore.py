@@ -22,7 +22,9 @@ ITEM = "default"
 
 
 LISTS_MAX = 20
-"""So often newer steps are looked for: a count and no time, so that all processes of a job end together."""
+"""So often newer steps are looked for: a count and no time, so that all processes of a job end
+together.
+"""
 
 
 class PassedOver(NamedTuple):
@@ -45,7 +47,9 @@ class Loads(NamedTuple):
     """How the contents of a step are loaded."""
 
     one: Callable[[Location, Any, Loading, Options | None], Any]
-    """One item, which `Loading.at` names; called with the step's folder, the template, and the settings."""
+    """One item, which `Loading.at` names; called with the step's folder, the template, and the
+    settings.
+    """
     several: Callable[[Location, Any, Loading, Options | None], dict[str, Any]]
     """Several items; called with the items in the place of a template."""
 
@@ -68,10 +72,11 @@ def restore(
     history: _native.History | None,
     note: Callable[[int, RegrowError | None, bool], None],
 ) -> Restored:
-    """What a step holds; with `None` the newest of the history that is good. `note` is told of each step that was read.
+    """What a step holds; with `None` the newest of the history that is good. `note` is told of each
+    step that was read.
 
-    A writer may have deleted all of them before a slow reader came to them. It does so when there are newer ones, so
-    these are looked for.
+    A writer may have deleted all of them before a slow reader came to them. It does so when there
+    are newer ones, so these are looked for.
     """
     if items is not None and (asked.at is not None or like is not None):
         raise InvalidArgumentError("`items` names the items to restore: leave out `at` and `like`")
@@ -101,7 +106,9 @@ def restore(
 def _candidates(
     steps: Steps, step: int | None, passed_over: list[PassedOver], history: _native.History | None
 ) -> Iterator[int]:
-    """The step, or with `None` all of them, the newest first; when all are passed over, those that came meanwhile."""
+    """The step, or with `None` all of them, the newest first; when all are passed over, those
+    that came meanwhile.
+    """
     if step is not None:
         yield step
         return
@@ -114,7 +121,8 @@ def _candidates(
 
 
 def _agreed(steps: Steps, number: int, failure: RegrowError | None, is_fault: bool) -> RegrowError | None:
-    """The step's own failure in any of the processes, by which all of them pass it over; raises any other.
+    """The step's own failure in any of the processes, by which all of them pass it over; raises any
+    other.
 
     In a job all take the same way: what one of them cannot restore, none does.
     """
@@ -145,7 +153,9 @@ def _refuse_lost_items(at: Location) -> None:
 
 
 def _chosen(kinds: Mapping[str, str], at: str | None, number: int) -> str | None:
-    """The key path in a step: from an item's name on, or within the usual item, or the only tree."""
+    """The key path in a step: from an item's name on, or within the usual item, or the only
+    tree.
+    """
     if not kinds or (at is not None and at.partition("/")[0] in kinds):
         return at
     trees = [ITEM] if ITEM in kinds else [name for name, kind in kinds.items() if kind == "pytree"]

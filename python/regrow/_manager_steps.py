@@ -1,4 +1,6 @@
-"""A folder of steps as a `Manager` sees it: its steps, and the messages of rank 0 to the processes of a job."""
+"""A folder of steps as a `Manager` sees it: its steps, and the messages of rank 0 to the
+processes of a job.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ class Steps:
         return self._job is not None
 
     def of_rank_0(self, what: str, look: Callable[[], Any]) -> Any:
-        """What `look` gives on rank 0, in every process: something that JSON can say. Its error is that of all."""
+        """What `look` gives on rank 0, in every process: something that JSON can say. Its error
+        is that of all.
+        """
         if self._job is None:
             return look()
         coordinator, (timeout, prefix) = self._job
@@ -81,7 +85,9 @@ class Steps:
             return json.loads(session.broadcast("found", told))
 
     def of_all(self, what: str, own: Any, decide: Callable[[list[Any]], Any]) -> Any:
-        """What `decide` makes on rank 0 of what each process gives, in every process: something that JSON can say."""
+        """What `decide` makes on rank 0 of what each process gives, in every process: something
+        that JSON can say.
+        """
         if self._job is None:
             return decide([own])
         coordinator, (timeout, prefix) = self._job
@@ -91,7 +97,9 @@ class Steps:
             return json.loads(session.broadcast("decided", json.dumps(decided).encode()))
 
     def agree(self, what: str, failure: BaseException | None) -> None:
-        """Raises in every process if one of them brings a failure; in that one the failure itself."""
+        """Raises in every process if one of them brings a failure; in that one the failure
+        itself.
+        """
         if self._job is None:
             if failure is not None:
                 raise failure
@@ -106,7 +114,8 @@ class Steps:
                 raise
 
     def tell(self, number: int, failure: RegrowError | None, is_fault: bool) -> RegrowError | None:
-        """Tells all processes what became of a restore here; gives the failure of any that is the step's own.
+        """Tells all processes what became of a restore here; gives the failure of any that is the
+        step's own.
 
         Raises:
             RegrowError: if one of them has failed in another way.
@@ -135,7 +144,9 @@ class Steps:
         return [int(number) for number in self.of_rank_0("steps", self._own_numbers)]
 
     def current(self, history: _native.History | None) -> list[int]:
-        """The committed steps of a history, by number; of the one that the storage says, if `None`."""
+        """The committed steps of a history, by number; of the one that the storage says, if
+        `None`.
+        """
         return [int(number) for number in self.of_rank_0("steps", lambda: self.native.current(history))]
 
     def abandoned(self) -> list[int]:

@@ -4,8 +4,9 @@
     cut by both, the left one first                0-1       2        3        4
     cut by both, the right one first               0-1       3        2        4
 
-An axis is cut as `torch.chunk` cuts it: parts of ``ceil(length / count)``, of which the last may be shorter, or empty.
-What an axis of the mesh has cut, the next one cuts again. This is arithmetic: no device, no process, no framework.
+An axis is cut as `torch.chunk` cuts it: parts of ``ceil(length / count)``, of which the last may be
+shorter, or empty. What an axis of the mesh has cut, the next one cuts again. This is arithmetic: no
+device, no process, no framework.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class AxisCut(NamedTuple):
     axis: int | None
     """The axis of the array that it cuts; `None`: every process along it holds the same."""
     behind: int = 0
-    """Not 0 if axes of the mesh to the right cut first, into so many parts together, each of which it then cuts."""
+    """Not 0 if axes of the mesh to the right cut first, into so many parts together, each of
+    which it then cuts.
+    """
 
 
 class Piece(NamedTuple):
@@ -100,7 +103,8 @@ class Placed(NamedTuple):
         return number
 
     def spec(self) -> tuple[tuple[int, ...], ...] | None:
-        """For each axis of the array, which axes of the mesh cut it, in order; `None` if the parts are not even.
+        """For each axis of the array, which axes of the mesh cut it, in order; `None` if the parts
+        are not even.
 
         That is what a `PartitionSpec` of JAX says.
         """
@@ -145,8 +149,8 @@ class _Order(NamedTuple):
     cuts: tuple[tuple[int, int], ...]
     """Axes of the mesh, with their sizes."""
     behind: tuple[int, int, int] | None
-    """An axis of the mesh that comes after others, which are no longer there; its size, and into how many parts they
-    had cut."""
+    """An axis of the mesh that comes after others, which are no longer there; its size, and into
+    how many parts they had cut."""
 
 
 @lru_cache(maxsize=4096)
@@ -190,7 +194,9 @@ def _chunk(start: int, length: int, count: int, at: int) -> tuple[int, int]:
 
 
 def _spans(dim: int, order: _Order, coordinate: Sequence[int] | Mapping[int, int]) -> list[tuple[int, int, int]]:
-    """Of one axis, what the process there holds: start and length, and where that begins in what it holds."""
+    """Of one axis, what the process there holds: start and length, and where that begins in what
+    it holds.
+    """
     start, length = 0, dim
     for axis, size in order.cuts:
         start, length = _chunk(start, length, size, coordinate[axis])

@@ -12,7 +12,9 @@ from ._errors import CorruptError
 
 
 class MsgpackError(CorruptError, ValueError):
-    """Bytes that are not one msgpack object of Flax'. Carries ``offset_bytes`` and, below the root, ``leaf``."""
+    """Bytes that are not one msgpack object of Flax'. Carries ``offset_bytes`` and, below the
+    root, ``leaf``.
+    """
 
 
 class ExtType(NamedTuple):
@@ -34,7 +36,9 @@ _UNREADABLE = {"str": ("<U", 32), "bytes": ("S", 8), "void": ("V", 8)}
 
 
 def dtype_of(name: str) -> np.dtype[Any] | None:
-    """The dtype of NumPy or ml_dtypes whose ``name`` this is; `None` if there is none that a file may hold."""
+    """The dtype of NumPy or ml_dtypes whose ``name`` this is; `None` if there is none that a
+    file may hold.
+    """
     try:
         dtype = np.dtype(getattr(ml_dtypes, name, None) or name)
     except (TypeError, ValueError, SyntaxError, KeyError, MemoryError):

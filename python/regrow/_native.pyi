@@ -23,7 +23,9 @@ _Template = tuple[Structure, TemplateLeaves, bytes]
 _Info = tuple[str, str, list[int]]
 _Finding = tuple[str, str, str | None, str | None, int | None]
 _Listed = tuple[str, str, str | None, str, list[int], tuple[int | None, int | None, float | None], _Finding | None]
-"""Name, path, layout, state, steps; files, bytes and seconds since 1970, where the storage knows; what is wrong."""
+"""Name, path, layout, state, steps; files, bytes and seconds since 1970, where the storage
+knows; what is wrong.
+"""
 
 _Maps = tuple[list[MapBuffer], list[tuple[int, int, int] | None]]
 _Casts = tuple[list[tuple[str, str]], str]
@@ -32,7 +34,8 @@ _Loss = tuple[str, str, str]
 _Saved = tuple[str, int, int, int, float, list[tuple[str, float, int, float]], str, int, list[str], list[_Loss]]
 
 def command(arguments: list[str], packages: Callable[[], list[tuple[str, str | None, str]]]) -> int:
-    """Runs the command `regrow`, and gives the number to end the process with; the first argument is its name.
+    """Runs the command `regrow`, and gives the number to end the process with; the first argument
+    is its name.
 
     ``packages`` is called if it wants to know: name, version if it is installed, and use of each.
     """
@@ -70,10 +73,14 @@ class Cache:
 
     def __new__(cls, folder: str, max_size: str) -> Cache: ...
     def report(self) -> tuple[int, int, int]:
-        """Bytes read from the folder, bytes fetched since it did not have them, blocks that were damaged."""
+        """Bytes read from the folder, bytes fetched since it did not have them, blocks that were
+        damaged.
+        """
 
 _Verified = tuple[list[_Finding], int, int, bool, list[str], int, str | None, list[tuple[str, int]], int | None]
-"""Findings, bytes read, leaves, whether there are checksums, notes, bytes nothing protects, signer, files, step."""
+"""Findings, bytes read, leaves, whether there are checksums, notes, bytes nothing protects,
+signer, files, step.
+"""
 
 _Opening = tuple[int | None, str | None, bool, bool, bool, bool, Sequence[str], bool]
 """How to open: `regrow._opening.Opening`."""
@@ -81,7 +88,9 @@ _Place = str | Location
 
 @final
 class Regions:
-    """Hyper-rectangles of one leaf, or of all that are cut alike: where each begins, and how long it is."""
+    """Hyper-rectangles of one leaf, or of all that are cut alike: where each begins, and how
+    long it is.
+    """
 
     def __new__(cls, boxes: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Regions: ...
 
@@ -111,7 +120,9 @@ class Coordinator:
 
 @final
 class Session:
-    """One save or restore by all processes. `wait` is the time-out in seconds, and what is put in front of keys."""
+    """One save or restore by all processes. `wait` is the time-out in seconds, and what is put
+    in front of keys.
+    """
 
     def __new__(
         cls, coordinator: Any, target: _Place, purpose: str, wait: tuple[float, str | None], gets_signals: bool
@@ -164,9 +175,9 @@ class TemplateLeaves:
     """What the leaves of a template want."""
 
 def flatten(tree: object, hooks: tuple[Any, ...], handlers: Any) -> Flat:
-    """Takes a tree apart. Hooks: the table of classes, the opener of a class that is not in it, the opener of what a
-    handler is in charge of, the refusal of cycles and that of depth. Each leaf or container is first shown to
-    ``handlers.own_handler_of``, if there are handlers."""
+    """Takes a tree apart. Hooks: the table of classes, the opener of a class that is not in it, the
+    opener of what a handler is in charge of, the refusal of cycles and that of depth. Each leaf or
+    container is first shown to ``handlers.own_handler_of``, if there are handlers."""
 
 def unflatten(
     structure: Structure,
@@ -174,26 +185,30 @@ def unflatten(
     other: Callable[[int, list[str | int], bytes, str | None, list[Any]], Any],
     handled: tuple[tuple[str, str], Callable[[dict[str, Any], int], Any]] | None,
 ) -> Any:
-    """Puts a tree together; ``other`` makes what is no dict, list, tuple or `None`, ``handled`` has two keys and makes
-    what dicts of just these stand for."""
+    """Puts a tree together; ``other`` makes what is no dict, list, tuple or `None`, ``handled`` has
+    two keys and makes what dicts of just these stand for."""
 
 def leaf_columns(leaves: list[Any], hooks: tuple[Any, ...]) -> _LeavesIn:
-    """What leaves are to the engine. Hooks: kinds by class, numbers by dtype, ``other(leaf, at)`` for kind, value, note
-    and sharding of all other leaves, whether a class shows the memory of its arrays, of a sharding its text and whether
-    its arrays lie in one piece, and of JAX the class of shardings on one device and what exports an array by DLPack.
-    Exported arrays are capsules, from which one save can take the tensor."""
+    """What leaves are to the engine. Hooks: kinds by class, numbers by dtype, ``other(leaf, at)``
+    for kind, value, note and sharding of all other leaves, whether a class shows the memory of its
+    arrays, of a sharding its text and whether its arrays lie in one piece, and of JAX the class of
+    shardings on one device and what exports an array by DLPack. Exported arrays are capsules, from
+    which one save can take the tensor."""
 
 def template_leaves(
     leaves: list[Any], numbers: dict[Any, int], wanted: Callable[[Any, int], Any]
 ) -> tuple[TemplateLeaves, dict[int, Any]]:
-    """What the leaves of a template want; of those that are no plain arrays also what `wanted` says, by number."""
+    """What the leaves of a template want; of those that are no plain arrays also what `wanted`
+    says, by number.
+    """
 
 def save(path: _Place, structure: Structure, leaves: _LeavesIn, options: tuple[Any, ...], watch: _Watch) -> _Saved:
-    """Saves a tree; gives path, stored bytes, number of leaves, bytes of data, seconds, stages, I/O path, reused bytes,
-    notes, losses.
+    """Saves a tree; gives path, stored bytes, number of leaves, bytes of data, seconds, stages, I/O
+    path, reused bytes, notes, losses.
 
-    `watch`: whether this thread gets signals, and what to call with the bytes done and the bytes in all. Where it does,
-    they are handled meanwhile; what they or the callback raise is raised when the work has stopped.
+    `watch`: whether this thread gets signals, and what to call with the bytes done and the bytes in
+    all. Where it does, they are handled meanwhile; what they or the callback raise is raised when
+    the work has stopped.
     """
 
 @final
@@ -215,7 +230,9 @@ class AsyncSaver:
         """Takes the snapshot; `None` if the save is to be skipped."""
 
     def wait(self, timeout: float | None) -> bool:
-        """Waits until nothing is left to save; `False` if that takes longer than `timeout` seconds."""
+        """Waits until nothing is left to save; `False` if that takes longer than `timeout`
+        seconds.
+        """
 
     def is_busy(self) -> bool: ...
     def running(self) -> tuple[str, int, int] | None:
@@ -234,7 +251,9 @@ class AsyncSaver:
         waited: float,
         before_commit: Callable[[], object] | None = None,
     ) -> SaveHandle:
-        """Adds the trees that `items` keeps to it, as they are now, and commits it once `before_commit` is done."""
+        """Adds the trees that `items` keeps to it, as they are now, and commits it once
+        `before_commit` is done.
+        """
 
 @final
 class ItemsSave:
@@ -327,16 +346,16 @@ def convert_rules(
     list[tuple[str, list[int]]],
     bool,
 ]:
-    """Reads a file of rules; gives layout, its options as JSON, globs, renames, casts, transposes, reshapes, whether it
-    may lose something."""
+    """Reads a file of rules; gives layout, its options as JSON, globs, renames, casts, transposes,
+    reshapes, whether it may lose something."""
 
 def plan_convert(
     source: _Place, target: _Place, save: tuple[Any, ...], convert: tuple[Any, ...], all_steps: bool
 ) -> list[
     tuple[int | None, tuple[list[tuple[str, str | None, _Info, _Info]], list[tuple[str, str, str]], list[_Finding]]]
 ]:
-    """Gives the step (if all are converted), what would become of each leaf, what the target cannot hold, and what the
-    source has lost; raises what `convert` would refuse."""
+    """Gives the step (if all are converted), what would become of each leaf, what the target cannot
+    hold, and what the source has lost; raises what `convert` would refuse."""
 
 def convert(
     source: _Place,
@@ -346,8 +365,8 @@ def convert(
     all_steps: bool,
     watch: _Watch,
 ) -> list[tuple[int | None, tuple[_Saved, list[tuple[str, str, str]], list[_Finding]]]]:
-    """Converts; gives the step (if all are converted), what `save` gives, what the target cannot hold, and what the
-    source has lost."""
+    """Converts; gives the step (if all are converted), what `save` gives, what the target cannot
+    hold, and what the source has lost."""
 
 @final
 class SharedConvert:
@@ -357,12 +376,16 @@ class SharedConvert:
         cls, source: _Place, target: _Place, save: tuple[Any, ...], convert: tuple[Any, ...], gets_signals: bool
     ) -> SharedConvert: ...
     def about(self, count: int) -> tuple[str, int | None, list[int]]:
-        """By what workers join, the step that was opened, and the bytes of each of `count` shares."""
+        """By what workers join, the step that was opened, and the bytes of each of `count`
+        shares.
+        """
 
     def finish(
         self, shares: list[tuple[int, int, int, list[int]]], gets_signals: bool
     ) -> tuple[_Saved, list[tuple[str, str, str]]]:
-        """Makes one checkpoint of what `convert_share` gave for each share; gives what `convert` gives."""
+        """Makes one checkpoint of what `convert_share` gave for each share; gives what `convert`
+        gives.
+        """
 
     def give_up(self) -> None:
         """Removes what was written, unless it is finished."""
@@ -375,8 +398,8 @@ def convert_share(
     share: tuple[str, int, int],
     watch: _Watch,
 ) -> tuple[int, int, int, list[int]]:
-    """Writes a share of a conversion: its ticket, its number, of how many. Gives the writer's number, bytes of its
-    files where only it can tell, bytes that a base had."""
+    """Writes a share of a conversion: its ticket, its number, of how many. Gives the writer's
+    number, bytes of its files where only it can tell, bytes that a base had."""
 
 _Form = tuple[str, str, tuple[int, ...]]
 _Distance = tuple[
@@ -405,9 +428,10 @@ def diff(
     int,
     str,
 ]:
-    """Compares two opened checkpoints. Options: globs; ``atol``, ``rtol``, ``max_ulp``; whether to ignore dtypes, to
-    check types, to look for equality alone, to list equal leaves; budget. Gives the paths, the verdict, the leaves,
-    counts by status, containers, leaves of another kind, findings by side, bytes read, and the report as text."""
+    """Compares two opened checkpoints. Options: globs; ``atol``, ``rtol``, ``max_ulp``; whether to
+    ignore dtypes, to check types, to look for equality alone, to list equal leaves; budget. Gives
+    the paths, the verdict, the leaves, counts by status, containers, leaves of another kind,
+    findings by side, bytes read, and the report as text."""
 
 @final
 class ReportPage:
@@ -430,21 +454,23 @@ class ReportPage:
         ]
         | None
     ):
-        """Key paths; elements looked at, NaNs, infinities, zeros; lowest, highest, mean, standard deviation, norm."""
+        """Key paths; elements looked at, NaNs, infinities, zeros; lowest, highest, mean,
+        standard deviation, norm.
+        """
 
 def report(
     subjects: Sequence[Checkpoint | _Place],
     options: tuple[tuple[str | None, str], list[str], int | None, bool, tuple[int | None, str | None], int | None],
     watch: _Watch,
 ) -> ReportPage:
-    """Reads the first, and compares it with the others. Options: title and command; globs; bytes of a sample; whether
-    to make statistics; step and item; budget."""
+    """Reads the first, and compares it with the others. Options: title and command; globs; bytes of
+    a sample; whether to make statistics; step and item; budget."""
 
 def copy(
     source: _Place, target: _Place, options: tuple[bool, bool, bool, int | None], watch: _Watch
 ) -> tuple[str, int, int, int, float]:
-    """Copies; gives path, files, bytes, bytes that were there already, seconds. Options: whether to overwrite, whether
-    to sync, whether to read back, budget."""
+    """Copies; gives path, files, bytes, bytes that were there already, seconds. Options: whether to
+    overwrite, whether to sync, whether to read back, budget."""
 
 @final
 class SharedCopy:
@@ -454,7 +480,9 @@ class SharedCopy:
         cls, source: _Place, target: _Place, options: tuple[bool, bool, bool, int | None], gets_signals: bool
     ) -> SharedCopy: ...
     def about(self, count: int) -> tuple[str, list[tuple[list[tuple[str, int]], int]]]:
-        """By what workers join; and of at most `count` shares names and lengths of the files, with the bytes of all."""
+        """By what workers join; and of at most `count` shares names and lengths of the files,
+        with the bytes of all.
+        """
 
     def take(self, share: tuple[list[tuple[str, str, str, bool]], int]) -> None:
         """Takes over what `copy_share` gave for a share."""
@@ -472,8 +500,8 @@ def copy_share(
     share: tuple[str, list[tuple[str, int]]],
     watch: _Watch,
 ) -> tuple[list[tuple[str, str, str, bool]], int]:
-    """Brings a share of a copy, by its ticket and files; gives of each file the name, by what it is found, its digest,
-    and whether it was read back; and bytes that were there already."""
+    """Brings a share of a copy, by its ticket and files; gives of each file the name, by what it is
+    found, its digest, and whether it was read back; and bytes that were there already."""
 
 def seal(path: _Place, step: int | None, remove: bool, watch: _Watch) -> tuple[str, int, int, bool]:
     """Path, files, bytes, whether anything has changed."""
@@ -499,7 +527,9 @@ def repair(
     str,
     str | None,
 ]:
-    """Path, bytes, healed, recovered, lost, findings, notes, was the parity damaged, a check, text, verdict, proof."""
+    """Path, bytes, healed, recovered, lost, findings, notes, was the parity damaged, a check,
+    text, verdict, proof.
+    """
 
 def sign(path: _Place, key: str, step: int | None, watch: _Watch) -> tuple[str, int, int, list[str]]:
     """Path, files, bytes, the public keys of all signers."""
@@ -517,7 +547,9 @@ _Step = tuple[int, str, Location, float | None, str, str]
 """Number, name, place, seconds since 1970, metrics and metadata as JSON."""
 
 _Deletion = tuple[int, str, int, str | None, _Finding | None]
-"""Number; ``removed``, ``moved``, ``leased``, ``gone`` or ``failed``; bytes, where it is now, why it failed."""
+"""Number; ``removed``, ``moved``, ``leased``, ``gone`` or ``failed``; bytes, where it is now,
+why it failed.
+"""
 
 _Numbers = list[int]
 _Deletions = list[_Deletion]
@@ -526,8 +558,8 @@ _StepList = tuple[list[_Step], list[str], list[str]]
 
 @final
 class Steps:
-    """A folder of steps. Forms of names are prefix and width, the one that is written first; those of the folder if
-    `None`."""
+    """A folder of steps. Forms of names are prefix and width, the one that is written first; those
+    of the folder if `None`."""
 
     def __new__(
         cls,
@@ -591,10 +623,14 @@ class Steps:
     def tidy(
         self, saved: int, keep: str, verify: bool, aside: str | None, adopt: bool, damaged: set[int]
     ) -> _Deletions:
-        """What follows the save of a step: verifies it, writes the pointer, deletes what the policy does not keep."""
+        """What follows the save of a step: verifies it, writes the pointer, deletes what the
+        policy does not keep.
+        """
 
     def refresh(self) -> None:
-        """Brings the pointer in line with the list, and removes what killed saves and deletions have left."""
+        """Brings the pointer in line with the list, and removes what killed saves and deletions
+        have left.
+        """
 
 @final
 class History:
@@ -648,8 +684,9 @@ def wants_step(
     is_preempted: bool,
     is_saving: bool,
 ) -> bool:
-    """Whether a step is to be saved. The condition is JSON: ``"always"``, ``"first"``, ``"preempted"``,
-    ``{"every": 100}``, ``{"steps": [1, 2]}``, ``{"after_seconds": 60}``, ``{"any": [...]}``, ``{"all": [...]}``."""
+    """Whether a step is to be saved. The condition is JSON: ``"always"``, ``"first"``,
+    ``"preempted"``, ``{"every": 100}``, ``{"steps": [1, 2]}``, ``{"after_seconds": 60}``, ``{"any":
+    [...]}``, ``{"all": [...]}``."""
 
 def check_metric(metric: str, metrics: str) -> None:
     """Raises for metrics, a JSON object, without the one by which the best step is chosen."""
@@ -660,30 +697,34 @@ def open(path: _Place, opening: _Opening) -> Checkpoint:
 def open_intact(
     path: _Place, opening: _Opening, watch: _Watch
 ) -> tuple[Checkpoint, list[_Finding], list[_Finding], bool]:
-    """Opens and verifies a damaged checkpoint; gives it with placeholders for lost leaves, why each is lost, what else
-    is wrong, and whether the pytree is lost."""
+    """Opens and verifies a damaged checkpoint; gives it with placeholders for lost leaves, why each
+    is lost, what else is wrong, and whether the pytree is lost."""
 
 def verify(path: _Place, opening: _Opening, watch: _Watch) -> _Verified:
     """Reads and checks everything: what `Checkpoint.verify` gives."""
 
 def verify_steps(path: _Place, opening: _Opening, watch: _Watch) -> list[tuple[int, _Verified | None, _Finding | None]]:
-    """The same of each committed step of a folder: its number, and what was found or why it cannot be opened."""
+    """The same of each committed step of a folder: its number, and what was found or why it
+    cannot be opened.
+    """
 
 def verify_share(
     path: _Place, opening: _Opening, share: tuple[int, int], watch: _Watch
 ) -> tuple[_Verified, list[tuple[int, str]]]:
-    """Checks a share: its number, of how many. Gives what `verify` gives; of each finding, its place among those of all
-    shares and what it says in one line."""
+    """Checks a share: its number, of how many. Gives what `verify` gives; of each finding, its
+    place among those of all shares and what it says in one line."""
 
 def literal(text: str) -> Any:
-    """The value of a Python literal, read by the engine: as `ast.literal_eval`, without Python's compiler."""
+    """The value of a Python literal, read by the engine: as `ast.literal_eval`, without Python's
+    compiler.
+    """
 
 def safetensors_open(path: _Place, separator: str | None) -> Checkpoint:
     """Opens a safetensors file as a flat dict, or with a separator as dicts in each other."""
 
 def safetensors_open_mapped(path: _Place) -> tuple[Checkpoint, _Maps | None]:
-    """Opens a safetensors file as a flat dict, with its files as private maps; for each leaf the number of its map,
-    first byte and length in bytes. No maps where the file system has none."""
+    """Opens a safetensors file as a flat dict, with its files as private maps; for each leaf the
+    number of its map, first byte and length in bytes. No maps where the file system has none."""
 
 def safetensors_open_bytes(file: bytes, separator: str | None) -> Checkpoint:
     """The same of a file's bytes."""
@@ -701,46 +742,58 @@ def match_paths(patterns: Sequence[str], paths: Sequence[str]) -> list[int]:
     """For each path the position of the first pattern that matches; -1 if none does."""
 
 def msgpack_pack(value: object, max_chunk_size: int) -> bytes:
-    """One msgpack object of raw dicts, lists and leaves, as Flax encodes it: dicts in their own order.
+    """One msgpack object of raw dicts, lists and leaves, as Flax encodes it: dicts in their own
+    order.
 
-    Takes exactly ``dict`` (keys: any scalar), ``list``, ``None``, ``bool``, ``int``, ``float``, ``complex``, ``str``,
-    ``bytes``, ``bytearray``, ``memoryview``, NumPy arrays and scalars, ``jax.Array``, ``ExtType`` and ``Timestamp``.
-    Arrays that are values of dicts, or the root, and are longer than ``max_chunk_size`` bytes become maps of chunks.
+    Takes exactly ``dict`` (keys: any scalar), ``list``, ``None``, ``bool``, ``int``, ``float``,
+    ``complex``, ``str``, ``bytes``, ``bytearray``, ``memoryview``, NumPy arrays and scalars,
+    ``jax.Array``, ``ExtType`` and ``Timestamp``. Arrays that are values of dicts, or the root, and
+    are longer than ``max_chunk_size`` bytes become maps of chunks.
 
     Raises:
         TypeError: ``can not serialize 'X' object``, for any other type; the key path follows.
         OverflowError: ``Integer value out of range``; the key path follows.
-        ValueError: for an array of objects, records, text or void, and below 1024 levels, with the key path.
+        ValueError: for an array of objects, records, text or void, and below 1024 levels, with the
+            key path.
     """
 
 def msgpack_unpack(data: Buffer) -> Any:
     """The object in ``data``: raw dicts with keys of any kind, lists, leaves.
 
-    Arrays are read-only views of ``data`` and keep it alive; those in chunks are put together and writable. Of a key
-    that is there twice the last value counts. Unknown extensions come as ``regrow._msgpack.ExtType``, extension -1 as
-    ``regrow._msgpack.Timestamp``.
+    Arrays are read-only views of ``data`` and keep it alive; those in chunks are put together and
+    writable. Of a key that is there twice the last value counts. Unknown extensions come as
+    ``regrow._msgpack.ExtType``, extension -1 as ``regrow._msgpack.Timestamp``.
 
     Raises:
-        ValueError: ``regrow._msgpack.MsgpackError``, with the offset and the key path of what is wrong.
+        ValueError: ``regrow._msgpack.MsgpackError``, with the offset and the key path of what is
+            wrong.
     """
 
 def local_path(path: _Place) -> str:
-    """The local path that a path or URL names; raises for another storage than the local file system."""
+    """The local path that a path or URL names; raises for another storage than the local file
+    system.
+    """
 
 def layout_for(path: _Place) -> str:
-    """The layout that a save to a path has where the caller names none: that of its suffix, or the default layout."""
+    """The layout that a save to a path has where the caller names none: that of its suffix, or
+    the default layout.
+    """
 
 def refuse_folder_named_like_a_file(path: _Place, layout: str) -> None:
     """Raises if a folder at a path would have the name of a file."""
 
 def set_mode(path: str | PathLike[str], mode: int) -> None:
-    """Gives a local file or folder a mode, unless it has it: some file systems refuse every change."""
+    """Gives a local file or folder a mode, unless it has it: some file systems refuse every
+    change.
+    """
 
 def sync_folder(folder: str | PathLike[str]) -> None:
     """Puts the names in a local folder on the disk, where its file system can."""
 
 def pytree_manifest(stem: str, manifest_suffix: str) -> str:
-    """Where the manifest of a stem is: under its name, unless a save was killed before it had it."""
+    """Where the manifest of a stem is: under its name, unless a save was killed before it had
+    it.
+    """
 
 def pytree_appears(stem: str, manifest_suffix: str) -> bool:
     """Whether the manifest of a stem is there, now or after the commits that are under way."""
@@ -748,7 +801,9 @@ def pytree_appears(stem: str, manifest_suffix: str) -> bool:
 def pytree_entries(
     stem: str, data_suffix: str, manifest_suffix: str, verify: bool
 ) -> tuple[str, list[tuple[str, str, tuple[int, ...], int]], list[str]]:
-    """The data file, its arrays (path as a literal, type string, shape, offset) and the paths of empty dicts."""
+    """The data file, its arrays (path as a literal, type string, shape, offset) and the paths of
+    empty dicts.
+    """
 
 _NpyHeader = tuple[str, bool, tuple[int, ...]]
 _EquinoxTrailer = tuple[Structure, bytes, list[Any], dict[int, str], dict[int, str]]
@@ -772,7 +827,9 @@ def write_equinox(
     trailer: _EquinoxTrailer | None,
     durable: bool,
 ) -> None:
-    """Writes a leaf file, all of it or nothing: the line in front, headers and bytes of the records, the trailer."""
+    """Writes a leaf file, all of it or nothing: the line in front, headers and bytes of the
+    records, the trailer.
+    """
 
 @final
 class EquinoxFile:
@@ -818,7 +875,9 @@ class Slab:
 
 @final
 class MapBuffer:
-    """A private map of a file, for the buffer protocol; writable: what is written to it does not reach the file."""
+    """A private map of a file, for the buffer protocol; writable: what is written to it does not
+    reach the file.
+    """
 
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -891,7 +950,9 @@ class Checkpoint:
         """The printed key path of every leaf; two may be the same."""
 
     def placeholders(self, only: Sequence[str]) -> list[str]:
-        """The printed key paths of leaves without data that a pattern matches; of all, without patterns."""
+        """The printed key paths of leaves without data that a pattern matches; of all, without
+        patterns.
+        """
 
     def info(self, leaf: int) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None, str | None, str]:
         """Chunk shape, write shape, sharding as JSON, coding."""
@@ -913,12 +974,16 @@ class Checkpoint:
         budget: int | None,
         watch: _Watch,
     ) -> list[np.ndarray[Any, Any]]:
-        """Regions of leaves (leaf, starts, lengths, number of the dtype), each an array of its own."""
+        """Regions of leaves (leaf, starts, lengths, number of the dtype), each an array of its
+        own.
+        """
 
     def select(
         self, only: list[str], casts: _Casts, template: _Template | None, partial: bool
     ) -> tuple[list[int], bytes, bytes, list[Any]]:
-        """The leaves that a load would give, -1 where it gives none: positions, kinds, dtypes as wanted, shapes."""
+        """The leaves that a load would give, -1 where it gives none: positions, kinds, dtypes as
+        wanted, shapes.
+        """
 
     def load(
         self,
@@ -944,15 +1009,21 @@ class Checkpoint:
         outs: list[np.ndarray[Any, Any] | None],
         watch: _Watch,
     ) -> tuple[list[bool], _Leaves]:
-        """Into arrays, one or `None` a leaf of the template; which of them were filled where they are, and the rest."""
+        """Into arrays, one or `None` a leaf of the template; which of them were filled where
+        they are, and the rest.
+        """
 
     def is_replaced(self) -> bool:
         """Whether another checkpoint has taken the path since this one was opened."""
 
     def map_private(self, leaves: Sequence[int], unverified: bool, watch: _Watch) -> _Maps:
-        """Private maps of the files of these leaves; for each leaf the number of its map, first byte and length."""
+        """Private maps of the files of these leaves; for each leaf the number of its map, first
+        byte and length.
+        """
     def verify(self, watch: _Watch) -> _Verified:
-        """Findings, checked bytes, number of leaves, whether every data byte is under a checksum, notes."""
+        """Findings, checked bytes, number of leaves, whether every data byte is under a
+        checksum, notes.
+        """
 
     def overview(self) -> str:
         """The leaves as a table."""
@@ -991,7 +1062,9 @@ class TrakArrays:
     """The open arrays of a model, or of an experiment for one model."""
 
     def describe(self) -> list[tuple[str, str, str, int, int, int]]:
-        """Key, path, dtype, rows, columns and offset of the data of each; the mask last, as ``mask``."""
+        """Key, path, dtype, rows, columns and offset of the data of each; the mask last, as
+        ``mask``.
+        """
 
     def write_rows(self, key: str, rows: Any, data: Any) -> int | None:
         """Gives the first row of an array with a mask that holds NaN or infinity."""
@@ -1014,4 +1087,6 @@ def load_regions_into(
     budget: int | None,
     watch: _Watch,
 ) -> list[bool]:
-    """Reads regions (leaf, number of the dtype, what of it) to contiguous arrays that share no memory."""
+    """Reads regions (leaf, number of the dtype, what of it) to contiguous arrays that share no
+    memory.
+    """

@@ -1,4 +1,6 @@
-"""Names such as ``a/b/c`` as dicts of dicts, and back: for files of NumPy and safetensors, whose names are flat."""
+"""Names such as ``a/b/c`` as dicts of dicts, and back: for files of NumPy and safetensors, whose
+names are flat.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def flat(like: Any, separator: str) -> dict[Any, Any]:
 
 
 def separator_of(names: Iterable[str], like: Any) -> str | None:
-    """What separates the keys in the names of a file that holds what `like` has in dicts of dicts."""
+    """What separates the keys in the names of a file that holds what `like` has in dicts of
+    dicts.
+    """
     try:
         there = set(names)
         return next((separator for separator in SEPARATORS if there == set(flat(like, separator))), None)

@@ -1,7 +1,7 @@
 """What a checkpoint's containers and leaves become when the class that made them is not asked for.
 
-Nothing here imports a class that a file names: a named tuple comes back as a named tuple of the same name and
-fields, any other class as a `Node`, and both are saved again as what they were.
+Nothing here imports a class that a file names: a named tuple comes back as a named tuple of the
+same name and fields, any other class as a `Node`, and both are saved again as what they were.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def bounded_repr(node: Node) -> str:
 class Node:
     """A dataclass or other registered node, without its class: children by attribute or key.
 
-    ``node.kernel`` and ``node["kernel"]`` are the same child; ``len``, iteration over the keys, ``keys()``,
-    ``values()`` and ``items()`` work as for a dict.
+    ``node.kernel`` and ``node["kernel"]`` are the same child; ``len``, iteration over the keys,
+    ``keys()``, ``values()`` and ``items()`` work as for a dict.
     """
 
     __slots__ = ("_children", "_key_kinds", "_kind", "_type_name")
@@ -189,8 +189,9 @@ class UnknownLeaf:
 
 
 class NamedTuple(tuple[Any, ...]):
-    """What named tuples without their own class have in common: the methods of `collections.namedtuple`, which compiles
-    source text for each class that it makes. Here nothing that a file says comes to a compiler."""
+    """What named tuples without their own class have in common: the methods of
+    `collections.namedtuple`, which compiles source text for each class that it makes. Here nothing
+    that a file says comes to a compiler."""
 
     __slots__ = ()
     _fields: tuple[str, ...] = ()
@@ -228,7 +229,9 @@ class NamedTuple(tuple[Any, ...]):
 
 @functools.lru_cache(maxsize=4096)
 def named_tuple_class(type_name: str, fields: tuple[str, ...]) -> type[Any] | None:
-    """A named tuple class of this name and these fields; `None` if Python could not have made one."""
+    """A named tuple class of this name and these fields; `None` if Python could not have made
+    one.
+    """
     module, _, name = type_name.rpartition(".")
     usable = [*fields, name]
     if not all(word.isidentifier() and not keyword.iskeyword(word) for word in usable):

@@ -50,34 +50,40 @@ def load(
 ) -> Any:
     """Loads a checkpoint of any layout, every block checked.
 
-    Without a template arrays come back as read-only NumPy arrays, containers as they were saved, classes as named
-    tuples of the same name or as `Node`, PRNG keys as `PrngKey`. Arrays of the layouts regrow and orbax that are stored
-    raw are views of the files, if the page cache has them or if they are more than half of the available memory. All
-    others are read into memory.
+    Without a template arrays come back as read-only NumPy arrays, containers as they were saved,
+    classes as named tuples of the same name or as `Node`, PRNG keys as `PrngKey`. Arrays of the
+    layouts regrow and orbax that are stored raw are views of the files, if the page cache has them
+    or if they are more than half of the available memory. All others are read into memory.
 
     Args:
         path: A checkpoint, or a folder of steps.
-        like: A template. Key paths, shapes and dtypes must be the same; leaves become what it holds: `jax.Array` with
-            its sharding, tensors with their mesh and placements, NumPy arrays, numbers, text. Leaves that no checkpoint
-            can hold stay as they are in `like`. Where a checkpoint has lost its tree (an Orbax folder without
-            ``_METADATA``), the template names the arrays.
-        at: The key path of a subtree, or of an item: ``"params"``, ``"state/params"``. Key paths in the other arguments
-            begin there.
-        only: Globs over key paths: ``"params/**"``. Other leaves are left out of dicts and nodes, and are ``...`` in
-            sequences; with `like` they stay as they are there. A glob that matches nothing is an error.
-        rename: Regular expressions over whole key paths, and the key paths of the result, with ``$1`` for a group; the
-            first that matches a leaf decides. ``{"params/(.*)/kernel": "$1/weight"}``. Globs and `like` go by the new
-            key paths.
-        rules: A TOML file of rules, as for `convert`: `rename`, `transpose`, `reshape`, `cast` and `only`.
-        cast: A dtype, or a dict of globs over key paths, as for `save`. A value that would change beyond rounding is an
-            error.
+        like: A template. Key paths, shapes and dtypes must be the same; leaves become what it
+            holds: `jax.Array` with its sharding, tensors with their mesh and placements, NumPy
+            arrays, numbers, text. Leaves that no checkpoint can hold stay as they are in `like`.
+            Where a checkpoint has lost its tree (an Orbax folder without ``_METADATA``), the
+            template names the arrays.
+        at: The key path of a subtree, or of an item: ``"params"``, ``"state/params"``. Key paths in
+            the other arguments begin there.
+        only: Globs over key paths: ``"params/**"``. Other leaves are left out of dicts and nodes,
+            and are ``...`` in sequences; with `like` they stay as they are there. A glob that
+            matches nothing is an error.
+        rename: Regular expressions over whole key paths, and the key paths of the result, with
+            ``$1`` for a group; the first that matches a leaf decides. ``{"params/(.*)/kernel":
+            "$1/weight"}``. Globs and `like` go by the new key paths.
+        rules: A TOML file of rules, as for `convert`: `rename`, `transpose`, `reshape`, `cast` and
+            `only`.
+        cast: A dtype, or a dict of globs over key paths, as for `save`. A value that would change
+            beyond rounding is an error.
         lossy: Let casts change values beyond rounding, as for `save`.
-        missing: ``"keep"``: leaves of `like` that the checkpoint lacks stay as they are, instead of an error.
-        extra: ``"drop"``: leaves of the checkpoint that `like` lacks are not read, instead of an error.
+        missing: ``"keep"``: leaves of `like` that the checkpoint lacks stay as they are, instead of
+            an error.
+        extra: ``"drop"``: leaves of the checkpoint that `like` lacks are not read, instead of an
+            error.
         classes: ``"dict"``: dicts in the place of nodes and named tuples.
-        shardings: Make JAX arrays: one sharding for all, a dict of globs over key paths, or a tree of them. The first
-            glob that matches a leaf decides, and each has to match one; with `like` it replaces the sharding there.
-            Each process of a job reads what its own devices hold. Without `like` the other leaves are NumPy arrays.
+        shardings: Make JAX arrays: one sharding for all, a dict of globs over key paths, or a tree
+            of them. The first glob that matches a leaf decides, and each has to match one; with
+            `like` it replaces the sharding there. Each process of a job reads what its own devices
+            hold. Without `like` the other leaves are NumPy arrays.
         step: The step of a folder of steps; the newest if `None`.
         storage_options: How to reach the storage of a URL, as for `save`.
         progress: As for `save`.
@@ -85,7 +91,8 @@ def load(
 
     Raises:
         MismatchError: if the template differs, with every difference.
-        CorruptError: with file, leaf and offset; with ``Options(salvage=True)`` only if nothing is intact.
+        CorruptError: with file, leaf and offset; with ``Options(salvage=True)`` only if nothing is
+            intact.
         UntrustedError: if no trusted key has signed it.
         LeafNotFoundError: if `at` names no subtree, with those that exist.
         NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to load.
@@ -117,9 +124,9 @@ def load_into(
 
     Args:
         path: As for `load`.
-        out: A pytree of writable NumPy arrays, or of tensors of PyTorch. Contiguous ones are read into directly and
-            checked on the way: after an error their contents are unspecified. Beside tensors there may be numbers and
-            text.
+        out: A pytree of writable NumPy arrays, or of tensors of PyTorch. Contiguous ones are read
+            into directly and checked on the way: after an error their contents are unspecified.
+            Beside tensors there may be numbers and text.
         at: As for `load`.
         only: As for `load`.
         cast: As for `load`.
@@ -226,7 +233,8 @@ def _until_unreplaced(at: Place, read: Callable[[], T]) -> T:
 
 
 def _identity(at: Place) -> tuple[int, int, int] | None:
-    """Which folder it is; the time tells apart two that were given the same inode one after the other.
+    """Which folder it is; the time tells apart two that were given the same inode one after the
+    other.
 
     Of another storage than the local file system the engine alone says that something was replaced.
     """
@@ -260,7 +268,8 @@ def open(
         at: The key path of a subtree, or of an item, as for `load`.
         step: The step of a folder of steps; the newest if `None`.
         storage_options: How to reach the storage of a URL, as for `save`.
-        options: Rare settings; those of a signature, a cache and `mmap` also hold for leaves that are read later.
+        options: Rare settings; those of a signature, a cache and `mmap` also hold for leaves that
+            are read later.
 
     Raises:
         NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to open.
@@ -278,7 +287,9 @@ def open(
 
 
 def open_by_names(path: StrPath) -> Checkpoint:
-    """The same for a template: an Orbax folder that has lost its tree is one of dicts of its arrays, by their names."""
+    """The same for a template: an Orbax folder that has lost its tree is one of dicts of its
+    arrays, by their names.
+    """
     opened = _native.open(place("path", path, None), Opening(by_names=True))
     _warn(path, opened.warnings)
     return Checkpoint(opened)
@@ -331,20 +342,22 @@ def verify(
 
     Args:
         path: A checkpoint, or a folder of steps.
-        all_steps: Verify each committed step of a folder, and give a dict of reports by step. A step that cannot be
-            opened is a finding.
+        all_steps: Verify each committed step of a folder, and give a dict of reports by step. A
+            step that cannot be opened is a finding.
         step: The step of a folder of steps; the newest if `None`. The report says which it was.
         item: The item of a checkpoint of several; all of them if `None`.
         storage_options: As for `load`.
         progress: As for `save`.
-        executor: Does the work, as for `convert`: each call reads some of the leaves. The findings are the same.
+        executor: Does the work, as for `convert`: each call reads some of the leaves. The findings
+            are the same.
         workers: As for `convert`.
-        options: Rare settings. Damage to the pytree beside the arrays is a finding, unless `arrays_only`. A difference
-            from the seal is one, unless `ignore_seal`. With `trusted_keys` a difference from the signed bytes is one,
-            and `signer` names the key.
+        options: Rare settings. Damage to the pytree beside the arrays is a finding, unless
+            `arrays_only`. A difference from the seal is one, unless `ignore_seal`. With
+            `trusted_keys` a difference from the signed bytes is one, and `signer` names the key.
 
     Raises:
-        RegrowError: only if the checkpoint cannot be opened at all, or workers died three times over one share.
+        RegrowError: only if the checkpoint cannot be opened at all, or workers died three times
+            over one share.
     """
     at = place("path", path, storage_options)
     opening = opening_of(_options.chosen(options, "verify"), step, item)

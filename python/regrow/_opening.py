@@ -28,7 +28,9 @@ class Opening(NamedTuple):
     trusted_keys: tuple[str, ...] = ()
     """As hex digits."""
     by_names: bool = False
-    """Whether a template gives the tree: arrays that have lost their own are opened by their names."""
+    """Whether a template gives the tree: arrays that have lost their own are opened by their
+    names.
+    """
 
 
 def keys_of(trusted_keys: TrustedKeys) -> tuple[str, ...]:

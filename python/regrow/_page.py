@@ -24,7 +24,9 @@ HEIGHT = "720px"
 
 
 class ReportPage:
-    """What `regrow.report` made: a page, and the numbers on it. A notebook shows it in a frame of its own."""
+    """What `regrow.report` made: a page, and the numbers on it. A notebook shows it in a frame
+    of its own.
+    """
 
     __slots__ = ("_native",)
 
@@ -48,8 +50,9 @@ class ReportPage:
 
     @property
     def model(self) -> dict[str, Any]:
-        """All that the page says, as `regrow report --json` prints it: ``model["checkpoint"]["findings"]``. Made again
-        each time; of each leaf there is a row in every column."""
+        """All that the page says, as `regrow report --json` prints it:
+        ``model["checkpoint"]["findings"]``. Made again each time; of each leaf there is a row in
+        every column."""
         model: dict[str, Any] = json.loads(self._native.json())
         return model
 
@@ -57,9 +60,10 @@ class ReportPage:
     def statistics(self) -> dict[str, Any] | None:
         """A column for each statistic, with a row for each leaf; `None` with ``statistics=False``.
 
-        ``path`` is a list of key paths; ``count`` (elements looked at), ``nan_count``, ``infinity_count`` and
-        ``zero_count`` are arrays of uint64; ``min``, ``max``, ``mean``, ``std`` and ``l2_norm`` are arrays of float64,
-        over the finite elements, with NaN where there are none. `pandas.DataFrame` takes it as it is."""
+        ``path`` is a list of key paths; ``count`` (elements looked at), ``nan_count``,
+        ``infinity_count`` and ``zero_count`` are arrays of uint64; ``min``, ``max``, ``mean``,
+        ``std`` and ``l2_norm`` are arrays of float64, over the finite elements, with NaN where
+        there are none. `pandas.DataFrame` takes it as it is."""
         columns = self._native.statistics()
         if columns is None:
             return None
@@ -104,19 +108,23 @@ def report(
 ) -> ReportPage:
     """A page about a checkpoint: one HTML file for a browser, without a network.
 
-    It shows sizes, all leaves with their statistics and histograms, shardings, checksums and damage; with `others` the
-    differences from each; of a folder of steps the newest step, and sizes, times, metrics and norms of all.
+    It shows sizes, all leaves with their statistics and histograms, shardings, checksums and
+    damage; with `others` the differences from each; of a folder of steps the newest step, and
+    sizes, times, metrics and norms of all.
 
-    Every byte is read once, and once more on both sides for each of `others`. Of a folder at most 20 steps are read.
+    Every byte is read once, and once more on both sides for each of `others`. Of a folder at most
+    20 steps are read.
 
     Args:
-        checkpoint: A path or URL, an opened `Checkpoint`, or a pytree in memory: anything but `str`, `bytes` or a path.
+        checkpoint: A path or URL, an opened `Checkpoint`, or a pytree in memory: anything but
+            `str`, `bytes` or a path.
         others: Checkpoints to compare it with.
         out: A file to write the page to.
         only: Globs over key paths: only these leaves are read and compared. All are listed.
-        sample: Read about so many bytes of each larger array, in evenly spread blocks; all if `None`.
-        statistics: `False` reads no data: the page has no statistics, and damage to data is not found. `others` are
-            compared as before.
+        sample: Read about so many bytes of each larger array, in evenly spread blocks; all if
+            `None`.
+        statistics: `False` reads no data: the page has no statistics, and damage to data is not
+            found. `others` are compared as before.
         title: The title of the page; the last part of the path if `None`.
         step: The step of each folder of steps; the newest if `None`.
         item: The item of each checkpoint of several.
@@ -125,8 +133,8 @@ def report(
         storage_options: As for `load`.
 
     Raises:
-        NotFoundError, NotACheckpointError, UncommittedError, CorruptError: if one of them cannot be opened. Damaged
-            leaves are listed on the page.
+        NotFoundError, NotACheckpointError, UncommittedError, CorruptError: if one of them cannot be
+            opened. Damaged leaves are listed on the page.
         NotFoundError: for globs that match no leaf, with all of them.
         AlreadyExistsError: if `out` exists and is no HTML file.
     """

@@ -1,8 +1,9 @@
 """Where the parts of JAX arrays on several devices lie, and which of them this process gives.
 
-A placement follows from a sharding and a shape, which thousands of leaves share: the native half asks for it once for
-each pair, and takes the memory of the shards by itself. What it does not take (devices with memory of their own, dtypes
-that DLPack does not know, slices of replicas) is taken here.
+A placement follows from a sharding and a shape, which thousands of leaves share: the native half
+asks for it once for each pair, and takes the memory of the shards by itself. What it does not take
+(devices with memory of their own, dtypes that DLPack does not know, slices of replicas) is taken
+here.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Placement(NamedTuple):
 
 
 def placement(leaf: Any) -> Placement | None:
-    """Where the parts of an array on several devices lie; `None` if this process has all of it on each of its devices,
-    and no other process has any."""
+    """Where the parts of an array on several devices lie; `None` if this process has all of it on
+    each of its devices, and no other process has any."""
     shape = tuple(leaf.shape)
     if leaf.size == 0 or (leaf.is_fully_replicated and leaf.is_fully_addressable):
         return None
@@ -58,9 +59,9 @@ def replicas(leaf: Any) -> int:
 
 
 def shards_of(leaf: Any, replica_parallel: bool) -> Any:
-    """An array on several devices, as the native half takes it: dtype, shape, shape of a chunk, whether every process
-    has all of it, and the shards of this process with where each begins. Of replicas, those numbered 0, or of each a
-    slice."""
+    """An array on several devices, as the native half takes it: dtype, shape, shape of a chunk,
+    whether every process has all of it, and the shards of this process with where each begins. Of
+    replicas, those numbered 0, or of each a slice."""
     placed = placement(leaf)
     if placed is None:
         return np.asarray(leaf.addressable_data(0))
@@ -84,5 +85,7 @@ def shards_of(leaf: Any, replica_parallel: bool) -> Any:
 
 @lru_cache(maxsize=64)
 def _dtype_name(dtype: np.dtype[Any]) -> str:
-    """NumPy makes the name anew at each look, which takes longer than all else that is asked of a leaf."""
+    """NumPy makes the name anew at each look, which takes longer than all else that is asked of
+    a leaf.
+    """
     return dtype.name

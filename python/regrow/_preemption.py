@@ -1,6 +1,7 @@
 """Whether the program is asked to end: by SIGTERM, or by the preemption service of JAX.
 
-The signal sets a flag, which can be looked at anywhere. A second one does what the first would have done without this.
+The signal sets a flag, which can be looked at anywhere. A second one does what the first would have
+done without this.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ class Flag:
 
 
 def jax_says(step: int) -> bool:
-    """Whether JAX's preemption service has this step as the one at which all processes save. False where it is off."""
+    """Whether JAX's preemption service has this step as the one at which all processes save.
+    False where it is off.
+    """
     jax: Any = sys.modules.get("jax")
     if jax is None:
         return False

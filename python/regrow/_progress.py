@@ -1,7 +1,8 @@
 """Progress of long work: bars on a terminal, or the caller's own function.
 
-The engine calls at most 20 times a second, on the caller's own thread; what the call raises ends the work, and nothing
-of it is left. A bar never raises: whatever its terminal does, the work goes on.
+The engine calls at most 20 times a second, on the caller's own thread; what the call raises ends
+the work, and nothing of it is left. A bar never raises: whatever its terminal does, the work goes
+on.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import Any, Protocol
 from ._errors import InvalidArgumentError
 
 Progress = bool | Callable[[int, int], object] | None
-"""`None`: a bar on a terminal for what takes longer than a second; `True`: a bar; `False`: none; or a function of the
-bytes done and the bytes in all."""
+"""`None`: a bar on a terminal for what takes longer than a second; `True`: a bar; `False`: none; or
+a function of the bytes done and the bytes in all."""
 
 SHOW_AFTER_SECONDS = 1.0
 LINE_EVERY_SECONDS = 1.0
@@ -58,7 +59,9 @@ class Watch:
 
 
 class Bar:
-    """A bar of tqdm, or else of rich, or else a line of text; whichever is there is imported when it is needed."""
+    """A bar of tqdm, or else of rich, or else a line of text; whichever is there is imported
+    when it is needed.
+    """
 
     def __init__(self, what: str, after_seconds: float, *, stays: bool) -> None:
         self._what = what
@@ -104,7 +107,9 @@ FOLLOW_EVERY_SECONDS = 0.05
 
 
 def follow(work: _Running, watch: Watch) -> threading.Thread | None:
-    """Shows the progress of a save in the background, on a thread of its own. An exception ends the save."""
+    """Shows the progress of a save in the background, on a thread of its own. An exception ends
+    the save.
+    """
     if watch._callback is None:
         return None
     show = watch._callback

@@ -1,9 +1,10 @@
 """JAX arrays of what lies in host memory, thousands of them.
 
-JAX' public functions check the arguments of each call, which takes longer than all the rest for small arrays.
-So the first array of each kind (sharding, shape, dtype) is made by them, and they refuse what does not fit. All others
-of its kind are made from what the first one says of itself, by what is behind those functions. Where JAX has no such
-function any more, all are made in the public way.
+JAX' public functions check the arguments of each call, which takes longer than all the rest for
+small arrays. So the first array of each kind (sharding, shape, dtype) is made by them, and they
+refuse what does not fit. All others of its kind are made from what the first one says of itself, by
+what is behind those functions. Where JAX has no such function any more, all are made in the public
+way.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class Puts:
         return made
 
     def spread(self, shape: tuple[int, ...], sharding: Any, devices: list[Any], parts: Sequence[Any]) -> Any:
-        """An array of the parts that these devices hold, in the order in which the sharding names them."""
+        """An array of the parts that these devices hold, in the order in which the sharding
+        names them.
+        """
         kind = (sharding, shape, parts[0].dtype)
         if (known := self._kinds.get(kind)) is not None:
             return self._put(known.description, known.sharding, parts, known.devices, known.is_committed)
@@ -54,8 +57,9 @@ class Puts:
         return made
 
     def as_weak(self, array: Any) -> Any:
-        """The same array with the weak type of JAX, which yields to the dtypes that it is computed with: the dtype of a
-        result depends on it. Its memory is that of `array`. Where JAX has no such function any more, it is `array`."""
+        """The same array with the weak type of JAX, which yields to the dtypes that it is computed
+        with: the dtype of a result depends on it. Its memory is that of `array`. Where JAX has no
+        such function any more, it is `array`."""
         shards = array.addressable_shards
         if self._put is None or not shards or not has(array, "aval"):
             return array

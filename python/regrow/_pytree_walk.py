@@ -1,10 +1,11 @@
 """Walking nested data: generic, lazy where it can be, and never recursive.
 
-A *revtuple path* is a linked list of keys from the leaf up: ``(last, (..., (first, ())))``; ``()`` is the root. Going
-one step down shares everything above.
+A *revtuple path* is a linked list of keys from the leaf up: ``(last, (..., (first, ())))``; ``()``
+is the root. Going one step down shares everything above.
 
-A *node handler* is a function of such a path and a node. It gives `None` for a leaf; for any other node a pair: how
-to make the same node of other children (`rebuild`, which gets their list), and an iterator of ``(key, child)``.
+A *node handler* is a function of such a path and a node. It gives `None` for a leaf; for any other
+node a pair: how to make the same node of other children (`rebuild`, which gets their list), and an
+iterator of ``(key, child)``.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def pytree_leaf_iter(
     leaf_transform: Callable[[RevTuplePath, Any], Any],
     node_handler: NodeHandler = everything_is_a_leaf_node_handler,
 ) -> Iterator[Any]:
-    """What `leaf_transform` makes of the path and value of each leaf, one after another, as they are asked for."""
+    """What `leaf_transform` makes of the path and value of each leaf, one after another, as they
+    are asked for.
+    """
     opened = node_handler((), tree)
     if opened is None:
         yield leaf_transform((), tree)
@@ -161,8 +164,8 @@ def deep_freeze(
     is_sequence: Callable[[Any], bool] = _is_sequence,
     leaf_fn: Callable[[Any], Any] = _same,
 ) -> Any:
-    """The tree with nothing in it that could be changed: mappings become `immutabledict`, sets `frozenset`, lists and
-    tuples `tuple`, and leaves what `leaf_fn` makes of them."""
+    """The tree with nothing in it that could be changed: mappings become `immutabledict`, sets
+    `frozenset`, lists and tuples `tuple`, and leaves what `leaf_fn` makes of them."""
 
     def handler(_path: RevTuplePath, node: Any) -> Any:
         if is_mapping(node):
@@ -176,10 +179,12 @@ def deep_freeze(
 
 
 def revtuple_autovifify_from_linear(keys_and_vals: Iterable[tuple[tuple[Hashable, ...], Any]]) -> Any:
-    """Nested dicts of pairs of path and value; the value itself for the one pair whose path is ``()``.
+    """Nested dicts of pairs of path and value; the value itself for the one pair whose path is
+    ``()``.
 
     Raises:
-        ValueError: if a root value stands beside others, a path stands twice, or one value would lie below another.
+        ValueError: if a root value stands beside others, a path stands twice, or one value would
+            lie below another.
     """
     root: dict[Any, Any] = {}
     # The dicts made here; any other value is a leaf, even if it is a dict.

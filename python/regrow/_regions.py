@@ -1,10 +1,11 @@
-"""Regions of leaves: which parts of which leaves a process needs, and reading them, a group of leaves at a time.
+"""Regions of leaves: which parts of which leaves a process needs, and reading them, a group of
+leaves at a time.
 
     place of a result -> regions it is made of -> one read for many places -> parts -> the result
 
-A `Place` is made of boxes, in elements of the shape that is wanted; what lies outside of the saved shape is zero. How
-an array is cut into boxes is a `Cut`, which thousands of leaves share. Devices that hold the same box share what is
-read. Nothing here knows of a framework.
+A `Place` is made of boxes, in elements of the shape that is wanted; what lies outside of the saved
+shape is zero. How an array is cut into boxes is a `Cut`, which thousands of leaves share. Devices
+that hold the same box share what is read. Nothing here knows of a framework.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class Cut:
         """What is stored of them, each once."""
         self.regions_len = len(stored)
         self.sources: list[tuple[int, Box | None]] = []
-        """For each box the number of the region that it is made of (-1: of none), and the box if it is larger."""
+        """For each box the number of the region that it is made of (-1: of none), and the box if
+        it is larger.
+        """
         for box in boxes:
             known = inside[box]
             self.sources.append((-1 if known is None else numbers[known], None if known == box else box))
@@ -77,7 +80,9 @@ def whole(shape: tuple[int, ...]) -> Box:
 
 
 def box_of(index: Sequence[slice], shape: tuple[int, ...]) -> Box:
-    """The box of slices that lie inside of a shape, as JAX has them: without steps, `None` for what is whole."""
+    """The box of slices that lie inside of a shape, as JAX has them: without steps, `None` for
+    what is whole.
+    """
     starts, lens = [], []
     for entry, dim in zip(index, shape, strict=True):
         start, stop, _ = entry.indices(dim)
@@ -167,7 +172,8 @@ class Reading:
             self._report(min(self._done, self._total), self._total)
 
     def read_into(self, places: Sequence[Place], outs: Sequence[np.ndarray[Any, Any]]) -> list[bool]:
-        """Reads places of one box each to where the caller wants them; says for which of them that could be done.
+        """Reads places of one box each to where the caller wants them; says for which of them that
+        could be done.
 
         Those that share memory, or are not contiguous, are left as they are.
         """
@@ -183,7 +189,9 @@ class Reading:
         return filled
 
     def groups(self, places: Sequence[Place]) -> Iterator[list[Place]]:
-        """Places in groups of bounded size, so that two of them take half of the budget; a larger one is alone."""
+        """Places in groups of bounded size, so that two of them take half of the budget; a
+        larger one is alone.
+        """
         group: list[Place] = []
         len_bytes = 0
         # In the order of the checkpoint: neighbours in a group are neighbours on disk.
@@ -215,7 +223,8 @@ def slices_box(path: str, given: Any, saved: tuple[int, ...], *, pad: bool) -> B
     """The box of a caller's slices of a leaf.
 
     Raises:
-        MismatchError: if they leave the saved shape, unless zeros are asked for (`pad`), or are more than its axes.
+        MismatchError: if they leave the saved shape, unless zeros are asked for (`pad`), or are
+            more than its axes.
     """
     entries = given if isinstance(given, tuple) else tuple(given) if isinstance(given, list) else (given,)
     starts, lens = [], []

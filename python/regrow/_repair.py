@@ -42,16 +42,18 @@ def add_parity(
     progress: Progress = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> ParityReport:
-    """Puts parity beside a checkpoint of any layout, with which `repair` restores damaged and lost files.
+    """Puts parity beside a checkpoint of any layout, with which `repair` restores damaged and lost
+    files.
 
-    Reed-Solomon blocks in two files, ``regrow.parity.json`` and ``regrow.parity.blocks`` in the folder, or
-    ``regrow.parity.NAME.json`` and ``.blocks`` beside a file. The checkpoint is verified first, and does not
-    change; other tools read it as before. All files are read twice. Existing parity is replaced.
+    Reed-Solomon blocks in two files, ``regrow.parity.json`` and ``regrow.parity.blocks`` in the
+    folder, or ``regrow.parity.NAME.json`` and ``.blocks`` beside a file. The checkpoint is verified
+    first, and does not change; other tools read it as before. All files are read twice. Existing
+    parity is replaced.
 
     Args:
         path: A checkpoint, or a folder of steps.
-        ratio: How much, from ``"1/1024"`` to ``"1/1"``: ``"1/16"`` takes a sixteenth of the checkpoint's size, and
-            restores as much.
+        ratio: How much, from ``"1/1024"`` to ``"1/1"``: ``"1/16"`` takes a sixteenth of the
+            checkpoint's size, and restores as much.
         step: The step of a folder of steps; the newest if `None`.
         remove: Remove the parity instead.
         progress: As for `save`.
@@ -106,11 +108,15 @@ class RepairReport(NamedTuple):
     healed: list[HealedFile]
     """The files that were restored; with `check`, those that would be."""
     recovered: list[RecoveredFile]
-    """The files that were written again from others, without parity; with `check`, those that would be."""
+    """The files that were written again from others, without parity; with `check`, those that
+    would be.
+    """
     lost: list[Finding]
     """The damage that could not be repaired."""
     findings: list[Finding]
-    """What a verification afterwards finds, leaf by leaf. With `check` it runs only if there is no parity."""
+    """What a verification afterwards finds, leaf by leaf. With `check` it runs only if there is
+    no parity.
+    """
     notes: list[str]
     """Other actions: saves that did not end were finished or removed."""
     is_parity_damaged: bool
@@ -120,10 +126,12 @@ class RepairReport(NamedTuple):
     text: str
     """A summary in one line."""
     verdict: str
-    """``"whole"`` if checksums prove each file; ``"not known"`` if no damage is found, but some files have no checksum;
-    ``"damaged"`` otherwise."""
+    """``"whole"`` if checksums prove each file; ``"not known"`` if no damage is found, but some
+    files have no checksum; ``"damaged"`` otherwise."""
     proved_by: str | None
-    """What proves that the checkpoint is whole: its checksums, its parity, a seal, an equal copy."""
+    """What proves that the checkpoint is whole: its checksums, its parity, a seal, an equal
+    copy.
+    """
 
     @property
     def is_whole(self) -> bool:
@@ -153,16 +161,19 @@ def repair(
 ) -> RepairReport:
     """Repairs a damaged checkpoint from parity, from a copy, and from its own other files.
 
-    - **Parity** beside it (`add_parity`, ``parity=`` of `save`) restores damaged blocks, files that are cut or
-      missing, and itself. Files get the contents that they had when the parity was made, also files that you changed
-      on purpose since, unless they were sealed or signed after the change.
-    - **Another checkpoint** (`from_`), a copy or another step, gives blocks that are damaged here and that parity, a
-      seal or the checksums of the layout regrow can check. Another step in that layout gives the leaves that are equal.
+    - **Parity** beside it (`add_parity`, ``parity=`` of `save`) restores damaged blocks, files that
+      are cut or missing, and itself. Files get the contents that they had when the parity was made,
+      also files that you changed on purpose since, unless they were sealed or signed after the
+      change.
+    - **Another checkpoint** (`from_`), a copy or another step, gives blocks that are damaged here
+      and that parity, a seal or the checksums of the layout regrow can check. Another step in that
+      layout gives the leaves that are equal.
     - **Its own other files** give a lost ``regrow.json``, ``_METADATA``, database or index.
     - Files of saves that did not end are finished or removed.
 
-    Each file is replaced in one step, and the checkpoint is verified at the end. After a kill each file is as it was
-    or repaired, and you can run the repair again. The report lists what is lost, leaf by leaf.
+    Each file is replaced in one step, and the checkpoint is verified at the end. After a kill each
+    file is as it was or repaired, and you can run the repair again. The report lists what is lost,
+    leaf by leaf.
 
     Args:
         path: A checkpoint, or a folder of steps. Give the folder of a step that cannot be opened.

@@ -42,9 +42,9 @@ class StageReport(NamedTuple):
     """What one stage of a save or a load took."""
 
     stage: str
-    """``prepare``, ``compare``, ``read``, ``copy``, ``wait_for_disk``, ``write``, ``sync`` or ``commit``; of a
-    background save also ``wait_for_save`` and ``snapshot``. Of a load ``wait_for_turn``, ``read``,
-    ``wait_for_readers`` or ``receive``."""
+    """``prepare``, ``compare``, ``read``, ``copy``, ``wait_for_disk``, ``write``, ``sync`` or
+    ``commit``; of a background save also ``wait_for_save`` and ``snapshot``. Of a load
+    ``wait_for_turn``, ``read``, ``wait_for_readers`` or ``receive``."""
     seconds: float
     """Added up where several threads were at it."""
     bytes: int
@@ -68,18 +68,18 @@ class SaveReport(NamedTuple):
     seconds: float = 0.0
     """What the whole save took, without taking the pytree apart."""
     stages: tuple[StageReport, ...] = ()
-    """Where the time went. Those of the calling thread (all but ``read``, a part of others, and ``write``) add up to
-    `seconds`, unless the layout writes with several threads."""
+    """Where the time went. Those of the calling thread (all but ``read``, a part of others, and
+    ``write``) add up to `seconds`, unless the layout writes with several threads."""
     io_path: str = ""
     """How large files got to the disk: ``direct``, or ``buffered`` and why."""
     reused_bytes: int = 0
-    """Bytes that were not written because ``base=`` has them; they are part of `stored_bytes`, though they take no room
-    of their own."""
+    """Bytes that were not written because ``base=`` has them; they are part of `stored_bytes`,
+    though they take no room of their own."""
     notes: Sequence[str] = ()
     """What was found beside the work: damage in the base."""
     losses: Sequence[Loss] = ()
-    """What the tool of the layout does not read back as it was saved, the worst first: a tuple that becomes a list;
-    with `lossy` also leaves."""
+    """What the tool of the layout does not read back as it was saved, the worst first: a tuple that
+    becomes a list; with `lossy` also leaves."""
 
     @property
     def gb_per_s(self) -> float:
@@ -132,8 +132,9 @@ class LoadReport(NamedTuple):
     seconds: float
     """What the whole load took."""
     stages: tuple[StageReport, ...]
-    """Where the time went: ``wait_for_turn`` with `in_turns`, ``read``, and with `single_replica` ``wait_for_readers``
-    and ``receive``. What is read while arrays are on their way counts as ``read`` alone."""
+    """Where the time went: ``wait_for_turn`` with `in_turns`, ``read``, and with `single_replica`
+    ``wait_for_readers`` and ``receive``. What is read while arrays are on their way counts as
+    ``read`` alone."""
 
     def __str__(self) -> str:
         received = f", received {format_bytes(self.received_bytes)}" if self.received_bytes else ""

@@ -33,8 +33,8 @@ class SalvageReport(NamedTuple):
     damage: list[Finding]
     """Other damage: errors of opening, and of files that hold no leaf."""
     is_bare: bool
-    """Whether the pytree is lost. The result then has the arrays by their names; containers and kinds of leaves may
-    differ."""
+    """Whether the pytree is lost. The result then has the arrays by their names; containers and
+    kinds of leaves may differ."""
 
     @property
     def lost_paths(self) -> list[str]:

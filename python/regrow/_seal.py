@@ -39,9 +39,10 @@ def seal(
 ) -> SealReport:
     """Puts a seal beside a checkpoint of any layout: a checksum of each 32 KiB of its files.
 
-    From then on `open`, `load`, `verify` and `diff` check every byte that they read. The checkpoint is verified first,
-    and does not change; other tools read it as before. The seal is ``regrow.seal.json`` in the folder, or
-    ``regrow.seal.NAME.json`` beside a file: 256 KiB for each GiB. All files are read once, at the speed of the disk.
+    From then on `open`, `load`, `verify` and `diff` check every byte that they read. The checkpoint
+    is verified first, and does not change; other tools read it as before. The seal is
+    ``regrow.seal.json`` in the folder, or ``regrow.seal.NAME.json`` beside a file: 256 KiB for each
+    GiB. All files are read once, at the speed of the disk.
 
     The layout regrow has such checksums of its own: the call does nothing.
 
@@ -57,7 +58,8 @@ def seal(
         InvalidArgumentError: for one file of a checkpoint of several.
         ReplacedError: if another program writes to it meanwhile.
         UnsupportedError: in an archive, on a web server.
-        PermissionDeniedError: if nothing can be written there. After any error an earlier seal is unchanged.
+        PermissionDeniedError: if nothing can be written there. After any error an earlier seal is
+            unchanged.
     """
     at = place("path", path, storage_options)
     chosen = _arguments.count("step", step)

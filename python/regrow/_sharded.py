@@ -1,4 +1,6 @@
-"""Arrays of which a process holds a part, without JAX: NumPy slices of MPI ranks, local parts of a DTensor."""
+"""Arrays of which a process holds a part, without JAX: NumPy slices of MPI ranks, local parts of
+a DTensor.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,11 @@ Starts = Sequence[int | slice]
 
 
 class ShardedArray:
-    """A leaf for `regrow.save`: the shards of one array that this process holds, each with where it begins.
+    """A leaf for `regrow.save`: the shards of one array that this process holds, each with where it
+    begins.
 
-    Every process of a job saves such a leaf at the same place of its tree, with the shards that no other one holds.
-    Together they cover the array.
+    Every process of a job saves such a leaf at the same place of its tree, with the shards that no
+    other one holds. Together they cover the array.
 
         rows = np.arange(50).reshape(5, 10)                                  # rank 1 of two has the last five rows
         regrow.save(path, {"w": regrow.jobs.ShardedArray((10, 10), [((5, 0), rows)])})
@@ -37,8 +40,9 @@ class ShardedArray:
         Args:
             shape: Of the whole array.
             shards: For each the first index along every axis (or slices), and a NumPy array.
-            chunk_shape: How the whole array is cut, the same in all processes: each shard is a box of such chunks,
-                which tile the array from its origin. That of the first shard if `None`.
+            chunk_shape: How the whole array is cut, the same in all processes: each shard is a box
+                of such chunks, which tile the array from its origin. That of the first shard if
+                `None`.
             dtype: Of the array; that of the first shard if `None`.
 
         Raises:

@@ -2,8 +2,9 @@
 
     sharding -> a box for each addressable device -> parts in host memory -> a buffer a device -> one global array
 
-Parts are put on their devices a group of leaves at a time; while one group is on its way, the next one is read. On CPU
-a part becomes the buffer of its device where it is: it owns the memory, which is never a map of a file.
+Parts are put on their devices a group of leaves at a time; while one group is on its way, the next
+one is read. On CPU a part becomes the buffer of its device where it is: it owns the memory, which
+is never a map of a file.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class Target(NamedTuple):
     key_impl: Any = None
     is_key: bool = False
     is_weak: bool = False
-    """Whether its dtype yields to others, as that of a number does that JAX has made an array of."""
+    """Whether its dtype yields to others, as that of a number does that JAX has made an array
+    of.
+    """
 
 
 class Spread(NamedTuple):
@@ -62,7 +65,8 @@ class Spread(NamedTuple):
 
 
 def shardings_by_leaf(shardings: Any, paths: list[str]) -> dict[int, Any]:
-    """For each leaf its sharding: from one for all, a dict by glob, or a tree of them. The first that matches decides.
+    """For each leaf its sharding: from one for all, a dict by glob, or a tree of them. The first
+    that matches decides.
 
     Raises:
         NotFoundError: for globs that match no leaf, all of them named.
@@ -91,7 +95,9 @@ def shardings_by_leaf(shardings: Any, paths: list[str]) -> dict[int, Any]:
 
 
 def sharding_of(like: Any) -> Any:
-    """Where a template has it; `None`, JAX' default device, for what was never put anywhere on purpose."""
+    """Where a template has it; `None`, JAX' default device, for what was never put anywhere on
+    purpose.
+    """
     if like is None or own_attribute(like, "committed", True) is False:
         return None
     return own_attribute(like, "sharding")
@@ -104,7 +110,8 @@ def impl_of(key: Any) -> Any:
 
 
 def weak_number(value: Any, dtype: np.dtype[Any], sharding: Any) -> Any:
-    """The array that JAX makes of a number of Python, of a weak type; `None` if this dtype cannot hold the number.
+    """The array that JAX makes of a number of Python, of a weak type; `None` if this dtype cannot
+    hold the number.
 
     Floats are rounded as JAX rounds them.
     """
@@ -121,7 +128,9 @@ def weak_number(value: Any, dtype: np.dtype[Any], sharding: Any) -> Any:
 
 
 class JaxArrays:
-    """JAX arrays to be made of a checkpoint; asked first, before anything is read, whether they can be."""
+    """JAX arrays to be made of a checkpoint; asked first, before anything is read, whether they
+    can be.
+    """
 
     def __init__(self, targets: Sequence[Target], path_of: Callable[[int], str]) -> None:
         import jax
@@ -151,8 +160,8 @@ class JaxArrays:
             )
 
     def read(self, reading: Reading, but: Collection[int] = ()) -> dict[int, Any]:
-        """The arrays, by the numbers of their targets, `but` those. Of host memory two groups are held, beside what
-        devices hold."""
+        """The arrays, by the numbers of their targets, `but` those. Of host memory two groups are
+        held, beside what devices hold."""
         found: dict[int, Any] = {}
         on_their_way: list[Any] = []
         for group in reading.groups([place for place in self.places if place.at not in but]):
@@ -167,7 +176,9 @@ class JaxArrays:
         self._jax.block_until_ready(arrays)
 
     def of_taken(self, spread: Spread, taken: Any) -> Any:
-        """The array of the parts that `taken` has on the devices of this process; `None` if there are none."""
+        """The array of the parts that `taken` has on the devices of this process; `None` if
+        there are none.
+        """
         if taken is None:
             return self._assembled(spread, [])
         made = taken

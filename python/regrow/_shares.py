@@ -1,7 +1,8 @@
 """Work in shares, each a call that an executor makes somewhere.
 
-What is submitted is a function of this module with plain arguments: paths, options, numbers. What comes back is small.
-A share whose worker dies is submitted again: shares know nothing of each other, and each writes files of its own.
+What is submitted is a function of this module with plain arguments: paths, options, numbers. What
+comes back is small. A share whose worker dies is submitted again: shares know nothing of each
+other, and each writes files of its own.
 """
 
 from __future__ import annotations
@@ -30,10 +31,13 @@ TRIES = 3
 """So often a share is submitted, before the work is given up."""
 
 _Outcome = tuple[Any, RegrowError | None]
-"""What a share gives, or what it has raised: an executor may pack an exception that is raised into one of its own."""
+"""What a share gives, or what it has raised: an executor may pack an exception that is raised
+into one of its own.
+"""
 
 
-# ---- converting ---------------------------------------------------------------------------------------------
+# ---- converting
+# --------------------------------------------------------------------------------------
 
 
 def convert(
@@ -102,7 +106,8 @@ def _with_base(save: tuple[Any, ...], base: Portable | None) -> tuple[Any, ...]:
     return with_base(save, None if base is None else arrived(base))
 
 
-# ---- copying ------------------------------------------------------------------------------------------------
+# ---- copying
+# --------------------------------------------------------------------------------------
 
 _CopyOptions = tuple[bool, bool, bool, int | None]
 
@@ -159,7 +164,8 @@ def copy_share(
         return None, error
 
 
-# ---- verifying ----------------------------------------------------------------------------------------------
+# ---- verifying
+# --------------------------------------------------------------------------------------
 
 
 def verify(
@@ -168,7 +174,9 @@ def verify(
     opening: Opening,
     progress: Progress,
 ) -> VerifyReport:
-    """Verifies, each share by a call of the executor. Starts again if the checkpoint is replaced meanwhile."""
+    """Verifies, each share by a call of the executor. Starts again if the checkpoint is replaced
+    meanwhile.
+    """
     for is_last in attempts():
         try:
             return _verify(shared, at, opening, progress)
@@ -220,7 +228,9 @@ def _verify(
 
 
 def _opened(at: Portable, opening: Opening) -> _native.Checkpoint:
-    """The checkpoint; without its seal, or its arrays alone, where its side files are damaged: a finding."""
+    """The checkpoint; without its seal, or its arrays alone, where its side files are damaged: a
+    finding.
+    """
     try:
         return _native.open(arrived(at), opening)
     except (CorruptError, UnsupportedError):
@@ -243,7 +253,8 @@ def verify_share(
         return None, error
 
 
-# ---- running ------------------------------------------------------------------------------------------------
+# ---- running
+# --------------------------------------------------------------------------------------
 
 
 def run(
@@ -253,10 +264,11 @@ def run(
     calls: Sequence[tuple[Any, ...]],
     done: Callable[[int, Any], None],
 ) -> list[Any]:
-    """Has an executor make all the calls; gives their results in order. `done` gets each as soon as its call has ended.
+    """Has an executor make all the calls; gives their results in order. `done` gets each as soon as
+    its call has ended.
 
-    A call that ends without an answer of `work` (its worker died, or was lost) is made again. The first error that
-    `work` tells is raised, when no call is under way any more.
+    A call that ends without an answer of `work` (its worker died, or was lost) is made again. The
+    first error that `work` tells is raised, when no call is under way any more.
 
     Raises:
         IoError: if a call was lost `TRIES` times.

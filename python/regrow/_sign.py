@@ -39,29 +39,33 @@ def sign(
     progress: Progress = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> SignReport:
-    """Puts a signature beside a checkpoint of any layout. Readers with your public key can check that it is yours.
+    """Puts a signature beside a checkpoint of any layout. Readers with your public key can check
+    that it is yours.
 
-    ``Options(trusted_keys=...)`` of `open`, `load` and `verify` requires a signature, and checks every block against
-    it. The checkpoint is verified first, and does not change; other tools read it as before.
+    ``Options(trusted_keys=...)`` of `open`, `load` and `verify` requires a signature, and checks
+    every block against it. The checkpoint is verified first, and does not change; other tools read
+    it as before.
 
-    The signature is ``regrow.signature.json`` in the folder, or ``regrow.signature.NAME.json`` beside a file: a BLAKE3
-    of each 256 KiB of its files, and an Ed25519 signature of all of these. Signatures of other keys over the same files
-    stay. All files are read twice.
+    The signature is ``regrow.signature.json`` in the folder, or ``regrow.signature.NAME.json``
+    beside a file: a BLAKE3 of each 256 KiB of its files, and an Ed25519 signature of all of these.
+    Signatures of other keys over the same files stay. All files are read twice.
 
     Args:
         path: A checkpoint, or a folder of steps.
-        key: Your private Ed25519 key: the path of a file, PKCS#8 PEM (``openssl genpkey -algorithm ed25519``) or
-            OpenSSH; or the text of one.
+        key: Your private Ed25519 key: the path of a file, PKCS#8 PEM (``openssl genpkey -algorithm
+            ed25519``) or OpenSSH; or the text of one.
         step: The step of a folder of steps; the newest if `None`.
         progress: As for `save`.
         storage_options: How to reach the storage of a URL, as for `save`.
 
     Raises:
         CorruptError: if the checkpoint is damaged already.
-        InvalidArgumentError: for another kind of key, or an encrypted key; for one file of a checkpoint of several.
+        InvalidArgumentError: for another kind of key, or an encrypted key; for one file of a
+            checkpoint of several.
         ReplacedError: if another program writes to it meanwhile.
         UnsupportedError: in an archive, on a web server.
-        PermissionDeniedError: if nothing can be written there. After any error an earlier signature is unchanged.
+        PermissionDeniedError: if nothing can be written there. After any error an earlier signature
+            is unchanged.
     """
     at = place("path", path, storage_options)
     chosen = _arguments.count("step", step)

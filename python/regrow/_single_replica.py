@@ -1,4 +1,5 @@
-"""One replica reads, the others receive: of arrays that several replicas hold alike, each byte is read once for all.
+"""One replica reads, the others receive: of arrays that several replicas hold alike, each byte is
+read once for all.
 
     leaves ──┬── cut along the replica axis, or not by name ──▶ every process reads its own parts
              └── alike in every replica: groups bounded by memory
@@ -6,8 +7,9 @@
                                                ├── all agree that it was read ── broadcast ──▶ arrays
                      receivers                 ┘
 
-Whether replicas are fit for it is checked before anything is read, by every process for itself. The broadcast is a
-collective, in which a process that waits for one that has failed would hang: so none enters it before all have agreed.
+Whether replicas are fit for it is checked before anything is read, by every process for itself. The
+broadcast is a collective, in which a process that waits for one that has failed would hang: so none
+enters it before all have agreed.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ from ._text import counted
 MEMORY_LIMIT_DEFAULT_BYTES = 256 << 20
 
 BUFFERS = 4
-"""Of groups, that a device holds at once beside the results: what is sent and what comes, of this one and the next."""
+"""Of groups, that a device holds at once beside the results: what is sent and what comes, of
+this one and the next.
+"""
 
 GROUP_WORDS_MAX = 1 << 30
 """JAX counts the elements of an array with 32 bits."""
@@ -44,14 +48,15 @@ GROUP_WORDS_MAX = 1 << 30
 class SingleReplica:
     """Which replica of a mesh reads for the others, for `regrow.load`.
 
-    A mesh of devices ``("data", "model")`` has as many replicas of a model as ``data`` is long. What is not cut along
-    ``data`` they hold alike: the processes of one replica read it, the others receive it over the network of the
-    accelerators. What is cut along it, and all that is no `jax.Array`, every process reads for itself.
+    A mesh of devices ``("data", "model")`` has as many replicas of a model as ``data`` is long.
+    What is not cut along ``data`` they hold alike: the processes of one replica read it, the others
+    receive it over the network of the accelerators. What is cut along it, and all that is no
+    `jax.Array`, every process reads for itself.
 
         regrow.load(path, like=state, single_replica=regrow.jobs.SingleReplica("data"))
 
-    In Orbax' words these are `replica_axis_index`, `primary_replica_id` and `broadcast_memory_limit_bytes` of
-    `SingleReplicaArrayHandler`.
+    In Orbax' words these are `replica_axis_index`, `primary_replica_id` and
+    `broadcast_memory_limit_bytes` of `SingleReplicaArrayHandler`.
     """
 
     axis: str | int = 0
@@ -59,8 +64,9 @@ class SingleReplica:
     replica: int = 0
     """Which one reads, counted along that axis."""
     memory_limit_bytes: int | None = None
-    """Memory of each device that broadcasts may take beyond the result; 256 MiB if `None`. A reader takes half as much
-    of the host's for each of its devices. An array whose shards need more is broadcast alone."""
+    """Memory of each device that broadcasts may take beyond the result; 256 MiB if `None`. A reader
+    takes half as much of the host's for each of its devices. An array whose shards need more is
+    broadcast alone."""
 
 
 def chosen(single_replica: Any) -> SingleReplica | None:
@@ -106,7 +112,8 @@ class Replicas:
         """Of the arrays that are to be loaded by a job of `size` processes, in their session.
 
         Raises:
-            InvalidArgumentError: if there are no replicas, or none such, or they share processes, or nothing is alike.
+            InvalidArgumentError: if there are no replicas, or none such, or they share processes,
+                or nothing is alike.
         """
         jax: Any = sys.modules.get("jax")
         _check_processes(jax, size)
@@ -136,7 +143,8 @@ class Replicas:
         """Which leaves come from one replica, by their numbers in the result."""
 
     def agree(self, step: int | None) -> None:
-        """Returns if all processes want the same of the same step, so that all enter the same broadcasts.
+        """Returns if all processes want the same of the same step, so that all enter the same
+        broadcasts.
 
         Raises:
             InvalidArgumentError: in all processes, with the ranks that differ from rank 0.
@@ -333,8 +341,8 @@ def _nothing_is_alike(wanted: SingleReplica, reasons: Mapping[str, Sequence[str]
 def _buffers(
     group: Sequence[_Alike], parts: Sequence[Sequence[np.ndarray[Any, Any]]], words: int
 ) -> dict[Any, np.ndarray[Any, Any]]:
-    """What each device of a reader sends: the parts of the group, one behind the other. Devices that hold the same
-    share it."""
+    """What each device of a reader sends: the parts of the group, one behind the other. Devices
+    that hold the same share it."""
     sent: dict[Any, np.ndarray[Any, Any]] = {}
     if not parts:
         return sent

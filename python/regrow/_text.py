@@ -1,4 +1,6 @@
-"""Text for people: names from files without what would steer a terminal, and numbers with their nouns."""
+"""Text for people: names from files without what would steer a terminal, and numbers with their
+nouns.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ _ESCAPES = {"\t": "\\t", "\r": "\\r", "\n": "\\n"}
 
 
 def printable(text: str) -> str:
-    """The text with what `str.isprintable` refuses as an escape: ``\\u{202e}``, as the native half prints names.
+    """The text with what `str.isprintable` refuses as an escape: ``\\u{202e}``, as the native half
+    prints names.
 
     Line feeds and spaces of any width stay.
     """

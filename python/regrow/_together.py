@@ -1,10 +1,12 @@
-"""Restores in which the processes of a job wait for each other: in turns on each host, or one replica for all.
+"""Restores in which the processes of a job wait for each other: in turns on each host, or one
+replica for all.
 
     begin ── every process of a host in its turn ──┐
                                                    ├── agree that all have restored ── end
     begin ── one replica reads, all receive ───────┘
 
-An error of one process, wherever it occurs, is told to the others at once, which then end with it: as in saves.
+An error of one process, wherever it occurs, is told to the others at once, which then end with it:
+as in saves.
 """
 
 from __future__ import annotations
@@ -77,7 +79,9 @@ class Together:
                 session.agree("failed", told)
 
     def in_turn(self, work: Callable[[], T]) -> T:
-        """What `work` gives: done when it is this process' turn on its host. Returns when all there have had theirs."""
+        """What `work` gives: done when it is this process' turn on its host. Returns when all
+        there have had theirs.
+        """
         session = self.session
         if session is None or not self._turns:
             return work()
@@ -102,14 +106,18 @@ class Together:
 
 
 def posts_errors(options: Options | None, path: StrPath) -> contextlib.AbstractContextManager[None]:
-    """Around the work of a process before it meets the others for a load with these settings, if it does."""
+    """Around the work of a process before it meets the others for a load with these settings, if
+    it does.
+    """
     if not isinstance(options, Options) or not (options.in_turns or options.single_replica is not None):
         return contextlib.nullcontext()
     return _job.posts_errors(_options.job_of(None, options), path, "restore")
 
 
 def host() -> str:
-    """The host of this process. Containers of one machine, each with memory of its own, are several."""
+    """The host of this process. Containers of one machine, each with memory of its own, are
+    several.
+    """
     try:
         with open(BOOT_ID, encoding="ascii") as file:
             boot = file.read().strip()

@@ -1,7 +1,8 @@
-"""Tensors of PyTorch, if the program has imported it: what they are to the engine, and their memory as NumPy's.
+"""Tensors of PyTorch, if the program has imported it: what they are to the engine, and their memory
+as NumPy's.
 
-A `DTensor` is an array in shards: each process has its local part, of which the mesh and the placements say where it
-belongs. regrow never imports torch by itself.
+A `DTensor` is an array in shards: each process has its local part, of which the mesh and the
+placements say where it belongs. regrow never imports torch by itself.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ def numpy_dtype(tensor: Any) -> np.dtype[Any]:
 
 
 _PACKED = ("int1", "int2", "int4", "uint1", "uint2", "uint4")
-"""Names that torch has for elements of which it packs several into a byte, and ml_dtypes for one in each byte."""
+"""Names that torch has for elements of which it packs several into a byte, and ml_dtypes for one
+in each byte.
+"""
 
 
 @lru_cache(maxsize=1)
@@ -118,7 +121,9 @@ def empty(shape: tuple[int, ...], dtype: Any, device: Any) -> Any:
 
 
 def memory(tensor: Any) -> np.ndarray[Any, Any]:
-    """The memory of a dense tensor as NumPy's; a copy if it is on another device, or a view that is computed."""
+    """The memory of a dense tensor as NumPy's; a copy if it is on another device, or a view that
+    is computed.
+    """
     torch = sys.modules["torch"]
     plain = tensor.detach().resolve_conj().resolve_neg().cpu()
     dtype = numpy_dtype(plain)
@@ -145,7 +150,8 @@ def local_of(tensor: Any, *, has_data: bool = True) -> Local:
     """What this process has of any tensor.
 
     Raises:
-        Refused: for tensors that no checkpoint can hold, and `DTensor`s that do not say which part this is.
+        Refused: for tensors that no checkpoint can hold, and `DTensor`s that do not say which part
+            this is.
     """
     if not is_dtensor(tensor):
         tensor = _waited_for(tensor)
@@ -213,8 +219,8 @@ class Told(NamedTuple):
     """What a tensor is to the engine."""
 
     value: Any
-    """An array; or as the native half takes shards: dtype, shape, shape of a chunk, whether every process has all of
-    it, and the shards with where each begins."""
+    """An array; or as the native half takes shards: dtype, shape, shape of a chunk, whether every
+    process has all of it, and the shards with where each begins."""
     sharding: str | None
 
 
@@ -227,8 +233,8 @@ class _Mesh(NamedTuple):
     is_first: bool
     """Whether no other part of the same whole mesh has what this one has, and is to save it.
 
-    Of a mesh of two axes, ``mesh["dp"]`` is for each process another mesh, of those that share its place along the
-    other axis. A tensor on it is there as many times, like a replica.
+    Of a mesh of two axes, ``mesh["dp"]`` is for each process another mesh, of those that share its
+    place along the other axis. A tensor on it is there as many times, like a replica.
     """
     is_all: bool
     """Whether it has every process of the job."""
@@ -255,7 +261,8 @@ class Teller:
         self._texts: dict[Any, str] = {}
 
     def tell(self, tensor: Any) -> Told:
-        """What a tensor is to the engine; with `replica_parallel` each replica of a shard gives a slice of it.
+        """What a tensor is to the engine; with `replica_parallel` each replica of a shard gives a
+        slice of it.
 
         Raises:
             Refused: as `local_of`.

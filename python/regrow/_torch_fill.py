@@ -1,9 +1,11 @@
-"""Tensors of PyTorch from regions of leaves: each process reads what its own parts are made of, and no more.
+"""Tensors of PyTorch from regions of leaves: each process reads what its own parts are made of, and
+no more.
 
     tensor -> boxes of the whole that lie in its part -> read into its memory where it lies on the CPU in one piece
                                                       -> else read a group at a time, and copied there
 
-`like=` gives new tensors like those of the template. `out=` fills the memory of those that are given.
+`like=` gives new tensors like those of the template. `out=` fills the memory of those that are
+given.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ class Part(NamedTuple):
 
 
 class TorchTensors:
-    """Tensors to be made of a checkpoint, or to be filled. Whether they can be is said before anything is read."""
+    """Tensors to be made of a checkpoint, or to be filled. Whether they can be is said before
+    anything is read.
+    """
 
     def __init__(self, wishes: Sequence[Wish], path_of: Callable[[int], str], *, in_place: bool) -> None:
         self._found: dict[int, Any] = {}

@@ -1,8 +1,9 @@
 """The arrays of a TRAK store as NumPy memory maps whose rows go to disk before their marks do.
 
-An assignment to rows (`array[rows] = values`) is one `pwrite` in the engine; everything else that NumPy can do to a
-map (views, in-place operators) writes to the map itself, as with `numpy.memmap`. The mask is a private map: what is
-assigned to it shows at once, and reaches the file only after the rows it speaks of.
+An assignment to rows (`array[rows] = values`) is one `pwrite` in the engine; everything else that
+NumPy can do to a map (views, in-place operators) writes to the map itself, as with `numpy.memmap`.
+The mask is a private map: what is assigned to it shows at once, and reaches the file only after the
+rows it speaks of.
 """
 
 from __future__ import annotations
@@ -100,8 +101,8 @@ class DataArray(StoreArray):
         super().__setitem__(index, value)
         if self._write is None or rows_of(index, self.shape) is not None:
             return
-        # Single elements: the map has them. The engine is given their rows as well: after a sync that has failed it
-        # takes no mark of a row that it has not been given again.
+        # Single elements: the map has them. The engine is given their rows as well: after a sync
+        # that has failed it takes no mark of a row that it has not been given again.
         rows = self._rows_to_write(index)
         count = max(1, _PIECE_LEN_BYTES // max(1, self.shape[1] * self.itemsize))
         for start in range(0, len(rows), count):
@@ -121,7 +122,9 @@ class DataArray(StoreArray):
         return rows if told is None else rows[told[rows] == 0]
 
     def _of_rows(self, rows: Rows, values: NDArray[Any]) -> NDArray[Any]:
-        """TRAKer leaves out rows that are done, but computes values for the whole batch: picks those of the others."""
+        """TRAKer leaves out rows that are done, but computes values for the whole batch: picks
+        those of the others.
+        """
         asked = None if self._mask is None else self._mask.asked
         if asked is None or values.ndim != self.ndim or len(values) in (1, len(rows)):
             return values
@@ -134,9 +137,9 @@ class DataArray(StoreArray):
 class MaskArray(StoreArray):
     """Which rows are done: 0 or 1 each, `int32`, one column.
 
-    Whatever is assigned to it, or to views of it, is compared with what the engine was told before: rows that became
-    1 are marked as done, rows that became 0 as not done. Views that NumPy makes past this class (`numpy.asarray`)
-    are seen when the saver flushes.
+    Whatever is assigned to it, or to views of it, is compared with what the engine was told before:
+    rows that became 1 are marked as done, rows that became 0 as not done. Views that NumPy makes
+    past this class (`numpy.asarray`) are seen when the saver flushes.
     """
 
     _MODE = "c"
@@ -169,7 +172,8 @@ class MaskArray(StoreArray):
     def __getitem__(self, index: Any) -> Any:
         rows = None if self._write is None else rows_of(index, self.shape)
         if rows is not None and self._plain is not None and isinstance(index, np.ndarray):
-            # By far the most common: rows by number. NumPy copies them, so nothing is lost with the class.
+            # By far the most common: rows by number. NumPy copies them, so nothing is lost with the
+            # class.
             marks = self._plain[rows[0]]
             self.asked = rows[0].copy(), marks == 1
             return marks.reshape(*rows[1], 1)
@@ -192,7 +196,8 @@ class MaskArray(StoreArray):
             super().__setitem__(index, value)
             self._reconcile_whole()
             return
-        # A row that is marked again is told again: so the rows are those that are named, not those that change.
+        # A row that is marked again is told again: so the rows are those that are named, not those
+        # that change.
         touched = np.zeros(self.shape, np.bool_)
         touched[index] = True
         if self._write is not None:
@@ -209,8 +214,8 @@ class MaskArray(StoreArray):
     def start(self, tell: Callable[[Rows, bool], None]) -> None:
         """Makes the mask writable: `tell` marks rows in the engine."""
         plain = np.asarray(self).reshape(-1)
-        # Pages of a private map that nobody has written to show what happens to the file. A mark that is neither 0
-        # nor 1 counts as not done.
+        # Pages of a private map that nobody has written to show what happens to the file. A mark
+        # that is neither 0 nor 1 counts as not done.
         plain[...] = plain.copy() == 1
         self._tell, self._plain, self._told = tell, plain, plain.copy()
         self._views = weakref.WeakValueDictionary()
@@ -222,7 +227,9 @@ class MaskArray(StoreArray):
         return self._told is not None and bool(self._told[rows].any())
 
     def restore(self, missing: Rows) -> bool:
-        """After an error, shows all rows as done but the `missing`; tells whether any of these was shown as done."""
+        """After an error, shows all rows as done but the `missing`; tells whether any of these
+        was shown as done.
+        """
         if self._plain is None or self._told is None:
             return False
         before = self._told == 1
@@ -275,10 +282,11 @@ class MaskArray(StoreArray):
 
 
 class OpenArrays:
-    """All arrays of a model, or of an experiment for one model, and what the engine is told of them.
+    """All arrays of a model, or of an experiment for one model, and what the engine is told of
+    them.
 
-    After an error of the engine the mask shows what the engine says: rows that waited for a sync that failed are not
-    done, and nothing says so again before they have been written again.
+    After an error of the engine the mask shows what the engine says: rows that waited for a sync
+    that failed are not done, and nothing says so again before they have been written again.
     """
 
     def __init__(
@@ -297,9 +305,11 @@ class OpenArrays:
             writable: Whether rows can be assigned to.
             logger: Is told of rows that are not finite.
             before_plain: Called before an array without a mask is written to.
-            before_undone: Called with `True` before rows that are done are written again, with `False` before they
-                are marked as not done; it is to take back the flags that say that all rows are done.
-            marks_itself: Rows count as done once they are written; otherwise the mask is assigned to.
+            before_undone: Called with `True` before rows that are done are written again, with
+                `False` before they are marked as not done; it is to take back the flags that say
+                that all rows are done.
+            marks_itself: Rows count as done once they are written; otherwise the mask is assigned
+                to.
         """
         self.native = native
         self._logger = logger
@@ -382,7 +392,8 @@ def open_array(kind: type[StoreArray], place: Place, writable: bool) -> Any:
     _, path, dtype, rows, columns, offset = place
     mode = kind._MODE if writable else "r"
     access = os.O_RDWR if mode == "r+" else os.O_RDONLY
-    # The engine has opened it before; should it have become a pipe since, nobody waits for its other end.
+    # The engine has opened it before; should it have become a pipe since, nobody waits for its
+    # other end.
     file = os.open(path, access | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):

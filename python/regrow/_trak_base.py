@@ -21,7 +21,9 @@ else:
             """What TRAK's savers have in common; TRAK's own class where it is installed."""
 
         class ModelIDException(Exception):
-            """A model ID is registered already, or not yet; TRAK's own class where it is installed."""
+            """A model ID is registered already, or not yet; TRAK's own class where it is
+            installed.
+            """
 
 
 __all__ = ["AbstractSaver", "ModelIDException"]

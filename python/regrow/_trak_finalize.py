@@ -1,7 +1,7 @@
 """TRAK's two final formulas, block by block and in float32: no whole matrix is ever in memory.
 
-TRAK adds up in half precision where it stores half precision, which overflows for large train sets. Here sums are
-float32 and are cast once, when they are stored.
+TRAK adds up in half precision where it stores half precision, which overflows for large train sets.
+Here sums are float32 and are cast once, when they are stored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def finalize_features(
     del_grads: bool = False,
     block_rows: int | None = None,
 ) -> None:
-    """Makes the features of models: X (X'X + lambda I)^-1, scaled by the mean absolute entry of the inverse.
+    """Makes the features of models: X (X'X + lambda I)^-1, scaled by the mean absolute entry of the
+    inverse.
 
     Holds the P x P matrix and one block of rows.
 
@@ -75,12 +76,14 @@ def finalize_scores(
     allow_skip: bool = False,
     block_rows: int | None = None,
 ) -> Any:
-    """Makes the scores of an experiment: features times targets, averaged over the models, weighted.
+    """Makes the scores of an experiment: features times targets, averaged over the models,
+    weighted.
 
     Args:
         saver: The store.
         exp_name: The experiment.
-        model_ids: Which models; all by default. Those that are not finalized are passed over with a warning.
+        model_ids: Which models; all by default. Those that are not finalized are passed over with a
+            warning.
         allow_skip: Pass over models without gradients of the targets, too.
         block_rows: Rows of scores at a time; as many as 64 MiB hold by default.
 

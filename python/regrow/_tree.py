@@ -1,12 +1,14 @@
 """Pytrees: flattening what the user has, and building what a checkpoint holds.
 
-The native half walks: it knows exact dicts, lists, tuples and `None`, and asks here for every other class, once for
-each container of it. What is asked for, and told, is one level of a tree: an `Opened`. The structure of a tree stays
-in the native half, as a `Structure`: nodes in preorder, each with its kind (a position in `NODE_KINDS`), its children's
-number, and the key that its parent has for it (of a kind that is a position in `KEY_KINDS`).
+The native half walks: it knows exact dicts, lists, tuples and `None`, and asks here for every other
+class, once for each container of it. What is asked for, and told, is one level of a tree: an
+`Opened`. The structure of a tree stays in the native half, as a `Structure`: nodes in preorder,
+each with its kind (a position in `NODE_KINDS`), its children's number, and the key that its parent
+has for it (of a kind that is a position in `KEY_KINDS`).
 
-Neither direction recurses: depth costs memory, not stack. Dicts keep the user's insertion order (JAX would sort
-them); classes that JAX knows are taken apart by JAX, one level at a time; dataclasses go by their fields.
+Neither direction recurses: depth costs memory, not stack. Dicts keep the user's insertion order
+(JAX would sort them); classes that JAX knows are taken apart by JAX, one level at a time;
+dataclasses go by their fields.
 """
 
 from __future__ import annotations
@@ -66,15 +68,16 @@ class Opened(NamedTuple):
 def flatten(tree: Any, handlers: LeafRegistry | None = None, *, layout: str | None = None) -> Flat:
     """Takes `tree` apart, its containers in the order in which they were built.
 
-    A leaf that one of `handlers` is in charge of becomes a dict of its type's name and its state. The `layout` that the
-    tree is taken apart for may want children in another order than JAX gives them.
+    A leaf that one of `handlers` is in charge of becomes a dict of its type's name and its state.
+    The `layout` that the tree is taken apart for may want children in another order than JAX gives
+    them.
     """
     return _native.flatten(tree, _FLAX_HOOKS if layout == "flax" else _HOOKS, handlers)
 
 
 def unflatten(structure: Structure, leaves: Sequence[Any], handlers: LeafRegistry | None = None) -> Any:
-    """Builds what a checkpoint holds: exact containers, `Node` for classes, named tuples of the same name; leaves of
-    their own types by their handlers."""
+    """Builds what a checkpoint holds: exact containers, `Node` for classes, named tuples of the
+    same name; leaves of their own types by their handlers."""
     leaves = leaves if type(leaves) is list else list(leaves)
     if handlers is None:
         return _native.unflatten(structure, leaves, _build_other, None)
@@ -106,13 +109,16 @@ def path_text(structure: Structure, leaf: int) -> str:
 
 
 def _place_of(structure: Structure, node: int) -> str:
-    """The printed key path of the container of a node, from the path of the first leaf at or below it."""
+    """The printed key path of the container of a node, from the path of the first leaf at or
+    below it.
+    """
     before = structure.node_kinds[:node].count(LEAF)
     paths = _native.paths(structure)
     return paths[before].rpartition("/")[0] if before < len(paths) else "."
 
 
-# ---- taking one container apart -----------------------------------------------------------------------------
+# ---- taking one container apart
+# --------------------------------------------------------------------------------------
 
 
 def _open_dict(node: dict[Any, Any], trail: list[str | int]) -> Opened:
@@ -186,7 +192,8 @@ def _open_dataclass(node: Any, _trail: list[str | int]) -> Opened:
     names = [field.name for field in dataclasses.fields(node)]
 
     def rebuild(children: list[Any]) -> Any:
-        # As it stands, not through __init__: a field may have init=False, or __post_init__ may insist on more.
+        # As it stands, not through __init__: a field may have init=False, or __post_init__ may
+        # insist on more.
         made = copy.copy(node)
         for name, child in zip(names, children, strict=True):
             object.__setattr__(made, name, child)
@@ -266,7 +273,9 @@ def _opener_for(node: Any) -> Callable[[Any, list[str | int]], Opened] | None:
 
 
 def _flax_opener_for(node: Any) -> Callable[[Any, list[str | int]], Opened] | None:
-    """As `_opener_for`; a `FrozenDict` in the order of its entries, in which Flax writes it: JAX sorts them."""
+    """As `_opener_for`; a `FrozenDict` in the order of its entries, in which Flax writes it: JAX
+    sorts them.
+    """
     cls = getattr(sys.modules.get("flax.core.frozen_dict"), "FrozenDict", None)
     return _open_frozen_dict if cls is not None and type(node) is cls else _opener_for(node)
 
@@ -287,8 +296,8 @@ _OPENERS: dict[type[Any], Callable[[Any, list[str | int]], Opened] | None] = {
     Node: _open_node,
     **dict.fromkeys((np.ndarray, bool, int, float, complex, str, bytes, PrngKey, UnknownLeaf), None),
 }
-"""How classes are taken apart: `None` for leaves. Of the containers that the native half knows, a dict is here to be
-refused for its keys."""
+"""How classes are taken apart: `None` for leaves. Of the containers that the native half knows, a
+dict is here to be refused for its keys."""
 
 
 def _type_name(cls: type[Any]) -> str:

@@ -49,7 +49,9 @@ class Writing:
         return "regrow" if self.layout is None else layouts.chosen(self.layout).name
 
     def columns(self, base: Place | None, *, alone: bool = False) -> tuple[Any, ...]:
-        """The engine's columns: the one place that knows them. With `alone` no other process takes part."""
+        """The engine's columns: the one place that knows them. With `alone` no other process
+        takes part.
+        """
         layout, rare = layouts.chosen(self.layout or "regrow"), self.rare()
         metadata = self.metadata
         if isinstance(layout, layouts.Safetensors) and layout.format is not None:
@@ -87,17 +89,23 @@ def with_base(columns: tuple[Any, ...], base: Place | None) -> tuple[Any, ...]:
 
 
 class AsNumpy(NamedTuple):
-    """A cast of every array, that changes values as NumPy does: for functions that stand in for others."""
+    """A cast of every array, that changes values as NumPy does: for functions that stand in for
+    others.
+    """
 
     dtype: Any
 
 
 Casts = tuple[list[tuple[str, str]], str]
-"""Patterns and dtype names, and what the casts may do to values: ``"checked"``, ``"lossy"``, ``"as_numpy"``."""
+"""Patterns and dtype names, and what the casts may do to values: ``"checked"``, ``"lossy"``,
+``"as_numpy"``.
+"""
 
 
 def casts(cast: Any, lossy: Any = False) -> Casts:
-    """What is cast, from one dtype for all or a dict of them, and whether values may change beyond rounding."""
+    """What is cast, from one dtype for all or a dict of them, and whether values may change
+    beyond rounding.
+    """
     if isinstance(cast, AsNumpy):
         return [("**", dtype_name(cast.dtype))], "as_numpy"
     casting = "lossy" if _arguments.flag("lossy", lossy) else "checked"

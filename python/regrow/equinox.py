@@ -1,14 +1,16 @@
-"""Equinox' leaf files: `tree_serialise_leaves` and `tree_deserialise_leaves`, with the same files and the same calls.
+"""Equinox' leaf files: `tree_serialise_leaves` and `tree_deserialise_leaves`, with the same files
+and the same calls.
 
     from regrow.equinox import tree_deserialise_leaves, tree_serialise_leaves
 
     tree_serialise_leaves("model.eqx", model)                       # all of it or nothing, synced to disk
     model = tree_deserialise_leaves("model.eqx", like=model)        # every leaf compared before data is read
 
-It reads files of Equinox, and Equinox reads its files, to the bit. Beyond Equinox: files are replaced in one
-step; float8, int4 and integers beyond 64 bits come back; every path-like object is a path; all mismatches are told at
-once; and behind the leaves of a file that has a path stands an index that Equinox never looks at, with names and
-checksums, by which `regrow.load` gives the whole pytree without a `like`.
+It reads files of Equinox, and Equinox reads its files, to the bit. Beyond Equinox: files are
+replaced in one step; float8, int4 and integers beyond 64 bits come back; every path-like object is
+a path; all mismatches are told at once; and behind the leaves of a file that has a path stands an
+index that Equinox never looks at, with names and checksums, by which `regrow.load` gives the whole
+pytree without a `like`.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ def install() -> None:
 
 
 def default_serialise_filter_spec(f: Any, x: Any) -> None:
-    """Writes a leaf to a binary file object: JAX and NumPy arrays, NumPy's and Python's numbers; nothing else.
+    """Writes a leaf to a binary file object: JAX and NumPy arrays, NumPy's and Python's numbers;
+    nothing else.
 
     Args:
         f: Has `write(bytes)`.
@@ -73,14 +76,16 @@ def default_serialise_filter_spec(f: Any, x: Any) -> None:
 
 
 def default_deserialise_filter_spec(f: Any, x: Any) -> Any:
-    """Reads the next record of a binary file object as what `x` is; gives back `x` itself where it has no record.
+    """Reads the next record of a binary file object as what `x` is; gives back `x` itself where it
+    has no record.
 
     Args:
         f: Has `read(n)` and `seek(offset, whence)`.
         x: The leaf of `like`.
 
     Raises:
-        EOFError, ValueError, TypeError: if there is no record, a broken one, or one that is no such number.
+        EOFError, ValueError, TypeError: if there is no record, a broken one, or one that is no such
+            number.
     """
     return read_leaf(Options(), f, x)
 
@@ -100,26 +105,31 @@ def tree_serialise_leaves(
 ) -> None:
     """Saves the leaves of a pytree.
 
-    A file that has a path is written completely or not at all, and replaces an old file in one step.
+    A file that has a path is written completely or not at all, and replaces an old file in one
+    step.
 
     Args:
-        path_or_file: A path (``.eqx`` is appended to a name without a suffix), or a binary file object, which is
-            written to from where it stands.
+        path_or_file: A path (``.eqx`` is appended to a name without a suffix), or a binary file
+            object, which is written to from where it stands.
         pytree: Its JAX and NumPy arrays and its numbers are saved; other leaves are left out.
-        filter_spec: A function of file and leaf that writes a leaf or does nothing; or a pytree of such functions, a
-            prefix of `pytree`, each for all leaves below it.
+        filter_spec: A function of file and leaf that writes a leaf or does nothing; or a pytree of
+            such functions, a prefix of `pytree`, each for all leaves below it.
         is_leaf: Which nodes are taken as leaves.
-        hyperparameters: A dict or list for one line of JSON in front of the leaves. Equinox then reads the leaves from
-            the open file, behind the line.
-        trailer: Whether regrow's index stands behind the leaves. By default it does in files that have a path and are
-            written with the default `filter_spec`, unless `strict_upstream`. Nothing may follow it.
-        strict_upstream: Exactly the bytes of Equinox, which lose the names of float8, int4 and their like.
-        prng_keys: Save typed PRNG keys as their key data; otherwise they are an error, as in Equinox.
+        hyperparameters: A dict or list for one line of JSON in front of the leaves. Equinox then
+            reads the leaves from the open file, behind the line.
+        trailer: Whether regrow's index stands behind the leaves. By default it does in files that
+            have a path and are written with the default `filter_spec`, unless `strict_upstream`.
+            Nothing may follow it.
+        strict_upstream: Exactly the bytes of Equinox, which lose the names of float8, int4 and
+            their like.
+        prng_keys: Save typed PRNG keys as their key data; otherwise they are an error, as in
+            Equinox.
         stop_at_first: Name one leaf that cannot be saved, not all.
         durable: Sync to disk before returning.
 
     Raises:
-        TreePathError: with `path`, for leaves that cannot be saved; the reason is the cause of its cause.
+        TreePathError: with `path`, for leaves that cannot be saved; the reason is the cause of its
+            cause.
     """
     options = Options(strict_upstream=strict_upstream, prng_keys=prng_keys)
     path, line = path_of(path_or_file), _line(hyperparameters)
@@ -162,22 +172,27 @@ def tree_deserialise_leaves(
     """Loads leaves into the places of the leaves of `like`.
 
     Args:
-        path_or_file: A path (``.eqx`` is appended to a name without a suffix; a line of hyperparameters is skipped), or
-            a binary file object, which is read from where it stands.
-        like: A pytree of the structure that was saved, with leaves of the same types: arrays, `jax.ShapeDtypeStruct`
-            (`equinox.filter_eval_shape`), numbers. What is never saved stays as it is here.
-        filter_spec: A function of file and leaf that gives the loaded leaf, or the leaf itself; or a pytree of such
-            functions, a prefix of `like`, each for all leaves below it.
+        path_or_file: A path (``.eqx`` is appended to a name without a suffix; a line of
+            hyperparameters is skipped), or a binary file object, which is read from where it
+            stands.
+        like: A pytree of the structure that was saved, with leaves of the same types: arrays,
+            `jax.ShapeDtypeStruct` (`equinox.filter_eval_shape`), numbers. What is never saved stays
+            as it is here.
+        filter_spec: A function of file and leaf that gives the loaded leaf, or the leaf itself; or
+            a pytree of such functions, a prefix of `like`, each for all leaves below it.
         is_leaf: Which nodes are taken as leaves.
-        strict: Leaves or bytes that `like` does not ask for are an error; otherwise a warning, for files with a path.
+        strict: Leaves or bytes that `like` does not ask for are an error; otherwise a warning, for
+            files with a path.
         stop_at_first: Name one leaf that differs, not all.
         prng_keys: Make typed PRNG keys of key data where `like` has them.
-        strict_scalars: Take a number for a Python bool, int, float or complex only from a record of that kind, instead
-            of converting it.
-        old_state_index: `like` has `equinox.nn.StateIndex`es, and the file what Equinox before 0.11 wrote for them.
+        strict_scalars: Take a number for a Python bool, int, float or complex only from a record of
+            that kind, instead of converting it.
+        old_state_index: `like` has `equinox.nn.StateIndex`es, and the file what Equinox before 0.11
+            wrote for them.
 
     Raises:
-        TreePathError: with `path`, for leaves that cannot be read; the reason is the cause of its cause.
+        TreePathError: with `path`, for leaves that cannot be read; the reason is the cause of its
+            cause.
         RuntimeError: for leaves of another type, shape or dtype than in `like`; all of them.
     """
     options = Options(prng_keys=prng_keys, strict_scalars=strict_scalars)

@@ -1,4 +1,6 @@
-"""The exceptions and warnings of regrow. Each exception is also the built-in one that Python programs already catch."""
+"""The exceptions and warnings of regrow. Each exception is also the built-in one that Python
+programs already catch.
+"""
 
 from __future__ import annotations
 

@@ -71,7 +71,9 @@ class Regrow(Layout):
     write_chunk_shape: Sequence[int] | None = None
     """The chunk; must divide each array's shape, or that of its shards."""
     per_leaf: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Chunking of some leaves: ``{"embed/**": {"chunk_byte_size": 2**20}}``; the first glob that matches decides."""
+    """Chunking of some leaves: ``{"embed/**": {"chunk_byte_size": 2**20}}``; the first glob that
+    matches decides.
+    """
     format: Literal["np", "pt", "tf", "flax", "mlx"] = _named("data_format", "pt")
     """The ``format`` of the safetensors files. ``"pt"``: transformers before 5 reads no other."""
     strict: bool = _named(None, False)
@@ -106,10 +108,13 @@ class Orbax(Layout):
     v1: bool = False
     """The folder of Orbax' v1 API."""
     per_leaf: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Chunking of some leaves: ``{"embed/**": {"chunk_byte_size": 2**20}}``; the first glob that matches decides."""
+    """Chunking of some leaves: ``{"embed/**": {"chunk_byte_size": 2**20}}``; the first glob that
+    matches decides.
+    """
     value_types: Mapping[str, str] = field(default_factory=dict)
-    """The types that ``_METADATA`` records for some leaves, by their stored names: ``{"a.b": "acme.Cfg"}``.
-    For type handlers of your own, which write the data of a leaf ``...`` into files beside the tree."""
+    """The types that ``_METADATA`` records for some leaves, by their stored names: ``{"a.b":
+    "acme.Cfg"}``. For type handlers of your own, which write the data of a leaf ``...`` into files
+    beside the tree."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +138,9 @@ class Equinox(Layout):
     hyperparameters: Any = None
     """One line of JSON in front of the leaves."""
     trailer: bool | None = None
-    """Keep the exact pytree and checksums behind the leaves, where Equinox does not look; on by default."""
+    """Keep the exact pytree and checksums behind the leaves, where Equinox does not look; on by
+    default.
+    """
     strict: bool | None = _named("strict_upstream", None)
     """Exactly the bytes of Equinox, which lose the names of the dtypes of ml_dtypes."""
     prng_keys: bool | None = None
@@ -230,7 +237,8 @@ def chosen(layout: Any) -> Layout:
 
 
 def of_options(name: str, options: Mapping[str, Any]) -> Layout:
-    """A layout by its name and the engine's names of its options, as a file of rules or a command has them.
+    """A layout by its name and the engine's names of its options, as a file of rules or a command
+    has them.
 
     Raises:
         InvalidArgumentError: for an option that the layout lacks, with those that it has.
@@ -248,7 +256,9 @@ def of_options(name: str, options: Mapping[str, Any]) -> Layout:
 
 
 class Given(Layout):
-    """A layout with options as the engine has them, for functions that stand in for those of other tools."""
+    """A layout with options as the engine has them, for functions that stand in for those of
+    other tools.
+    """
 
     _options: Mapping[str, Any]
 

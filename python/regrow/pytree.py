@@ -1,4 +1,5 @@
-"""Models as `STEM.data` and `STEM.manifest`: the functions of gemma.cpp's Python tools, on regrow's engine.
+"""Models as `STEM.data` and `STEM.manifest`: the functions of gemma.cpp's Python tools, on regrow's
+engine.
 
     from regrow import pytree
 
@@ -6,13 +7,14 @@
     params = pytree.model_load("runs/gemma")          # views of the file; changing them does not change it
     pytree.model_overview(params)
 
-A model is a tree of dicts with any keys that Python can print and read again, and with NumPy or JAX arrays as leaves;
-or a single array. Both files are written under a temporary name, synced, and renamed: the data first, the manifest
-last. Everything that a manifest says is checked before an array is made.
+A model is a tree of dicts with any keys that Python can print and read again, and with NumPy or JAX
+arrays as leaves; or a single array. Both files are written under a temporary name, synced, and
+renamed: the data first, the manifest last. Everything that a manifest says is checked before an
+array is made.
 
-The functions have the names, arguments and results of the original. Where it fails or loses something, this does
-not: manifests of NumPy 2 load, suffixes are honoured, a transform is called once, conflicts of paths are errors,
-summaries of arrays that are not contiguous work.
+The functions have the names, arguments and results of the original. Where it fails or loses
+something, this does not: manifests of NumPy 2 load, suffixes are honoured, a transform is called
+once, conflicts of paths are errors, summaries of arrays that are not contiguous work.
 """
 
 from __future__ import annotations
@@ -80,7 +82,8 @@ DATA_SUFFIX = ".data"
 MANIFEST_SUFFIX = ".manifest"
 
 
-# ---- trees of dicts and arrays ------------------------------------------------------------------------------
+# ---- trees of dicts and arrays
+# --------------------------------------------------------------------------------------
 
 
 def ml_model_node_handler(
@@ -128,7 +131,8 @@ def model_contents(tree: Any) -> dict[Path, Any]:
     return dict(_leaves(tree))
 
 
-# ---- summaries ----------------------------------------------------------------------------------------------
+# ---- summaries
+# --------------------------------------------------------------------------------------
 
 _PATH_COLUMNS = 60
 _START_ITEMS = 5
@@ -137,7 +141,8 @@ _START_ITEMS = 5
 def ml_model_leaf_summary(revtuple_path: RevTuplePath, x: Any, sep: str = ", ") -> str:
     """One line about an array: type, SHA-256 of its bytes, statistics, shape, dtype, first items.
 
-    What has no such numbers (text, bfloat16, empty arrays, no arrays at all) is shown by its `repr`.
+    What has no such numbers (text, bfloat16, empty arrays, no arrays at all) is shown by its
+    `repr`.
     """
     place = ",".join(map(repr, linearize_revtuple_path(revtuple_path)))
     about = _array_summary(x, sep) or f"{type_name(x)}({x!r})"
@@ -184,7 +189,8 @@ def model_overview(tree: Any, out: TextIO | None = None) -> None:
         print(printable(line), file=out)
 
 
-# ---- saving -------------------------------------------------------------------------------------------------
+# ---- saving
+# --------------------------------------------------------------------------------------
 
 
 class _Stored(NamedTuple):
@@ -217,15 +223,16 @@ def model_save(
         filepath_stem: What the names of both files begin with.
         data_suffix: What the name of the data file ends in.
         manifest_suffix: What the name of the manifest ends in; `None` for no manifest.
-        key: Arrays are written in the order of its values (equal ones in that of the tree); those for whose path it
-            gives `None` are left out.
-        array_transform_by_pytree_key: By path, what an array becomes before it is written. Each is called once.
+        key: Arrays are written in the order of its values (equal ones in that of the tree); those
+            for whose path it gives `None` are left out.
+        array_transform_by_pytree_key: By path, what an array becomes before it is written. Each is
+            called once.
         report: Called with some lines of text about each array.
         byte_align: Each array begins at a multiple of this.
-        native_dtypes: Keep bfloat16, float8 and their like under their own names, which the original cannot read;
-            otherwise bfloat16 becomes float32 and the others are refused.
-        extra_keys: Keep checksums and empty dicts in keys of the manifest that the original ignores. Without them
-            both files are those of the original under NumPy 1, byte for byte.
+        native_dtypes: Keep bfloat16, float8 and their like under their own names, which the
+            original cannot read; otherwise bfloat16 becomes float32 and the others are refused.
+        extra_keys: Keep checksums and empty dicts in keys of the manifest that the original
+            ignores. Without them both files are those of the original under NumPy 1, byte for byte.
         overwrite: Replace files that are there, as the original does.
         durable: Sync to disk before returning.
 
@@ -321,7 +328,9 @@ def _widened_start(array: Array) -> Array:
 
 
 def _columns(stored: list[_Stored]) -> tuple[bytes, list[Any], dict[int, str], dict[int, str]]:
-    """The arrays as the engine takes them: numbers as they are, all else as bytes with their type string."""
+    """The arrays as the engine takes them: numbers as they are, all else as bytes with their
+    type string.
+    """
     kinds = bytearray()
     values: list[Any] = []
     notes: dict[int, str] = {}
@@ -339,7 +348,8 @@ def _columns(stored: list[_Stored]) -> tuple[bytes, list[Any], dict[int, str], d
     return bytes(kinds), values, notes, {}
 
 
-# ---- loading ------------------------------------------------------------------------------------------------
+# ---- loading
+# --------------------------------------------------------------------------------------
 
 _ACCESS = {"r": mmap.ACCESS_READ, "c": mmap.ACCESS_COPY, "r+": mmap.ACCESS_WRITE}
 
@@ -358,8 +368,8 @@ def model_load(
     Args:
         filepath_stem: What the names of both files begin with.
         mmapped: Give views of the file; otherwise arrays of their own.
-        mode: What changing a view does: ``"c"`` changes this program's copy of the page and never the file, ``"r"``
-            is refused by NumPy, ``"r+"`` changes the file, as the original does.
+        mode: What changing a view does: ``"c"`` changes this program's copy of the page and never
+            the file, ``"r"`` is refused by NumPy, ``"r+"`` changes the file, as the original does.
         verify: Check the data against the manifest's checksums, if it has any.
         data_suffix: What the name of the data file ends in, where the manifest does not say it.
         manifest_suffix: What the name of the manifest ends in.
@@ -378,7 +388,8 @@ def model_load(
             data, entries, empty = _native.pytree_entries(stem, data_suffix, manifest_suffix, verify)
             memory = _map(data, mode if mmapped else "r")
         except (RegrowError, OSError):
-            # Absent before and after: of several writers one may have ended, and the next begun, meanwhile.
+            # Absent before and after: of several writers one may have ended, and the next begun,
+            # meanwhile.
             if before is None:
                 is_replaced = _native.pytree_appears(stem, manifest_suffix)
             else:
@@ -440,13 +451,15 @@ def _array(memory: Any, entry: tuple[str, str, tuple[int, ...], int], mmapped: b
     return array if mmapped else array.copy()
 
 
-# ---- in the original's place ----------------------------------------------------------------------------------
+# ---- in the original's place
+# --------------------------------------------------------------------------------------
 
 
 def install() -> None:
     """Has the module ``ml_model_transforms`` be this one, for what imports it from now on.
 
     Raises:
-        RuntimeError: if the program has already imported the original: modules that imported its functions keep them.
+        RuntimeError: if the program has already imported the original: modules that imported its
+            functions keep them.
     """
     _install.install({"ml_model_transforms": __name__})

@@ -4,13 +4,13 @@
 
     traker = TRAKer(model=model, task=task, train_set_size=N, saver=MmapSaver, save_dir=folder)
 
-The folder is TRAK's own: TRAK reads what this writes, and the other way round. What is better: nothing is lost when a
-process is killed or the power fails, experiments of several processes are merged, arrays are checked when they are
-opened and never emptied unasked, and any part of a batch can be resumed. `repair` is the way out of a folder that
-was damaged by something else.
+The folder is TRAK's own: TRAK reads what this writes, and the other way round. What is better:
+nothing is lost when a process is killed or the power fails, experiments of several processes are
+merged, arrays are checked when they are opened and never emptied unasked, and any part of a batch
+can be resumed. `repair` is the way out of a folder that was damaged by something else.
 
-When TRAK is installed, importing this module imports it (and with it PyTorch), so that `MmapSaver` is one of its
-savers; without it the module stands alone.
+When TRAK is installed, importing this module imports it (and with it PyTorch), so that `MmapSaver`
+is one of its savers; without it the module stands alone.
 """
 
 from __future__ import annotations
@@ -67,20 +67,24 @@ def install() -> None:
 
 
 class MetadataMismatchError(MismatchError, AssertionError):
-    """The folder was made with another dimension, kind of projection, train set size or precision."""
+    """The folder was made with another dimension, kind of projection, train set size or
+    precision.
+    """
 
 
 class MmapSaver(AbstractSaver):
     """Keeps gradients, features and scores of TRAK in memory maps, safely.
 
-    Rows that are assigned to (``saver.current_store["grads"][rows] = values``) are written at once; a row's mark in
-    ``current_store["is_featurized"]`` reaches the disk only after the row itself has. That takes a sync, which
-    several batches share: at most `sync_interval` seconds of work are done again after a kill or a power cut.
+    Rows that are assigned to (``saver.current_store["grads"][rows] = values``) are written at once;
+    a row's mark in ``current_store["is_featurized"]`` reaches the disk only after the row itself
+    has. That takes a sync, which several batches share: at most `sync_interval` seconds of work are
+    done again after a kill or a power cut.
     """
 
     sync_interval: float | None = 0.5
-    """Seconds that marks of rows wait for the sync they share; 0 syncs every batch. `None` syncs no rows, as TRAK's own
-    saver: marks are written at once, and after a power cut rows may be marked as done and be zeros."""
+    """Seconds that marks of rows wait for the sync they share; 0 syncs every batch. `None` syncs no
+    rows, as TRAK's own saver: marks are written at once, and after a power cut rows may be marked
+    as done and be zeros."""
     allow_non_finite: bool = False
     """Let scores with NaN or infinity be final."""
 
@@ -98,17 +102,20 @@ class MmapSaver(AbstractSaver):
 
         Args:
             save_dir: The folder.
-            metadata: ``JL dimension``, ``JL matrix type`` and ``train set size``, and whatever else is to be kept.
+            metadata: ``JL dimension``, ``JL matrix type`` and ``train set size``, and whatever else
+                is to be kept.
             train_set_size: Number of training examples.
             proj_dim: Dimension of the projected gradients.
-            load_from_save_dir: Read the existing store, and own `metadata.json`. Parallel workers that leave both to
-                another process say `False`; should the metadata be there already, they are checked all the same.
+            load_from_save_dir: Read the existing store, and own `metadata.json`. Parallel workers
+                that leave both to another process say `False`; should the metadata be there
+                already, they are checked all the same.
             logging_level: Of the logger ``STORE``.
             use_half_precision: float16, or float32.
 
         Raises:
             MetadataMismatchError: if the folder was made with other parameters.
-            CorruptError: if `metadata.json` cannot be used; `repair` takes the metadata that are meant.
+            CorruptError: if `metadata.json` cannot be used; `repair` takes the metadata that are
+                meant.
         """
         save_dir = _native.local_path(place("save_dir", save_dir))
         self.metadata = metadata
@@ -163,11 +170,13 @@ class MmapSaver(AbstractSaver):
     def register_model_id(self, model_id: int, _allow_featurizing_already_registered: bool = False) -> None:
         """Registers a model: makes its arrays and its flags.
 
-        A model that is on disk and not in `model_ids` (a worker that was started again) is picked up where it was.
+        A model that is on disk and not in `model_ids` (a worker that was started again) is picked
+        up where it was.
 
         Args:
             model_id: An integer, one for each checkpoint.
-            _allow_featurizing_already_registered: Start a registered model again: all its rows are lost.
+            _allow_featurizing_already_registered: Start a registered model again: all its rows are
+                lost.
 
         Raises:
             ModelIDException: if it is registered already.
@@ -205,7 +214,8 @@ class MmapSaver(AbstractSaver):
             mode: ``"r+"``; ``"r"`` for reading only; ``"w+"`` to make new arrays, all zeros.
 
         Raises:
-            NotFoundError: if an array is missing; only the gradients of a finalized model may be (`None`).
+            NotFoundError: if an array is missing; only the gradients of a finalized model may be
+                (`None`).
             CorruptError: if an array is cut, too long or no array.
             MismatchError: if it has other sizes or another precision.
         """
@@ -292,7 +302,8 @@ class MmapSaver(AbstractSaver):
     def init_experiment(self, exp_name: str, num_targets: int, model_id: int) -> None:
         """Starts an experiment for a model, or joins it: existing scores are kept.
 
-        Where the model's gradients were lost, none of its targets is done any longer, and the scores are not final.
+        Where the model's gradients were lost, none of its targets is done any longer, and the
+        scores are not final.
 
         Raises:
             ModelIDException: if the model has no folder.
@@ -440,15 +451,16 @@ def repair(
 ) -> list[str]:
     """Makes a damaged folder whole: empty or cut JSON, cut or missing arrays, lost experiments.
 
-    Rows that are lost are marked as not done, and flags that cannot be known are 0: the next run computes a little
-    more. Rows of zeros are left alone unless asked for. No process may be working on the folder.
+    Rows that are lost are marked as not done, and flags that cannot be known are 0: the next run
+    computes a little more. Rows of zeros are left alone unless asked for. No process may be working
+    on the folder.
 
     Args:
         save_dir: The folder.
         metadata: What `metadata.json` should say, where it is lost.
         use_half_precision: The precision, where no array is left to tell it.
-        recompute_zero_rows: Mark also those rows as not done that hold zeros only. Their gradients may really be zero;
-            `regrow.verify` names them in a note.
+        recompute_zero_rows: Mark also those rows as not done that hold zeros only. Their gradients
+            may really be zero; `regrow.verify` names them in a note.
 
     Returns:
         What was done, a line each.
@@ -492,7 +504,9 @@ def _revoke(array: Any) -> None:
 def _unfeaturize(
     store: _native.TrakStore, model_ids: dict[int, dict[str, int]], model_id: int, keep_final: bool
 ) -> None:
-    """Takes back that a model is featurized, and unless `keep_final` finalized, before its rows are no longer done."""
+    """Takes back that a model is featurized, and unless `keep_final` finalized, before its rows
+    are no longer done.
+    """
     store.take_back_flags(model_id, keep_final)
     if model_id in model_ids:
         model_ids[model_id]["is_featurized"] = 0
@@ -503,7 +517,9 @@ def _unfeaturize(
 def _targets_undone(
     store: _native.TrakStore, experiments: dict[str, dict[str, Any]], exp_name: str, keep_final: bool
 ) -> None:
-    """Takes back that scores are final, before targets are no longer done; not for targets that are written again."""
+    """Takes back that scores are final, before targets are no longer done; not for targets that
+    are written again.
+    """
     if not keep_final:
         _unfinalize_scores(store, experiments, exp_name)
 

@@ -1,6 +1,8 @@
-//! Maps by where Python's objects lie, while somebody keeps them there: classes, containers on the way down.
+//! Maps by where Python's objects lie, while somebody keeps them there: classes, containers on the
+//! way down.
 //!
-//! Nobody outside chooses addresses, so a hash only has to spread them: a hundred thousand leaves ask for one each.
+//! Nobody outside chooses addresses, so a hash only has to spread them: a hundred thousand leaves
+//! ask for one each.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -25,7 +27,8 @@ impl Hasher for AddressHasher {
     }
 
     fn write_usize(&mut self, address: usize) {
-        // Fibonacci hashing: the best bits come out on top, and the table takes them from both ends.
+        // Fibonacci hashing: the best bits come out on top, and the table takes them from both
+        // ends.
         let spread = (self.0 ^ address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = spread ^ spread >> 32;
     }

@@ -1,4 +1,5 @@
-//! Saves in the background. Every wait lets the interpreter go, and looks for signals ten times a second.
+//! Saves in the background. Every wait lets the interpreter go, and looks for signals ten times a
+//! second.
 
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
@@ -29,7 +30,8 @@ pub struct AsyncSaver(regrow::engine::AsyncSaver);
 pub struct SaveHandle(regrow::engine::SaveHandle);
 
 impl Drop for AsyncSaver {
-    /// The saving thread needs the interpreter for a moment at the end of each save: nobody may hold it and wait.
+    /// The saving thread needs the interpreter for a moment at the end of each save: nobody may
+    /// hold it and wait.
     fn drop(&mut self) {
         Python::attach(|py| py.detach(|| self.0.join()));
     }
@@ -42,8 +44,9 @@ impl AsyncSaver {
         Self(regrow::engine::AsyncSaver::new())
     }
 
-    /// Takes the snapshot; `None` if the save is to be skipped. What is new in `structure` and `leaves` stays
-    /// referred to until the save has ended, unless it is copied. `seconds` have gone by since the caller began.
+    /// Takes the snapshot; `None` if the save is to be skipped. What is new in `structure` and
+    /// `leaves` stays referred to until the save has ended, unless it is copied. `seconds` have
+    /// gone by since the caller began.
     #[expect(clippy::too_many_arguments, reason = "they cross the border in one call")]
     fn save(
         &self,
@@ -63,8 +66,9 @@ impl AsyncSaver {
             let leaves = to_leaves(structure.tree(), &leaves)?;
             Ok((structure.tree().with_leaves(leaves).or_raise()?, save_options(options).or_raise()?))
         })?;
-        // References to Python objects that the thread lets go of wait until somebody holds the interpreter: here
-        // the thread does, once, so that arrays do not live on until the next call.
+        // References to Python objects that the thread lets go of wait until somebody holds the
+        // interpreter: here the thread does, once, so that arrays do not live on until the next
+        // call.
         let on_end = OnEnd::new(|| {
             Python::try_attach(let_go);
         });
@@ -95,8 +99,9 @@ impl AsyncSaver {
         Ok(since.elapsed().as_secs_f64())
     }
 
-    /// Adds the trees that `items` keeps to it, as they are now, and commits it once `before_commit` has returned; what that
-    /// raises is for the caller to keep. `seconds` have gone by since the caller began, `waited` of them for an earlier save.
+    /// Adds the trees that `items` keeps to it, as they are now, and commits it once
+    /// `before_commit` has returned; what that raises is for the caller to keep. `seconds` have
+    /// gone by since the caller began, `waited` of them for an earlier save.
     #[pyo3(signature = (items, copy, check_source, seconds, waited, before_commit=None))]
     #[expect(clippy::too_many_arguments, reason = "they cross the border in one call")]
     fn save_items(

@@ -23,7 +23,8 @@ impl Cache {
         made().map(Self).or_raise()
     }
 
-    /// Bytes read from the folder, bytes fetched since it did not have them, blocks that were damaged.
+    /// Bytes read from the folder, bytes fetched since it did not have them, blocks that were
+    /// damaged.
     fn report(&self) -> (u64, u64, u64) {
         let report = self.0.report();
         (report.hit_bytes, report.miss_bytes, report.damaged)

@@ -1,4 +1,5 @@
-//! Saving, opening, and an opened checkpoint: each a call of the engine with the interpreter released.
+//! Saving, opening, and an opened checkpoint: each a call of the engine with the interpreter
+//! released.
 
 use std::ffi::OsString;
 
@@ -29,8 +30,8 @@ use crate::regions::{RegionsIn, leaf_regions};
 use crate::safetensors::{MapsOut, maps_out};
 use crate::watch::{WatchIn, watched};
 
-/// Path, stored bytes, number of leaves, bytes of data, seconds, stages (name, seconds, bytes, GB/s), I/O path, reused
-/// bytes.
+/// Path, stored bytes, number of leaves, bytes of data, seconds, stages (name, seconds, bytes,
+/// GB/s), I/O path, reused bytes.
 pub type SaveOut = (
     OsString,
     u64,
@@ -99,8 +100,8 @@ pub fn save_report(report: SaveReport) -> SaveOut {
     )
 }
 
-/// How to open, as `regrow/_opening.py` has it: step, item, strict, bare, mapped, whether a seal is ignored, trusted keys
-/// as hex digits, whether a template gives the tree.
+/// How to open, as `regrow/_opening.py` has it: step, item, strict, bare, mapped, whether a seal is
+/// ignored, trusted keys as hex digits, whether a template gives the tree.
 type OpeningIn = (Option<u64>, Option<String>, bool, bool, bool, bool, Vec<String>, bool);
 
 fn open_options(
@@ -118,8 +119,8 @@ pub fn open(py: Python<'_>, path: LocationIn, opening: OpeningIn) -> PyResult<Ch
     released(py, || regrow::open_with(path, &open_options(opening)?)).map(Checkpoint)
 }
 
-/// What is intact of a checkpoint, in which lost leaves are placeholders; what is lost; what else is wrong; whether the
-/// pytree is lost.
+/// What is intact of a checkpoint, in which lost leaves are placeholders; what is lost; what else
+/// is wrong; whether the pytree is lost.
 type IntactOut = (Checkpoint, Vec<FindingOut>, Vec<FindingOut>, bool);
 
 /// Opens what is intact of a damaged checkpoint, and verifies all of it.
@@ -170,8 +171,8 @@ pub fn verify_steps(
     Ok(verified.into_iter().map(step).collect())
 }
 
-/// Reads and checks one share of the leaves; also, of each finding, its place among those of all shares and what it says
-/// in one line.
+/// Reads and checks one share of the leaves; also, of each finding, its place among those of all
+/// shares and what it says in one line.
 #[pyfunction]
 pub fn verify_share(
     py: Python<'_>,
@@ -250,8 +251,8 @@ type InfoOut<'py> = (Option<Bound<'py, PyTuple>>, Option<Bound<'py, PyTuple>>, O
 /// Positions of leaves, kinds, dtypes, shapes.
 type SelectedOut<'py> = (Bound<'py, PyList>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>);
 
-/// Findings, bytes read, leaves, whether there are checksums, notes, bytes that nothing protects, whose
-/// signature it is, the files with such bytes, the step of a folder of steps.
+/// Findings, bytes read, leaves, whether there are checksums, notes, bytes that nothing protects,
+/// whose signature it is, the files with such bytes, the step of a folder of steps.
 type VerifyOut =
     (Vec<FindingOut>, u64, usize, bool, Vec<String>, u64, Option<String>, Vec<(OsString, u64)>, Option<u64>);
 
@@ -459,7 +460,8 @@ impl Checkpoint {
         Ok(maps_out(maps))
     }
 
-    /// The leaves that a load would give, -1 where it gives none: positions, kinds, dtypes as wanted, shapes.
+    /// The leaves that a load would give, -1 where it gives none: positions, kinds, dtypes as
+    /// wanted, shapes.
     #[pyo3(signature = (only, casts, template, partial))]
     fn select<'py>(
         &self,
@@ -517,7 +519,8 @@ impl Checkpoint {
         Ok((structure, leaves))
     }
 
-    /// Loads into arrays, one or `None` a leaf of the template; says which of them were filled where they are.
+    /// Loads into arrays, one or `None` a leaf of the template; says which of them were filled
+    /// where they are.
     #[pyo3(signature = (casts, template, partial, unverified, budget, outs, watch))]
     #[expect(clippy::too_many_arguments, reason = "the options of a load, one by one")]
     fn load_into<'py>(

@@ -1,5 +1,5 @@
-//! The structure of a tree, whose nodes stay on this side of the border; `regrow/_tree.py` tells how it is made and
-//! what is made of it.
+//! The structure of a tree, whose nodes stay on this side of the border; `regrow/_tree.py` tells
+//! how it is made and what is made of it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -112,8 +112,8 @@ fn from_printed(path: &str) -> KeyPath {
     }
 }
 
-/// Python's keys as the engine's. Most come again and again (`w` in every layer, often the very same object), so
-/// the texts of some are kept.
+/// Python's keys as the engine's. Most come again and again (`w` in every layer, often the very
+/// same object), so the texts of some are kept.
 pub struct KeysIn {
     /// Text of a key by where its object lies: whoever asks keeps the object alive.
     texts: Vec<Option<(usize, Arc<str>)>>,
@@ -163,7 +163,8 @@ fn no_text(key: &Bound<'_, PyAny>) -> PyErr {
     )
 }
 
-/// The engine's keys as Python's. Names repeat in every layer of a model: one string serves all of them.
+/// The engine's keys as Python's. Names repeat in every layer of a model: one string serves all of
+/// them.
 pub struct KeysOut<'a, 'py> {
     by_text: HashMap<&'a str, Bound<'py, PyAny>>,
     /// Some of them, by where the text lies: most keys share one.
@@ -189,7 +190,8 @@ impl<'a, 'py> KeysOut<'a, 'py> {
     }
 
     fn text(&mut self, py: Python<'py>, text: &'a Arc<str>) -> Bound<'py, PyAny> {
-        // No two texts that are there at the same time begin in the same place: each has a count before it.
+        // No two texts that are there at the same time begin in the same place: each has a count
+        // before it.
         let address = text.as_ptr().addr();
         let slot = self.recent.get_mut((address >> 4) % Self::RECENT);
         if let Some(Some((known, made))) = &slot

@@ -9,8 +9,8 @@ use regrow_cli::Package;
 /// What a program of Rust ends with after a panic, whose message is on stderr by then.
 const PANICKED: u8 = 101;
 
-/// Runs the command, and gives the number to end the process with. `packages` is called if the command wants to know:
-/// name, version if it is installed, and what it is used for, of each.
+/// Runs the command, and gives the number to end the process with. `packages` is called if the
+/// command wants to know: name, version if it is installed, and what it is used for, of each.
 #[pyfunction]
 pub fn command(py: Python<'_>, arguments: Vec<OsString>, packages: Py<PyAny>) -> u8 {
     let ask = || {

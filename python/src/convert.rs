@@ -1,4 +1,5 @@
-//! Converting: the options in, a plan or a report out; also a share at a time, by several processes.
+//! Converting: the options in, a plan or a report out; also a share at a time, by several
+//! processes.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -14,8 +15,8 @@ use crate::location::LocationIn;
 use crate::options::{SaveIn, save_options};
 use crate::watch::{WatchIn, cancellable, watched};
 
-/// Step, item, whether to open strictly, whether bare, selection, renames, transposes, reshapes, whether it may lose
-/// something, whether to salvage.
+/// Step, item, whether to open strictly, whether bare, selection, renames, transposes, reshapes,
+/// whether it may lose something, whether to salvage.
 pub type ConvertIn = (
     Option<u64>,
     Option<String>,
@@ -35,7 +36,8 @@ type InfoOut = (&'static str, &'static str, Vec<u64>);
 /// Path in the source, path in the target, what it is, what it becomes.
 type PlannedOut = (String, Option<String>, InfoOut, InfoOut);
 
-/// Layout, its options as JSON, selection, renames, casts, transposes, reshapes, whether it may lose something.
+/// Layout, its options as JSON, selection, renames, casts, transposes, reshapes, whether it may
+/// lose something.
 type RulesOut = (
     Option<String>,
     String,
@@ -76,7 +78,8 @@ fn of_steps<T>(each: Vec<(u64, T)>) -> OfSteps<T> {
     each.into_iter().map(|(step, each)| (Some(step), each)).collect()
 }
 
-/// Works out what a conversion would do, raises what it would raise, and writes nothing. Gives leaves, losses, damage.
+/// Works out what a conversion would do, raises what it would raise, and writes nothing. Gives
+/// leaves, losses, damage.
 #[pyfunction]
 pub fn plan_convert(
     py: Python<'_>,

@@ -1,7 +1,7 @@
 //! Coordinators and sessions: the engine's for Python, and Python's for the engine.
 //!
-//! An object of the protocol `regrow.Coordinator` is called for each question of the engine, on whichever thread asks, with
-//! the interpreter held only as long as the call.
+//! An object of the protocol `regrow.Coordinator` is called for each question of the engine, on
+//! whichever thread asks, with the interpreter held only as long as the call.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -133,7 +133,8 @@ struct Foreign {
 }
 
 impl Foreign {
-    /// Calls a method. A session may be dropped when the interpreter has ended: then there is nobody to call.
+    /// Calls a method. A session may be dropped when the interpreter has ended: then there is
+    /// nobody to call.
     fn call<T>(
         &self,
         name: &str,

@@ -1,4 +1,5 @@
-//! Copying: a checkpoint to another place, byte for byte; also a share at a time, by several processes.
+//! Copying: a checkpoint to another place, byte for byte; also a share at a time, by several
+//! processes.
 
 use std::ffi::OsString;
 use std::sync::{Mutex, PoisonError};
@@ -24,8 +25,8 @@ type FileIn = (String, u64);
 /// The files of a share, with the bytes of all of them.
 type ShareIn = (Vec<FileIn>, u64);
 
-/// The files that a share has brought: name, by what they are found, digest, whether read back. And bytes that were there
-/// already.
+/// The files that a share has brought: name, by what they are found, digest, whether read back. And
+/// bytes that were there already.
 type ShareOut = (Vec<(String, String, String, bool)>, u64);
 
 /// Copies; gives the report.
@@ -69,7 +70,8 @@ impl SharedCopy {
         Ok(Self { begun: Mutex::new(Some(begun)), monitor })
     }
 
-    /// By what workers join; and the files of each of at most `count` shares, with the bytes of all of them.
+    /// By what workers join; and the files of each of at most `count` shares, with the bytes of all
+    /// of them.
     fn about(&self, count: u32) -> PyResult<(String, Vec<ShareIn>)> {
         let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = begun.as_ref().ok_or_else(ended).or_raise()?;

@@ -16,16 +16,17 @@ use crate::gather::let_go;
 use crate::leaves::{LeavesIn, to_leaves};
 use crate::watch::{WatchIn, watched};
 
-/// Globs; `atol`, `rtol`, `max_ulp`; whether to ignore dtypes, to check types, to look for equality alone, to list equal
-/// leaves; budget.
+/// Globs; `atol`, `rtol`, `max_ulp`; whether to ignore dtypes, to check types, to look for equality
+/// alone, to list equal leaves; budget.
 type OptionsIn =
     (Vec<String>, (Option<f64>, Option<f64>, Option<u64>), (bool, bool, bool, bool), Option<u64>);
 
 /// Kind, dtype, shape.
 type FormOut<'py> = (&'static str, String, Bound<'py, PyTuple>);
 
-/// Count of elements, of those that differ, are outside, have no distance; NaN and infinities on both sides; the largest
-/// absolute, relative and ULP distance; cosine; index of the worst pair, and the pair.
+/// Count of elements, of those that differ, are outside, have no distance; NaN and infinities on
+/// both sides; the largest absolute, relative and ULP distance; cosine; index of the worst pair,
+/// and the pair.
 type DistanceOut<'py> = (
     (u64, u64, u64, u64),
     ([u64; 2], [u64; 2]),
@@ -37,8 +38,8 @@ type DistanceOut<'py> = (
 type LeafOut<'py> =
     (String, &'static str, Option<FormOut<'py>>, Option<FormOut<'py>>, bool, Option<DistanceOut<'py>>);
 
-/// Paths; verdict; leaves, the worst first; counts by status; containers; leaves of another kind; findings by side; bytes
-/// read; the report as text.
+/// Paths; verdict; leaves, the worst first; counts by status; containers; leaves of another kind;
+/// findings by side; bytes read; the report as text.
 pub type DiffOut<'py> = (
     (OsString, OsString),
     bool,

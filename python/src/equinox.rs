@@ -1,7 +1,8 @@
-//! Equinox leaf files: headers of records, whole files of them, and a file to be written by Python itself.
+//! Equinox leaf files: headers of records, whole files of them, and a file to be written by Python
+//! itself.
 //!
-//! The Python half (`regrow/equinox.py`) decides which leaf becomes which record; bytes never pass through it when a
-//! file has a path.
+//! The Python half (`regrow/equinox.py`) decides which leaf becomes which record; bytes never pass
+//! through it when a file has a path.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -36,8 +37,9 @@ type HeaderIn = (String, bool, Vec<u64>);
 /// The same on the way to Python.
 type HeaderOut<'py> = (String, bool, Bound<'py, PyTuple>);
 
-/// Structure; for each leaf its kind and its value: the number of its record, text, bytes, or nothing; names of PRNG
-/// implementations and of dtypes that the records do not tell, by the number of the leaf.
+/// Structure; for each leaf its kind and its value: the number of its record, text, bytes, or
+/// nothing; names of PRNG implementations and of dtypes that the records do not tell, by the number
+/// of the leaf.
 type TrailerIn<'py> =
     (StructureIn<'py>, PyBackedBytes, Vec<Option<LeafIn>>, HashMap<usize, String>, HashMap<usize, String>);
 

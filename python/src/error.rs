@@ -1,7 +1,8 @@
 //! Errors to exceptions: the class is chosen by kind, in `regrow._errors.from_native`.
 //!
-//! The engine is called through [`released`], so that a panic, which is a bug of regrow, becomes an error like any other
-//! instead of PyO3's `PanicException`, which `except Exception` does not catch.
+//! The engine is called through [`released`], so that a panic, which is a bug of regrow, becomes an
+//! error like any other instead of PyO3's `PanicException`, which `except Exception` does not
+//! catch.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,8 +1,9 @@
-//! Taking a user's tree apart. Exact dicts, lists, tuples, `None` and known leaves are dealt with here; every other
-//! class is taken apart by `regrow/_tree.py`, one level at a time, so that there is one place for each.
+//! Taking a user's tree apart. Exact dicts, lists, tuples, `None` and known leaves are dealt with
+//! here; every other class is taken apart by `regrow/_tree.py`, one level at a time, so that there
+//! is one place for each.
 //!
-//! Nothing recurses: children still to come lie on a stack, containers that are open on another. So depth costs
-//! memory, not stack.
+//! Nothing recurses: children still to come lie on a stack, containers that are open on another. So
+//! depth costs memory, not stack.
 
 use std::collections::HashMap;
 
@@ -24,7 +25,8 @@ pub struct Flat {
     leaves: Py<PyList>,
     /// For each node the key that its dict has, itself.
     pub(crate) dict_keys: Vec<Option<Py<PyAny>>>,
-    /// What makes a container of its children, by the number of its node, for those that this module does not know.
+    /// What makes a container of its children, by the number of its node, for those that this
+    /// module does not know.
     pub(crate) rebuilds: HashMap<usize, Py<PyAny>>,
 }
 
@@ -48,8 +50,8 @@ impl Flat {
     }
 }
 
-/// What Python does of a walk: the table of classes, the opener of a class that is not in it, the opener of what a
-/// handler is in charge of, the refusal of cycles and that of depth.
+/// What Python does of a walk: the table of classes, the opener of a class that is not in it, the
+/// opener of what a handler is in charge of, the refusal of cycles and that of depth.
 type Hooks<'py> =
     (Bound<'py, PyDict>, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
 
@@ -195,7 +197,8 @@ impl<'py> Walk<'py> {
         if let Some(&way) = self.ways.get(&address(&class)) {
             return Ok(way);
         }
-        // Only classes in the table stay what they are; others may be registered, or told leaf from node, any time.
+        // Only classes in the table stay what they are; others may be registered, or told leaf from
+        // node, any time.
         let way = match self.hooks.0.get_item(&class)? {
             Some(opener) if opener.is_none() => Way::Leaf,
             Some(_) => Way::Other,
@@ -271,7 +274,8 @@ impl<'py> Walk<'py> {
         self.opened(child, kind, pending_after)
     }
 
-    /// Notes that a container is open, whose children lie on the stack above `pending_after`, the last on top.
+    /// Notes that a container is open, whose children lie on the stack above `pending_after`, the
+    /// last on top.
     fn opened(&mut self, child: Child<'py>, kind: NodeKind, pending_after: usize) -> PyResult<()> {
         let Child { key, value } = child;
         if let Some(new) = self.pending.get_mut(pending_after..) {
@@ -314,8 +318,8 @@ impl<'py> Walk<'py> {
         }
     }
 
-    /// The keys from the root to a child, as Python's openers take them. What they have got stays until its
-    /// container is closed, so that a deep tree costs no more than a flat one.
+    /// The keys from the root to a child, as Python's openers take them. What they have got stays
+    /// until its container is closed, so that a deep tree costs no more than a flat one.
     fn trail_to(&self, key: &ChildKey<'py>) -> PyResult<Bound<'py, PyList>> {
         let append = |key: &ChildKey<'py>| match key {
             ChildKey::Index(index) => self.trail.append(index),

@@ -1,10 +1,11 @@
-//! A user's leaves on their way to the engine: which are what, as columns. NumPy's arrays and scalars of the engine's
-//! dtypes, Python's own types, and arrays of JAX that lie in this machine's memory are told here; all others by
-//! `regrow/_leaves.py`.
+//! A user's leaves on their way to the engine: which are what, as columns. NumPy's arrays and
+//! scalars of the engine's dtypes, Python's own types, and arrays of JAX that lie in this machine's
+//! memory are told here; all others by `regrow/_leaves.py`.
 //!
-//! JAX shows an array by DLPack: the call waits until the array is computed, and as long as the tensor that it gives is
-//! held the memory stays what it is: another thread that donates the array makes JAX copy it. It takes a microsecond or
-//! two, whatever the dtype; `np.asarray` ten times that for those that buffers cannot name (bfloat16, float8).
+//! JAX shows an array by DLPack: the call waits until the array is computed, and as long as the
+//! tensor that it gives is held the memory stays what it is: another thread that donates the array
+//! makes JAX copy it. It takes a microsecond or two, whatever the dtype; `np.asarray` ten times
+//! that for those that buffers cannot name (bfloat16, float8).
 
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::intern;
@@ -20,10 +21,10 @@ use crate::leaves::kind_number;
 use crate::memory::tensor_host_device;
 use crate::shards::Placements;
 
-/// What Python knows: kinds by class, numbers by dtype, `other(leaf, at) -> (kind, value, note, sharding)`,
-/// `exportable(class) -> bool`, `sharding(sharding) -> (text or None, is plain)`, and of JAX, if it is there, the class
-/// of shardings on one device, `export(array) -> capsule of a DLPack tensor`, and `placement(array)` of arrays on
-/// several devices.
+/// What Python knows: kinds by class, numbers by dtype, `other(leaf, at) -> (kind, value, note,
+/// sharding)`, `exportable(class) -> bool`, `sharding(sharding) -> (text or None, is plain)`, and
+/// of JAX, if it is there, the class of shardings on one device, `export(array) -> capsule of a
+/// DLPack tensor`, and `placement(array)` of arrays on several devices.
 type Hooks<'py> = (
     Bound<'py, PyDict>,
     Bound<'py, PyDict>,
@@ -110,8 +111,8 @@ struct Gather<'a, 'py> {
     shardings_by_value: Bound<'py, PyDict>,
     /// Where the parts of arrays on several devices lie.
     placements: Option<Placements<'a, 'py>>,
-    /// The shardings of arrays that lie on one device, each of which may have an object of its own, as texts by the
-    /// number of the device.
+    /// The shardings of arrays that lie on one device, each of which may have an object of its own,
+    /// as texts by the number of the device.
     devices: Vec<(i32, Option<Bound<'py, PyAny>>)>,
     /// The class of those, and what exports an array.
     jax: Option<&'a JaxHooks<'py>>,
@@ -139,8 +140,8 @@ impl<'a, 'py> Gather<'a, 'py> {
         Ok(is_known.then(|| (kind_number(kind), value, None)))
     }
 
-    /// Shows the memory of an array that lies in one piece on this machine. If it lies otherwise, or there is anything
-    /// to be refused, Python goes about it.
+    /// Shows the memory of an array that lies in one piece on this machine. If it lies otherwise,
+    /// or there is anything to be refused, Python goes about it.
     fn jax_array(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Option<Told<'py>>> {
         let py = self.py;
         let Some((one_device, export, _)) = self.jax else { return Ok(None) };
@@ -163,7 +164,8 @@ impl<'a, 'py> Gather<'a, 'py> {
         if self.is_refused(leaf)? {
             return Ok(None);
         }
-        // What has gone wrong, Python says: it was deleted, or its computation has failed, or DLPack has no such dtype.
+        // What has gone wrong, Python says: it was deleted, or its computation has failed, or
+        // DLPack has no such dtype.
         let capsule = export.call1((leaf,)).ok();
         let Some((capsule, device)) = capsule.and_then(|capsule| {
             let device = tensor_host_device(&capsule)?;
@@ -243,7 +245,8 @@ impl<'a, 'py> Gather<'a, 'py> {
     }
 }
 
-/// Has JAX let go of the arrays whose tensors were dropped: it does so in its next call, but there may be none.
+/// Has JAX let go of the arrays whose tensors were dropped: it does so in its next call, but there
+/// may be none.
 pub fn let_go(py: Python<'_>) {
     let collect = || {
         let modules = py.import(intern!(py, "sys"))?.getattr(intern!(py, "modules"))?;
@@ -253,7 +256,8 @@ pub fn let_go(py: Python<'_>) {
     let _: PyResult<_> = collect();
 }
 
-/// Objects of which the last few are remembered: more would be slower to go through than to ask for.
+/// Objects of which the last few are remembered: more would be slower to go through than to ask
+/// for.
 const KNOWN_MAX: usize = 32;
 
 fn numpy_asarray(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
@@ -299,7 +303,8 @@ impl<'a, 'py> KnownDtypes<'a, 'py> {
 pub struct TemplateLeaves(Vec<TemplateLeaf>);
 
 impl TemplateLeaves {
-    /// All of them; those with a 1 in `skips` are to be left alone, those with a 2 may have any shape.
+    /// All of them; those with a 1 in `skips` are to be left alone, those with a 2 may have any
+    /// shape.
     pub fn leaves(&self, skips: &[u8]) -> Vec<TemplateLeaf> {
         let mut leaves = self.0.clone();
         for (leaf, &skip) in leaves.iter_mut().zip(skips) {
@@ -313,8 +318,9 @@ impl TemplateLeaves {
     }
 }
 
-/// What the leaves of a template want: of plain arrays their dtype and shape; of others what `wanted(leaf, at)` says,
-/// dtype, shape and what to make of it, or nothing. The second is by the number of the leaf.
+/// What the leaves of a template want: of plain arrays their dtype and shape; of others what
+/// `wanted(leaf, at)` says, dtype, shape and what to make of it, or nothing. The second is by the
+/// number of the leaf.
 #[pyfunction]
 pub fn template_leaves<'py>(
     leaves: Bound<'py, PyList>,

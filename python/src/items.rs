@@ -1,4 +1,5 @@
-//! Several things in one checkpoint, published at once: begun here, filled from any thread, committed.
+//! Several things in one checkpoint, published at once: begun here, filled from any thread,
+//! committed.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -36,8 +37,8 @@ pub struct ItemsSave {
 
 #[pymethods]
 impl ItemsSave {
-    /// Begins a checkpoint. With `progress`, it is called with the bytes done and the bytes in all, from whichever thread
-    /// is at work.
+    /// Begins a checkpoint. With `progress`, it is called with the bytes done and the bytes in all,
+    /// from whichever thread is at work.
     #[new]
     fn new(
         py: Python<'_>,

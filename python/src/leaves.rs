@@ -1,4 +1,5 @@
-//! Leaves: Python's objects to the engine's, and the engine's to columns; `regrow/_leaves.py` has the other half.
+//! Leaves: Python's objects to the engine's, and the engine's to columns; `regrow/_leaves.py` has
+//! the other half.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -37,7 +38,8 @@ pub const LEAF_KINDS: [&str; 11] = [
     "numpy_other_scalar",
 ];
 
-/// Kinds, values (arrays, capsules of tensors, Python's own), notes and shardings, as they come from Python.
+/// Kinds, values (arrays, capsules of tensors, Python's own), notes and shardings, as they come
+/// from Python.
 pub type LeavesIn<'py> = (PyBackedBytes, Bound<'py, PyList>, HashMap<usize, String>, Bound<'py, PyDict>);
 
 /// Kinds, values and notes, on the way to Python.
@@ -62,7 +64,8 @@ pub fn to_leaves(tree: &Tree<()>, columns: &LeavesIn<'_>) -> PyResult<Vec<Leaf>>
     Ok(leaves)
 }
 
-/// Shardings by the number of the leaf, as JSON. Thousands of leaves share a few, most as the very same text.
+/// Shardings by the number of the leaf, as JSON. Thousands of leaves share a few, most as the very
+/// same text.
 struct Shardings<'a, 'py> {
     texts: &'a Bound<'py, PyDict>,
     is_empty: bool,
@@ -135,8 +138,8 @@ fn to_leaf<'a>(
     Ok(Ok(of_array(kind, borrow_one_of_many(array, dtype, shapes)?)))
 }
 
-/// An array on several devices: its dtype, shape and chunk shape, whether every process has all of it, and the shards of
-/// this one, each with where it begins.
+/// An array on several devices: its dtype, shape and chunk shape, whether every process has all of
+/// it, and the shards of this one, each with where it begins.
 type ShardsIn<'py> = (String, Vec<u64>, Vec<u64>, bool, Vec<(Vec<u64>, Bound<'py, PyUntypedArray>)>);
 
 fn to_sharded(told: ShardsIn<'_>, shapes: &mut Shapes) -> Result<Array> {
@@ -243,7 +246,8 @@ fn note_of(kind: &LeafKind) -> Option<&str> {
     }
 }
 
-/// The columns of loaded leaves, whose key paths `path_of` knows: arrays are views of the engine's bytes.
+/// The columns of loaded leaves, whose key paths `path_of` knows: arrays are views of the engine's
+/// bytes.
 pub fn from_leaves<'py>(
     py: Python<'py>,
     leaves: Vec<Leaf>,

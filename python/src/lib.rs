@@ -1,9 +1,9 @@
 //! regrow's Python extension: arguments in, core types through, views out.
 //!
-//! A whole tree crosses the border in one call. The common containers and leaves are taken apart and put together
-//! here, a fraction of a microsecond each; for all others the Python half (`python/regrow/`) is asked. Array data is
-//! never copied: what is saved stays in the memory of its Python owner, and what is loaded is shown to NumPy where it
-//! lies.
+//! A whole tree crosses the border in one call. The common containers and leaves are taken apart
+//! and put together here, a fraction of a microsecond each; for all others the Python half
+//! (`python/regrow/`) is asked. Array data is never copied: what is saved stays in the memory of
+//! its Python owner, and what is loaded is shown to NumPy where it lies.
 //!
 //! | module | does |
 //! |---|---|
@@ -39,9 +39,9 @@
 //! | `watch` | progress callbacks and Ctrl-C during long work |
 //! | `error` | errors to exceptions |
 //!
-//! The interpreter is released around all work of the engine, whose threads live only as long as the call: so
-//! nothing is left behind that a `fork` could break. Only `background` has threads that outlive a call; a child knows
-//! that they are its parent's.
+//! The interpreter is released around all work of the engine, whose threads live only as long as
+//! the call: so nothing is left behind that a `fork` could break. Only `background` has threads
+//! that outlive a call; a child knows that they are its parent's.
 
 mod addresses;
 mod background;

@@ -35,15 +35,16 @@ impl FromPyObject<'_, '_> for CastingIn {
     }
 }
 
-/// What a save may replace: nothing or a checkpoint, or `"any file"`, as functions do that stand in for others.
+/// What a save may replace: nothing or a checkpoint, or `"any file"`, as functions do that stand in
+/// for others.
 #[derive(FromPyObject)]
 pub enum OverwriteIn {
     Checkpoint(bool),
     Name(String),
 }
 
-/// Overwrite, durable, casts, compression, metadata as JSON, seal and parity, strict, whether the base is trusted, budget, layout and its options as JSON, base,
-/// job.
+/// Overwrite, durable, casts, compression, metadata as JSON, seal and parity, strict, whether the
+/// base is trusted, budget, layout and its options as JSON, base, job.
 pub type SaveIn = (
     OverwriteIn,
     bool,

@@ -15,8 +15,8 @@ use crate::error::released;
 /// Path as a literal, type string, shape, offset.
 type EntryOut<'py> = (String, String, Bound<'py, PyTuple>, u64);
 
-/// Reads the manifest of a stem and checks it against its data file, with `verify` the data too; gives the data file, the
-/// arrays, and the paths of empty dicts.
+/// Reads the manifest of a stem and checks it against its data file, with `verify` the data too;
+/// gives the data file, the arrays, and the paths of empty dicts.
 #[pyfunction]
 pub fn pytree_entries<'py>(
     py: Python<'py>,

@@ -38,8 +38,9 @@ pub fn leaf_regions(wanted: Vec<RegionsIn<'_>>) -> Vec<LeafRegion> {
     all
 }
 
-/// Reads regions into arrays, one for each; says which of them were filled. Those that are not contiguous, cannot be
-/// written to, or share memory with another one are left as they are, and their regions are not read.
+/// Reads regions into arrays, one for each; says which of them were filled. Those that are not
+/// contiguous, cannot be written to, or share memory with another one are left as they are, and
+/// their regions are not read.
 #[pyfunction]
 #[pyo3(signature = (checkpoint, wanted, outs, casting, unverified, budget, watch))]
 #[expect(clippy::too_many_arguments, reason = "they cross the border in one call")]

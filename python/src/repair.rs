@@ -35,8 +35,9 @@ pub fn add_parity(
 /// Path, length, what it was made of, whether nothing proves it.
 type RecoveredOut = (OsString, u64, String, bool);
 
-/// Path, bytes, healed files and bytes of each, recovered files, what is lost, what verification finds, notes, whether the parity
-/// was damaged, whether it was a check, the report as text, the verdict, what proves it.
+/// Path, bytes, healed files and bytes of each, recovered files, what is lost, what verification
+/// finds, notes, whether the parity was damaged, whether it was a check, the report as text, the
+/// verdict, what proves it.
 type RepairOut = (
     OsString,
     u64,

@@ -1,5 +1,6 @@
-//! safetensors files as safetensors itself shows them: flat, whatever regrow has kept beside the tensors, from
-//! disk or from memory; their bytes as private maps; and the bytes of a file that is not written.
+//! safetensors files as safetensors itself shows them: flat, whatever regrow has kept beside the
+//! tensors, from disk or from memory; their bytes as private maps; and the bytes of a file that is
+//! not written.
 
 use std::cell::RefCell;
 
@@ -25,7 +26,8 @@ pub fn tags() -> Vec<Option<&'static str>> {
     Dtype::all().map(layout::tag_of).collect()
 }
 
-/// Opens a file of any name, an index or a folder: a flat dict, or with a separator dicts in each other.
+/// Opens a file of any name, an index or a folder: a flat dict, or with a separator dicts in each
+/// other.
 #[pyfunction]
 #[pyo3(signature = (path, separator))]
 pub fn safetensors_open(py: Python<'_>, path: LocationIn, separator: Option<String>) -> PyResult<Checkpoint> {
@@ -38,7 +40,8 @@ pub fn safetensors_open(py: Python<'_>, path: LocationIn, separator: Option<Stri
 /// Maps of the files; for each leaf the number of its map, its first byte and its length in bytes.
 pub type MapsOut = (Vec<MapBuffer>, Vec<Option<(usize, u64, u64)>>);
 
-/// Opens the same as a flat dict, with its files as private maps; without them where the file system has no maps.
+/// Opens the same as a flat dict, with its files as private maps; without them where the file
+/// system has no maps.
 #[pyfunction]
 pub fn safetensors_open_mapped(py: Python<'_>, path: LocationIn) -> PyResult<(Checkpoint, Option<MapsOut>)> {
     let (checkpoint, maps) = released(py, || {

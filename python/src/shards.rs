@@ -1,8 +1,9 @@
 //! The shards that this process holds of JAX arrays on several devices, as they lie in memory.
 //!
-//! Where the parts of an array lie follows from its sharding and its shape, which thousands of leaves share: Python tells it
-//! once for each pair (`regrow/_leaves.py`), and here the memory of each shard is taken, which needs no more of JAX than two
-//! calls. To ask each array for its shards takes JAX four times as long.
+//! Where the parts of an array lie follows from its sharding and its shape, which thousands of
+//! leaves share: Python tells it once for each pair (`regrow/_leaves.py`), and here the memory of
+//! each shard is taken, which needs no more of JAX than two calls. To ask each array for its shards
+//! takes JAX four times as long.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -13,8 +14,9 @@ use regrow::{Error, Result};
 use crate::error::OrRaise;
 use crate::memory::{Shapes, take_tensor, tensor_host_device};
 
-/// Where the parts lie: shape, shape of a chunk, whether every process has all of it, and of each shard that this process
-/// gives its number among those that it holds, the number of its device, where it begins and how long it is.
+/// Where the parts lie: shape, shape of a chunk, whether every process has all of it, and of each
+/// shard that this process gives its number among those that it holds, the number of its device,
+/// where it begins and how long it is.
 type PlacementIn = (Vec<u64>, Vec<u64>, bool, Vec<(usize, i32, Vec<u64>, Vec<u64>)>);
 
 /// Where the parts of an array of one shape lie under one sharding.
@@ -59,7 +61,8 @@ impl<'a, 'py> Placements<'a, 'py> {
         Self { tell, dtypes, known: PyDict::new(tell.py()) }
     }
 
-    /// Takes the shards of an array; `None` if Python has to go about it, also where anything is to be refused.
+    /// Takes the shards of an array; `None` if Python has to go about it, also where anything is to
+    /// be refused.
     pub fn take(
         &self,
         array: &Bound<'py, PyAny>,

@@ -29,7 +29,8 @@ pub struct Steps(manager::Steps);
 
 #[pymethods]
 impl Steps {
-    /// Of a folder; forms of names are prefix and width, the one that is written first. Instead, the names themselves.
+    /// Of a folder; forms of names are prefix and width, the one that is written first. Instead,
+    /// the names themselves.
     #[new]
     #[pyo3(signature = (root, forms, given=None))]
     fn new(
@@ -295,7 +296,8 @@ pub struct WriterLock(Mutex<Option<manager::WriterLock>>);
 impl WriterLock {
     /// Raises if another writer has taken the folder over.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
-        // The mutex is let go before Python's own lock is waited for: another thread may have that, and wait for the mutex.
+        // The mutex is let go before Python's own lock is waited for: another thread may have that,
+        // and wait for the mutex.
         released(py, || {
             let lock = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             lock.as_ref().map_or(Ok(()), manager::WriterLock::check)

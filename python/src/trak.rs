@@ -1,4 +1,5 @@
-//! A TRAK store: rows, marks and flags across the border; arrays as the places of their files, which Python maps.
+//! A TRAK store: rows, marks and flags across the border; arrays as the places of their files,
+//! which Python maps.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -158,7 +159,8 @@ impl TrakArrays {
         .collect()
     }
 
-    /// Gives the first row of an array with a mask that holds NaN or an infinity; it is written all the same.
+    /// Gives the first row of an array with a mask that holds NaN or an infinity; it is written all
+    /// the same.
     fn write_rows(
         &self,
         py: Python<'_>,

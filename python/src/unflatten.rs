@@ -1,7 +1,8 @@
-//! Putting a tree together: of a checkpoint's structure, or of a template's own containers. Exact dicts, lists,
-//! tuples and `None` are made here, every other class by Python.
+//! Putting a tree together: of a checkpoint's structure, or of a template's own containers. Exact
+//! dicts, lists, tuples and `None` are made here, every other class by Python.
 //!
-//! Nodes are gone through from the last to the first, so that children are there before their container.
+//! Nodes are gone through from the last to the first, so that children are there before their
+//! container.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
@@ -15,12 +16,13 @@ use crate::flatten::Flat;
 /// Children with the numbers of their nodes, in order.
 type Children<'a, 'py> = std::iter::Rev<std::vec::Drain<'a, (usize, Bound<'py, PyAny>)>>;
 
-/// The keys that tell the state of a handled leaf from other dicts: of its type's name, of its state.
+/// The keys that tell the state of a handled leaf from other dicts: of its type's name, of its
+/// state.
 type StateKeys = (String, String);
 
-/// Builds what a checkpoint holds. `other(kind, keys, key_kinds, type_name, children)` makes what is no dict, list,
-/// tuple or `None`; `handled((type_key, state_key), restore)` has `restore(dict, first_child)` make what the dicts
-/// of just these two keys stand for.
+/// Builds what a checkpoint holds. `other(kind, keys, key_kinds, type_name, children)` makes what
+/// is no dict, list, tuple or `None`; `handled((type_key, state_key), restore)` has `restore(dict,
+/// first_child)` make what the dicts of just these two keys stand for.
 #[pyfunction]
 #[pyo3(signature = (structure, leaves, other, handled))]
 pub fn unflatten<'py>(
@@ -107,7 +109,8 @@ pub fn with_leaves<'py>(flat: &Flat, leaves: &Bound<'py, PyList>) -> PyResult<Bo
     })
 }
 
-/// Makes every container of its children with `build`, which is given the container's number and node.
+/// Makes every container of its children with `build`, which is given the container's number and
+/// node.
 fn fold<'py>(
     nodes: &[Node],
     leaves: &Bound<'py, PyList>,

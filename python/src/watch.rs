@@ -1,14 +1,16 @@
-//! Long work under the eyes of Python: progress callbacks and Ctrl-C, both on the caller's own thread.
+//! Long work under the eyes of Python: progress callbacks and Ctrl-C, both on the caller's own
+//! thread.
 //!
 //! ```text
 //! caller's thread:  waits, the interpreter released; every 50 ms it looks for signals
 //!                     ▲ progress        │ go on, or stop
 //! engine's thread:  hook ──────────────▶ waits for the answer
 //! ```
-//! A callback is called where its caller is, as any other function, and the engine's threads never wait for
-//! the interpreter. What a callback or a signal handler raises ends the work and is raised again when nothing of the
-//! work is left. Without a callback, on a thread that gets no signals, and for work that is over in a moment
-//! anyway, there is no second thread; nor where the system has none to give.
+//! A callback is called where its caller is, as any other function, and the engine's threads never
+//! wait for the interpreter. What a callback or a signal handler raises ends the work and is raised
+//! again when nothing of the work is left. Without a callback, on a thread that gets no signals,
+//! and for work that is over in a moment anyway, there is no second thread; nor where the system
+//! has none to give.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,7 +54,8 @@ pub fn watched<T: Send>(
         None => Monitor::new(),
     };
     let callback = progress.as_ref();
-    // A thread that does not start drops its closure: so the work is handed over only to one that has started.
+    // A thread that does not start drops its closure: so the work is handed over only to one that
+    // has started.
     let (hand_over, taken) = channel();
     let started = py.detach(move || {
         std::thread::scope(|scope| {
@@ -83,8 +86,8 @@ pub fn watched<T: Send>(
     }
 }
 
-/// Does `work` on the calling thread, which is the only one there is: the callback is called as well, and Ctrl-C is
-/// noticed where the callback would be.
+/// Does `work` on the calling thread, which is the only one there is: the callback is called as
+/// well, and Ctrl-C is noticed where the callback would be.
 fn unwatched<T: Send>(
     py: Python<'_>,
     progress: Option<Py<PyAny>>,
@@ -111,7 +114,8 @@ fn unwatched<T: Send>(
     }
 }
 
-/// Does `work`, which looks at `monitor` while it waits for others, with the interpreter released: a signal cancels it.
+/// Does `work`, which looks at `monitor` while it waits for others, with the interpreter released:
+/// a signal cancels it.
 pub fn cancellable<T: Send>(
     py: Python<'_>,
     gets_signals: bool,
@@ -155,7 +159,8 @@ fn ask(
     }
 }
 
-/// Until the work is done: calls the callback when the hook asks, and looks for signals. What was raised.
+/// Until the work is done: calls the callback when the hook asks, and looks for signals. What was
+/// raised.
 fn attend(
     monitor: &Monitor,
     told: &Receiver<Event>,

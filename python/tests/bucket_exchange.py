@@ -1,4 +1,5 @@
-"""TensorStore beside regrow in buckets for which it has a driver: for each server of `bucket_servers` that speaks S3.
+"""TensorStore beside regrow in buckets for which it has a driver: for each server of
+`bucket_servers` that speaks S3.
 
 class TestMoto(TensorStoreExchange):      # and a fixture `s3`
     pass
@@ -22,7 +23,8 @@ _folders = itertools.count()
 
 
 class TensorStoreExchange:
-    """TensorStore reads through its own S3 driver what regrow saved there, bit for bit, and the other way round.
+    """TensorStore reads through its own S3 driver what regrow saved there, bit for bit, and the
+    other way round.
 
     Needs a fixture `s3`, a bucket of S3.
     """
@@ -90,7 +92,9 @@ class TensorStoreExchange:
     def test_regrow_restores_what_tensorstore_wrote_into_ocdbt(
         self, s3: S3Bucket, root: regrow.Location, form: str, driver: str
     ) -> None:
-        """The database of a checkpoint: TensorStore puts other values into it, and a new manifest in the bucket."""
+        """The database of a checkpoint: TensorStore puts other values into it, and a new
+        manifest in the bucket.
+        """
         regrow.save(root / "x", tree(5.0), **FORMS[form][1])
         for path, leaf in leaves_of(tree()):
             database = {"driver": "ocdbt", "base": kvstore(s3, root / "x"), "path": f"{path.replace('/', '.')}/"}

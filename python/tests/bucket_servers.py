@@ -1,11 +1,12 @@
-"""Servers of object stores that others wrote, each on a port and in a folder of its own, and a client of theirs.
+"""Servers of object stores that others wrote, each on a port and in a folder of its own, and a
+client of theirs.
 
     with moto(folder) as bucket:
         regrow.save(f"{bucket.url}/x", tree, storage_options=bucket.options)
         bucket.keys("x/")
 
-moto comes with `requirements-dev.txt`; `make test-cloud` installs the others. What is done to objects behind regrow's
-back goes through boto3 or Azure's own client, never through regrow.
+moto comes with `requirements-dev.txt`; `make test-cloud` installs the others. What is done to
+objects behind regrow's back goes through boto3 or Azure's own client, never through regrow.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ class Bucket(ABC):
         """The keys of uploads in parts, or of blocks, that nobody has completed."""
 
     def clear(self, prefix: str) -> None:
-        """Removes all objects that begin with this: lists of some servers take the longer the more there is."""
+        """Removes all objects that begin with this: lists of some servers take the longer the
+        more there is.
+        """
         for key in self.keys(prefix):
             self.delete(key)
 
@@ -138,10 +141,11 @@ class S3Bucket(Bucket):
 
 
 class S3sFsBucket(S3Bucket):
-    """It looks whether a file is there, and then writes it, and copies into files that are being read.
+    """It looks whether a file is there, and then writes it, and copies into files that are being
+    read.
 
-    It does not list uploads: each is a file beside the buckets. A part that was on its way when an upload was aborted
-    may stay, as a file that belongs to none."""
+    It does not list uploads: each is a file beside the buckets. A part that was on its way when an
+    upload was aborted may stay, as a file that belongs to none."""
 
     def __init__(self, endpoint: str, data: Path) -> None:
         super().__init__("s3s-fs", endpoint)
@@ -194,7 +198,8 @@ class AzureContainer(Bucket):
         return WrongSecret(options, secret)
 
 
-# ---- servers ------------------------------------------------------------------------------------------------
+# ---- servers
+# --------------------------------------------------------------------------------------
 
 Server = Callable[[Path], AbstractContextManager[Bucket]]
 
@@ -236,7 +241,8 @@ def seaweedfs(folder: Path) -> Iterator[Bucket]:
     credentials = {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET}
     with Process("seaweedfs", command, folder, ports["s3"], credentials) as process:
         bucket = S3Bucket("seaweedfs", f"http://127.0.0.1:{ports['s3']}")
-        # The port is open before the volumes behind it are there, and the bucket is made after that.
+        # The port is open before the volumes behind it are there, and the bucket is made after
+        # that.
         process.wait_until(lambda: bucket.put("started", b""))
         bucket.delete("started")
         yield bucket
@@ -259,7 +265,9 @@ def azurite(folder: Path) -> Iterator[Bucket]:
 
 @contextmanager
 def gcs(folder: Path) -> Iterator[str]:
-    """The test kit's own server, which speaks as Google Cloud Storage does; its endpoint, where `gs://runs` is."""
+    """The test kit's own server, which speaks as Google Cloud Storage does; its endpoint, where
+    `gs://runs` is.
+    """
     port = free_port()
     target = Path(os.environ.get("CARGO_TARGET_DIR", TOOLS.parent / "target"))
     command = [installed(target / "debug" / "object_server"), "--port", str(port), "--bucket", NAME]
@@ -271,7 +279,8 @@ CLOUD_SERVERS: dict[str, Server] = {"s3s-fs": s3s_fs, "seaweedfs": seaweedfs, "a
 """Those of `make test-cloud`."""
 
 
-# ---- processes ----------------------------------------------------------------------------------------------
+# ---- processes
+# --------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -336,7 +345,9 @@ def installed(program: Path) -> str:
 
 
 def free_port(room_above: int = 0) -> int:
-    """A port that nobody listens on; with room, also the one so far above it is free: SeaweedFS takes both."""
+    """A port that nobody listens on; with room, also the one so far above it is free: SeaweedFS
+    takes both.
+    """
     for _ in range(100):
         port = random.randrange(20_000, 30_000)
         if all(_is_free(each) for each in {port, port + room_above}):

@@ -3,7 +3,8 @@
     class TestMoto(StoreConformance):         # and a fixture `bucket`
         pass
 
-`StoreConformance` is for every store; `bucket_exchange` is for those that TensorStore has a driver for.
+`StoreConformance` is for every store; `bucket_exchange` is for those that TensorStore has a driver
+for.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "npz": ("x.npz", {"layout": "npy"}),
     "npy folder": ("x", {"layout": "npy"}),
 }
-"""Every layout that regrow writes, in each form that means other objects: the name, and how it is asked for."""
+"""Every layout that regrow writes, in each form that means other objects: the name, and how it
+is asked for.
+"""
 FOLDERS = [form for form, (name, _) in FORMS.items() if name == "x" and form != "pytree_data"]
 """Those that are one folder, which a marker commits."""
 ODD_NAMES = ["ü ñ 学", "a b", "100%", "%20", "a+b", "a&b=c", "#1", "x=[1]", "it's", "~", "(1),@:;!*$"]
@@ -108,7 +111,8 @@ class InBucket:
 class StoreConformance(InBucket):
     """What every server must pass."""
 
-    # ---- saves and loads ----------------------------------------------------------------------------------
+    # ---- saves and loads
+    # ----------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("form", FORMS)
     @pytest.mark.parametrize("how", ["save", "save_async"])
@@ -222,7 +226,8 @@ class StoreConformance(InBucket):
             regrow.save(at, {"w": np.full(3, -number)}, overwrite=True)
             assert regrow.load(at)["w"][0] == -number
 
-    # ---- what is a checkpoint, and what is not ------------------------------------------------------------
+    # ---- what is a checkpoint, and what is not
+    # ----------------------------------------------------------------------------------
 
     def test_a_folder_of_steps(self, bucket: Bucket, root: regrow.Location) -> None:
         for step, fill in ((1, 1.0), (2, 2.0), (10, 10.0)):
@@ -343,7 +348,8 @@ class StoreConformance(InBucket):
         with pytest.raises(regrow.errors.ReplacedError):
             opened.load()
 
-    # ---- errors -------------------------------------------------------------------------------------------
+    # ---- errors
+    # ----------------------------------------------------------------------------------
 
     def test_nothing_is_there(self, root: regrow.Location) -> None:
         at = root / "nothing"
@@ -393,7 +399,9 @@ class StoreConformance(InBucket):
 
 
 class AtomicConformance(InBucket):
-    """What a server must pass that lets one of several conditional writes through and replaces objects at once."""
+    """What a server must pass that lets one of several conditional writes through and replaces
+    objects at once.
+    """
 
     @pytest.mark.parametrize("form", ["regrow", "orbax", "npy folder"])
     def test_of_several_writers_exactly_one_wins(self, root: regrow.Location, form: str) -> None:
@@ -458,7 +466,8 @@ class AtomicConformance(InBucket):
         assert {int(value) for leaf in regrow.load(at).values() for value in np.unique(leaf)} == {7}
 
 
-# ---- helpers --------------------------------------------------------------------------------------------------
+# ---- helpers
+# --------------------------------------------------------------------------------------
 
 MARKERS = ("/commit_success.txt", "/regrow-committed.txt")
 
@@ -494,14 +503,18 @@ def key_of(bucket: Bucket, at: regrow.Location) -> str:
 
 
 def names_below(bucket: Bucket, at: regrow.Location) -> list[str]:
-    """The objects of a checkpoint, and those that begin with its name; random parts of names are left out."""
+    """The objects of a checkpoint, and those that begin with its name; random parts of names are
+    left out.
+    """
     key = key_of(bucket, at)
     names = (found.removeprefix(key) for found in bucket.keys(key))
     return sorted(re.sub(r"[0-9a-f]{32}", "RANDOM", name) for name in names)
 
 
 def assert_same_objects(bucket: Bucket, one: regrow.Location, other: regrow.Location) -> None:
-    """Two checkpoints of the same tree consist of objects of the same names: nothing of earlier saves is left."""
+    """Two checkpoints of the same tree consist of objects of the same names: nothing of earlier
+    saves is left.
+    """
     assert names_below(bucket, one) == names_below(bucket, other)
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Eight devices, so that shardings mean something; must stand before JAX is imported for the first time.
+# Eight devices, so that shardings mean something; must stand before JAX is imported for the first
+# time.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import numpy as np
@@ -57,7 +58,9 @@ def round_trip(path: Path, tree: Any, **options: Any) -> Any:
 
 
 def same_bits(left: Any, right: Any) -> bool:
-    """Whether two leaves are of the same type and the same to the bit (NaN payloads and signed zeros included)."""
+    """Whether two leaves are of the same type and the same to the bit (NaN payloads and signed
+    zeros included).
+    """
     left_array, right_array = np.asarray(left), np.asarray(right)
     return (
         left_array.dtype == right_array.dtype

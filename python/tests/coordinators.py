@@ -1,6 +1,8 @@
-"""What every coordinator promises, as a program that its processes run: with JAX, torch, MPI and a folder alike.
+"""What every coordinator promises, as a program that its processes run: with JAX, torch, MPI and a
+folder alike.
 
-processes.run(2, 'coordinator = regrow.jobs.coordinator()' + coordinators.PROMISES, tmp_path, jax=True)
+processes.run(2, 'coordinator = regrow.jobs.coordinator()' + coordinators.PROMISES, tmp_path,
+jax=True)
 """
 
 from __future__ import annotations

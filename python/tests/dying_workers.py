@@ -1,4 +1,6 @@
-"""Executors whose workers die, and what they run: imported in workers, so nothing large is imported here."""
+"""Executors whose workers die, and what they run: imported in workers, so nothing large is
+imported here.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ def die_at_once(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def die_while_writing(function: Callable[..., Any], *arguments: Any) -> Any:
     """Ends by a signal in the middle of the data file."""
-    # Python ignores the signal; its own `signal` is for the main thread, and calls may come on others.
+    # Python ignores the signal; its own `signal` is for the main thread, and calls may come on
+    # others.
     ctypes.CDLL(None).signal(signal.SIGXFSZ, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
@@ -86,7 +89,9 @@ class Pools:
 
 
 def kill_once(flag: str) -> None:
-    """Of a pool's workers, the first to come here dies a moment later, in the middle of whatever it does."""
+    """Of a pool's workers, the first to come here dies a moment later, in the middle of whatever
+    it does.
+    """
     try:
         os.close(os.open(flag, os.O_CREAT | os.O_EXCL))
     except FileExistsError:

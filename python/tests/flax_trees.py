@@ -196,7 +196,9 @@ def tree(name: str) -> Any:
 
 
 def assert_same_values(left: Any, right: Any, where: str = "") -> None:
-    """Two trees are the same: types of containers, keys and leaves, order of keys, bits; arrays may be JAX's."""
+    """Two trees are the same: types of containers, keys and leaves, order of keys, bits; arrays
+    may be JAX's.
+    """
     assert type(left) is type(right), f"{where}: {type(left)} is not {type(right)}"
     if isinstance(left, dict):
         assert list(map(repr, left)) == list(map(repr, right)), f"{where}: keys or their order"

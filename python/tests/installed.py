@@ -1,4 +1,5 @@
-"""What an installed regrow owes: run with the interpreter that it is installed for, outside the repository's packages.
+"""What an installed regrow owes: run with the interpreter that it is installed for, outside the
+repository's packages.
 
 python -I installed.py [--packaged]     # --packaged: with manual pages and completions
 """

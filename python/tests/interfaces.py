@@ -1,4 +1,6 @@
-"""Compares the public interfaces of two modules: what a caller of the first may do with the second."""
+"""Compares the public interfaces of two modules: what a caller of the first may do with the
+second.
+"""
 
 from __future__ import annotations
 

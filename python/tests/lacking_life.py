@@ -1,4 +1,5 @@
-"""What a user does with checkpoints, on a file system that lacks a call: one line of JSON for each thing that fails.
+"""What a user does with checkpoints, on a file system that lacks a call: one line of JSON for each
+thing that fails.
 
     python lacking_life.py SHIM FOLDER mmap=19 chmod=1 ...     # `none` for a file system that lacks nothing
 
@@ -68,7 +69,9 @@ def same(found: Any, tree: Any) -> None:
 
 
 def in_layout(name: str) -> Iterator[tuple[str, Do]]:
-    """Whatever is done with a checkpoint of one layout, in order: each finds what the one before has left."""
+    """Whatever is done with a checkpoint of one layout, in order: each finds what the one before
+    has left.
+    """
     options = LAYOUTS[name]
 
     def at(folder: Path) -> Path:
@@ -161,7 +164,9 @@ def many_files(folder: Path) -> None:
 
 
 def other_owner_and_mode(folder: Path) -> None:
-    """Of a checkpoint that is replaced: where modes cannot be changed, the new one may be more private."""
+    """Of a checkpoint that is replaced: where modes cannot be changed, the new one may be more
+    private.
+    """
     regrow.save(folder / "mode", OTHER)
     before = (folder / "mode").stat().st_mode
     regrow.save(folder / "mode", TREE, overwrite=True)

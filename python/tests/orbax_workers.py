@@ -1,7 +1,8 @@
-"""What two processes of JAX do with `regrow.orbax`, case after case: `run` in each of them, of the same arguments.
+"""What two processes of JAX do with `regrow.orbax`, case after case: `run` in each of them, of the
+same arguments.
 
-A case is a function of its folder. Both processes run all of them in the same order; one that raises is told of, and
-the next one begins. What a case returns is compared by the test.
+A case is a function of its folder. Both processes run all of them in the same order; one that
+raises is told of, and the next one begins. What a case returns is compared by the test.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def run(arguments: dict[str, str]) -> dict[str, Any]:
     return found
 
 
-# ---- trees ----------------------------------------------------------------------------------------------------
+# ---- trees
+# --------------------------------------------------------------------------------------
 
 
 def mesh(shape: tuple[int, int] = (2, 2)) -> Any:
@@ -105,7 +107,8 @@ def refused(function: Any) -> list[str]:
     return ["nothing", ""]
 
 
-# ---- checkpointers --------------------------------------------------------------------------------------------
+# ---- checkpointers
+# --------------------------------------------------------------------------------------
 
 
 @case
@@ -145,7 +148,8 @@ def background(folder: Path, _: Any) -> list[str]:
         return refused(lambda: standard.save(folder / "standard", state(4)))
 
 
-# ---- handlers that write their own files ----------------------------------------------------------------------
+# ---- handlers that write their own files
+# --------------------------------------------------------------------------------------
 
 
 class IteratorHandler(ocp.CheckpointHandler):
@@ -243,7 +247,8 @@ def own_leaves(folder: Path, _: Any) -> None:
         check(restored, 6)
 
 
-# ---- the manager ----------------------------------------------------------------------------------------------
+# ---- the manager
+# --------------------------------------------------------------------------------------
 
 
 @case
@@ -272,7 +277,8 @@ def manager(folder: Path, _: Any) -> list[Any]:
     return [saved, steps, again]
 
 
-# ---- one replica reads ----------------------------------------------------------------------------------------
+# ---- one replica reads
+# --------------------------------------------------------------------------------------
 
 
 class _Heard:
@@ -361,12 +367,15 @@ def single_replica_of_v1(folder: Path, _: Any) -> list[int]:
     return heard.received
 
 
-# ---- errors ---------------------------------------------------------------------------------------------------
+# ---- errors
+# --------------------------------------------------------------------------------------
 
 
 @case
 def errors(folder: Path, _: Any) -> list[list[str]]:
-    """What one process cannot save, none saves; nothing of it stays, and the next save goes well."""
+    """What one process cannot save, none saves; nothing of it stays, and the next save goes
+    well.
+    """
     wrong = {**state(), "odd": object() if jax.process_index() == 1 else 1}
     told = [refused(lambda: ocp.PyTreeCheckpointer().save(folder / "a", wrong))]
     with ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler(), timeout_secs=30) as checkpointer:
@@ -391,12 +400,15 @@ def errors(folder: Path, _: Any) -> list[list[str]]:
     return told
 
 
-# ---- the original's files -------------------------------------------------------------------------------------
+# ---- the original's files
+# --------------------------------------------------------------------------------------
 
 
 @case
 def of_the_original(_: Path, arguments: dict[str, str]) -> dict[str, list[int]]:
-    """Checkpoints that two processes of the original have written: their sharded arrays on the devices of two."""
+    """Checkpoints that two processes of the original have written: their sharded arrays on the
+    devices of two.
+    """
     found = {}
     for name in ("mp2_ocdbt_zarr2", "mp2_files_zarr2", "mp2_ocdbt_zarr3", "mp2_replica_folder"):
         path = Path(arguments["fixtures"]) / name / "ckpt"

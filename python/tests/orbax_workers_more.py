@@ -1,4 +1,6 @@
-"""More of what two processes of JAX do with `regrow.orbax`: cases that `orbax_workers.run` runs after its own."""
+"""More of what two processes of JAX do with `regrow.orbax`: cases that `orbax_workers.run` runs
+after its own.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,8 @@ def leased(folder: Path, _: Any) -> list[Any]:
         return [between, told[1], manager.all_steps()]
 
 
-# ---- who comes late -------------------------------------------------------------------------------------------
+# ---- who comes late
+# --------------------------------------------------------------------------------------
 
 
 class Late:

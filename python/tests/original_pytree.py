@@ -1,7 +1,8 @@
 """A judge for data and manifest files, written from the description of the original alone.
 
-It reads as the original does (`ast.literal_eval`, then `numpy.frombuffer` on a writable map of the data), so what it
-refuses the original refuses; and it writes as the original does under NumPy 1, or with `numpy_2` under NumPy 2.
+It reads as the original does (`ast.literal_eval`, then `numpy.frombuffer` on a writable map of the
+data), so what it refuses the original refuses; and it writes as the original does under NumPy 1, or
+with `numpy_2` under NumPy 2.
 """
 
 from __future__ import annotations

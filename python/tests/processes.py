@@ -4,8 +4,9 @@
         ended = processes.run(4, WORKER, tmp_path)
         assert [each.value for each in ended] == [...]
 
-A worker is the text of a Python program. It finds `rank`, `size` and `arguments`, and calls `done(value)` with what
-JSON can say. With `jax=True` it is a process of `jax.distributed`, on the CPU.
+A worker is the text of a Python program. It finds `rank`, `size` and `arguments`, and calls
+`done(value)` with what JSON can say. With `jax=True` it is a process of `jax.distributed`, on the
+CPU.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ jax.distributed.initialize(
 
 @dataclass
 class Ended:
-    """A process that has ended: with which status (negative: by which signal), what it said, what it gave to `done`."""
+    """A process that has ended: with which status (negative: by which signal), what it said,
+    what it gave to `done`.
+    """
 
     status: int
     output: str
@@ -70,7 +73,9 @@ def run(
     seconds_max: float = SECONDS_MAX,
     statuses: dict[int, int | None] | None = None,
 ) -> list[Ended]:
-    """Runs `worker` in `size` processes; all have ended when it returns. `statuses` says whose is not 0, or any."""
+    """Runs `worker` in `size` processes; all have ended when it returns. `statuses` says whose
+    is not 0, or any.
+    """
     joins = _JAX.format(port=free_port(), recoverable=recoverable, heartbeat=heartbeat) if jax else ""
     commands = []
     for rank in range(size):

@@ -1,9 +1,10 @@
-"""The public names of regrow, with their signatures, a line each: `python/public_api.txt` is what they were.
+"""The public names of regrow, with their signatures, a line each: `python/public_api.txt` is what
+they were.
 
     python tests/public_api.py            # writes the file again; `make api` does
 
-`regrow.orbax` is left out: its names are Orbax', and `test_orbax_names.py` holds them against Orbax itself. So is what
-can only be imported with PyTorch.
+`regrow.orbax` is left out: its names are Orbax', and `test_orbax_names.py` holds them against Orbax
+itself. So is what can only be imported with PyTorch.
 """
 
 from __future__ import annotations

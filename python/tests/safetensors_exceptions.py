@@ -1,4 +1,6 @@
-"""The names of safetensors that `regrow.safetensors` lacks, and why. The guide has the same list."""
+"""The names of safetensors that `regrow.safetensors` lacks, and why. The guide has the same
+list.
+"""
 
 EXCEPTIONS = {
     f"safetensors.torch._float{rest}": "torch's own dtype under a second name"

@@ -1,4 +1,5 @@
-"""The Python of the documentation's pages, to be run: each page is one program, from its top to its end.
+"""The Python of the documentation's pages, to be run: each page is one program, from its top to its
+end.
 
     ```python                     a block: runs, with what the blocks above it have left
     <!-- hidden                   runs too, and no reader sees it: what the page assumes, and what must hold afterwards
@@ -56,7 +57,9 @@ class Page:
         return str(self.path.relative_to(REPOSITORY))
 
     def run(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Runs the page in a folder of its own, as a module: classes that it defines have a home."""
+        """Runs the page in a folder of its own, as a module: classes that it defines have a
+        home.
+        """
         module = ModuleType("page")
         module.__file__ = str(self.path)
         monkeypatch.setitem(sys.modules, "page", module)
@@ -89,7 +92,9 @@ def documents() -> list[Path]:
 
 
 def parse(path: Path) -> Page:
-    """The Python blocks of a page. A comment that is none of the above is a `ValueError`, since it does nothing."""
+    """The Python blocks of a page. A comment that is none of the above is a `ValueError`, since
+    it does nothing.
+    """
     blocks: list[Block] = []
     kind, is_run, file = "", True, None
     lines = iter(enumerate(path.read_text().splitlines(), 1))
@@ -118,7 +123,8 @@ def until(lines: Iterator[tuple[int, str]], end: str) -> str:
     return textwrap.dedent("\n".join(taken)) + "\n"
 
 
-# ---- names of regrow, in blocks that do not run ---------------------------------------------------------------------
+# ---- names of regrow, in blocks that do not run
+# --------------------------------------------------------------------------------------
 
 
 def unknown_names(text: str) -> list[str]:

@@ -1,4 +1,6 @@
-"""Every keyword of every public function, given something that it does not take: the message says which it was."""
+"""Every keyword of every public function, given something that it does not take: the message
+says which it was.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ TAKEN: dict[str, tuple[type[Any], ...]] = {
     "out": (str,), "title": (str,), "key": (str,), "trusted_keys": (str, list, dict), "from_": (str, bytes),
     "only": (str, list, dict), "at": (str,), "metadata": (float, list, str, int), "compression": (int,), "nest": (str,),
 }  # fmt: skip
-"""What is of a type that the argument takes, and wrong only for what it says: other tests have that."""
+"""What is of a type that the argument takes, and wrong only for what it says: other tests have
+that.
+"""
 
 
 def keywords() -> list[tuple[str, str]]:

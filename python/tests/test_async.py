@@ -1,4 +1,6 @@
-"""Saves in the background: what is in them, in which order, what becomes of failures, forks and exits."""
+"""Saves in the background: what is in them, in which order, what becomes of failures, forks and
+exits.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""JAX arrays in background saves: what is in the checkpoint, and that JAX is neither hindered nor raced."""
+"""JAX arrays in background saves: what is in the checkpoint, and that JAX is neither hindered
+nor raced.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from regrow.jobs import AsyncSaver
 
 RANDOM = np.random.default_rng(0)
 SLOW = {str(i): RANDOM.integers(0, 256, 1 << 20, np.uint8) for i in range(60)}
-"""With `SLOW_OPTIONS`, a save of this takes many seconds; it is cancelled once something was done meanwhile."""
+"""With `SLOW_OPTIONS`, a save of this takes many seconds; it is cancelled once something was
+done meanwhile.
+"""
 SLOW_OPTIONS: dict[str, Any] = {"layout": "orbax", "compression": ("zstd", 15), "durable": False}
 
 EXACT = (

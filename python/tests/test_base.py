@@ -1,4 +1,6 @@
-"""Saving again with `base=`: what did not change is linked, and every reader sees a whole checkpoint."""
+"""Saving again with `base=`: what did not change is linked, and every reader sees a whole
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -343,7 +345,9 @@ def test_a_damaged_base_is_not_taken_over(tmp_path: Path) -> None:
 
 
 def test_damage_behind_a_digest_is_not_passed_on(tmp_path: Path) -> None:
-    """Where a digest says that nothing changed, the file is read all the same, unless the base is trusted."""
+    """Where a digest says that nothing changed, the file is read all the same, unless the base
+    is trusted.
+    """
     paths = [tmp_path / name for name in "abc"]
     base = frozen()
     for step, path in enumerate(paths[:2]):

@@ -1,4 +1,6 @@
-"""Buckets through a server of others (moto): what regrow saves there, boto3, TensorStore and Orbax read, and back."""
+"""Buckets through a server of others (moto): what regrow saves there, boto3, TensorStore and
+Orbax read, and back.
+"""
 
 from __future__ import annotations
 

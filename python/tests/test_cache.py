@@ -1,4 +1,6 @@
-"""`cache=`: what was read from a bucket comes from a local disk the next time, and never old bytes for new ones."""
+"""`cache=`: what was read from a bucket comes from a local disk the next time, and never old
+bytes for new ones.
+"""
 
 from __future__ import annotations
 

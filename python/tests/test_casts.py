@@ -1,4 +1,6 @@
-"""Casts change no value beyond rounding, unless that is allowed: all pairs of dtypes, at the edges, on all paths."""
+"""Casts change no value beyond rounding, unless that is allowed: all pairs of dtypes, at the
+edges, on all paths.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def edges(dtype: np.dtype[Any]) -> Array:
 
 
 def numpy_cast(values: Array, to: np.dtype[Any]) -> Array:
-    """What NumPy makes of them; where ml_dtypes lacks the pair, by float32, as the engine's own golden file does."""
+    """What NumPy makes of them; where ml_dtypes lacks the pair, by float32, as the engine's own
+    golden file does.
+    """
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
@@ -140,7 +144,9 @@ def bits(array: Any) -> bytes:
 
 
 def same(found: Array, expected: Array) -> bool:
-    """The same bits; but a NaN is a NaN, and ml_dtypes leaves bits above those of a small integer as they come."""
+    """The same bits; but a NaN is a NaN, and ml_dtypes leaves bits above those of a small
+    integer as they come.
+    """
     if expected.dtype.name in ("int2", "int4", "uint2", "uint4"):
         found, expected = found.astype(np.int64), expected.astype(np.int64)
     if found.dtype == expected.dtype and bits(found) == bits(expected):
@@ -154,7 +160,9 @@ def same(found: Array, expected: Array) -> bool:
 
 
 def test_every_pair_keeps_what_it_can_hold_on_every_path(edges_of: Any, tmp_path: Path) -> None:
-    """What is kept comes as NumPy casts it: a save, a load, a conversion, into arrays, into a template."""
+    """What is kept comes as NumPy casts it: a save, a load, a conversion, into arrays, into a
+    template.
+    """
     tree, cast, expected, count = {}, {}, {}, 0
     for a, b in PAIRS:
         values, kept = edges_of[a.name]
@@ -182,7 +190,9 @@ def test_every_pair_keeps_what_it_can_hold_on_every_path(edges_of: Any, tmp_path
 
 
 def test_every_pair_refuses_what_it_cannot_hold(edges_of: Any, tmp_path: Path) -> None:
-    """A value that would change beyond rounding is an error with the leaf's name; allowed, it is what NumPy makes."""
+    """A value that would change beyond rounding is an error with the leaf's name; allowed, it is
+    what NumPy makes.
+    """
     tree, wanted = {}, []
     for a, b in PAIRS:
         values, kept = edges_of[a.name]
@@ -234,7 +244,9 @@ def test_saves_and_conversions_to_every_layout_refuse_the_same(layout: str, tmp_
 
 
 def test_a_floating_dtype_is_for_floating_leaves_alone(tmp_path: Path) -> None:
-    """The recipe of the guide: counters, masks and keys of an optimizer stay, whatever way the cast is said."""
+    """The recipe of the guide: counters, masks and keys of an optimizer stay, whatever way the
+    cast is said.
+    """
     params = {"w": jnp.ones((4, 4)), "b": jnp.zeros(4)}
     optimizer = optax.chain(optax.adamw(1e-3), optax.apply_every(7), optax.ema(0.9))
     state = optimizer.init(params)

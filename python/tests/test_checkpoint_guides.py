@@ -1,4 +1,6 @@
-"""What the checkpoint guides of Flax (nnx and linen) and of Equinox teach, with regrow in the place of the original."""
+"""What the checkpoint guides of Flax (nnx and linen) and of Equinox teach, with regrow in the
+place of the original.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ import regrow
 import regrow.equinox
 import regrow.flax.checkpoints
 
-# ---- Flax nnx: "Save and load checkpoints" --------------------------------------------------------------------------
+# ---- Flax nnx: "Save and load checkpoints"
+# --------------------------------------------------------------------------------------
 
 
 class TwoLayers(nnx.Module):
@@ -84,7 +87,8 @@ def test_nnx_shards_are_restored_onto_a_mesh(path: Path) -> None:
     assert_same_state(regrow.load(path, like=like), state)
 
 
-# ---- Flax linen: "Save and load checkpoints" ------------------------------------------------------------------------
+# ---- Flax linen: "Save and load checkpoints"
+# --------------------------------------------------------------------------------------
 
 DENSE = nn.Dense(3)
 APPLY, SGD = DENSE.apply, optax.sgd(1e-3)
@@ -156,7 +160,8 @@ def test_linen_saves_in_the_background(tmp_path: Path) -> None:
     assert_same_state(regrow.load(tmp_path, like=linen_checkpoint(7)), bundle)
 
 
-# ---- Equinox: "Serialising both weights and hyperparameters" ---------------------------------------------------------
+# ---- Equinox: "Serialising both weights and hyperparameters"
+# ---------------------------------------------------------
 
 
 def make(seed: int, *, size: int, width: int, depth: int, use_tanh: bool) -> eqx.nn.MLP:
@@ -180,7 +185,9 @@ def test_equinox_hyperparameters_in_the_line_before_the_leaves(tmp_path: Path) -
 
 
 def test_equinox_hyperparameters_as_metadata(path: Path) -> None:
-    """The same in regrow's own layout: one checkpoint has both, and says what it is without the program."""
+    """The same in regrow's own layout: one checkpoint has both, and says what it is without the
+    program.
+    """
     model = make(0, **HYPERPARAMETERS)
     regrow.save(path, eqx.filter(model, eqx.is_array), metadata=HYPERPARAMETERS)
     checkpoint = regrow.open(path)

@@ -1,4 +1,6 @@
-"""Work is bounded by what is stored, whatever a file claims: every operation, each in a process with a time limit."""
+"""Work is bounded by what is stored, whatever a file claims: every operation, each in a process
+with a time limit.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +133,9 @@ def changed(file: Path, change: Callable[[bytes], bytes]) -> None:
 
 
 def claimed(document: Any, huge: int) -> Any:
-    """A JSON document in which every shape is another one: of the first axis, or with its chunks."""
+    """A JSON document in which every shape is another one: of the first axis, or with its
+    chunks.
+    """
     if isinstance(document, list):
         return [claimed(each, huge) for each in document]
     if not isinstance(document, dict):
@@ -197,7 +201,9 @@ def npz(path: Path, huge: int) -> Path:
 
 
 def zip_sizes(path: Path, huge: int) -> Path:
-    """An archive whose directory says more than 4 GiB of its member, in the form of 64 bits if it is more."""
+    """An archive whose directory says more than 4 GiB of its member, in the form of 64 bits if
+    it is more.
+    """
     with zipfile.ZipFile(path, "w") as archive, archive.open("x.npy", "w", force_zip64=True) as member:
         np.save(member, TREE["x"])
     size = (64 * 4 + 128).to_bytes(8, "little")
@@ -217,7 +223,9 @@ def safetensors_of(path: Path, huge: int, *, header: bool = False) -> Path:
 
 
 def msgpack(path: Path, huge: int, form: str) -> Path:
-    """Flax' forms of an array, and containers and texts of msgpack, each with a length that is not there."""
+    """Flax' forms of an array, and containers and texts of msgpack, each with a length that is
+    not there.
+    """
     shape = b"\x92\xcf" + huge.to_bytes(8, "big") + b"\x04"
     inner = b"\x93" + shape + b"\xa7float32" + b"\xc4\x10" + bytes(16)
     size = min(huge, 2**32 - 1).to_bytes(4, "big")
@@ -360,7 +368,9 @@ def sizes(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def test_no_size_in_a_file_is_taken_at_its_word(tmp_path: Path) -> None:
-    """In every layout that says sizes: each operation ends in time, with an answer or an error of regrow."""
+    """In every layout that says sizes: each operation ends in time, with an answer or an error
+    of regrow.
+    """
     made = dict(sizes(tmp_path))
     (tmp_path / "paths.json").write_text(json.dumps([str(path) for path in made.values()]))
     command = [sys.executable, "-c", MANY, str(tmp_path / "paths.json"), str(tmp_path / "target")]

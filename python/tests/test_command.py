@@ -1,4 +1,6 @@
-"""The command of the wheel: the same as the program's in all that a shell sees, and quick to start."""
+"""The command of the wheel: the same as the program's in all that a shell sees, and quick to
+start.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,8 @@ def test_output_and_codes_are_the_programs(saved: Path, tmp_path: Path) -> None:
     absent = run("ls", "--json", tmp_path / "none")
     assert absent.returncode == 3
     assert json.loads(absent.stderr)["error"]["kind"] == "not_found"
-    # An option before the command's name and one after it are counted among the arguments of the command alone.
+    # An option before the command's name and one after it are counted among the arguments of the
+    # command alone.
     both = run("--storage-option", "a=1", "ls", "s3://b/c", "--storage-option", "b=2")
     assert both.returncode == 2
     assert "before the command and after it" in both.stderr

@@ -1,4 +1,6 @@
-"""`regrow.diff` beside NumPy: every dtype, layouts, tolerances, pytrees in memory, what is damaged."""
+"""`regrow.diff` beside NumPy: every dtype, layouts, tolerances, pytrees in memory, what is
+damaged.
+"""
 
 from __future__ import annotations
 

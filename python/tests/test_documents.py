@@ -1,7 +1,8 @@
-"""The documents hang together: links lead somewhere, the site has every page, its reference every public name.
+"""The documents hang together: links lead somewhere, the site has every page, its reference every
+public name.
 
-`make docs` checks the same of the pages in the site, and more; here are those outside of it, and what the generator
-does not look at.
+`make docs` checks the same of the pages in the site, and more; here are those outside of it, and
+what the generator does not look at.
 """
 
 from __future__ import annotations

@@ -33,14 +33,17 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def every_bit_pattern(name: str) -> np.ndarray[Any, Any]:
-    """An array of shape (n, 2) that has every bit pattern of a small dtype, and random ones of a large."""
+    """An array of shape (n, 2) that has every bit pattern of a small dtype, and random ones of a
+    large.
+    """
     dtype = dtype_of(name)
     if name == "bool":
         return np.array([[True, False], [False, True]])
     if dtype.itemsize == 1:
         patterns = np.arange(256, dtype=np.uint8)
         if name in BITS:
-            # One byte an element, the value in its low bits; signed ones are extended as ml_dtypes does.
+            # One byte an element, the value in its low bits; signed ones are extended as ml_dtypes
+            # does.
             values = np.arange(2 ** BITS[name], dtype=np.uint8)
             if name.startswith("int"):
                 return values.astype(np.int8).astype(dtype).reshape(-1, 2)

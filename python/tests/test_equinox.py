@@ -1,4 +1,6 @@
-"""Equinox is the judge, both ways: what it writes is read, and what is written here it reads, to the bit."""
+"""Equinox is the judge, both ways: what it writes is read, and what is written here it reads, to
+the bit.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ NAMES = [
 ]
 
 
-# ---- the same calls, the same bytes -------------------------------------------------------------------------
+# ---- the same calls, the same bytes
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -158,7 +161,8 @@ def test_big_endian_into_jax(tmp_path: Path) -> None:
     assert_leaves(ours.tree_deserialise_leaves(tmp_path / "x", jnp.zeros(2)), jnp.array([1.5, 2]))
 
 
-# ---- the layout without a `like` ----------------------------------------------------------------------------
+# ---- the layout without a `like`
+# --------------------------------------------------------------------------------------
 
 
 def test_the_whole_pytree_without_like(tmp_path: Path) -> None:
@@ -204,7 +208,8 @@ def test_damage_is_noticed_through_the_trailer(tmp_path: Path) -> None:
         ours.tree_deserialise_leaves(tmp_path / "x", tree)
 
 
-# ---- hyperparameters, several trees, file objects -----------------------------------------------------------
+# ---- hyperparameters, several trees, file objects
+# -----------------------------------------------------------
 
 HYPER = {"depth": 2, "name": "netz ü", "sizes": [1, 2]}
 
@@ -278,7 +283,8 @@ def test_all_sorts_of_file_objects(tmp_path: Path) -> None:
             assert_leaves(ours.tree_deserialise_leaves(file, like), tree)
 
 
-# ---- paths --------------------------------------------------------------------------------------------------
+# ---- paths
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["model", "m.npy", "v1.2", "dir.v1/m", "m.", ".hidden", "a.eqx", "b.tar.gz", "ä b"])
@@ -330,7 +336,8 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
         ours.tree_deserialise_leaves(tmp_path / "absent", [0])
 
 
-# ---- what is only ours --------------------------------------------------------------------------------------
+# ---- what is only ours
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])

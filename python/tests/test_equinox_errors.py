@@ -1,4 +1,6 @@
-"""Filters, errors and fixtures: where Equinox fails, the same is said, and the files that it wrote are read."""
+"""Filters, errors and fixtures: where Equinox fails, the same is said, and the files that it
+wrote are read.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from equinox_trees import assert_leaves, chain, without, written
 import regrow
 from regrow import equinox as ours
 
-# ---- filters ------------------------------------------------------------------------------------------------
+# ---- filters
+# --------------------------------------------------------------------------------------
 
 
 def skip(_file: Any, leaf: Any = None) -> Any:
@@ -88,7 +91,8 @@ def write_fails(_file: Any, leaf: Any) -> None:
     raise KeyError(leaf)
 
 
-# ---- errors -------------------------------------------------------------------------------------------------
+# ---- errors
+# --------------------------------------------------------------------------------------
 
 
 SAVED = {"a": jnp.arange(3.0), "b": [np.arange(2), 1.5], "c": jnp.ones((2, 2))}
@@ -176,7 +180,8 @@ def test_what_is_left_over(tmp_path: Path) -> None:
         ours.tree_deserialise_leaves(io.BytesIO(data), {"a": 0}, strict=True)
 
 
-# ---- the fixtures -------------------------------------------------------------------------------------------
+# ---- the fixtures
+# --------------------------------------------------------------------------------------
 
 
 def case_names(kind: str) -> list[str]:

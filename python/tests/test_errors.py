@@ -184,7 +184,9 @@ def test_metadata_comes_back(path: Path) -> None:
 
 
 def _wrong_calls(folder: Path) -> dict[str, tuple[Callable[..., Any], Callable[[], Any], str]]:
-    """Calls that another keyword would mend: the function, the call, and the keyword that its help names."""
+    """Calls that another keyword would mend: the function, the call, and the keyword that its
+    help names.
+    """
     saved, layouts = folder / "saved", regrow.layouts
     (folder / "empty.eqx").write_bytes(b"")
     regrow.save(saved, TREE)

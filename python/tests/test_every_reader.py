@@ -1,12 +1,14 @@
-"""What regrow writes for another tool, opened with that tool: each leaf is the same, or among the losses.
+"""What regrow writes for another tool, opened with that tool: each leaf is the same, or among the
+losses.
 
     every kind of leaf  --regrow.save-->  source  --regrow.convert-->  each layout  --its own library-->  compare bits
     every kind of leaf  --regrow.save-->  each layout  --its own library-->  compare bits
     each layout  --its own library-->  leaves; the same  --regrow.convert-->  another  --its own library-->  compare
 
-A leaf is `Same` with the same bits, dtype and shape, and `Near` with the same bits in another type: a number in an
-array without axes, bytes as an array of uint8, a PRNG key as its data. What is `Near` needs a loss, and be it a note.
-What is `Other`, or not there, needs a loss that is refused without `lossy`.
+A leaf is `Same` with the same bits, dtype and shape, and `Near` with the same bits in another type:
+a number in an array without axes, bytes as an array of uint8, a PRNG key as its data. What is
+`Near` needs a loss, and be it a note. What is `Other`, or not there, needs a loss that is refused
+without `lossy`.
 """
 
 from __future__ import annotations
@@ -154,7 +156,9 @@ def by_original_pytree(path: Path, _tree: Tree) -> Tree:
 
 
 def by_equinox(path: Path, tree: Tree) -> Tree:
-    """Equinox reads into a template, which here has the leaves that it writes, and other numbers."""
+    """Equinox reads into a template, which here has the leaves that it writes, and other
+    numbers.
+    """
 
     def zero(leaf: Any) -> Any:
         if isinstance(leaf, (bool, int, float, complex, np.generic)):
@@ -327,7 +331,9 @@ def test_files_of_torch_save_lose_nothing_to_another_tool(tmp_path: Path, file: 
 
 
 def test_what_other_tools_read_in_the_default_layout(tmp_path: Path) -> None:
-    """It is regrow's own and takes every leaf; docs/formats/regrow-layout.md says what others find."""
+    """It is regrow's own and takes every leaf; docs/formats/regrow-layout.md says what others
+    find.
+    """
     tree = kinds()
     regrow.save(tmp_path / "x", tree)
     found = by_orbax(tmp_path / "x", tree), by_safetensors(tmp_path / "x", tree)

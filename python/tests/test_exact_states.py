@@ -1,7 +1,8 @@
-"""A restored training state is the saved one: types as well as values, for every kind of state that programs have.
+"""A restored training state is the saved one: types as well as values, for every kind of state that
+programs have.
 
-What differs in type alone goes on differently: JAX compiles another program for it, which may round otherwise, and a
-dtype of a result may become another one.
+What differs in type alone goes on differently: JAX compiles another program for it, which may round
+otherwise, and a dtype of a result may become another one.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ def test_without_a_template_and_through_a_program_that_has_no_classes(tmp_path: 
     assert_same_state(regrow.load(saved(tmp_path, plain), like=blank), state)
 
 
-# ---- any tree of all that ---------------------------------------------------------------------------------------
+# ---- any tree of all that
+# --------------------------------------------------------------------------------------
 
 BITS = st.integers(0, 100)
 ARRAYS = st.builds(
@@ -123,7 +125,8 @@ def test_any_tree_is_a_template_for_itself(tmp_path: Path, tree: Any, in_backgro
     assert_same_plainly(regrow.load(path), tree)
 
 
-# ---- numbers that were Python's, and arrays that JAX has made of them ---------------------------------------------
+# ---- numbers that were Python's, and arrays that JAX has made of them
+# ---------------------------------------------
 
 
 def train_state(step: Any) -> TrainState:
@@ -131,7 +134,9 @@ def train_state(step: Any) -> TrainState:
 
 
 def test_the_step_of_a_train_state_before_and_after_the_first_step(tmp_path: Path) -> None:
-    """`TrainState.create` has the number 0 there, a step in `jax.jit` makes an array of a weak type of it."""
+    """`TrainState.create` has the number 0 there, a step in `jax.jit` makes an array of a weak
+    type of it.
+    """
     fresh, begun = train_state(0), train_state(jnp.asarray(7))
     assert type(regrow.load(saved(tmp_path, begun), like=fresh).step) is int
     restored = regrow.load(saved(tmp_path, train_state(5)), like=jax.eval_shape(lambda: fresh))
@@ -156,7 +161,9 @@ def test_what_is_no_number_of_python_does_not_become_one(tmp_path: Path, stored:
 
 
 def test_weak_types_decide_what_jax_computes(tmp_path: Path) -> None:
-    """`jax.jit` has one program for a weak type and one for a strong one: the restored array gets its own."""
+    """`jax.jit` has one program for a weak type and one for a strong one: the restored array
+    gets its own.
+    """
     weak, strong = jnp.asarray(0.5), jnp.float32(0.5)
     restored = regrow.load(saved(tmp_path, [weak, strong]), like=[jnp.asarray(0.0), jnp.float32(0)])
     times = jax.jit(lambda number: number * jnp.bfloat16(2))
@@ -184,7 +191,8 @@ def test_weak_types_on_many_devices(tmp_path: Path) -> None:
     assert moved.weak_type and moved.sharding == here
 
 
-# ---- 64 bits ------------------------------------------------------------------------------------------------------
+# ---- 64 bits
+# --------------------------------------------------------------------------------------
 
 
 def test_states_of_64_bits(tmp_path: Path) -> None:
@@ -215,11 +223,14 @@ def test_states_of_64_bits(tmp_path: Path) -> None:
     assert_same_plainly(regrow.load(path), state)
 
 
-# ---- modules --------------------------------------------------------------------------------------------------------
+# ---- modules
+# --------------------------------------------------------------------------------------
 
 
 def test_nnx_modules_that_were_never_made(tmp_path: Path) -> None:
-    """`nnx.eval_shape` gives a module without arrays: the state goes into it, and it is the one that was saved."""
+    """`nnx.eval_shape` gives a module without arrays: the state goes into it, and it is the one
+    that was saved.
+    """
     model, optimizer = nnx_parts()
     state = told_apart(nnx.state((model, optimizer)))
     path = saved(tmp_path, state)
@@ -258,7 +269,8 @@ class Classifier(eqx.Module):
         self.dropout = eqx.nn.Dropout(0.5)
 
 
-# ---- data -----------------------------------------------------------------------------------------------------------
+# ---- data
+# --------------------------------------------------------------------------------------
 
 
 def dataset() -> Any:

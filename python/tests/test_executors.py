@@ -1,4 +1,6 @@
-"""Conversions and verifications by the workers of an executor: the same as by one process, also where workers die."""
+"""Conversions and verifications by the workers of an executor: the same as by one process, also
+where workers die.
+"""
 
 from __future__ import annotations
 
@@ -175,7 +177,8 @@ def test_memory_is_a_bucket(source: Path) -> None:
     assert report.stored_bytes > 192_000
 
 
-# ---- workers that die ---------------------------------------------------------------------------------------
+# ---- workers that die
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", [die_at_once, die_while_writing, die_when_done])
@@ -186,7 +189,8 @@ def test_a_worker_that_dies_costs_its_share_alone(how: Any, source: Path, tmp_pa
     assert_same(regrow.load(tmp_path / "shared"), TREE)
     assert regrow.verify(tmp_path / "shared").ok
     files = sorted(os.listdir(tmp_path / "shared"))
-    # The dead one had the first share; its files are not there, and what took its place has another number.
+    # The dead one had the first share; its files are not there, and what took its place has another
+    # number.
     number = 0 if how is die_at_once else 2
     assert [name for name in files if "process" in name] == sorted(
         [f"regrow.process_{number}.json", "regrow.process_1.json"]
@@ -230,7 +234,8 @@ def test_a_share_that_is_lost_again_and_again_ends_it(source: Path, tmp_path: Pa
         regrow.verify(source, executor=executor, workers=2)
 
 
-# ---- errors -------------------------------------------------------------------------------------------------
+# ---- errors
+# --------------------------------------------------------------------------------------
 
 
 def test_an_error_of_a_worker_ends_it_and_nothing_is_left(source: Path, tmp_path: Path, pool: Any) -> None:
@@ -289,7 +294,8 @@ def test_a_step_that_comes_meanwhile_is_not_mixed_in(tmp_path: Path, pool: Any) 
     assert_same(regrow.load(tmp_path / "shared"), {"w": np.full(30, 200), "b": np.zeros(2)})
 
 
-# ---- verifying ----------------------------------------------------------------------------------------------
+# ---- verifying
+# --------------------------------------------------------------------------------------
 
 
 def damage_nothing(path: Path) -> None:

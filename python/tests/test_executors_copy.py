@@ -1,4 +1,6 @@
-"""Copies by the workers of an executor: the same files as by one process, also where workers die."""
+"""Copies by the workers of an executor: the same files as by one process, also where workers
+die.
+"""
 
 from __future__ import annotations
 

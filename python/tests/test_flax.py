@@ -1,4 +1,6 @@
-"""`regrow.flax` beside `flax.serialization`: the same bytes, the same objects, the same messages."""
+"""`regrow.flax` beside `flax.serialization`: the same bytes, the same objects, the same
+messages.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +51,8 @@ def assert_same_objects(left: Any, right: Any) -> None:
 
 
 def assert_alike(name: str, *args: Any) -> None:
-    """Both packages give the same, or raise the same; ours may be of a class of its own below that of the original,
-    and say more in further lines."""
+    """Both packages give the same, or raise the same; ours may be of a class of its own below that
+    of the original, and say more in further lines."""
     outcomes = []
     for package in (theirs, ours):
         try:
@@ -157,7 +159,8 @@ def test_the_target_does_not_change() -> None:
     assert theirs.to_bytes(target) == before
 
 
-# ---- messages -----------------------------------------------------------------------------------------------
+# ---- messages
+# --------------------------------------------------------------------------------------
 
 UNSERIALISABLE: dict[str, Any] = {
     "tuple": (1, 2),
@@ -254,7 +257,8 @@ def test_text_with_lone_surrogates_is_refused() -> None:
         ours.to_bytes({"a": "\ud800"})
 
 
-# ---- what the original gets wrong ---------------------------------------------------------------------------
+# ---- what the original gets wrong
+# --------------------------------------------------------------------------------------
 
 
 def test_big_endian_arrays_keep_their_numbers() -> None:
@@ -274,7 +278,8 @@ def test_arrays_that_could_not_be_read_back_are_refused(dtype: Any) -> None:
         ours.to_bytes({"a": array})
 
 
-# ---- types of one's own -------------------------------------------------------------------------------------
+# ---- types of one's own
+# --------------------------------------------------------------------------------------
 
 
 class Celsius:
@@ -370,7 +375,8 @@ def test_nothing_is_imported_and_what_was_registered_before_flax_is_handed_over(
     subprocess.run([sys.executable, "-W", "error::RuntimeWarning", "-c", BEFORE_FLAX], check=True)
 
 
-# ---- code of users ------------------------------------------------------------------------------------------
+# ---- code of users
+# --------------------------------------------------------------------------------------
 
 USER_CODE = """
 def save(path, state):

@@ -1,4 +1,6 @@
-"""Random trees and damaged bytes: what Flax writes we write, and what it takes or refuses we take or refuse."""
+"""Random trees and damaged bytes: what Flax writes we write, and what it takes or refuses we
+take or refuse.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ import regrow
 from regrow import _native
 from regrow import flax as ours
 
-# ---- what is written ----------------------------------------------------------------------------------------
+# ---- what is written
+# --------------------------------------------------------------------------------------
 
 OTHERS = [name for name in ("int1", "uint1", "complex32", "bcomplex32") if hasattr(ml_dtypes, name)]
 DTYPES = [
@@ -145,7 +148,8 @@ def test_only_flax_has_a_form_for_scalars_of_numpys_own_dtypes(name: str, tmp_pa
     assert isinstance(converted["scalar"], np.ndarray) and same_bits(converted["scalar"], np.asarray(tree["scalar"]))
 
 
-# ---- what is taken and refused ------------------------------------------------------------------------------
+# ---- what is taken and refused
+# --------------------------------------------------------------------------------------
 
 
 @flax.struct.dataclass
@@ -182,7 +186,9 @@ STRICTER = (
     "the shape of an array in chunks is no numbers",
     "not stored as two floats",  # a complex number of integers or texts
 )
-"""Where ours refuses what Flax reads, as something else than was written: see `docs/formats/flax.md`."""
+"""Where ours refuses what Flax reads, as something else than was written: see
+`docs/formats/flax.md`.
+"""
 
 LOOSER = ("str", "bytes", "void")
 """Dtypes of text, bytes and void, by their names: Flax writes them and cannot read them."""

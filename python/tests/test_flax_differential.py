@@ -1,7 +1,9 @@
-"""Histories of calls, run once with `flax.training.checkpoints` and once with ours, each in a folder of its own.
+"""Histories of calls, run once with `flax.training.checkpoints` and once with ours, each in a
+folder of its own.
 
-Results, types of errors and names in the folder must be the same after every call. What differs on purpose stands in
-the guide (`docs/guide/flax.md`) and is left out here: steps that are no numbers, `keep` below 0, steps spelled twice.
+Results, types of errors and names in the folder must be the same after every call. What differs on
+purpose stands in the guide (`docs/guide/flax.md`) and is left out here: steps that are no numbers,
+`keep` below 0, steps spelled twice.
 """
 
 from __future__ import annotations
@@ -69,7 +71,8 @@ def state_of(step: float) -> dict[str, Any]:
     return {"step": step, "w": np.full(3, step, np.float32), "deep": {"b": np.arange(2), "none": None}}
 
 
-# ---- files --------------------------------------------------------------------------------------------------
+# ---- files
+# --------------------------------------------------------------------------------------
 
 
 def save(step: float, **options: Any) -> tuple[str, Call]:
@@ -146,7 +149,8 @@ def test_histories_of_files_are_the_same(seed: int, tmp_path: Path) -> None:
     run_both(tmp_path, history, {"ours": None, "theirs": None})
 
 
-# ---- folders of Orbax, by Flax' switch -----------------------------------------------------------------------
+# ---- folders of Orbax, by Flax' switch
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -169,7 +173,8 @@ def test_histories_with_the_switch_on_are_the_same(seed: int, tmp_path: Path) ->
         run_both(tmp_path, history, {"ours": None, "theirs": None})
 
 
-# ---- folders of Orbax, by a checkpointer ---------------------------------------------------------------------
+# ---- folders of Orbax, by a checkpointer
+# --------------------------------------------------------------------------------------
 
 
 def orbax_save(step: int, name: str = "save_checkpoint", **options: Any) -> tuple[str, Call]:
@@ -194,8 +199,8 @@ def wait() -> tuple[str, Call]:
 
 
 def checkpointers(is_async: bool) -> dict[str, Any]:
-    """What the original leaves of asynchronous saves depends on how fast they are: ours have to leave what it leaves of
-    saves that are waited for."""
+    """What the original leaves of asynchronous saves depends on how fast they are: ours have to
+    leave what it leaves of saves that are waited for."""
     cls = ocp.AsyncCheckpointer if is_async else ocp.Checkpointer
     return {
         "ours": cls(ocp.PyTreeCheckpointHandler()),
@@ -315,7 +320,8 @@ def test_any_target_is_filled_as_the_original_fills_it(
     assert not isinstance(outcomes[0], Exception)
     has_jax = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(outcomes[1]))
     for one, other in zip(*map(jax.tree.leaves, outcomes), strict=True):
-        # Without JAX arrays in the target the original makes arrays of Python's numbers; here they stay what they are.
+        # Without JAX arrays in the target the original makes arrays of Python's numbers; here they
+        # stay what they are.
         if has_jax or isinstance(one, np.ndarray):
             assert type(one) is type(other) and np.asarray(one).dtype == np.asarray(other).dtype, (one, other)
 

@@ -1,4 +1,6 @@
-"""The layout `flax`: the library reads ours, we read the library's, bit for bit; and the low level on its own."""
+"""The layout `flax`: the library reads ours, we read the library's, bit for bit; and the low
+level on its own.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,8 @@ def tree() -> dict[str, Any]:
     }
 
 
-# ---- the layout ---------------------------------------------------------------------------------------------
+# ---- the layout
+# --------------------------------------------------------------------------------------
 
 
 def test_a_file_is_what_to_bytes_makes(file: Path) -> None:
@@ -207,7 +210,8 @@ def assert_raw(left: Any, right: Any) -> None:
         assert left == right
 
 
-# ---- the low level ------------------------------------------------------------------------------------------
+# ---- the low level
+# --------------------------------------------------------------------------------------
 
 
 def test_pack_is_msgpack_serialize_in_place() -> None:

@@ -1,7 +1,8 @@
-"""Every name that `flax.serialization`, `flax.training.checkpoints` and `flax.traverse_util` define is here too.
+"""Every name that `flax.serialization`, `flax.training.checkpoints` and `flax.traverse_util` define
+is here too.
 
-Private ones count: packages import them, so they are interface. What is missing on purpose stands in `EXCEPTIONS`, and
-in the guide.
+Private ones count: packages import them, so they are interface. What is missing on purpose stands
+in `EXCEPTIONS`, and in the guide.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ EXCEPTIONS = {
 
 
 def defined_in(module: types.ModuleType) -> list[str]:
-    """Names of functions, classes and constants that the source of a module defines at its top, imports aside."""
+    """Names of functions, classes and constants that the source of a module defines at its top,
+    imports aside.
+    """
     names: dict[str, None] = {}
     waiting: list[ast.stmt] = ast.parse(inspect.getsource(module)).body
     for statement in waiting:
@@ -109,7 +112,8 @@ def test_every_exception_stands_in_the_guide() -> None:
         assert f"`{name}`" in guide
 
 
-# ---- what the private names do ------------------------------------------------------------------------------
+# ---- what the private names do
+# --------------------------------------------------------------------------------------
 
 LEAVES = [
     np.arange(6, dtype=np.float32).reshape(2, 3),

@@ -1,4 +1,6 @@
-"""A file takes the name of a checkpoint that is a folder: at no moment is neither of the two there to be had."""
+"""A file takes the name of a checkpoint that is a folder: at no moment is neither of the two
+there to be had.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Steps of Flax checkpoints: what counts as the same one, what is none; and what else saves and restores take."""
+"""Steps of Flax checkpoints: what counts as the same one, what is none; and what else saves and
+restores take.
+"""
 
 from __future__ import annotations
 

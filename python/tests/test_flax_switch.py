@@ -1,4 +1,6 @@
-"""Flax' switch `flax_use_orbax_checkpointing` says what `regrow.flax.checkpoints` writes; both forms are restored."""
+"""Flax' switch `flax_use_orbax_checkpointing` says what `regrow.flax.checkpoints` writes; both
+forms are restored.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ TREES = {
 
 
 def told(folder: Path) -> list[Any]:
-    """What a folder of Orbax says of itself, and the names of its files; those of data are random."""
+    """What a folder of Orbax says of itself, and the names of its files; those of data are
+    random.
+    """
     texts = {name: json.loads((folder / name).read_text()) for name in ("_METADATA", "_CHECKPOINT_METADATA")}
     handler = texts["_CHECKPOINT_METADATA"]["item_handlers"]
     sharding = folder / "_sharding"

@@ -1,4 +1,6 @@
-"""The traversals of `regrow.flax.traverse_util` beside those of Flax: same selections, same copies, same errors."""
+"""The traversals of `regrow.flax.traverse_util` beside those of Flax: same selections, same
+copies, same errors.
+"""
 
 from __future__ import annotations
 

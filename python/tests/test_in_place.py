@@ -1,7 +1,9 @@
-"""What was loaded is nobody's file: other programs may write theirs in place, as the original tools do.
+"""What was loaded is nobody's file: other programs may write theirs in place, as the original tools
+do.
 
-For each layout of single files: what `regrow.load` gave is written to the very same path by the original tool, and
-nothing is lost; and a file that becomes shorter changes nothing that is in memory, and ends no program.
+For each layout of single files: what `regrow.load` gave is written to the very same path by the
+original tool, and nothing is lost; and a file that becomes shorter changes nothing that is in
+memory, and ends no program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Every drop-in in the original's place: programs that import the original run with this package."""
+"""Every drop-in in the original's place: programs that import the original run with this
+package.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Drop-ins have the originals' interface: each callable, class, method, property, default and subscript is compared.
+"""Drop-ins have the originals' interface: each callable, class, method, property, default and
+subscript is compared.
 
 TRAK needs PyTorch: ``tests_torch/test_traker.py`` compares `regrow.trak` with it.
 """

@@ -3,8 +3,8 @@
     kind       pytree, Json, Files, metrics, metadata, and an item that Orbax wrote with a handler of a user's own
     operation  save, load, verify, diff, convert, cp, seal, sign, parity, repair, salvage, steps --verify
 
-A kind says where its bytes are, how its value is read and what else its value may be; an operation is a law of these.
-A cell that does not hold is in `LIMITS`, and in docs/limits.md.
+A kind says where its bytes are, how its value is read and what else its value may be; an operation
+is a law of these. A cell that does not hold is in `LIMITS`, and in docs/limits.md.
 """
 
 from __future__ import annotations
@@ -141,7 +141,9 @@ def run(*args: Any) -> tuple[int, Any]:
 
 
 def refuses(kind: Kind, path: Path, good: Any) -> bool:
-    """Whether the kind's reader says that something is wrong, instead of another value. Metrics are kept twice."""
+    """Whether the kind's reader says that something is wrong, instead of another value. Metrics
+    are kept twice.
+    """
     try:
         found = kind.read(path)
         return found is None or (kind.item == "metrics" and found == good)
@@ -149,7 +151,8 @@ def refuses(kind: Kind, path: Path, good: Any) -> bool:
         return True
 
 
-# ---- the operations -------------------------------------------------------------------------------------------
+# ---- the operations
+# --------------------------------------------------------------------------------------
 
 
 def saves(kind: Kind, path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Other libraries judge what regrow writes: each dtype, each way of storing and each form, bit for bit."""
+"""Other libraries judge what regrow writes: each dtype, each way of storing and each form, bit
+for bit.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def random_bits(name: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray[Any, Any]:
-    """Random bytes, NaN payloads and signed zeros among them; only patterns that NumPy itself makes of small dtypes."""
+    """Random bytes, NaN payloads and signed zeros among them; only patterns that NumPy itself
+    makes of small dtypes.
+    """
     dtype = dtype_of(name)
     random = np.random.default_rng([seed, *name.encode()])
     raw = np.frombuffer(random.bytes(math.prod(shape) * dtype.itemsize), np.uint8)
@@ -135,7 +139,8 @@ READERS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-# ---- 1, 2: the default layout, every dtype ------------------------------------------------------------------
+# ---- 1, 2: the default layout, every dtype
+# --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=[None, "zstd", ("zstd", 19)], ids=["raw", "zstd", "zstd 19"])
@@ -213,7 +218,8 @@ def test_the_library_loads_a_whole_file_of_ours(path: Path) -> None:
     assert not loaded
 
 
-# ---- 3: Orbax' own layout, each way of storing --------------------------------------------------------------
+# ---- 3: Orbax' own layout, each way of storing
+# --------------------------------------------------------------------------------------
 
 
 class Pair(NamedTuple):
@@ -426,7 +432,8 @@ def test_cast_on_save(path: Path, to: str, ocdbt: bool, zarr3: bool, compression
     assert_restored(regrow.load(path), wanted)
 
 
-# ---- 4: what the default layout gives Orbax for what Orbax lacks --------------------------------------------
+# ---- 4: what the default layout gives Orbax for what Orbax lacks
+# --------------------------------------------
 
 X, Y = random_bits("float32", (3,), seed=1), random_bits("float32", (3,), seed=2)
 NO_ARRAY = np.zeros((0, 3), np.float32)
@@ -498,7 +505,8 @@ def test_the_table_in_the_safetensors_file(path: Path) -> None:
     }
 
 
-# ---- 5, 6: what is refused ----------------------------------------------------------------------------------
+# ---- 5, 6: what is refused
+# --------------------------------------------------------------------------------------
 
 
 def test_strict_orbax_refuses_all_at_once(path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Keywords: how many there are, what `help` and type checkers see, and the errors for old names and misspelt ones."""
+"""Keywords: how many there are, what `help` and type checkers see, and the errors for old names
+and misspelt ones.
+"""
 
 from __future__ import annotations
 

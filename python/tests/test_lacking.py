@@ -1,6 +1,8 @@
-"""File systems that lack calls for good: every operation works there, or an error says what is missing.
+"""File systems that lack calls for good: every operation works there, or an error says what is
+missing.
 
-`docs/limits.md` has the same as a table: which calls, which file systems, what regrow does, which promise is weaker.
+`docs/limits.md` has the same as a table: which calls, which file systems, what regrow does, which
+promise is weaker.
 """
 
 from __future__ import annotations

@@ -228,7 +228,9 @@ def test_damage_is_found_on_the_way_into_arrays(path: Path) -> None:
 
 @pytest.fixture
 def on_disk() -> Iterator[Path]:
-    """A checkpoint on a disk, where files can be out of the page cache; temporary folders may be memory."""
+    """A checkpoint on a disk, where files can be out of the page cache; temporary folders may be
+    memory.
+    """
     with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as folder:
         regrow.save(Path(folder) / "x", {"a": np.arange(1 << 20), "b": np.arange(1 << 18, dtype=np.int32), "c": 1})
         yield Path(folder) / "x"
@@ -295,7 +297,9 @@ def test_steps(tmp_path: Path) -> None:
 
 
 def peak_of(code: str) -> tuple[int, int]:
-    """What a process of its own held before `code`, and at most while it ran: bytes that are no file's pages."""
+    """What a process of its own held before `code`, and at most while it ran: bytes that are no
+    file's pages.
+    """
     program = f"""
 import sys, threading, time
 import numpy as np

@@ -1,4 +1,6 @@
-"""`regrow.Manager`: saving, keeping, restoring and waiting, beside Orbax' own manager in one folder."""
+"""`regrow.Manager`: saving, keeping, restoring and waiting, beside Orbax' own manager in one
+folder.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Which steps of `regrow.Manager` are current, which count, which are deleted: random runs against a specification."""
+"""Which steps of `regrow.Manager` are current, which count, which are deleted: random runs
+against a specification.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Many arrays of one sharding and shape: what is asked of JAX once for all of them, and what of each."""
+"""Many arrays of one sharding and shape: what is asked of JAX once for all of them, and what of
+each.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ import regrow
 def test_arrays_of_one_kind_are_as_jax_makes_them(
     path: Path, monkeypatch: pytest.MonkeyPatch, has_function: bool
 ) -> None:
-    """The first array of a sharding, shape and dtype is made by public functions, the others by what is behind them."""
+    """The first array of a sharding, shape and dtype is made by public functions, the others by
+    what is behind them.
+    """
     if not has_function:
         monkeypatch.delattr(sys.modules["jaxlib._jax"], "batched_device_put")
     values = [np.arange(24 * 48, dtype=np.float32).reshape(24, 48) + at for at in range(3)]
@@ -50,7 +54,9 @@ def same_shards(array: Any, wanted: Any) -> None:
 
 
 def test_shards_are_saved_from_where_each_array_has_them(path: Path) -> None:
-    """Arrays of one sharding and shape share what is known of it, whatever object their sharding is."""
+    """Arrays of one sharding and shape share what is known of it, whatever object their sharding
+    is.
+    """
     values = [np.arange(64, dtype=np.int32).reshape(8, 8) * (at + 1) for at in range(4)]
     placed = {
         **{f"own {at}": jax.device_put(value, on((4, 2), "a", "b")) for at, value in enumerate(values)},

@@ -1,4 +1,6 @@
-"""Which part each process of a mesh holds: against cutting an array as `torch.chunk` does, and against JAX."""
+"""Which part each process of a mesh holds: against cutting an array as `torch.chunk` does, and
+against JAX.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,8 @@ def test_parts_are_what_chunk_gives_even_and_uneven_and_empty(name: str) -> None
         assert np.all(times == placed.replicas())
         for axis, step in enumerate(steps):
             if array.size:
-                # The largest step of which all bounds are multiples; all of the axis if there is none.
+                # The largest step of which all bounds are multiples; all of the axis if there is
+                # none.
                 assert step == max(
                     size for size in range(1, shape[axis] + 1) if all(bound % size == 0 for bound in bounds[axis])
                 ), (shape, axis)

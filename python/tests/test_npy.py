@@ -77,13 +77,16 @@ def little(array: Any) -> Any:
 
 
 def same_values(left: Any, right: Any) -> bool:
-    """The same bits, but for the padding in records and extended floats, which NumPy does not copy."""
+    """The same bits, but for the padding in records and extended floats, which NumPy does not
+    copy.
+    """
     if left.dtype.kind == "V" or left.dtype.char in "gG":
         return left.dtype == right.dtype and np.array_equal(left, right)
     return same_bits(left, right)
 
 
-# ---- what NumPy wrote ---------------------------------------------------------------------------------------
+# ---- what NumPy wrote
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("order", "<>")
@@ -152,7 +155,8 @@ def test_fixtures_mean_what_expected_json_says(fixtures: Path) -> None:
         assert found == {member for member in readable if not member.endswith("/")}, name
 
 
-# ---- what regrow wrote --------------------------------------------------------------------------------------
+# ---- what regrow wrote
+# --------------------------------------------------------------------------------------
 
 
 def npy_bytes(array: Any) -> bytes:

@@ -1,4 +1,6 @@
-"""Damaged NumPy and Equinox files, with the original tools as judges: what they refuse, regrow refuses."""
+"""Damaged NumPy and Equinox files, with the original tools as judges: what they refuse, regrow
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def is_refused_by_regrow(path: Path) -> bool:
 
 
 def the_same_or_refused(path: Path, good: Any) -> bool:
-    """Whether `load` refuses the file; it gives no other tree than `good`, and no other part of an array."""
+    """Whether `load` refuses the file; it gives no other tree than `good`, and no other part of
+    an array.
+    """
     try:
         ckpt = regrow.open(path)
     except regrow.RegrowError:
@@ -203,7 +207,8 @@ def test_equinox_files_with_a_flipped_bit(tmp_path: Path) -> None:
         replace(path, damaged)
         if the_same_or_refused(path, good):
             assert is_refused_by_regrow(path), f"bit {bit}"
-        # With `like`, the pytree is not asked for; the leaves are those that were saved, or an error.
+        # With `like`, the pytree is not asked for; the leaves are those that were saved, or an
+        # error.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:

@@ -1,4 +1,6 @@
-"""Both ways, bit for bit: what regrow writes Orbax and TensorStore read, and what Orbax writes regrow reads."""
+"""Both ways, bit for bit: what regrow writes Orbax and TensorStore read, and what Orbax writes
+regrow reads.
+"""
 
 from __future__ import annotations
 
@@ -176,7 +178,9 @@ FIXTURES = Path(__file__).parents[2] / "fixtures" / "orbax"
 
 
 def expectations() -> list[Any]:
-    """Every pytree in the fixtures that are sound: its folder, and the leaves that its writer saw in it."""
+    """Every pytree in the fixtures that are sound: its folder, and the leaves that its writer
+    saw in it.
+    """
     found = []
     for file in sorted(FIXTURES.glob("*/expected.json")):
         if file.parent.name.startswith("bad_"):
@@ -210,7 +214,9 @@ def test_fixtures(folder: Path, leaves: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("folder", sorted(FIXTURES.glob("bad_*")), ids=lambda folder: folder.name)
 def test_damaged_fixtures(folder: Path) -> None:
-    """Damage is an error of regrow's, never a wrong number nor a crash; an unfinished step is not taken for one."""
+    """Damage is an error of regrow's, never a wrong number nor a crash; an unfinished step is
+    not taken for one.
+    """
     expected = json.loads((folder / "expected.json").read_text())
     if "expect_error" not in expected:
         assert regrow.open(folder / "ckpt").steps == expected["steps"]
@@ -226,7 +232,9 @@ def test_damaged_fixtures(folder: Path) -> None:
 @pytest.mark.parametrize("use_ocdbt", [True, False])
 @pytest.mark.parametrize("scalar", [np.complex128(1.5 - 2j), np.complex64(1.5 - 2j)], ids=["complex128", "complex64"])
 def test_numpys_complex_scalars_go_from_orbax_to_orbax(tmp_path: Path, scalar: Any, use_ocdbt: bool) -> None:
-    """Orbax stores them and gives back a complex; what regrow converts and saves it gives back as well."""
+    """Orbax stores them and gives back a complex; what regrow converts and saves it gives back
+    as well.
+    """
     source, target, saved = tmp_path / "source", tmp_path / "target", tmp_path / "saved"
     tree = {"z": scalar, "w": np.arange(3)}
     with ocp.PyTreeCheckpointer() as checkpointer:

@@ -1,4 +1,6 @@
-"""`regrow.orbax` beside the original: the same calls give the same, and each restores what the other saved."""
+"""`regrow.orbax` beside the original: the same calls give the same, and each restores what the
+other saved.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ def assert_same(left: Any, right: Any) -> None:
         assert same_bits(one, other)
 
 
-# ---- the table of behaviour -----------------------------------------------------------------------------------
+# ---- the table of behaviour
+# --------------------------------------------------------------------------------------
 
 
 def test_a_target_with_other_leaves_is_an_error(ocp: Any, saved: Path) -> None:
@@ -139,7 +142,8 @@ def test_what_standard_refuses(ocp: Any, saved: Path, tmp_path: Path) -> None:
     with ocp.StandardCheckpointer() as checkpointer:
         for number, tree in enumerate(({"s": "text"}, jnp.ones(2), {})):
             with pytest.raises(ValueError):
-                # Each elsewhere: Orbax' thread may still be writing to the folder of the save that was refused.
+                # Each elsewhere: Orbax' thread may still be writing to the folder of the save that
+                # was refused.
                 checkpointer.save(tmp_path / str(number), tree)
         with pytest.raises(ValueError, match="Unsupported type"):
             checkpointer.restore(saved, {**TREE, "c": np.int32(1)})
@@ -180,7 +184,8 @@ def test_construct_restore_args(ocp: Any) -> None:
     assert isinstance(dataclasses.replace(found["a"], strict=False), ocp.ArrayRestoreArgs)
 
 
-# ---- checkpointers and handlers -------------------------------------------------------------------------------
+# ---- checkpointers and handlers
+# --------------------------------------------------------------------------------------
 
 
 def test_each_restores_what_the_other_saved(tmp_path: Path) -> None:
@@ -346,7 +351,9 @@ def _is_known(name: str) -> bool:
 @pytest.mark.parametrize("saves", range(3))
 @pytest.mark.parametrize("layout", ["orbax", "regrow"])
 def test_force_keeps_files_of_the_user(layout: Any, saves: int, tmp_path: Path) -> None:
-    """As brax writes its policies: with a configuration beside them, before or after the first save."""
+    """As brax writes its policies: with a configuration beside them, before or after the first
+    save.
+    """
     path = tmp_path / "x"
     path.mkdir()
     checkpointer = ours.PyTreeCheckpointer()

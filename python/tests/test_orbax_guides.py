@@ -1,4 +1,6 @@
-"""What the guides of Orbax and Flax show, written from their documented interfaces, with only the import changed."""
+"""What the guides of Orbax and Flax show, written from their documented interfaces, with only
+the import changed.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ def other(ocp: Any) -> Any:
     return theirs if ocp is ours else ours
 
 
-# ---- handlers: what one saves the other restores --------------------------------------------------------------
+# ---- handlers: what one saves the other restores
+# --------------------------------------------------------------------------------------
 
 
 def restored_by(other: Any, ocp: Any, path: Path, kind: str, item: Any, *restore: Any) -> Any:
@@ -130,7 +131,8 @@ def test_what_cannot_be_saved_is_a_value_error(ocp: Any, tmp_path: Path) -> None
         checkpointer.save(tmp_path / "y", {"a": np.zeros((0, 3))})
 
 
-# ---- registries -----------------------------------------------------------------------------------------------
+# ---- registries
+# --------------------------------------------------------------------------------------
 
 
 def test_registry(ocp: Any) -> None:
@@ -180,7 +182,8 @@ def test_several_classes_of_arguments_for_one_handler(ocp: Any) -> None:
     assert ocp.args.get_registered_handler_cls(Both) is Handler
 
 
-# ---- transformations ------------------------------------------------------------------------------------------
+# ---- transformations
+# --------------------------------------------------------------------------------------
 
 ORIGINAL = {"a": 1, "b": {"c": 5, "d": [0, 1, 2]}, "e": 7}
 
@@ -239,7 +242,8 @@ def test_restores_that_compute_leaves(ocp: Any, tmp_path: Path, default_to_origi
         )
 
 
-# ---- helpers --------------------------------------------------------------------------------------------------
+# ---- helpers
+# --------------------------------------------------------------------------------------
 
 
 def test_waiting_for_a_checkpoint(ocp: Any, tmp_path: Path) -> None:
@@ -337,7 +341,9 @@ def test_metadata_of_items_is_told_by_their_handlers(ocp: Any, tmp_path: Path) -
 
 
 def test_a_function_that_lays_out_what_is_stored(ocp: Any, tmp_path: Path) -> None:
-    """As t5x': leaves under other names, some of them left out; restore args are those of the result."""
+    """As t5x': leaves under other names, some of them left out; restore args are those of the
+    result.
+    """
     stored = {"target": {"w": np.arange(3.0), "old": np.ones(2)}, "step": 3, "none": None, "empty": {}}
     ocp.PyTreeCheckpointer().save(tmp_path / "x", stored)
 

@@ -1,4 +1,6 @@
-"""Checkpoint code in the shape of neuralgcm's, axlearn's and maxdiffusion's, under the original and under ours."""
+"""Checkpoint code in the shape of neuralgcm's, axlearn's and maxdiffusion's, under the original
+and under ours.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ def assert_same(left: Any, right: Any) -> None:
         assert same_bits(one, other)
 
 
-# ---- neuralgcm ------------------------------------------------------------------------------------------------
+# ---- neuralgcm
+# --------------------------------------------------------------------------------------
 
 
 class Config:
@@ -118,7 +121,8 @@ def test_neuralgcm_saves_a_configuration_beside_its_parameters(ocp: Any, tmp_pat
     assert_same(checkpointer.restore(tmp_path / "new", wanted)["state"], params())
 
 
-# ---- axlearn --------------------------------------------------------------------------------------------------
+# ---- axlearn
+# --------------------------------------------------------------------------------------
 
 
 class Data:
@@ -212,7 +216,8 @@ def test_axlearn_keeps_its_iterator_in_the_state(ocp: Any, tmp_path: Path) -> No
     manager.close()
 
 
-# ---- maxdiffusion ---------------------------------------------------------------------------------------------
+# ---- maxdiffusion
+# --------------------------------------------------------------------------------------
 
 
 def test_maxdiffusion_restores_many_items_by_their_metadata(ocp: Any, tmp_path: Path) -> None:

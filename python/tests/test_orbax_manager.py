@@ -1,4 +1,6 @@
-"""`regrow.orbax.CheckpointManager` beside the original, with its old constructor and keywords too; policies; loops."""
+"""`regrow.orbax.CheckpointManager` beside the original, with its old constructor and keywords
+too; policies; loops.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,8 @@ def test_both_take_turns_in_one_folder(tmp_path: Path) -> None:
             manager.save(step, args=ocp.args.StandardSave({**TREE, "c": step}))
 
 
-# ---- where the original does harm -----------------------------------------------------------------------------
+# ---- where the original does harm
+# --------------------------------------------------------------------------------------
 
 
 def test_a_restore_of_an_absent_step_decides_no_item_mode(tmp_path: Path) -> None:
@@ -208,7 +211,8 @@ def test_deleted_steps_go_where_the_options_say(tmp_path: Path) -> None:
     assert read_only.all_steps() == [1]
 
 
-# ---- policies -------------------------------------------------------------------------------------------------
+# ---- policies
+# --------------------------------------------------------------------------------------
 
 INFOS = [
     policies.PolicyCheckpointInfo(step, datetime.datetime(2026, 1, 1) + datetime.timedelta(seconds=10 * step), metrics)
@@ -257,7 +261,8 @@ def test_when_policies_save() -> None:
     assert [name for name, is_saved in said.items() if is_saved] == ["steps", "now", "preempted", "any"]
 
 
-# ---- loops in the shape of others' ----------------------------------------------------------------------------
+# ---- loops in the shape of others'
+# --------------------------------------------------------------------------------------
 
 
 class DataIterator:
@@ -289,8 +294,8 @@ def iterator_handler() -> Any:
 
 
 def test_a_loop_as_maxtexts(tmp_path: Path, iterator_handler: Any) -> None:
-    """Several items with a handler each, saving every few steps, a step that is there not saved again; then resumed
-    with part of the state."""
+    """Several items with a handler each, saving every few steps, a step that is there not saved
+    again; then resumed with part of the state."""
     args = ours.args
 
     @args.register_with_handler(iterator_handler, for_save=True, for_restore=True)
@@ -367,7 +372,9 @@ def test_a_loop_as_nanodos(tmp_path: Path, iterator_handler: Any) -> None:
 
 
 def test_policies_as_brax_saves_them(tmp_path: Path) -> None:
-    """Over a folder just made, with flax' arguments; read back as NumPy, with a file of its own beside the arrays."""
+    """Over a folder just made, with flax' arguments; read back as NumPy, with a file of its own
+    beside the arrays.
+    """
     from flax.training import orbax_utils
 
     params = ({"mean": jnp.zeros(3)}, {"kernel": jnp.ones((2, 2))})
@@ -384,7 +391,9 @@ def test_policies_as_brax_saves_them(tmp_path: Path) -> None:
 
 
 def test_a_function_as_an_item_as_openpis(tmp_path: Path) -> None:
-    """A bare item goes to the handler of its name, whose arguments it becomes; files are written by a function."""
+    """A bare item goes to the handler of its name, whose arguments it becomes; files are written
+    by a function.
+    """
     args = ours.args
 
     class CallbackHandler(ours.AsyncCheckpointHandler):

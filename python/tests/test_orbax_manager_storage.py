@@ -1,4 +1,6 @@
-"""`regrow.orbax.CheckpointManager` on the engine's manager: buckets, leases, deletions, other writers."""
+"""`regrow.orbax.CheckpointManager` on the engine's manager: buckets, leases, deletions, other
+writers.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ def names(folder: Any) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-# ---- buckets --------------------------------------------------------------------------------------------------
+# ---- buckets
+# --------------------------------------------------------------------------------------
 
 
 def live(directory: Any) -> Any:
@@ -120,7 +123,8 @@ def test_paths_of_etils_with_secrets_of_the_environment(
     OrbaxInBuckets().test_v1(lambda name: root / "v1" / name)
 
 
-# ---- leases, deletions ----------------------------------------------------------------------------------------
+# ---- leases, deletions
+# --------------------------------------------------------------------------------------
 
 
 class Reader(ocp.CheckpointHandler):
@@ -264,7 +268,8 @@ def test_steps_that_are_put_aside_on_a_disk(tmp_path: Path) -> None:
     assert_same(ocp.PyTreeCheckpointer().restore(next((tmp_path / "trash").iterdir()) / "default"), STATE)
 
 
-# ---- names, unfinished saves, other writers -------------------------------------------------------------------
+# ---- names, unfinished saves, other writers
+# --------------------------------------------------------------------------------------
 
 
 def test_names_of_a_form_of_your_own(tmp_path: Path) -> None:

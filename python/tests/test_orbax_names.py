@@ -1,4 +1,6 @@
-"""Names of Orbax: each public one is there or says why not; private modules that programs reach are there, too."""
+"""Names of Orbax: each public one is there or says why not; private modules that programs reach
+are there, too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Handlers that write their own files, under `regrow.orbax` and under the original: when, and what is left."""
+"""Handlers that write their own files, under `regrow.orbax` and under the original: when, and
+what is left.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def ocp(request: pytest.FixtureRequest) -> Any:
 
 
 class Own:
-    """A handler of texts that writes when it is told to, the class of its arguments, and what it has done."""
+    """A handler of texts that writes when it is told to, the class of its arguments, and what it
+    has done.
+    """
 
     def __init__(self, ocp: Any) -> None:
         self.may_write, self.fails = threading.Event(), False
@@ -76,7 +80,8 @@ def names_in(folder: Path) -> list[str]:
     return sorted(os.listdir(folder))
 
 
-# ---- in the background ----------------------------------------------------------------------------------------
+# ---- in the background
+# --------------------------------------------------------------------------------------
 
 
 def test_futures_of_a_handler_are_waited_for_in_the_background(ocp: Any, tmp_path: Path) -> None:
@@ -133,7 +138,8 @@ def test_a_future_that_fails_leaves_no_step(tmp_path: Path) -> None:
     assert own.done == ["called", "called", "written", "finalized"]
 
 
-# ---- a checkpoint of its own ----------------------------------------------------------------------------------
+# ---- a checkpoint of its own
+# --------------------------------------------------------------------------------------
 
 
 def test_files_of_others_in_such_a_checkpoint_stay(tmp_path: Path) -> None:
@@ -193,7 +199,9 @@ def test_json_of_each_is_replaced_by_the_other(tmp_path: Path) -> None:
 
 
 def test_a_handler_that_saves_a_pytree_into_its_folder(ocp: Any, tmp_path: Path) -> None:
-    """A subclass with a `save` of its own, which is called: it may save by the class that it is made of."""
+    """A subclass with a `save` of its own, which is called: it may save by the class that it is
+    made of.
+    """
 
     class Named(ocp.PyTreeCheckpointHandler):  # type: ignore[misc, name-defined]
         def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:

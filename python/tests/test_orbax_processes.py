@@ -1,4 +1,6 @@
-"""`regrow.orbax` in a job of two processes of JAX, of two devices each; the original reads what they save."""
+"""`regrow.orbax` in a job of two processes of JAX, of two devices each; the original reads what
+they save.
+"""
 
 from __future__ import annotations
 

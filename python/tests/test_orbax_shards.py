@@ -1,5 +1,5 @@
-"""Arrays spread over devices, both ways and bit for bit: what regrow writes of them Orbax restores, and the other way
-round; by one process, and by several together."""
+"""Arrays spread over devices, both ways and bit for bit: what regrow writes of them Orbax restores,
+and the other way round; by one process, and by several together."""
 
 from __future__ import annotations
 
@@ -140,7 +140,9 @@ def test_we_load_the_shards_of_orbax(path: Path, use_ocdbt: bool, use_zarr3: boo
 
 
 def test_chunks_are_the_shards_as_orbax_cuts_them(tmp_path: Path) -> None:
-    """Where Orbax does not spread replicas, both write the same `array_metadatas` and `_sharding`."""
+    """Where Orbax does not spread replicas, both write the same `array_metadatas` and
+    `_sharding`.
+    """
     tree = sharded_tree(mesh_of(2, 2))
     # Of keys Orbax tells the sharding of their data, which has one axis more.
     del tree["keys"]
@@ -167,7 +169,8 @@ def test_chunks_are_the_shards_as_orbax_cuts_them(tmp_path: Path) -> None:
     assert cut("ours") == cut("theirs")
 
 
-# ---- several processes --------------------------------------------------------------------------------------
+# ---- several processes
+# --------------------------------------------------------------------------------------
 
 SAVE = """
     import numpy as np
@@ -247,7 +250,8 @@ def test_two_processes_write_the_files_that_those_of_orbax_write(tmp_path: Path,
     theirs = save_in_two_processes("orbax", tmp_path / "theirs", options)
     assert_same_values(regrow.load(tmp_path / "theirs"), shards_of_all())
     ours = save_in_two_processes("regrow", tmp_path / "ours", ("orbax", options, {}))
-    # Of replicas Orbax writes a slice each, so these have other chunks; and how many data files there are is free.
+    # Of replicas Orbax writes a slice each, so these have other chunks; and how many data files
+    # there are is free.
     folders = ["columns/", "rows/", "replicated/"]
 
     def kinds(files: list[str]) -> set[str]:

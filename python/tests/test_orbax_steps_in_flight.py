@@ -1,4 +1,6 @@
-"""What a manager says of its own save while it is in flight, and of folders of steps: as the original."""
+"""What a manager says of its own save while it is in flight, and of folders of steps: as the
+original.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Type handlers of the caller's own, under `regrow.orbax` and the original: each restores what the other saves."""
+"""Type handlers of the caller's own, under `regrow.orbax` and the original: each restores what
+the other saves.
+"""
 
 from __future__ import annotations
 

@@ -86,7 +86,9 @@ def test_contexts() -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_loop_as_tunixs(tmp_path: Path, name: str) -> None:
-    """Model and optimizer as checkpointables, saved when the policy says so; what is not stored is not asked for."""
+    """Model and optimizer as checkpointables, saved when the policy says so; what is not stored
+    is not asked for.
+    """
     v1 = MODULES[name]
     policy = v1.training.save_decision_policies.FixedIntervalPolicy(2)
     keep = v1.training.preservation_policies.LatestN(1)

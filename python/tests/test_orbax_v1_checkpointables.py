@@ -1,4 +1,6 @@
-"""Checkpointables of v1 beside the original: handlers of one's own, objects that save themselves, deletions."""
+"""Checkpointables of v1 beside the original: handlers of one's own, objects that save
+themselves, deletions.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +115,9 @@ def context(v1: Any, *handlers: Any, **by_name: Any) -> Any:
 
 @pytest.mark.parametrize(("writer", "reader"), PAIRS)
 def test_handlers_of_ones_own(tmp_path: Path, writer: str, reader: str) -> None:
-    """Each loads what the other has saved: by the handler that has saved it, by the target, by the name."""
+    """Each loads what the other has saved: by the handler that has saved it, by the target, by
+    the name.
+    """
     one, other = MODULES[writer], MODULES[reader]
     with context(one, WordsHandler, LettersHandler, config=one.handlers.JsonHandler):
         one.save_checkpointables(
@@ -279,7 +283,8 @@ def test_messages_of_protocol_buffers(tmp_path: Path) -> None:
         ours.load_checkpointables(tmp_path / "x", {"config": None})
 
 
-# ---- deletions ------------------------------------------------------------------------------------------------
+# ---- deletions
+# --------------------------------------------------------------------------------------
 
 
 def saved(v1: Any, path: Path) -> dict[str, Any]:
@@ -322,7 +327,9 @@ def test_one_of_several_is_deleted(tmp_path: Path, writer: str, deleter: str) ->
 
 @pytest.mark.parametrize("finisher", MODULES)
 def test_a_deletion_that_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finisher: str) -> None:
-    """What is half deleted is gone for all readers; nothing else may be done before the same deletion has ended."""
+    """What is half deleted is gone for all readers; nothing else may be done before the same
+    deletion has ended.
+    """
     path = tmp_path / "x"
     saved(ours, path)
 

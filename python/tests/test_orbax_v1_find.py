@@ -1,4 +1,6 @@
-"""What v1 finds at a path: the same as Orbax, or an error of the same type with the phrase that callers match."""
+"""What v1 finds at a path: the same as Orbax, or an error of the same type with the phrase that
+callers match.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +135,9 @@ def test_a_checkpoint_with_files_missing_is_found_as_by_the_original(tmp_path: P
 
 @pytest.mark.parametrize("writer", [*WRITERS, "regrow", "regrow-items", "safetensors"])
 def test_metadata_keeps_the_custom_metadata_of_all_forms(tmp_path: Path, writer: str) -> None:
-    """By `metadata` and `checkpointables_metadata`: what the original gives, or what the files of another tool say."""
+    """By `metadata` and `checkpointables_metadata`: what the original gives, or what the files
+    of another tool say.
+    """
     path = tmp_path / "1"
     if writer == "safetensors":
         path = tmp_path / "1.safetensors"
@@ -167,7 +171,9 @@ def test_a_context_of_safetensors_finds_safetensors_alone(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("v1", [theirs, ours], ids=["orbax", "regrow"])
 def test_a_registry_without_a_handler_loads_nothing(tmp_path: Path, v1: Any) -> None:
-    """Also of one pytree without a name, and of a checkpointable that no registered handler has saved."""
+    """Also of one pytree without a name, and of a checkpointable that no registered handler has
+    saved.
+    """
     one_pytree(ocp, tmp_path / "one")
     checkpointables(theirs, tmp_path / "two")
     context = v1.Context()

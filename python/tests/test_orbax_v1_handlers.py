@@ -1,4 +1,6 @@
-"""`PyTreeHandler` by itself, as handlers of one's own call it, and what it writes: beside the original."""
+"""`PyTreeHandler` by itself, as handlers of one's own call it, and what it writes: beside the
+original.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,9 @@ def test_a_placeholder_may_stand_where_nothing_is_stored(tmp_path: Path, v1: Any
 
 @pytest.mark.parametrize("writer", MODULES)
 def test_keys_come_back_on_the_devices_of_the_save(tmp_path: Path, writer: str) -> None:
-    """Without a target, by v0 and v1: replicated, sharded, on one device, of each implementation."""
+    """Without a target, by v0 and v1: replicated, sharded, on one device, of each
+    implementation.
+    """
     mesh = Mesh(np.array(jax.devices()), ("x",))
     replicated, sharded = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((), ("x",)))
     many = jax.random.split(jax.random.key(1), len(jax.devices()))

@@ -85,7 +85,9 @@ def test_each_name_is_there(path: str) -> None:
 
 
 def check_arguments(name: str, our: Any, their: Any) -> None:
-    """All arguments are there, given in the same way; those that may be left out there may be left out here."""
+    """All arguments are there, given in the same way; those that may be left out there may be
+    left out here.
+    """
     ours_told, theirs_told = arguments(our) or {}, arguments(their) or {}
     if not theirs_told:
         return

@@ -1,4 +1,6 @@
-"""What an overwrite may replace: checkpoints, and for functions that stand in for others any file, as they do."""
+"""What an overwrite may replace: checkpoints, and for functions that stand in for others any
+file, as they do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Pickles of plain containers and arrays are read as data; everything else is refused by its name."""
+"""Pickles of plain containers and arrays are read as data; everything else is refused by its
+name.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Where checkpoints are saved to and read from: URLs of unknown schemes are refused, half-named pairs are found."""
+"""Where checkpoints are saved to and read from: URLs of unknown schemes are refused, half-named
+pairs are found.
+"""
 
 from __future__ import annotations
 
@@ -93,8 +95,9 @@ def test_a_pair_whose_save_was_killed_loads(tmp_path: Path, suffixes: tuple[str,
     stem = tmp_path / "model"
     named = dict(zip(("data_suffix", "manifest_suffix"), suffixes, strict=True))
     data, manifest = (tmp_path / f"model{suffix}" for suffix in suffixes)
-    # A save that died after so many of its moves: old manifest, old data aside; new data, new manifest in.
-    # Under its own name only when all saves are done: each removes what others have left.
+    # A save that died after so many of its moves: old manifest, old data aside; new data, new
+    # manifest in. Under its own name only when all saves are done: each removes what others have
+    # left.
     staged, kept = tmp_path / "model.orbax-checkpoint-tmp-1-0123456789abcdef", tmp_path / "kept"
     for name in (".regrow-replaced", ".regrow-0", ".regrow-1"):
         (kept / name).mkdir(parents=True)

@@ -1,4 +1,6 @@
-"""Saves by several processes: real ones, that find each other through JAX or a folder, and some that die."""
+"""Saves by several processes: real ones, that find each other through JAX or a folder, and some
+that die.
+"""
 
 from __future__ import annotations
 
@@ -381,7 +383,9 @@ ERRORS = """
     ("service", "size", "rank"), [("folder", 2, 0), ("folder", 3, 1), ("jax", 3, 2), ("mpi", 3, 0)]
 )
 def test_an_error_at_any_stage_of_one_rank_is_posted_to_all(tmp_path, service, size, rank):
-    """No process waits for one that has failed: all end within seconds, and the others say which rank and why."""
+    """No process waits for one that has failed: all end within seconds, and the others say which
+    rank and why.
+    """
     arguments = {"folder": str(tmp_path / "meet"), "at": str(tmp_path / "c"), "rank": rank}
     # The cases of `save` stand for the others where processes start slowly.
     arguments |= {"service": service, "only": "save" if service == "mpi" else ""}
@@ -399,7 +403,8 @@ def test_an_error_at_any_stage_of_one_rank_is_posted_to_all(tmp_path, service, s
         # What a progress raises is a request to stop, to the others.
         text_of_others = "stopped on request" if "progress" in name else first
         is_told = f"rank {rank}" in other and text_of_others in other
-        # Rank 0 deletes the temporary files when it fails or hears of an error. A third rank may see that first.
+        # Rank 0 deletes the temporary files when it fails or hears of an error. A third rank may
+        # see that first.
         is_deleted_by_another = rank == 0 or other_rank != 0
         is_told |= name.endswith(("full", "progress")) and is_deleted_by_another and ".orbax-checkpoint-tmp" in other
         if own == "done" or kind == "done" or seconds > 10 or not is_told:

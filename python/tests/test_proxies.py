@@ -1,4 +1,6 @@
-"""Proxies answer names that are not theirs: no question about what an object is may be taken in by that."""
+"""Proxies answer names that are not theirs: no question about what an object is may be taken in
+by that.
+"""
 
 from __future__ import annotations
 
@@ -163,7 +165,8 @@ def test_only_modules_classes_and_callees_are_asked_by_hasattr() -> None:
     assert others == []
 
 
-# ---- restores and saves ---------------------------------------------------------------------------------------
+# ---- restores and saves
+# --------------------------------------------------------------------------------------
 
 
 class Model(nnx.Module):

@@ -1,4 +1,6 @@
-"""Models with any keys: saved by the original and by us, each is loaded by both, to the same model."""
+"""Models with any keys: saved by the original and by us, each is loaded by both, to the same
+model.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from hypothesis import strategies as st
 import regrow
 from regrow import pytree
 
-# Without characters that Python does not know yet: whether `repr` escapes those depends on the version of Unicode.
+# Without characters that Python does not know yet: whether `repr` escapes those depends on the
+# version of Unicode.
 TEXTS = st.one_of(
     st.sampled_from(["None", "1.5", "1", "True", "('a',)", "b'x'", "a", "w", "", "'", '"', "\\N{DASH}", "\n", "größe"]),
     st.text(st.characters(exclude_categories=["Cs", "Cn"]), max_size=90),
@@ -75,7 +78,8 @@ def test_what_either_saves_both_load(model: Any) -> None:
         compare(pytree.model_load(theirs), expected)
         pytree.model_save(model, mine, durable=False)
         compare(original.load(mine), expected)
-        # Empty dicts are kept in a key that the original passes over, if there is an array to have it.
+        # Empty dicts are kept in a key that the original passes over, if there is an array to have
+        # it.
         compare(in_order(pytree.model_load(mine)), in_order(model) if original.contents(model) else {})
         pytree.model_save(model, plain, extra_keys=False, durable=False)
         compare(pytree.model_load(plain), expected)
@@ -84,7 +88,9 @@ def test_what_either_saves_both_load(model: Any) -> None:
 
 
 def in_order(model: Any) -> Any:
-    """The same model with its keys sorted by what they print as: empty dicts come back behind the others."""
+    """The same model with its keys sorted by what they print as: empty dicts come back behind
+    the others.
+    """
     if not isinstance(model, dict):
         return model
     return {key: in_order(model[key]) for key in sorted(model, key=repr)}
@@ -135,7 +141,9 @@ NAMED = "[{'dtype': '<f4', 'nbytes': 4, 'offset': 0, 'path': ('\\N{GREEK SMALL L
 
 
 def test_characters_by_name_are_refused_with_the_way_out(tmp_path: Path) -> None:
-    """Neither `repr` nor `pprint` writes them; the original would read them in a manifest edited by hand."""
+    """Neither `repr` nor `pprint` writes them; the original would read them in a manifest edited
+    by hand.
+    """
     (tmp_path / "m.data").write_bytes(bytes(4))
     (tmp_path / "m.manifest").write_text(NAMED)
     assert list(original.load(tmp_path / "m")) == ["α"]

@@ -1,4 +1,6 @@
-"""Parity and repair in Python, beside what other libraries wrote: these read what was healed, bit for bit."""
+"""Parity and repair in Python, beside what other libraries wrote: these read what was healed,
+bit for bit.
+"""
 
 from __future__ import annotations
 

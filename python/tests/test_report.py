@@ -1,4 +1,6 @@
-"""`regrow.report`: its statistics beside NumPy's for every dtype, its page, and what it is made of."""
+"""`regrow.report`: its statistics beside NumPy's for every dtype, its page, and what it is made
+of.
+"""
 
 from __future__ import annotations
 

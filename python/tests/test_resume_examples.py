@@ -1,4 +1,6 @@
-"""The examples that train and resume: 2N steps, and N steps, an end, and N steps more, are the same to the bit."""
+"""The examples that train and resume: 2N steps, and N steps, an end, and N steps more, are the
+same to the bit.
+"""
 
 from __future__ import annotations
 

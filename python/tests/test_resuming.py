@@ -1,4 +1,6 @@
-"""Resuming a training: donated states, the memory that a restored state takes, and jobs of several processes."""
+"""Resuming a training: donated states, the memory that a restored state takes, and jobs of
+several processes.
+"""
 
 from __future__ import annotations
 
@@ -311,7 +313,8 @@ def test_each_process_of_a_job_reads_its_own_part(path: Path, layout: str, spec:
     assert found[0]["shards"] == {**{f"w{at:02}": 2 for at in range(leaves)}}
     assert found[1]["shards"] == {**{f"w{at:02}": 2 for at in range(leaves)}, "w00": 0}
     half = (leaves - 1) * leaf_bytes // 2
-    # Metadata, and blocks at the ends. Of columns, raw rows lie together in blocks: these are read whole.
+    # Metadata, and blocks at the ends. Of columns, raw rows lie together in blocks: these are read
+    # whole.
     slack = MIB
     if layout == "regrow" and spec == [None, "x"]:
         half = (leaves - 1) * leaf_bytes

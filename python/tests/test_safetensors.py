@@ -1,4 +1,6 @@
-"""The default layout's data file is a safetensors file: the library reads it, and regrow reads the library's."""
+"""The default layout's data file is a safetensors file: the library reads it, and regrow reads
+the library's.
+"""
 
 from __future__ import annotations
 

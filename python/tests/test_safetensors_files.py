@@ -1,4 +1,6 @@
-"""safetensors files that are replaced or removed while they are read, odd names, and headers with space in front."""
+"""safetensors files that are replaced or removed while they are read, odd names, and headers
+with space in front.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,9 @@ RAISED_AS_THEY_ARE = {
     "ReplacedError", "CancelledError", "SourceChangedError", "TimedOutError", "InternalError",
     "UntrustedError", "UnknownKeywordError",
 }  # fmt: skip
-"""Errors that safetensors has none for: it raises built-ins there, or never does what they tell of."""
+"""Errors that safetensors has none for: it raises built-ins there, or never does what they tell
+of.
+"""
 
 GUIDE = REPOSITORY / "docs" / "guide" / "safetensors.md"
 

@@ -1,4 +1,6 @@
-"""`get_slice(...)[...]` beside the original: the same arrays, and the same refusals in the same words."""
+"""`get_slice(...)[...]` beside the original: the same arrays, and the same refusals in the same
+words.
+"""
 
 from __future__ import annotations
 

@@ -199,7 +199,8 @@ def test_of_a_file_of_the_originals_that_was_cut_the_arrays_before_the_cut_come_
         for name, array in intact.items():
             np.testing.assert_array_equal(array, _arrays()[name])
         counts.append(len(intact))
-    # A directory at the end costs no array; of each further piece there are fewer, and at the half of it some.
+    # A directory at the end costs no array; of each further piece there are fewer, and at the half
+    # of it some.
     assert counts[0] >= len(_arrays()) - 1
     assert counts == sorted(counts, reverse=True)
     assert counts[len(counts) // 2] >= 2

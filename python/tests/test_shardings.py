@@ -1,4 +1,6 @@
-"""Checkpoints come back on any mesh, whatever wrote them: each device has its part, bit for bit what Orbax gives it."""
+"""Checkpoints come back on any mesh, whatever wrote them: each device has its part, bit for bit
+what Orbax gives it.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +135,8 @@ def test_empty_arrays(path: Path, shape: tuple[int, ...]) -> None:
     assert_spread(regrow.load(path, shardings=sharding)["x"], sharding, data)
 
 
-# ---- what Orbax wrote sharded, against what Orbax restores -------------------------------------------------------
+# ---- what Orbax wrote sharded, against what Orbax restores
+# -------------------------------------------------------
 
 FORMS = list(itertools.product((False, True), (False, True)))
 
@@ -280,7 +283,8 @@ def test_typed_keys(path: Path, implementation: str) -> None:
     assert regrow.load(path)["rng"].impl == implementation
 
 
-# ---- which sharding a leaf has -----------------------------------------------------------------------------------
+# ---- which sharding a leaf has
+# --------------------------------------------------------------------------------------
 
 
 def test_the_first_glob_that_matches_decides_and_each_has_to_match(path: Path) -> None:
@@ -337,7 +341,8 @@ def test_a_template_of_another_shape_is_refused(path: Path) -> None:
         regrow.load(path, like=like)
 
 
-# ---- damage, progress -------------------------------------------------------------------------------------------
+# ---- damage, progress
+# --------------------------------------------------------------------------------------
 
 
 def test_damage_is_seen_before_an_array_is_handed_out(path: Path) -> None:

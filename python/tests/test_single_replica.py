@@ -1,4 +1,6 @@
-"""One replica reads, the others receive: real processes of JAX, of eight devices each, load what was saved here."""
+"""One replica reads, the others receive: real processes of JAX, of eight devices each, load what
+was saved here.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +125,8 @@ LOADS = """
     # A group takes a quarter of it: eight leaves, or two.
     loaded, *given["groups"] = load(wanted, SingleReplica("data", memory_limit_bytes=4096 if size == 2 else 1024))
     check(loaded, wanted)
-    # The last replica reads, and lies along the second axis, of an explicit mesh that the program has set.
+    # The last replica reads, and lies along the second axis, of an explicit mesh that the program
+    # has set.
     turned = Mesh(devices.reshape(size, 8).T, ("model", "data"), axis_types=(AxisType.Explicit,) * 2)
     wanted = like(turned)
     with jax.set_mesh(turned):

@@ -1,4 +1,6 @@
-"""The Python blocks of README and docs/ do what the pages say. How they are marked: see `snippets`."""
+"""The Python blocks of README and docs/ do what the pages say. How they are marked: see
+`snippets`.
+"""
 
 from __future__ import annotations
 

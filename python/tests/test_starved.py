@@ -1,4 +1,6 @@
-"""No threads, no memory, no file handles, no room: an error of regrow's or success, never a panic or an abort."""
+"""No threads, no memory, no file handles, no room: an error of regrow's or success, never a
+panic or an abort.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ warnings.simplefilter("error")
 SUFFIX = {"flax": ".msgpack", "equinox": ".eqx", "npz": ".npz"}.get(layout, "")
 kind = {"npz": "npy", "zstd": "regrow"}.get(layout, layout)
 extra = {"compression": "zstd"} if layout == "zstd" else {}
-# Of more than one direct write and one chunk; of several dtypes, so that there are casts and copies.
+# Of more than one direct write and one chunk; of several dtypes, so that there are casts and
+# copies.
 big = np.arange(2_500_000, dtype=np.float32).reshape(2500, 1000)
 tree = {"big": big, "turned": big[:1000].T, "small": np.arange(10, dtype=np.int16)}
 source = root / f"source{SUFFIX}"

@@ -1,4 +1,6 @@
-"""For every tree that `save` takes: `load(like=tree)`, `out=`, and saving again are exact, in every layout."""
+"""For every tree that `save` takes: `load(like=tree)`, `out=`, and saving again are exact, in
+every layout.
+"""
 
 from __future__ import annotations
 
@@ -166,7 +168,8 @@ def test_what_was_saved_is_a_template_for_itself(layout: dict[str, str], tree: A
     try:
         assert_same(plain, without_jax(expected))
     except AssertionError:
-        # The layout has made something else of the tree: then that is the template. Ours keeps every tree.
+        # The layout has made something else of the tree: then that is the template. Ours keeps
+        # every tree.
         if layout["layout"] == "regrow":
             raise
         return

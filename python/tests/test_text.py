@@ -1,4 +1,6 @@
-"""Text that people read: nothing that steers a terminal in messages, reprs and warnings, and plurals that are right."""
+"""Text that people read: nothing that steers a terminal in messages, reprs and warnings, and
+plurals that are right.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ HOSTILE = [
     for code in range(sys.maxunicode + 1)
     if unicodedata.category(chr(code)) in ("Cc", "Cf", "Zl", "Zp") or code in (0xE000, 0xFDD0, 0xFFFF, 0x10FFFF)
 ]
-"""Without surrogates, which no file can hold, and with a few of the private and unassigned, of which there are many."""
+"""Without surrogates, which no file can hold, and with a few of the private and unassigned, of
+which there are many.
+"""
 
 
 def assert_harmless(text: str) -> None:

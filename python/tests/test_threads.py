@@ -1,4 +1,6 @@
-"""The interpreter is free while the engine works; forks and threads find nothing of it left behind."""
+"""The interpreter is free while the engine works; forks and threads find nothing of it left
+behind.
+"""
 
 from __future__ import annotations
 

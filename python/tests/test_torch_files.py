@@ -1,4 +1,6 @@
-"""PyTorch's own files: what torch.save and torch.distributed.checkpoint wrote, read without torch."""
+"""PyTorch's own files: what torch.save and torch.distributed.checkpoint wrote, read without
+torch.
+"""
 
 from __future__ import annotations
 

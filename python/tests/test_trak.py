@@ -1,4 +1,6 @@
-"""TRAK stores: the drop-in saver against what TRAK's own saver did, call by call; and what it does better."""
+"""TRAK stores: the drop-in saver against what TRAK's own saver did, call by call; and what it
+does better.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ def described(array: Any) -> dict[str, Any] | None:
     }
 
 
-# Where we answer a call otherwise than TRAK, and how: (store, index of the call) -> exception, or None for success.
+# Where we answer a call otherwise than TRAK, and how: (store, index of the call) -> exception, or
+# None for success.
 BETTER: dict[tuple[str, int], type[Exception] | None] = {
     ("odd_ids", 5): regrow.errors.InvalidArgumentError,
     ("odd_ids", 6): regrow.errors.InvalidArgumentError,
@@ -145,7 +148,8 @@ def test_stores_of_trak_are_picked_up(fixtures: Path, tmp_path: Path) -> None:
     saver = make(tmp_path / "x", use_half_precision=False)
     assert saver.missing_rows(0) == [2, 3, 5]
     saver.load_current_store(0)
-    # A batch of which half is done, as TRAKer hands it over: values for all of it, rows without those that are.
+    # A batch of which half is done, as TRAKer hands it over: values for all of it, rows without
+    # those that are.
     batch = np.arange(6)
     done = (saver.current_store["is_featurized"][batch] == 1).reshape(-1)
     left = batch[~done]

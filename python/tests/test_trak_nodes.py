@@ -1,4 +1,6 @@
-"""Something else than a file in a TRAK store, a pipe for example, is an error at once and never waited for."""
+"""Something else than a file in a TRAK store, a pipe for example, is an error at once and never
+waited for.
+"""
 
 from __future__ import annotations
 

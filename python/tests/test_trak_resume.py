@@ -1,4 +1,6 @@
-"""TRAK stores that are worked on: rows and their marks, killed writers, many processes at a time."""
+"""TRAK stores that are worked on: rows and their marks, killed writers, many processes at a
+time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Processes of one host that restore in turns. Threads stand for ranks; each has a coordinator of its own."""
+"""Processes of one host that restore in turns. Threads stand for ranks; each has a coordinator
+of its own.
+"""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ PUBLIC = [name for name in public_modules() if name not in OF_TORCH]
 @pytest.mark.timeout(400)  # a minute, and more where others work
 def test_the_stub_fits_the_extension(tmp_path: Path) -> None:
     allowed = tmp_path / "allowed"
-    # The buffer protocol has a name in Python from 3.12 on; a stub exports what it holds without a list.
+    # The buffer protocol has a name in Python from 3.12 on; a stub exports what it holds without a
+    # list.
     allowed.write_text("regrow._native.(Slab|MapBuffer).__buffer__\nregrow._native.__all__\n")
     command = [sys.executable, "-m", "mypy.stubtest", "regrow._native", "--allowlist", str(allowed)]
     done = subprocess.run(
@@ -65,7 +66,9 @@ def test_an_import_is_quick() -> None:
 
 
 def annotated(name: str, public: Any) -> Iterator[tuple[str, Any]]:
-    """What of a public thing may have annotations: itself, its overloads, its methods and properties."""
+    """What of a public thing may have annotations: itself, its overloads, its methods and
+    properties.
+    """
     if not callable(public) or typing.get_origin(public) is not None:
         return
     yield name, public
@@ -80,7 +83,9 @@ def annotated(name: str, public: Any) -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize("module", PUBLIC)
 def test_type_hints_are_there_at_run_time(module: str) -> None:
-    """What is imported late, or for the type checker alone, must not be missing where annotations name it."""
+    """What is imported late, or for the type checker alone, must not be missing where
+    annotations name it.
+    """
     home = importlib.import_module(module)
     failed = {}
     own = [name for name, value in vars(home).items() if getattr(value, "__module__", None) == module]

@@ -1,4 +1,6 @@
-"""Subtrees (`at=`, `checkpoint["params"]`), two-sided templates, and names that change while leaves are loaded."""
+"""Subtrees (`at=`, `checkpoint["params"]`), two-sided templates, and names that change while
+leaves are loaded.
+"""
 
 from __future__ import annotations
 

@@ -73,7 +73,9 @@ DTYPES = [
 
 @st.composite
 def arrays(draw: Any) -> Any:
-    """NumPy arrays of every kind of dtype and memory: strided, reversed, Fortran, empty, without axes."""
+    """NumPy arrays of every kind of dtype and memory: strided, reversed, Fortran, empty, without
+    axes.
+    """
     shape = tuple(draw(st.lists(st.integers(0, 3), max_size=3)))
     count = int(np.prod(shape))
     array = np.arange(count).reshape(shape).astype(draw(st.sampled_from(DTYPES)))
@@ -89,7 +91,8 @@ def arrays(draw: Any) -> Any:
     return array
 
 
-# Not what this Python knows no character for: the engine may know one, of a later Unicode, and shows it.
+# Not what this Python knows no character for: the engine may know one, of a later Unicode, and
+# shows it.
 CHARACTERS = st.characters(exclude_categories=["Cs", "Cn"])
 
 JAX_ARRAYS = st.sampled_from(
@@ -148,7 +151,9 @@ def _harmless(text: str) -> str:
 
 
 def walked(node: Any, trail: list[str | int]) -> list[tuple[str, str, Any]]:
-    """Kind, key path and value of every node, in preorder: what the native walk is to find, spelled out."""
+    """Kind, key path and value of every node, in preorder: what the native walk is to find,
+    spelled out.
+    """
     opener = _tree._OPENERS.get(type(node)) or _tree._opener_for(node)
     kinds = {type(None): "none", list: "list", tuple: "tuple"}
     path = "/".join(_harmless(str(key)) for key in trail) if trail else "."
@@ -182,7 +187,9 @@ def test_flattens_as_one_level_at_a_time(tree: Any) -> None:
 @settings(deadline=None, max_examples=200)
 @given(TREES)
 def test_containers_are_made_again(tree: Any) -> None:
-    """Of the same leaves comes an equal tree of the same classes, with the dicts' keys in their order."""
+    """Of the same leaves comes an equal tree of the same classes, with the dicts' keys in their
+    order.
+    """
     flat = _tree.flatten(tree)
     again = flat.with_leaves(flat.leaves)
     before, after = walked(tree, []), walked(again, [])

@@ -1,4 +1,6 @@
-"""Archives as `torch.save` writes them, made by hand: with shapes, strides and values that no tensor has."""
+"""Archives as `torch.save` writes them, made by hand: with shapes, strides and values that no
+tensor has.
+"""
 
 from __future__ import annotations
 

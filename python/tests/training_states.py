@@ -1,4 +1,6 @@
-"""Training states as programs have them, their values told apart, and how two of them are compared: types first."""
+"""Training states as programs have them, their values told apart, and how two of them are
+compared: types first.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def optax_states() -> Any:
 
 
 class Net(nn.Module):
-    """What a linen module may have beside parameters: statistics, and names of axes on a parameter."""
+    """What a linen module may have beside parameters: statistics, and names of axes on a
+    parameter.
+    """
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -138,7 +142,9 @@ class EqxNet(eqx.Module):
 
 
 def equinox_state() -> Any:
-    """Arrays alone, as `equinox.partition` gives them, a module that has no others, and optax over a module."""
+    """Arrays alone, as `equinox.partition` gives them, a module that has no others, and optax
+    over a module.
+    """
     model, state = eqx.nn.make_with_state(EqxNet)(jax.random.key(0))
     arrays = eqx.filter(model, eqx.is_array)
     return {
@@ -243,7 +249,9 @@ def described(leaf: Any) -> tuple[Any, ...]:
 
 
 def assert_same_state(found: Any, expected: Any) -> None:
-    """Two pytrees of JAX are the same: containers, static fields, types of leaves, values to the bit."""
+    """Two pytrees of JAX are the same: containers, static fields, types of leaves, values to the
+    bit.
+    """
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     pairs = zip(jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(expected), strict=True)
     differences = [
@@ -255,7 +263,9 @@ def assert_same_state(found: Any, expected: Any) -> None:
 
 
 def assert_same_plainly(found: Any, expected: Any) -> None:
-    """What was loaded without a template has the leaves of `expected` under the same keys, as NumPy has them."""
+    """What was loaded without a template has the leaves of `expected` under the same keys, as
+    NumPy has them.
+    """
     mine, theirs = dict(_plain_leaves(found)), dict(_plain_leaves(expected))
     assert mine.keys() == theirs.keys()
     differences = [f"{path}: {mine[path]} instead of {theirs[path]}" for path in theirs if mine[path] != theirs[path]]

@@ -1,9 +1,10 @@
-"""One saver's life while its system calls fail, in a process of its own: see `test_trak_failing_calls.py`.
+"""One saver's life while its system calls fail, in a process of its own: see
+`test_trak_failing_calls.py`.
 
-The preloaded library keeps a book of what was written and which syncs succeeded. From it follows what is on the disk
-after each call, were the power to fail then: a sync that fails loses what was written since the last. The rule: no row
-is marked as done, on the disk or in the page cache, unless the disk has all of it; no flag speaks of what the disk
-does not have.
+The preloaded library keeps a book of what was written and which syncs succeeded. From it follows
+what is on the disk after each call, were the power to fail then: a sync that fails loses what was
+written since the last. The rule: no row is marked as done, on the disk or in the page cache, unless
+the disk has all of it; no flag speaks of what the disk does not have.
 """
 
 from __future__ import annotations
@@ -114,7 +115,9 @@ class Life:
         self.written |= set(rows.tolist())
 
     def mark(self, saver: MmapSaver) -> None:
-        """Says of all rows that were written without an error that they are done, one by one and together."""
+        """Says of all rows that were written without an error that they are done, one by one and
+        together.
+        """
         for rows in ([row] for row in sorted(self.written)):
             self.attempt(lambda: saver.current_store["is_featurized"].__setitem__(np.array(rows), 1))  # noqa: B023
         if self.written:
@@ -206,7 +209,9 @@ def check(folder: Path, book: Path) -> int:
 
 
 def main(library: str, folder: Path) -> None:
-    """Calls fail, some with their neighbour, some with all that follow: a sample, each time the same."""
+    """Calls fail, some with their neighbour, some with all that follow: a sample, each time the
+    same.
+    """
     calls = ctypes.CDLL(library)
     calls.failing_calls_arm.argtypes = [ctypes.c_char_p, ctypes.c_long, ctypes.c_long, ctypes.c_int]
     calls.failing_calls_disarm.restype = ctypes.c_long

@@ -1,4 +1,6 @@
-"""A headless Chromium, and the pages that it opens: models go through the example ``page`` of regrow-report."""
+"""A headless Chromium, and the pages that it opens: models go through the example ``page`` of
+regrow-report.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Models of reports, as `regrow report --json` prints them, for the example `page` of regrow-report to write."""
+"""Models of reports, as `regrow report --json` prints them, for the example `page` of
+regrow-report to write.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The page of `regrow report` in a real browser: it opens, shows, sorts, searches, and runs no script but its own."""
+"""The page of `regrow report` in a real browser: it opens, shows, sorts, searches, and runs no
+script but its own.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One act of one program in a process of its own: ``play.py WHO PROGRAM ACT FOLDER``.
 
-WHO is `original` or `regrow`, which puts regrow's drop-ins at the originals' names first. The last line of the
-output is JSON: the state's leaves as dtype, shape and digest, or the exception.
+WHO is `original` or `regrow`, which puts regrow's drop-ins at the originals' names first. The last
+line of the output is JSON: the state's leaves as dtype, shape and digest, or the exception.
 """
 
 from __future__ import annotations

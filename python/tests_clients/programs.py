@@ -1,7 +1,8 @@
 """Programs from the package registry that save checkpoints, each by its own public functions.
 
-A program has a `save(folder)` and a `load(folder)`; both return the state as a pytree. `wrong` names calls
-with wrong input, for the exceptions. Imports stand inside: each process imports one program.
+A program has a `save(folder)` and a `load(folder)`; both return the state as a pytree. `wrong`
+names calls with wrong input, for the exceptions. Imports stand inside: each process imports one
+program.
 """
 
 from __future__ import annotations
@@ -224,7 +225,9 @@ def _brax_nothing_there(folder: Path) -> Any:
 
 
 def _gemma() -> Any:
-    """gemma 3.3 names a class that kauldron 1.4 calls otherwise, and kauldron 1.3 needs an older JAX."""
+    """gemma 3.3 names a class that kauldron 1.4 calls otherwise, and kauldron 1.3 needs an older
+    JAX.
+    """
     from kauldron import checkpoints
 
     checkpoints.AbstractPartialLoader = checkpoints.InitTransform

@@ -1,4 +1,6 @@
-"""Programs of the package registry with regrow's drop-ins in the originals' place, compared to the bit."""
+"""Programs of the package registry with regrow's drop-ins in the originals' place, compared to
+the bit.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def test_wrong_input_ends_as_with_the_original(program: str, call: str, tmp_path
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_damaged_files_end_as_with_the_original(program: str, damage: str, tmp_path: Path) -> None:
-    """Where the original raises for a file that was cut, emptied or lost, ours raises what its callers catch."""
+    """Where the original raises for a file that was cut, emptied or lost, ours raises what its
+    callers catch.
+    """
     saved = play("original", program, "save", tmp_path / "run")
     for who in WHO:
         shutil.copytree(tmp_path / "run", tmp_path / who)

@@ -1,7 +1,7 @@
 """`regrow.orbax` on `gs://`: by URL, by `regrow.Location`, and by paths of etils.
 
-No server of others that can be had here speaks the XML API of Google Cloud Storage with its preconditions: this one is
-the test kit's, which `make test-cloud` builds.
+No server of others that can be had here speaks the XML API of Google Cloud Storage with its
+preconditions: this one is the test kit's, which `make test-cloud` builds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The store conformance suite against s3s-fs, SeaweedFS and Azurite, and TensorStore and Orbax against those of S3.
+"""The store conformance suite against s3s-fs, SeaweedFS and Azurite, and TensorStore and Orbax
+against those of S3.
 
 `make test-cloud` installs the servers; each is started here on a free port, in a folder of its own.
 """
@@ -45,7 +46,8 @@ class TestStore(StoreConformance):
     pass
 
 
-# s3s-fs lets several conditional writes through, and shows objects half copied: so it does for boto3 alone.
+# s3s-fs lets several conditional writes through, and shows objects half copied: so it does for
+# boto3 alone.
 @pytest.mark.parametrize("bucket", ["seaweedfs", "azurite"], indirect=True)
 class TestAtomic(AtomicConformance):
     pass

@@ -1,7 +1,7 @@
 """What every executor owes, written once: a class of tests that find their executor as a fixture.
 
-`executor` runs calls in processes of its own; `lose` makes one of a function that ends the process which runs it, the
-first time that it is called.
+`executor` runs calls in processes of its own; `lose` makes one of a function that ends the process
+which runs it, the first time that it is called.
 """
 
 from __future__ import annotations

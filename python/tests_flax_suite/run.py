@@ -1,11 +1,12 @@
-"""Runs Flax' own tests of what `regrow.flax` replaces and of its users, and compares failures with ``expected.toml``.
+"""Runs Flax' own tests of what `regrow.flax` replaces and of its users, and compares failures with
+``expected.toml``.
 
     python run.py CHECKOUT               the tests of a checkout of Flax' repository
     python run.py CHECKOUT --original    the same against Flax: what fails there is no judge
     python run.py CHECKOUT -k overwrite  some of them: what pytest takes
 
-Flax is the installed one. Nothing of the checkout is part of this repository. A failure that is not expected, and an
-expected one that passes, end the run with an error.
+Flax is the installed one. Nothing of the checkout is part of this repository. A failure that is not
+expected, and an expected one that passes, end the run with an error.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ FILES = (
     "nnx/integration_test.py",
     "nnx/bridge/wrappers_test.py",
 )
-"""The tests that use the modules that are replaced; one slow file of transformations is left out."""
+"""The tests that use the modules that are replaced; one slow file of transformations is left
+out.
+"""
 
 
 def run(checkout: Path, original: bool, arguments: list[str]) -> dict[str, str]:

@@ -106,7 +106,9 @@ def test_what_changes_behind_a_save_is_saved_as_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("side_stream", [False, True])
 def test_work_that_is_still_under_way_is_waited_for(side_stream: bool, tmp_path: Path) -> None:
-    """What the caller's stream has been told to compute is in the checkpoint, though it has not been computed yet."""
+    """What the caller's stream has been told to compute is in the checkpoint, though it has not
+    been computed yet.
+    """
     stream = torch.cuda.Stream() if side_stream else torch.cuda.current_stream()
     with torch.cuda.stream(stream):
         x = torch.ones((6000, 6000), device="cuda")

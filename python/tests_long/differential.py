@@ -1,7 +1,9 @@
-"""Damages files and asks regrow and the library that wrote them: the same arrays, or two refusals. `make differential`.
+"""Damages files and asks regrow and the library that wrote them: the same arrays, or two refusals.
+`make differential`.
 
-Each round damages a file of a format. What regrow reads and the original refuses, or the other way around, has to stand
-in `ALLOWED`; other numbers never may. `DIFFERENTIAL_SECONDS` says for how long, `REGROW_SEED` repeats a run.
+Each round damages a file of a format. What regrow reads and the original refuses, or the other way
+around, has to stand in `ALLOWED`; other numbers never may. `DIFFERENTIAL_SECONDS` says for how
+long, `REGROW_SEED` repeats a run.
 """
 
 from __future__ import annotations
@@ -280,8 +282,8 @@ def crc32c(data: bytes) -> int:
 class Ocdbt(Format):
     """A database of two zarr arrays, with the metadata that Orbax puts beside it.
 
-    Of three damages to them two are made before the length and the checksum of the manifest or node, so that they reach
-    what lies behind these.
+    Of three damages to them two are made before the length and the checksum of the manifest or
+    node, so that they reach what lies behind these.
     """
 
     MANIFEST, NODE = bytes.fromhex("0cdb3a2a"), bytes.fromhex("0cdb20de")

@@ -1,14 +1,17 @@
-"""Saves, rotates, loads and kills in a loop: nothing is lost, and no process grows. `make soak` runs it for an hour.
+"""Saves, rotates, loads and kills in a loop: nothing is lost, and no process grows. `make soak`
+runs it for an hour.
 
 Four processes work in one folder, for as long as `SOAK_SECONDS` says:
 
-- trainers save step after step and rotate them; each is killed at a random moment, and another takes its place;
+- trainers save step after step and rotate them; each is killed at a random moment, and another
+  takes its place;
 - a follower restores the newest step, reads slices and verifies, in 8 threads, beside them;
 - a saver saves and loads every layout in turn, beside what it saved before, and in place of it;
 - this one, which kills, and looks at what every dead trainer has left.
 
-All values of a step are its number, so that a lost, torn or mixed step shows. The follower and the saver are never
-killed: their memory, file descriptors, maps and threads are those of the first quarter, or the run has failed.
+All values of a step are its number, so that a lost, torn or mixed step shows. The follower and the
+saver are never killed: their memory, file descriptors, maps and threads are those of the first
+quarter, or the run has failed.
 """
 
 from __future__ import annotations
@@ -108,7 +111,9 @@ def used() -> dict[str, float]:
 
 
 def train(root: str, run: str) -> None:
-    """Saves the next steps, until it is killed. A step is reported once it cannot be lost any more."""
+    """Saves the next steps, until it is killed. A step is reported once it cannot be lost any
+    more.
+    """
     with regrow.Manager(root, options=regrow.SaveOptions(link_unchanged=True), keep=3, **RUNS[int(run)]) as steps:
         step = steps.next
         while True:
@@ -121,7 +126,9 @@ def train(root: str, run: str) -> None:
 
 
 def until_told(once: Callable[[], dict[str, Any]]) -> None:
-    """Works until the process above closes the pipe; says every few seconds what was done and what is held."""
+    """Works until the process above closes the pipe; says every few seconds what was done and
+    what is held.
+    """
     over = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
     done: dict[str, int] = {}
@@ -272,7 +279,8 @@ def main() -> None:
         child.kill()
         kills += 1
         committed = max([committed, *(each["committed"] for each in child.reports)])
-        # The newest is what was said to be committed, or later; it is whole, and so are those behind it.
+        # The newest is what was said to be committed, or later; it is whole, and so are those
+        # behind it.
         left = regrow.Manager(run, read_only=True).list()
         assert left, "no step is left"
         assert left[-1].number >= committed, f"{committed} was committed, {left[-1].number} is there"

@@ -1,4 +1,6 @@
-"""`regrow.orbax.CheckpointManager` and the original through the same random runs, compared after each call."""
+"""`regrow.orbax.CheckpointManager` and the original through the same random runs, compared after
+each call.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,8 @@ class Judged:
         args = self.module.args.StandardSave(tree)
         saved = self.told(lambda: self.manager.save(step, args=args, metrics=metrics, force=force))
         waited = self.told(self.manager.wait_until_finished)
-        # The original raises for a step that cannot be ranked in `save`; this one raises in the wait.
+        # The original raises for a step that cannot be ranked in `save`; this one raises in the
+        # wait.
         told = "KeyError" if "KeyError" in (saved, waited) else saved
         ends = time.monotonic() + 10
         while any("tmp" in name for name in os.listdir(self.folder)) and time.monotonic() < ends:

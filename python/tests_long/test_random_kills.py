@@ -1,7 +1,7 @@
 """A process of a job is killed at any instruction of a save, a hundred times; `make test-long`.
 
-The kernel ends the process when a timer is over, so no moment is left out. The times are spread over what a save takes.
-The same `REGROW_SEED` makes a run again.
+The kernel ends the process when a timer is over, so no moment is left out. The times are spread
+over what a save takes. The same `REGROW_SEED` makes a run again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The Python blocks of the pages that take seconds; `make test-long`. How they are marked: see `snippets`."""
+"""The Python blocks of the pages that take seconds; `make test-long`. How they are marked: see
+`snippets`.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,9 @@ class AsyncCheckpointerTest(checkpointer_test_utils.CheckpointerTestBase.Test):
 
 
 class PyTreeCheckpointHandlerTest(pytree_checkpoint_handler_test_utils.PyTreeCheckpointHandlerTestBase.Test):
-    """Handlers made with public arguments: the original's way goes through its registry of type handlers."""
+    """Handlers made with public arguments: the original's way goes through its registry of type
+    handlers.
+    """
 
     @contextlib.contextmanager
     def ocdbt_checkpoint_handler(

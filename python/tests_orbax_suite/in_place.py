@@ -1,11 +1,12 @@
 """A plugin of pytest: tests of Orbax, with `regrow.orbax` in the place of what they test.
 
-The original is imported first and taken out of `sys.modules`; `install()` then puts this front there. What a test
-imports besides is of three kinds. Public modules and the private ones that have a place here come from `regrow.orbax`.
-Helpers of tests are run anew from the original's source, so that they use this front. All other private modules are the
-original's.
+The original is imported first and taken out of `sys.modules`; `install()` then puts this front
+there. What a test imports besides is of three kinds. Public modules and the private ones that have
+a place here come from `regrow.orbax`. Helpers of tests are run anew from the original's source, so
+that they use this front. All other private modules are the original's.
 
-With ``ORBAX_SUITE_ORIGINAL=1`` the same tests run against the original: what fails there is no judge.
+With ``ORBAX_SUITE_ORIGINAL=1`` the same tests run against the original: what fails there is no
+judge.
 """
 
 from __future__ import annotations

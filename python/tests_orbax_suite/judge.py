@@ -1,7 +1,9 @@
-"""Compares what became of tests with the failures that a file of expectations lists, and prints a table.
+"""Compares what became of tests with the failures that a file of expectations lists, and prints a
+table.
 
-Such a file has ``[[fails]]`` groups: `file`, `kind`, `why` and `tests`. A test is a name, or a pattern.
-Tests of the kinds in `NO_JUDGE` do not count. A test of the kind ``either`` may pass or fail.
+Such a file has ``[[fails]]`` groups: `file`, `kind`, `why` and `tests`. A test is a name, or a
+pattern. Tests of the kinds in `NO_JUDGE` do not count. A test of the kind ``either`` may pass or
+fail.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ class Expected:
 
 
 def table(outcomes: Mapping[str, str], expected: Expected) -> str:
-    """By file: the tests that ran, those that judge, those of them that passed, and the percentage."""
+    """By file: the tests that ran, those that judge, those of them that passed, and the
+    percentage.
+    """
     by_file: dict[str, Counter[str]] = {}
     for name, outcome in outcomes.items():
         counts = by_file.setdefault(name.split("::")[0], Counter())

@@ -1,4 +1,6 @@
-"""Private names of Orbax that its tests and their helpers use, in modules that have a place in `regrow.orbax`."""
+"""Private names of Orbax that its tests and their helpers use, in modules that have a place in
+`regrow.orbax`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ SAME = {"orbax.checkpoint._src.metadata.tree": {"_TreeMetadataImpl": "TreeMetada
 
 
 def lend(original: Mapping[str, ModuleType]) -> None:
-    """Puts names of the original where its tests look for them, unless `regrow.orbax` has such a name.
+    """Puts names of the original where its tests look for them, unless `regrow.orbax` has such a
+    name.
 
     The public names are compared elsewhere, one by one: what is missing here is private.
     """

@@ -5,10 +5,11 @@
     python run.py --only json        files whose name has this in it
     python run.py --checkout PATH    those of a checkout of Orbax' repository, with ``checkout_v0.toml``
 
-The newest source distribution of Orbax that has its tests is fetched from the package registry, and the base classes
-of tests from the Orbax that is installed. Nothing of them is part of this repository. A failure that is not expected,
-and an expected one that passes, end the run with an error. Tests of private parts, and those that the original fails,
-are not judged. The table is in ``target/orbax-suite/table.txt``, too.
+The newest source distribution of Orbax that has its tests is fetched from the package registry, and
+the base classes of tests from the Orbax that is installed. Nothing of them is part of this
+repository. A failure that is not expected, and an expected one that passes, end the run with an
+error. Tests of private parts, and those that the original fails, are not judged. The table is in
+``target/orbax-suite/table.txt``, too.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ def fetch_packages() -> None:
 
 
 def pip(*arguments: str) -> None:
-    """Runs pip. Reading a source distribution's metadata takes its build backend, which goes beside the tests."""
+    """Runs pip. Reading a source distribution's metadata takes its build backend, which goes
+    beside the tests.
+    """
     backend = WORK / "backend"
     if arguments[0] == "download" and not backend.exists():
         pip("install", "--target", str(backend), "flit_core==3.12.0")

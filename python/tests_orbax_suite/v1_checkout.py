@@ -1,11 +1,12 @@
-"""Runs the tests of v1 of a checkout of Orbax' repository, and compares what fails with ``checkout_v1.toml``.
+"""Runs the tests of v1 of a checkout of Orbax' repository, and compares what fails with
+``checkout_v1.toml``.
 
     python v1_checkout.py PATH                 all of them
     python v1_checkout.py PATH --only load     files whose name has this in it
     python v1_checkout.py PATH --original      against the checkout itself: what fails there is no judge
 
-The tests read checkpoints that are beside them, so they run in a copy of the checkout. A failure that is not expected,
-and an expected one that passes, end the run with an error.
+The tests read checkpoints that are beside them, so they run in a copy of the checkout. A failure
+that is not expected, and an expected one that passes, end the run with an error.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""A plugin of pytest: the tests of v1 within Orbax, with `regrow.orbax` in the place of what they test.
+"""A plugin of pytest: the tests of v1 within Orbax, with `regrow.orbax` in the place of what they
+test.
 
-The original is imported first, writes the checkpoints that some tests read, and is taken out of `sys.modules`. What a
-test imports is of three kinds then: public modules, and private ones that have a place here, come from `regrow.orbax`;
-tests and their helpers are run anew from the original's source; all other private modules are the original's.
+The original is imported first, writes the checkpoints that some tests read, and is taken out of
+`sys.modules`. What a test imports is of three kinds then: public modules, and private ones that
+have a place here, come from `regrow.orbax`; tests and their helpers are run anew from the
+original's source; all other private modules are the original's.
 """
 
 from __future__ import annotations
@@ -118,7 +120,8 @@ def put_in_place() -> None:
         lend(original)
         lend_rest(original)
         manager = sys.modules["orbax.checkpoint.checkpoint_manager"]
-        # Private functions that tests replace by nothing: they would write into folders that are read only there.
+        # Private functions that tests replace by nothing: they would write into folders that are
+        # read only there.
         for home, name in (
             (manager, "_create_root_directory"),
             (manager.CheckpointManager, "_maybe_save_root_metadata"),
@@ -130,7 +133,9 @@ def put_in_place() -> None:
 
 
 def lend_rest(original: Mapping[str, ModuleType]) -> None:
-    """Puts names of the original's private modules that have no place here where tests and their helpers look."""
+    """Puts names of the original's private modules that have no place here where tests and their
+    helpers look.
+    """
     for name, module in original.items():
         ours = sys.modules.get(name)
         if ours is None or "._src." not in name:

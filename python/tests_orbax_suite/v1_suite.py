@@ -1,11 +1,12 @@
-"""Runs Orbax' own tests of v1 against `regrow.orbax.v1`, and compares what fails with ``v1_expected.toml``.
+"""Runs Orbax' own tests of v1 against `regrow.orbax.v1`, and compares what fails with
+``v1_expected.toml``.
 
     python v1_suite.py                  all of them
     python v1_suite.py -k test_reload   some of them: what pytest takes
     python v1_suite.py --original       against the original: what fails there is no judge
 
-The tests are base classes within the Orbax that is installed, with helpers beside them. A failure that is not expected,
-and an expected one that passes, end the run with an error.
+The tests are base classes within the Orbax that is installed, with helpers beside them. A failure
+that is not expected, and an expected one that passes, end the run with an error.
 """
 
 from __future__ import annotations

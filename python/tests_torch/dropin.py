@@ -28,7 +28,9 @@ print("done with", len(sys.modules), "modules")
 
 
 def run(program: str, folder: Path) -> None:
-    """Runs `program` in `folder`, without a network and without a GPU; what it says is shown if it fails."""
+    """Runs `program` in `folder`, without a network and without a GPU; what it says is shown if
+    it fails.
+    """
     environment = {
         **os.environ,
         "CUDA_VISIBLE_DEVICES": "",

@@ -1,6 +1,8 @@
-"""`DTensor`s of real processes of `torch.distributed`: each saves and reads its own part, on any mesh, bit for bit.
+"""`DTensor`s of real processes of `torch.distributed`: each saves and reads its own part, on any
+mesh, bit for bit.
 
-torch is the judge: what a `DTensor` of given placements holds is what `distribute_tensor` puts there.
+torch is the judge: what a `DTensor` of given placements holds is what `distribute_tensor` puts
+there.
 """
 
 from __future__ import annotations

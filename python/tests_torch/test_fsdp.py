@@ -1,6 +1,8 @@
-"""Models and optimizers under FSDP2, with tensor parallelism too: saved by some processes, restored by others.
+"""Models and optimizers under FSDP2, with tensor parallelism too: saved by some processes, restored
+by others.
 
-The judge is torch's own distributed checkpoint: from the same state, saved by it and by regrow, both restore the same.
+The judge is torch's own distributed checkpoint: from the same state, saved by it and by regrow,
+both restore the same.
 """
 
 from __future__ import annotations

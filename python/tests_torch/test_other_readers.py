@@ -1,4 +1,6 @@
-"""Each tensor that regrow.torch writes, opened with the tool of the layout: its own numbers, bit for bit."""
+"""Each tensor that regrow.torch writes, opened with the tool of the layout: its own numbers, bit
+for bit.
+"""
 
 from __future__ import annotations
 
@@ -83,12 +85,12 @@ TARGETS: dict[str, tuple[str, str, Callable[[Path, Tensors], dict[str, Any]]]] =
     "npz": ("npy", "x.npz", by_numpy),
     "equinox": ("equinox", "x.eqx", by_equinox),
 }
-# What safetensors and Orbax have no place for; the default layout, which has, shows the first to Orbax and the second
-# to safetensors.
+# What safetensors and Orbax have no place for; the default layout, which has, shows the first to
+# Orbax and the second to safetensors.
 LACKING = {"safetensors": {"torch.complex128"}, "orbax": {"empty"}, "regrow by Orbax": {"empty"}}
 LACKING["regrow by safetensors"] = LACKING["safetensors"]
-# Of these only the default record says which memory they share: torch.save refuses the first, and regrow the files of
-# the others.
+# Of these only the default record says which memory they share: torch.save refuses the first, and
+# regrow the files of the others.
 COMPUTED = {"other dtype", "conj", "negative", "real"}
 
 
@@ -162,7 +164,9 @@ RULES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("by", ["regrow", "torch"])
 @pytest.mark.parametrize("rules", RULES, ids=str)
 def test_ties_follow_their_tensors(tmp_path: Path, rules: dict[str, Any], by: str) -> None:
-    """Leaves that are renamed, changed or left out: `regrow.torch.load` gives the numbers of `regrow.load`."""
+    """Leaves that are renamed, changed or left out: `regrow.torch.load` gives the numbers of
+    `regrow.load`.
+    """
     obj = chosen("regrow by Orbax", COMPUTED)
     source, target = tmp_path / "source", tmp_path / "x"
     regrow.torch.save(source, obj) if by == "regrow" else torch.save(obj, source)

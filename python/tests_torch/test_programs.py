@@ -1,6 +1,8 @@
-"""transformers, accelerate and huggingface_hub with `regrow.safetensors` in the place of safetensors.
+"""transformers, accelerate and huggingface_hub with `regrow.safetensors` in the place of
+safetensors.
 
-Tiny models with random weights; nothing is fetched. What they write is then read by safetensors itself.
+Tiny models with random weights; nothing is fetched. What they write is then read by safetensors
+itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The example that trains and resumes: 2N steps, and N steps, an end, and N steps more, are the same to the bit."""
+"""The example that trains and resumes: 2N steps, and N steps, an end, and N steps more, are the
+same to the bit.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`regrow.safetensors.torch` beside the original. Needs torch, so these tests have a folder of their own."""
+"""`regrow.safetensors.torch` beside the original. Needs torch, so these tests have a folder of
+their own.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +126,8 @@ def test_tensors_lie_in_a_private_map_as_theirs_do(file: Path) -> None:
         assert pages_of_the_file() == 1
         assert_tensors(loaded, tensors)
         for name, tensor in loaded.items():
-            # A storage of its own each: none is saved with the whole file behind it, none shares memory.
+            # A storage of its own each: none is saved with the whole file behind it, none shares
+            # memory.
             assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size(), name
             assert tensor.storage_offset() == 0 and not tensor.requires_grad
             if tensor.numel():

@@ -1,4 +1,6 @@
-"""Plain tensors of PyTorch as leaves, in one process: of every dtype, however they lie in memory."""
+"""Plain tensors of PyTorch as leaves, in one process: of every dtype, however they lie in
+memory.
+"""
 
 from __future__ import annotations
 

@@ -107,7 +107,9 @@ def test_a_program_that_ends_saves_first_and_ends_badly_if_it_cannot(tmp_path: P
 
 
 def test_a_child_saves_while_its_parent_copies(tmp_path: Path) -> None:
-    """A fork has none of its parent's threads: what was being copied there is none of its business."""
+    """A fork has none of its parent's threads: what was being copied there is none of its
+    business.
+    """
     program = """
         import os, sys, threading, torch, regrow, regrow.torch
         go, plain = threading.Event(), regrow._torch.memory

@@ -1,4 +1,6 @@
-"""`regrow.torch.StorageWriter` and `StorageReader` under `torch.distributed.checkpoint`, whose own are the judges."""
+"""`regrow.torch.StorageWriter` and `StorageReader` under `torch.distributed.checkpoint`, whose
+own are the judges.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def state(seed: int = 0) -> dict[str, Any]:
 
 
 def test_the_state_of_an_optimizer_comes_back_as_load_state_dict_takes_it(tmp_path: Path) -> None:
-    """DCP makes text of the integers among the keys; `load_state_dict` takes nothing of those, without a word."""
+    """DCP makes text of the integers among the keys; `load_state_dict` takes nothing of those,
+    without a word.
+    """
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, 3)).sum().backward()
@@ -273,7 +277,9 @@ LOAD = (
 
 @pytest.mark.timeout(400)  # half a minute where nothing else runs
 def test_processes_save_and_others_load(tmp_path: Path) -> None:
-    """FSDP2's state of two processes with that of its optimizer: by DCP's own storage, by ours, and without DCP."""
+    """FSDP2's state of two processes with that of its optimizer: by DCP's own storage, by ours,
+    and without DCP.
+    """
     path = tmp_path / "saved"
     path.mkdir()
 

@@ -161,7 +161,8 @@ def test_memory_that_is_shared_is_shared_again(path: Path) -> None:
     }  # fmt: skip
     regrow.torch.save(path, obj)
     loaded = regrow.torch.load(path)
-    # An expanded tensor comes back without its strides of 0; torch.save refuses views of another dtype.
+    # An expanded tensor comes back without its strides of 0; torch.save refuses views of another
+    # dtype.
     assert bits(loaded.pop("expanded")) == bits(obj.pop("expanded"))
     same(obj, loaded)
     for name in ("bytes", "conj"):

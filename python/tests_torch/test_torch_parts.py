@@ -1,4 +1,6 @@
-"""Parts of checkpoints (`only=`), and tensors in maps of the files: of regrow's, of torch.save's, of DCP's."""
+"""Parts of checkpoints (`only=`), and tensors in maps of the files: of regrow's, of
+torch.save's, of DCP's.
+"""
 
 from __future__ import annotations
 

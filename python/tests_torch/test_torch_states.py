@@ -1,4 +1,6 @@
-"""States of every optimizer and every scheduler that torch has, through checkpoints and through files of torch.save."""
+"""States of every optimizer and every scheduler that torch has, through checkpoints and through
+files of torch.save.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""The real TRAKer, end to end on the CPU, with its own saver and with ours: the same scores, the same files.
+"""The real TRAKer, end to end on the CPU, with its own saver and with ours: the same scores, the
+same files.
 
-Needs PyTorch and traker: `make test-torch` installs both into a place of their own. Not part of the other tests.
+Needs PyTorch and traker: `make test-torch` installs both into a place of their own. Not part of the
+other tests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What regrow writes opens in transformers 5, and in transformers 4 where `make test-torch` has put it beside."""
+"""What regrow writes opens in transformers 5, and in transformers 4 where `make test-torch` has
+put it beside.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Objects of training scripts, and whether two of them are the same: types, values bit for bit, memory."""
+"""Objects of training scripts, and whether two of them are the same: types, values bit for bit,
+memory.
+"""
 
 from __future__ import annotations
 
@@ -66,13 +68,17 @@ def tensors_of(obj: Any) -> list[torch.Tensor]:
 
 
 def same(left: Any, right: Any, at: str = "") -> None:
-    """Asserts that two objects are equal in types and values, bit for bit, and in what memory they share."""
+    """Asserts that two objects are equal in types and values, bit for bit, and in what memory
+    they share.
+    """
     _same(left, right, at)
     assert ties(left) == ties(right)
 
 
 def ties(obj: Any) -> list[tuple[int, int, int]]:
-    """Of all pairs of tensors that reach into each other, how far the second begins behind the first."""
+    """Of all pairs of tensors that reach into each other, how far the second begins behind the
+    first.
+    """
     found = []
     tensors = [tensor for tensor in tensors_of(obj) if tensor.numel()]
     ends = [

@@ -1,4 +1,5 @@
-"""What regrow writes of a model's tensors, opened by `from_pretrained`. Run by each judged version of transformers.
+"""What regrow writes of a model's tensors, opened by `from_pretrained`. Run by each judged version
+of transformers.
 
 python transformers_models.py FOLDER
 """

@@ -1,4 +1,5 @@
-//! A copy of the repository with the changes in it, and the tests built from it. Changes that the compiler refuses are taken out.
+//! A copy of the repository with the changes in it, and the tests built from it. Changes that the
+//! compiler refuses are taken out.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -53,7 +54,8 @@ struct DiagnosticSpan {
     byte_end: usize,
 }
 
-/// Copies the repository's files, puts the changes in, and builds the tests, all or the unit tests alone.
+/// Copies the repository's files, puts the changes in, and builds the tests, all or the unit tests
+/// alone.
 pub fn compile(
     repository: &Path,
     out: &Path,
@@ -170,7 +172,8 @@ fn errors(messages: &[Message]) -> impl Iterator<Item = &Diagnostic> {
         .filter(|found| found.level.starts_with("error"))
 }
 
-/// The changes that errors are about: those whose text an error points at, else the innermost ones around it.
+/// The changes that errors are about: those whose text an error points at, else the innermost ones
+/// around it.
 fn to_blame(messages: &[Message], files: &HashMap<PathBuf, Schemata>) -> Result<BTreeSet<usize>, Failure> {
     let mut bad = BTreeSet::new();
     for error in errors(messages).filter(|error| !error.spans.is_empty()) {

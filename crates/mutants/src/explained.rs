@@ -1,4 +1,5 @@
-//! Changes that no test in Rust notices, and why: `explained.toml` beside this crate's `Cargo.toml`.
+//! Changes that no test in Rust notices, and why: `explained.toml` beside this crate's
+//! `Cargo.toml`.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +14,8 @@ use crate::{Failure, Judged};
 struct Explanation {
     /// Below the sources of the crate.
     file: String,
-    /// What is changed to what in which function: the changes' names without their places, which move.
+    /// What is changed to what in which function: the changes' names without their places, which
+    /// move.
     changes: Vec<String>,
     #[expect(dead_code, reason = "for people")]
     why: String,

@@ -1,8 +1,9 @@
 //! Mutation testing in hours where a build for each change would take days.
 //!
-//! `cargo mutants` lists the changes. All of them are put into one copy of the sources, each behind a condition, and built once. Every
-//! test is run once to see which changes it comes by. Then one change after another is switched on, and the tests that come by it are
-//! run, until one fails. A change that none notices has survived: a test is missing, or the change makes no difference.
+//! `cargo mutants` lists the changes. All of them are put into one copy of the sources, each behind
+//! a condition, and built once. Every test is run once to see which changes it comes by. Then one
+//! change after another is switched on, and the tests that come by it are run, until one fails. A
+//! change that none notices has survived: a test is missing, or the change makes no difference.
 //!
 //! ```text
 //! listed ─▶ schemata ─▶ compiled ─▶ suite (trace) ─▶ suite (run, one change on) ─▶ outcomes.jsonl
@@ -59,13 +60,15 @@ struct Arguments {
     /// The unit tests alone.
     #[arg(long)]
     unit: bool,
-    /// Try those again that were not caught and are not explained: with more tests, or a larger budget.
+    /// Try those again that were not caught and are not explained: with more tests, or a larger
+    /// budget.
     #[arg(long)]
     again: bool,
     /// Only say what outcomes.jsonl holds.
     #[arg(long)]
     report: bool,
-    /// Why some changes are noticed by no test. What survives and stands not there makes the run fail.
+    /// Why some changes are noticed by no test. What survives and stands not there makes the run
+    /// fail.
     #[arg(long)]
     explained: PathBuf,
 }
@@ -243,7 +246,8 @@ fn judge(
     })
 }
 
-/// How many there are of each part, and which are neither noticed nor explained: those are an error.
+/// How many there are of each part, and which are neither noticed nor explained: those are an
+/// error.
 fn summarize(path: &Path, mutants: &[Mutant], explained: &Explained) -> Result<(), Failure> {
     let mut by_folder: BTreeMap<String, BTreeMap<&str, usize>> = BTreeMap::new();
     // Of lines that have moved since, earlier runs have said something under other names.

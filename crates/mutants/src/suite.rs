@@ -88,8 +88,9 @@ fn wait(child: &mut Child, limit: Duration) -> Result<Outcome, Failure> {
     Ok(Outcome::TookTooLong)
 }
 
-/// All tests of these programs but those of modules that are left out, each run once without a change; those that fail are left out
-/// too, and named. What an earlier run has found of the same programs holds.
+/// All tests of these programs but those of modules that are left out, each run once without a
+/// change; those that fail are left out too, and named. What an earlier run has found of the same
+/// programs holds.
 pub fn trace(
     binaries: &[PathBuf],
     without: &[String],

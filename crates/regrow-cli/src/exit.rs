@@ -28,7 +28,8 @@ pub enum Exit {
 pub enum Failure {
     /// The engine says no; its kind decides the number.
     Engine(Error),
-    /// What the user asked for is not in this checkpoint, whatever the kind: a leaf's name, a glob without match.
+    /// What the user asked for is not in this checkpoint, whatever the kind: a leaf's name, a glob
+    /// without match.
     Usage(Error),
     /// Stdout cannot be written.
     Output(io::Error),

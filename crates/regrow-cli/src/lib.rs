@@ -1,14 +1,15 @@
-//! The `regrow` command: look into checkpoints, verify, compare, convert, copy and remove them, see them on a page, see a
-//! demonstration.
+//! The `regrow` command: look into checkpoints, verify, compare, convert, copy and remove them, see
+//! them on a page, see a demonstration.
 //!
 //! ```text
 //! the program `regrow`            main(arguments, None)
 //! the Python package              main(arguments, Some(&packages))      `regrow` of its wheel, `python -m regrow`
 //! ```
-//! [`main`] is all that there is to call; what else programs want of checkpoints is in the crate `regrow`.
+//! [`main`] is all that there is to call; what else programs want of checkpoints is in the crate
+//! `regrow`.
 //!
-//! A command is a file in `cmd` that calls the library. Data goes to stdout through `out`, reports go to
-//! stderr, and `exit` says which number a failure ends with.
+//! A command is a file in `cmd` that calls the library. Data goes to stdout through `out`, reports
+//! go to stderr, and `exit` says which number a failure ends with.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -43,10 +44,12 @@ Exit codes: 0 fine, 1 found something wrong (damage, a difference), 2 wrong usag
 slice, a leaf's name), 3 could not read (not there, no checkpoint, no permission), 4 not known (repair: nothing
 wrong is found, and nothing vouches for all files).";
 
-/// Look into pytree checkpoints, verify, compare, convert, copy and remove them, see them on a page.
+/// Look into pytree checkpoints, verify, compare, convert, copy and remove them, see them on a
+/// page.
 ///
-/// Reads and writes Orbax checkpoints of every kind, Flax msgpack, Equinox leaf files, data and manifest, TRAK
-/// stores, safetensors, npy and npz, and regrow's own layout, which is Orbax' and safetensors at once.
+/// Reads and writes Orbax checkpoints of every kind, Flax msgpack, Equinox leaf files, data and
+/// manifest, TRAK stores, safetensors, npy and npz, and regrow's own layout, which is Orbax' and
+/// safetensors at once.
 #[derive(Debug, Parser)]
 #[command(
     name = "regrow",
@@ -74,18 +77,21 @@ struct Globals {
     /// The item to open in a checkpoint of several.
     #[arg(long, global = true, value_name = "NAME")]
     item: Option<String>,
-    /// Refuse a checkpoint that has lost files, also if it can still be read; otherwise that is a warning on stderr.
+    /// Refuse a checkpoint that has lost files, also if it can still be read; otherwise that is a
+    /// warning on stderr.
     #[arg(long, global = true)]
     strict: bool,
-    /// Open npy, npz and Equinox files as their arrays alone, without the pytree that is kept beside them.
+    /// Open npy, npz and Equinox files as their arrays alone, without the pytree that is kept
+    /// beside them.
     #[arg(long, global = true)]
     bare: bool,
     /// Read what is sealed as if it were not: after it was changed on purpose.
     #[arg(long, global = true)]
     ignore_seal: bool,
-    /// Read only what the owner of this public key has signed (`regrow sign`): a file with the key (PEM, OpenSSH), or its 64
-    /// hex digits. Can be given several times: one of them has to fit.
-    // What makes no sense as a value, clap repeats: it must not be told whether this does. It might be a private key.
+    /// Read only what the owner of this public key has signed (`regrow sign`): a file with the key
+    /// (PEM, OpenSSH), or its 64 hex digits. Can be given several times: one of them has to fit.
+    // What makes no sense as a value, clap repeats: it must not be told whether this does. It might
+    // be a private key.
     #[arg(long = "trusted-key", global = true, value_name = "KEY", allow_hyphen_values = true)]
     trusted_keys_given: Vec<String>,
     /// The same, read.
@@ -94,12 +100,14 @@ struct Globals {
     /// No progress bar, even on a terminal.
     #[arg(long, global = true)]
     no_progress: bool,
-    /// How to reach the storage of a URL: `endpoint_url=http://localhost:9000`, `anon=true`. Can be given several times.
-    /// Others on this machine can see what is on a command line: secrets are better in the environment.
+    /// How to reach the storage of a URL: `endpoint_url=http://localhost:9000`, `anon=true`. Can be
+    /// given several times. Others on this machine can see what is on a command line: secrets are
+    /// better in the environment.
     #[arg(long = "storage-option", global = true, value_name = "NAME=VALUE", value_parser = name_and_value)]
     storage_options: Vec<(String, String)>,
-    /// Keep what is read from a bucket or a web server in this folder: the next command reads from it what has not
-    /// changed. `verify`, `diff`, `report`, `convert` and `cp` read the bucket itself.
+    /// Keep what is read from a bucket or a web server in this folder: the next command reads from
+    /// it what has not changed. `verify`, `diff`, `report`, `convert` and `cp` read the bucket
+    /// itself.
     #[arg(long, global = true, value_name = "DIR")]
     cache: Option<PathBuf>,
     /// How much the folder of --cache holds at most.
@@ -196,7 +204,8 @@ impl Globals {
         }
     }
 
-    /// Errs if there are storage options and no URL that they could be for, or some that would be passed over.
+    /// Errs if there are storage options and no URL that they could be for, or some that would be
+    /// passed over.
     fn check_storage_options(&self, paths: &[&Path]) -> Result<(), Error> {
         // Of those on both sides of the command's name, clap gives only the later ones.
         if self.storage_options_given > self.storage_options.len() {
@@ -305,13 +314,16 @@ impl Cli {
     }
 }
 
-/// Runs the command, and gives the number to end the process with. The first argument is the name of the program.
+/// Runs the command, and gives the number to end the process with. The first argument is the name
+/// of the program.
 ///
-/// Stdout, stderr and stdin are those of the process, past what a language around it may keep in buffers of its own.
+/// Stdout, stderr and stdin are those of the process, past what a language around it may keep in
+/// buffers of its own.
 pub fn main(arguments: impl IntoIterator<Item = OsString>, packages: Option<Packages<'_>>) -> u8 {
     signals::ignore_file_size_limit();
     let exit = run_and_report(&arguments.into_iter().collect::<Vec<_>>(), packages);
-    // The process may go on, and then nobody else does it. A failure is known by now, or is a closed pipe.
+    // The process may go on, and then nobody else does it. A failure is known by now, or is a
+    // closed pipe.
     let _ = std::io::stdout().flush();
     exit as u8
 }
@@ -320,12 +332,14 @@ fn run_and_report(arguments: &[OsString], packages: Option<Packages<'_>>) -> Exi
     let mut cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(usage) => {
-            // Help and version are no failure; clap knows which stream each belongs to. A closed pipe is fine.
+            // Help and version are no failure; clap knows which stream each belongs to. A closed
+            // pipe is fine.
             if !usage.use_stderr() {
                 let _ = usage.print();
                 return Exit::Fine;
             }
-            // Clap repeats what it was given. Where that would steer a terminal, it goes without clap's colours.
+            // Clap repeats what it was given. Where that would steer a terminal, it goes without
+            // clap's colours.
             let text = usage.render().to_string();
             match printable_lines(&text) {
                 Cow::Borrowed(_) => drop(usage.print()),

@@ -1,8 +1,8 @@
-//! Writing to stdout and stderr: closed pipes are minded, columns line up, and no text steers a terminal, be it for
-//! people or JSON.
+//! Writing to stdout and stderr: closed pipes are minded, columns line up, and no text steers a
+//! terminal, be it for people or JSON.
 //!
-//! Where stdout is a terminal, tables fit into its width and words have colours; everywhere else, and where `NO_COLOR` is
-//! set, the text is plain.
+//! Where stdout is a terminal, tables fit into its width and words have colours; everywhere else,
+//! and where `NO_COLOR` is set, the text is plain.
 //!
 //! `println!` panics on a closed pipe and on a full disk; here every write gives a `Result`, and
 //! [`Failure`](crate::exit::Failure) decides.
@@ -102,8 +102,8 @@ pub fn json_line(out: &mut impl Write, value: &impl Serialize) -> io::Result<()>
     writeln!(out)
 }
 
-/// JSON in the style of another formatter, with what is not printable as an escape: `\u202e`. To a program that is the
-/// same text.
+/// JSON in the style of another formatter, with what is not printable as an escape: `\u202e`. To a
+/// program that is the same text.
 pub struct Harmless<F>(pub F);
 
 impl<F: Formatter> Formatter for Harmless<F> {
@@ -166,7 +166,8 @@ pub enum Align {
     Right,
 }
 
-/// Rows as aligned columns, two spaces apart, without trailing spaces; `header` first unless it is empty.
+/// Rows as aligned columns, two spaces apart, without trailing spaces; `header` first unless it is
+/// empty.
 pub fn columns<const N: usize>(
     out: &mut impl Write,
     indent: &str,
@@ -182,13 +183,15 @@ pub fn columns<const N: usize>(
     table.print(out, indent, align)
 }
 
-/// A longer cell moves the rest of its own row, and of no other: else every row would be as long as the longest.
+/// A longer cell moves the rest of its own row, and of no other: else every row would be as long as
+/// the longest.
 const COLUMN_WIDTH_MAX: usize = 160;
 
 /// Columns of text are not made narrower than this to fit a terminal.
 const FITTED_WIDTH_MIN: usize = 16;
 
-/// A table of any length: the text of all its cells in one string, so that a row costs no memory of its own.
+/// A table of any length: the text of all its cells in one string, so that a row costs no memory of
+/// its own.
 #[derive(Debug)]
 pub struct Table<const N: usize> {
     text: String,
@@ -330,8 +333,9 @@ pub fn when(time: SystemTime) -> String {
         Err(before) => i64::try_from(before.duration().as_secs()).map_or(i64::MIN, |seconds| -seconds),
     };
     let (days, in_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Of the Gregorian calendar, counted from 0000-03-01 in eras of 400 years, so that a leap day ends its year.
-    // Source: H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days.
+    // Of the Gregorian calendar, counted from 0000-03-01 in eras of 400 years, so that a leap day
+    // ends its year. Source: H. Hinnant, "chrono-Compatible Low-Level Date Algorithms",
+    // civil_from_days.
     let days = days + 719_468;
     let (era, in_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
     let year_of_era = (in_era - in_era / 1460 + in_era / 36_524 - in_era / 146_096) / 365;

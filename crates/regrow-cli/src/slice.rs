@@ -85,7 +85,8 @@ impl Slice {
         Ok(Selection { region: Region::new(starts, lens)?, shape: Shape::new(kept)? })
     }
 
-    /// One axis for each of the shape's: dots, given or understood at the end, become as many as are missing.
+    /// One axis for each of the shape's: dots, given or understood at the end, become as many as
+    /// are missing.
     fn for_rank(&self, shape: &Shape) -> Result<Vec<Axis>, Error> {
         let dots = self.0.iter().position(|axis| *axis == Axis::Dots);
         let named = self.0.len() - usize::from(dots.is_some());

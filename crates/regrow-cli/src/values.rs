@@ -1,9 +1,9 @@
 //! The elements of an array as text: NumPy's way for people, nested lists for JSON.
 //!
-//! Floats show the fewest digits that still mean the same number in their own dtype, as NumPy does: `0.1` for
-//! the bfloat16 next to it, not the `0.10009766` that float32 would need. An array of more than
-//! [`SUMMARY_FROM_ELEMENTS`] is shown by its edges. One without elements is `[]` for people, whatever its shape; JSON
-//! has its lists, unless there are more than [`EMPTY_LISTS_MAX`].
+//! Floats show the fewest digits that still mean the same number in their own dtype, as NumPy does:
+//! `0.1` for the bfloat16 next to it, not the `0.10009766` that float32 would need. An array of
+//! more than [`SUMMARY_FROM_ELEMENTS`] is shown by its edges. One without elements is `[]` for
+//! people, whatever its shape; JSON has its lists, unless there are more than [`EMPTY_LISTS_MAX`].
 
 use std::io::Write;
 
@@ -17,7 +17,8 @@ const SUMMARY_FROM_ELEMENTS: u64 = 1000;
 /// NumPy's `edgeitems`.
 const EDGE_ELEMENTS: u64 = 3;
 
-/// Most empty lists that JSON shows of an array without elements: a shape may promise any number of them.
+/// Most empty lists that JSON shows of an array without elements: a shape may promise any number of
+/// them.
 const EMPTY_LISTS_MAX: u64 = 1000;
 
 /// Writes the array as nested brackets, and a line feed; all of it if `full`.
@@ -36,7 +37,8 @@ pub fn write_text(out: &mut impl Write, array: &Array, full: bool) -> Result<(),
     })?;
     let width = shown.iter().map(|text| text.chars().count()).max().unwrap_or(0);
     let mut shown = shown.into_iter();
-    // `pending` counts the lists that have ended, so that the gap before the next one is as many lines wide.
+    // `pending` counts the lists that have ended, so that the gap before the next one is as many
+    // lines wide.
     let (mut depth, mut ended, mut first) = (0_usize, 0_usize, true);
     collect(dims, 0, summarise, &mut |at| {
         if matches!(at, At::Open | At::Element(_) | At::Gap) && !first {
@@ -94,8 +96,8 @@ pub fn write_json(out: &mut impl Write, array: &Array) -> Result<(), crate::exit
     })
 }
 
-/// The extents that are walked. Of an array without elements those up to its first 0, or that 0 alone where there were
-/// more than `lists_max` empty lists.
+/// The extents that are walked. Of an array without elements those up to its first 0, or that 0
+/// alone where there were more than `lists_max` empty lists.
 fn extents(dims: &[u64], lists_max: u64) -> &[u64] {
     let Some(zero) = dims.iter().position(|&dim| dim == 0) else { return dims };
     let leading = dims.get(..zero).unwrap_or_default();

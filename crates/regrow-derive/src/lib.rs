@@ -28,8 +28,9 @@ mod product;
 /// | `struct Marker;` | a dataclass without attributes |
 /// | `enum E { Off, Rate(f32), Size(u8, u8), Range { low: f32 } }` | `"Off"`, `{"Rate": ..}`, `{"Size": (.., ..)}`, `{"Range": E::Range(low=..)}` |
 ///
-/// The one-key dict of an enum holds the variant's name in every layout that has dicts. Loading goes by the text
-/// of keys and by position: a dict that Python wrote regrows a struct, a list a tuple.
+/// The one-key dict of an enum holds the variant's name in every layout that has dicts. Loading
+/// goes by the text of keys and by position: a dict that Python wrote regrows a struct, a list a
+/// tuple.
 ///
 /// # Attributes
 ///
@@ -44,9 +45,10 @@ mod product;
 /// | `with = "module"` | `module::to_pytree(&T) -> R` and `module::from_pytree(R) -> Result<T, E>` convert to a type that is a pytree |
 ///
 /// Of a variant: `rename = "name"`. Of the whole type: `rename = "optax.ScaleByAdamState"`,
-/// `rename_all = "camelCase"` (fields of a struct, variants of an enum; also `lowercase`, `UPPERCASE`,
-/// `PascalCase`, `snake_case`, `SCREAMING_SNAKE_CASE`, `kebab-case`), `bound = "T: MyTrait"` in place of the
-/// bounds that are found (`T: Pytree` for each type parameter that a stored field names), `crate = "path"`.
+/// `rename_all = "camelCase"` (fields of a struct, variants of an enum; also `lowercase`,
+/// `UPPERCASE`, `PascalCase`, `snake_case`, `SCREAMING_SNAKE_CASE`, `kebab-case`), `bound = "T:
+/// MyTrait"` in place of the bounds that are found (`T: Pytree` for each type parameter that a
+/// stored field names), `crate = "path"`.
 #[proc_macro_derive(Pytree, attributes(pytree))]
 pub fn derive_pytree(input: TokenStream) -> TokenStream {
     let input = syn::parse_macro_input!(input as syn::DeriveInput);

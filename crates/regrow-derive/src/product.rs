@@ -1,7 +1,7 @@
 //! Code for one struct or variant: the bodies of the four functions of `Pytree`.
 //!
-//! Derived code names its variables `__build`, `__key`, `__node`, `__restore`, `__items` and `__field_0`, so that it
-//! meets nothing of the user's.
+//! Derived code names its variables `__build`, `__key`, `__node`, `__restore`, `__items` and
+//! `__field_0`, so that it meets nothing of the user's.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
@@ -24,8 +24,8 @@ pub struct Code<'a> {
 }
 
 impl Code<'_> {
-    /// Where errors about a field point: at its type, or at the module that converts it; in the scope of derived
-    /// code.
+    /// Where errors about a field point: at its type, or at the module that converts it; in the
+    /// scope of derived code.
     fn span(field: &Field) -> Span {
         let span = field.with.as_ref().map_or_else(|| field.ty.span(), Spanned::span);
         span.resolved_at(Span::call_site())

@@ -1,4 +1,5 @@
-//! What the compiler says of a `#[derive(Pytree)]` that cannot be: a sentence that names the way out.
+//! What the compiler says of a `#[derive(Pytree)]` that cannot be: a sentence that names the way
+//! out.
 //!
 //! `TRYBUILD=overwrite cargo test -p regrow-derive --test compile_fail` writes the messages anew.
 

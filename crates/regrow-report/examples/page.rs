@@ -1,4 +1,5 @@
-//! Writes the page of a model: JSON as `regrow report --json` prints it comes in on stdin, HTML goes out on stdout.
+//! Writes the page of a model: JSON as `regrow report --json` prints it comes in on stdin, HTML
+//! goes out on stdout.
 //!
 //! The tests in a browser make their pages with it.
 

@@ -13,8 +13,8 @@ use crate::page::page;
 /// What every page begins with.
 const BEGINNING: &[u8] = b"<!doctype html>";
 
-/// Writes the page to a file, all of it or nothing: under a temporary name beside it, which then becomes its own. An HTML file
-/// that is there is replaced.
+/// Writes the page to a file, all of it or nothing: under a temporary name beside it, which then
+/// becomes its own. An HTML file that is there is replaced.
 ///
 /// # Errors
 /// `AlreadyExists` if something else is there; `PermissionDenied`, `StorageFull`, `Io`.
@@ -32,7 +32,8 @@ pub fn save_page(report: &Report, path: &Path) -> Result<()> {
     file.persist(path).map(drop).map_err(|error| cannot_write(error.error))
 }
 
-/// Errs if a page must not be written to a path: something is there that is no HTML file. To be asked before a long read.
+/// Errs if a page must not be written to a path: something is there that is no HTML file. To be
+/// asked before a long read.
 ///
 /// # Errors
 /// `AlreadyExists`, `NotFound` for a folder that is not there.

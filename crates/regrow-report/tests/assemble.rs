@@ -1,4 +1,5 @@
-//! Reports of checkpoints of every layout: whole, damaged, empty, compared, of a folder of steps, with hostile keys.
+//! Reports of checkpoints of every layout: whole, damaged, empty, compared, of a folder of steps,
+//! with hostile keys.
 
 #![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
 

@@ -209,7 +209,8 @@ fn columns_hold_what_the_model_says() {
     let bytes: Vec<f64> = report.leaves.bytes.iter().map(|bytes| *bytes as f64).collect();
     assert_eq!(doubles(&column(&page, "leaves.bytes")), bytes);
     assert_eq!(doubles(&column(&page, "statistics.l2_norm")), bytes);
-    // More have histograms than a page takes: those of the largest are there, and they are the last ones.
+    // More have histograms than a page takes: those of the largest are there, and they are the last
+    // ones.
     assert_eq!(doubles(&column(&page, "histograms.count")), [3.0, 4.0].repeat(50_000));
     let first = column(&page, "histograms.first");
     let at = |row: usize| u32::from_le_bytes(std::array::from_fn(|plane| first[plane * 70_001 + row]));
@@ -296,7 +297,8 @@ fn pages_are_written_as_they_come() {
     );
 }
 
-/// `make report-assets` writes what the built files were made from; a change without it is found here.
+/// `make report-assets` writes what the built files were made from; a change without it is found
+/// here.
 #[test]
 fn the_built_files_are_those_of_their_sources() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("assets");

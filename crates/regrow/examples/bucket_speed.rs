@@ -1,8 +1,11 @@
-//! How fast a bucket is filled and read, beside a plain parallel transfer of the same bytes to the same server.
+//! How fast a bucket is filled and read, beside a plain parallel transfer of the same bytes to the
+//! same server.
 //!
 //! ```text
-//! cargo run --release -p regrow-testkit --features object-server --bin object_server -- --port 9100 --bucket speed &
-//! cargo run --release -p regrow --features cloud --example bucket_speed -- http://127.0.0.1:9100 speed [MiB] [rounds]
+//! cargo run --release -p regrow-testkit --features object-server --bin object_server -- \
+//!     --port 9100 --bucket speed &
+//! cargo run --release -p regrow --features cloud --example bucket_speed -- \
+//!     http://127.0.0.1:9100 speed [MiB] [rounds]
 //! ```
 //! Prints medians, and ratios: above 1 regrow is faster than the plain transfer.
 

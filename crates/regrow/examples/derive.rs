@@ -1,7 +1,9 @@
-//! A training state as Rust types: saved, looked into, resumed. `cargo run -p regrow --example derive [FOLDER]`
+//! A training state as Rust types: saved, looked into, resumed. `cargo run -p regrow --example
+//! derive [FOLDER]`
 //!
-//! What it leaves in the folder is an Orbax checkpoint too: `orbax.checkpoint.PyTreeCheckpointer().restore(path)`
-//! gives Python the same dicts, lists and numbers.
+//! What it leaves in the folder is an Orbax checkpoint too:
+//! `orbax.checkpoint.PyTreeCheckpointer().restore(path)` gives Python the same dicts, lists and
+//! numbers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,12 @@
-//! How fast a checkpoint is read, cold and warm, against what the disk and the memory can do at all.
+//! How fast a checkpoint is read, cold and warm, against what the disk and the memory can do at
+//! all.
 //!
 //!     cargo run --release --example direct_read -- [folder] [MiB] [rounds]
 //!
-//! All take turns in one run, since disks and machines vary more between runs than they differ; the page cache of the
-//! file is dropped before each cold turn, and destinations are touched first. For each: GB/s, and the CPU time of the
-//! process in ms, which other users of the machine disturb less.
+//! All take turns in one run, since disks and machines vary more between runs than they differ; the
+//! page cache of the file is dropped before each cold turn, and destinations are touched first. For
+//! each: GB/s, and the CPU time of the process in ms, which other users of the machine disturb
+//! less.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

@@ -1,10 +1,10 @@
-//! How fast a file gets onto the disk: `DirectWriter` against ordinary writes with one fsync, and against the
-//! disk's own limit (direct writes of one buffer, without copy, checksum or thread).
+//! How fast a file gets onto the disk: `DirectWriter` against ordinary writes with one fsync, and
+//! against the disk's own limit (direct writes of one buffer, without copy, checksum or thread).
 //!
 //!     cargo run --release --example direct_write -- [folder] [MiB] [rounds]
 //!
-//! They take turns in one run, since disks and machines vary more between runs than they differ. The source
-//! is touched first: fresh memory would be measured instead of the disk.
+//! They take turns in one run, since disks and machines vary more between runs than they differ.
+//! The source is touched first: fresh memory would be measured instead of the disk.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

@@ -1,10 +1,12 @@
-//! Paths whose cost does not depend on how many bytes there are, one at a time, for counting their instructions.
+//! Paths whose cost does not depend on how many bytes there are, one at a time, for counting their
+//! instructions.
 //!
 //!     guard NAME FOLDER          prepares in FOLDER, then does NAME once, inside `measured`
 //!     guard --list               the names
 //!
-//! `benches/guard.py` runs this under callgrind, which counts what [`measured`] does on its own thread and nothing
-//! else: not what is prepared, not what the engine's other threads do while this one waits.
+//! `benches/guard.py` runs this under callgrind, which counts what [`measured`] does on its own
+//! thread and nothing else: not what is prepared, not what the engine's other threads do while this
+//! one waits.
 
 use std::fs;
 use std::io::{self, Write};

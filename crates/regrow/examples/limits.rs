@@ -1,9 +1,11 @@
-//! How fast memory is copied, alone and with crc32c: what the benchmark compares loads and snapshots with.
+//! How fast memory is copied, alone and with crc32c: what the benchmark compares loads and
+//! snapshots with.
 //!
 //!     cargo run --release --example limits -- BYTES
 //!
-//! Answers each line `copy` or `copy-crc32c` on stdin with the seconds that it took, on one thread, between two
-//! buffers that were touched before. Blocks of 256 KiB are hashed right after they are copied, out of the cache.
+//! Answers each line `copy` or `copy-crc32c` on stdin with the seconds that it took, on one thread,
+//! between two buffers that were touched before. Blocks of 256 KiB are hashed right after they are
+//! copied, out of the cache.
 
 use std::hint::black_box;
 use std::io::{self, BufRead, Write};

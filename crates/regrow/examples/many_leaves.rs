@@ -2,8 +2,9 @@
 //!
 //!     cargo run --release --example many_leaves -- [leaves] [rounds] [folder] [save|open|load|all]
 //!
-//! Leaves lie at `m/{i}/{j}/w` in groups of a thousand, 1 KiB each. CPU time of all threads is what counts here:
-//! a disk's own time varies more than it differs. Peak memory is the process' own (VmHWM), above what the tree takes.
+//! Leaves lie at `m/{i}/{j}/w` in groups of a thousand, 1 KiB each. CPU time of all threads is what
+//! counts here: a disk's own time varies more than it differs. Peak memory is the process' own
+//! (VmHWM), above what the tree takes.
 
 use std::io::{self, Write};
 use std::path::PathBuf;

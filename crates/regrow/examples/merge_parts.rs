@@ -1,11 +1,13 @@
-//! What it costs one process to put together what many have written: the metadata of P processes times L leaves.
+//! What it costs one process to put together what many have written: the metadata of P processes
+//! times L leaves.
 //!
 //!     cargo run --release --example merge_parts -- [processes] [leaves] [folder] [rounds]
 //!
-//! Every leaf is a row of P numbers, of which each process holds one: P times L pieces, each with a place of its own in
-//! the record of its process and in the database. The records are written first, by other processes. Then the merge alone
-//! is measured, in a process of its own for each round: wall time, CPU time, and the peak of resident memory (VmHWM) above
-//! what the tree takes. Nothing is synced. In the end the last process opens the checkpoint and reads its own pieces.
+//! Every leaf is a row of P numbers, of which each process holds one: P times L pieces, each with a
+//! place of its own in the record of its process and in the database. The records are written
+//! first, by other processes. Then the merge alone is measured, in a process of its own for each
+//! round: wall time, CPU time, and the peak of resident memory (VmHWM) above what the tree takes.
+//! Nothing is synced. In the end the last process opens the checkpoint and reads its own pieces.
 
 use std::io::{self, Write};
 use std::path::PathBuf;

@@ -1,11 +1,13 @@
-//! What it costs to plan how a model is laid out anew, and how good the plans are. No devices, no data.
+//! What it costs to plan how a model is laid out anew, and how good the plans are. No devices, no
+//! data.
 //!
 //!     cargo run --release --example reshard_plan
 //!
-//! The arrays are those of Llama-3-8B, layer by layer, 9 of a layer; their axes are cut by the mesh axes data, fsdp and
-//! tensor. 8 devices are a process. Bytes are what the processes read; the bound is the union of what the devices of a
-//! process hold, so that nothing is read twice in one process. Balance is the busiest process against the mean. Time
-//! is one thread's, for the layouts before and after, the pieces, what is wanted and the steps.
+//! The arrays are those of Llama-3-8B, layer by layer, 9 of a layer; their axes are cut by the mesh
+//! axes data, fsdp and tensor. 8 devices are a process. Bytes are what the processes read; the
+//! bound is the union of what the devices of a process hold, so that nothing is read twice in one
+//! process. Balance is the busiest process against the mean. Time is one thread's, for the layouts
+//! before and after, the pieces, what is wanted and the steps.
 
 use std::collections::HashSet;
 use std::io::{self, Write};

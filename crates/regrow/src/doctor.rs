@@ -1,4 +1,5 @@
-//! What regrow finds around it: the machine, and the file system that a checkpoint would be saved on.
+//! What regrow finds around it: the machine, and the file system that a checkpoint would be saved
+//! on.
 //!
 //! | function | finds |
 //! |---|---|
@@ -27,8 +28,8 @@ pub struct Machine {
     pub cores: Option<usize>,
     /// Threads of a save or a load that is not told how many.
     pub threads: usize,
-    /// Memory that can be taken without pushing others out, by what the system and the process's group say; `None` where
-    /// they say nothing.
+    /// Memory that can be taken without pushing others out, by what the system and the process's
+    /// group say; `None` where they say nothing.
     pub memory_available_bytes: Option<u64>,
     /// What a call takes beside the arrays, unless it is told otherwise.
     pub budget_bytes: u64,
@@ -50,7 +51,8 @@ pub fn machine() -> Machine {
 pub struct Disk {
     /// The folder.
     pub folder: PathBuf,
-    /// The kind, by the name that the system has for it: `ext4`, `nfs4`, `fuse.sshfs`; `None` if it does not say.
+    /// The kind, by the name that the system has for it: `ext4`, `nfs4`, `fuse.sshfs`; `None` if it
+    /// does not say.
     pub kind: Option<String>,
     /// Room for this user's files; `None` where the file system does not say.
     pub free_bytes: Option<u64>,
@@ -80,9 +82,11 @@ pub fn disk(folder: &Path) -> Result<Disk> {
     })
 }
 
-/// The kind of the file system that is mounted nearest above a folder; of two at one place, the later one covers the other.
+/// The kind of the file system that is mounted nearest above a folder; of two at one place, the
+/// later one covers the other.
 ///
-/// Source: proc_pid_mountinfo(5): `36 35 98:0 /root /mount/point rw,noatime master:1 - ext3 /dev/root rw`
+/// Source: proc_pid_mountinfo(5): `36 35 98:0 /root /mount/point rw,noatime master:1 - ext3
+/// /dev/root rw`
 fn kind_of(folder: &Path, mounts: &str) -> Option<String> {
     let of_line = |line: &str| {
         let (before, after) = line.split_once(" - ")?;

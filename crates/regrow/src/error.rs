@@ -1,7 +1,8 @@
-//! The one error of the engine: a small report that says what, where, expected and found, and what to do.
+//! The one error of the engine: a small report that says what, where, expected and found, and what
+//! to do.
 //!
-//! Every layer adds the one thing it knows: the cursor its offset, the leaf loop the key path, the opener
-//! the file. Kind and place stay data until the error is printed:
+//! Every layer adds the one thing it knows: the cursor its offset, the leaf loop the key path, the
+//! opener the file. Kind and place stay data until the error is printed:
 //!
 //! ```text
 //! chunk c/0/3 fails its crc32c
@@ -34,7 +35,8 @@ pub enum ErrorKind {
     Uncommitted,
     /// Stored bytes disagree with their own record, or break the rules of their layout.
     Corrupt,
-    /// The checkpoint has no signature by a key that the caller trusts, or one that does not verify.
+    /// The checkpoint has no signature by a key that the caller trusts, or one that does not
+    /// verify.
     Untrusted,
     /// Well formed, but of a version, codec or dtype that this build cannot read or write.
     Unsupported,
@@ -44,7 +46,8 @@ pub enum ErrorKind {
     AlreadyExists,
     /// Two leaves would get the same stored name, or a key cannot be said in the layout asked for.
     NameCollision,
-    /// The caller's argument makes no sense: a bad glob, a slice outside the shape, an unknown option.
+    /// The caller's argument makes no sense: a bad glob, a slice outside the shape, an unknown
+    /// option.
     InvalidArgument,
     /// A size passes a limit that regrow sets so that no input can make it allocate without bound.
     Limit,
@@ -52,14 +55,16 @@ pub enum ErrorKind {
     PermissionDenied,
     /// The file system is full, or a quota or a limit on the size of files is reached.
     StorageFull,
-    /// The new checkpoint has taken the path, whole, but the disk did not confirm it: a power cut may cost it. This is
-    /// the only error of a save after which the path does not hold what it held before.
+    /// The new checkpoint has taken the path, whole, but the disk did not confirm it: a power cut
+    /// may cost it. This is the only error of a save after which the path does not hold what it
+    /// held before.
     NotDurable,
     /// Another checkpoint took the path while this one was being read.
     Replaced,
     /// The caller asked to stop, through a [`Monitor`](crate::Monitor).
     Cancelled,
-    /// A leaf was changed while it was being saved in the background; found only where that is looked for.
+    /// A leaf was changed while it was being saved in the background; found only where that is
+    /// looked for.
     SourceChanged,
     /// Other processes of the job have not come in time, or have ended.
     TimedOut,
@@ -70,14 +75,15 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Whether an error of this kind says that something stored is lost, damaged or of no use to this build, as against what
-    /// the caller asked for or may not do now. Whoever salvages goes on without it.
+    /// Whether an error of this kind says that something stored is lost, damaged or of no use to
+    /// this build, as against what the caller asked for or may not do now. Whoever salvages goes on
+    /// without it.
     pub(crate) fn is_damage(self) -> bool {
         self.is_of_content() || matches!(self, Self::NotFound | Self::Io)
     }
 
-    /// Whether an error of this kind says that the bytes that are there are not what they were, or not what this build knows, as
-    /// against bytes that nobody gets.
+    /// Whether an error of this kind says that the bytes that are there are not what they were, or
+    /// not what this build knows, as against bytes that nobody gets.
     pub(crate) fn is_of_content(self) -> bool {
         matches!(self, Self::Corrupt | Self::Limit | Self::Unsupported)
     }
@@ -189,9 +195,11 @@ impl Error {
         Self::new(ErrorKind::InvalidArgument, what)
     }
 
-    /// A failure of the operating system while doing `what` (a verb phrase, such as "cannot read") to `file`.
+    /// A failure of the operating system while doing `what` (a verb phrase, such as "cannot read")
+    /// to `file`.
     ///
-    /// The kind follows the operating system's: a full disk is `StorageFull`, a refusal `PermissionDenied`.
+    /// The kind follows the operating system's: a full disk is `StorageFull`, a refusal
+    /// `PermissionDenied`.
     pub fn io(what: &str, file: impl Into<PathBuf>, source: std::io::Error) -> Self {
         use std::io::ErrorKind as Os;
         let (kind, help) = match source.kind() {

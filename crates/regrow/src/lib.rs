@@ -1,7 +1,8 @@
 //! Fast, verified, atomic pytree checkpoints.
 //!
-//! A checkpoint is what a pytree regrows from. This crate reads and writes the layouts that its users have on
-//! disk; its default layout is an Orbax checkpoint and safetensors files in one set of bytes.
+//! A checkpoint is what a pytree regrows from. This crate reads and writes the layouts that its
+//! users have on disk; its default layout is an Orbax checkpoint and safetensors files in one set
+//! of bytes.
 //!
 //! ```
 //! use regrow::{Pytree, tree::{Leaf, Tree}};
@@ -52,8 +53,9 @@
 //! | `cloud` | buckets and web servers, with a cache on the local disk: `s3://`, `gs://`, `az://`, `https://` |
 //! | `portable` | for tests: the portable form of system calls on Linux too; slower, and it promises less |
 //!
-//! Linux is what it is tested on, and whose own system calls it uses. For macOS and Windows, which get a portable form of these,
-//! it compiles and was never run (`docs/limits.md`). Machines are little-endian, with addresses of 64 bits.
+//! Linux is what it is tested on, and whose own system calls it uses. For macOS and Windows, which
+//! get a portable form of these, it compiles and was never run (`docs/limits.md`). Machines are
+//! little-endian, with addresses of 64 bits.
 
 pub mod array;
 pub mod bytes;

@@ -1,7 +1,8 @@
 //! Where a checkpoint is: a storage, and a path in it.
 //!
-//! Whatever opens, saves, loads, verifies or converts makes a [`Location`] of the path or URL that it was given, and looks
-//! at files through that alone. This module is the only one that knows which schemes there are.
+//! Whatever opens, saves, loads, verifies or converts makes a [`Location`] of the path or URL that
+//! it was given, and looks at files through that alone. This module is the only one that knows
+//! which schemes there are.
 //!
 //! | given | is |
 //! |---|---|
@@ -103,11 +104,13 @@ impl Location {
         Url { text: &text, scheme: &scheme, rest }.locate(options)
     }
 
-    /// The same location, read through a cache on a local disk: what was read before is not fetched again. What lies on a
-    /// local disk or in memory is read as before, and whatever is written goes to the storage alone.
+    /// The same location, read through a cache on a local disk: what was read before is not fetched
+    /// again. What lies on a local disk or in memory is read as before, and whatever is written
+    /// goes to the storage alone.
     ///
-    /// What there is, and in which version, is always asked of the storage. [`verify`](crate::verify) of such a location
-    /// checks the bytes that the cache gives: give it the location without.
+    /// What there is, and in which version, is always asked of the storage.
+    /// [`verify`](crate::verify) of such a location checks the bytes that the cache gives: give it
+    /// the location without.
     #[cfg(feature = "cloud")]
     #[must_use]
     pub fn cached(&self, cache: &crate::Cache) -> Self {
@@ -249,8 +252,9 @@ impl Location {
         self.seen().is_some()
     }
 
-    /// What is there, as far as anybody can see. On a disk a look that fails once is no answer: a seal would be put in the wrong place, or
-    /// not be seen. What fails always is met by whoever opens it.
+    /// What is there, as far as anybody can see. On a disk a look that fails once is no answer: a
+    /// seal would be put in the wrong place, or not be seen. What fails always is met by whoever
+    /// opens it.
     fn seen(&self) -> Option<Found> {
         match self.look() {
             Err(_) if self.local_path().is_ok() => self.look().ok().flatten(),
@@ -311,7 +315,8 @@ impl Location {
         self.storage.store(&self.path)
     }
 
-    /// The keys below the folder that is there now, and goes on being read when another one takes the path.
+    /// The keys below the folder that is there now, and goes on being read when another one takes
+    /// the path.
     ///
     /// # Errors
     /// What the storage says; an error if there is no folder.
@@ -322,8 +327,9 @@ impl Location {
     /// The whole of a document, called `what` in messages; `None` if no value is there.
     ///
     /// # Errors
-    /// `Limit` if it is longer than `len_max_bytes`; `Corrupt`, with the offset, for a long one that can be no document
-    /// of `language`, as soon as that is seen; what the storage says. Each names the file.
+    /// `Limit` if it is longer than `len_max_bytes`; `Corrupt`, with the offset, for a long one
+    /// that can be no document of `language`, as soon as that is seen; what the storage says. Each
+    /// names the file.
     pub(crate) fn read_document(
         &self,
         what: &str,
@@ -346,7 +352,8 @@ impl Location {
         self.storage.identity(&self.path)
     }
 
-    /// Which save the folder here is of: the same as long as nothing else takes the path, whatever is made whole in it.
+    /// Which save the folder here is of: the same as long as nothing else takes the path, whatever
+    /// is made whole in it.
     ///
     /// # Errors
     /// What the storage says.
@@ -354,7 +361,8 @@ impl Location {
         self.storage.holder(&self.path)
     }
 
-    /// How the checkpoint here is read: where its files are, and what was there when that was found out.
+    /// How the checkpoint here is read: where its files are, and what was there when that was found
+    /// out.
     ///
     /// # Errors
     /// `Uncommitted` if it is being written; what the storage says.
@@ -363,7 +371,8 @@ impl Location {
         Ok(reading.unwrap_or_else(|| Reading { location: self.clone(), identity: None }))
     }
 
-    /// Whether a checkpoint is complete when its marker is there, as on a storage that cannot rename.
+    /// Whether a checkpoint is complete when its marker is there, as on a storage that cannot
+    /// rename.
     pub fn commits_by_marker(&self) -> bool {
         self.storage.commits_by_marker()
     }
@@ -394,8 +403,8 @@ impl From<PathBuf> for Location {
     }
 }
 
-/// A folder below the location that was opened, from which a checkpoint is read: the folder of a step. When it is
-/// replaced, the location above it stays what it was.
+/// A folder below the location that was opened, from which a checkpoint is read: the folder of a
+/// step. When it is replaced, the location above it stays what it was.
 #[derive(Debug, Clone)]
 pub struct StepFolder {
     location: Location,
@@ -459,7 +468,8 @@ pub fn local(path: &Path) -> Result<PathBuf> {
     Location::parse(path)?.local_path().map(Path::to_owned)
 }
 
-/// Whether a path is a URL (`s3://bucket/x`, also one that lost a slash), and no path of the local file system.
+/// Whether a path is a URL (`s3://bucket/x`, also one that lost a slash), and no path of the local
+/// file system.
 pub fn is_url(path: &Path) -> bool {
     scheme_of(path).is_some()
 }

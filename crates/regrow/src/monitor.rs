@@ -1,8 +1,9 @@
 //! How far a piece of work is, where its time goes, and how to stop it.
 //!
-//! A [`Monitor`] goes into the options of a save, a load, a verification or a conversion; its clones watch the same
-//! work from any thread. The work counts bytes and nanoseconds into atomics, a few for each buffer of 4 MiB, and
-//! asks at the same places whether it is to stop: watched or not, that costs nothing that can be measured.
+//! A [`Monitor`] goes into the options of a save, a load, a verification or a conversion; its
+//! clones watch the same work from any thread. The work counts bytes and nanoseconds into atomics,
+//! a few for each buffer of 4 MiB, and asks at the same places whether it is to stop: watched or
+//! not, that costs nothing that can be measured.
 //!
 //! ```text
 //! options.monitor ──clone──> the work:  advance(bytes), timed(stage, ..)  ──at most 20 times a second──> hook
@@ -40,13 +41,14 @@ const TELL_EVERY: Duration = Duration::from_millis(50);
 pub enum Stage {
     /// Planning, names, indexes and small files: all that the stages below do not claim.
     Prepare,
-    /// Before a save with a [base](crate::SaveOptions::base): looking which leaves are the same there.
+    /// Before a save with a [base](crate::SaveOptions::base): looking which leaves are the same
+    /// there.
     Compare,
-    /// Getting data from disk or from a map, checking and decoding it; in a conversion a part of the copy, and of the
-    /// comparison.
+    /// Getting data from disk or from a map, checking and decoding it; in a conversion a part of
+    /// the copy, and of the comparison.
     Read,
-    /// Filling the writer's buffers: copies and checksums, and what the layout does to data on its way there, such
-    /// as casts and compression.
+    /// Filling the writer's buffers: copies and checksums, and what the layout does to data on its
+    /// way there, such as casts and compression.
     Copy,
     /// Waiting for a free buffer: the disk is slower than the copy.
     WaitForDisk,
@@ -63,7 +65,8 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// All of them, in the order of a save, and then those of the caller of a save in the background.
+    /// All of them, in the order of a save, and then those of the caller of a save in the
+    /// background.
     pub const ALL: [Self; 10] = [
         Self::Prepare,
         Self::Compare,
@@ -107,8 +110,9 @@ pub struct Progress {
     pub stage: Stage,
     /// Bytes of array data done; never more than `total_bytes`.
     pub done_bytes: u64,
-    /// Bytes of array data in all; 0 until that is known. With a [base](crate::SaveOptions::base) what is compared
-    /// counts as well: once, and again where a digest turns out to be that of other bytes.
+    /// Bytes of array data in all; 0 until that is known. With a [base](crate::SaveOptions::base)
+    /// what is compared counts as well: once, and again where a digest turns out to be that of
+    /// other bytes.
     pub total_bytes: u64,
 }
 
@@ -143,8 +147,8 @@ pub enum IoPath {
     Small,
     /// Past the page cache.
     Direct,
-    /// Through the page cache, each buffer's write-back begun at once, because direct I/O was refused with this
-    /// error of the system.
+    /// Through the page cache, each buffer's write-back begun at once, because direct I/O was
+    /// refused with this error of the system.
     Buffered {
         /// The system's number of the error.
         os_error: i32,
@@ -170,8 +174,10 @@ impl fmt::Display for IoPath {
 
 /// Watches a piece of work, and stops it. Clones watch the same.
 ///
-/// - Counts begin anew with each piece of work, unless another is still under way: then the two add up.
-/// - Once [cancelled](Self::cancel) it stays so: work that is given a cancelled monitor ends at once.
+/// - Counts begin anew with each piece of work, unless another is still under way: then the two add
+///   up.
+/// - Once [cancelled](Self::cancel) it stays so: work that is given a cancelled monitor ends at
+///   once.
 #[derive(Clone, Debug, Default)]
 pub struct Monitor(Arc<Inner>);
 
@@ -183,7 +189,8 @@ struct Inner {
     done_bytes: AtomicU64,
     total_bytes: AtomicU64,
     stage: AtomicU8,
-    /// Whether anything was written by direct I/O, and what it said where it was refused; 0 where it was not.
+    /// Whether anything was written by direct I/O, and what it said where it was refused; 0 where
+    /// it was not.
     has_direct: AtomicBool,
     refusal: AtomicI32,
     spent: [Spent; Stage::ALL.len()],
@@ -202,7 +209,8 @@ struct Hook {
     began: Instant,
     /// Nanoseconds after `began` at which it is to be called again.
     next_nanos: AtomicU64,
-    /// What it said last, if that was no. Locked while it is called: it is never called twice at once.
+    /// What it said last, if that was no. Locked while it is called: it is never called twice at
+    /// once.
     refusal: Mutex<Option<Error>>,
 }
 
@@ -212,9 +220,10 @@ impl Monitor {
         Self::default()
     }
 
-    /// One that calls `hook` while the work goes on, at most 20 times a second and never twice at once, from
-    /// whichever thread is at work; and once more when all bytes are done, for a save before the checkpoint gets its
-    /// name. An error of the hook ends the work with that error; nothing is left behind.
+    /// One that calls `hook` while the work goes on, at most 20 times a second and never twice at
+    /// once, from whichever thread is at work; and once more when all bytes are done, for a save
+    /// before the checkpoint gets its name. An error of the hook ends the work with that error;
+    /// nothing is left behind.
     pub fn with_hook(hook: impl Fn(Progress) -> Result<()> + Send + Sync + 'static) -> Self {
         Self(Arc::new(Inner {
             hook: Some(Hook {
@@ -227,8 +236,8 @@ impl Monitor {
         }))
     }
 
-    /// Asks the work to stop. It does so at its next buffer, with [`ErrorKind::Cancelled`], and leaves nothing
-    /// behind; a save that has all its bytes on disk already may still be completed.
+    /// Asks the work to stop. It does so at its next buffer, with [`ErrorKind::Cancelled`], and
+    /// leaves nothing behind; a save that has all its bytes on disk already may still be completed.
     pub fn cancel(&self) {
         self.0.is_cancelled.store(true, Ordering::Relaxed);
     }
@@ -249,7 +258,8 @@ impl Monitor {
         }
     }
 
-    /// What each stage has taken so far, in the order of [`Stage::ALL`]; stages that took no time are left out.
+    /// What each stage has taken so far, in the order of [`Stage::ALL`]; stages that took no time
+    /// are left out.
     pub fn stages(&self) -> Vec<StageReport> {
         let report = |(&stage, spent): (&Stage, &Spent)| StageReport {
             stage,

@@ -28,12 +28,14 @@ pub struct VerifyReport {
     pub checked_bytes: u64,
     /// What may well be as it should, and may not: a sound checkpoint can have notes.
     pub notes: Vec<String>,
-    /// Whether every data byte is under a checksum; if not, silent damage to array data can go unseen.
+    /// Whether every data byte is under a checksum; if not, silent damage to array data can go
+    /// unseen.
     pub has_data_checksums: bool,
-    /// Bytes of array data, decoded, that no checksum is over. A [seal](crate::seal()) puts them under one.
+    /// Bytes of array data, decoded, that no checksum is over. A [seal](crate::seal()) puts them
+    /// under one.
     pub unprotected_bytes: u64,
-    /// The same by the files in which they lie; where the layout cannot tell, the checkpoint: small arrays in the index of an OCDBT
-    /// database are in no file of their own.
+    /// The same by the files in which they lie; where the layout cannot tell, the checkpoint: small
+    /// arrays in the index of an OCDBT database are in no file of their own.
     pub unprotected_files: Vec<UnprotectedFile>,
     /// The trusted key that has signed the checkpoint; `None` if no signature was asked for.
     pub signer: Option<PublicKey>,
@@ -84,14 +86,14 @@ pub struct SaveReport {
     pub data_bytes: u64,
     /// What the whole save took.
     pub seconds: f64,
-    /// What each stage took. Those of the calling thread (all but `read`, a part of others, and `write`) add up to
-    /// `seconds`, unless the layout writes with several threads. Of a save in the background, `wait_for_save` and
-    /// `snapshot` come first; they are not part of `seconds`.
+    /// What each stage took. Those of the calling thread (all but `read`, a part of others, and
+    /// `write`) add up to `seconds`, unless the layout writes with several threads. Of a save in
+    /// the background, `wait_for_save` and `snapshot` come first; they are not part of `seconds`.
     pub stages: Vec<StageReport>,
     /// How the bytes got to the disk.
     pub io_path: IoPath,
-    /// Bytes that were not written because the [base](crate::options::SaveOptions::base) has them; they are part of
-    /// `stored_bytes`, though they take no room of their own.
+    /// Bytes that were not written because the [base](crate::options::SaveOptions::base) has them;
+    /// they are part of `stored_bytes`, though they take no room of their own.
     pub reused_bytes: u64,
     /// What was found beside the work: damage in the base.
     pub notes: Vec<String>,

@@ -1,8 +1,10 @@
-//! Text for people: names from files without what would steer a terminal, and numbers with their nouns.
+//! Text for people: names from files without what would steer a terminal, and numbers with their
+//! nouns.
 //!
-//! A file may name a leaf `kernel<U+202E>`, and a terminal then prints the rest of the line from right to left. So
-//! every text that comes from a file or a path passes [`printable`] or [`printable_lines`] on its way to a person.
-//! Programs get the text itself: `--json` writes it with JSON's own escapes.
+//! A file may name a leaf `kernel<U+202E>`, and a terminal then prints the rest of the line from
+//! right to left. So every text that comes from a file or a path passes [`printable`] or
+//! [`printable_lines`] on its way to a person. Programs get the text itself: `--json` writes it
+//! with JSON's own escapes.
 //!
 //! ```
 //! use regrow::text::{counted, printable};
@@ -13,10 +15,11 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// Whether a character can be shown as it is: it is none of Unicode's categories Cc, Cf, Cn, Co, Cs, Zl and Zp, nor a
-/// letter without a shape.
+/// Whether a character can be shown as it is: it is none of Unicode's categories Cc, Cf, Cn, Co,
+/// Cs, Zl and Zp, nor a letter without a shape.
 ///
-/// Spaces of any width and marks that join what precedes them are shown: names in many scripts need them.
+/// Spaces of any width and marks that join what precedes them are shown: names in many scripts need
+/// them.
 pub fn is_printable(c: char) -> bool {
     let is_line_end = matches!(c, '\u{2028}' | '\u{2029}');
     let is_space = c.is_whitespace() && !c.is_control() && !is_line_end;
@@ -25,12 +28,14 @@ pub fn is_printable(c: char) -> bool {
     is_space || is_printable_in_python(c) && !is_filler
 }
 
-/// Python's `str.isprintable`: none of Unicode's categories Cc, Cf, Cn, Co, Cs, Zl, Zp and Zs, but for the space.
+/// Python's `str.isprintable`: none of Unicode's categories Cc, Cf, Cn, Co, Cs, Zl, Zp and Zs, but
+/// for the space.
 pub(crate) fn is_printable_in_python(c: char) -> bool {
     if c.is_ascii() {
         return matches!(c, ' '..='~');
     }
-    // `str::escape_debug` escapes just these, and marks that join what precedes them, unless a letter does.
+    // `str::escape_debug` escapes just these, and marks that join what precedes them, unless a
+    // letter does.
     let mut text = [b'x'; 5];
     let end = 1 + c.len_utf8();
     if let Some(rest) = text.get_mut(1..) {
@@ -65,7 +70,8 @@ fn escaped(text: &str, is_shown: impl Fn(char) -> bool) -> Cow<'_, str> {
 /// Longest text of [`brief`].
 const BRIEF_LEN_MAX_CHARS: usize = 400;
 
-/// The text, or of a very long one its beginning and how long it is: a key may have any length, a message may not.
+/// The text, or of a very long one its beginning and how long it is: a key may have any length, a
+/// message may not.
 pub fn brief(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(BRIEF_LEN_MAX_CHARS) {
         Some((at, _)) => {

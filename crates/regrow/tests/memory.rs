@@ -1,10 +1,13 @@
-//! What the engine's calls take beside the arrays: a budget and a constant, however long the checkpoint is.
+//! What the engine's calls take beside the arrays: a budget and a constant, however long the
+//! checkpoint is.
 //!
-//! Each call runs in a child of its own, on checkpoints of two lengths in every layout. A thread beside it looks all the time how
-//! much memory the process has that is no file's. The two lengths must take the same but for a few MiB, and what holds the arrays
-//! must hold them once. What opening takes is in `opening_memory.rs`.
+//! Each call runs in a child of its own, on checkpoints of two lengths in every layout. A thread
+//! beside it looks all the time how much memory the process has that is no file's. The two lengths
+//! must take the same but for a few MiB, and what holds the arrays must hold them once. What
+//! opening takes is in `opening_memory.rs`.
 //!
-//! Linux tells these numbers, and the portable form of the engine makes maps and pages in other ways.
+//! Linux tells these numbers, and the portable form of the engine makes maps and pages in other
+//! ways.
 #![cfg(all(target_os = "linux", not(feature = "portable")))]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test's failure is a panic")]
 
@@ -32,7 +35,8 @@ const LEN: &str = "REGROW_TEST_MEMORY_LEN";
 
 const BUDGET_BYTES: u64 = 16 << 20;
 
-/// What the longer checkpoint may take more than the shorter one: more threads have something to do at once.
+/// What the longer checkpoint may take more than the shorter one: more threads have something to do
+/// at once.
 const GROWTH_MAX_MIB: u64 = 16;
 
 /// The long array is so much of a checkpoint.
@@ -336,7 +340,8 @@ fn begin() {
     MOST_BYTES.store(before, Ordering::SeqCst);
 }
 
-/// The thread that looks may not get its turn on a busy machine: what is held to the end is looked at by who holds it.
+/// The thread that looks may not get its turn on a busy machine: what is held to the end is looked
+/// at by who holds it.
 fn look() {
     MOST_BYTES.fetch_max(own_bytes(), Ordering::SeqCst);
 }

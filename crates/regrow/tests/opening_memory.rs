@@ -1,8 +1,10 @@
-//! Opening takes memory for what a checkpoint holds, not for what its files claim or how long they are.
+//! Opening takes memory for what a checkpoint holds, not for what its files claim or how long they
+//! are.
 //!
-//! Each file of each layout is replaced by one that is hopeless: zeros of a sparse file, its own beginning and then
-//! zeros, or a beginning and then one byte without end. Opening ends, and the most memory that the process has had
-//! meanwhile is bounded. One test after the other: the peak is that of the process.
+//! Each file of each layout is replaced by one that is hopeless: zeros of a sparse file, its own
+//! beginning and then zeros, or a beginning and then one byte without end. Opening ends, and the
+//! most memory that the process has had meanwhile is bounded. One test after the other: the peak is
+//! that of the process.
 //!
 //! Documents of the right form take memory for their length: see `bytes/limits.rs`.
 //!
@@ -182,7 +184,8 @@ fn hopeless_files_are_refused_from_their_beginning() {
                 open(format!("{} bytes and zeros", start.len()));
             }
             let start = beginnings(&original)[beginnings(&original).len() / 2];
-            // A document may go on with blanks, brackets or digits for long; to others they are all the same.
+            // A document may go on with blanks, brackets or digits for long; to others they are all
+            // the same.
             let is_document = std::str::from_utf8(&original).is_ok_and(|text| !text.contains('\0'));
             let endless: &[u8] = if is_document { b" [1" } else { b"1" };
             for &byte in endless {

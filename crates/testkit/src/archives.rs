@@ -1,4 +1,5 @@
-//! Archives for tests: a tar and a zip of any members, and the parts of which hostile ones are made.
+//! Archives for tests: a tar and a zip of any members, and the parts of which hostile ones are
+//! made.
 
 use std::io;
 use std::path::Path;
@@ -40,7 +41,8 @@ pub fn tar_end() -> Vec<u8> {
     vec![0; 1024]
 }
 
-/// A member of a tar with its header; a name that is too long for that goes before it, as GNU has it.
+/// A member of a tar with its header; a name that is too long for that goes before it, as GNU has
+/// it.
 pub fn tar_member(name: &str, kind: u8, bytes: &[u8]) -> Vec<u8> {
     let mut member = Vec::new();
     if name.len() > 100 {

@@ -9,9 +9,9 @@ pub struct Damage {
     pub bytes: Vec<u8>,
 }
 
-/// Every truncation, every flipped byte (a bit of it, and all of it), and hostile numbers over every place where a
-/// length could stand: all of them for a file of at most `each_max` bytes, `each_max` of each kind, evenly spread,
-/// for a longer one.
+/// Every truncation, every flipped byte (a bit of it, and all of it), and hostile numbers over
+/// every place where a length could stand: all of them for a file of at most `each_max` bytes,
+/// `each_max` of each kind, evenly spread, for a longer one.
 pub fn damages(bytes: &[u8], each_max: usize) -> impl Iterator<Item = Damage> + '_ {
     let len = bytes.len();
     // Headers are dense at the front: its first places are always among them.

@@ -32,8 +32,8 @@ pub fn expected(fixture: &str) -> serde_json::Value {
     serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A folder in memory, if the system has one: for tests of what is written that do not ask where. On a disk most of their time
-/// would be waiting until it has what was written.
+/// A folder in memory, if the system has one: for tests of what is written that do not ask where.
+/// On a disk most of their time would be waiting until it has what was written.
 ///
 /// # Errors
 /// What the file system says.
@@ -60,8 +60,8 @@ pub fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The files of a program of tests that no module names, from its `main.rs` on. They would not be compiled, and nobody would miss the
-/// tests in them.
+/// The files of a program of tests that no module names, from its `main.rs` on. They would not be
+/// compiled, and nobody would miss the tests in them.
 ///
 /// # Errors
 /// What the file system says.

@@ -1,8 +1,10 @@
-//! A model of candle: its tensors are leaves, trained, saved, restored and trained on. `make example-candle`
+//! A model of candle: its tensors are leaves, trained, saved, restored and trained on. `make
+//! example-candle`
 //!
-//! Candle's own `Tensor` is no type of this program, and regrow knows nothing of candle. The module `tensor` below is all that
-//! stands between them: what a tensor is made of, and how it is put together again. The checkpoint is an Orbax checkpoint and
-//! safetensors files at once, so JAX and PyTorch read it, too.
+//! Candle's own `Tensor` is no type of this program, and regrow knows nothing of candle. The module
+//! `tensor` below is all that stands between them: what a tensor is made of, and how it is put
+//! together again. The checkpoint is an Orbax checkpoint and safetensors files at once, so JAX and
+//! PyTorch read it, too.
 
 use candle_core::{DType, Device, Tensor};
 use regrow::{Pytree, SaveOptions};
@@ -46,7 +48,8 @@ mod tensor {
     ];
 
     pub fn to_pytree(tensor: &Tensor) -> Array {
-        // No error can be given back here, and none comes of a tensor in memory of one of these dtypes.
+        // No error can be given back here, and none comes of a tensor in memory of one of these
+        // dtypes.
         array_of(tensor).unwrap_or_else(|error| panic!("a tensor cannot be saved: {error}"))
     }
 

@@ -6,11 +6,12 @@
     state = serialization.from_bytes(state, data)        # leaves are views of `data`, nothing is copied
     state = serialization.from_bytes(state, data, strict=True)    # shapes, dtypes and keys are compared first
 
-Two layers. A *state dict* is what an object is as nested maps of leaves: `to_state_dict`, `from_state_dict`. The
-*encoding* makes bytes of such maps: `msgpack_serialize`, `msgpack_restore`. `to_bytes` and `from_bytes` are both.
+Two layers. A *state dict* is what an object is as nested maps of leaves: `to_state_dict`,
+`from_state_dict`. The *encoding* makes bytes of such maps: `msgpack_serialize`, `msgpack_restore`.
+`to_bytes` and `from_bytes` are both.
 
-The other halves of the package: `regrow.flax.traverse_util`, `regrow.flax.checkpoints`. JAX and Flax are used where
-the program has imported them, and never imported from here.
+The other halves of the package: `regrow.flax.traverse_util`, `regrow.flax.checkpoints`. JAX and
+Flax are used where the program has imported them, and never imported from here.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ def to_bytes(target: Any, *, extended: bool = False) -> bytes:
     """The state of `target` in msgpack, entries in the order of the dicts.
 
     Args:
-        target: Any object with a state dict; JAX and NumPy arrays, numbers, text, bytes and `None` are leaves.
-        extended: Also write what the original cannot: typed PRNG keys (as their key data), `OrderedDict`,
-            `defaultdict`.
+        target: Any object with a state dict; JAX and NumPy arrays, numbers, text, bytes and `None`
+            are leaves.
+        extended: Also write what the original cannot: typed PRNG keys (as their key data),
+            `OrderedDict`, `defaultdict`.
 
     Raises:
         TypeError: for a leaf or key that msgpack or Flax has no form for.
@@ -62,8 +64,8 @@ def from_bytes(target: Any, encoded_bytes: Any, *, strict: bool = False, extende
     Array leaves are read-only NumPy views of `encoded_bytes`.
 
     Args:
-        target: Gives the structure; its leaves are not looked at, except for `strict`. With `None` the maps come
-            back as they are.
+        target: Gives the structure; its leaves are not looked at, except for `strict`. With `None`
+            the maps come back as they are.
         encoded_bytes: Any bytes-like object, a memory map too.
         strict: Compare keys, kinds, shapes and dtypes first.
         extended: Restore what `to_bytes` writes with the same option.
@@ -120,7 +122,8 @@ def register_serialization_state(
 
     Args:
         ty: The class; its subclasses are not meant.
-        ty_to_state_dict: Of an instance, its state: a dict with text keys, or anything that can be written.
+        ty_to_state_dict: Of an instance, its state: a dict with text keys, or anything that can be
+            written.
         ty_from_state_dict: Of an instance and a state, another instance.
         override: Replace a handler that is there.
 
@@ -131,12 +134,14 @@ def register_serialization_state(
 
 
 def install() -> None:
-    """Has ``flax.serialization``, ``flax.traverse_util`` and ``flax.training.checkpoints`` be those of this package.
+    """Has ``flax.serialization``, ``flax.traverse_util`` and ``flax.training.checkpoints`` be those
+    of this package.
 
     For what imports them from now on.
 
     Raises:
-        RuntimeError: if the program has already imported Flax: code that imported its modules keeps them.
+        RuntimeError: if the program has already imported Flax: code that imported its modules keeps
+            them.
     """
     places = {"serialization": "", "traverse_util": ".traverse_util", "training.checkpoints": ".checkpoints"}
     _install.install({f"flax.{name}": f"{__name__}{own}" for name, own in places.items()})
@@ -156,11 +161,13 @@ def msgpack_serialize(pytree: Any, in_place: bool = False, *, extended: bool = F
     """Nested dicts and lists of leaves in msgpack, the entries of dicts sorted by key.
 
     Args:
-        pytree: Dicts and lists of arrays, numbers, text, bytes and `None`; nothing that needs a state dict.
-        in_place: Keep the order of the entries, and change the dicts as the original does: JAX arrays in them
-            become NumPy arrays, arrays beyond `MAX_CHUNK_SIZE` become maps of pieces.
-        extended: Also write typed PRNG keys (as key data), `OrderedDict` and `defaultdict` (as dicts), tuples (as
-            lists). They come back as what they were written as.
+        pytree: Dicts and lists of arrays, numbers, text, bytes and `None`; nothing that needs a
+            state dict.
+        in_place: Keep the order of the entries, and change the dicts as the original does: JAX
+            arrays in them become NumPy arrays, arrays beyond `MAX_CHUNK_SIZE` become maps of
+            pieces.
+        extended: Also write typed PRNG keys (as key data), `OrderedDict` and `defaultdict` (as
+            dicts), tuples (as lists). They come back as what they were written as.
 
     Raises:
         TypeError, OverflowError: see `to_bytes`.
@@ -178,8 +185,9 @@ def msgpack_serialize(pytree: Any, in_place: bool = False, *, extended: bool = F
 def msgpack_restore(encoded_pytree: Any) -> Any:
     """Nested dicts and lists of leaves, from bytes in msgpack.
 
-    Array leaves are read-only NumPy views of `encoded_pytree`; those that were written in pieces are copies.
-    Extensions that Flax does not know and timestamps are msgpack's own, if the program has imported it.
+    Array leaves are read-only NumPy views of `encoded_pytree`; those that were written in pieces
+    are copies. Extensions that Flax does not know and timestamps are msgpack's own, if the program
+    has imported it.
 
     Args:
         encoded_pytree: Any bytes-like object, a memory map too.

@@ -1,4 +1,5 @@
-"""The encoding layer: what happens to nested values before they are packed, and to errors of unpacking.
+"""The encoding layer: what happens to nested values before they are packed, and to errors of
+unpacking.
 
 The engine packs and unpacks; here is what the original does to the caller's containers around that.
 """
@@ -22,11 +23,14 @@ CHUNKED = "__msgpack_chunked_array__"
 
 
 class ExtraData(MsgpackError):
-    """Bytes after the object; also msgpack's own error of this name, if the program has imported it."""
+    """Bytes after the object; also msgpack's own error of this name, if the program has imported
+    it.
+    """
 
 
 def pack(value: Any, max_chunk_size: float) -> bytes:
-    """Nested dicts, lists and leaves in msgpack; arrays of more bytes than `max_chunk_size` in pieces.
+    """Nested dicts, lists and leaves in msgpack; arrays of more bytes than `max_chunk_size` in
+    pieces.
 
     Raises:
         InvalidArgumentError: (a `ValueError` too) if `max_chunk_size` is negative or no number.
@@ -54,7 +58,9 @@ _LEFT_OVER = "left over after the msgpack object"
 
 
 def _with_originals(value: Any) -> Any:
-    """Extensions and timestamps as msgpack's own, within the same containers, if the program has imported it."""
+    """Extensions and timestamps as msgpack's own, within the same containers, if the program has
+    imported it.
+    """
     msgpack = loaded("msgpack")
     ext_type, timestamp = getattr(msgpack, "ExtType", None), getattr(msgpack, "Timestamp", None)
     if ext_type is None or timestamp is None:
@@ -80,9 +86,11 @@ def _with_originals(value: Any) -> Any:
 
 
 def copied(value: Any, *, in_order: bool, extended: bool) -> Any:
-    """New containers around the same leaves, entries sorted by key unless they are to stay in order.
+    """New containers around the same leaves, entries sorted by key unless they are to stay in
+    order.
 
-    With `extended`, tuples become lists, other dicts become dicts, and typed PRNG keys become key data.
+    With `extended`, tuples become lists, other dicts become dicts, and typed PRNG keys become key
+    data.
     """
     cls = type(value)
     if cls is dict or (extended and cls in (collections.OrderedDict, collections.defaultdict)):
@@ -102,7 +110,9 @@ def _sorted(node: dict[Any, Any]) -> list[Any]:
 
 
 def convert_in_place(node: Any, max_chunk_size: float) -> None:
-    """What the original leaves in the caller's dicts: NumPy arrays for JAX arrays, maps of pieces for big ones."""
+    """What the original leaves in the caller's dicts: NumPy arrays for JAX arrays, maps of
+    pieces for big ones.
+    """
     chunk_in_place(np_convert_in_place(node), max_chunk_size)
 
 

@@ -1,7 +1,8 @@
-"""The private names of `flax.training.checkpoints` that other packages import. `checkpoints` has them all.
+"""The private names of `flax.training.checkpoints` that other packages import. `checkpoints` has
+them all.
 
-What is missing are the steps of a save through the one temporary file that all savers of a folder share: there are no
-such steps here. The table in `docs/guide/flax.md` lists them.
+What is missing are the steps of a save through the one temporary file that all savers of a folder
+share: there are no such steps here. The table in `docs/guide/flax.md` lists them.
 """
 
 from __future__ import annotations

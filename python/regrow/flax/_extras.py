@@ -1,11 +1,12 @@
 """What Flax cannot serialise and regrow can: nnx states and modules, typed PRNG keys.
 
-An `nnx.State` becomes what ``nnx.to_pure_dict`` makes of it, which is what people are told to save, so that the
-original reads the file with ``nnx.replace_by_pure_dict``. On the way back nothing is changed in place: a new state,
-or a new module, has the new values. Integer keys are text in the file and integers again in the state.
+An `nnx.State` becomes what ``nnx.to_pure_dict`` makes of it, which is what people are told to save,
+so that the original reads the file with ``nnx.replace_by_pure_dict``. On the way back nothing is
+changed in place: a new state, or a new module, has the new values. Integer keys are text in the
+file and integers again in the state.
 
-A typed PRNG key becomes its key data, an ``uint32`` array. The original would put the bare array where the key was;
-therefore only where ``extended=True`` is said.
+A typed PRNG key becomes its key data, an ``uint32`` array. The original would put the bare array
+where the key was; therefore only where ``extended=True`` is said.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from ._upstream import Handlers, is_jax_array, loaded
 
 
 def handlers(cls: type[Any]) -> Handlers | None:
-    """The handlers of an nnx class, and of regrow's own stand-in for classes; `None` for all others."""
+    """The handlers of an nnx class, and of regrow's own stand-in for classes; `None` for all
+    others.
+    """
     if cls is Node:
         return _NODE
     nnx = loaded("flax.nnx")
@@ -59,7 +62,9 @@ def _state_back(target: Any, state: Any) -> Any:
 
 
 def _as_held(old: Any, new: Any) -> Any:
-    """A JAX array where one was: modules change their variables in place, and a view of a file cannot be changed."""
+    """A JAX array where one was: modules change their variables in place, and a view of a file
+    cannot be changed.
+    """
     if not is_jax_array(old) or not isinstance(new, np.ndarray):
         return new
     jax = loaded("jax")

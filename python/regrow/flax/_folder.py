@@ -10,12 +10,13 @@
     <folder>/.<prefix><step>.regrow-tmp-<pid>-<random>-replaced
                                          the folder that a file is taking the name of
 
-A name counts as a checkpoint only if what follows the prefix is a number: nobody's `checkpoint_99.bak` is the
-latest, is in the way of a save, or is removed.
+A name counts as a checkpoint only if what follows the prefix is a number: nobody's
+`checkpoint_99.bak` is the latest, is in the way of a save, or is removed.
 
-A file is written under its temporary name, synced, and then given its own; older ones are removed only when that is
-on the disk. The next save in the same folder removes what killed writers have left: the kernel has given up their
-locks. A folder that was to be replaced goes back to its name if no file has that yet.
+A file is written under its temporary name, synced, and then given its own; older ones are removed
+only when that is on the disk. The next save in the same folder removes what killed writers have
+left: the kernel has given up their locks. A folder that was to be replaced goes back to its name if
+no file has that yet.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ def step_to_save(step: object) -> int | float:
     """The number that a checkpoint of this step is ordered by.
 
     Raises:
-        InvalidArgumentError: if the name would not end in a number, and the checkpoint would never be found.
+        InvalidArgumentError: if the name would not end in a number, and the checkpoint would never
+            be found.
     """
     try:
         text = f"{step}"
@@ -101,10 +103,11 @@ def is_checkpoint_folder(path: str) -> bool:
 
 
 def list_checkpoints(base: str) -> tuple[list[Found], list[str]]:
-    """The checkpoints whose path starts with `base`, oldest first; and names that only look like some.
+    """The checkpoints whose path starts with `base`, oldest first; and names that only look like
+    some.
 
-    Of two that spell the same step differently, ``1`` and ``1.0``, the one written last is the later one: the other
-    is what a writer killed between a save and its cleaning up has left.
+    Of two that spell the same step differently, ``1`` and ``1.0``, the one written last is the
+    later one: the other is what a writer killed between a save and its cleaning up has left.
     """
     folder, prefix = os.path.split(base)
     found, strays = [], []
@@ -146,7 +149,8 @@ def _names_in(folder: str) -> list[str]:
         return []
 
 
-# ---- which ones go ------------------------------------------------------------------------------------------
+# ---- which ones go
+# --------------------------------------------------------------------------------------
 
 
 def clean_up(
@@ -154,9 +158,9 @@ def clean_up(
 ) -> None:
     """Removes what need not be kept now that `saved` is there.
 
-    With `overwrite` all later ones, and those that spell the step differently. Then all but the last `keep` (none,
-    if that is 0), except that with `keep_every_n_steps` one stays if its step is at least that far from the last
-    that stayed for this reason.
+    With `overwrite` all later ones, and those that spell the step differently. Then all but the
+    last `keep` (none, if that is 0), except that with `keep_every_n_steps` one stays if its step is
+    at least that far from the last that stayed for this reason.
     """
     found, _ = list_checkpoints(base)
     step = next((checkpoint.step for checkpoint in found if checkpoint.path == saved), None)
@@ -182,7 +186,8 @@ def _remove(path: str, with_arrays: bool) -> None:
             os.remove(path)
 
 
-# ---- how one gets in ----------------------------------------------------------------------------------------
+# ---- how one gets in
+# --------------------------------------------------------------------------------------
 
 
 def put(path: str, data: bytes, *, overwrite: bool) -> bool:

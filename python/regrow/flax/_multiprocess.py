@@ -1,8 +1,9 @@
 """Arrays that several processes hold together, as legacy checkpoints have them.
 
-The state dict has the text `//GDAPlaceholder:<path>` where such an array was; the array is a zarr array in the
-folder `<checkpoint>_gda/<path>`. Only the caller's `GlobalAsyncCheckpointManager` knows how to read it onto the
-devices of all processes; what is here finds the arrays, says which, and asks the manager.
+The state dict has the text `//GDAPlaceholder:<path>` where such an array was; the array is a zarr
+array in the folder `<checkpoint>_gda/<path>`. Only the caller's `GlobalAsyncCheckpointManager`
+knows how to read it onto the devices of all processes; what is here finds the arrays, says which,
+and asks the manager.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ Path = tuple[str, ...]
 
 
 def split_shared(state: Any) -> tuple[Any, list[tuple[Any, str]]]:
-    """The state with placeholders for arrays of which other processes hold a part; and those, with their paths."""
+    """The state with placeholders for arrays of which other processes hold a part; and those,
+    with their paths.
+    """
     shared = {at: leaf for at, leaf in _leaves(state) if _is_shared(leaf)}
     names = {at: "/".join(map(str, at)) for at in shared}
     placeholders = {at: MP_ARRAY_PH + name for at, name in names.items()}

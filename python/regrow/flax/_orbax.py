@@ -1,7 +1,8 @@
 """Folders of Orbax: saved and restored through the caller's checkpointer, or read without one.
 
-A checkpointer that saves in the background has not committed when its `save` returns. Nothing is looked for before it
-has, and older checkpoints go only after it has: if the save fails, or the program dies, they are what is left.
+A checkpointer that saves in the background has not committed when its `save` returns. Nothing is
+looked for before it has, and older checkpoints go only after it has: if the save fails, or the
+program dies, they are what is left.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from ._upstream import is_jax_array, loaded
 Task = Callable[[], None]
 
 
-# ---- through a checkpointer ---------------------------------------------------------------------------------
+# ---- through a checkpointer
+# --------------------------------------------------------------------------------------
 
 
 def wait(checkpointer: Any) -> None:
@@ -53,10 +55,11 @@ def refuse_single_leaf(checkpointer: Any, target: Any) -> None:
 
 
 def after_commit(checkpointer: Any, task: Task) -> None:
-    """Runs `task` when the last save has been committed: now, or in the call that waits for the checkpointer.
+    """Runs `task` when the last save has been committed: now, or in the call that waits for the
+    checkpointer.
 
-    Callers wait by `wait_until_finished`, and so does the checkpointer before each save and restore, and when it is
-    closed. So that method of this one checkpointer runs what is due.
+    Callers wait by `wait_until_finished`, and so does the checkpointer before each save and
+    restore, and when it is closed. So that method of this one checkpointer runs what is due.
     """
     if not hasattr(checkpointer, "wait_until_finished"):
         task()
@@ -89,7 +92,8 @@ def _run_after_waiting(checkpointer: Any, waiting: list[Task]) -> None:
 
 
 def restore_through(checkpointer: Any, path: str, target: Any, transforms: dict[str, Any] | None) -> Any:
-    """Restores a folder with a checkpointer, as the original asks it to: arrays get the shardings of the target's.
+    """Restores a folder with a checkpointer, as the original asks it to: arrays get the shardings
+    of the target's.
 
     Args:
         checkpointer: Orbax' own, or anything with its `restore`.
@@ -120,7 +124,8 @@ def _restore_options(checkpointer: Any, target: Any, transforms: dict[str, Any] 
     return options
 
 
-# ---- without one --------------------------------------------------------------------------------------------
+# ---- without one
+# --------------------------------------------------------------------------------------
 
 
 def restore(path: str, target: Any, transforms: dict[str, Any] | None, strict: bool) -> Any:
@@ -148,8 +153,9 @@ def restore(path: str, target: Any, transforms: dict[str, Any] | None, strict: b
 
 
 def _restore_what_fits(path: str, target: Any) -> Any:
-    """As Orbax does with the arguments that the original gives it: the checkpoint says shapes, and dtypes too unless
-    the target has JAX arrays; what it does not have stays as it is in the target."""
+    """As Orbax does with the arguments that the original gives it: the checkpoint says shapes, and
+    dtypes too unless the target has JAX arrays; what it does not have stays as it is in the target.
+    """
     flat = flatten(target)
     paths = _native.paths(flat.structure)
     has_shardings = any(own_attribute(leaf, "sharding") is not None for leaf in flat.leaves)
@@ -176,7 +182,9 @@ def _restore_what_fits(path: str, target: Any) -> Any:
 
 
 def _asked(leaf: Any, stored: regrow.reports.Leaf | None) -> Any:
-    """What to ask regrow for in the place of a leaf: the leaf where it fits what is stored, else the stored form."""
+    """What to ask regrow for in the place of a leaf: the leaf where it fits what is stored, else
+    the stored form.
+    """
     if stored is None or stored.kind in ("placeholder", "unknown"):
         return ...
     if stored.kind in ("str", "prng_key"):

@@ -1,6 +1,8 @@
-"""Flax' switch for folders of Orbax, and how one is saved where it is on and there is no checkpointer.
+"""Flax' switch for folders of Orbax, and how one is saved where it is on and there is no
+checkpointer.
 
-`regrow.save` writes what Orbax' checkpointer of pytrees writes; neither Orbax nor JAX is needed for it.
+`regrow.save` writes what Orbax' checkpointer of pytrees writes; neither Orbax nor JAX is needed for
+it.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ class UnsupportedLeafError(LeafTypeError, ValueError):
 
 
 def is_on() -> bool:
-    """What Flax' configuration says; without Flax, the environment variable that sets it. On by default."""
+    """What Flax' configuration says; without Flax, the environment variable that sets it. On by
+    default.
+    """
     configured = own_attribute(getattr(loaded("flax.configurations"), "config", None), SWITCH)
     return os.environ.get(SWITCH.upper(), "on").lower() not in _OFF if configured is None else bool(configured)
 
@@ -47,8 +51,10 @@ def save(path: str, target: Any, step: Any, *, overwrite: bool) -> None:
     """Saves a folder of Orbax.
 
     Raises:
-        InvalidCheckpointError: (a `ValueError` too) if there is something and `overwrite` was not given.
-        UnsupportedLeafError: (a `TypeError` and a `ValueError`) for a leaf that Orbax has no form for.
+        InvalidCheckpointError: (a `ValueError` too) if there is something and `overwrite` was not
+            given.
+        UnsupportedLeafError: (a `TypeError` and a `ValueError`) for a leaf that Orbax has no form
+            for.
     """
     try:
         regrow.save(path, target, layout="orbax", overwrite=overwrite)

@@ -1,7 +1,9 @@
-"""The private names of `flax.serialization` that other packages import: streaming writers, patched encoders.
+"""The private names of `flax.serialization` that other packages import: streaming writers, patched
+encoders.
 
-They do what the originals do, on regrow's engine. `regrow.flax` has them all; nothing else here uses them. What
-changes with the program (the registry, the path of the error context) is made when it is asked for: see `dynamic`.
+They do what the originals do, on regrow's engine. `regrow.flax` has them all; nothing else here
+uses them. What changes with the program (the registry, the path of the error context) is made when
+it is asked for: see `dynamic`.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ def _is_namedtuple(x: Any) -> bool:
     return isinstance(x, tuple) and hasattr(x, "_fields")
 
 
-# ---- state dicts of Python's containers ---------------------------------------------------------------------
+# ---- state dicts of Python's containers
+# --------------------------------------------------------------------------------------
 
 
 def _list_state_dict(xs: list[Any]) -> dict[str, Any]:
@@ -81,7 +84,8 @@ def _restore_namedtuple(xs: Any, state_dict: dict[str, Any]) -> Any:
     return _state_dict.named_tuple_back(xs, state_dict)
 
 
-# ---- leaves to extensions and back --------------------------------------------------------------------------
+# ---- leaves to extensions and back
+# --------------------------------------------------------------------------------------
 
 
 class _MsgpackExtType(enum.IntEnum):
@@ -139,7 +143,8 @@ def _ext_type() -> Any:
     return getattr(loaded("msgpack"), "ExtType", ExtType)
 
 
-# ---- arrays in pieces ---------------------------------------------------------------------------------------
+# ---- arrays in pieces
+# --------------------------------------------------------------------------------------
 
 
 def _np_convert_in_place(d: Any) -> Any:

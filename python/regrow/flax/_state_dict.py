@@ -4,9 +4,9 @@
     named tuple           {field: child}               Partial          {"args": ..., "keywords": ...}
     flax.struct class     {field: child}, without the static fields     anything else: a leaf, as it is
 
-A class is looked up as exactly itself, in one registry: that of Flax where the program has imported it, so that a
-type registered there is known here and the other way round. For the kinds above the handlers below stand in for
-those of Flax, whose recursion would not come back here.
+A class is looked up as exactly itself, in one registry: that of Flax where the program has imported
+it, so that a type registered there is known here and the other way round. For the kinds above the
+handlers below stand in for those of Flax, whose recursion would not come back here.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ _own_error_context = _ErrorContext()
 
 
 def error_context() -> Any:
-    """Flax' own where the program has imported it: then errors name the whole path, also where handlers of Flax and of
-    regrow call each other."""
+    """Flax' own where the program has imported it: then errors name the whole path, also where
+    handlers of Flax and of regrow call each other."""
     return flax_error_context() or _own_error_context
 
 
@@ -100,7 +100,9 @@ def _path_names() -> list[str]:
 
 
 def registry() -> dict[Any, Handlers]:
-    """Flax' own where the program has imported it; else ours, which is handed over once Flax is imported."""
+    """Flax' own where the program has imported it; else ours, which is handed over once Flax is
+    imported.
+    """
     shared = flax_registry()
     if shared is None:
         return _registered
@@ -111,7 +113,9 @@ def registry() -> dict[Any, Handlers]:
 
 @contextmanager
 def extended(on: bool) -> Iterator[None]:
-    """Within: whether what only regrow can restore counts as serialisable; nested calls cannot turn it off."""
+    """Within: whether what only regrow can restore counts as serialisable; nested calls cannot
+    turn it off.
+    """
     before = _per_thread.extended
     _per_thread.extended = on or before
     try:
@@ -120,7 +124,8 @@ def extended(on: bool) -> Iterator[None]:
         _per_thread.extended = before
 
 
-# ---- which handlers -----------------------------------------------------------------------------------------
+# ---- which handlers
+# --------------------------------------------------------------------------------------
 
 
 def _handlers_of(target: Any) -> Handlers | None:
@@ -174,7 +179,8 @@ def _hand_over(shared: dict[Any, Handlers]) -> None:
             shared[cls] = handlers
 
 
-# ---- the handlers -------------------------------------------------------------------------------------------
+# ---- the handlers
+# --------------------------------------------------------------------------------------
 
 
 def dict_to(node: Any) -> dict[str, Any]:
@@ -246,7 +252,9 @@ def named_tuple_back(node: Any, state: Any) -> Any:
 
 
 def unfold_legacy_named_tuple(state: Any) -> Any:
-    """The fields of a named tuple as it was stored before mid-2021: names and values in two maps."""
+    """The fields of a named tuple as it was stored before mid-2021: names and values in two
+    maps.
+    """
     if set(state.keys()) != {"name", "fields", "values"}:
         return state
     fields, values = state["fields"], state["values"]

@@ -6,8 +6,9 @@
     >>> t_identity.each()["foo"].update(lambda x: -x, data)
     [{'foo': -1, 'bar': 2}, {'foo': -3, 'bar': 4}]
 
-The classes of `flax.traverse_util`, which Flax has deprecated and optimisers written for `flax.optim` still use. They
-are found in `traverse_util`. Data never changes: an update gives a copy with the new parts.
+The classes of `flax.traverse_util`, which Flax has deprecated and optimisers written for
+`flax.optim` still use. They are found in `traverse_util`. Data never changes: an update gives a
+copy with the new parts.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Traversal(abc.ABC):
         """The selected parts of `inputs`."""
 
     def set(self, values: list[Any], inputs: Any) -> Any:
-        """A copy of `inputs` with `values` as the selected parts, in their order. `values` is used up.
+        """A copy of `inputs` with `values` as the selected parts, in their order. `values` is used
+        up.
 
         Raises:
             ValueError: if there are more or fewer values than parts.

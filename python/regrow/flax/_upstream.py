@@ -33,7 +33,8 @@ def flax_registry() -> dict[Any, Handlers] | None:
     if module is _known[0]:
         return _known[1]
     registry = getattr(module, "_STATE_DICT_REGISTRY", None)
-    # `to_bytes` is the last thing in it. Until it is there the module is still filling its registry.
+    # `to_bytes` is the last thing in it. Until it is there the module is still filling its
+    # registry.
     if not isinstance(registry, dict) or not hasattr(module, "to_bytes"):
         return None
     _known = module, registry
@@ -41,7 +42,9 @@ def flax_registry() -> dict[Any, Handlers] | None:
 
 
 def flax_error_context() -> Any:
-    """Where Flax keeps, for each thread, the names on the way to what is being restored; `None` if it has none."""
+    """Where Flax keeps, for each thread, the names on the way to what is being restored; `None`
+    if it has none.
+    """
     context = getattr(original("flax.serialization"), "_error_context", None)
     return context if isinstance(getattr(context, "path", None), list) else None
 
@@ -81,6 +84,8 @@ def _both(ours: type[Any], original: type[Any]) -> type[Any]:
 
 
 def as_original(ours: type[Any], module: str) -> type[Any]:
-    """`ours`, or a class that is the original of the same name as well: a program's `except` catches either."""
+    """`ours`, or a class that is the original of the same name as well: a program's `except`
+    catches either.
+    """
     theirs = getattr(original(module), ours.__name__, None)
     return _both(ours, theirs) if isinstance(theirs, type) else ours

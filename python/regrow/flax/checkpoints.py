@@ -1,13 +1,15 @@
-"""`flax.training.checkpoints` under its own names: one file, or one folder of Orbax, a step in a folder.
+"""`flax.training.checkpoints` under its own names: one file, or one folder of Orbax, a step in a
+folder.
 
     from regrow.flax import checkpoints
 
     checkpoints.save_checkpoint("runs", state, step=100, keep=3)
     state = checkpoints.restore_checkpoint("runs", state)
 
-Flax' switch `flax_use_orbax_checkpointing` says which: folders of Orbax where it is on (the default), legacy files
-where it is off. Both are restored, whatever it says. What is different: see `_folder` for how a file gets in and what
-counts as a checkpoint. For folders of Orbax see `_orbax_mode` and `_orbax`.
+Flax' switch `flax_use_orbax_checkpointing` says which: folders of Orbax where it is on (the
+default), legacy files where it is off. Both are restored, whatever it says. What is different: see
+`_folder` for how a file gets in and what counts as a checkpoint. For folders of Orbax see
+`_orbax_mode` and `_orbax`.
 """
 
 from __future__ import annotations
@@ -97,7 +99,9 @@ SCHEME_RE = re.compile(r"(?P<scheme>[a-z][a-z0-9.+-]+://)?(?P<path>.*)", re.IGNO
 
 
 class AsyncManager:
-    """Saves in the background, one checkpoint at a time: ``save_checkpoint(..., async_manager=manager)``."""
+    """Saves in the background, one checkpoint at a time: ``save_checkpoint(...,
+    async_manager=manager)``.
+    """
 
     def __init__(self, max_workers: int = 1) -> None:
         self.executor = concurrent.futures.ThreadPoolExecutor(max_workers=max_workers)
@@ -133,19 +137,23 @@ def save_checkpoint(
 ) -> str:
     """Saves `target` as ``<ckpt_dir>/<prefix><step>``, then removes what need not be kept.
 
-    A folder of Orbax if Flax' switch `flax_use_orbax_checkpointing` is on (the default), else a file. It is there whole
-    and on the disk before anything is removed.
+    A folder of Orbax if Flax' switch `flax_use_orbax_checkpointing` is on (the default), else a
+    file. It is there whole and on the disk before anything is removed.
 
     Args:
         ckpt_dir: The folder; made if it is missing.
-        target: For a file, what `to_bytes` takes; for a folder, a pytree that is neither empty nor a single leaf.
-        step: A finite number; checkpoints are ordered by it, and ``1`` and ``1.0`` are the same one.
+        target: For a file, what `to_bytes` takes; for a folder, a pytree that is neither empty nor
+            a single leaf.
+        step: A finite number; checkpoints are ordered by it, and ``1`` and ``1.0`` are the same
+            one.
         prefix: How the names of checkpoints begin.
         keep: How many of the last to keep; 0 keeps all.
-        overwrite: Replace a checkpoint of this step, however its name spells it, and remove those of later steps.
-        keep_every_n_steps: Of the older ones, keep those that are at least so far from the last kept.
-        async_manager: Save a file in the background; `target` may be changed as soon as this returns. A folder is saved
-            before this returns, as in Flax.
+        overwrite: Replace a checkpoint of this step, however its name spells it, and remove those
+            of later steps.
+        keep_every_n_steps: Of the older ones, keep those that are at least so far from the last
+            kept.
+        async_manager: Save a file in the background; `target` may be changed as soon as this
+            returns. A folder is saved before this returns, as in Flax.
         orbax_checkpointer: Save through this, into a folder.
         extended: See `to_bytes`; folders have such leaves anyway.
 
@@ -153,9 +161,10 @@ def save_checkpoint(
         The path of the checkpoint.
 
     Raises:
-        InvalidCheckpointError: (a `ValueError` too) if a checkpoint of this step is there and `overwrite` was not
-            given; for a file, also if a later one is there.
-        InvalidArgumentError: (a `ValueError` too) if `step` is no finite number; nothing is written.
+        InvalidCheckpointError: (a `ValueError` too) if a checkpoint of this step is there and
+            `overwrite` was not given; for a file, also if a later one is there.
+        InvalidArgumentError: (a `ValueError` too) if `step` is no finite number; nothing is
+            written.
     """
     if async_manager is not None:
         async_manager.wait_previous_save()
@@ -184,12 +193,12 @@ def save_checkpoint_multiprocess(
 ) -> str:
     """Saves `target` from several processes that all call this; see `save_checkpoint`.
 
-    A folder of Orbax has the arrays that they hold together. A file is written by the first process, entries of dicts
-    sorted, and such arrays are refused.
+    A folder of Orbax has the arrays that they hold together. A file is written by the first
+    process, entries of dicts sorted, and such arrays are refused.
 
     Raises:
-        MPACheckpointingRequiredError, UnsupportedError: for such arrays, all of them named; the first without a
-            `gda_manager`, as in the original.
+        MPACheckpointingRequiredError, UnsupportedError: for such arrays, all of them named; the
+            first without a `gda_manager`, as in the original.
     """
     _multiprocess.wait_for_all("Flax:Checkpoint:StartSave")
     if async_manager is not None:
@@ -224,27 +233,30 @@ def restore_checkpoint(
 ) -> Any:
     """An object like `target` with the state of a checkpoint.
 
-    If the path is missing, or the folder has no checkpoint, that is `target`: a program's first run begins so.
+    If the path is missing, or the folder has no checkpoint, that is `target`: a program's first run
+    begins so.
 
     Args:
         ckpt_dir: A checkpoint, or a folder of them.
         target: Gives the structure; with `None` the stored maps come back as they are.
         step: Which one of a folder; the last if `None`.
         prefix: How the names of checkpoints begin.
-        parallel: Map the file into memory, so that arrays are views of it and read when they are used; otherwise
-            read it first.
+        parallel: Map the file into memory, so that arrays are views of it and read when they are
+            used; otherwise read it first.
         gda_manager: Reads the arrays that several processes hold together.
-        allow_partial_mpa_restoration: Leave the placeholders of such arrays if the target has none in their place.
-        orbax_checkpointer: Restores a folder that Orbax has written, with the shardings of the target's arrays. It
-            is waited for first. Without one, regrow reads the folder.
+        allow_partial_mpa_restoration: Leave the placeholders of such arrays if the target has none
+            in their place.
+        orbax_checkpointer: Restores a folder that Orbax has written, with the shardings of the
+            target's arrays. It is waited for first. Without one, regrow reads the folder.
         orbax_transforms: Orbax' transformations of such a folder; they need Orbax.
         missing_ok: Give back `target` if there is nothing to restore; `False` makes that an error.
         strict: See `from_state_dict`.
         extended: See `to_bytes`.
 
     Raises:
-        CheckpointNotFoundError: (a `ValueError` too) if there is nothing of that `step`; if a folder has no
-            checkpoint but names that begin like one; without `missing_ok`, if there is nothing to restore.
+        CheckpointNotFoundError: (a `ValueError` too) if there is nothing of that `step`; if a
+            folder has no checkpoint but names that begin like one; without `missing_ok`, if there
+            is nothing to restore.
         CorruptError: (a `ValueError` too) if the file is damaged.
         ValueError: if target and state differ in their keys.
     """
@@ -273,13 +285,17 @@ def latest_checkpoint(ckpt_dir: AnyPath, prefix: str = "checkpoint_") -> str | N
 def available_steps(
     ckpt_dir: AnyPath, prefix: str = "checkpoint_", step_type: Callable[[str], Any] = int
 ) -> list[int | float]:
-    """The steps of the checkpoints in a folder, in order; `step_type` makes numbers of what stands in the names."""
+    """The steps of the checkpoints in a folder, in order; `step_type` makes numbers of what
+    stands in the names.
+    """
     found, _ = list_checkpoints(_base(ckpt_dir, prefix))
     return [step_type(checkpoint.text) for checkpoint in found]
 
 
 def natural_sort(file_list: Iterable[str], signed: bool = True) -> list[str]:
-    """Sorts text with its numbers taken as numbers: ``f_1, f_2, f_10``; with `signed`, ``-`` before one is a sign."""
+    """Sorts text with its numbers taken as numbers: ``f_1, f_2, f_10``; with `signed`, ``-``
+    before one is a sign.
+    """
     number = SIGNED_FLOAT_RE if signed else UNSIGNED_FLOAT_RE
 
     def pieces(text: str) -> list[str | float]:
@@ -296,9 +312,11 @@ def safe_normpath(path: str) -> str:
 
 
 def convert_pre_linen(params: Any) -> Any:
-    """Parameters named before Linen, ``Conv_0, Dense_1``, renamed as Linen does, ``Conv_0, Dense_0``.
+    """Parameters named before Linen, ``Conv_0, Dense_1``, renamed as Linen does, ``Conv_0,
+    Dense_0``.
 
-    Numbers count the modules of each class on its own. Parameters with Linen's names stay as they are.
+    Numbers count the modules of each class on its own. Parameters with Linen's names stay as they
+    are.
     """
     frozen_dict = frozen_dict_class()
     if not isinstance(params, (dict, frozen_dict)):
@@ -360,7 +378,8 @@ class _Save:
         else:
             _orbax_mode.check(target)
         if self.with_arrays and _multiprocess.is_first_process():
-            # The original's order in this mode: one checkpoint more than `keep` is there afterwards.
+            # The original's order in this mode: one checkpoint more than `keep` is there
+            # afterwards.
             self._clean_up()
         if orbax_checkpointer:
             orbax_checkpointer.save(os.path.abspath(self.path), target, force=self.overwrite)
@@ -417,7 +436,8 @@ def _path_to_restore(ckpt_dir: AnyPath, step: Any, prefix: str, missing_ok: bool
         return found[-1].path
     what = f"{folder} has no checkpoint whose name is {prefix!r} and a number"
     if strays:
-        # The original would take one of these for a checkpoint. To begin anew beside them could be a loss.
+        # The original would take one of these for a checkpoint. To begin anew beside them could be
+        # a loss.
         help = "give the path of one of them, or move them away to begin with the target"
         what += f"; these begin so, but go on otherwise: {', '.join(strays)}"
     elif missing_ok:
@@ -426,6 +446,7 @@ def _path_to_restore(ckpt_dir: AnyPath, step: Any, prefix: str, missing_ok: bool
 
 
 def _contents(path: str) -> bytes:
-    # Arrays become views of these bytes. They are read and not mapped, since programs write such files in place.
+    # Arrays become views of these bytes. They are read and not mapped, since programs write such
+    # files in place.
     with as_regrow_error("cannot read", path), open(path, "rb") as file:
         return file.read()

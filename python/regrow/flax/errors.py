@@ -1,6 +1,7 @@
 """What saving and restoring checkpoint files can end in, under the names of `flax.errors`.
 
-Where the program has imported Flax, what is raised is also an instance of Flax' own class of that name.
+Where the program has imported Flax, what is raised is also an instance of Flax' own class of that
+name.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class CheckpointNotFoundError(NotFoundError, ValueError):
 
 
 class InvalidCheckpointError(AlreadyExistsError, ValueError):
-    """A checkpoint of this step, or of a later one, is there already and ``overwrite=True`` was not given.
+    """A checkpoint of this step, or of a later one, is there already and ``overwrite=True`` was not
+    given.
 
     A `ValueError`, too: Flax raises one where it saves folders of Orbax.
     """

@@ -137,7 +137,9 @@ def path_aware_map(f: Callable[[tuple[Any, ...], Any], Any], nested_dict: Any) -
 
 
 class ModelParamTraversal(Traversal):
-    """Selects the parameters whose path, such as ``/dense/kernel``, and value a filter says yes to."""
+    """Selects the parameters whose path, such as ``/dense/kernel``, and value a filter says yes
+    to.
+    """
 
     def __init__(self, filter_fn: Callable[[str, Any], bool]) -> None:
         self._filter_fn = filter_fn
@@ -149,7 +151,9 @@ class ModelParamTraversal(Traversal):
                 yield value
 
     def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
-        """The same parameters, with `fn` of the selected ones; a `FrozenDict` if `inputs` is one."""
+        """The same parameters, with `fn` of the selected ones; a `FrozenDict` if `inputs` is
+        one.
+        """
         changed = {}
         for path, value in _sorted_items(flatten_dict(_get_params_dict(inputs), keep_empty_nodes=True)):
             is_selected = not _is_empty_node(value) and self._filter_fn("/" + "/".join(path), value)
@@ -175,7 +179,9 @@ def __getattr__(name: str) -> Any:
 
 
 def _empty_node() -> Any:
-    """Flax' own where the program has imported it, so that a flat dict of one can be unflattened by the other."""
+    """Flax' own where the program has imported it, so that a flat dict of one can be unflattened
+    by the other.
+    """
     theirs = getattr(original("flax.traverse_util"), "empty_node", None)
     if theirs is not None:
         return theirs
@@ -184,7 +190,9 @@ def _empty_node() -> Any:
 
 
 def _register_with_jax() -> None:
-    """To JAX it is a container without leaves, as Flax' is: `jax.tree.map` over a flat dict passes over it."""
+    """To JAX it is a container without leaves, as Flax' is: `jax.tree.map` over a flat dict
+    passes over it.
+    """
     global _jax_knows_it
     register = getattr(loaded("jax.tree_util"), "register_pytree_node", None)
     if register is not None and not _jax_knows_it:

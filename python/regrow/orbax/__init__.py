@@ -2,9 +2,10 @@
 
     import regrow.orbax as ocp                    # instead of: import orbax.checkpoint as ocp
 
-Checkpoints are written as Orbax writes them, so that both can take turns in one folder; `use_layout("regrow")` writes
-regrow's own layout, which Orbax restores too. Orbax itself need not be installed. `install()` puts this package in the
-original's place, for libraries that import that themselves.
+Checkpoints are written as Orbax writes them, so that both can take turns in one folder;
+`use_layout("regrow")` writes regrow's own layout, which Orbax restores too. Orbax itself need not
+be installed. `install()` puts this package in the original's place, for libraries that import that
+themselves.
 """
 
 from __future__ import annotations

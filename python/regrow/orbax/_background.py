@@ -11,7 +11,9 @@ T = TypeVar("T")
 
 
 class Task(Generic[T]):
-    """Work that is done in a thread of its own, with the options that were in force at its start."""
+    """Work that is done in a thread of its own, with the options that were in force at its
+    start.
+    """
 
     def __init__(self, work: Callable[[], T], *, name: str | None = None) -> None:
         self._work = work
@@ -62,7 +64,9 @@ class Task(Generic[T]):
         self._thread.join(timeout)
 
     def on_complete(self, callback: Callable[[Any], None]) -> None:
-        """Calls back with what comes of it, on its thread, or here if it has ended; not if it goes wrong."""
+        """Calls back with what comes of it, on its thread, or here if it has ended; not if it
+        goes wrong.
+        """
         with self._lock:
             if not self._ended:
                 self._callbacks.append(callback)

@@ -1,4 +1,6 @@
-"""Paths of buckets, with what Orbax' callers and handlers ask of a path. They read through the engine."""
+"""Paths of buckets, with what Orbax' callers and handlers ask of a path. They read through the
+engine.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def bucket_path(path: Any) -> BucketPath | None:
 
 
 class BucketPath(os.PathLike[str]):
-    """A path in a bucket: ``/``, ``exists``, ``iterdir`` and the like. There are no folders to make."""
+    """A path in a bucket: ``/``, ``exists``, ``iterdir`` and the like. There are no folders to
+    make.
+    """
 
     def __init__(self, location: Location, is_folder: bool | None = None) -> None:
         self.location = location
@@ -51,7 +55,8 @@ class BucketPath(os.PathLike[str]):
             return "folder" if self._is_folder else "file"
         return self._place.look()
 
-    # ---- names --------------------------------------------------------------------------------------------------
+    # ---- names
+    # ----------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -104,7 +109,8 @@ class BucketPath(os.PathLike[str]):
     def __lt__(self, other: BucketPath) -> bool:
         return self.location.url < other.location.url
 
-    # ---- what is there ------------------------------------------------------------------------------------------
+    # ---- what is there
+    # ----------------------------------------------------------------------------------
 
     def exists(self) -> bool:
         """Whether anything is there."""

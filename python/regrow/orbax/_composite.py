@@ -74,7 +74,9 @@ class NoEntryError(KeyError):
 
 
 class CheckpointHandlerRegistry(Protocol):
-    """Which handler saves or restores an item, by its name and the class of the arguments. To subclass."""
+    """Which handler saves or restores an item, by its name and the class of the arguments. To
+    subclass.
+    """
 
     def add(self, item: str | None, args: Any, handler: Any = None) -> None:
         """Says who is in charge of an item, or with `None` of all items, given such arguments."""
@@ -103,12 +105,13 @@ class DefaultCheckpointHandlerRegistry(CheckpointHandlerRegistry):
         Args:
             item: The name of the item.
             args: A class of arguments, or one of them.
-            handler: A handler or its class; the one that is registered with the arguments if `None`.
+            handler: A handler or its class; the one that is registered with the arguments if
+                `None`.
 
         Raises:
             AlreadyExistsError: (a `ValueError`) if that has been said before.
-            ValueError: without a handler for arguments that are registered with none, and for a class that cannot
-                be called without arguments.
+            ValueError: without a handler for arguments that are registered with none, and for a
+                class that cannot be called without arguments.
         """
         cls = _class_of(args)
         if self.has(item, cls):
@@ -185,7 +188,8 @@ class CompositeOptions:
 
 
 def handler_of_args(args: Any) -> Any:
-    """A handler for arguments: ours for the original's of the same name, else the one they are registered with.
+    """A handler for arguments: ours for the original's of the same name, else the one they are
+    registered with.
 
     Raises:
         ValueError: if there is none.
@@ -235,10 +239,12 @@ class CompositeCheckpointHandler(CheckpointHandler):
         self._handler_registry = handler_registry
 
     def handler_for(self, name: str, args: Any) -> Any:
-        """The handler of an item: the one that is told, or the one of the first arguments that it is given.
+        """The handler of an item: the one that is told, or the one of the first arguments that it
+        is given.
 
         Raises:
-            ValueError: for arguments of another handler, and for an item that the constructor was not told of.
+            ValueError: for arguments of another handler, and for an item that the constructor was
+                not told of.
         """
         found = of_registry(self._handler_registry, name, args)
         if found is not None:
@@ -272,7 +278,9 @@ class CompositeCheckpointHandler(CheckpointHandler):
         return handler_of_stored(path, typestr) if args is None else handler_of_args(args)
 
     def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Saves items into a folder that is there: without a checkpointer, nothing commits them at once."""
+        """Saves items into a folder that is there: without a checkpointer, nothing commits them
+        at once.
+        """
         composite = next(value for value in (*args, *kwargs.values()) if is_args(value))
         for name, own in composite.items():
             handler = self.handler_for(name, own)
@@ -307,7 +315,9 @@ class CompositeCheckpointHandler(CheckpointHandler):
         return CompositeResults(**results)
 
     def metadata(self, directory: Any) -> metadata.StepMetadata:
-        """What is known of the checkpoint and of its items: also of those whose handler is not told."""
+        """What is known of the checkpoint and of its items: also of those whose handler is not
+        told.
+        """
         path = as_path(directory)
         if not path.exists():
             raise FileNotFoundError(f"Directory does not exist: {path}")
@@ -390,7 +400,9 @@ def handler_of_stored(path: Any, typestr: str | None) -> Any:
 
 
 def _registered_class(typestr: str | None) -> Any:
-    """A handler class of that name, among those of modules that the program has imported: nothing is imported."""
+    """A handler class of that name, among those of modules that the program has imported:
+    nothing is imported.
+    """
     module, _, name = (typestr or "").rpartition(".")
     found = getattr(sys.modules.get(module), name, None)
     is_handler = isinstance(found, type) and hasattr(found, "restore") and hasattr(found, "save")
@@ -414,7 +426,9 @@ register_with_handler(CompositeCheckpointHandler, for_save=True, for_restore=Tru
 
 
 def metadata_of(handler: Any, path: Any) -> metadata.StepMetadata:
-    """What a checkpoint says of itself and its content, as a checkpointer with this handler tells it."""
+    """What a checkpoint says of itself and its content, as a checkpointer with this handler
+    tells it.
+    """
     if isinstance(handler, CompositeCheckpointHandler):
         return handler.metadata(path)
     return dataclasses.replace(metadata.read_step_metadata(path), item_metadata=item_metadata(handler, path))

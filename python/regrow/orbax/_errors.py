@@ -77,7 +77,9 @@ def not_covered(name: str, help: str) -> NotCoveredError:
 
 
 def refusing(module: str, names: Mapping[str, str]) -> Callable[[str], object]:
-    """The `__getattr__` of a module: public names of the original that it does not have raise, with a hint each."""
+    """The `__getattr__` of a module: public names of the original that it does not have raise,
+    with a hint each.
+    """
 
     def get(name: str) -> object:
         if name in names:

@@ -50,7 +50,9 @@ WITHIN = {
 
 
 def alias(package: str, name: str) -> None:
-    """Puts a package and its sub-modules at another name, too, with the private ones that have a place here."""
+    """Puts a package and its sub-modules at another name, too, with the private ones that have a
+    place here.
+    """
     sys.modules[name] = sys.modules[package]
     for sub in SUB_MODULES:
         sys.modules[f"{name}.{sub}"] = sys.modules[f"{package}.{sub}"]

@@ -37,7 +37,8 @@ class RestoreArgs:
     """What a leaf becomes.
 
     Attributes:
-        restore_type: ``jax.Array``, ``np.ndarray``, ``int``, ``float``, ``str``; what it was if `None`.
+        restore_type: ``jax.Array``, ``np.ndarray``, ``int``, ``float``, ``str``; what it was if
+            `None`.
         dtype: Restored as this dtype.
     """
 

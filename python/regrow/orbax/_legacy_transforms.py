@@ -1,10 +1,11 @@
-"""Restores by a function of the caller that lays out the pytree anew: Orbax' oldest form of transformations.
+"""Restores by a function of the caller that lays out the pytree anew: Orbax' oldest form of
+transformations.
 
     function(item, structure, infos) -> structure, infos
 
-`structure` and `infos` are trees as they are stored: of what each leaf is, and of where it is. What the function gives
-back is the result: each info in it stands for the leaf that it came from, and is read by the restore args of its new
-place.
+`structure` and `infos` are trees as they are stored: of what each leaf is, and of where it is. What
+the function gives back is the result: each info in it stands for the leaf that it came from, and is
+read by the restore args of its new place.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What a manager deletes: what follows saves, and what a caller asks for.
 
-Process 0 of a job chooses and deletes, and tells the others what is gone: so their lists are what storage has, also
-where somebody reads a step that was to go, and though each process has times of its own.
+Process 0 of a job chooses and deletes, and tells the others what is gone: so their lists are what
+storage has, also where somebody reads a step that was to go, and though each process has times of
+its own.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ class Deletions:
             self._folder.point()
 
     def _tidy(self, saved: int, chosen: threading.Event, is_unranked: bool) -> None:
-        """Deletes what the options do not keep, once a save is there that is known to be; never all of it."""
+        """Deletes what the options do not keep, once a save is there that is known to be; never
+        all of it.
+        """
         doomed: list[int] = []
         try:
             try:

@@ -1,7 +1,8 @@
-"""The folder of a manager, on a disk or in a bucket: the steps that storage has committed, what is deleted of them, and
-what the folder says of itself.
+"""The folder of a manager, on a disk or in a bucket: the steps that storage has committed, what is
+deleted of them, and what the folder says of itself.
 
-Steps are found, leased and deleted by the engine's own manager. On a disk it leaves nothing of its own in the folder.
+Steps are found, leased and deleted by the engine's own manager. On a disk it leaves nothing of its
+own in the folder.
 """
 
 from __future__ import annotations
@@ -62,14 +63,17 @@ class Folder:
 
     @property
     def _engine(self) -> _native.Steps:
-        """The engine's steps. Names of a form that it does not know are found by whoever made the form."""
+        """The engine's steps. Names of a form that it does not know are found by whoever made
+        the form.
+        """
         if self._forms is not None:
             return self._steps.native
         found = self.name_format.find_all(self.path) if self.path.exists() else ()
         given = [(each.step, each.path.name) for each in found]
         return _native.Steps(place("directory", self._location), None, given)
 
-    # ---- what is there --------------------------------------------------------------------------------------------
+    # ---- what is there
+    # ----------------------------------------------------------------------------------
 
     def listed(self) -> dict[int, PolicyCheckpointInfo]:
         """The steps that are there, by number: as process 0 sees them, where the options say so."""
@@ -83,7 +87,9 @@ class Folder:
         return {step[0]: self._info(*step) for step in found}
 
     def of_process_0(self, what: str, look: Callable[[], Any]) -> Any:
-        """What `look` gives on process 0, in every process: something that JSON can say. Its error is that of all."""
+        """What `look` gives on process 0, in every process: something that JSON can say. Its
+        error is that of all.
+        """
         return self._steps.of_rank_0(what, look)
 
     def _info(self, number: int, seconds: float | None, metrics: str) -> PolicyCheckpointInfo:
@@ -109,7 +115,8 @@ class Folder:
         return None if found is None else json.loads(found[4]) or None
 
     def to_restore(self, step: Any) -> tuple[Any, int | None]:
-        """Where a step is, the latest if `None`, and its number; of a path, which is taken as it is, there is none.
+        """Where a step is, the latest if `None`, and its number; of a path, which is taken as it
+        is, there is none.
 
         Raises:
             FileNotFoundError: if it is not there.
@@ -150,7 +157,9 @@ class Folder:
 
     @contextlib.contextmanager
     def reading(self, step: int) -> Iterator[None]:
-        """Keeps a step from being deleted meanwhile, by this program or another, where the folder can be written to."""
+        """Keeps a step from being deleted meanwhile, by this program or another, where the
+        folder can be written to.
+        """
         lease = None
         # Where it is gone the restore says so.
         with contextlib.suppress(RegrowError):
@@ -162,7 +171,8 @@ class Folder:
                 lease.release()
                 self._leave_nothing()
 
-    # ---- writing --------------------------------------------------------------------------------------------------
+    # ---- writing
+    # ----------------------------------------------------------------------------------
 
     def create(self) -> None:
         """Makes the folder, in all processes before any of them goes on."""
@@ -208,7 +218,8 @@ class Folder:
             self._engine.refresh()
 
     def delete(self, numbers: list[int]) -> dict[int, RegrowError | None]:
-        """Deletes steps, or moves them where the options say; those that are still there: somebody reads them, or why.
+        """Deletes steps, or moves them where the options say; those that are still there: somebody
+        reads them, or why.
 
         Process 0 deletes, and tells the others.
         """
@@ -245,7 +256,9 @@ class Folder:
         copy(self.path / found[1], target)
 
     def clean_up(self) -> None:
-        """Removes what broken saves have left, where the options say so; what is being written by regrow stays."""
+        """Removes what broken saves have left, where the options say so; what is being written
+        by regrow stays.
+        """
         if not self._options.cleanup_tmp_directories or not _saving.is_primary():
             return
         for name in self._engine.list()[1]:
@@ -254,7 +267,8 @@ class Folder:
             try:
                 _native.remove(at, True, False)
             except AlreadyExistsError as error:
-                # Written to lately. Regrow's writers hold a lock; of others nobody knows, and their caller has asked.
+                # Written to lately. Regrow's writers hold a lock; of others nobody knows, and their
+                # caller has asked.
                 if self._bucket is None and not _is_locked(path):
                     _native.remove(at, True, True)
                 else:
@@ -270,7 +284,8 @@ class Folder:
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.join(self.path, folder))
 
-    # ---- what the folder says of itself ---------------------------------------------------------------------------
+    # ---- what the folder says of itself
+    # ----------------------------------------------------------------------------------
 
     def write_root_metadata(self, given: Mapping[str, Any] | None) -> None:
         """Writes the folder's own metadata, once."""

@@ -13,7 +13,9 @@ from .checkpointers import call_of
 
 
 class DefaultItem:
-    """Whether a manager has one item without a name: said once, by the constructor or the first call."""
+    """Whether a manager has one item without a name: said once, by the constructor or the first
+    call.
+    """
 
     def __init__(self, known: bool | None) -> None:
         self._known = known
@@ -30,7 +32,8 @@ class DefaultItem:
         """Refuses arguments of the other kind.
 
         Raises:
-            ValueError: for them, for anything else as `args`, and for arguments in the place of bare items.
+            ValueError: for them, for anything else as `args`, and for arguments in the place of
+                bare items.
         """
         if is_args(items):
             raise ValueError(

@@ -27,7 +27,9 @@ Listed = Sequence[PolicyCheckpointInfo]
 
 
 def is_due(step: int, previous: Listed, options: CheckpointManagerOptions, *, is_saving: bool, preempted: bool) -> bool:
-    """Whether a step is saved; the previous ones are those that are there and the one that is being saved."""
+    """Whether a step is saved; the previous ones are those that are there and the one that is
+    being saved.
+    """
     latest = max((info.step for info in previous), default=None)
     if latest is not None and latest >= step:
         return False
@@ -103,7 +105,9 @@ def _preservation(options: CheckpointManagerOptions) -> Any:
 
 
 def best(listed: Listed, options: CheckpointManagerOptions) -> int | None:
-    """The best step by `best_fn`, the latest of several; `None` where nothing is measured. NaN sorts as in Orbax."""
+    """The best step by `best_fn`, the latest of several; `None` where nothing is measured. NaN
+    sorts as in Orbax.
+    """
     function = options.best_fn
     measured = [info for info in listed if info.metrics is not None]
     if function is None or not measured:

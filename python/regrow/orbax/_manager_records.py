@@ -1,4 +1,6 @@
-"""What a manager's logger is told of each save and each restore: the fields that Orbax' loggers are given."""
+"""What a manager's logger is told of each save and each restore: the fields that Orbax' loggers
+are given.
+"""
 
 from __future__ import annotations
 

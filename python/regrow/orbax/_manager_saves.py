@@ -49,7 +49,9 @@ class Tracked:
         return self._done.is_set()
 
     def wait(self) -> None:
-        """Waits for it, wherever it is being finished, and raises what went wrong, once in each thread."""
+        """Waits for it, wherever it is being finished, and raises what went wrong, once in each
+        thread.
+        """
         self._done.wait()
         self.check()
 
@@ -84,7 +86,8 @@ class Followed:
         try:
             self._last = self._executor.submit(work)
         except RuntimeError:
-            # The program ends, and only waits for threads that it has begun: for the one of the save.
+            # The program ends, and only waits for threads that it has begun: for the one of the
+            # save.
             task(*args)
 
     def wait(self) -> None:

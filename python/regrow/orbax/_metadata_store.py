@@ -1,4 +1,6 @@
-"""The JSON files that say something of a checkpoint or a manager's folder, read and written as dicts."""
+"""The JSON files that say something of a checkpoint or a manager's folder, read and written as
+dicts.
+"""
 
 from __future__ import annotations
 
@@ -94,5 +96,7 @@ class _Store(MetadataStore):
 
 
 def metadata_store(*, enable_write: bool, blocking_write: bool = False) -> MetadataStore:
-    """A store; without `enable_write` it only reads. `blocking_write` is not used: writes always are."""
+    """A store; without `enable_write` it only reads. `blocking_write` is not used: writes always
+    are.
+    """
     return _Store(enable_write)

@@ -16,7 +16,8 @@ from ._standard_handlers import HANDLERS, OwnHandler, PyTreeCheckpointHandler, P
 from .checkpoint_args import CheckpointArgs, register_with_handler
 from .options import MultiprocessingOptions
 
-# ---- arrays ---------------------------------------------------------------------------------------------------
+# ---- arrays
+# --------------------------------------------------------------------------------------
 
 
 class ArrayCheckpointHandler(OwnHandler):
@@ -53,7 +54,8 @@ class ArrayCheckpointHandler(OwnHandler):
         return f"{HANDLERS}.array_checkpoint_handler.ArrayCheckpointHandler"
 
 
-# ---- JSON -----------------------------------------------------------------------------------------------------
+# ---- JSON
+# --------------------------------------------------------------------------------------
 
 
 class JsonCheckpointHandler(AsyncCheckpointHandler):

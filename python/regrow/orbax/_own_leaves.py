@@ -5,7 +5,8 @@
     restore   value types ── each handler, with all its leaves ──┬── files
                                                                  └── arrays that it asks the engine for
 
-In the engine's tree a leaf that a handler writes itself is a placeholder; in ``_METADATA`` it has the handler's name.
+In the engine's tree a leaf that a handler writes itself is a placeholder; in ``_METADATA`` it has
+the handler's name.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class _Groups(dict[int, _Group]):
         return found
 
 
-# ---- saves ----------------------------------------------------------------------------------------------------
+# ---- saves
+# --------------------------------------------------------------------------------------
 
 
 class OwnSave:
@@ -121,7 +123,9 @@ class OwnSave:
 
     @property
     def tree(self) -> Any:
-        """What the engine saves: what handlers handed on, and placeholders where they have written files."""
+        """What the engine saves: what handlers handed on, and placeholders where they have
+        written files.
+        """
         leaves = list(self._leaves)
         for group in self._groups.values():
             for at in group.leaves:
@@ -130,7 +134,9 @@ class OwnSave:
 
     @property
     def value_types(self) -> dict[str, str]:
-        """What handlers call the types of their leaves, where that is not what the engine calls them."""
+        """What handlers call the types of their leaves, where that is not what the engine calls
+        them.
+        """
         types = {}
         for group in self._groups.values():
             own = group.handler.typestr()
@@ -142,7 +148,9 @@ class OwnSave:
 
 
 def of_save(tree: Any, save_args: Any, registry: Any) -> OwnSave | None:
-    """The leaves of a pytree that handlers are in charge of; `None` where the engine knows all of them."""
+    """The leaves of a pytree that handlers are in charge of; `None` where the engine knows all
+    of them.
+    """
     registry = GLOBAL_TYPE_HANDLER_REGISTRY if registry is None else registry
     if knows_all(registry):
         return None
@@ -176,10 +184,13 @@ def _cast(value: Any, dtype: Any) -> Any:
     return value.astype(dtype) if has(value, "astype") else np.asarray(value).astype(dtype)[()]
 
 
-# ---- restores -------------------------------------------------------------------------------------------------
+# ---- restores
+# --------------------------------------------------------------------------------------
 
 Read = Callable[[Sequence[tuple[KeyPath, Any]]], list[Any]]
-"""Restores leaves by the key paths under which they are stored, each as its restore args have it."""
+"""Restores leaves by the key paths under which they are stored, each as its restore args have
+it.
+"""
 
 
 class OwnRestore:

@@ -1,4 +1,6 @@
-"""Paths as Orbax' callers have them: of etils where it is installed, else of the standard library."""
+"""Paths as Orbax' callers have them: of etils where it is installed, else of the standard
+library.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ COMMIT_SUCCESS_FILE = "commit_success.txt"
 
 
 def as_path(path: Any) -> Any:
-    """A path with ``/``, ``exists``, ``iterdir`` and ``as_posix``; of a bucket one that reads through the engine."""
+    """A path with ``/``, ``exists``, ``iterdir`` and ``as_posix``; of a bucket one that reads
+    through the engine.
+    """
     found = bucket_path(path)
     return path_class()(os.fspath(path)) if found is None else found
 
@@ -31,7 +35,8 @@ def absolute(path: Any) -> Any:
     """The path of a checkpoint.
 
     Raises:
-        ValueError: for a relative one, as Orbax: jobs whose processes start in different folders would part.
+        ValueError: for a relative one, as Orbax: jobs whose processes start in different folders
+            would part.
     """
     path = as_path(path)
     if not path.is_absolute():
@@ -65,7 +70,8 @@ def lacks_marker(path: Any, atomicity_options: Any) -> bool:
 
 
 def is_finalized(path: Any, atomicity_options: Any = None) -> bool:
-    """Whether a folder has been committed: by its marker in a bucket and where options say so, else by its name.
+    """Whether a folder has been committed: by its marker in a bucket and where options say so, else
+    by its name.
 
     Raises:
         ValueError: for options of a mode that there is not.

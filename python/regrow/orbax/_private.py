@@ -1,7 +1,9 @@
-"""The original's private modules that programs reach by name: each is the public module here that has its names.
+"""The original's private modules that programs reach by name: each is the public module here that
+has its names.
 
-Some programs import from ``orbax.checkpoint._src``, and checkpoints hold the names of handlers there, which are looked
-up with `pydoc.locate`. What has no place here is an `ImportError` that says so.
+Some programs import from ``orbax.checkpoint._src``, and checkpoints hold the names of handlers
+there, which are looked up with `pydoc.locate`. What has no place here is an `ImportError` that says
+so.
 """
 
 from __future__ import annotations
@@ -67,7 +69,9 @@ _PLACES: dict[str, tuple[str, ...]] = {
 
 
 class _Alias(types.ModuleType):
-    """A private module whose names are in several modules here: the first that has a name gives it."""
+    """A private module whose names are in several modules here: the first that has a name gives
+    it.
+    """
 
     def __init__(self, name: str, found_in: list[types.ModuleType]) -> None:
         super().__init__(name)
@@ -86,7 +90,9 @@ def without_names(name: str) -> types.ModuleType:
 
 
 def modules(package: str, name: str) -> dict[str, types.ModuleType]:
-    """The private modules and their packages by their names below `name`, with what is in `package`."""
+    """The private modules and their packages by their names below `name`, with what is in
+    `package`.
+    """
     found: dict[str, types.ModuleType] = {}
     for folder in [PRIVATE, *dict.fromkeys(f"{PRIVATE}.{place.rpartition('.')[0]}" for place in _PLACES)]:
         made = found[f"{name}.{folder}"] = types.ModuleType(f"{name}.{folder}")

@@ -1,8 +1,10 @@
-"""Pytrees out of checkpoints: what Orbax' `item` and `restore_args` ask for, as one load of the engine.
+"""Pytrees out of checkpoints: what Orbax' `item` and `restore_args` ask for, as one load of the
+engine.
 
-The leaves of the checkpoint and those of the target are matched by key path, as strings. What a leaf becomes is a
-`Wish`: the template that the engine loads it into, and what is left to do then. The engine loads into a tree of
-templates that has the stored structure, with ``...`` for what is left out; the results go into the target's.
+The leaves of the checkpoint and those of the target are matched by key path, as strings. What a
+leaf becomes is a `Wish`: the template that the engine loads it into, and what is left to do then.
+The engine loads into a tree of templates that has the stored structure, with ``...`` for what is
+left out; the results go into the target's.
 """
 
 from __future__ import annotations
@@ -70,7 +72,8 @@ class Stored(NamedTuple):
 def open_pytree(path: Any, registry: Any = None, *, by_names: bool = False) -> Stored:
     """Opens a pytree: the folder itself, or what was saved in it as its only item.
 
-    With a registry of handlers of types that is not the program's. Without ``_METADATA`` only `by_names` of the arrays.
+    With a registry of handlers of types that is not the program's. Without ``_METADATA`` only
+    `by_names` of the arrays.
 
     Raises:
         NotFoundError, NoStructureError: (each a `FileNotFoundError`).
@@ -166,15 +169,16 @@ def restore(
         path: Where it is.
         item: The target: its structure; `None` for what is stored.
         restore_args: What leaves become; a tree as the target, or as what is stored.
-        partial: Leaves that the target lacks are left out; those that the checkpoint lacks stay as in the target.
+        partial: Leaves that the target lacks are left out; those that the checkpoint lacks stay as
+            in the target.
         transforms: As Orbax': ``{}``, or `Transform` by key path.
         default_to_original: If false, leaves that no transformation names stay as in the target.
         registry: Handlers of types, instead of the program's.
         replica: Which replica reads for the others, if not the handler of JAX arrays says so.
 
     Raises:
-        StructureError: (a `ValueError`) with all leaves that only one of them has, and shapes that differ; a leaf of a
-            type that has no handler.
+        StructureError: (a `ValueError`) with all leaves that only one of them has, and shapes that
+            differ; a leaf of a type that has no handler.
     """
     stored = open_pytree(path, registry, by_names=item is not None)
     if is_a(item, "TreeMetadata"):
@@ -208,7 +212,9 @@ def restore_into(
     partial: bool = False,
     replica: SingleReplica | None = None,
 ) -> Any:
-    """Restores what has been opened into a target that has been flattened; `args` by key path. Else as `restore`."""
+    """Restores what has been opened into a target that has been flattened; `args` by key path.
+    Else as `restore`.
+    """
     order, targets, structure = target.order, target.leaves, target.structure
     if not partial:
         _check_structure(stored, targets)
@@ -218,7 +224,9 @@ def restore_into(
 
 
 def _check_structure(stored: Stored, targets: Mapping[KeyPath, Any]) -> None:
-    """Refuses a target with other leaves, all of them named. An empty node of one of them is the result."""
+    """Refuses a target with other leaves, all of them named. An empty node of one of them is the
+    result.
+    """
     if stored.leaves.keys() == targets.keys():
         return
     theirs = {path for path, leaf in stored.leaves.items() if not is_empty_node(leaf)}
@@ -249,7 +257,9 @@ def _load(
     sources: Mapping[KeyPath, KeyPath] | None = None,
     replica: SingleReplica | None = None,
 ) -> Any:
-    """The target's structure, with leaves of the checkpoint where it has them and the target wants them."""
+    """The target's structure, with leaves of the checkpoint where it has them and the target
+    wants them.
+    """
     results: dict[KeyPath, Any] = {}
     wishes: dict[KeyPath, list[tuple[KeyPath, Wish]]] = {}
     wish = _Wishes()
@@ -273,7 +283,9 @@ def _load(
 def _read(
     stored: Stored, wishes: Mapping[KeyPath, list[tuple[Any, Wish]]], replica: SingleReplica | None = None
 ) -> dict[Any, Any]:
-    """One load of what is wished for as it is stored, and one for each other dtype; the same of resized leaves."""
+    """One load of what is wished for as it is stored, and one for each other dtype; the same of
+    resized leaves.
+    """
     results: dict[Any, Any] = {}
     rounds: dict[Any, dict[KeyPath, tuple[Any, Wish]]] = {}
     for source, wanted in wishes.items():
@@ -301,7 +313,8 @@ def _read(
     return results
 
 
-# ---- what one leaf becomes ------------------------------------------------------------------------------------
+# ---- what one leaf becomes
+# --------------------------------------------------------------------------------------
 
 _NUMBERS = {"b": bool, "i": int, "u": int, "f": float, "V": float, "c": complex}
 
@@ -318,10 +331,12 @@ class _Wishes:
         """What one becomes, at a key path that errors name.
 
         Raises:
-            StructureError: for another shape than the stored one, and a leaf of a type without a handler.
+            StructureError: for another shape than the stored one, and a leaf of a type without a
+                handler.
         """
         kind = leaf.kind
-        # Only in these kinds nothing of a leaf itself is in its wish, but for the sharding that it was saved with.
+        # Only in these kinds nothing of a leaf itself is in its wish, but for the sharding that it
+        # was saved with.
         if kind not in ("jax_array", "numpy_array") or getattr(args, "sharding", None) is None:
             return _wish(leaf, args, path)
         key = (kind, leaf.dtype, leaf.shape, id(args))
@@ -422,7 +437,9 @@ def _described(shape: tuple[int, ...], dtype: np.dtype[Any], sharding: Any) -> A
 
 
 def _refuse_target(leaf: Any, target: Any, args: Any, path: KeyPath) -> None:
-    """Refuses a target of another shape, for strict args of an array that say no shape themselves: as Orbax."""
+    """Refuses a target of another shape, for strict args of an array that say no shape
+    themselves: as Orbax.
+    """
     shape = own_attribute(target, "shape")
     if not isinstance(shape, tuple) or not is_a(args, "ArrayRestoreArgs") or _wanted_shape(args) is not None:
         return
@@ -460,13 +477,16 @@ def _put(array: np.ndarray[Any, Any], sharding: Any) -> Any:
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
-# ---- transformations ------------------------------------------------------------------------------------------
+# ---- transformations
+# --------------------------------------------------------------------------------------
 
 
 def _restore_transformed(
     stored: Stored, item: Any, restore_args: Any, transforms: Any, default_to_original: bool
 ) -> Any:
-    """Leaves that a `Transform` says where to find, and all others where they are, if they are there."""
+    """Leaves that a `Transform` says where to find, and all others where they are, if they are
+    there.
+    """
     from .transform_utils import plan
 
     order, targets, structure = Target.of(item)
@@ -498,7 +518,8 @@ def load_flat(
     return dict(zip(order, _load(stored, args, order, structure, targets, sources), strict=True))
 
 
-# ---- metadata -------------------------------------------------------------------------------------------------
+# ---- metadata
+# --------------------------------------------------------------------------------------
 
 
 def pytree_metadata(path: Any, registry: Any = None) -> metadata.TreeMetadata:

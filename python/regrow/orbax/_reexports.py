@@ -1,7 +1,8 @@
-"""Names that the original's modules have only because they import them; programs reach for these, too.
+"""Names that the original's modules have only because they import them; programs reach for these,
+too.
 
-Each is what the module or class of that name is here. A private module that has no place here is there without names:
-the error comes when a name of it is used.
+Each is what the module or class of that name is here. A private module that has no place here is
+there without names: the error comes when a name of it is used.
 """
 
 from __future__ import annotations

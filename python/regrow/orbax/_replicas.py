@@ -1,4 +1,6 @@
-"""One reads for the others, as Orbax' callers ask for it: a replica arrays, process 0 what is small."""
+"""One reads for the others, as Orbax' callers ask for it: a replica arrays, process 0 what is
+small.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,11 @@ from ._type_registry import array_handler
 
 
 def chosen(registry: Any, restore_args: Iterable[Any]) -> SingleReplica | None:
-    """Which replica reads: what the handler of JAX arrays says, or else the first args of a leaf that say something.
+    """Which replica reads: what the handler of JAX arrays says, or else the first args of a leaf
+    that say something.
 
-    `None` if every process reads for itself: without that handler, without `SingleReplicaArrayRestoreArgs`, and where
-    there is one process.
+    `None` if every process reads for itself: without that handler, without
+    `SingleReplicaArrayRestoreArgs`, and where there is one process.
     """
     handler = array_handler(registry)
     if type(handler).__name__ != SingleReplicaArrayHandler.__name__ or jax.process_count() == 1:
@@ -39,7 +42,9 @@ def chosen(registry: Any, restore_args: Iterable[Any]) -> SingleReplica | None:
 
 
 def of_loading(loading: Any) -> SingleReplica | None:
-    """The same of the loading options of v1: ``use_load_and_broadcast``, and ``load_and_broadcast_options``."""
+    """The same of the loading options of v1: ``use_load_and_broadcast``, and
+    ``load_and_broadcast_options``.
+    """
     if not getattr(loading, "use_load_and_broadcast", False) or jax.process_count() == 1:
         return None
     options = loading.load_and_broadcast_options
@@ -57,7 +62,8 @@ def from_process_0(
 ) -> Any:
     """What `find` gives on process 0, in all processes: what JSON can say. They all call it.
 
-    With ``single_host_load_and_broadcast`` a folder of steps is listed so: once, however many processes there are.
+    With ``single_host_load_and_broadcast`` a folder of steps is listed so: once, however many
+    processes there are.
 
     Args:
         path: What it is about.
@@ -103,7 +109,9 @@ def _agree(session: Session, phase: str, check: Callable[[], None]) -> None:
 
 
 def of_round(replica: SingleReplica | None, likes: Iterable[Any]) -> SingleReplica | None:
-    """The same, if there is an array that several replicas hold alike: else there is nothing to send."""
+    """The same, if there is an array that several replicas hold alike: else there is nothing to
+    send.
+    """
     if replica is None:
         return None
     return replica if any(_is_alike(replica, like) for like in likes) else None

@@ -38,7 +38,9 @@ class About:
     metrics: dict[str, Any] | None = None
     permission_mode: int | None = None
     timeout_secs: float | None = None
-    """How long the processes of a job wait for each other in each phase; as long as usual if `None`."""
+    """How long the processes of a job wait for each other in each phase; as long as usual if
+    `None`.
+    """
 
     @property
     def job(self) -> Job | None:
@@ -148,7 +150,9 @@ class Written:
                 future.result()
 
     def wait_for(self, save: SaveHandle, saver: AsyncSaver) -> None:
-        """Waits for the save that calls `finish`, by a saver that lives until then; raises what that has raised."""
+        """Waits for the save that calls `finish`, by a saver that lives until then; raises what
+        that has raised.
+        """
         try:
             save.result()
         except BaseException:
@@ -158,10 +162,12 @@ class Written:
 
 
 def begin(handler: Any, path: Any, call: Call, *, overwrite: bool, saver: AsyncSaver | None, about: About) -> Pending:
-    """Begins a save with a handler. With a `saver` what can be done in the background is left to it.
+    """Begins a save with a handler. With a `saver` what can be done in the background is left to
+    it.
 
-    All that is saved is one publication of the engine: several items, or one that is the checkpoint itself. What other
-    handlers write is written into a folder of it, and what they leave to futures is waited for before the commit.
+    All that is saved is one publication of the engine: several items, or one that is the checkpoint
+    itself. What other handlers write is written into a folder of it, and what they leave to futures
+    is waited for before the commit.
     """
     with as_orbax():
         if not isinstance(handler, CompositeCheckpointHandler):
@@ -188,7 +194,9 @@ def _begin(
 def publish(
     save: ItemsSave, add: Callable[[Written], None], saver: AsyncSaver | None, timeout_secs: float | None = None
 ) -> Pending:
-    """Has `add` add what is saved. A `saver` does the rest in the background; else the one that finishes it does."""
+    """Has `add` add what is saved. A `saver` does the rest in the background; else the one that
+    finishes it does.
+    """
     began, written = time.perf_counter(), Written(timeout_secs)
 
     def discard(error: BaseException | None = None) -> None:
@@ -228,7 +236,9 @@ _is_before_commit = contextvars.ContextVar("_is_before_commit", default=False)
 
 
 def saver_of_calls() -> AsyncSaver:
-    """The saver that calls share; for a handler that saves something itself another one: the first waits for it."""
+    """The saver that calls share; for a handler that saves something itself another one: the
+    first waits for it.
+    """
     return AsyncSaver() if _is_before_commit.get() else _async.saver_of_calls()
 
 
@@ -247,7 +257,9 @@ def _add_item(save: ItemsSave, name: str, handler: Any, call: Call, saver: Async
 
 
 def _plan(handler: OwnHandler, args: Any, lend: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
-    """What the engine saves of a pytree, when type handlers have written their leaves into a folder beside it."""
+    """What the engine saves of a pytree, when type handlers have written their leaves into a
+    folder beside it.
+    """
     own = handler.own_leaves(args)
     if own is None:
         return handler.plan(args)

@@ -11,7 +11,8 @@ _is_checked = False
 
 
 def use_layout(layout: Layout) -> None:
-    """Saves from now on as Orbax does, or in regrow's own layout: Orbax checkpoint and safetensors files in one.
+    """Saves from now on as Orbax does, or in regrow's own layout: Orbax checkpoint and safetensors
+    files in one.
 
     Orbax restores both. Raises:
         ValueError: for any other layout.
@@ -30,8 +31,9 @@ def layout() -> Any:
 def check_saves(is_checked: bool = True) -> None:
     """From now on managers read each new step again, all of it, before they delete others.
 
-    A step that is not what was saved is told as a `CorruptError` by `wait_until_finished` or the next call, and nothing
-    is deleted for it. Files in Orbax' layout have checksums of some of what they hold, those of regrow's of all.
+    A step that is not what was saved is told as a `CorruptError` by `wait_until_finished` or the
+    next call, and nothing is deleted for it. Files in Orbax' layout have checksums of some of what
+    they hold, those of regrow's of all.
     """
     global _is_checked
     _is_checked = bool(is_checked)

@@ -1,4 +1,6 @@
-"""How arrays were spread over devices when they were saved: made from shardings of JAX, and made into them."""
+"""How arrays were spread over devices when they were saved: made from shardings of JAX, and made
+into them.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,8 @@ class SingleDeviceShardingMetadata(ShardingMetadata):
     def to_jax_sharding(self) -> Any:
         """On the device of that name, or the first one if there is none here.
 
-        Orbax raises for a device that is not here: what a checkpoint holds does not depend on where it was saved.
+        Orbax raises for a device that is not here: what a checkpoint holds does not depend on where
+        it was saved.
         """
         local = jax.local_devices()
         found = next((device for device in local if _as_now(str(device)) == _as_now(self.device_str)), local[0])
@@ -211,7 +214,9 @@ def from_serialized_string(serialized_str: str) -> ShardingMetadata:
 
 
 def from_jax_sharding(jax_sharding: Any) -> ShardingMetadata | None:
-    """What is stored of a sharding of JAX; `None`, with a warning, for kinds that nothing is stored of."""
+    """What is stored of a sharding of JAX; `None`, with a warning, for kinds that nothing is
+    stored of.
+    """
     kind = _KINDS.get(type(jax_sharding).__name__)
     if kind is None:
         logging.getLogger("regrow.orbax").warning("Conversion for %s has not been implemented.", type(jax_sharding))

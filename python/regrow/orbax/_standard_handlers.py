@@ -272,7 +272,8 @@ class BasePyTreeCheckpointHandler(PyTreeCheckpointHandler):
         return f"{HANDLERS}.base_pytree_checkpoint_handler.BasePyTreeCheckpointHandler"
 
 
-# ---- Standard -------------------------------------------------------------------------------------------------
+# ---- Standard
+# --------------------------------------------------------------------------------------
 
 
 class StandardCheckpointHandler(PyTreeCheckpointHandler):
@@ -345,7 +346,9 @@ def restore_standard(directory: Any, args: Any) -> Any:
 
 
 def _args_of(leaf: Any, args: Any, known: dict[tuple[Any, ...], Any]) -> Any:
-    """What a leaf of a target asks for: one object for all descriptions that are alike; there are thousands."""
+    """What a leaf of a target asks for: one object for all descriptions that are alike; there
+    are thousands.
+    """
     from .checkpoint_utils import construct_restore_args
 
     if is_empty_node(leaf):
@@ -360,7 +363,9 @@ def _args_of(leaf: Any, args: Any, known: dict[tuple[Any, ...], Any]) -> Any:
 
 
 def _where_it_was(leaf: Any, own: Any, args: Any) -> Any:
-    """A description without a sharding is of what was saved: a JAX array on its saved sharding, or the fallback."""
+    """A description without a sharding is of what was saved: a JAX array on its saved sharding,
+    or the fallback.
+    """
     if leaf.sharding is not None:
         return own
     fallback = getattr(args, "fallback_sharding", None)
@@ -390,7 +395,9 @@ def _restore_with_fallback(directory: Any, sharding: Any) -> Any:
 
 
 def refuse_other_shapes(stored: _read.Stored, targets: Mapping[KeyPath, Any]) -> None:
-    """Refuses NumPy targets of another shape than the stored one, which Orbax gives back without a word."""
+    """Refuses NumPy targets of another shape than the stored one, which Orbax gives back without
+    a word.
+    """
     for path, leaf in targets.items():
         if not isinstance(leaf, np.ndarray):
             continue
@@ -406,7 +413,8 @@ def refuse_other_shapes(stored: _read.Stored, targets: Mapping[KeyPath, Any]) ->
             )
 
 
-# ---- arguments ------------------------------------------------------------------------------------------------
+# ---- arguments
+# --------------------------------------------------------------------------------------
 
 
 @register_with_handler(PyTreeCheckpointHandler, for_save=True)

@@ -25,10 +25,12 @@ def tree_difference(
     is_leaf: IsLeaf | None = None,
     leaves_equal: Callable[[Any, Any], bool] | None = None,
 ) -> Any:
-    """Where two trees differ: a tree of `Diff`, with `None` where they agree; `None` if they agree everywhere.
+    """Where two trees differ: a tree of `Diff`, with `None` where they agree; `None` if they agree
+    everywhere.
 
-    Leaves are equal if they are of one type, unless `leaves_equal` says otherwise. Keys of a mapping with equal values
-    are left out. Sequences of two lengths are one `Diff` of type and length.
+    Leaves are equal if they are of one type, unless `leaves_equal` says otherwise. Keys of a
+    mapping with equal values are left out. Sequences of two lengths are one `Diff` of type and
+    length.
     """
     ends = is_leaf or _is_leaf
     equal = leaves_equal or (lambda one, other: type(one) is type(other))
@@ -61,7 +63,8 @@ def merge_trees(*trees: Any, overwrite: bool = False, is_leaf: IsLeaf | None = N
         is_leaf: What is a leaf besides.
 
     Raises:
-        ValueError: for a leaf of two trees without `overwrite`, nodes of two types, sequences of two lengths.
+        ValueError: for a leaf of two trees without `overwrite`, nodes of two types, sequences of
+            two lengths.
     """
     ends: IsLeaf = lambda node: node is None or _is_leaf(node) or (is_leaf is not None and is_leaf(node))  # noqa: E731
     if not overwrite:

@@ -1,6 +1,8 @@
-"""Handlers of types of leaves: the interface that callers implement, those of the engine's own types, and registries.
+"""Handlers of types of leaves: the interface that callers implement, those of the engine's own
+types, and registries.
 
-The engine writes and reads arrays, numbers and text. A handler of the caller's own comes in where a registry has one:
+The engine writes and reads arrays, numbers and text. A handler of the caller's own comes in where a
+registry has one:
 
     a handler that writes its own files      beside the tree, in the same checkpoint
     one that hands on to `ArrayHandler` & co.   what it hands on is what the engine saves
@@ -28,7 +30,9 @@ from ._jax import jax
 
 @dataclasses.dataclass(kw_only=True)
 class ParamInfo:
-    """Where one leaf is. The members after `keypath` say how Orbax does its work, and are not used here."""
+    """Where one leaf is. The members after `keypath` say how Orbax does its work, and are not
+    used here.
+    """
 
     name: str
     """The keys on the way to the leaf, with dots between them."""
@@ -102,11 +106,14 @@ def check_input_arguments(*args: Any) -> None:
         raise ValueError("Found input args with mismatched lengths.")
 
 
-# ---- the types that the engine knows --------------------------------------------------------------------------
+# ---- the types that the engine knows
+# --------------------------------------------------------------------------------------
 
 
 class EngineHandler(TypeHandler):
-    """A type that the engine saves and restores. A subclass may change leaves on the way there and back."""
+    """A type that the engine saves and restores. A subclass may change leaves on the way there
+    and back.
+    """
 
     _type_name: str
     _restore_type: Any = None
@@ -123,7 +130,9 @@ class EngineHandler(TypeHandler):
     async def serialize(
         self, values: Sequence[Any], infos: Sequence[ParamInfo], args: Sequence[Any] | None = None
     ) -> Sequence[Any]:
-        """Hands the leaves on to the engine, which writes them when all handlers have been called."""
+        """Hands the leaves on to the engine, which writes them when all handlers have been
+        called.
+        """
         args = [None] * len(values) if args is None else args
         check_input_arguments(values, infos, args)
         for value, info, arg in zip(values, infos, args, strict=True):
@@ -181,8 +190,8 @@ class ArrayHandler(EngineHandler):
             metadata_key: Not covered.
             primary_host: Process 0 commits, whatever it says.
             replica_id: Accepted.
-            use_replica_parallel: Each replica of a shard writes a slice of it; Orbax does that by default, and regrow
-                where this is `True`.
+            use_replica_parallel: Each replica of a shard writes a slice of it; Orbax does that by
+                default, and regrow where this is `True`.
             min_slice_bytes_for_replica_parallel: Accepted.
             max_replicas_for_replica_parallel: Accepted.
             enable_write_sharding_file: Write ``_sharding``.
@@ -219,10 +228,12 @@ class ArrayHandler(EngineHandler):
 
 
 class SingleReplicaArrayHandler(ArrayHandler):
-    """JAX arrays, read by one replica and sent to the others: what `regrow.jobs.SingleReplica` is to `regrow.load`.
+    """JAX arrays, read by one replica and sent to the others: what `regrow.jobs.SingleReplica` is
+    to `regrow.load`.
 
-    It reads so where several processes restore, and a leaf's `SingleReplicaArrayRestoreArgs` say where it goes. Leaves
-    that are cut along the axis of the replicas every process reads for itself.
+    It reads so where several processes restore, and a leaf's `SingleReplicaArrayRestoreArgs` say
+    where it goes. Leaves that are cut along the axis of the replicas every process reads for
+    itself.
     """
 
     def __init__(
@@ -238,7 +249,8 @@ class SingleReplicaArrayHandler(ArrayHandler):
         Args:
             replica_axis_index: The axis of the mesh along which replicas lie.
             primary_replica_id: Which one reads.
-            broadcast_memory_limit_bytes: Memory of each device that broadcasts may take; 256 MiB if `None`.
+            broadcast_memory_limit_bytes: Memory of each device that broadcasts may take; 256 MiB if
+                `None`.
             broadcast_memory_scaling_factor: Accepted.
             **kwargs: Those of `ArrayHandler`.
         """

@@ -1,4 +1,6 @@
-"""Registries of type handlers: which handler is in charge of a type, and whether the engine needs any of them."""
+"""Registries of type handlers: which handler is in charge of a type, and whether the engine
+needs any of them.
+"""
 
 from __future__ import annotations
 
@@ -84,11 +86,13 @@ class TypeHandlerRegistry:
         override: bool = False,
         ignore_warnings: bool = False,
     ) -> None:
-        """Puts a handler in charge of a class and its subclasses, or of those for which `func` is true.
+        """Puts a handler in charge of a class and its subclasses, or of those for which `func` is
+        true.
 
         Raises:
             ValueError: if the class or the handler's name has one, and `override` was not given.
-            NotCoveredError: for a subclass of a standard handler that replaces what only the original has.
+            NotCoveredError: for a subclass of a standard handler that replaces what only the
+                original has.
         """
         _check(handler)
         fits = func or (lambda cls: issubclass(cls, ty))
@@ -151,7 +155,9 @@ GLOBAL_TYPE_HANDLER_REGISTRY = TypeHandlerRegistry(*_DEFAULTS)
 
 
 def knows_all(registry: Any) -> bool:
-    """Whether the engine needs nobody: the registry of the program, as it was or with other standard handlers."""
+    """Whether the engine needs nobody: the registry of the program, as it was or with other
+    standard handlers.
+    """
     return registry is GLOBAL_TYPE_HANDLER_REGISTRY and all(map(is_standard, registry.handlers))
 
 
@@ -194,7 +200,8 @@ def supported_types() -> list[Any]:
 def register_standard_handlers_with_options(**kwargs: Any) -> None:
     """Puts standard handlers with these options in charge of numbers and arrays.
 
-    With ``use_single_replica_array_handler=True`` that of JAX arrays is `SingleReplicaArrayHandler`.
+    With ``use_single_replica_array_handler=True`` that of JAX arrays is
+    `SingleReplicaArrayHandler`.
     """
     for name in ("use_ocdbt", "ts_context"):
         kwargs.pop(name, None)

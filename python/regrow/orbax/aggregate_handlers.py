@@ -1,4 +1,6 @@
-"""Names of the layouts of 2022, which kept leaves in one msgpack file. regrow reads them by itself."""
+"""Names of the layouts of 2022, which kept leaves in one msgpack file. regrow reads them by
+itself.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,9 @@ def construct_maximal_shardings(abstract_state: Any, devices: Sequence[Any] | No
 
 
 def _spread(shape: Shape, devices: list[Any]) -> Any:
-    """The longest axes are cut first, each by what its length and the devices that are left have in common."""
+    """The longest axes are cut first, each by what its length and the devices that are left have
+    in common.
+    """
     left = len(devices)
     sizes: list[int] = []
     cuts: dict[int, str] = {}

@@ -117,11 +117,14 @@ def has_registered_args(handler: Any) -> bool:
 
 
 def takes(handler: Any, args: Any) -> bool:
-    """Whether arguments are for a handler: those of its class, ours or the original's; any, if it has none."""
+    """Whether arguments are for a handler: those of its class, ours or the original's; any, if
+    it has none.
+    """
     if not is_args(args) or not has_registered_args(handler):
         return True
     own = get_registered_args_cls(handler)
-    # A handler may have several classes of arguments; those of a handler that it is made from are not its own.
+    # A handler may have several classes of arguments; those of a handler that it is made from are
+    # not its own.
     is_own = next((cls for cls in type(handler).__mro__ if cls in _ARGS), None) is _HANDLERS.get(type(args), object)
     if isinstance(args, own) or is_own:
         return True
@@ -130,6 +133,8 @@ def takes(handler: Any, args: Any) -> bool:
 
 
 def _original() -> Any:
-    """The original's module of the same name, if the program has imported it; never ours under its name."""
+    """The original's module of the same name, if the program has imported it; never ours under
+    its name.
+    """
     found = sys.modules.get("orbax.checkpoint.checkpoint_args")
     return None if found is sys.modules[__name__] else found

@@ -1,7 +1,8 @@
 """A manager of steps, with the constructors and keywords that Orbax has had, the older ones too.
 
-The list of steps is what storage has committed, and the manager's own save in progress; one that failed is in no list.
-Other managers may write to the folder at the same time: each deletes only steps that it has listed or saved itself.
+The list of steps is what storage has committed, and the manager's own save in progress; one that
+failed is in no list. Other managers may write to the folder at the same time: each deletes only
+steps that it has listed or saved itself.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class CheckpointManager:
 
         Args:
             directory: Where the steps are.
-            checkpointers: One, or a dict of them by item: whose handlers save and restore. The older way.
+            checkpointers: One, or a dict of them by item: whose handlers save and restore. The
+                older way.
             options: See `CheckpointManagerOptions`.
             metadata: Your own metadata of the folder, written once.
             item_names: Names of items; not needed.
@@ -77,7 +79,8 @@ class CheckpointManager:
             handler_registry: Handlers by item and class of arguments.
 
         Raises:
-            ValueError: for `checkpointers` with `item_names`, `item_handlers` or `handler_registry`.
+            ValueError: for `checkpointers` with `item_names`, `item_handlers` or
+                `handler_registry`.
         """
         self._options = options or CheckpointManagerOptions()
         check_constructor(checkpointers, item_names, item_handlers, handler_registry, self._options)
@@ -104,7 +107,8 @@ class CheckpointManager:
         self._deletions = Deletions(self._folder, self._options, self._committed, self._forget)
         self.reload()
 
-    # ---- what is there ----------------------------------------------------------------------------------------
+    # ---- what is there
+    # ----------------------------------------------------------------------------------
 
     @property
     def directory(self) -> Any:
@@ -116,7 +120,9 @@ class CheckpointManager:
         return self._listed()
 
     def all_steps(self, read: bool = False) -> list[int]:
-        """The steps that are committed, and this manager's own that is being saved; `read` lists the folder again."""
+        """The steps that are committed, and this manager's own that is being saved; `read` lists
+        the folder again.
+        """
         if read:
             self.reload()
         return sorted(info.step for info in self._listed())
@@ -126,7 +132,9 @@ class CheckpointManager:
         return max(self.all_steps(), default=None)
 
     def best_step(self) -> int | None:
-        """The best by `best_fn`, the latest of several; the latest step where nothing is measured."""
+        """The best by `best_fn`, the latest of several; the latest step where nothing is
+        measured.
+        """
         if self._options.best_fn is None:
             return self.latest_step()
         return _manager_policies.best(self._listed(), self._options)
@@ -181,14 +189,16 @@ class CheckpointManager:
         return found
 
     def item_metadata(self, step: int) -> Any:
-        """What is known of the items of a step, by name; of the item itself where there is one without a name.
+        """What is known of the items of a step, by name; of the item itself where there is one
+        without a name.
 
         Raises:
             FileNotFoundError: if there is no such step.
         """
         return self.metadata(step).item_metadata
 
-    # ---- saving -----------------------------------------------------------------------------------------------
+    # ---- saving
+    # ----------------------------------------------------------------------------------
 
     def should_save(self, step: int) -> bool:
         """Whether `save` would save this step."""
@@ -236,8 +246,10 @@ class CheckpointManager:
 
         Raises:
             StepAlreadyExistsError: (a `ValueError`) with `force`, for a step that is there.
-            ValueError: for arguments of another kind than before: of one item without a name, or of several by name.
-            Exception: what `best_fn` raises, once it ranks steps: the step is saved, and none is deleted.
+            ValueError: for arguments of another kind than before: of one item without a name, or of
+                several by name.
+            Exception: what `best_fn` raises, once it ranks steps: the step is saved, and none is
+                deleted.
             RuntimeError: after `close`.
             Exception: what an earlier save in the background ended with.
         """
@@ -310,10 +322,11 @@ class CheckpointManager:
         tells: bool = True,
         is_unranked: bool = False,
     ) -> Tracked:
-        """Takes a save that was begun for this manager's; what finishes it, lists the step and deletes older ones.
+        """Takes a save that was begun for this manager's; what finishes it, lists the step and
+        deletes older ones.
 
-        Unless it `tells`, the one that finishes it says what went wrong, and not this manager. Nothing is deleted
-        without an error if it `is_unranked`: then `save` has raised that error.
+        Unless it `tells`, the one that finishes it says what went wrong, and not this manager.
+        Nothing is deleted without an error if it `is_unranked`: then `save` has raised that error.
         """
         info = PolicyCheckpointInfo(step, datetime.datetime.now(tz=datetime.UTC), metrics)
 
@@ -343,7 +356,8 @@ class CheckpointManager:
         if self._logger is not None:
             self._logger.log_entry(entry)
 
-    # ---- restoring --------------------------------------------------------------------------------------------
+    # ---- restoring
+    # ----------------------------------------------------------------------------------
 
     def restore(
         self,
@@ -358,7 +372,8 @@ class CheckpointManager:
         Args:
             step: Its number; the latest if `None`. A path is taken as it is, below the folder.
             items: A target, or a dict of them by name: the older way.
-            restore_kwargs: With or without `items`: ``{"restore_args": ...}``, or a dict of these by name.
+            restore_kwargs: With or without `items`: ``{"restore_args": ...}``, or a dict of these
+                by name.
             directory: Another folder of steps.
             args: Arguments of an item, or `args.Composite` of several.
 
@@ -383,7 +398,8 @@ class CheckpointManager:
         self.tell(record)
         return result
 
-    # ---- deleting ---------------------------------------------------------------------------------------------
+    # ---- deleting
+    # ----------------------------------------------------------------------------------
 
     def delete(self, step: int) -> None:
         """Deletes a step: process 0 does, and what it finds is true of all.
@@ -400,10 +416,12 @@ class CheckpointManager:
             raise FileNotFoundError(f"Requested deleting a non-existent step: {step}.")
         self._deletions.delete(step)
 
-    # ---- waiting ----------------------------------------------------------------------------------------------
+    # ---- waiting
+    # ----------------------------------------------------------------------------------
 
     def wait_until_finished(self) -> None:
-        """Waits for the save in the background and the deletions after it, and raises what went wrong.
+        """Waits for the save in the background and the deletions after it, and raises what went
+        wrong.
 
         Each thread is told once. With `enable_background_delete` only `close` waits for deletions.
         """

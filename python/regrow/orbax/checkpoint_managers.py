@@ -172,7 +172,9 @@ class EveryNSeconds(PreservationPolicy):
 
 @dataclasses.dataclass
 class EveryNSteps(PreservationPolicy):
-    """Each step that `interval_steps` divides, or that is at least as far from the last one kept."""
+    """Each step that `interval_steps` divides, or that is at least as far from the last one
+    kept.
+    """
 
     interval_steps: int
     exact_interval: bool = True

@@ -103,7 +103,9 @@ def wait_for_new_checkpoint(
     set_immutable: bool | None = None,
     ignore_snapshot_errors: bool = True,
 ) -> Iterator[int]:
-    """Waits for a step of `until_step` or later: ``with`` gives its number, or -1 after the time-out."""
+    """Waits for a step of `until_step` or later: ``with`` gives its number, or -1 after the
+    time-out.
+    """
     form = step_name_format or _names(step_prefix, step_format_fixed_length)
     yield _wait(checkpoint_dir, form, until_step, seconds_to_sleep, timeout, timeout_fn)
 
@@ -147,7 +149,8 @@ def checkpoints_iterator(
     set_immutable: bool | None = None,
     ignore_snapshot_errors: bool = True,
 ) -> Iterator[int]:
-    """Yields the newest step again and again, as soon as there is a newer one; ends after the time-out.
+    """Yields the newest step again and again, as soon as there is a newer one; ends after the
+    time-out.
 
     Unlike Orbax it makes no snapshot folder: an open checkpoint stays readable while it is deleted.
     """

@@ -89,7 +89,9 @@ class Checkpointer(AbstractCheckpointer):
         return self._handler
 
     def get_temporary_path(self, directory: Any) -> atomicity.TemporaryPath:
-        """Where Orbax would write such a checkpoint first; the engine's saves have places of their own."""
+        """Where Orbax would write such a checkpoint first; the engine's saves have places of
+        their own.
+        """
         return (self._temporary_path_class or atomicity.AtomicRenameTemporaryPath).from_final(as_path(directory))
 
     async def create_temporary_path(self, temporary_path: Any) -> None:
@@ -119,7 +121,8 @@ class Checkpointer(AbstractCheckpointer):
             **kwargs: The same by name.
 
         Raises:
-            DestinationExistsError: (a `ValueError`) if there is something, and `force` was not given.
+            DestinationExistsError: (a `ValueError`) if there is something, and `force` was not
+                given.
             ValueError: for a relative path.
         """
         self._begin(directory, args, kwargs, force, custom_metadata, None).finish()
@@ -166,7 +169,9 @@ class Checkpointer(AbstractCheckpointer):
             return self._handler.restore(path, args=call.args)
 
     def metadata(self, directory: Any) -> metadata.StepMetadata:
-        """What the checkpoint says of itself; ``.item_metadata`` is `None` where there is nothing to read."""
+        """What the checkpoint says of itself; ``.item_metadata`` is `None` where there is
+        nothing to read.
+        """
         return _composite.metadata_of(self._handler, as_path(directory))
 
     def structure(self, directory: Any) -> Any:
@@ -188,7 +193,9 @@ class Checkpointer(AbstractCheckpointer):
 
 
 class AsyncCheckpointer(Checkpointer):
-    """Saves in the background: one save at a time, the next call waits for it and raises what went wrong."""
+    """Saves in the background: one save at a time, the next call waits for it and raises what
+    went wrong.
+    """
 
     def __init__(
         self,
@@ -222,7 +229,9 @@ class AsyncCheckpointer(Checkpointer):
         save_context: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Begins a save: as `Checkpointer.save`, which the next call or `wait_until_finished` tells the failures of."""
+        """Begins a save: as `Checkpointer.save`, which the next call or `wait_until_finished`
+        tells the failures of.
+        """
         self.wait_until_finished()
         pending = self._pending = self._begin(directory, args, kwargs, force, custom_metadata, self._saver)
         self._background.run(pending.finish, self._on_commit)
@@ -233,7 +242,9 @@ class AsyncCheckpointer(Checkpointer):
         return super().restore(directory, *args, **kwargs)
 
     def wait_until_finished(self) -> None:
-        """Waits for the save, and raises what went wrong. Can be called again, and from several threads."""
+        """Waits for the save, and raises what went wrong. Can be called again, and from several
+        threads.
+        """
         self._background.wait()
 
     def check_for_errors(self) -> None:
@@ -245,7 +256,9 @@ class AsyncCheckpointer(Checkpointer):
         return self._background.is_busy()
 
     def cancel(self) -> None:
-        """Gives up the save in the background: nothing is left of it, unless it was committed before."""
+        """Gives up the save in the background: nothing is left of it, unless it was committed
+        before.
+        """
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.cancel()
@@ -276,7 +289,9 @@ class PyTreeCheckpointer(Checkpointer):
 
 
 class StandardCheckpointer(AsyncCheckpointer):
-    """Saves pytrees of arrays and numbers in the background. Call `wait_until_finished` before the files are used."""
+    """Saves pytrees of arrays and numbers in the background. Call `wait_until_finished` before
+    the files are used.
+    """
 
     def __init__(
         self,

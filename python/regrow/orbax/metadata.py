@@ -135,7 +135,9 @@ class StringMetadata(Metadata):
 
 @jax.tree_util.register_pytree_with_keys_class
 class TreeMetadata(Mapping[str, Any]):
-    """What is known of a pytree: a mapping as the tree is one, and a pytree of leaves with shape and dtype."""
+    """What is known of a pytree: a mapping as the tree is one, and a pytree of leaves with shape
+    and dtype.
+    """
 
     def __init__(self, tree: Any, custom_metadata: Any = None, use_zarr3: bool = False) -> None:
         self.tree = tree
@@ -240,7 +242,9 @@ class CompositeMetadata(dict[str, Any]):
 )
 @dataclasses.dataclass
 class StepMetadata:
-    """What a checkpoint says of itself. A pytree: a map over it is one over the leaves of its items."""
+    """What a checkpoint says of itself. A pytree: a map over it is one over the leaves of its
+    items.
+    """
 
     item_handlers: Any = None
     item_metadata: Any = None

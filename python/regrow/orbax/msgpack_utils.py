@@ -17,7 +17,9 @@ _TUPLE = 4
 
 
 def msgpack_serialize(pytree: Any, in_place: bool = False) -> bytes:
-    """A pytree of dicts, lists, tuples, arrays and numbers as bytes. `in_place` is not used: nothing is changed."""
+    """A pytree of dicts, lists, tuples, arrays and numbers as bytes. `in_place` is not used:
+    nothing is changed.
+    """
     return _native.msgpack_pack(_without_tuples(pytree), MAX_CHUNK_SIZE)
 
 

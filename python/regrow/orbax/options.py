@@ -1,4 +1,6 @@
-"""Options, as Orbax names them. Those that say how Orbax does its work are accepted and change nothing here."""
+"""Options, as Orbax names them. Those that say how Orbax does its work are accepted and change
+nothing here.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,12 @@ class AsyncOptions:
     """How saves in the background go.
 
     Attributes:
-        timeout_secs: How long the processes of a job wait for each other, in each phase of a save in the background.
+        timeout_secs: How long the processes of a job wait for each other, in each phase of a save
+            in the background.
         barrier_sync_fn: Orbax' own barrier; not used, the engine has one.
         post_finalization_callback: Is called when a checkpoint has been committed.
-        create_directories_asynchronously: Not used: nothing is created before the background save begins.
+        create_directories_asynchronously: Not used: nothing is created before the background save
+            begins.
     """
 
     timeout_secs: int = 1200
@@ -57,7 +61,9 @@ class MultiprocessingOptions:
 
 
 class AtomicityMode(enum.Enum):
-    """What says that a checkpoint is committed: its name, or the file ``commit_success.txt``. Saves leave both."""
+    """What says that a checkpoint is committed: its name, or the file ``commit_success.txt``.
+    Saves leave both.
+    """
 
     AUTO = "auto"
     ATOMIC_RENAME = "atomic_rename"
@@ -66,8 +72,9 @@ class AtomicityMode(enum.Enum):
 
 @dataclasses.dataclass
 class AtomicityOptions:
-    """What is read as a checkpoint on a disk: with `COMMIT_FILE`, what has the file, or if the older form is allowed
-    anything of the name of one. How a save makes it appear the engine decides, by the storage."""
+    """What is read as a checkpoint on a disk: with `COMMIT_FILE`, what has the file, or if the
+    older form is allowed anything of the name of one. How a save makes it appear the engine
+    decides, by the storage."""
 
     mode: AtomicityMode = AtomicityMode.AUTO
     allow_legacy_atomic_rename: bool = False

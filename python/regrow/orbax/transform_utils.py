@@ -57,7 +57,8 @@ class RestoreTransform(Transform):
 
     Attributes:
         multi_value_fn: Is given the restore args of the leaf, too.
-        multi_value_fn_input_args: What it needs: patterns of key paths in the checkpoint, with restore args.
+        multi_value_fn_input_args: What it needs: patterns of key paths in the checkpoint, with
+            restore args.
     """
 
     multi_value_fn_input_args: dict[str, Any] | None = None
@@ -77,8 +78,8 @@ def apply_transformations(
         original_tree: Where leaves come from.
         transformations: A `Transform` by key path, which is a pattern.
         new_tree: The structure of the result, and the values of leaves that come from nowhere.
-        default_to_original: Leaves that no transformation names come from the original, and `use_fallback` means
-            those of `new_tree`; if false, it is the other way round.
+        default_to_original: Leaves that no transformation names come from the original, and
+            `use_fallback` means those of `new_tree`; if false, it is the other way round.
 
     Raises:
         ValueError: for a key that the original does not have.
@@ -154,7 +155,8 @@ def plan(
     """Where each leaf of the target of a restore comes from.
 
     Raises:
-        ValueError: for a key that the checkpoint does not have, and for a `multi_value_fn` without its inputs.
+        ValueError: for a key that the checkpoint does not have, and for a `multi_value_fn` without
+            its inputs.
     """
     rules = _flat_rules(transformations)
     inputs: dict[KeyPath, Any] = {}
@@ -200,7 +202,9 @@ def _inputs(rule: Any, stored: Collection[KeyPath]) -> dict[KeyPath, Any]:
 
 
 def merge_trees(*trees: Any, target: Any = None) -> Any:
-    """The leaves of all of the trees, those of the last where several have one; nested dicts, or as the target."""
+    """The leaves of all of the trees, those of the last where several have one; nested dicts, or
+    as the target.
+    """
     merged: dict[KeyPath, Any] = {}
     for tree in trees:
         merged |= to_flat_dict(tree)
@@ -208,7 +212,9 @@ def merge_trees(*trees: Any, target: Any = None) -> Any:
 
 
 def intersect_trees(*trees: Any, target: Any = None) -> Any:
-    """The leaves whose key path all of the trees have, of the last of them; nested dicts, or as the target."""
+    """The leaves whose key path all of the trees have, of the last of them; nested dicts, or as
+    the target.
+    """
     flats = [to_flat_dict(tree) for tree in trees]
     common = {path: leaf for path, leaf in flats[-1].items() if all(path in flat for flat in flats)}
     return from_flat_dict(common, target)

@@ -70,7 +70,9 @@ def is_empty_node(x: Any) -> bool:
 
 
 _NO_NODES = frozenset({np.ndarray, jax.ShapeDtypeStruct, Leaf, str, bool, int, float, complex})
-"""Types of leaves that nobody can make nodes of: most leaves are of them, and asking JAX takes long."""
+"""Types of leaves that nobody can make nodes of: most leaves are of them, and asking JAX takes
+long.
+"""
 
 
 def _is_container(cls: type[Any]) -> bool:
@@ -168,7 +170,9 @@ def serialize_tree(tree: Any, keep_empty_nodes: bool = False) -> Any:
 
 
 def deserialize_tree(serialized: Any, target: Any, keep_empty_nodes: bool = False) -> Any:
-    """The leaves of nested dicts and lists, or of the same containers, in the containers of a target."""
+    """The leaves of nested dicts and lists, or of the same containers, in the containers of a
+    target.
+    """
 
     def find(keypath: tuple[Any, ...], leaf: Any) -> Any:
         found = serialized
@@ -185,7 +189,9 @@ def deserialize_tree(serialized: Any, target: Any, keep_empty_nodes: bool = Fals
 
 
 def _child(node: Any, key: Any) -> Any:
-    """What a node has at a key: dicts and sequences by its name, other containers by the key itself."""
+    """What a node has at a key: dicts and sequences by its name, other containers by the key
+    itself.
+    """
     name = get_key_name(key)
     if isinstance(node, Mapping):
         return node[name if name in node else str(name)]
@@ -251,7 +257,9 @@ def get_param_names(item: Any, *, include_empty_nodes: bool = True) -> Any:
 
 
 def to_shape_dtype_struct(arr: Any, dtype: Any = None, scalar_dtype: Any = None, support_format: bool = False) -> Any:
-    """A description of an array, with its sharding; numbers become `scalar_dtype`, if that is given."""
+    """A description of an array, with its sharding; numbers become `scalar_dtype`, if that is
+    given.
+    """
     if isinstance(arr, (int, float, np.number)):
         return arr if scalar_dtype is None else scalar_dtype(arr)
     if isinstance(arr, str) or arr is PLACEHOLDER_LEAF:

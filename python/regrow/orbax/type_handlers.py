@@ -86,7 +86,9 @@ def is_ocdbt_checkpoint(path: Any) -> bool:
 def is_supported_empty_value(
     value: Any, pytree_metadata_options: PyTreeMetadataOptions = PYTREE_METADATA_OPTIONS
 ) -> bool:
-    """Whether it is an empty value that needs no handler: named tuples only where the options keep them as such."""
+    """Whether it is an empty value that needs no handler: named tuples only where the options
+    keep them as such.
+    """
     if isinstance(value, tuple) and hasattr(type(value), "_fields"):
         return pytree_metadata_options.support_rich_types and not value
     return value is None or (isinstance(value, (list, tuple, Mapping)) and not value)

@@ -8,12 +8,12 @@
     with safe_open("model.safetensors", framework="numpy") as file:
         part = file.get_slice("w")[0:16]                         # reads just those bytes
 
-The files are byte for byte those of safetensors, and are written all or not at all, synced to disk. What is here
-beside the original: folders with ``model.safetensors.index.json``, trees of dicts (``sep``, ``nested``), views
-without a copy (``copy=False``), float8 and float4 through ml_dtypes.
+The files are byte for byte those of safetensors, and are written all or not at all, synced to disk.
+What is here beside the original: folders with ``model.safetensors.index.json``, trees of dicts
+(``sep``, ``nested``), views without a copy (``copy=False``), float8 and float4 through ml_dtypes.
 
-All names of the original are here, the private ones that other packages import among them. `load`, `load_file`,
-`save` and `save_file` of this module are those of `regrow.safetensors.numpy`.
+All names of the original are here, the private ones that other packages import among them. `load`,
+`load_file`, `save` and `save_file` of this module are those of `regrow.safetensors.numpy`.
 """
 
 from __future__ import annotations
@@ -46,10 +46,12 @@ __all__ = [
 
 
 def install() -> None:
-    """Has ``safetensors`` and its modules be those of this package, for what imports them from now on.
+    """Has ``safetensors`` and its modules be those of this package, for what imports them from now
+    on.
 
     Raises:
-        RuntimeError: if the program has already imported safetensors: modules that imported its functions keep them.
+        RuntimeError: if the program has already imported safetensors: modules that imported its
+            functions keep them.
     """
     names = ("", ".flax", ".numpy", ".torch")
     _install.install({f"safetensors{name}": f"{__name__}{name}" for name in names})

@@ -23,7 +23,9 @@ from .._errors import (
 
 
 class SafetensorError(RegrowError):
-    """A file breaks the rules of safetensors, or something cannot be put into one. `kind` says which rule."""
+    """A file breaks the rules of safetensors, or something cannot be put into one. `kind` says
+    which rule.
+    """
 
     @classmethod
     def of(cls, error: RegrowError) -> SafetensorError:

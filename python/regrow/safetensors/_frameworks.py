@@ -19,7 +19,9 @@ TORCH = ("pt", "torch", "pytorch")
 
 
 class Reads:
-    """The tensors of a file as NumPy's arrays: in memory of their own, or with ``copy=False`` as read-only views."""
+    """The tensors of a file as NumPy's arrays: in memory of their own, or with ``copy=False`` as
+    read-only views.
+    """
 
     def __init__(self, tensors: Tensors, copy: bool) -> None:
         self.tensors = tensors

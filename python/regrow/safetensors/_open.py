@@ -57,7 +57,9 @@ class Tensors:
 
     @classmethod
     def read(cls, path: StrPath, separator: str | None, make: Callable[[Tensors], _Made]) -> _Made:
-        """Makes a result of the files at `path`; again, if one of several files was replaced meanwhile."""
+        """Makes a result of the files at `path`; again, if one of several files was replaced
+        meanwhile.
+        """
         for is_last in attempts():
             try:
                 return make(cls.of_path(path, separator))
@@ -94,7 +96,9 @@ class Tensors:
         return array
 
     def part(self, at: int, index: Any) -> np.ndarray[Any, Any]:
-        """What NumPy's basic indexing gives, always an array; only the bytes between its corners are read."""
+        """What NumPy's basic indexing gives, always an array; only the bytes between its corners
+        are read.
+        """
         self.check_dtype(at)
         region = basic_region(index, self.shapes[at])
         with as_safetensor_errors():
@@ -107,7 +111,9 @@ class Tensors:
         return unflatten(self.structure, [convert(self.view(at)) for at in range(len(self.names))])
 
     def mapped_bytes(self, at: int) -> tuple[_native.MapBuffer, int, int] | None:
-        """The map that a whole tensor lies in as it is stored, first byte and length; `None` without maps."""
+        """The map that a whole tensor lies in as it is stored, first byte and length; `None`
+        without maps.
+        """
         self.check_dtype(at)
         if self.maps is None or (place := self.maps[1][at]) is None:
             return None
@@ -142,12 +148,13 @@ class safe_open:
 
     Args:
         filename: The file. Also ``model.safetensors.index.json``, or a folder with one.
-        framework: What tensors are to be: ``"np"`` or ``"numpy"``, ``"jax"`` or ``"flax"``, ``"pt"`` or ``"torch"``.
+        framework: What tensors are to be: ``"np"`` or ``"numpy"``, ``"jax"`` or ``"flax"``,
+            ``"pt"`` or ``"torch"``.
         device: Where; other than ``"cpu"`` for torch only.
-        backend: ``"mmap"`` gives torch's tensors on the CPU in a private map of the file, ``"pread"`` in memory of
-            their own. NumPy's and JAX' always have their own.
-        copy: ``True`` gives torch's tensors memory of their own with either backend, ``False`` the map. ``False`` gives
-            NumPy's arrays (and slices) as read-only views where they can be.
+        backend: ``"mmap"`` gives torch's tensors on the CPU in a private map of the file,
+            ``"pread"`` in memory of their own. NumPy's and JAX' always have their own.
+        copy: ``True`` gives torch's tensors memory of their own with either backend, ``False`` the
+            map. ``False`` gives NumPy's arrays (and slices) as read-only views where they can be.
 
     What is written to a tensor in a private map does not reach the file.
 
@@ -246,8 +253,8 @@ class SafeSlice:
         return self._reads.tensors.tag(self._at)
 
     def __getitem__(self, index: Any) -> Any:
-        """A part of it: integers, slices with bounds inside and a positive step, ``...``. In a private map whatever
-        torch takes."""
+        """A part of it: integers, slices with bounds inside and a positive step, ``...``. In a
+        private map whatever torch takes."""
         return self._reads.part(self._at, index)
 
 

@@ -44,7 +44,8 @@ class TensorSpec:
     Args:
         dtype: A framework's name of it: ``"float32"``, ``"bfloat16"``, ``"float4_e2m1fn_x2"``.
         shape: Of ``float4_e2m1fn_x2`` in pairs of elements.
-        data_ptr: The address of its bytes, in C order. They must stay there until it has been written.
+        data_ptr: The address of its bytes, in C order. They must stay there until it has been
+            written.
         data_len: How many bytes they are.
 
     Raises:
@@ -95,8 +96,8 @@ def serialize_file(
 
 
 def deserialize(bytes: Any) -> list[tuple[str, dict[str, Any]]]:
-    """The tensors of a file in memory as safetensors' lowest level has them: names, each with ``dtype``, ``shape``
-    and its bytes in C order (of a packed dtype with an element a byte)."""
+    """The tensors of a file in memory as safetensors' lowest level has them: names, each with
+    ``dtype``, ``shape`` and its bytes in C order (of a packed dtype with an element a byte)."""
     tensors = Tensors.of_bytes(bytes)
     out = []
     for at, name in enumerate(tensors.names):

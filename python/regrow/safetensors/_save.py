@@ -44,7 +44,8 @@ def prepared(tensors: Any, sep: str | None) -> tuple[Flat, LeafColumns]:
     """The tree in columns, all of its leaves arrays.
 
     Raises:
-        TypeError: for keys that are no `str`, leaves that are no arrays, trees where a flat dict is meant.
+        TypeError: for keys that are no `str`, leaves that are no arrays, trees where a flat dict is
+            meant.
     """
     if sep is None:
         if not isinstance(tensors, Mapping):
@@ -91,6 +92,8 @@ def layout_options(metadata: Any, sep: str | None, align: int, max_shard_size: i
 
 
 def save_options(options: dict[str, Any], durable: bool) -> tuple[Any, ...]:
-    """Any file of the name is replaced, and dtypes that safetensors lacks are escaped: the drop-in reads them back."""
+    """Any file of the name is replaced, and dtypes that safetensors lacks are escaped: the
+    drop-in reads them back.
+    """
     writing = Writing(layout=Given("safetensors", options), overwrite="any file", durable=durable, lossy=True)
     return writing.columns(None, alone=True)

@@ -1,8 +1,8 @@
 """Which slices of a tensor safetensors gives, and how it refuses the others.
 
-It takes integers, slices with bounds inside of the tensor and a positive step, one ``...``, and ``[]`` for nothing.
-Other programs' tests read what it says of the rest. Two things are given that it refuses or breaks at: all of an axis
-of length 0, and a slice that ends before it begins.
+It takes integers, slices with bounds inside of the tensor and a positive step, one ``...``, and
+``[]`` for nothing. Other programs' tests read what it says of the rest. Two things are given that
+it refuses or breaks at: all of an axis of length 0, and a slice that ends before it begins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _INDEX_MAX = 2**31
 
 
 def checked(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """The index as a tuple of integers, slices and ``...`` that NumPy takes, none outside of the tensor.
+    """The index as a tuple of integers, slices and ``...`` that NumPy takes, none outside of the
+    tensor.
 
     Raises:
         SafetensorIndexError: for an index out of bounds.

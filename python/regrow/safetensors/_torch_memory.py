@@ -1,7 +1,8 @@
 """Which tensors share memory: safetensors' own rules, by its own names.
 
-Others import these: transformers `storage_ptr` and `storage_size`, programs that save tied weights the rest. Which
-tensors count as sharing decides what a file holds, so the rules are the original's to the letter.
+Others import these: transformers `storage_ptr` and `storage_size`, programs that save tied weights
+the rest. Which tensors count as sharing decides what a file holds, so the rules are the original's
+to the letter.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def _end_ptr(tensor: Any) -> int:
 
 
 def _find_shared_tensors(state_dict: Mapping[str, Any]) -> list[set[str]]:
-    """The names in sets: of one set are those that reach into each other. Not those without memory."""
+    """The names in sets: of one set are those that reach into each other. Not those without
+    memory.
+    """
     by_storage: dict[Any, set[str]] = {}
     for name, tensor in state_dict.items():
         if tensor.device.type != "meta" and storage_ptr(tensor) != 0 and storage_size(tensor) != 0:
@@ -82,8 +85,8 @@ def _remove_duplicate_names(
 ) -> dict[str, list[str]]:
     """For each name that is kept the others of the same memory, sorted.
 
-    A name is kept that is all of its memory: of `preferred_names` if there is one, else the first in the alphabet that
-    is not in `discard_names`, else the first.
+    A name is kept that is all of its memory: of `preferred_names` if there is one, else the first
+    in the alphabet that is not in `discard_names`, else the first.
 
     Raises:
         RuntimeError: if no name is all of it.

@@ -53,7 +53,8 @@ def save_file(
     max_shard_size: int | str | None = None,
     durable: bool = True,
 ) -> None:
-    """Saves arrays as a safetensors file, byte for byte as safetensors would: all of it or nothing, synced to disk.
+    """Saves arrays as a safetensors file, byte for byte as safetensors would: all of it or nothing,
+    synced to disk.
 
     A file of that name is replaced.
 
@@ -63,8 +64,8 @@ def save_file(
         metadata: Text by name, kept in this order.
         sep: Join the keys of a tree with this.
         align: The data begins at a multiple of this many bytes, a power of two (4096: a page).
-        max_shard_size: Make a folder at `filename`, each file in it at most this large (``"5GB"`` or bytes), with
-            ``model.safetensors.index.json``.
+        max_shard_size: Make a folder at `filename`, each file in it at most this large (``"5GB"``
+            or bytes), with ``model.safetensors.index.json``.
         durable: Sync to disk before returning.
 
     Raises:
@@ -122,7 +123,8 @@ def loaded(tensors: Tensors, nested: bool, copy: bool, framework: str = "numpy")
     return tree
 
 
-# ---- names that are private there, and that others import ---------------------------------------------------
+# ---- names that are private there, and that others import
+# ---------------------------------------------------
 
 
 _TYPES: dict[str, Any] = {tag: dtype.type for tag, dtype in DTYPES.items()}
@@ -139,7 +141,9 @@ def _is_little_endian(tensor: np.ndarray[Any, Any]) -> bool:
 
 
 def _flatten(tensor_dict: Mapping[str, np.ndarray[Any, Any]], keep_alive_buffer: list[Any]) -> dict[str, TensorSpec]:
-    """Where each array lies; those that do not lie as in a file are copied, into `keep_alive_buffer`."""
+    """Where each array lies; those that do not lie as in a file are copied, into
+    `keep_alive_buffer`.
+    """
     out = {}
     for name, array in tensor_dict.items():
         lying = np.asarray(array, array.dtype.newbyteorder("<"), order="C")

@@ -1,8 +1,8 @@
 """`safetensors.torch`'s functions: dicts of torch tensors, and modules whose tensors share memory.
 
-Two names of the same memory cannot both be written: they would come back as two tensors. `save_file` refuses them;
-`save_model` keeps one name of each and tells in the metadata which names it left out, and `load_model` knows that
-they belong to the model.
+Two names of the same memory cannot both be written: they would come back as two tensors.
+`save_file` refuses them; `save_model` keeps one name of each and tells in the metadata which names
+it left out, and `load_model` knows that they belong to the model.
 """
 
 from __future__ import annotations
@@ -65,15 +65,16 @@ def save_file(
     max_shard_size: int | str | None = None,
     durable: bool = True,
 ) -> None:
-    """Saves tensors as a safetensors file: all of it or nothing, synced to disk. A file of that name is replaced.
+    """Saves tensors as a safetensors file: all of it or nothing, synced to disk. A file of that
+    name is replaced.
 
     Args:
         tensors: Dense, contiguous tensors by name, no two in the same memory.
         filename: The file; its folder is made if it is missing.
         metadata: Text by name, kept in this order.
         align: The data begins at a multiple of this many bytes, a power of two.
-        max_shard_size: Make a folder at `filename`, each file in it at most this large (``"5GB"`` or bytes), with
-            ``model.safetensors.index.json``.
+        max_shard_size: Make a folder at `filename`, each file in it at most this large (``"5GB"``
+            or bytes), with ``model.safetensors.index.json``.
         durable: Sync to disk before returning.
 
     Raises:
@@ -99,9 +100,9 @@ def load_file(
 ) -> dict[str, Any]:
     """The tensors of a safetensors file, an index or a folder.
 
-    On the CPU they lie in a private map of the file, as safetensors' do: nothing is read before it is looked at, and
-    what is written to a tensor does not reach the file. A program that rewrites the file in place changes them; regrow
-    and safetensors replace files.
+    On the CPU they lie in a private map of the file, as safetensors' do: nothing is read before it
+    is looked at, and what is written to a tensor does not reach the file. A program that rewrites
+    the file in place changes them; regrow and safetensors replace files.
 
     Args:
         filename: The file.
@@ -124,7 +125,8 @@ def save_model(
     *,
     durable: bool = True,
 ) -> None:
-    """Saves a module. Of names that share memory the file has one; the metadata maps the others to it.
+    """Saves a module. Of names that share memory the file has one; the metadata maps the others to
+    it.
 
     Args:
         model: A `torch.nn.Module`.

@@ -1,4 +1,5 @@
-"""What PyTorch's training scripts save, without pickle: `torch.save` and `torch.load` with regrow behind them.
+"""What PyTorch's training scripts save, without pickle: `torch.save` and `torch.load` with regrow
+behind them.
 
     import regrow.torch
 
@@ -15,8 +16,9 @@
     dcp.save(state, storage_writer=regrow.torch.StorageWriter(path))
     dcp.load(state, storage_reader=regrow.torch.StorageReader(path))
 
-A checkpoint is one as `regrow.save` makes it: an Orbax checkpoint, and safetensors files that name PyTorch as their
-format. Nothing in it is code, and nothing that it says is imported or called. Needs torch.
+A checkpoint is one as `regrow.save` makes it: an Orbax checkpoint, and safetensors files that name
+PyTorch as their format. Nothing in it is code, and nothing that it says is imported or called.
+Needs torch.
 """
 
 from __future__ import annotations

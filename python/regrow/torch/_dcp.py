@@ -1,10 +1,11 @@
-"""`StorageWriter` and `StorageReader` for `torch.distributed.checkpoint`: its plans, regrow's checkpoints.
+"""`StorageWriter` and `StorageReader` for `torch.distributed.checkpoint`: its plans, regrow's
+checkpoints.
 
     dcp.save: plan of each process ──> coordinator: how every tensor is cut ──> write_data: one `regrow.save` by all
     dcp.load: sizes and dtypes from the checkpoint ──> plan of each process ──> read_data: regions into the tensors
 
-The checkpoint is a flat dict by DCP's names, each tensor cut as its shards are. What is no tensor is stored as
-`regrow.torch.save` stores it: DCP's own writers pickle it.
+The checkpoint is a flat dict by DCP's names, each tensor cut as its shards are. What is no tensor
+is stored as `regrow.torch.save` stores it: DCP's own writers pickle it.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class StorageWriter(_storage.StorageWriter):  # type: ignore[misc]
 
         dcp.save(state, storage_writer=regrow.torch.StorageWriter("s3://bucket/run/step_100"))
 
-    All processes write together. The checkpoint is committed when the last one has written, or not at all.
+    All processes write together. The checkpoint is committed when the last one has written, or not
+    at all.
     """
 
     @keywords
@@ -322,7 +324,8 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
 
         dcp.load(state, storage_reader=regrow.torch.StorageReader("s3://bucket/run/step_100"))
 
-    Each process reads the regions that its own shards are made of, whatever the checkpoint was saved from.
+    Each process reads the regions that its own shards are made of, whatever the checkpoint was
+    saved from.
     """
 
     def __init__(
@@ -338,8 +341,8 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
 
         Args:
             path: A checkpoint, or a folder of steps; the ``checkpoint_id`` of the load replaces it.
-            cast: Take tensors of another dtype than the saved ones, and let torch cast to them, as DCP's own reader
-                does silently. Otherwise they are an error.
+            cast: Take tensors of another dtype than the saved ones, and let torch cast to them, as
+                DCP's own reader does silently. Otherwise they are an error.
             step: As for `load`.
             storage_options: As for `load`.
             options: Rare settings.

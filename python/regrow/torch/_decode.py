@@ -1,4 +1,6 @@
-"""The objects of `_encode` again, of the tree that a checkpoint holds, its record, and the values of its leaves."""
+"""The objects of `_encode` again, of the tree that a checkpoint holds, its record, and the
+values of its leaves.
+"""
 
 from __future__ import annotations
 
@@ -91,8 +93,8 @@ class Decoder:
     def __init__(
         self, entries: Mapping[str, Mapping[str, Any]], value_of: Callable[[int], Any], numbers: Mapping[str, int]
     ) -> None:
-        """Of the record, what gives the value of a leaf (a tensor on its device, or as `regrow.load`), and the numbers
-        of leaves by pointer."""
+        """Of the record, what gives the value of a leaf (a tensor on its device, or as
+        `regrow.load`), and the numbers of leaves by pointer."""
         self._entries = entries
         self._value_of = value_of
         self._numbers = numbers

@@ -1,11 +1,12 @@
-"""What a training script has, as a pytree of the engine, and a record of what the pytree cannot say.
+"""What a training script has, as a pytree of the engine, and a record of what the pytree cannot
+say.
 
     {"model": OrderedDict(w=tensor, tied=tensor), "optimizer": {"state": {0: {...}}, ...}, "rng": (3, (625 ints), None)}
       tree    the same containers; arrays, numbers, text. Sets, odd keys, long lists of numbers in the nearest form
       record  by key path: which arrays are NumPy's, parameters, ties, strides, devices, what was a set ...
 
-The record is JSON. Without it, as `regrow.load` has it, the tree has the same keys and arrays. Nothing is
-pickled: what neither a container nor a leaf is known here is refused, with its key path.
+The record is JSON. Without it, as `regrow.load` has it, the tree has the same keys and arrays.
+Nothing is pickled: what neither a container nor a leaf is known here is refused, with its key path.
 """
 
 from __future__ import annotations
@@ -253,7 +254,9 @@ def _factory(value: Any, keys: Keys) -> str | None:
 
 
 def _attributes(attributes: dict[str, Any], keys: Keys) -> dict[str, Any]:
-    """Attributes of an OrderedDict, of which a module's state has one: ``_metadata``, versions of its modules."""
+    """Attributes of an OrderedDict, of which a module's state has one: ``_metadata``, versions
+    of its modules.
+    """
     told = {}
     for name, value in attributes.items():
         try:

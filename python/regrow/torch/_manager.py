@@ -1,4 +1,6 @@
-"""A manager of steps whose states are what training scripts have: dicts of state dicts, counters, random states."""
+"""A manager of steps whose states are what training scripts have: dicts of state dicts,
+counters, random states.
+"""
 
 from __future__ import annotations
 

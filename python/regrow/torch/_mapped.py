@@ -32,7 +32,9 @@ class Maps:
         return self._bytes(*place).view(dtype).reshape(shape)
 
     def storage(self, leaf: int, offset: int, len_bytes: int) -> Any | None:
-        """The bytes of the storage at whose byte ``offset`` a leaf begins; `None` if they are not mapped."""
+        """The bytes of the storage at whose byte ``offset`` a leaf begins; `None` if they are
+        not mapped.
+        """
         place = self._places.get(leaf)
         return None if place is None else self._bytes(place[0], place[1] - offset, len_bytes)
 

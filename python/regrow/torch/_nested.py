@@ -10,7 +10,9 @@ from .._errors import CorruptError
 from ._pointers import Keys
 
 PATHS = "regrow.dcp"
-"""Under this name DCP's paths stand in the metadata: of each name of the flat dict the keys that it was made of."""
+"""Under this name DCP's paths stand in the metadata: of each name of the flat dict the keys that
+it was made of.
+"""
 
 
 def paths_text(paths: dict[str, Keys] | None) -> str:
@@ -39,7 +41,9 @@ def paths_of(metadata: Any) -> dict[str, Keys] | None:
 
 
 def _with_numbers(paths: dict[str, Keys]) -> dict[str, Keys]:
-    """With numbers as the keys of optimizers' states: DCP makes texts of them, and `load_state_dict` takes none."""
+    """With numbers as the keys of optimizers' states: DCP makes texts of them, and
+    `load_state_dict` takes none.
+    """
     optimizers = {keys[: keys.index("param_groups")] for keys in paths.values() if "param_groups" in keys}
 
     def numbered(keys: Keys) -> Keys:

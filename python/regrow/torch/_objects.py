@@ -1,4 +1,6 @@
-"""Encoded objects as bytes, for the other processes of a save: msgpack, which says nothing of tuples and their like."""
+"""Encoded objects as bytes, for the other processes of a save: msgpack, which says nothing of
+tuples and their like.
+"""
 
 from __future__ import annotations
 

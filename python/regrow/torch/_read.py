@@ -1,4 +1,6 @@
-"""The tensors of a checkpoint: in memory of their own; in private maps; or where a template says."""
+"""The tensors of a checkpoint: in memory of their own; in private maps; or where a template
+says.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ class Opened:
     def __init__(self, native: _native.Checkpoint, metadata: Any) -> None:
         self._native = native
         self._structure, self._kinds, self._dtypes, self._shapes, self._names = native.tree()
-        # Files of torch.save have no metadata; what their pickle says of storages is the engine's word.
+        # Files of torch.save have no metadata; what their pickle says of storages is the engine's
+        # word.
         self._is_of_torch = native.objects is not None
         self._entries = record_of({RECORD: native.objects} if self._is_of_torch else metadata)
         self._tree = unflatten(self._structure, list(range(native.leaf_count)))
@@ -57,7 +60,9 @@ class Opened:
             for leaf, place in self._places.items()
             if self._is_tensor(leaf, place) and self._dtypes[leaf] in torch_dtypes
         }
-        """torch's dtypes of the leaves that are tensors. Those that torch has no dtype for stay NumPy's."""
+        """torch's dtypes of the leaves that are tensors. Those that torch has no dtype for stay
+        NumPy's.
+        """
         self._tied = {leaf for leaf, place in self._places.items() if self._is_tied(place)}
         """Leaves that are made of others: their own numbers are not read."""
 
@@ -69,7 +74,9 @@ class Opened:
         return "same" in entry or "of" in entry
 
     def load(self, asked: Asked, path_of: Callable[[Keys], Keys]) -> Any:
-        """All of it; or what is chosen by the key paths that a user sees, and ``...`` for the rest."""
+        """All of it; or what is chosen by the key paths that a user sees, and ``...`` for the
+        rest.
+        """
         tree = marked(self._tree, self._entries, asked.only, path_of) if asked.only else self._tree
         found = self._values(self._needed(tree), asked)
         return Decoder(self._entries, found.__getitem__, self._numbers).decoded(tree)
@@ -92,7 +99,9 @@ class Opened:
         return device if isinstance(device, str) else "cpu"
 
     def _values(self, leaves: set[int], asked: Asked) -> dict[int, Any]:
-        """Leaves by number: tensors where they are wanted, the others as `regrow.load` gives them."""
+        """Leaves by number: tensors where they are wanted, the others as `regrow.load` gives
+        them.
+        """
         tensors = [leaf for leaf in self._tensor_dtypes if leaf in leaves and leaf not in self._tied]
         sharing = [leaf for leaf in tensors if "storage" in self._entry_of(leaf)]
         with self.reading(asked, sum(map(self._len_bytes, leaves - self._tied))) as reading:
@@ -113,8 +122,8 @@ class Opened:
         return found | made
 
     def _in_storages(self, leaves: Sequence[int], maps: Maps, asked: Asked) -> dict[int, Any]:
-        """Tensors of a file of torch.save that share storages, or have gaps there: in such storages again, as far as
-        those are mapped."""
+        """Tensors of a file of torch.save that share storages, or have gaps there: in such storages
+        again, as far as those are mapped."""
         storages: dict[int, Any] = {}
         made: dict[int, Any] = {}
         if not self._is_of_torch:
@@ -131,7 +140,9 @@ class Opened:
         return made
 
     def _filled(self, leaves: Sequence[int], found: Mapping[int, Any], asked: Asked) -> dict[int, Any]:
-        """The same of tensors that were read, each for itself: in storages that are made of them."""
+        """The same of tensors that were read, each for itself: in storages that are made of
+        them.
+        """
         storages: dict[str, Any] = {}
         lens: dict[str, int] = defaultdict(int)
         for leaf in self._tensor_dtypes:
@@ -196,8 +207,9 @@ class Opened:
         return self._paths
 
     def named(self, *, flat: bool) -> tuple[dict[str, int], dict[str, Any]]:
-        """Leaves that are tensors, and parts of the tree that are none, by DCP's names: the root's own keys if it is
-        ``flat``, else the keys of dicts, and lists of them or of tensors, with dots between."""
+        """Leaves that are tensors, and parts of the tree that are none, by DCP's names: the root's
+        own keys if it is ``flat``, else the keys of dicts, and lists of them or of tensors, with
+        dots between."""
         tensors: dict[str, int] = {}
         objects: dict[str, tuple[Keys, Any]] = {}
         self._paths: dict[str, Keys] = {}
@@ -311,12 +323,16 @@ class _Likes(Decoder):
 
 
 def _saved_as(place: str, saved: Container[str]) -> str:
-    """The place of a tensor that is called the same: DCP writes the integers among the keys of dicts as text."""
+    """The place of a tensor that is called the same: DCP writes the integers among the keys of
+    dicts as text.
+    """
     return place if place in saved else next((at for at in _with_texts(place) if at in saved), place)
 
 
 def _with_texts(place: str) -> Iterator[str]:
-    """The same place with integer keys as text: the outermost, the two outermost, and so on; then each by itself."""
+    """The same place with integer keys as text: the outermost, the two outermost, and so on;
+    then each by itself.
+    """
     keys = place.split("/")
     integers = [at for at, key in enumerate(keys) if is_integer(key)]
     for chosen in [integers[:count] for count in range(1, len(integers) + 1)] + [[at] for at in integers[1:]]:

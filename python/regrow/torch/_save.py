@@ -43,20 +43,23 @@ def save(
     job: Job | None = None,
     options: Options | None = None,
 ) -> SaveReport:
-    """Saves an object of a training script at `path`: all of it or nothing, synced to disk, without pickle.
+    """Saves an object of a training script at `path`: all of it or nothing, synced to disk, without
+    pickle.
 
-    `load` gives back equal types and values, bit for bit: dicts (also ordered ones and defaultdicts of built-in types,
-    with any keys), lists, tuples, sets, numbers, text, bytes, `None`, NumPy arrays and scalars, `torch.Size`, dtypes,
-    devices, and tensors with their strides, devices and ``requires_grad``. A named tuple comes back as one of the same
-    name and fields. Tensors that share memory are written once, and tied again.
+    `load` gives back equal types and values, bit for bit: dicts (also ordered ones and defaultdicts
+    of built-in types, with any keys), lists, tuples, sets, numbers, text, bytes, `None`, NumPy
+    arrays and scalars, `torch.Size`, dtypes, devices, and tensors with their strides, devices and
+    ``requires_grad``. A named tuple comes back as one of the same name and fields. Tensors that
+    share memory are written once, and tied again.
 
-    In an initialised job of `torch.distributed` all processes call it: each writes its part of a `DTensor`; everything
-    else is that of process 0.
+    In an initialised job of `torch.distributed` all processes call it: each writes its part of a
+    `DTensor`; everything else is that of process 0.
 
     Args:
         path: The folder or file to make, or its URL.
         obj: The object: a dict of state dicts, mostly. With
-            ``layout=regrow.layouts.Safetensors(max_shard_bytes="5GB")`` the files are those of the Hugging Face hub.
+            ``layout=regrow.layouts.Safetensors(max_shard_bytes="5GB")`` the files are those of the
+            Hugging Face hub.
         layout: As for `regrow.save`.
         overwrite: As for `regrow.save`.
         cast: As for `regrow.save`.
@@ -73,7 +76,8 @@ def save(
         options: Rare settings.
 
     Raises:
-        LeafTypeError: for what cannot be written without pickle, with its key path, and what to save instead.
+        LeafTypeError: for what cannot be written without pickle, with its key path, and what to
+            save instead.
         RegrowError: as `regrow.save`.
     """
     writing = Writing(
@@ -85,7 +89,9 @@ def save(
 
 
 def prepared(path: StrPath, obj: Any, writing: Writing) -> tuple[Encoded, Writing]:
-    """What is to be saved, and how; if this process cannot make it, the others of the job get its error."""
+    """What is to be saved, and how; if this process cannot make it, the others of the job get
+    its error.
+    """
     with _job.posts_errors(writing.asked_job(), path):
         encoded = encode(obj)
         return encoded, with_record(writing.laid_out(place("path", path, writing.storage_options)), encoded)

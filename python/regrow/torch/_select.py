@@ -26,7 +26,8 @@ Entries = Mapping[str, Mapping[str, Any]]
 
 
 def marked(tree: Any, entries: Entries, globs: Sequence[str], path_of: Callable[[Keys], Keys]) -> Any:
-    """The tree with ``...`` for all that no glob matches; ``path_of`` gives the key path that a user sees.
+    """The tree with ``...`` for all that no glob matches; ``path_of`` gives the key path that a
+    user sees.
 
     Raises:
         NotFoundError: for a glob that matches nothing.
@@ -67,7 +68,9 @@ def _marked(node: Any, keys: Keys, entries: Entries, wanted: set[Keys]) -> Any:
 
 
 def dropped(obj: Any) -> Any:
-    """The object without what is ``...``, which stays in lists and tuples for the sake of positions."""
+    """The object without what is ``...``, which stays in lists and tuples for the sake of
+    positions.
+    """
     left = _dropped(obj)
     return {} if left is ... else left
 

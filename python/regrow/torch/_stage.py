@@ -4,7 +4,8 @@
          └── worker: copies tensors to memory that is used again ──┘
                      └── engine: writes, syncs, commits ─────────────── wait
 
-One save is copied at a time and one written, in memory that the next one uses again: two saves that overlap wait.
+One save is copied at a time and one written, in memory that the next one uses again: two saves that
+overlap wait.
 """
 
 from __future__ import annotations
@@ -119,9 +120,10 @@ def async_save(
 ) -> SaveHandle:
     """Saves in the background what `save` saves: returns at once, before tensors are copied.
 
-    Do not change any tensor or array of `obj` until `SaveHandle.wait_for_staging` has returned: call it before the step
-    of the optimizer, and forward and backward pass run beside the copy. The next save uses the memory of the copy
-    again. A call waits while an earlier save is being copied; the second of two is copied when the first is written.
+    Do not change any tensor or array of `obj` until `SaveHandle.wait_for_staging` has returned:
+    call it before the step of the optimizer, and forward and backward pass run beside the copy. The
+    next save uses the memory of the copy again. A call waits while an earlier save is being copied;
+    the second of two is copied when the first is written.
 
     Args:
         path: As for `save`.
@@ -141,8 +143,10 @@ def async_save(
         options: Rare settings.
 
     Raises:
-        RegrowError: why an earlier save failed, if no call has raised it yet; then nothing is saved now.
-        LeafTypeError: for what cannot be written without pickle. `SaveHandle.result` raises other errors.
+        RegrowError: why an earlier save failed, if no call has raised it yet; then nothing is saved
+            now.
+        LeafTypeError: for what cannot be written without pickle. `SaveHandle.result` raises other
+            errors.
     """
     writing = Writing(
         layout=layout, overwrite=overwrite, cast=cast, lossy=lossy, compression=compression, metadata=metadata,
@@ -174,7 +178,9 @@ class _Staging:
             return self._last
 
     def drain(self) -> list[BaseException]:
-        """Waits for the last copy; its failure, if no call has raised it. The saver raises later failures."""
+        """Waits for the last copy; its failure, if no call has raised it. The saver raises later
+        failures.
+        """
         # In a child the worker is the parent's, which tells.
         if self._last is None or self._last._is_told or self.pid != os.getpid():
             return []

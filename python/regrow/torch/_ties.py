@@ -6,8 +6,9 @@ Every reader finds the numbers of every tensor. Only the record says which memor
     v = base[2:], t = base.T      shape, strides and the offset in the memory of the first one
     a = base[:3], b = base[1:]    none has all bytes: shape, strides and the offset in a storage of their own
 
-Parts of one storage that do not touch each other are tensors of their own, as for safetensors. A `DTensor` is tied only
-to itself: what a process sees of the others' memory differs from process to process.
+Parts of one storage that do not touch each other are tensors of their own, as for safetensors. A
+`DTensor` is tied only to itself: what a process sees of the others' memory differs from process to
+process.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from ._pointers import Keys, pointer
 ALIGN_BYTES = 16
 """A storage begins at a multiple of the longest element's."""
 STORAGE_PER_BYTE_MAX = 64
-"""A storage is made again if it is at most so many times as long as its tensors. Others have memory of their own."""
+"""A storage is made again if it is at most so many times as long as its tensors. Others have
+memory of their own.
+"""
 
 
 class Seen(NamedTuple):
@@ -61,7 +64,9 @@ def _extent(tensor: Any) -> tuple[int, int]:
 
 
 def _touching(members: Sequence[int], tensors: Sequence[Seen]) -> list[list[int]]:
-    """Tensors of one storage in groups, each in the order of the tree, of those that reach into each other."""
+    """Tensors of one storage in groups, each in the order of the tree, of those that reach into
+    each other.
+    """
     groups: list[list[int]] = []
     reached = 0
     for (start, end), at in sorted((_extent(tensors[at].tensor), at) for at in members):

@@ -1,4 +1,5 @@
-//! Flax' msgpack between Python objects and bytes, without an engine in between: the low level of `regrow.flax`.
+//! Flax' msgpack between Python objects and bytes, without an engine in between: the low level of
+//! `regrow.flax`.
 //!
 //! | module | does |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! Python objects to msgpack, as `msgpack.packb(strict_types=True)` with Flax' extensions does it.
 //!
-//! Two passes: the first walks the objects and writes all that is small, the second fills one buffer of exactly
-//! the size that came out. Array data is touched in the second only.
+//! Two passes: the first walks the objects and writes all that is small, the second fills one
+//! buffer of exactly the size that came out. Array data is touched in the second only.
 
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
@@ -22,14 +22,15 @@ use super::TYPES;
 use crate::error::{OrRaise, to_py_err};
 use crate::memory::{Piece, borrow_elements, join};
 
-/// Numbers that NumPy gives its own dtypes: object, bytes, str, void and records, variable-width text.
+/// Numbers that NumPy gives its own dtypes: object, bytes, str, void and records, variable-width
+/// text.
 const REFUSED_NUMS: [i32; 5] = [17, 18, 19, 20, 2056];
 
 /// The bit in `type.__flags__` of a class that was made at run time; only those have a bare name.
 const HEAP_TYPE: u64 = 1 << 9;
 
-/// One msgpack object of raw dicts, lists and leaves; arrays longer than `max_chunk_size` bytes that are values of
-/// dicts, or the root, are cut into chunks.
+/// One msgpack object of raw dicts, lists and leaves; arrays longer than `max_chunk_size` bytes
+/// that are values of dicts, or the root, are cut into chunks.
 #[pyfunction]
 pub fn msgpack_pack<'py>(
     py: Python<'py>,
@@ -324,7 +325,8 @@ impl<'py> Packer<'py> {
     }
 }
 
-/// The name that C code calls a class by: with its module, unless it is a built-in or was made at run time.
+/// The name that C code calls a class by: with its module, unless it is a built-in or was made at
+/// run time.
 fn type_name(class: &Bound<'_, PyType>) -> PyResult<String> {
     let name = class.name()?.to_string();
     let module = class.module()?.to_string();

@@ -1,8 +1,8 @@
 //! msgpack to Python objects, as Flax' `msgpack_restore` does it, except that arrays are views.
 //!
-//! Accepted is what Flax accepts of its own files (a key that is there twice: the last one wins), and the text
-//! arrays that it writes but cannot read. Refused, with offset and key path, is what only looks like one: `-1` in
-//! a shape, `nil` for one, chunks of different dtypes.
+//! Accepted is what Flax accepts of its own files (a key that is there twice: the last one wins),
+//! and the text arrays that it writes but cannot read. Refused, with offset and key path, is what
+//! only looks like one: `-1` in a shape, `nil` for one, chunks of different dtypes.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -20,14 +20,15 @@ use regrow::tree::{Key, KeyPath};
 use super::TYPES;
 use crate::memory::ReadOnly;
 
-/// The object in `data`, as raw dicts, lists and leaves. Arrays are read-only views of `data` and keep it alive;
-/// those in chunks are put together, writable.
+/// The object in `data`, as raw dicts, lists and leaves. Arrays are read-only views of `data` and
+/// keep it alive; those in chunks are put together, writable.
 #[pyfunction]
 pub fn msgpack_unpack<'py>(py: Python<'py>, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let buffer = ReadOnly::new(data)?;
     let bytes = buffer.as_bytes();
     let numpy = py.import("numpy")?;
-    // An array over a buffer lets go of it at once, and a `bytearray` could move; one over this array cannot.
+    // An array over a buffer lets go of it at once, and a `bytearray` could move; one over this
+    // array cannot.
     let view = match bytes.is_empty() {
         true => buffer.view(py),
         false => numpy.call_method1("frombuffer", (buffer.view(py), "u1"))?,
@@ -312,7 +313,8 @@ impl<'a, 'py> Unpacker<'a, 'py> {
     }
 }
 
-/// The values of a dict `{"0": …, "1": …}` that is the value of `key`, in the order of their numbers.
+/// The values of a dict `{"0": …, "1": …}` that is the value of `key`, in the order of their
+/// numbers.
 fn numbered<'py>(dict: &Bound<'py, PyDict>, key: &str) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
     let Some(members) = dict.get_item(key)? else { return Ok(None) };
     let Ok(members) = members.cast_into::<PyDict>() else { return Ok(None) };

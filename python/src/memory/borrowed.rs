@@ -8,8 +8,8 @@ use regrow::{Error, Result};
 
 /// The array as it lies in NumPy's memory: no copy, whatever its strides.
 ///
-/// The result keeps the Python array alive. As everywhere in NumPy, whoever writes to an array while another
-/// thread reads it gets a mixture of old and new values.
+/// The result keeps the Python array alive. As everywhere in NumPy, whoever writes to an array
+/// while another thread reads it gets a mixture of old and new values.
 pub fn borrow_array(array: &Bound<'_, PyUntypedArray>, dtype: Dtype) -> Result<Array> {
     borrow_one_of_many(array, dtype, &mut Shapes::default())
 }
@@ -63,8 +63,8 @@ impl Shapes {
 /// Shapes that are remembered: more would be slower to go through than to make.
 const SHAPES_LEN: usize = 16;
 
-/// The elements of an array of any dtype as it lies in NumPy's memory, as some numbers of the same size; elements
-/// of a size that no number has become an axis of bytes.
+/// The elements of an array of any dtype as it lies in NumPy's memory, as some numbers of the same
+/// size; elements of a size that no number has become an axis of bytes.
 pub fn borrow_elements(array: &Bound<'_, PyUntypedArray>) -> Result<Array> {
     let mut dims: Vec<u64> = array.shape().iter().map(|&dim| dim as u64).collect();
     let mut strides: Vec<i64> = array.strides().iter().map(|&stride| stride as i64).collect();
@@ -97,7 +97,8 @@ fn borrow(array: &Bound<'_, PyUntypedArray>, dtype: Dtype, shape: Shape, strides
 }
 
 fn first_element(array: &Bound<'_, PyUntypedArray>) -> *const u8 {
-    // SAFETY: the pointer comes from a live NumPy array, whose struct has had `data` in this place since NumPy 1.
+    // SAFETY: the pointer comes from a live NumPy array, whose struct has had `data` in this place
+    // since NumPy 1.
     unsafe { (*array.as_array_ptr()).fields.data }.cast::<u8>().cast_const()
 }
 
@@ -131,14 +132,15 @@ pub(super) struct Memory<T> {
     pub _owner: T,
 }
 
-// SAFETY: the pointer is only read through, and the memory behind it stays until the owner is dropped, which PyO3
-// does safely on any thread for an object, and `Taken` for a tensor.
+// SAFETY: the pointer is only read through, and the memory behind it stays until the owner is
+// dropped, which PyO3 does safely on any thread for an object, and `Taken` for a tensor.
 unsafe impl<T: Send> Send for Memory<T> {}
 
 impl<T> AsRef<[u8]> for Memory<T> {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: NumPy, and who exports a tensor, promise that the elements, at start + strides, are memory of the
-        // array; `Reach` has computed their bounds, and `_owner` keeps them there.
+        // SAFETY: NumPy, and who exports a tensor, promise that the elements, at start + strides,
+        // are memory of the array; `Reach` has computed their bounds, and `_owner` keeps them
+        // there.
         unsafe { std::slice::from_raw_parts(self.start, self.len_bytes) }
     }
 }

@@ -37,8 +37,9 @@ impl Slab {
         }
         let bytes = &slf.get().0;
         let start = bytes.as_ptr().cast_mut().cast::<c_void>();
-        // SAFETY: the bytes never move or change (the class is frozen, `Bytes` are shared and read-only) and live
-        // as long as `slf`, of which the view takes a reference; it is marked read-only, so nobody writes.
+        // SAFETY: the bytes never move or change (the class is frozen, `Bytes` are shared and
+        // read-only) and live as long as `slf`, of which the view takes a reference; it is marked
+        // read-only, so nobody writes.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, bytes.len() as ffi::Py_ssize_t, 1, flags)
         };
@@ -46,7 +47,8 @@ impl Slab {
     }
 }
 
-/// A private map of a file, for the buffer protocol; writable: what is written to it does not reach the file.
+/// A private map of a file, for the buffer protocol; writable: what is written to it does not reach
+/// the file.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct MapBuffer(PrivateMap);
 
@@ -73,8 +75,9 @@ impl MapBuffer {
         }
         let map = &slf.get().0;
         let start = map.as_mut_ptr().cast::<c_void>();
-        // SAFETY: the map never moves, is writable and lives as long as `slf`, of which the view takes a reference; no
-        // Rust code looks at its bytes. As everywhere in Python, two who write to the same memory are not kept apart.
+        // SAFETY: the map never moves, is writable and lives as long as `slf`, of which the view
+        // takes a reference; no Rust code looks at its bytes. As everywhere in Python, two who
+        // write to the same memory are not kept apart.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, map.len() as ffi::Py_ssize_t, 0, flags)
         };
@@ -82,7 +85,8 @@ impl MapBuffer {
     }
 }
 
-/// The bytes of any contiguous buffer of Python's (`bytes`, `memoryview`, `mmap`), read where they lie.
+/// The bytes of any contiguous buffer of Python's (`bytes`, `memoryview`, `mmap`), read where they
+/// lie.
 pub struct ReadOnly(PyBuffer<u8>, Py<PyAny>);
 
 impl ReadOnly {
@@ -108,8 +112,8 @@ impl ReadOnly {
         if self.0.item_count() == 0 {
             return &[];
         }
-        // SAFETY: the buffer is contiguous and held until `self` is dropped. As with arrays, whoever writes to it
-        // while it is read gets a mixture.
+        // SAFETY: the buffer is contiguous and held until `self` is dropped. As with arrays,
+        // whoever writes to it while it is read gets a mixture.
         unsafe { std::slice::from_raw_parts(self.0.buf_ptr().cast::<u8>().cast_const(), self.0.item_count()) }
     }
 }

@@ -7,11 +7,12 @@ use pyo3::prelude::*;
 pub struct Destinations<'py>(Vec<Option<(Bound<'py, PyUntypedArray>, usize, usize)>>);
 
 impl<'py> Destinations<'py> {
-    /// Those of the arrays that can be filled where they are. One that shares memory with another cannot: what is
-    /// written to it would depend on who comes last.
+    /// Those of the arrays that can be filled where they are. One that shares memory with another
+    /// cannot: what is written to it would depend on who comes last.
     pub fn new(arrays: Vec<Option<Bound<'py, PyUntypedArray>>>) -> Self {
         let place = |array: Bound<'py, PyUntypedArray>| {
-            // SAFETY: the pointer comes from a live NumPy array, whose struct is a public part of NumPy's ABI.
+            // SAFETY: the pointer comes from a live NumPy array, whose struct is a public part of
+            // NumPy's ABI.
             let fields = unsafe { &(*array.as_array_ptr()).fields };
             let wanted = npyffi::NPY_ARRAY_C_CONTIGUOUS | npyffi::NPY_ARRAY_WRITEABLE;
             let len = array.shape().iter().product::<usize>() * array.dtype().itemsize();
@@ -48,12 +49,14 @@ impl<'py> Destinations<'py> {
         self.0.iter().map(Option::is_some).collect()
     }
 
-    /// Their bytes. As everywhere in NumPy, whoever reads an array while it is filled gets a mixture.
+    /// Their bytes. As everywhere in NumPy, whoever reads an array while it is filled gets a
+    /// mixture.
     pub fn bytes_mut(&mut self) -> Vec<Option<&mut [u8]>> {
         let bytes = |place: &mut Option<(Bound<'py, PyUntypedArray>, usize, usize)>| {
             let (array, _, len) = place.as_ref()?;
-            // SAFETY: a writable C-contiguous array has `len` bytes at `data`; `self` keeps the array alive and is
-            // borrowed for as long as the slices; no two of them overlap, as `new` has seen to.
+            // SAFETY: a writable C-contiguous array has `len` bytes at `data`; `self` keeps the
+            // array alive and is borrowed for as long as the slices; no two of them overlap, as
+            // `new` has seen to.
             Some(unsafe {
                 let data = (*array.as_array_ptr()).fields.data.cast::<u8>();
                 std::slice::from_raw_parts_mut(data, *len)

@@ -1,4 +1,5 @@
-//! Arrays that other libraries show by DLPack, in capsules: held where they lie until they are let go.
+//! Arrays that other libraries show by DLPack, in capsules: held where they lie until they are let
+//! go.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::NonNull;
@@ -45,7 +46,8 @@ const TENSOR_TAKEN: &CStr = c"used_dltensor";
 const DEVICE_CPU: c_int = 1;
 
 impl DlTensor {
-    /// The dtype; `None` for vectors, for numbers that share bytes, and for what the engine does not know.
+    /// The dtype; `None` for vectors, for numbers that share bytes, and for what the engine does
+    /// not know.
     fn dtype(&self) -> Option<Dtype> {
         if self.dtype_lanes != 1 {
             return None;
@@ -81,7 +83,8 @@ impl DlTensor {
 
 /// The tensor in a capsule, if it has not been taken.
 fn tensor_in(capsule: &Bound<'_, PyAny>) -> Option<NonNull<DlManagedTensor>> {
-    // SAFETY: both take any object of Python's; the second is asked only if it has a pointer of this name.
+    // SAFETY: both take any object of Python's; the second is asked only if it has a pointer of
+    // this name.
     let pointer = unsafe {
         if ffi::PyCapsule_IsValid(capsule.as_ptr(), TENSOR.as_ptr()) != 1 {
             return None;
@@ -91,8 +94,8 @@ fn tensor_in(capsule: &Bound<'_, PyAny>) -> Option<NonNull<DlManagedTensor>> {
     NonNull::new(pointer.cast())
 }
 
-/// The number of the device on whose behalf a tensor lies in this machine's memory; `None` if it lies elsewhere, or
-/// its elements are none of the engine's.
+/// The number of the device on whose behalf a tensor lies in this machine's memory; `None` if it
+/// lies elsewhere, or its elements are none of the engine's.
 pub fn tensor_host_device(capsule: &Bound<'_, PyAny>) -> Option<i32> {
     let told = tensor_in(capsule)?;
     // SAFETY: the capsule holds the tensor as long as it is not taken, and nobody changes it.
@@ -100,7 +103,8 @@ pub fn tensor_host_device(capsule: &Bound<'_, PyAny>) -> Option<i32> {
     (tensor.device_type == DEVICE_CPU && tensor.dtype().is_some()).then_some(tensor.device_id)
 }
 
-/// Takes the tensor out of a capsule: its elements where they lie, until the array is dropped, on whatever thread.
+/// Takes the tensor out of a capsule: its elements where they lie, until the array is dropped, on
+/// whatever thread.
 pub fn take_tensor(capsule: &Bound<'_, PyAny>, shapes: &mut Shapes) -> Result<Array> {
     let unfit = || Error::invalid("a capsule holds no tensor in this machine's memory");
     let told = tensor_in(capsule).ok_or_else(unfit)?;
@@ -140,8 +144,8 @@ pub fn take_tensor(capsule: &Bound<'_, PyAny>, shapes: &mut Shapes) -> Result<Ar
         return Err(unfit());
     }
     let first = tensor.data.wrapping_add(tensor.first_byte as usize);
-    // SAFETY: a capsule can be renamed while it is valid, and the name lives for ever. From then on the tensor is ours,
-    // and a destructor would only find that out.
+    // SAFETY: a capsule can be renamed while it is valid, and the name lives for ever. From then on
+    // the tensor is ours, and a destructor would only find that out.
     let is_ours = unsafe {
         ffi::PyCapsule_SetName(capsule.as_ptr(), TENSOR_TAKEN.as_ptr()) == 0
             && ffi::PyCapsule_SetDestructor(capsule.as_ptr(), None) == 0
@@ -189,6 +193,7 @@ impl Drop for Taken {
     }
 }
 
-// SAFETY: a tensor is let go on any thread, with or without the interpreter: its exporter takes what it needs. JAX' puts
-// the array aside until it next holds the interpreter (see `gather::let_go`).
+// SAFETY: a tensor is let go on any thread, with or without the interpreter: its exporter takes
+// what it needs. JAX' puts the array aside until it next holds the interpreter (see
+// `gather::let_go`).
 unsafe impl Send for Taken {}

@@ -24,8 +24,9 @@ pub enum Piece<'a> {
 /// Bytes that one thread copies at a time.
 const COPY_LEN_BYTES: usize = 4 << 20;
 
-/// From here on, a thread costs less than it saves: most of the time goes into fresh pages, which the kernel clears
-/// on the thread that first touches them. (Huge pages take several times as long where memory is fragmented.)
+/// From here on, a thread costs less than it saves: most of the time goes into fresh pages, which
+/// the kernel clears on the thread that first touches them. (Huge pages take several times as long
+/// where memory is fragmented.)
 const LARGE_LEN_BYTES: usize = 8 << 20;
 
 /// Threads that copy.
@@ -36,12 +37,14 @@ pub fn join<'py>(py: Python<'py>, pieces: &[Piece<'_>]) -> PyResult<Bound<'py, P
     let len = pieces.iter().try_fold(0_usize, |len, piece| len.checked_add(piece.len()?));
     let too_long = || PyMemoryError::new_err("the bytes do not fit in memory");
     let len = len.filter(|&len| isize::try_from(len).is_ok()).ok_or_else(too_long)?;
-    // SAFETY: with a null pointer Python allocates the object and leaves its bytes to us; an error gives null.
+    // SAFETY: with a null pointer Python allocates the object and leaves its bytes to us; an error
+    // gives null.
     let made = unsafe {
         let made = ffi::PyBytes_FromStringAndSize(std::ptr::null(), len as ffi::Py_ssize_t);
         Bound::from_owned_ptr_or_err(py, made)?.cast_into::<PyBytes>()?
     };
-    // SAFETY: nobody else has the object yet, and it has room for `len` bytes, which are not initialised.
+    // SAFETY: nobody else has the object yet, and it has room for `len` bytes, which are not
+    // initialised.
     let mut room = unsafe {
         let start = ffi::PyBytes_AsString(made.as_ptr()).cast::<MaybeUninit<u8>>();
         std::slice::from_raw_parts_mut(start, len)
@@ -66,7 +69,8 @@ pub fn join<'py>(py: Python<'py>, pieces: &[Piece<'_>]) -> PyResult<Bound<'py, P
     Ok(made)
 }
 
-/// Has the kernel make all pages of fresh memory at once, which is cheaper than a fault for each; advice only.
+/// Has the kernel make all pages of fresh memory at once, which is cheaper than a fault for each;
+/// advice only.
 #[cfg(target_os = "linux")]
 fn make_present(room: &mut [MaybeUninit<u8>]) {
     use rustix::mm::{Advice, madvise};
@@ -75,7 +79,8 @@ fn make_present(room: &mut [MaybeUninit<u8>]) {
     let start = room.as_mut_ptr();
     let skip = start.addr().next_multiple_of(page) - start.addr();
     let Some(len) = room.len().checked_sub(skip).map(|len| len / page * page) else { return };
-    // SAFETY: the range is whole pages within memory that is ours alone, and the advice changes no contents.
+    // SAFETY: the range is whole pages within memory that is ours alone, and the advice changes no
+    // contents.
     let _ = unsafe { madvise(start.wrapping_add(skip).cast(), len, Advice::LinuxPopulateWrite) };
 }
 

@@ -13,8 +13,8 @@ use regrow::array::Array;
 use super::Slab;
 use crate::error::OrRaise;
 
-/// Arrays up to this size share the object that keeps their memory alive: one for each would take longer to make
-/// than the array, and Python's garbage collector would go through all of them.
+/// Arrays up to this size share the object that keeps their memory alive: one for each would take
+/// longer to make than the array, and Python's garbage collector would go through all of them.
 const SMALL_LEN_BYTES: usize = 4 << 10;
 
 /// What a small array can keep alive of its neighbours.
@@ -62,10 +62,10 @@ impl<'py> Shown<'py> {
         let first = bytes.as_ptr().cast_mut().cast::<c_void>();
         let keeper = self.keeper(bytes)?;
         let py = self.py;
-        // SAFETY: `dims` are `rank` extents, and the array of them, in C order, is as long as the bytes at `first`,
-        // which the keeper holds where they are. The array owns the keeper from the start of its life to its end, and
-        // is not writeable. NumPy takes over one reference to the descriptor and one to the keeper; null means that it
-        // has raised.
+        // SAFETY: `dims` are `rank` extents, and the array of them, in C order, is as long as the
+        // bytes at `first`, which the keeper holds where they are. The array owns the keeper from
+        // the start of its life to its end, and is not writeable. NumPy takes over one reference to
+        // the descriptor and one to the keeper; null means that it has raised.
         unsafe {
             let class = npyffi::get_type_object(py, npyffi::NpyTypes::PyArray_Type);
             let (strides, object) = (std::ptr::null_mut(), std::ptr::null_mut());

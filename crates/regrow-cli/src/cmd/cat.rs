@@ -18,13 +18,14 @@ use crate::values;
 
 /// Print one leaf, or a slice of it.
 ///
-/// A slice reads just its own bytes. As NumPy would print it; with --json as nested lists, where NaN, Infinity and -Infinity are strings and a
-/// complex number is [real, imaginary].
+/// A slice reads just its own bytes. As NumPy would print it; with --json as nested lists, where
+/// NaN, Infinity and -Infinity are strings and a complex number is [real, imaginary].
 #[derive(Debug, clap::Args)]
 pub struct Cat {
     /// The checkpoint.
     path: PathBuf,
-    /// The leaf, by its key path (`.` for a pytree that is one leaf), and maybe a slice: `params/kernel[0:4,-1]`.
+    /// The leaf, by its key path (`.` for a pytree that is one leaf), and maybe a slice:
+    /// `params/kernel[0:4,-1]`.
     #[arg(value_name = "LEAF[SLICE]")]
     leaf: String,
     /// The bytes themselves: elements in C order, little endian; UTF-8 for text.
@@ -64,7 +65,8 @@ impl Cat {
         Ok(Exit::Fine)
     }
 
-    /// The leaf's position, and the slice. A key path may itself end in brackets, so the whole text comes first.
+    /// The leaf's position, and the slice. A key path may itself end in brackets, so the whole text
+    /// comes first.
     fn find(&self, checkpoint: &Checkpoint) -> Result<(usize, Option<Slice>), Failure> {
         let whole = match checkpoint.find(&self.leaf) {
             Ok(leaf) => return Ok((leaf, None)),
@@ -86,7 +88,8 @@ impl Cat {
         if self.raw {
             out.write_all(&array.to_c_order()?)?;
         } else if globals.json {
-            // Written piece by piece: as one JSON value, a large array would take many times its size.
+            // Written piece by piece: as one JSON value, a large array would take many times its
+            // size.
             let head = json!({
                 "key_path": path.to_string(),
                 "kind": info.kind.name(),

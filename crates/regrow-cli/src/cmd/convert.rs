@@ -21,8 +21,8 @@ use crate::out::{self, Align};
 
 /// Convert a checkpoint from its layout to another, a leaf at a time.
 ///
-/// What the target cannot hold is refused, with every leaf named, unless --lossy is given; then it is listed.
-/// Globs and rules go by the key paths of the source, as `regrow ls` prints them.
+/// What the target cannot hold is refused, with every leaf named, unless --lossy is given; then it
+/// is listed. Globs and rules go by the key paths of the source, as `regrow ls` prints them.
 #[derive(Debug, clap::Args)]
 pub struct Convert {
     /// The checkpoint to read. Of a folder of several steps, --step chooses one, and --all-steps
@@ -37,8 +37,8 @@ pub struct Convert {
     /// regrow.
     #[arg(short, long, value_name = "LAYOUT")]
     layout: Option<String>,
-    /// A TOML file of rules: layout, options, only, lossy, rename, cast, transpose, reshape. What the command line says
-    /// comes before them.
+    /// A TOML file of rules: layout, options, only, lossy, rename, cast, transpose, reshape. What
+    /// the command line says comes before them.
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
     /// An option of the layout; its value is JSON, or text. Can be given several times.
@@ -47,8 +47,8 @@ pub struct Convert {
     /// Only leaves that match this glob. Can be given several times.
     #[arg(long, value_name = "GLOB")]
     only: Vec<String>,
-    /// Rename: where the regular expression matches a whole key path, put what stands behind the = in its place
-    /// ($1 is what the first group has matched). The first rule that matches decides.
+    /// Rename: where the regular expression matches a whole key path, put what stands behind the =
+    /// in its place ($1 is what the first group has matched). The first rule that matches decides.
     #[arg(long, value_name = "REGEX=PATH")]
     rename: Vec<String>,
     /// Cast to a dtype: `bfloat16`, or `params/**=bfloat16`. A floating dtype is for floating
@@ -66,11 +66,13 @@ pub struct Convert {
     /// rounding; list both.
     #[arg(long)]
     lossy: bool,
-    /// Convert what is intact in a damaged checkpoint. All of it is verified first; each lost leaf is listed on stderr, with
-    /// file and offset. Lost leaves become placeholders, or stay behind. Exit code 1: something is lost.
+    /// Convert what is intact in a damaged checkpoint. All of it is verified first; each lost leaf
+    /// is listed on stderr, with file and offset. Lost leaves become placeholders, or stay behind.
+    /// Exit code 1: something is lost.
     #[arg(long)]
     salvage: bool,
-    /// Show what would happen to each leaf, and write nothing; fails as the conversion itself would.
+    /// Show what would happen to each leaf, and write nothing; fails as the conversion itself
+    /// would.
     #[arg(long)]
     dry_run: bool,
     /// Convert each committed step of a folder of steps into a step of the folder DST.
@@ -79,8 +81,8 @@ pub struct Convert {
     /// Replace a checkpoint that is there.
     #[arg(long)]
     overwrite: bool,
-    /// An earlier checkpoint in the layout regrow: data files in which nothing changed since are linked to its own
-    /// instead of written. For the layout regrow only.
+    /// An earlier checkpoint in the layout regrow: data files in which nothing changed since are
+    /// linked to its own instead of written. For the layout regrow only.
     #[arg(long, value_name = "PATH")]
     base: Option<PathBuf>,
     /// Link files of the base without reading them: otherwise their blocks are checked first.
@@ -249,7 +251,8 @@ impl Convert {
             rules.only.clone_from(&self.only);
         }
         rules.lossy |= self.lossy;
-        // The first rule that matches decides: those of the command line come before those of the file.
+        // The first rule that matches decides: those of the command line come before those of the
+        // file.
         prepend(&mut rules.rename, &self.rename, |text| {
             let (from, to) = split(text, "REGEX=PATH")?;
             Ok(RenameRule { from: from.to_owned(), to: to.to_owned() })

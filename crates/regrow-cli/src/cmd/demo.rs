@@ -22,8 +22,8 @@ const FLIPPED_BIT: u8 = 1 << 4;
 
 /// See regrow at work: save, open, verify, and what a flipped bit looks like.
 ///
-/// Makes a small pytree, saves it in regrow's layout and as Orbax would, opens and verifies both, then damages
-/// a copy of the first. Works in a temporary folder that is removed at the end.
+/// Makes a small pytree, saves it in regrow's layout and as Orbax would, opens and verifies both,
+/// then damages a copy of the first. Works in a temporary folder that is removed at the end.
 #[derive(Debug, clap::Args)]
 pub struct Demo {
     /// Work in this folder, and leave everything there to look at; it must not exist.
@@ -165,7 +165,8 @@ fn damage(story: &mut Story<'_, impl Write>, folder: &Path) -> Result<bool, Fail
     }
 }
 
-/// A dense layer in two precisions, its optimizer's named tuple, and what else a training state holds.
+/// A dense layer in two precisions, its optimizer's named tuple, and what else a training state
+/// holds.
 fn sample() -> Result<Tree<Leaf>, Error> {
     let mut build = TreeBuilder::new();
     build.open(Key::Index(0), NodeKind::Dict)?;
@@ -188,7 +189,8 @@ fn sample() -> Result<Tree<Leaf>, Error> {
     build.finish()
 }
 
-/// An array whose bytes follow a small rule, so that every run makes the same ones; all values are finite.
+/// An array whose bytes follow a small rule, so that every run makes the same ones; all values are
+/// finite.
 fn ramp(dtype: Dtype, dims: &[u64]) -> Result<Array, Error> {
     let shape = Shape::new(dims)?;
     let value = |i: u64| (i.wrapping_mul(2_654_435_761) % 2000) as f32 / 1000.0 - 1.0;

@@ -15,8 +15,9 @@ use crate::{Globals, Package, Packages, build};
 
 /// Look at the machine, at the file system or bucket of a path, and at the packages around regrow.
 ///
-/// What is missing is listed with what that means. A few kilobytes are written beside the path and removed again;
-/// nothing is written to a bucket. 1 if nothing can be written there, or a bucket cannot be reached.
+/// What is missing is listed with what that means. A few kilobytes are written beside the path and
+/// removed again; nothing is written to a bucket. 1 if nothing can be written there, or a bucket
+/// cannot be reached.
 #[derive(Debug, clap::Args)]
 pub struct Doctor {
     /// Where checkpoints are, or are to be.
@@ -223,7 +224,8 @@ impl Findings {
     }
 }
 
-/// The folder that a save to `path` would write in: that of the checkpoint if there is one, and the nearest that exists.
+/// The folder that a save to `path` would write in: that of the checkpoint if there is one, and the
+/// nearest that exists.
 fn folder_to_write(at: &Location, path: &Path) -> PathBuf {
     let is_checkpoint = || {
         regrow::open_with(at.clone(), &OpenOptions::default())

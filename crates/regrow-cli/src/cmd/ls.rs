@@ -1,4 +1,5 @@
-//! `regrow ls`: the leaves of a checkpoint, or the checkpoints in a folder, as a table, from metadata alone.
+//! `regrow ls`: the leaves of a checkpoint, or the checkpoints in a folder, as a table, from
+//! metadata alone.
 
 use std::cell::Cell;
 use std::io::Write;
@@ -18,17 +19,20 @@ use crate::out::{self, Align, Table, Tint};
 
 /// List the leaves of a checkpoint without reading their data, or the checkpoints in a folder.
 ///
-/// Of a checkpoint one line a leaf, in flatten order: key path, dtype, shape, bytes, and how its bytes are coded; then the
-/// totals. Of a folder of steps, or of any checkpoints, one line each: name, layout, state, bytes, and when it was changed
-/// last (UTC). With --step, --item or a glob, the leaves of a step.
+/// Of a checkpoint one line a leaf, in flatten order: key path, dtype, shape, bytes, and how its
+/// bytes are coded; then the totals. Of a folder of steps, or of any checkpoints, one line each:
+/// name, layout, state, bytes, and when it was changed last (UTC). With --step, --item or a glob,
+/// the leaves of a step.
 #[derive(Debug, clap::Args)]
 pub struct Ls {
     /// The checkpoint, or a folder of checkpoints.
     path: PathBuf,
-    /// Only leaves that one of these matches: `params/**`, `*/kernel`; all of them if none is given.
+    /// Only leaves that one of these matches: `params/**`, `*/kernel`; all of them if none is
+    /// given.
     #[arg(value_name = "GLOB")]
     globs: Vec<String>,
-    /// Also what kind of leaf it is, its chunks, the part of it that a device held, and how it lay on devices.
+    /// Also what kind of leaf it is, its chunks, the part of it that a device held, and how it lay
+    /// on devices.
     #[arg(long, short)]
     long: bool,
 }
@@ -60,7 +64,8 @@ impl Ls {
             }
             opened => opened?,
         };
-        // Gone through anew each time: so many key paths at once would cost more than to build them twice.
+        // Gone through anew each time: so many key paths at once would cost more than to build them
+        // twice.
         let leaves = || {
             let leaves = checkpoint.tree().iter();
             leaves.filter(|(path, _)| patterns.is_empty() || patterns.iter().any(|glob| glob.matches(path)))
@@ -210,7 +215,8 @@ fn row<const N: usize>(table: &mut Table<N>, path: &KeyPath, leaf: &LeafInfo) {
     table.cell(if leaf.coding.is_empty() { "-" } else { &*leaf.coding });
 }
 
-/// The leaves as JSON, each written when its turn comes: a document of a million leaves would take gigabytes.
+/// The leaves as JSON, each written when its turn comes: a document of a million leaves would take
+/// gigabytes.
 struct Listing<'a, F> {
     checkpoint: &'a Checkpoint,
     leaves: F,

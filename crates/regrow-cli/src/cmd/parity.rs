@@ -13,8 +13,9 @@ use crate::out;
 
 /// Put parity beside a checkpoint, by which `regrow repair` heals it.
 ///
-/// Any layout. The checkpoint is verified first, and not touched: the parity is two files of its own, `regrow.parity.json` and
-/// `regrow.parity.blocks` in the folder, or `regrow.parity.NAME.json` and `.blocks` beside a file.
+/// Any layout. The checkpoint is verified first, and not touched: the parity is two files of its
+/// own, `regrow.parity.json` and `regrow.parity.blocks` in the folder, or `regrow.parity.NAME.json`
+/// and `.blocks` beside a file.
 #[derive(Debug, clap::Args)]
 pub struct Parity {
     /// The checkpoint.

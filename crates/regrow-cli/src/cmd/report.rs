@@ -19,10 +19,11 @@ const OUTPUT_DEFAULT: &str = "report.html";
 
 /// Write a page about a checkpoint: one HTML file to look at in a browser, without a network.
 ///
-/// It shows where the bytes are, all leaves with their statistics and histograms, how arrays lie on devices, what checksums
-/// protect and what is damaged; with other checkpoints, what differs from each; of a folder of steps the newest one, and sizes,
-/// times, metrics and norms of all. Every byte is read once, of at most 20 steps; --sample and --no-statistics read less.
-/// Exit code 1: something is damaged.
+/// It shows where the bytes are, all leaves with their statistics and histograms, how arrays lie on
+/// devices, what checksums protect and what is damaged; with other checkpoints, what differs from
+/// each; of a folder of steps the newest one, and sizes, times, metrics and norms of all. Every
+/// byte is read once, of at most 20 steps; --sample and --no-statistics read less. Exit code 1:
+/// something is damaged.
 #[derive(Debug, clap::Args)]
 pub struct Report {
     /// The checkpoint, or a folder of steps.
@@ -30,7 +31,8 @@ pub struct Report {
     /// Checkpoints to compare it with.
     #[arg(value_name = "OTHER")]
     others: Vec<PathBuf>,
-    /// The page; `-` for stdout. Replaces an HTML file that is there, and nothing else. [default: report.html]
+    /// The page; `-` for stdout. Replaces an HTML file that is there, and nothing else. [default:
+    /// report.html]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// What the page is called; the last part of the path if not given.
@@ -39,10 +41,12 @@ pub struct Report {
     /// Look at about so much of each longer array: `16MiB`, in blocks that are evenly spread.
     #[arg(long, value_name = "SIZE")]
     sample: Option<ByteSize>,
-    /// Read no data of the checkpoint: no statistics, and damage to data is not seen. Others are compared all the same.
+    /// Read no data of the checkpoint: no statistics, and damage to data is not seen. Others are
+    /// compared all the same.
     #[arg(long, conflicts_with = "sample")]
     no_statistics: bool,
-    /// Read and compare only leaves that match this glob; all are listed. Can be given several times.
+    /// Read and compare only leaves that match this glob; all are listed. Can be given several
+    /// times.
     #[arg(long, value_name = "GLOB")]
     only: Vec<String>,
 }

@@ -14,13 +14,14 @@ use crate::out;
 
 /// Remove one checkpoint, all of it and nothing else.
 ///
-/// What is no checkpoint is refused, and so are a folder of several and one with something of your own in it. Asks first
-/// on a terminal; elsewhere it needs --yes.
+/// What is no checkpoint is refused, and so are a folder of several and one with something of your
+/// own in it. Asks first on a terminal; elsewhere it needs --yes.
 #[derive(Debug, clap::Args)]
 pub struct Rm {
     /// The checkpoint.
     path: PathBuf,
-    /// Remove what a save or a copy to this path has left that never ended, instead of a checkpoint.
+    /// Remove what a save or a copy to this path has left that never ended, instead of a
+    /// checkpoint.
     #[arg(long)]
     unfinished: bool,
     /// Also if its writer may still be at it.

@@ -13,8 +13,9 @@ use crate::out;
 
 /// Put checksums beside a checkpoint of another tool, so that no damage to it goes unseen.
 ///
-/// The checkpoint is verified first, and not touched: the seal is a file of its own, `regrow.seal.json` in the folder, or
-/// `regrow.seal.NAME.json` beside a file. From then on every command checks what it reads.
+/// The checkpoint is verified first, and not touched: the seal is a file of its own,
+/// `regrow.seal.json` in the folder, or `regrow.seal.NAME.json` beside a file. From then on every
+/// command checks what it reads.
 #[derive(Debug, clap::Args)]
 pub struct Seal {
     /// The checkpoint.

@@ -11,16 +11,19 @@ use crate::Globals;
 use crate::exit::{Exit, Failure};
 use crate::out;
 
-/// Sign a checkpoint of any layout, so that others know that it is yours, and no byte of it another.
+/// Sign a checkpoint of any layout, so that others know that it is yours, and no byte of it
+/// another.
 ///
-/// The checkpoint is verified first, and not touched: the signature is a file of its own, `regrow.signature.json` in the
-/// folder, or `regrow.signature.NAME.json` beside a file. `--trusted-key` of other commands asks for it. Signatures of other
-/// keys over the same files stay.
+/// The checkpoint is verified first, and not touched: the signature is a file of its own,
+/// `regrow.signature.json` in the folder, or `regrow.signature.NAME.json` beside a file.
+/// `--trusted-key` of other commands asks for it. Signatures of other keys over the same files
+/// stay.
 #[derive(Debug, clap::Args)]
 pub struct Sign {
     /// The checkpoint.
     path: PathBuf,
-    /// The file with your private Ed25519 key, PKCS#8 PEM (`openssl genpkey -algorithm ed25519 -out key.pem`) or OpenSSH.
+    /// The file with your private Ed25519 key, PKCS#8 PEM (`openssl genpkey -algorithm ed25519 -out
+    /// key.pem`) or OpenSSH.
     #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
     key: PathBuf,
 }

@@ -16,7 +16,8 @@ use crate::Globals;
 use crate::exit::{Exit, Failure, error_json};
 use crate::out::{self, Align, Table, Tint};
 
-/// List the steps in a folder: when each was saved, what it takes, its metrics, and whether it is whole.
+/// List the steps in a folder: when each was saved, what it takes, its metrics, and whether it is
+/// whole.
 ///
 /// The list is what the storage has committed. Saves that are under way or never ended are in it as
 /// `unfinished`; a step that a reader has at the moment is `in use`. Where a run has gone back to

@@ -17,8 +17,8 @@ const FILES_SHOWN: usize = 10;
 
 /// Read a checkpoint from end to end and report all that is wrong.
 ///
-/// A line of verdict for each path on stdout; each finding, with its file, leaf and offset, on stderr. Notes there
-/// tell what need not be wrong; they leave the verdict and the exit code alone.
+/// A line of verdict for each path on stdout; each finding, with its file, leaf and offset, on
+/// stderr. Notes there tell what need not be wrong; they leave the verdict and the exit code alone.
 #[derive(Debug, clap::Args)]
 pub struct Verify {
     /// The checkpoints.

@@ -1,4 +1,5 @@
-//! Exit codes and where reports go: 0 fine, 1 found something wrong, 2 wrong usage, 3 could not read.
+//! Exit codes and where reports go: 0 fine, 1 found something wrong, 2 wrong usage, 3 could not
+//! read.
 
 use std::fs;
 

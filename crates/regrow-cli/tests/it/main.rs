@@ -1,5 +1,5 @@
-//! Tests of the command, one program: it is linked once. `common` is what they share; every other module is tests of one thing, and
-//! says which.
+//! Tests of the command, one program: it is linked once. `common` is what they share; every other
+//! module is tests of one thing, and says which.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test's failure is a panic")]
 

@@ -182,7 +182,8 @@ fn ls_of_a_folder_lists_its_checkpoints() {
     assert!(run.code == 0 && run.stdout.contains("orbax") && run.stdout.contains("3 checkpoints"), "{run:?}");
 }
 
-/// However a copy is killed, the target is no checkpoint or a whole one, and the same command ends it.
+/// However a copy is killed, the target is no checkpoint or a whole one, and the same command ends
+/// it.
 #[test]
 fn a_killed_cp_goes_on() {
     let (folder, path) = saved();

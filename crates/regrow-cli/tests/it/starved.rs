@@ -1,5 +1,5 @@
-//! What the command does where the system has no threads or no memory to give, and with leaves of odd sizes: it ends,
-//! with its work done or with an error, and never with a panic or a signal.
+//! What the command does where the system has no threads or no memory to give, and with leaves of
+//! odd sizes: it ends, with its work done or with an error, and never with a panic or a signal.
 
 use std::fs;
 use std::path::{Path, PathBuf};

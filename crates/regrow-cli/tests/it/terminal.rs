@@ -1,5 +1,5 @@
-//! What steers a terminal or cannot be seen: no command prints it raw, wherever it comes from, and JSON gives it
-//! back exactly.
+//! What steers a terminal or cannot be seen: no command prints it raw, wherever it comes from, and
+//! JSON gives it back exactly.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};

@@ -101,7 +101,8 @@ fn loading_in_place_keeps_the_variant_or_changes_it() {
         for after in all() {
             let mut value = before.clone();
             value.load_tree(&tree_of(&after), Default::default()).unwrap_or_else(|error| {
-                // The same variant with an array of another length: only Steps has one, and only one.
+                // The same variant with an array of another length: only Steps has one, and only
+                // one.
                 unreachable!("{before:?} <- {after:?}: {error}")
             });
             assert_eq!(value, after, "into {before:?}");

@@ -70,13 +70,16 @@ pub struct ReportOptions {
     pub command: String,
     /// How to open the checkpoints.
     pub open: OpenOptions,
-    /// Read and compare only leaves that one of these matches; all if empty. All leaves are listed in any case.
+    /// Read and compare only leaves that one of these matches; all if empty. All leaves are listed
+    /// in any case.
     pub only: Vec<PathPattern>,
     /// Look at about so many bytes of each longer array; at all of them if `None`.
     pub sample_bytes: Option<u64>,
-    /// Read no data of the checkpoint and its steps: no statistics, and damage is not seen. What is compared is read.
+    /// Read no data of the checkpoint and its steps: no statistics, and damage is not seen. What is
+    /// compared is read.
     pub without_statistics: bool,
-    /// Extra memory for reading, in bytes; 64 MiB if `None`. The report itself takes some hundred bytes a leaf beside it.
+    /// Extra memory for reading, in bytes; 64 MiB if `None`. The report itself takes some hundred
+    /// bytes a leaf beside it.
     pub budget_bytes: Option<u64>,
     /// Watches the work, and stops it.
     pub monitor: Monitor,
@@ -112,11 +115,13 @@ struct Opened {
 
 /// Reads a checkpoint, and what it is compared with, and says all that a page shows.
 ///
-/// Cost: one pass over the checkpoint's data, one over both sides of each comparison, and of a folder of steps one over each
-/// of at most [`STEPS_READ_MAX`](crate::STEPS_READ_MAX) steps. Damage is a part of the report, and no error.
+/// Cost: one pass over the checkpoint's data, one over both sides of each comparison, and of a
+/// folder of steps one over each of at most [`STEPS_READ_MAX`](crate::STEPS_READ_MAX) steps. Damage
+/// is a part of the report, and no error.
 ///
 /// # Errors
-/// Those of [`regrow::open`], of any of the checkpoints; `NotFound` for patterns that match nothing; `Cancelled`.
+/// Those of [`regrow::open`], of any of the checkpoints; `NotFound` for patterns that match
+/// nothing; `Cancelled`.
 pub fn assemble(subject: &Subject, others: &[Subject], options: &ReportOptions) -> Result<Report> {
     let mut attempts = 1;
     loop {

@@ -13,8 +13,8 @@ use serde_json::{Map, Value};
 use super::ReportOptions;
 use crate::model::steps::{NormSeries, StepPoint, StepSeries};
 
-/// Steps of a folder whose data is read: evenly spread, the first and the last among them. Of the others only sizes, times and
-/// metrics are told.
+/// Steps of a folder whose data is read: evenly spread, the first and the last among them. Of the
+/// others only sizes, times and metrics are told.
 pub const STEPS_READ_MAX: usize = 20;
 
 /// Parts of the pytree whose norms are told: those that come first.
@@ -23,7 +23,8 @@ const NORMS_MAX: usize = 20;
 /// Squares of elements by the part of the pytree that they are in.
 type Squares = Vec<(String, f64)>;
 
-/// What is known of all steps of the folder that a checkpoint was opened from; `None` if it is no step.
+/// What is known of all steps of the folder that a checkpoint was opened from; `None` if it is no
+/// step.
 ///
 /// # Errors
 /// `Cancelled`. A step that cannot be read is damaged, or says why nothing is known.
@@ -113,8 +114,8 @@ fn said(error: &Error) -> String {
     }
 }
 
-/// Squares by the first key of the path, or, where all leaves share that, by the first two. Of numbers that are learnt:
-/// floats and complex ones.
+/// Squares by the first key of the path, or, where all leaves share that, by the first two. Of
+/// numbers that are learnt: floats and complex ones.
 fn squares(checkpoint: &Checkpoint, read: &StatisticsReport) -> Squares {
     let has_one_top = checkpoint.tree().nodes().first().is_some_and(|root| root.child_count == 1);
     let depth = if has_one_top { 2 } else { 1 };

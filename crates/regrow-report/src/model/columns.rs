@@ -12,8 +12,8 @@ pub const NO_PARENT: u32 = u32::MAX;
 
 /// Key paths as a tree of nodes, each a name below a parent.
 ///
-/// Node 0 is the root. A node comes after its parent, and the nodes of one branch are together if key paths are added in
-/// flatten order. Names are exact: a `/` in a key is no separator.
+/// Node 0 is the root. A node comes after its parent, and the nodes of one branch are together if
+/// key paths are added in flatten order. Names are exact: a `/` in a key is no separator.
 ///
 /// ```
 /// use regrow::tree::{Key, KeyPath};
@@ -63,7 +63,8 @@ impl Default for KeyTree {
 }
 
 impl KeyTree {
-    /// Adds a key path and says which node it ends in. Shares nodes with the path that was added before it.
+    /// Adds a key path and says which node it ends in. Shares nodes with the path that was added
+    /// before it.
     pub fn add(&mut self, path: &KeyPath) -> u32 {
         let last = &mut self.building.last;
         let shared = last.iter().zip(path.keys()).take_while(|((last, _), key)| last == *key).count();

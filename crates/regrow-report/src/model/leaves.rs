@@ -33,7 +33,8 @@ pub struct Leaves {
     pub checksum: Words,
     /// What is known of its bytes.
     pub state: Vec<LeafState>,
-    /// The file with its data, relative to the checkpoint; the first one if there are several; empty if there is none.
+    /// The file with its data, relative to the checkpoint; the first one if there are several;
+    /// empty if there is none.
     pub file: Words,
     /// How it lies on devices, as a position in [`Report::shardings`](super::Report::shardings).
     pub sharding: Vec<Option<u32>>,
@@ -56,7 +57,8 @@ pub enum LeafState {
     Unprotected,
 }
 
-/// What the numbers of leaves look like: a row for each leaf, zeros and `None` where a leaf has no numbers.
+/// What the numbers of leaves look like: a row for each leaf, zeros and `None` where a leaf has no
+/// numbers.
 ///
 /// Bounds, mean, deviation and norm are of the finite elements.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -85,8 +87,8 @@ pub struct Statistics {
 
 /// A small histogram for each leaf; none where a leaf has no finite numbers.
 ///
-/// The bins of a leaf are the rows from `first` of it to `first` of the next one, in rising order; between bins there may
-/// be gaps, in which no element lies.
+/// The bins of a leaf are the rows from `first` of it to `first` of the next one, in rising order;
+/// between bins there may be gaps, in which no element lies.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Histograms {
     /// The first bin of each leaf, and behind the last leaf the number of all bins.

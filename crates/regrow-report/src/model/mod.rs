@@ -1,7 +1,8 @@
 //! What a report says: the data, apart from how it looks. Also what `regrow report --json` prints.
 //!
-//! What there is one of is a struct. What there is one of for each leaf is a column, a `Vec` as long as there are leaves,
-//! so that a million leaves are some dozen allocations. Texts are as they are in the files: the page escapes them.
+//! What there is one of is a struct. What there is one of for each leaf is a column, a `Vec` as
+//! long as there are leaves, so that a million leaves are some dozen allocations. Texts are as they
+//! are in the files: the page escapes them.
 //!
 //! | module | holds |
 //! |---|---|
@@ -51,7 +52,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether nothing that was looked at is damaged: neither the checkpoint nor those it is compared with, nor a step.
+    /// Whether nothing that was looked at is damaged: neither the checkpoint nor those it is
+    /// compared with, nor a step.
     pub fn is_sound(&self) -> bool {
         let others = self.comparisons.iter().map(|comparison| &comparison.other);
         let mut steps = self.steps.iter().flat_map(|series| &series.steps);
@@ -126,7 +128,8 @@ pub enum Reading {
 /// One thing that is wrong.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The leaf, by its position in [`Leaves`]; `None` for what is no leaf's, and for findings of other checkpoints.
+    /// The leaf, by its position in [`Leaves`]; `None` for what is no leaf's, and for findings of
+    /// other checkpoints.
     pub leaf: Option<u64>,
     /// The key path as people read it.
     pub key_path: Option<String>,
@@ -145,7 +148,8 @@ pub struct Finding {
 }
 
 impl Report {
-    /// Errs if the columns do not fit together: one is not as long as the others, or names what is not there.
+    /// Errs if the columns do not fit together: one is not as long as the others, or names what is
+    /// not there.
     ///
     /// # Errors
     /// `InvalidArgument`, with the name of the column.

@@ -9,7 +9,8 @@ pub struct ShardingUse {
     pub words: String,
     /// The axes of the mesh, names and sizes in devices; empty where there is no mesh.
     pub mesh: Vec<(String, u64)>,
-    /// For each axis of the array the axes of the mesh that cut it, in words: `x`, `x, y`; empty where nothing does.
+    /// For each axis of the array the axes of the mesh that cut it, in words: `x`, `x, y`; empty
+    /// where nothing does.
     pub spec: Vec<String>,
     /// Leaves that lie like this.
     pub leaf_count: u64,

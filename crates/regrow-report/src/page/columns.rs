@@ -1,6 +1,7 @@
 //! A column in the page: zlib, then base64, in a script element that the browser does not run.
 //!
-//! Of numbers the bytes come plane by plane, first the lowest byte of every number: so they compress several times better.
+//! Of numbers the bytes come plane by plane, first the lowest byte of every number: so they
+//! compress several times better.
 
 use std::io::{self, Write};
 
@@ -46,7 +47,8 @@ impl Cell for f64 {
     }
 }
 
-/// Writes a column of `count` numbers, in one pass for each byte of a number. `name` is one of ours, and plain.
+/// Writes a column of `count` numbers, in one pass for each byte of a number. `name` is one of
+/// ours, and plain.
 pub fn numbers<C: Cell>(
     out: &mut impl Write,
     name: &str,
@@ -85,7 +87,8 @@ pub fn texts(out: &mut impl Write, name: &str, texts: &[impl Serialize]) -> io::
     element(out, (name, "texts", texts.len()), |encoder| Ok(serde_json::to_writer(encoder, texts)?))
 }
 
-/// An element with what `write` writes, encoded. It says its name, its kind and how many values it has.
+/// An element with what `write` writes, encoded. It says its name, its kind and how many values it
+/// has.
 fn element<W: Write>(
     out: &mut W,
     (name, kind, count): (&str, &str, usize),

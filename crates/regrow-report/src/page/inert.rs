@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-/// Writes JSON with `<` as `\u003c`: it stands in texts alone, and is the same text to whoever parses it.
+/// Writes JSON with `<` as `\u003c`: it stands in texts alone, and is the same text to whoever
+/// parses it.
 pub struct Inert<W>(pub W);
 
 impl<W: Write> Write for Inert<W> {

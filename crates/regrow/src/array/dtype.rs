@@ -7,8 +7,8 @@ use crate::error::Error;
 
 /// The type of an array's elements: every one that NumPy and ml_dtypes have and a layout can store.
 ///
-/// Types below 8 bits take one byte an element in memory, as in NumPy, JAX and zarr, with the value in the
-/// low bits.
+/// Types below 8 bits take one byte an element in memory, as in NumPy, JAX and zarr, with the value
+/// in the low bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the names are NumPy's and ml_dtypes' own")]
 pub enum Dtype {

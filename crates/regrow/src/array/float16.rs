@@ -1,7 +1,8 @@
 //! The two 16-bit floats, to and from float32 and float64.
 //!
-//! Without branches, so that the compiler turns a loop of them into vector instructions on any processor; and
-//! bit for bit what NumPy (`float16`) and ml_dtypes (`bfloat16`) give, NaN payloads included.
+//! Without branches, so that the compiler turns a loop of them into vector instructions on any
+//! processor; and bit for bit what NumPy (`float16`) and ml_dtypes (`bfloat16`) give, NaN payloads
+//! included.
 //!
 //! ```text
 //! float16    S EEEEE MMMMMMMMMM       bfloat16   S EEEEEEEE MMMMMMM (the upper half of a float32)
@@ -43,7 +44,8 @@ pub(super) fn f16_to_f64(bits: u16) -> f64 {
 pub(super) fn f32_to_f16(value: f32) -> u16 {
     let bits = value.to_bits();
     let magnitude = bits & 0x7fff_ffff;
-    // Below the smallest normal value, adding 0.5 leaves the number of steps of 2^-24 in the low bits, rounded.
+    // Below the smallest normal value, adding 0.5 leaves the number of steps of 2^-24 in the low
+    // bits, rounded.
     let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5_f32.to_bits());
     let odd = magnitude >> 13 & 1;
     let normal = magnitude.wrapping_sub((127 - 15) << 23).wrapping_add(0xfff + odd) >> 13;

@@ -1,15 +1,16 @@
 //! How the numbers of an array are distributed: counts in at most 32 bins of one width.
 //!
-//! The range need not be known. Bin `i` is `[i * w, (i + 1) * w)`, and its width `w` is a power of two: the smallest one
-//! for which all numbers so far lie in 32 bins. When the range grows, two neighbours become one:
+//! The range need not be known. Bin `i` is `[i * w, (i + 1) * w)`, and its width `w` is a power of
+//! two: the smallest one for which all numbers so far lie in 32 bins. When the range grows, two
+//! neighbours become one:
 //!
 //! ```text
 //! w = 1      | -1 | 0 | 1 | 2 | ..      numbers in [-1, 3)
 //! w = 2      |   -1   |   0   |   1 |   the same, when 60 came
 //! ```
-//! Every edge of a wide bin is one of the narrow bins', so counts stay exact, and depend neither on the order of the
-//! numbers nor on how they were shared out. Of integers and bools no bin is narrower than 1: those of fewer than 32 values
-//! have a bin each.
+//! Every edge of a wide bin is one of the narrow bins', so counts stay exact, and depend neither on
+//! the order of the numbers nor on how they were shared out. Of integers and bools no bin is
+//! narrower than 1: those of fewer than 32 values have a bin each.
 
 /// Most bins.
 pub(super) const BINS_MAX: usize = 32;
@@ -90,8 +91,8 @@ impl Histogram {
         }
     }
 
-    /// Where bins begin, and where the last one ends: one more than there are bins; none if there are no bins. An edge
-    /// beyond the largest float64 is that.
+    /// Where bins begin, and where the last one ends: one more than there are bins; none if there
+    /// are no bins. An edge beyond the largest float64 is that.
     pub fn edges(&self) -> Vec<f64> {
         let width = power_of_two(self.exponent);
         let count = if self.counts.is_empty() { 0 } else { self.counts.len() as i64 + 1 };

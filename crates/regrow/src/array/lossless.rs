@@ -21,8 +21,8 @@ pub fn is_lossless(from: Dtype, to: Dtype) -> bool {
             && a.largest <= b.largest
 }
 
-/// What a dtype can say. Its numbers are the multiples of 2^`smallest_exponent` up to `largest` that have at
-/// most `precision_bits` significant digits.
+/// What a dtype can say. Its numbers are the multiples of 2^`smallest_exponent` up to `largest`
+/// that have at most `precision_bits` significant digits.
 struct Extent {
     precision_bits: u32,
     smallest_exponent: i32,

@@ -1,7 +1,7 @@
 //! Arrays without their elements' types: dtype, shape, region, strided copies, casts, statistics.
 //!
-//! All arithmetic is on 64 bits with overflow checks: shapes come from files. Bytes are little endian and,
-//! unless a type says otherwise, in C order.
+//! All arithmetic is on 64 bits with overflow checks: shapes come from files. Bytes are little
+//! endian and, unless a type says otherwise, in C order.
 //!
 //! | type | is |
 //! |---|---|

@@ -9,8 +9,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The extent of an array, one number an axis; `[]` for a scalar.
 ///
-/// It keeps this promise: at most [`RANK_MAX`] axes, and the number of elements fits in 63 bits. Clones share
-/// their numbers: the leaves of a tree mostly have a few shapes between them.
+/// It keeps this promise: at most [`RANK_MAX`] axes, and the number of elements fits in 63 bits.
+/// Clones share their numbers: the leaves of a tree mostly have a few shapes between them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, serde::Deserialize)]
 #[serde(try_from = "Vec<u64>")]
 pub struct Shape(Arc<[u64]>);
@@ -30,7 +30,8 @@ impl Shape {
     /// `Limit` beyond [`RANK_MAX`] axes or 2^63 elements.
     pub fn new(dims: impl Into<Vec<u64>>) -> Result<Self> {
         let dims = dims.into();
-        // Zero axes must not hide an overflow of the others: strides are products of parts of the shape.
+        // Zero axes must not hide an overflow of the others: strides are products of parts of the
+        // shape.
         let product = dims.iter().try_fold(1_u64, |n, &dim| n.checked_mul(dim.max(1)));
         if dims.len() > RANK_MAX || product.is_none_or(|n| n > i64::MAX as u64) {
             return Err(Error::new(
@@ -216,11 +217,13 @@ impl Region {
         }
     }
 
-    /// The one run of bytes `(offset, length)` that this region takes in a C-order array of `shape`, if it is one.
+    /// The one run of bytes `(offset, length)` that this region takes in a C-order array of
+    /// `shape`, if it is one.
     pub fn contiguous_bytes(&self, shape: &Shape, dtype: Dtype) -> Option<(u64, u64)> {
         let size = dtype.size_bytes() as u64;
         let strides = shape.strides_elements();
-        // From the last axis back, axes must be whole until one is cut; before that one, all must have length 1.
+        // From the last axis back, axes must be whole until one is cut; before that one, all must
+        // have length 1.
         let mut cut = false;
         for ((start_len, &dim), _) in self.axes().zip(shape.dims()).zip(&strides).rev() {
             let (_, len) = start_len;

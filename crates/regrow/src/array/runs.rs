@@ -1,11 +1,13 @@
-//! Between C order and hyper-rectangles: the runs that a region is made of, and the boxes that a run is made of.
+//! Between C order and hyper-rectangles: the runs that a region is made of, and the boxes that a
+//! run is made of.
 
 use super::{Dtype, Region, Shape};
 use crate::error::{Error, Result};
 
 impl Region {
-    /// Calls `each(offset, at, len)` for every run of bytes that this region takes in a C-order array of `shape`:
-    /// where it begins in the array, where in the region's own C order, and how long it is.
+    /// Calls `each(offset, at, len)` for every run of bytes that this region takes in a C-order
+    /// array of `shape`: where it begins in the array, where in the region's own C order, and how
+    /// long it is.
     ///
     /// # Errors
     /// What `each` says; `InvalidArgument` if the region leaves the array.
@@ -88,9 +90,9 @@ impl Iterator for Runs {
     }
 }
 
-/// Calls `each(region, at, count)` for the boxes that the `count` elements from `first` on, in C order, are made
-/// of: at most two an axis and one more. `at` counts from `first`; the elements of each box lie next to each
-/// other.
+/// Calls `each(region, at, count)` for the boxes that the `count` elements from `first` on, in C
+/// order, are made of: at most two an axis and one more. `at` counts from `first`; the elements of
+/// each box lie next to each other.
 ///
 /// # Errors
 /// What `each` says; `InvalidArgument` if the range leaves the array.

@@ -8,9 +8,9 @@
 //!                                       +-------+-------+
 //! ```
 //!
-//! Whoever writes chunks takes the [`chunks`](Shards::chunks) as they lie. Whoever writes whole arrays reads such an
-//! array like any deferred one: each piece is put together from the shards that it meets, so no copy of the whole array
-//! is made.
+//! Whoever writes chunks takes the [`chunks`](Shards::chunks) as they lie. Whoever writes whole
+//! arrays reads such an array like any deferred one: each piece is put together from the shards
+//! that it meets, so no copy of the whole array is made.
 
 use std::sync::Arc;
 
@@ -53,16 +53,17 @@ pub struct Shards {
 }
 
 impl Array {
-    /// An array of `shape` whose pieces lie apart. Chunks of `chunk_shape` tile it from its origin; those at the far
-    /// edges may be cut off. Each shard is a box of whole chunks; no chunk is in two of them. Chunks that are in none
-    /// belong to other processes.
+    /// An array of `shape` whose pieces lie apart. Chunks of `chunk_shape` tile it from its origin;
+    /// those at the far edges may be cut off. Each shard is a box of whole chunks; no chunk is in
+    /// two of them. Chunks that are in none belong to other processes.
     ///
-    /// With `is_replicated` every process of the job holds these same shards, and any of them may be the one that
-    /// writes.
+    /// With `is_replicated` every process of the job holds these same shards, and any of them may
+    /// be the one that writes.
     ///
     /// # Errors
-    /// `InvalidArgument` with the region of a shard that leaves the array, lies across chunks, meets another shard, or
-    /// has an array of another shape or dtype; `Limit` if no memory could count the bytes.
+    /// `InvalidArgument` with the region of a shard that leaves the array, lies across chunks,
+    /// meets another shard, or has an array of another shape or dtype; `Limit` if no memory could
+    /// count the bytes.
     pub fn sharded(
         dtype: Dtype,
         shape: Shape,
@@ -157,8 +158,9 @@ impl Shards {
         self.is_replicated
     }
 
-    /// The chunks that this process holds, by their numbers in C order. Those that reach beyond the array are filled
-    /// with zeros there, so that all have the chunk shape. None is copied before it is read.
+    /// The chunks that this process holds, by their numbers in C order. Those that reach beyond the
+    /// array are filled with zeros there, so that all have the chunk shape. None is copied before
+    /// it is read.
     ///
     /// # Errors
     /// None in practice: the shards were checked when they were taken.

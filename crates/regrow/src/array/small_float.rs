@@ -1,4 +1,5 @@
-//! Floats of 8 bits and fewer, as ml_dtypes defines them: one description each, two functions for all.
+//! Floats of 8 bits and fewer, as ml_dtypes defines them: one description each, two functions for
+//! all.
 //!
 //! ```text
 //! float8_e4m3fn   S EEEE MMM    a byte holds sign, exponent, mantissa in its low bits:
@@ -6,8 +7,8 @@
 //! float8_e8m0fnu  EEEEEEEE      a power of two: no sign, no zero
 //! ```
 //!
-//! What differs is the top of the range: `Ieee` formats have infinities and NaNs, `Fn` one NaN a sign,
-//! `Fnuz` one NaN where -0 would be, `Finite` neither.
+//! What differs is the top of the range: `Ieee` formats have infinities and NaNs, `Fn` one NaN a
+//! sign, `Fnuz` one NaN where -0 would be, `Finite` neither.
 //!
 //! Source: ml_dtypes `float8.h`, `mxfloat.h`; OCP Microscaling Formats v1.0.
 
@@ -186,7 +187,8 @@ impl SmallFloat {
     }
 }
 
-/// The nearest power of two, ties up (subnormals: any above 2^-127 are 2^-126); NaN for what is not positive.
+/// The nearest power of two, ties up (subnormals: any above 2^-127 are 2^-126); NaN for what is not
+/// positive.
 fn encode_scale(value: f32) -> u8 {
     const TWO_TO_MINUS_127: u32 = 1 << 22;
     let bits = value.to_bits();

@@ -1,10 +1,12 @@
-//! What the numbers of an array look like: bounds, mean, deviation, norm, and how many are NaN, infinite or zero.
+//! What the numbers of an array look like: bounds, mean, deviation, norm, and how many are NaN,
+//! infinite or zero.
 //!
-//! The array comes piece by piece, in any order and on any number of threads: [`Stats::update`] takes a piece,
-//! [`Stats::merge`] puts two halves together. Elements are looked at as float64, a block at a time; each
-//! block's sum is short, and its mean joins the mean so far with its weight, so neither the number of elements
-//! nor their size spoils the result. Squares are those of the distances to the mean, of two parts joined after Chan,
-//! Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances" (1979).
+//! The array comes piece by piece, in any order and on any number of threads: [`Stats::update`]
+//! takes a piece, [`Stats::merge`] puts two halves together. Elements are looked at as float64, a
+//! block at a time; each block's sum is short, and its mean joins the mean so far with its weight,
+//! so neither the number of elements nor their size spoils the result. Squares are those of the
+//! distances to the mean, of two parts joined after Chan, Golub and LeVeque, "Updating Formulae and
+//! a Pairwise Algorithm for Computing Sample Variances" (1979).
 
 use super::histogram::Histogram;
 use super::{Dtype, DtypeClass, cast_bytes};
@@ -145,8 +147,8 @@ impl Stats {
         self.zero_count
     }
 
-    /// The lowest finite element; `None` if there is none, and for complex arrays. Integers beyond 2^53 are
-    /// rounded.
+    /// The lowest finite element; `None` if there is none, and for complex arrays. Integers beyond
+    /// 2^53 are rounded.
     pub fn min(&self) -> Option<f64> {
         self.of_finite(self.min)
     }
@@ -161,14 +163,14 @@ impl Stats {
         self.of_finite(self.mean)
     }
 
-    /// The standard deviation of the finite elements, as NumPy's `std` has it: from the mean, over their number; `None`
-    /// also where it is beyond a float64. Otherwise as [`min`](Self::min).
+    /// The standard deviation of the finite elements, as NumPy's `std` has it: from the mean, over
+    /// their number; `None` also where it is beyond a float64. Otherwise as [`min`](Self::min).
     pub fn std(&self) -> Option<f64> {
         self.of_finite((self.squares / self.finite_count() as f64).sqrt()).filter(|std| std.is_finite())
     }
 
-    /// The root of the sum of all finite elements' squares, of complex ones of their absolute values'; 0 if there are no
-    /// elements, `None` where it is beyond a float64.
+    /// The root of the sum of all finite elements' squares, of complex ones of their absolute
+    /// values'; 0 if there are no elements, `None` where it is beyond a float64.
     pub fn l2_norm(&self) -> Option<f64> {
         let of_means = self.finite_count() as f64 * self.mean * self.mean;
         Some((self.squares + of_means).sqrt()).filter(|norm| norm.is_finite())

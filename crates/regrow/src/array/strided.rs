@@ -11,8 +11,9 @@ use crate::error::{Error, Result};
 
 /// Where the elements of a [deferred](Array::deferred) array come from.
 pub trait ArraySource: Debug + Send + Sync {
-    /// Reads the C-order bytes from `offset_bytes` on, little endian. The piece may begin and end inside an
-    /// element. Whoever reads a whole array does so front to back: a source may keep what it decoded last.
+    /// Reads the C-order bytes from `offset_bytes` on, little endian. The piece may begin and end
+    /// inside an element. Whoever reads a whole array does so front to back: a source may keep what
+    /// it decoded last.
     ///
     /// # Errors
     /// What reading says: `Corrupt`, `Io`.
@@ -24,8 +25,9 @@ pub trait ArraySource: Debug + Send + Sync {
     /// As [`read_c_order`](Self::read_c_order).
     fn read_region(&self, region: &Region, out: &mut [u8]) -> Result<()>;
 
-    /// Bytes that it may keep from one read to the next: so much memory each of several that are read at once takes,
-    /// and two readers of one would drive each other out of it. 0 for what can be read anywhere at no cost.
+    /// Bytes that it may keep from one read to the next: so much memory each of several that are
+    /// read at once takes, and two readers of one would drive each other out of it. 0 for what can
+    /// be read anywhere at no cost.
     fn kept_len_bytes(&self) -> u64 {
         0
     }
@@ -41,14 +43,16 @@ pub trait ArraySource: Debug + Send + Sync {
 
 /// An array: dtype, shape, and shared little-endian bytes, or where to get them.
 ///
-/// C order unless it was made by [`with_strides`](Self::with_strides): a foreign array (Fortran order, a
-/// slice) is saved from where it lies, without a copy of its own. One made by [`deferred`](Self::deferred) is
-/// not in memory at all: it is read piece by piece while it is written, as `convert` does.
+/// C order unless it was made by [`with_strides`](Self::with_strides): a foreign array (Fortran
+/// order, a slice) is saved from where it lies, without a copy of its own. One made by
+/// [`deferred`](Self::deferred) is not in memory at all: it is read piece by piece while it is
+/// written, as `convert` does.
 #[derive(Debug, Clone)]
 pub struct Array {
     dtype: Dtype,
     shape: Shape,
-    /// Bytes between neighbours on each axis, and the position of the first element in `data`; `None` for C order.
+    /// Bytes between neighbours on each axis, and the position of the first element in `data`;
+    /// `None` for C order.
     strides: Option<(Vec<i64>, usize)>,
     data: Bytes,
     /// In place of `data` and `strides`.
@@ -77,7 +81,8 @@ impl Array {
         Self { dtype, shape, strides: None, data, source: None }
     }
 
-    /// An array whose neighbours on axis `i` lie `strides_bytes[i]` apart, the first element at `first_byte`.
+    /// An array whose neighbours on axis `i` lie `strides_bytes[i]` apart, the first element at
+    /// `first_byte`.
     ///
     /// # Errors
     /// `InvalidArgument` if an element would lie outside `data`.
@@ -121,7 +126,8 @@ impl Array {
         Ok(Self { dtype, shape, strides: Some((strides_bytes, first_byte)), data, source: None })
     }
 
-    /// The same elements with the axes in reverse order, where they lie; `None` for a deferred array.
+    /// The same elements with the axes in reverse order, where they lie; `None` for a deferred
+    /// array.
     pub fn transposed(&self) -> Option<Self> {
         if self.source.is_some() {
             return None;
@@ -184,7 +190,8 @@ impl Array {
         self.source.as_ref().and_then(|source| source.shards())
     }
 
-    /// What a deferred array [keeps](ArraySource::kept_len_bytes) while it is read; 0 for one that is in memory.
+    /// What a deferred array [keeps](ArraySource::kept_len_bytes) while it is read; 0 for one that
+    /// is in memory.
     pub(crate) fn kept_len_bytes(&self) -> u64 {
         self.source.as_ref().map_or(0, |source| source.kept_len_bytes())
     }
@@ -196,8 +203,9 @@ impl Array {
         }
     }
 
-    /// Shows the C-order bytes to `each`, front to back, in pieces of at most `piece_len_bytes` that hold whole
-    /// elements: what lies in memory is not copied, everything else goes through one buffer.
+    /// Shows the C-order bytes to `each`, front to back, in pieces of at most `piece_len_bytes`
+    /// that hold whole elements: what lies in memory is not copied, everything else goes through
+    /// one buffer.
     ///
     /// # Errors
     /// What `each` says; for a deferred array what reading says.
@@ -224,12 +232,12 @@ impl Array {
         Ok(())
     }
 
-    /// Copies the C-order bytes from `offset_bytes` on into `out`: how an array is written piece by piece
-    /// through a small buffer. The piece may begin and end inside an element.
+    /// Copies the C-order bytes from `offset_bytes` on into `out`: how an array is written piece by
+    /// piece through a small buffer. The piece may begin and end inside an element.
     ///
     /// # Errors
-    /// `InvalidArgument` if the piece reaches beyond [`len_bytes`](Self::len_bytes); for a deferred array what
-    /// reading says.
+    /// `InvalidArgument` if the piece reaches beyond [`len_bytes`](Self::len_bytes); for a deferred
+    /// array what reading says.
     #[expect(
         clippy::indexing_slicing,
         reason = "with_strides has checked that every element lies inside the data"
@@ -321,7 +329,8 @@ impl Array {
     }
 }
 
-/// Copies the hyper-rectangle `from` of a C-order array to the place `to_start` of another, row by row.
+/// Copies the hyper-rectangle `from` of a C-order array to the place `to_start` of another, row by
+/// row.
 ///
 /// `src` and `dst` hold arrays of `src_shape` and `dst_shape` with elements of `size_bytes`.
 ///

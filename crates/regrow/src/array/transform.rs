@@ -1,4 +1,5 @@
-//! Arrays seen as another dtype, with other axes, in another shape: read through, never copied as a whole.
+//! Arrays seen as another dtype, with other axes, in another shape: read through, never copied as a
+//! whole.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -59,7 +60,8 @@ impl Array {
         }
     }
 
-    /// This array with its axes in another order: axis `i` of the result is axis `axes[i]` of this one.
+    /// This array with its axes in another order: axis `i` of the result is axis `axes[i]` of this
+    /// one.
     ///
     /// # Errors
     /// `InvalidArgument` if `axes` does not name each axis once.
@@ -217,8 +219,8 @@ struct Transpose {
     axes: Vec<usize>,
     /// Of the result.
     shape: Shape,
-    /// Where the kept rows begin, and their bytes: reading row by row would otherwise read the source again for
-    /// each row.
+    /// Where the kept rows begin, and their bytes: reading row by row would otherwise read the
+    /// source again for each row.
     band: Mutex<(u64, Vec<u8>)>,
 }
 

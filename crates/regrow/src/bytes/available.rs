@@ -2,8 +2,8 @@
 
 use std::fs;
 
-/// Whether a load may take so much memory: half of what there is, at most. What is mapped can be taken back by the
-/// system, memory cannot.
+/// Whether a load may take so much memory: half of what there is, at most. What is mapped can be
+/// taken back by the system, memory cannot.
 pub(crate) fn is_available(len_bytes: u64) -> bool {
     fits(len_bytes, available_bytes())
 }
@@ -12,8 +12,8 @@ fn fits(len_bytes: u64, available_bytes: Option<u64>) -> bool {
     available_bytes.is_none_or(|available| len_bytes <= available / 2)
 }
 
-/// Bytes that can be taken without pushing others out, by what the system and the process' group say; `None` where
-/// they say nothing.
+/// Bytes that can be taken without pushing others out, by what the system and the process' group
+/// say; `None` where they say nothing.
 pub(crate) fn available_bytes() -> Option<u64> {
     let system = fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_system(&text));
     let group = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| of_group(&text));

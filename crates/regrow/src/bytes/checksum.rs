@@ -1,4 +1,5 @@
-//! CRC-32C (Castagnoli), as OCDBT, zarr v3 and regrow's block lists store it: plain, without masking.
+//! CRC-32C (Castagnoli), as OCDBT, zarr v3 and regrow's block lists store it: plain, without
+//! masking.
 //!
 //! The check value of `123456789` is `e3069283`.
 

@@ -1,4 +1,5 @@
-//! A slice that is read from front to back and knows how far it got, so that every error has an offset.
+//! A slice that is read from front to back and knows how far it got, so that every error has an
+//! offset.
 
 use crate::error::{Error, Result};
 use crate::text::counted;
@@ -111,7 +112,8 @@ impl<'a> Cursor<'a> {
         Err(self.corrupt(format!("{what} is no varint of at most 64 bits in its shortest form")))
     }
 
-    /// A varint that may not pass `max`: 2^32-1 or 2^16-1 where the format says so, or a limit of ours.
+    /// A varint that may not pass `max`: 2^32-1 or 2^16-1 where the format says so, or a limit of
+    /// ours.
     pub fn varint_at_most(&mut self, max: u64, what: &str) -> Result<u64> {
         let start = self.offset;
         let value = self.varint(what)?;
@@ -124,8 +126,8 @@ impl<'a> Cursor<'a> {
         Ok(value)
     }
 
-    /// A varint that counts things of which each takes at least `each_bytes` of what is left: no count can
-    /// ask for more memory than the input's own size justifies.
+    /// A varint that counts things of which each takes at least `each_bytes` of what is left: no
+    /// count can ask for more memory than the input's own size justifies.
     pub fn count(&mut self, each_bytes: usize, what: &str) -> Result<usize> {
         let start = self.offset;
         let count = self.varint(what)?;

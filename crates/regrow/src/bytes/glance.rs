@@ -1,8 +1,9 @@
-//! A look at a long document while it is read, so that what cannot be one is refused before all of it is in memory.
+//! A look at a long document while it is read, so that what cannot be one is refused before all of
+//! it is in memory.
 //!
-//! A metadata file is read whole, and may be as long as it likes: a sparse file of a gigabyte costs nothing to make.
-//! So a long one is read in pieces, and each passes a [`Glance`], which knows little more of the grammar than what came
-//! last:
+//! A metadata file is read whole, and may be as long as it likes: a sparse file of a gigabyte costs
+//! nothing to make. So a long one is read in pieces, and each passes a [`Glance`], which knows
+//! little more of the grammar than what came last:
 //!
 //! ```text
 //! {"a": [1, 2   NUL          no document has one

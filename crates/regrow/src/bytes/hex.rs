@@ -41,7 +41,8 @@ pub(crate) mod list {
         to.serialize_str(&text)
     }
 
-    /// A checkpoint has a checksum for each 32 KiB: a table takes a fraction of what parsing each as a number does.
+    /// A checkpoint has a checksum for each 32 KiB: a table takes a fraction of what parsing each
+    /// as a number does.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u32>, D::Error> {
         let text = <std::borrow::Cow<'_, str>>::deserialize(from)?;
         let (parts, rest) = text.as_bytes().as_chunks::<8>();

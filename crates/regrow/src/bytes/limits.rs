@@ -1,6 +1,6 @@
-//! The sizes regrow refuses to go beyond, whatever a file says. Each is far above what real checkpoints hold. Each keeps
-//! a hostile file from turning a few bytes into gigabytes of memory. Memory below a limit comes from `allocate`, which
-//! gives an error if the system has none.
+//! The sizes regrow refuses to go beyond, whatever a file says. Each is far above what real
+//! checkpoints hold. Each keeps a hostile file from turning a few bytes into gigabytes of memory.
+//! Memory below a limit comes from `allocate`, which gives an error if the system has none.
 //!
 //! Below a limit, opening takes as much memory as the content needs, not as much as a file claims:
 //!
@@ -29,7 +29,8 @@ pub const CLAIM_LEN_MAX_BYTES: u64 = 16 << 30;
 /// How many times longer than what is stored of it a longer array may be.
 pub const CLAIM_FACTOR_MAX: u64 = 1024;
 
-/// Most OCDBT nodes one traversal visits: shared subtrees can fan out without costing their author a byte.
+/// Most OCDBT nodes one traversal visits: shared subtrees can fan out without costing their author
+/// a byte.
 pub const OCDBT_NODES_MAX: u64 = 10_000_000;
 
 /// Longest safetensors header; safetensors itself refuses more.
@@ -44,7 +45,8 @@ pub const TREE_DEPTH_MAX: usize = 100_000;
 /// Longest decoded chunk: one leaf as one chunk is legal, so this only excludes nonsense.
 pub const CHUNK_LEN_MAX_BYTES: u64 = 1 << 46;
 
-/// Zeroed memory of a size that a file asked for; an error instead of an abort if there is not that much.
+/// Zeroed memory of a size that a file asked for; an error instead of an abort if there is not that
+/// much.
 pub(crate) fn allocate(len_bytes: u64) -> Result<Vec<u8>> {
     zeroed(len_bytes).ok_or_else(|| {
         Error::new(ErrorKind::Limit, format!("a leaf of {len_bytes} bytes does not fit in memory"))

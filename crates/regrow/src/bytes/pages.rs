@@ -8,8 +8,9 @@
 //! | many in a call | 0.38 s |
 //! | as large pages | 0.2 s |
 //!
-//! But for a large page the system may first move others out of the way, which can take seconds for a gigabyte. So large
-//! pages are asked for one at a time; after one that was slow to come, no more are asked for, for a while.
+//! But for a large page the system may first move others out of the way, which can take seconds for
+//! a gigabyte. So large pages are asked for one at a time; after one that was slow to come, no more
+//! are asked for, for a while.
 //!
 //! | type | makes |
 //! |---|---|
@@ -23,26 +24,31 @@ use std::time::Duration;
 
 use crate::system::{make_large_page, make_pages, page_size};
 
-/// A large page; so many bytes are made at a time at most, and in between somebody looks whether they are still wanted.
+/// A large page; so many bytes are made at a time at most, and in between somebody looks whether
+/// they are still wanted.
 pub(crate) const LARGE_PAGE_LEN_BYTES: usize = 2 << 20;
 
-/// Small pages are made in runs of this length, which are filled while the processor's cache has them.
+/// Small pages are made in runs of this length, which are filled while the processor's cache has
+/// them.
 const RUN_LEN_BYTES: usize = 512 << 10;
 
 /// The pages of less are not worth a call.
 const FRESH_LEN_MIN_BYTES: usize = 128 << 10;
 
-/// A large page that takes longer had to be looked for: that takes about 7 ms, one that is there 0.4, and 0.7 as small
-/// ones. In time of the thread's own, in which others on the same processor do not count.
+/// A large page that takes longer had to be looked for: that takes about 7 ms, one that is there
+/// 0.4, and 0.7 as small ones. In time of the thread's own, in which others on the same processor
+/// do not count.
 const LARGE_PAGE_TIME_MAX: Duration = Duration::from_millis(2);
 
 /// After a large page that was slow to come, so many bytes are made of small ones.
 const SMALL_LEN_BYTES: usize = 128 << 20;
 
-/// Bytes still to be made of small pages, before a large one is asked for again: it is the system that has none.
+/// Bytes still to be made of small pages, before a large one is asked for again: it is the system
+/// that has none.
 static SMALL_LEFT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Zeroed memory whose pages come when they are touched; `None` if there is not that much, where `vec!` would abort.
+/// Zeroed memory whose pages come when they are touched; `None` if there is not that much, where
+/// `vec!` would abort.
 pub(crate) fn zeroed(len_bytes: u64) -> Option<Vec<u8>> {
     let len = usize::try_from(len_bytes).ok()?;
     let layout = Layout::array::<u8>(len).ok()?;
@@ -54,7 +60,8 @@ pub(crate) fn zeroed(len_bytes: u64) -> Option<Vec<u8>> {
     if memory.is_null() {
         return None;
     }
-    // SAFETY: the allocator that vectors use gave `len` bytes, aligned as bytes are, and all of them are zero.
+    // SAFETY: the allocator that vectors use gave `len` bytes, aligned as bytes are, and all of
+    // them are zero.
     Some(unsafe { Vec::from_raw_parts(memory, len, len) })
 }
 
@@ -68,8 +75,8 @@ impl Pages {
         Self(spans)
     }
 
-    /// The same of memory that others gave, in which pages may have been made. Spans between which no page lies are one:
-    /// so that large pages reach from one into the next.
+    /// The same of memory that others gave, in which pages may have been made. Spans between which
+    /// no page lies are one: so that large pages reach from one into the next.
     pub fn of_all<'m>(memories: impl IntoIterator<Item = &'m [u8]>) -> Self {
         let spans = memories.into_iter().filter(|memory| !memory.is_empty());
         let mut spans: Vec<(usize, usize)> =
@@ -88,8 +95,8 @@ impl Pages {
         Self(joined)
     }
 
-    /// Does `work`, and has a thread of its own make the pages at the same time: front to back, as they are filled.
-    /// Those that it has not come to are made when they are touched, as ever.
+    /// Does `work`, and has a thread of its own make the pages at the same time: front to back, as
+    /// they are filled. Those that it has not come to are made when they are touched, as ever.
     pub fn made_during<R>(&self, work: impl FnOnce() -> R) -> R {
         if self.0.iter().all(|(_, len)| *len < LARGE_PAGE_LEN_BYTES) {
             return work();
@@ -127,8 +134,8 @@ pub(crate) struct FreshPages {
 }
 
 impl FreshPages {
-    /// The pages of `memory`, which somebody is about to fill from front to back. Few are left to be made as they are
-    /// touched.
+    /// The pages of `memory`, which somebody is about to fill from front to back. Few are left to
+    /// be made as they are touched.
     pub fn of(memory: &[u8]) -> Self {
         let len_bytes = memory.len();
         let made_bytes = if len_bytes < FRESH_LEN_MIN_BYTES { len_bytes } else { 0 };
@@ -179,8 +186,8 @@ mod tests {
     #[cfg(all(target_os = "linux", not(feature = "portable")))]
     #[test]
     fn pages_are_made_until_nobody_wants_them() {
-        // Of all maps that have a part of the range: large pages are asked for piece by piece, which cuts it up, and
-        // what lies side by side is one map to the system.
+        // Of all maps that have a part of the range: large pages are asked for piece by piece,
+        // which cuts it up, and what lies side by side is one map to the system.
         let resident = |at: usize, len: usize| {
             let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
             let range_of = |line: &str| {

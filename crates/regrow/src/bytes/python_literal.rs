@@ -1,13 +1,14 @@
 //! Python literals, read as `ast.literal_eval` reads them, and written as `repr` writes them.
 //!
-//! The headers of npy files and the manifests of `.data` files are Python literals: text that Python's own
-//! parser takes, without calls or names. So every syntax that Python has for a value is read here (bases,
-//! underscores, prefixes, escapes, adjacent strings, comments, trailing commas), and nothing is ever evaluated.
-//! Like Python's tokenizer, the parser stops at [`DEPTH_MAX`] brackets inside each other.
+//! The headers of npy files and the manifests of `.data` files are Python literals: text that
+//! Python's own parser takes, without calls or names. So every syntax that Python has for a value
+//! is read here (bases, underscores, prefixes, escapes, adjacent strings, comments, trailing
+//! commas), and nothing is ever evaluated. Like Python's tokenizer, the parser stops at
+//! [`DEPTH_MAX`] brackets inside each other.
 //!
-//! Three things that Python can say are refused, because the values have no home here: lone surrogates
-//! (`'\ud800'`), character names (`'\N{DASH}'`, which would need Unicode's table of names) and decimal integers of
-//! more than [`DIGITS_MAX`] digits (Python refuses those too).
+//! Three things that Python can say are refused, because the values have no home here: lone
+//! surrogates (`'\ud800'`), character names (`'\N{DASH}'`, which would need Unicode's table of
+//! names) and decimal integers of more than [`DIGITS_MAX`] digits (Python refuses those too).
 //!
 //! Source: Python's reference, "Lexical analysis" and `ast.literal_eval`.
 
@@ -61,15 +62,16 @@ pub enum Literal {
 pub struct LiteralOptions {
     /// `2L`: how Python 2 printed its long integers.
     pub python2_longs: bool,
-    /// `np.int64(2)`: how NumPy 2 prints its integers. What stands inside is one integer that the type can hold.
+    /// `np.int64(2)`: how NumPy 2 prints its integers. What stands inside is one integer that the
+    /// type can hold.
     pub numpy_ints: bool,
 }
 
 /// Parses a whole text as one literal.
 ///
 /// # Errors
-/// `Corrupt` at the byte where the text stops being a literal; `Unsupported` for a text that Python could read
-/// and a `Literal` cannot hold; `Limit` for too many digits or brackets.
+/// `Corrupt` at the byte where the text stops being a literal; `Unsupported` for a text that Python
+/// could read and a `Literal` cannot hold; `Limit` for too many digits or brackets.
 pub fn parse(text: &str, options: LiteralOptions) -> Result<Literal> {
     let mut parser = Parser { text, at: 0, depth: 0, options };
     if let Some(at) = text.find('\0') {
@@ -116,7 +118,8 @@ impl Literal {
     }
 }
 
-/// What an expression was, as far as signs and sums ask: `-(1)` is a number, `-(-1)` and `-True` are not.
+/// What an expression was, as far as signs and sums ask: `-(1)` is a number, `-(-1)` and `-True`
+/// are not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
     /// A number without a sign.
@@ -378,8 +381,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Skips what may stand between two tokens: white space, a backslash before the end of a line, and between
-    /// brackets also ends of lines and comments.
+    /// Skips what may stand between two tokens: white space, a backslash before the end of a line,
+    /// and between brackets also ends of lines and comments.
     fn skip(&mut self) {
         loop {
             match self.peek() {
@@ -394,8 +397,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Skips empty lines and comments before the literal, which then must begin its line: Python takes white
-    /// space before it for an indent, unless it is the first line.
+    /// Skips empty lines and comments before the literal, which then must begin its line: Python
+    /// takes white space before it for an indent, unless it is the first line.
     fn skip_lines_before(&mut self) -> Result<()> {
         let mut line = 0;
         loop {

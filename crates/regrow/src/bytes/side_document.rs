@@ -28,7 +28,8 @@ pub(crate) struct SideDocument {
 }
 
 impl SideDocument {
-    /// Parses one. A later version may say differently what this one cannot read, so that its number comes first.
+    /// Parses one. A later version may say differently what this one cannot read, so that its
+    /// number comes first.
     ///
     /// # Errors
     /// `Unsupported` for a later version; else that of the kind.
@@ -59,7 +60,8 @@ impl SideDocument {
         (self.error)(format!("{} contradicts itself: {what}", self.what))
     }
 
-    /// Errs unless there is a length for each file, and each file is named once, by a path below its folder.
+    /// Errs unless there is a length for each file, and each file is named once, by a path below
+    /// its folder.
     ///
     /// # Errors
     /// That of the kind.

@@ -1,4 +1,5 @@
-//! JSON objects whose first member is a checksum of all that follows it: `{"crc32c":"1b2e9a40",...}`.
+//! JSON objects whose first member is a checksum of all that follows it:
+//! `{"crc32c":"1b2e9a40",...}`.
 
 use serde::Serialize;
 
@@ -9,7 +10,8 @@ const CLOSING: &str = "\",";
 const CRC_HEX_LEN: usize = 8;
 const BODY_OFFSET: usize = OPENING.len() + CRC_HEX_LEN + CLOSING.len();
 
-/// The bytes of such an object: the checksum, then the members of `value`, which is a struct with some.
+/// The bytes of such an object: the checksum, then the members of `value`, which is a struct with
+/// some.
 ///
 /// # Errors
 /// Those of `serde_json`: none in practice.

@@ -1,4 +1,5 @@
-//! Unsigned LEB128, least bytes first: how OCDBT writes its numbers. Reading is on [`Cursor`](super::Cursor).
+//! Unsigned LEB128, least bytes first: how OCDBT writes its numbers. Reading is on
+//! [`Cursor`](super::Cursor).
 
 /// Longest varint of 64 bits.
 pub const VARINT_LEN_MAX_BYTES: usize = 10;

@@ -5,11 +5,11 @@
 //! | u32le offset of each block | blocks: for each split, u32le length and its bytes |
 //! ```
 //!
-//! Flags: 1 bytes shuffled, 2 content stored as it is right after the header, 4 bits shuffled, 16 blocks not
-//! split, and in the top three bits the compressor. A full block of elements of at most 16 bytes is split
-//! into one stream for each byte of the element unless flagged; a stream as long as its content is stored as
-//! it is. Everything needed stands in the frame: the configuration in the document is only kept.
-//! Source: c-blosc 1, `README_CHUNK_FORMAT.rst` and `blosc.c`.
+//! Flags: 1 bytes shuffled, 2 content stored as it is right after the header, 4 bits shuffled, 16
+//! blocks not split, and in the top three bits the compressor. A full block of elements of at most
+//! 16 bytes is split into one stream for each byte of the element unless flagged; a stream as long
+//! as its content is stored as it is. Everything needed stands in the frame: the configuration in
+//! the document is only kept. Source: c-blosc 1, `README_CHUNK_FORMAT.rst` and `blosc.c`.
 
 use serde_json::{Map, Value};
 
@@ -182,7 +182,8 @@ fn decompress(compressor: u8, stored: &[u8], out: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// First bytes of all elements, then second bytes, and so on; what is no whole element comes last, unmoved.
+/// First bytes of all elements, then second bytes, and so on; what is no whole element comes last,
+/// unmoved.
 fn unshuffle(typesize: usize, shuffled: &[u8], out: &mut [u8]) {
     let count = out.len() / typesize;
     let (planes, tail) = shuffled.split_at(count * typesize);
@@ -197,8 +198,8 @@ fn unshuffle(typesize: usize, shuffled: &[u8], out: &mut [u8]) {
     }
 }
 
-/// Lowest bits of the first bytes of all elements, then second bits, and so on. Blosc shuffles bits only where
-/// elements come in eights, and leaves a block alone otherwise.
+/// Lowest bits of the first bytes of all elements, then second bits, and so on. Blosc shuffles bits
+/// only where elements come in eights, and leaves a block alone otherwise.
 fn unshuffle_bits(typesize: usize, shuffled: &[u8], out: &mut [u8]) {
     let count = out.len() / typesize;
     if !count.is_multiple_of(8) {

@@ -1,8 +1,8 @@
 //! The codec `bytes`: elements one after another, little or big endian, nothing between them.
 //!
-//! Elements below 8 bits take a byte each with the value in the low bits. The unused bits are written as zero
-//! and ignored on reading, so in memory they are zero too. A bool is `00` or `01` and nothing else.
-//! Source: zarr v3 codec `bytes`; TensorStore for the sub-byte types.
+//! Elements below 8 bits take a byte each with the value in the low bits. The unused bits are
+//! written as zero and ignored on reading, so in memory they are zero too. A bool is `00` or `01`
+//! and nothing else. Source: zarr v3 codec `bytes`; TensorStore for the sub-byte types.
 
 use serde_json::{Value, json};
 
@@ -67,7 +67,8 @@ pub(crate) fn to_memory(dtype: Dtype, endian: Endian, bytes: &mut [u8]) -> Resul
 /// Turns elements in memory into those that are stored, in place.
 ///
 /// # Errors
-/// `InvalidArgument` for a bool that is neither `00` nor `01`: other readers would refuse the chunk.
+/// `InvalidArgument` for a bool that is neither `00` nor `01`: other readers would refuse the
+/// chunk.
 pub(crate) fn to_stored(dtype: Dtype, endian: Endian, bytes: &mut [u8]) -> Result<()> {
     if let Some(byte) = odd_bool(dtype, bytes) {
         return Err(Error::invalid("an element of dtype bool is neither true nor false")
@@ -103,7 +104,8 @@ fn used_bits(dtype: Dtype) -> u8 {
 }
 
 fn odd_bool(dtype: Dtype, bytes: &[u8]) -> Option<u8> {
-    // The fold has no early exit, so that it runs on vectors; the search happens only when something is wrong.
+    // The fold has no early exit, so that it runs on vectors; the search happens only when
+    // something is wrong.
     let is_odd = dtype == Dtype::Bool && bytes.iter().fold(0, |all, byte| all | byte) > 1;
     if is_odd { bytes.iter().copied().find(|&byte| byte > 1) } else { None }
 }

@@ -1,11 +1,13 @@
-//! The codecs of one array in their order, with the shape, dtype and fill value that they need to know.
+//! The codecs of one array in their order, with the shape, dtype and fill value that they need to
+//! know.
 //!
 //! ```text
 //! encode:  transpose ... -> bytes | sharding_indexed -> zstd | gzip | ... -> stored
 //! decode:  the same from the right, the last step straight into the caller's slice
 //! ```
 //!
-//! A chain of `bytes` and one compressor, nearly every array there is, decodes without a buffer in between.
+//! A chain of `bytes` and one compressor, nearly every array there is, decodes without a buffer in
+//! between.
 
 use std::borrow::Cow;
 
@@ -22,13 +24,15 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::zarr::Missing;
 use crate::zarr::json::Members;
 
-/// How far a compressed result may pass its input, for chains that compress twice: headers and raw blocks.
+/// How far a compressed result may pass its input, for chains that compress twice: headers and raw
+/// blocks.
 const COMPRESSED_GROWTH_BYTES: u64 = 1 << 16;
 
 /// Largest chunk whose shards are decoded as a whole because another step or shard is around them.
 const NESTED_SHARD_LEN_MAX_BYTES: u64 = 1 << 30;
 
-/// What is decoded: a chunk's shape, its elements' type, and the bytes of the element that absent parts have.
+/// What is decoded: a chunk's shape, its elements' type, and the bytes of the element that absent
+/// parts have.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Decoded {
     pub(crate) shape: Shape,
@@ -52,8 +56,8 @@ pub(crate) enum ArrayCodec {
 
 /// The steps between a chunk and its stored bytes.
 ///
-/// It keeps these promises: the decoded chunk is at most [`CHUNK_LEN_MAX_BYTES`] long, and nothing follows a
-/// sharding codec.
+/// It keeps these promises: the decoded chunk is at most [`CHUNK_LEN_MAX_BYTES`] long, and nothing
+/// follows a sharding codec.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct CodecChain {
     decoded: Decoded,
@@ -188,7 +192,8 @@ impl CodecChain {
         self.transposes.first().is_some_and(Order::is_reversed)
     }
 
-    /// The sharding codec, where it alone is the chain, so that parts of a stored value can be read.
+    /// The sharding codec, where it alone is the chain, so that parts of a stored value can be
+    /// read.
     pub(crate) fn sharding(&self) -> Option<&Sharding> {
         match &self.array_codec {
             ArrayCodec::Sharding(sharding) if self.order.is_none() => Some(sharding),
@@ -210,7 +215,8 @@ impl CodecChain {
         in_place && self.order.is_none() && self.bytes_codecs.is_empty()
     }
 
-    /// What a person calls the chain: `raw`, `zstd`, `sharding_indexed(zstd)`, `transpose, bytes (big endian)`.
+    /// What a person calls the chain: `raw`, `zstd`, `sharding_indexed(zstd)`, `transpose, bytes
+    /// (big endian)`.
     pub(crate) fn coding(&self) -> String {
         if self.is_raw() {
             return "raw".to_owned();
@@ -232,8 +238,8 @@ impl CodecChain {
         steps.join(", ")
     }
 
-    /// Decodes a stored chunk into `out`, which is exactly as long as the chunk. `missing` says what absent
-    /// parts of a shard are.
+    /// Decodes a stored chunk into `out`, which is exactly as long as the chunk. `missing` says
+    /// what absent parts of a shard are.
     ///
     /// # Errors
     /// `Corrupt` if the bytes are not what the chain writes, or another number of them.
@@ -252,15 +258,16 @@ impl CodecChain {
         }
     }
 
-    /// Whether a stored chunk can be decoded as its bytes come in: then neither they nor the chunk need a buffer.
+    /// Whether a stored chunk can be decoded as its bytes come in: then neither they nor the chunk
+    /// need a buffer.
     pub(crate) fn is_streamed(&self) -> bool {
         self.order.is_none()
             && matches!(self.array_codec, ArrayCodec::Bytes(_))
             && matches!(self.bytes_codecs.as_slice(), [BytesCodec::Zstd(_)])
     }
 
-    /// Decodes a stored chunk of a chain that [is streamed](Self::is_streamed), whose bytes `stored` hands out front
-    /// to back, into `out`, which is exactly as long as the chunk.
+    /// Decodes a stored chunk of a chain that [is streamed](Self::is_streamed), whose bytes
+    /// `stored` hands out front to back, into `out`, which is exactly as long as the chunk.
     ///
     /// # Errors
     /// As [`decode_into`](Self::decode_into); what `stored` says.
@@ -282,8 +289,8 @@ impl CodecChain {
         bytes_codec::to_memory(self.dtype(), self.endian(), out)
     }
 
-    /// Decodes a stored chunk into `buffer`, made as long as needed once it is known that so few bytes can
-    /// hold so many.
+    /// Decodes a stored chunk into `buffer`, made as long as needed once it is known that so few
+    /// bytes can hold so many.
     pub(crate) fn decode(&self, stored: &[u8], buffer: &mut Vec<u8>, missing: Missing) -> Result<()> {
         self.check_plausible(stored)?;
         resize(buffer, self.len_bytes)?;
@@ -293,7 +300,8 @@ impl CodecChain {
     /// Encodes a chunk: C order, little endian, of the full chunk shape.
     ///
     /// # Errors
-    /// `InvalidArgument` for another number of bytes or odd bools, `Unsupported` for codecs that are only read.
+    /// `InvalidArgument` for another number of bytes or odd bools, `Unsupported` for codecs that
+    /// are only read.
     pub(crate) fn encode(&self, chunk: &[u8]) -> Result<Vec<u8>> {
         if chunk.len() as u64 != self.len_bytes {
             return Err(Error::invalid(format!("a chunk of shape {} has another size", self.shape()))
@@ -357,7 +365,8 @@ impl CodecChain {
     }
 }
 
-/// The name and configuration of an extension object of a zarr v3 document: `{"name":…,"configuration":{…}}`.
+/// The name and configuration of an extension object of a zarr v3 document:
+/// `{"name":…,"configuration":{…}}`.
 pub(crate) fn name_and_configuration(value: &Value, what: &str) -> Result<(String, Members)> {
     let mut members = Members::of(value.clone(), format!("a {what} of a zarr array"))?;
     let name = members.required_text("name")?;

@@ -1,4 +1,5 @@
-//! The codecs `gzip` and `zlib`: deflate in one of two wrappers, each with a checksum of the content.
+//! The codecs `gzip` and `zlib`: deflate in one of two wrappers, each with a checksum of the
+//! content.
 //!
 //! ```text
 //! gzip   1f 8b 08 ...  | deflate | CRC-32, length |
@@ -18,7 +19,8 @@ use super::wrong_len;
 use crate::error::{Error, ErrorKind, Result};
 use crate::zarr::json::Members;
 
-/// Deflate spends at least a bit on a match of 258 bytes and one on its distance: 1032 to 1 at best.
+/// Deflate spends at least a bit on a match of 258 bytes and one on its distance: 1032 to 1 at
+/// best.
 const RATIO_MAX: u64 = 1032;
 
 /// What is around the deflate stream.

@@ -1,16 +1,18 @@
-//! The codec `sharding_indexed`: a chunk cut into inner chunks that lie in one value, with an index.
+//! The codec `sharding_indexed`: a chunk cut into inner chunks that lie in one value, with an
+//! index.
 //!
 //! ```text
 //! inner chunks, one after another | offset u64, length u64 of each, C order | crc32c u32      index at the end
 //! index | inner chunks                                                                        index at the start
 //! ```
 //!
-//! An absent inner chunk has offset and length 2^64-1. Offsets count from the start of the value. Written in
-//! order without gaps; read in any order, with gaps, as long as each range lies inside the value.
+//! An absent inner chunk has offset and length 2^64-1. Offsets count from the start of the value.
+//! Written in order without gaps; read in any order, with gaps, as long as each range lies inside
+//! the value.
 //!
-//! Orbax writes every zarr v3 chunk this way, with one inner chunk of the same shape. The index is the only
-//! part of an Orbax checkpoint's array data that has a checksum.
-//! Source: zarr v3 codec `sharding_indexed`.
+//! Orbax writes every zarr v3 chunk this way, with one inner chunk of the same shape. The index is
+//! the only part of an Orbax checkpoint's array data that has a checksum. Source: zarr v3 codec
+//! `sharding_indexed`.
 
 use serde_json::{Value, json};
 
@@ -34,8 +36,9 @@ pub(crate) trait ByteSource {
     /// Length of the value.
     fn len_bytes(&self) -> u64;
 
-    /// Reads a part, which must lie inside the value, and shows it to `each`. An error of `each` comes back
-    /// with its offset counted from the start of the value, or of the file around it where that is known.
+    /// Reads a part, which must lie inside the value, and shows it to `each`. An error of `each`
+    /// comes back with its offset counted from the start of the value, or of the file around it
+    /// where that is known.
     fn visit(
         &self,
         offset_bytes: u64,
@@ -43,7 +46,8 @@ pub(crate) trait ByteSource {
         each: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()>;
 
-    /// The same, but front to back in pieces of any length, after some of which there may be an error.
+    /// The same, but front to back in pieces of any length, after some of which there may be an
+    /// error.
     fn stream(
         &self,
         offset_bytes: u64,
@@ -185,8 +189,8 @@ impl Sharding {
         self.read_into(&stored, &vec![0; whole.rank()], &mut destination, missing)
     }
 
-    /// Decodes those inner chunks that `destination` wants, reading no others. `origin` is where the shard
-    /// begins in the destination's coordinates.
+    /// Decodes those inner chunks that `destination` wants, reading no others. `origin` is where
+    /// the shard begins in the destination's coordinates.
     pub(crate) fn read_into(
         &self,
         source: &dyn ByteSource,
@@ -219,7 +223,8 @@ impl Sharding {
         Ok(())
     }
 
-    /// Where the inner chunk lies, for a shard of one inner chunk: `(offset, length)` in bytes, `None` if absent.
+    /// Where the inner chunk lies, for a shard of one inner chunk: `(offset, length)` in bytes,
+    /// `None` if absent.
     pub(crate) fn only_inner(&self, source: &dyn ByteSource) -> Result<Option<(u64, u64)>> {
         self.read_index(source)?.entry(0)
     }
@@ -326,9 +331,11 @@ impl ShardIndex {
     }
 }
 
-/// Endianness and whether a crc32c follows: the index has a fixed length, so nothing else may be there.
+/// Endianness and whether a crc32c follows: the index has a fixed length, so nothing else may be
+/// there.
 fn index_codecs_from_v3(codecs: &Value) -> Result<(Endian, bool)> {
-    // The index is an array of u64; only the shape is left open here, and `bytes` and `crc32c` do not ask for it.
+    // The index is an array of u64; only the shape is left open here, and `bytes` and `crc32c` do
+    // not ask for it.
     let decoded = Decoded { shape: Shape::scalar(), dtype: Dtype::UInt64, fill: Vec::new() };
     for codec in codecs.as_array().into_iter().flatten() {
         let (name, _) = name_and_configuration(codec, "codec")?;

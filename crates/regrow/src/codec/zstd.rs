@@ -4,9 +4,9 @@
 //! 28 b5 2f fd | frame header: content size, window | blocks of at most 128 KiB | xxh64, if flagged |
 //! ```
 //!
-//! Orbax writes level 1 in zarr v2 and 3 in v3, content size stated, no checksum. Any frame is read: a checksum
-//! must match, and neither a second frame nor a byte may follow. Every thread keeps one context for each
-//! direction, since making one costs more than a small chunk does.
+//! Orbax writes level 1 in zarr v2 and 3 in v3, content size stated, no checksum. Any frame is
+//! read: a checksum must match, and neither a second frame nor a byte may follow. Every thread
+//! keeps one context for each direction, since making one costs more than a small chunk does.
 //! Source: RFC 8878; zarr v3 codec `zstd`.
 
 use std::cell::RefCell;
@@ -20,7 +20,8 @@ use crate::zarr::json::Members;
 /// No block of a frame holds more than this once decoded.
 const BLOCK_LEN_MAX_BYTES: u64 = 128 << 10;
 
-/// The shortest block that decodes to anything: a header of three bytes and one byte that is repeated.
+/// The shortest block that decodes to anything: a header of three bytes and one byte that is
+/// repeated.
 const BLOCK_STORED_LEN_MIN_BYTES: u64 = 4;
 
 /// The longest window that zstd knows, as a power of two.
@@ -69,8 +70,9 @@ impl Zstd {
 
     /// One frame that states its content size.
     ///
-    /// In one call, which nobody can cancel: given the same bytes in steps, zstd 1.5.7 cuts its blocks elsewhere, for it
-    /// decides by the 128 KiB to come. Other bytes come out, at every level.
+    /// In one call, which nobody can cancel: given the same bytes in steps, zstd 1.5.7 cuts its
+    /// blocks elsewhere, for it decides by the 128 KiB to come. Other bytes come out, at every
+    /// level.
     pub(crate) fn encode(self, bytes: &[u8]) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         let len_max = zstd_safe::compress_bound(bytes.len());
@@ -130,8 +132,9 @@ pub(crate) fn decode_into(stored: &[u8], out: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// Decodes one frame, whose bytes come piece by piece, into memory that it must fill exactly. What has been decoded
-/// stays where it is and is looked up there, so a frame of any window takes no more memory than this.
+/// Decodes one frame, whose bytes come piece by piece, into memory that it must fill exactly. What
+/// has been decoded stays where it is and is looked up there, so a frame of any window takes no
+/// more memory than this.
 pub(crate) struct FrameDecoder<'o> {
     context: DCtx<'static>,
     out: OutBuffer<'o, [u8]>,
@@ -215,7 +218,8 @@ pub(crate) fn decode_at_most(stored: &[u8], max_bytes: u64) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Errs unless `stored` is one frame and nothing else; gives the content size if the frame states it.
+/// Errs unless `stored` is one frame and nothing else; gives the content size if the frame states
+/// it.
 fn one_frame(stored: &[u8]) -> Result<Option<u64>> {
     let frame_len = zstd_safe::find_frame_compressed_size(stored).map_err(|code| {
         Error::corrupt(format!("its bytes are no zstd frame: {}", zstd_safe::get_error_name(code)))

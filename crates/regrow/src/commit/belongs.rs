@@ -1,11 +1,12 @@
 //! What in a checkpoint folder belongs to the checkpoint, and what a user has put beside it.
 //!
-//! An overwrite removes the whole folder. So the top of the folder is first searched for what no layout writes there:
-//! notes, a tokenizer, logs. Any of these keeps the folder from being replaced. Subfolders are looked into only until
-//! it is clear what they are; those of the checkpoint are not searched.
+//! An overwrite removes the whole folder. So the top of the folder is first searched for what no
+//! layout writes there: notes, a tokenizer, logs. Any of these keeps the folder from being
+//! replaced. Subfolders are looked into only until it is clear what they are; those of the
+//! checkpoint are not searched.
 //!
-//! Names of arrays say little: `lora.safetensors` and `embeddings.npy` are a user's own wherever the checkpoint does not
-//! say that it has them.
+//! Names of arrays say little: `lora.safetensors` and `embeddings.npy` are a user's own wherever
+//! the checkpoint does not say that it has them.
 
 use std::collections::HashSet;
 
@@ -43,7 +44,8 @@ const MARKER: &str = "commit_success.txt";
 /// How that line begins; a list of names in JSON follows.
 const FILES_LINE: &str = "regrow files ";
 
-/// More than this is not noted: the marker stays a small file. Such a checkpoint is not overwritten.
+/// More than this is not noted: the marker stays a small file. Such a checkpoint is not
+/// overwritten.
 const FILES_LINE_LEN_MAX_BYTES: usize = 1 << 19;
 
 /// By what the name of the handler of a JSON document ends, and the file that Orbax' own has.
@@ -56,7 +58,8 @@ const NPY_MARKER: &str = "regrow-structure.json";
 /// What says which safetensors files and whether a database belong to it.
 const REGROW_MARKER: &str = "regrow.json";
 
-/// Orbax' document of the pytree, and the member of it by which regrow says that `regrow.json` is beside it.
+/// Orbax' document of the pytree, and the member of it by which regrow says that `regrow.json` is
+/// beside it.
 const METADATA_FILE: &str = "_METADATA";
 const BESIDE_REGROW_JSON: &str = "\"beside_regrow_json\"";
 
@@ -94,8 +97,8 @@ const CHECKPOINT_METADATA_FILE: &str = "_CHECKPOINT_METADATA";
 /// How many are named in an error.
 const SHOWN_MAX: usize = 5;
 
-/// Whether this is what a seal, a signature or parity is first written as, and what whoever is killed leaves of it. What a save has
-/// staged is not: it may be all that there is of a step.
+/// Whether this is what a seal, a signature or parity is first written as, and what whoever is
+/// killed leaves of it. What a save has staged is not: it may be all that there is of a step.
 pub(super) fn is_on_its_way(name: &str) -> bool {
     let is_staged = || name.split_once(UNCOMMITTED_MARK).is_some_and(|(of, _)| is_name_of_side_file(of));
     name.starts_with('.') && name.ends_with(LOCK_SUFFIX) || is_staged()
@@ -109,8 +112,8 @@ pub(crate) fn strangers_in(folder: &Location) -> Result<Vec<String>> {
     let strangers = look_for_strangers(folder, SHOWN_MAX)?;
     match strangers.is_empty() {
         true => Ok(strangers),
-        // Once more: another writer may have put a checkpoint there while this looked, with the files of which what the
-        // one before said of its own does not agree.
+        // Once more: another writer may have put a checkpoint there while this looked, with the
+        // files of which what the one before said of its own does not agree.
         false => look_for_strangers(folder, SHOWN_MAX),
     }
 }
@@ -222,8 +225,8 @@ impl Own {
     }
 }
 
-/// Whether regrow gives such a name to the record of what one process has written, or to what it has compressed:
-/// `regrow.process_0.json`, `regrow.process_0.zstd`.
+/// Whether regrow gives such a name to the record of what one process has written, or to what it
+/// has compressed: `regrow.process_0.json`, `regrow.process_0.zstd`.
 fn is_part_of_regrow(name: &str) -> bool {
     let Some(name) = name.strip_prefix("regrow.process_") else { return false };
     [".json", ".zstd"].into_iter().filter_map(|suffix| name.strip_suffix(suffix)).any(is_number)
@@ -233,8 +236,9 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Whether regrow gives such a name to a file of arrays: `model.safetensors`, `model-00001-of-00002.safetensors`, and
-/// `model-00001-of-00002-2.safetensors` for the second file of a process.
+/// Whether regrow gives such a name to a file of arrays: `model.safetensors`,
+/// `model-00001-of-00002.safetensors`, and `model-00001-of-00002-2.safetensors` for the second file
+/// of a process.
 fn is_data_file_of_regrow(name: &str) -> bool {
     let stem = name.strip_suffix(".safetensors").and_then(|name| name.strip_prefix("model"));
     stem.is_some_and(|rest| {
@@ -243,7 +247,8 @@ fn is_data_file_of_regrow(name: &str) -> bool {
     })
 }
 
-/// The names at the top of the folder that its `regrow.json` lists; `None` without one that can be read.
+/// The names at the top of the folder that its `regrow.json` lists; `None` without one that can be
+/// read.
 fn recorded_names(folder: &Location) -> Option<HashSet<String>> {
     #[derive(Deserialize)]
     struct Listed {
@@ -269,7 +274,8 @@ fn recorded_names(folder: &Location) -> Option<HashSet<String>> {
     Some(listed.chain(of_parts).map(top).collect())
 }
 
-/// Whether a folder is an item, an array, a folder of arrays of a long name, or has nothing in it that could be lost.
+/// Whether a folder is an item, an array, a folder of arrays of a long name, or has nothing in it
+/// that could be lost.
 fn is_part(folder: &Location, has_npy: bool, depth: usize) -> Result<bool> {
     let has = |name: &&str| folder.join(name).is_file();
     if ARRAY_DOCUMENTS.iter().chain(&CHECKPOINT_MARKERS).any(has) {
@@ -290,7 +296,8 @@ fn is_part(folder: &Location, has_npy: bool, depth: usize) -> Result<bool> {
     Ok(true)
 }
 
-/// The line of a commit marker that says which names belong to a checkpoint of files; nothing if they are too many.
+/// The line of a commit marker that says which names belong to a checkpoint of files; nothing if
+/// they are too many.
 pub(crate) fn note_of_files(names: &[String]) -> String {
     let list = serde_json::json!(names).to_string();
     match list.len() > FILES_LINE_LEN_MAX_BYTES {
@@ -306,7 +313,8 @@ pub(crate) fn noted_files(folder: &Location) -> Option<Vec<String>> {
     text.lines().find_map(|line| serde_json::from_str(line.strip_prefix(FILES_LINE)?).ok())
 }
 
-/// The names of what the handler of the whole checkpoint has written, as far as the checkpoint says so.
+/// The names of what the handler of the whole checkpoint has written, as far as the checkpoint says
+/// so.
 fn names_of_handler(folder: &Location) -> Vec<String> {
     let mut names = noted_files(folder).unwrap_or_default();
     let is_json =

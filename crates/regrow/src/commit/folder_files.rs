@@ -1,4 +1,5 @@
-//! The files of a checkpoint that is a folder, as one process writes them into its temporary folder.
+//! The files of a checkpoint that is a folder, as one process writes them into its temporary
+//! folder.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -69,10 +70,10 @@ impl FolderFiles<'_> {
         Ok(FileWriter::new(writer.watched(self.monitor)))
     }
 
-    /// Makes `name` another name of the regular file at `source`, which is `opened`: its length; `None`, with nothing
-    /// left, where the system cannot do that (another file system, one without hard links, too many of them, somebody
-    /// else's file), or `source` leads to something else by now. Nothing is written into the file, and its owner and mode
-    /// stay.
+    /// Makes `name` another name of the regular file at `source`, which is `opened`: its length;
+    /// `None`, with nothing left, where the system cannot do that (another file system, one without
+    /// hard links, too many of them, somebody else's file), or `source` leads to something else by
+    /// now. Nothing is written into the file, and its owner and mode stay.
     ///
     /// # Errors
     /// `InvalidArgument` if the name leads out of the folder; `Cancelled`.

@@ -1,8 +1,9 @@
 //! A lock that is held for long: by one writer of a folder of steps.
 //!
-//! Staged folders are locked by `flock`, which a forked child holds as long as its parent does. A training loop forks
-//! workers that may outlive it, so this is a record lock (`fcntl`), which belongs to the process alone. A process is not in
-//! its own way with such a lock: those that it holds are kept here, too.
+//! Staged folders are locked by `flock`, which a forked child holds as long as its parent does. A
+//! training loop forks workers that may outlive it, so this is a record lock (`fcntl`), which
+//! belongs to the process alone. A process is not in its own way with such a lock: those that it
+//! holds are kept here, too.
 
 use std::collections::BTreeSet;
 use std::fs::File;

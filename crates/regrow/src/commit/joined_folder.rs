@@ -37,8 +37,8 @@ impl JoinedFolder {
     /// Joins the folder of that name beside the target.
     ///
     /// # Errors
-    /// `NotFound` if there is no such folder here: the processes do not share a file system, or the other one has given
-    /// up; `InvalidArgument` for a ticket that names something else.
+    /// `NotFound` if there is no such folder here: the processes do not share a file system, or the
+    /// other one has given up; `InvalidArgument` for a ticket that names something else.
     pub(super) fn join(target: &Location, ticket: &str, options: PublishOptions<'_>) -> Result<Self> {
         let path = target.local_path()?;
         let absolute = resolve(path, options.overwrite)?;

@@ -1,12 +1,13 @@
-//! A copy to a local disk that another process has begun, joined: this one brings some of its files.
+//! A copy to a local disk that another process has begun, joined: this one brings some of its
+//! files.
 //!
 //! ```text
 //! step_100.orbax-checkpoint-tmp-copy/
 //!   .orbax-checkpoint-tmp-share-7/                     the files of one that joined; each is moved to the others when the
 //!   .orbax-checkpoint-tmp-files/                       one who began takes it over
 //! ```
-//! Every process that joins has a folder of its own, so one that is thought dead and goes on writes nothing that anybody
-//! else has written.
+//! Every process that joins has a folder of its own, so one that is thought dead and goes on writes
+//! nothing that anybody else has written.
 
 use std::fs;
 use std::io;
@@ -53,10 +54,12 @@ struct State {
 }
 
 impl JoinedTransfer {
-    /// Joins the copy to `target` in the temporary folder of that name; the options' files are those to be brought.
+    /// Joins the copy to `target` in the temporary folder of that name; the options' files are
+    /// those to be brought.
     ///
     /// # Errors
-    /// `NotFound` if there is no such folder here; `InvalidArgument` for a ticket that names something else.
+    /// `NotFound` if there is no such folder here; `InvalidArgument` for a ticket that names
+    /// something else.
     pub(crate) fn join(target: &Location, ticket: &str, options: TransferOptions<'_>) -> Result<Self> {
         let path = target.local_path()?;
         let absolute = resolve(path, options.overwrite)?;

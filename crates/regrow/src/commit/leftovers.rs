@@ -8,16 +8,18 @@
 //! step_100.orbax-checkpoint-tmp-replaced-<pid>-<random>  the old target, between the two renames of an overwrite
 //!                                                        on a file system that cannot exchange names
 //! ```
-//! A name that leaves no room for that within the 255 bytes of a file name is shortened, and a hash of the whole name
-//! takes the place of what is left out: `<beginning>~<hash>.orbax-checkpoint-tmp-<pid>-<random>`.
+//! A name that leaves no room for that within the 255 bytes of a file name is shortened, and a hash
+//! of the whole name takes the place of what is left out:
+//! `<beginning>~<hash>.orbax-checkpoint-tmp-<pid>-<random>`.
 //!
-//! Orbax takes every name with `.orbax-checkpoint-tmp` in it for an unfinished save and passes over it.
+//! Orbax takes every name with `.orbax-checkpoint-tmp` in it for an unfinished save and passes over
+//! it.
 //!
-//! The lock is `flock` on the folder itself: the kernel gives it up when the writer dies, however it dies. A
-//! folder that cannot be locked because the file system has no locks is left alone.
+//! The lock is `flock` on the folder itself: the kernel gives it up when the writer dies, however
+//! it dies. A folder that cannot be locked because the file system has no locks is left alone.
 //!
-//! Whoever writes or removes holds it alone. Who only asks whether the writer lives shares it with all others who ask:
-//! of many readers at once, none may take another for a writer.
+//! Whoever writes or removes holds it alone. Who only asks whether the writer lives shares it with
+//! all others who ask: of many readers at once, none may take another for a writer.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, TryLockError};
@@ -78,7 +80,8 @@ pub(super) struct OwnFolder {
 }
 
 impl OwnFolder {
-    /// Makes a temporary folder for `name` in `parent` and locks it. With `private`, nobody else may look into it.
+    /// Makes a temporary folder for `name` in `parent` and locks it. With `private`, nobody else
+    /// may look into it.
     pub(super) fn make(parent: &Path, name: &OsStr, private: bool) -> Result<Self> {
         let mode = if private { 0o700 } else { 0o777 };
         for _ in 0..TRIES {
@@ -100,7 +103,8 @@ impl OwnFolder {
         Err(keep_removing(parent))
     }
 
-    /// Takes the temporary folder of copies to `name`, with what an earlier copy has left in it, or makes it.
+    /// Takes the temporary folder of copies to `name`, with what an earlier copy has left in it, or
+    /// makes it.
     ///
     /// # Errors
     /// `AlreadyExists` while another copy has it.
@@ -142,7 +146,8 @@ pub(super) fn copy_path(parent: &Path, name: &OsStr) -> PathBuf {
     parent.join(temporary)
 }
 
-/// Where a checkpoint goes that is to be removed: what is left of it there, the next save to `name` removes.
+/// Where a checkpoint goes that is to be removed: what is left of it there, the next save to `name`
+/// removes.
 pub(super) fn aside_path(parent: &Path, name: &OsStr) -> Result<PathBuf> {
     Ok(parent.join(temporary_name(name, "")?))
 }
@@ -170,8 +175,9 @@ pub(super) fn replaced_path(parent: &Path, name: &OsStr) -> Result<PathBuf> {
     Ok(parent.join(temporary_name(name, REPLACED)?))
 }
 
-/// Removes what killed writers of `name` left in `parent`; puts back a target that was caught between two
-/// renames. What cannot be removed stays: it is in nobody's way. True if a checkpoint has its name again.
+/// Removes what killed writers of `name` left in `parent`; puts back a target that was caught
+/// between two renames. What cannot be removed stays: it is in nobody's way. True if a checkpoint
+/// has its name again.
 pub(super) fn sweep(parent: &Path, name: &OsStr) -> bool {
     settle(parent, name, false)
 }
@@ -194,7 +200,8 @@ fn settle(parent: &Path, name: &OsStr, only_finish: bool) -> bool {
         if only_finish && kind != Kind::Replaced && !siblings::has_begun(&path) {
             continue;
         }
-        // What a copy has left is for the next copy to go on with, but for a commit that had begun or is over.
+        // What a copy has left is for the next copy to go on with, but for a commit that had begun
+        // or is over.
         if kind == Kind::Copy && !siblings::has_begun(&path) && !is_over(&path) {
             continue;
         }
@@ -238,9 +245,11 @@ fn lock_leftover(path: &Path, kind: Kind) -> Option<File> {
 
 /// Removes a temporary folder; what cannot be removed stays for the next save.
 pub(super) fn remove(folder: &Path) {
-    // First what says that a commit has begun, unless it holds something: half removed, the folder must not look as if.
+    // First what says that a commit has begun, unless it holds something: half removed, the folder
+    // must not look as if.
     let once = || siblings::forget(folder).and_then(|()| fs::remove_dir_all(folder));
-    // And again: a network file system may fail for a moment, or a file of it have come back under another name.
+    // And again: a network file system may fail for a moment, or a file of it have come back under
+    // another name.
     let _ = once().or_else(|_| once());
 }
 
@@ -248,7 +257,8 @@ pub(super) fn remove(folder: &Path) {
 pub(crate) enum Begun {
     /// Its writer lives: the next look will find another state.
     Living,
-    /// Its writer died when the new files were whole. Those that wait for their names are in this temporary folder.
+    /// Its writer died when the new files were whole. Those that wait for their names are in this
+    /// temporary folder.
     Dead(PathBuf),
 }
 
@@ -275,8 +285,8 @@ pub(crate) fn begun(stem: &Path) -> Option<Begun> {
 /// How long a reader waits for an overwrite to give a name to the new checkpoint.
 const OVERWRITE_WAIT: Duration = Duration::from_secs(10);
 
-/// Whether something has the name of `path`, now or after the overwrite that is under way: where two names cannot be
-/// exchanged, for a moment nothing has it.
+/// Whether something has the name of `path`, now or after the overwrite that is under way: where
+/// two names cannot be exchanged, for a moment nothing has it.
 pub(crate) fn reappears(path: &Path) -> bool {
     let since = Instant::now();
     // A link that leads nowhere is nothing, however long one waits.
@@ -347,7 +357,8 @@ fn shortened(name: &OsStr) -> Option<OsString> {
     Some(short)
 }
 
-/// Whether `entry` is one of our temporary names for `name`: Orbax' own end otherwise and are not ours to remove.
+/// Whether `entry` is one of our temporary names for `name`: Orbax' own end otherwise and are not
+/// ours to remove.
 fn kind_of(entry: &OsStr, name: &OsStr) -> Option<Kind> {
     let short = shortened(name);
     let name = short.as_deref().unwrap_or(name);
@@ -383,7 +394,8 @@ pub(super) fn lock(path: &Path) -> io::Result<Lock> {
     lock_by(path, File::try_lock)
 }
 
-/// The same for who only looks: others may look at the same time, and `Theirs` is somebody's who does more.
+/// The same for who only looks: others may look at the same time, and `Theirs` is somebody's who
+/// does more.
 fn lock_shared(path: &Path) -> io::Result<Lock> {
     lock_by(path, File::try_lock_shared)
 }

@@ -1,4 +1,5 @@
-//! Staged to committed: a checkpoint is written under a temporary name, and gets its own when it is whole.
+//! Staged to committed: a checkpoint is written under a temporary name, and gets its own when it is
+//! whole.
 //!
 //! ```text
 //! create   parent/step_100.orbax-checkpoint-tmp-<pid>-<random>/     a locked folder beside the target
@@ -6,31 +7,33 @@
 //! commit   fsync files and folders  ->  rename to parent/step_100  ->  fsync parent
 //!          with overwrite: exchange the two names  ->  fsync parent  ->  remove the old one
 //! ```
-//! Killed before the rename, a writer leaves a folder that nobody takes for a checkpoint; the lock on it dies
-//! with the writer, and the next save to the same target removes it. Killed after, the new checkpoint is there.
-//! Where the file system cannot exchange two names in one step, an overwrite takes two renames; between them the
-//! target is missing, and the next save puts the old one back if the writer died there. A checkpoint of several
-//! files beside each other has such a moment on every file system; there a reader finds them all the same: see
-//! `siblings`.
+//! Killed before the rename, a writer leaves a folder that nobody takes for a checkpoint; the lock
+//! on it dies with the writer, and the next save to the same target removes it. Killed after, the
+//! new checkpoint is there. Where the file system cannot exchange two names in one step, an
+//! overwrite takes two renames; between them the target is missing, and the next save puts the old
+//! one back if the writer died there. A checkpoint of several files beside each other has such a
+//! moment on every file system; there a reader finds them all the same: see `siblings`.
 //!
-//! An error says which checkpoint the path holds: after `NotDurable`, which means that the folder above could not be
-//! synced, the new one; after any other, what was there before.
+//! An error says which checkpoint the path holds: after `NotDurable`, which means that the folder
+//! above could not be synced, the new one; after any other, what was there before.
 //!
-//! While it replaces something, the temporary folder can be looked into by its owner alone, and gets the mode of what it
-//! replaces just before the rename.
+//! While it replaces something, the temporary folder can be looked into by its owner alone, and
+//! gets the mode of what it replaces just before the rename.
 //!
-//! Locks are `flock`s. On a network file system that keeps them to one machine (`local_lock`, Lustre's
-//! `localflock`), two machines must not save to the same target at once.
+//! Locks are `flock`s. On a network file system that keeps them to one machine (`local_lock`,
+//! Lustre's `localflock`), two machines must not save to the same target at once.
 //!
-//! What a checkpoint is made of is chosen where it begins, and is a type from then on: [`StagedFolder`], [`StagedFile`],
-//! [`StagedSiblings`]. Each holds a `Staging`, which is what they share: the temporary folder and its lock, what is to be
-//! synced, and the removal of what is not committed. `naming` commits all three.
+//! What a checkpoint is made of is chosen where it begins, and is a type from then on:
+//! [`StagedFolder`], [`StagedFile`], [`StagedSiblings`]. Each holds a `Staging`, which is what they
+//! share: the temporary folder and its lock, what is to be synced, and the removal of what is not
+//! committed. `naming` commits all three.
 //!
-//! Several processes may write one folder: the one that began it tells the others its temporary name, they join it
-//! (`joined_folder`), each makes its own files durable, and the one that began commits.
+//! Several processes may write one folder: the one that began it tells the others its temporary
+//! name, they join it (`joined_folder`), each makes its own files durable, and the one that began
+//! commits.
 //!
-//! Small files are synced together by `commit`: one by one if they are few, by one `syncfs` if they are many
-//! (0.4 ms each against one flush).
+//! Small files are synced together by `commit`: one by one if they are few, by one `syncfs` if they
+//! are many (0.4 ms each against one flush).
 
 use std::path::Path;
 

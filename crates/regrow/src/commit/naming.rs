@@ -13,7 +13,8 @@ use crate::monitor::Stage;
 use crate::store::local::folders::{sync_folder, sync_made};
 use crate::system::{set_mode, set_mode_or_less, sync_at, sync_file_system};
 
-/// From this many files and folders on, one sync of the file system is cheaper than one of each, whatever else it flushes.
+/// From this many files and folders on, one sync of the file system is cheaper than one of each,
+/// whatever else it flushes.
 const SYNC_EACH_MAX: usize = 64;
 
 /// How often the target may change under an overwrite before it gives up.
@@ -55,8 +56,9 @@ fn name_it(mut staged: Box<dyn Staged>) -> Result<()> {
     synced
 }
 
-/// Gives `source`, a file or a folder, the name of the target. Where somebody has that name, `check` errs unless it may be
-/// taken from him, and `replace` takes it; what that leaves to remove.
+/// Gives `source`, a file or a folder, the name of the target. Where somebody has that name,
+/// `check` errs unless it may be taken from him, and `replace` takes it; what that leaves to
+/// remove.
 pub(super) fn take_name(
     staging: &Staging,
     source: &Path,

@@ -1,8 +1,9 @@
-//! One file among others that are in use: made under a temporary name, whole and synced, before it gets its own.
+//! One file among others that are in use: made under a temporary name, whole and synced, before it
+//! gets its own.
 //!
-//! A folder that several processes write to for days is no checkpoint that could be staged as a whole; its files
-//! come one at a time. Whoever makes them holds the folder's own lock, so a temporary name that is found under
-//! that lock belongs to nobody who lives.
+//! A folder that several processes write to for days is no checkpoint that could be staged as a
+//! whole; its files come one at a time. Whoever makes them holds the folder's own lock, so a
+//! temporary name that is found under that lock belongs to nobody who lives.
 
 use std::fs::{self, File};
 use std::io;
@@ -41,7 +42,8 @@ impl NewFile {
         &self.file
     }
 
-    /// Syncs the file and gives it its name, for good: with `replace`, over whatever has the name now.
+    /// Syncs the file and gives it its name, for good: with `replace`, over whatever has the name
+    /// now.
     ///
     /// # Errors
     /// `AlreadyExists` if somebody has the name and it is not to be replaced.
@@ -60,7 +62,8 @@ impl NewFile {
         Ok(self)
     }
 
-    /// Gives the file its name; the caller syncs the folder, once for all files that it makes there.
+    /// Gives the file its name; the caller syncs the folder, once for all files that it makes
+    /// there.
     ///
     /// # Errors
     /// As [`give_name`](Self::give_name).
@@ -89,8 +92,8 @@ impl Drop for NewFile {
     }
 }
 
-/// Whether a name is one of ours that was never exchanged for a real one: of a file made here, or of a value that a
-/// store of one folder was putting there.
+/// Whether a name is one of ours that was never exchanged for a real one: of a file made here, or
+/// of a value that a store of one folder was putting there.
 fn is_new_file(name: &str) -> bool {
     let is_put = |name: &str| {
         let random = name.strip_prefix('.')?.strip_suffix(LOCK_SUFFIX)?;

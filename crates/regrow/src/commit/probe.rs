@@ -1,7 +1,8 @@
-//! What the file system of a folder can do, by trying it with small files in a temporary folder that is gone afterwards.
+//! What the file system of a folder can do, by trying it with small files in a temporary folder
+//! that is gone afterwards.
 //!
-//! Each [`Ability`] is one that saves or loads use where it is there. Without one they go another way, which costs what
-//! [`Ability::without`] says.
+//! Each [`Ability`] is one that saves or loads use where it is there. Without one they go another
+//! way, which costs what [`Ability::without`] says.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -98,7 +99,8 @@ impl Ability {
 /// Each ability, and whether the file system of `folder` has it.
 ///
 /// # Errors
-/// What the file system says if nothing can be made in the folder, or if the disk is full or broken.
+/// What the file system says if nothing can be made in the folder, or if the disk is full or
+/// broken.
 pub(crate) fn probe(folder: &Path) -> Result<Vec<(Ability, bool)>> {
     let name = OsStr::new("regrow-doctor");
     // What one has left that was killed.

@@ -10,8 +10,8 @@ use crate::storage::{Publication, PublishOptions, Target, no_such_file};
 /// Begins a checkpoint at a path of the local file system.
 ///
 /// # Errors
-/// As [`StagedFolder::create`], [`StagedFile::create`], [`StagedSiblings::create`]; what `may_replace` says of a file
-/// that is there.
+/// As [`StagedFolder::create`], [`StagedFile::create`], [`StagedSiblings::create`]; what
+/// `may_replace` says of a file that is there.
 pub(crate) fn begin(target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
     let path = target.local_path()?;
     let terms = Terms {

@@ -16,7 +16,8 @@ use crate::store::local::folders::sync_folder;
 /// How often a temporary name may turn out to be taken.
 const TRIES: usize = 16;
 
-/// Removes a folder that is a checkpoint and nothing else: renamed first, so that it is never half there.
+/// Removes a folder that is a checkpoint and nothing else: renamed first, so that it is never half
+/// there.
 pub(crate) fn remove_checkpoint(folder: &Path) -> Result<Removed> {
     let absolute = std::path::absolute(folder).map_err(|_| no_name(folder))?;
     let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
@@ -42,8 +43,9 @@ pub(crate) fn remove_checkpoint(folder: &Path) -> Result<Removed> {
     Err(Error::new(ErrorKind::Io, "every temporary name is taken").in_file(folder))
 }
 
-/// Removes files, in their order, and before them what lies beside them. Of a link the link goes. Where they are none of the name of
-/// the checkpoint, but beside each other, their folder is held: a commit of others comes before this or after it.
+/// Removes files, in their order, and before them what lies beside them. Of a link the link goes.
+/// Where they are none of the name of the checkpoint, but beside each other, their folder is held:
+/// a commit of others comes before this or after it.
 pub(crate) fn remove_files(at: &Path, files: &[PathBuf], beside: &[PathBuf]) -> Result<Removed> {
     let absolute = std::path::absolute(at).map_err(|_| no_name(at))?;
     let parent = absolute.parent().ok_or_else(|| no_name(at))?;
@@ -102,7 +104,8 @@ pub(crate) fn remove_unfinished(at: &Path, force: bool) -> Result<Removed> {
     Ok(removed)
 }
 
-/// Puts a checkpoint back that was caught between two renames, or ends a commit that had begun; true if there was one.
+/// Puts a checkpoint back that was caught between two renames, or ends a commit that had begun;
+/// true if there was one.
 pub(crate) fn finish_unfinished(at: &Path) -> Result<bool> {
     let absolute = std::path::absolute(at).map_err(|_| no_name(at))?;
     let names = absolute.parent().zip(absolute.file_name());

@@ -1,4 +1,5 @@
-//! The ways in which a name changes hands, and what to do where the file system lacks the best of them.
+//! The ways in which a name changes hands, and what to do where the file system lacks the best of
+//! them.
 //!
 //! | wanted | system call | where it is missing (some network and FUSE file systems; systems other than Linux and macOS) |
 //! |---|---|---|
@@ -49,8 +50,8 @@ fn rename_new_without_flags(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// [`rename_new`] for who holds a lock that keeps other writers from the name. A process that is killed leaves one of
-/// the two names, and never both, wherever it runs.
+/// [`rename_new`] for who holds a lock that keeps other writers from the name. A process that is
+/// killed leaves one of the two names, and never both, wherever it runs.
 pub(super) fn rename_new_under_lock(from: &Path, to: &Path) -> io::Result<()> {
     if system::rename_no_replace(from, to)? { Ok(()) } else { rename_if_free(from, to) }
 }
@@ -60,9 +61,11 @@ fn is_occupied(error: &io::Error) -> bool {
     matches!(error.kind(), AlreadyExists | DirectoryNotEmpty | NotADirectory)
 }
 
-/// Gives `target` the name `aside` and `new` the name `target`; undoes the first if the second fails.
+/// Gives `target` the name `aside` and `new` the name `target`; undoes the first if the second
+/// fails.
 ///
-/// A reader may find no `target` in between. If the process dies there, the next save to it puts it back.
+/// A reader may find no `target` in between. If the process dies there, the next save to it puts it
+/// back.
 pub(super) fn replace_in_two_steps(new: &Path, target: &Path, aside: &Path) -> io::Result<()> {
     fs::rename(target, aside)?;
     rename_new(new, target).inspect_err(|_| {
@@ -70,8 +73,8 @@ pub(super) fn replace_in_two_steps(new: &Path, target: &Path, aside: &Path) -> i
     })
 }
 
-/// Gives `new` the mode of `old`, which it is about to replace, and its owner where that is allowed: what was
-/// private stays so. Where modes cannot be changed, `new` may be more private.
+/// Gives `new` the mode of `old`, which it is about to replace, and its owner where that is
+/// allowed: what was private stays so. Where modes cannot be changed, `new` may be more private.
 ///
 /// # Errors
 /// What the file system says; `NotFound` if there is no `old`.
@@ -80,7 +83,8 @@ pub(super) fn keep_owner_and_mode(old: &Path, new: &Path) -> io::Result<()> {
     if !system::have_same_owner(&was, &is) {
         let _ = system::give_to_owner_of(&was, new);
     }
-    // A folder's other bits say who owns what is made in it, and who may remove it; a file's would make it run as another.
+    // A folder's other bits say who owns what is made in it, and who may remove it; a file's would
+    // make it run as another.
     let kept = if was.is_dir() { 0o7777 } else { 0o777 };
     system::set_mode_or_less(new, system::mode_of(&was) & kept)
 }

@@ -1,7 +1,7 @@
 //! Files beside each other that are one checkpoint: `model.data` and `model.manifest`.
 //!
-//! No system call gives two names at once, so one of them, the last, is what makes the checkpoint: without it,
-//! nobody takes the others for one. It goes first and comes last:
+//! No system call gives two names at once, so one of them, the last, is what makes the checkpoint:
+//! without it, nobody takes the others for one. It goes first and comes last:
 //!
 //! ```text
 //! write    tmp/.regrow-0/model.data  tmp/.regrow-1/model.manifest
@@ -11,10 +11,11 @@
 //!          tmp/.regrow-0/model.data     -> model.data
 //!          tmp/.regrow-1/model.manifest -> model.manifest
 //! ```
-//! At no moment does a manifest stand beside data that is not its own. Each step is synced before the next. A
-//! writer that dies between the steps leaves whole new files, each under its own name or in the temporary folder: a
-//! reader takes them from where they are ([`where_is`]), and the next save to the same target takes the steps that are
-//! left ([`finish`]). A step that fails is undone with those before it.
+//! At no moment does a manifest stand beside data that is not its own. Each step is synced before
+//! the next. A writer that dies between the steps leaves whole new files, each under its own name
+//! or in the temporary folder: a reader takes them from where they are ([`where_is`]), and the next
+//! save to the same target takes the steps that are left ([`finish`]). A step that fails is undone
+//! with those before it.
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
@@ -27,8 +28,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::folders::sync_folder;
 use crate::system::{give_to_owner_of, mode_of, open_folder, set_mode_or_less};
 
-/// The folder, below the temporary one, for what is replaced. That it is there says that a commit has begun; so it,
-/// like the folders of the files, has a name that no leaf of a folder checkpoint gets.
+/// The folder, below the temporary one, for what is replaced. That it is there says that a commit
+/// has begun; so it, like the folders of the files, has a name that no leaf of a folder checkpoint
+/// gets.
 const REPLACED: &str = ".regrow-replaced";
 
 /// How long a commit waits for other commits into the same folder; each takes a few syncs.
@@ -119,8 +121,8 @@ pub(super) struct Failed {
     pub keep: bool,
 }
 
-/// Gives the staged files their names. `check` says whether what is there may be replaced; it is asked under the
-/// lock.
+/// Gives the staged files their names. `check` says whether what is there may be replaced; it is
+/// asked under the lock.
 pub(super) fn take_names(
     staged: &Path,
     targets: &[PathBuf],
@@ -192,8 +194,8 @@ fn take_names_until(
     })
 }
 
-/// Lets those look into the temporary folder who may read all of the files in it: if the writer dies between two steps,
-/// that is where they find them.
+/// Lets those look into the temporary folder who may read all of the files in it: if the writer
+/// dies between two steps, that is where they find them.
 fn open_to_readers(staged: &Path, targets: &[PathBuf]) -> io::Result<()> {
     let (mut readable, mut owner) = (0o777, None);
     for (at, target) in targets.iter().enumerate() {
@@ -208,8 +210,8 @@ fn open_to_readers(staged: &Path, targets: &[PathBuf]) -> io::Result<()> {
     set_mode_or_less(staged, 0o700 | class(0o040, 0o050) | class(0o004, 0o005))
 }
 
-/// Takes the steps that a dead writer of these files had left; none, and false, if it had not begun or a checkpoint is
-/// there. `staged` is its temporary folder, which is the caller's now.
+/// Takes the steps that a dead writer of these files had left; none, and false, if it had not begun
+/// or a checkpoint is there. `staged` is its temporary folder, which is the caller's now.
 ///
 /// # Errors
 /// What the file system says; the folder must then stay as it is.
@@ -250,15 +252,17 @@ pub(super) fn has_begun(staged: &Path) -> bool {
     }
 }
 
-/// Whether the last of the files, which makes the checkpoint, waits for its name in the temporary folder of a commit
-/// that has begun; it does not if the commit went through and only the temporary folder was left.
+/// Whether the last of the files, which makes the checkpoint, waits for its name in the temporary
+/// folder of a commit that has begun; it does not if the commit went through and only the temporary
+/// folder was left.
 pub(super) fn is_waiting(staged: &Path) -> bool {
     let names_of = |at| fs::read_dir(staged_folder(staged, at));
     let Some(last) = (0_usize..).take_while(|&at| names_of(at).is_ok()).last() else { return false };
     has_begun(staged) && names_of(last).is_ok_and(|mut names| names.next().is_some())
 }
 
-/// Where a file of a checkpoint is if its writer died between two steps: under its own name, or among the staged ones.
+/// Where a file of a checkpoint is if its writer died between two steps: under its own name, or
+/// among the staged ones.
 pub(crate) fn where_is(target: &Path, staged: &Path) -> PathBuf {
     (0_usize..)
         .take_while(|&at| staged_folder(staged, at).is_dir())
@@ -267,8 +271,8 @@ pub(crate) fn where_is(target: &Path, staged: &Path) -> PathBuf {
         .unwrap_or_else(|| target.to_owned())
 }
 
-/// Marks a temporary folder as one whose commit has not begun, if nothing was moved aside: otherwise, once half
-/// removed, it would look as if data had been given its name.
+/// Marks a temporary folder as one whose commit has not begun, if nothing was moved aside:
+/// otherwise, once half removed, it would look as if data had been given its name.
 pub(super) fn forget(staged: &Path) -> io::Result<()> {
     match fs::remove_dir(staged.join(REPLACED)) {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {
@@ -297,14 +301,16 @@ pub(crate) fn is_under_way(target: &Path) -> bool {
     open_folder(parent).is_ok_and(|folder| matches!(folder.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
-/// Holds the folder `parent` against others who give such files their names, or take them away; they would mix their files.
+/// Holds the folder `parent` against others who give such files their names, or take them away;
+/// they would mix their files.
 pub(super) fn lock(parent: &Path) -> Result<File> {
     let cannot = |error| Error::io("cannot lock", parent, error);
     let folder = open_folder(parent).map_err(cannot)?;
     let since = Instant::now();
     loop {
         match folder.try_lock() {
-            // A file system without locks: two writers to the same names must be kept apart by whoever runs them.
+            // A file system without locks: two writers to the same names must be kept apart by
+            // whoever runs them.
             Ok(()) | Err(TryLockError::Error(_)) => return Ok(folder),
             Err(TryLockError::WouldBlock) if since.elapsed() < LOCK_WAIT => std::thread::sleep(LOCK_PACE),
             Err(TryLockError::WouldBlock) => {

@@ -1,10 +1,10 @@
 //! A checkpoint that is one file, under its temporary name.
 //!
-//! The file is written into a temporary folder of its own, under the name that it will have. The commit renames it out of
-//! there, over the old file if there is one, and removes the empty folder.
+//! The file is written into a temporary folder of its own, under the name that it will have. The
+//! commit renames it out of there, over the old file if there is one, and removes the empty folder.
 //!
-//! Any regular file is replaced unless the writer says which may be: functions that stand in for others replace what
-//! those would.
+//! Any regular file is replaced unless the writer says which may be: functions that stand in for
+//! others replace what those would.
 
 use std::fs;
 use std::io;
@@ -34,7 +34,8 @@ pub struct StagedFile {
 }
 
 impl StagedFile {
-    /// Makes a temporary folder beside `target`, as [`StagedFolder::create`](super::StagedFolder::create) does.
+    /// Makes a temporary folder beside `target`, as
+    /// [`StagedFolder::create`](super::StagedFolder::create) does.
     /// [`single_file`](Self::single_file) in it is to be written, and becomes the target.
     ///
     /// # Errors
@@ -69,8 +70,8 @@ impl StagedFile {
         }
     }
 
-    /// Whether `commit` waits until the checkpoint would survive a power cut; it does unless told otherwise.
-    /// Without, a killed process still costs nothing.
+    /// Whether `commit` waits until the checkpoint would survive a power cut; it does unless told
+    /// otherwise. Without, a killed process still costs nothing.
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.staging.durable = durable;
@@ -102,7 +103,8 @@ impl StagedFile {
         }
     }
 
-    /// Gives the file its name, if what has it is what is expected. Another one that has come meanwhile keeps it.
+    /// Gives the file its name, if what has it is what is expected. Another one that has come
+    /// meanwhile keeps it.
     fn take_place_of(&self, before: Option<Identity>) -> Result<()> {
         let (source, target) = (self.single_file(), &self.staging.absolute);
         let identity = |path: &Path| Location::local(path).identity();

@@ -1,10 +1,11 @@
 //! A checkpoint that is a folder of files, under its temporary name.
 //!
-//! The files are written into the temporary folder, under the names that they will have. The commit renames that folder.
-//! Where a checkpoint is replaced, it exchanges the two folders in one step: at no moment is the target missing. A
-//! file system that cannot do that gets two renames.
+//! The files are written into the temporary folder, under the names that they will have. The commit
+//! renames that folder. Where a checkpoint is replaced, it exchanges the two folders in one step:
+//! at no moment is the target missing. A file system that cannot do that gets two renames.
 //!
-//! Only a checkpoint is replaced, and only if nothing is beside it that a user would miss: see `target`.
+//! Only a checkpoint is replaced, and only if nothing is beside it that a user would miss: see
+//! `target`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,14 +32,15 @@ pub struct StagedFolder {
 }
 
 impl StagedFolder {
-    /// Makes the temporary folder beside `target`, and the folders above it that are missing; removes what killed
-    /// writers of the same target have left.
+    /// Makes the temporary folder beside `target`, and the folders above it that are missing;
+    /// removes what killed writers of the same target have left.
     ///
     /// # Errors
-    /// `AlreadyExists` if the target exists and `overwrite` is not set; `InvalidArgument` if it is set and the
-    /// target is a file, or a folder that holds something but no checkpoint, or something beside one, or if the
-    /// target's name is that of an unfinished save; `PermissionDenied` if the folder above cannot be written to;
-    /// `Unsupported` for an [address](crate::location) instead of a path. Nothing that was there has changed.
+    /// `AlreadyExists` if the target exists and `overwrite` is not set; `InvalidArgument` if it is
+    /// set and the target is a file, or a folder that holds something but no checkpoint, or
+    /// something beside one, or if the target's name is that of an unfinished save;
+    /// `PermissionDenied` if the folder above cannot be written to; `Unsupported` for an
+    /// [address](crate::location) instead of a path. Nothing that was there has changed.
     pub fn create(target: &Path, overwrite: bool) -> Result<Self> {
         let monitor = Monitor::new();
         let terms = Terms::of_save(overwrite, true, &monitor);
@@ -61,8 +63,8 @@ impl StagedFolder {
         check_folder(&place(target, overwrite)?, overwrite, keeps_others)
     }
 
-    /// Whether `commit` waits until the checkpoint would survive a power cut; it does unless told otherwise.
-    /// Without, a killed process still costs nothing.
+    /// Whether `commit` waits until the checkpoint would survive a power cut; it does unless told
+    /// otherwise. Without, a killed process still costs nothing.
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.staging.durable = durable;
@@ -84,15 +86,16 @@ impl StagedFolder {
         FolderFiles { folder: self.folder(), durable: *durable, monitor, unsynced }
     }
 
-    /// Syncs, gives the final name, syncs the folder above: a reader sees all of the checkpoint or none of it.
-    /// An old checkpoint that it replaces is removed; whatever of that cannot
-    /// be removed stays under a temporary name.
+    /// Syncs, gives the final name, syncs the folder above: a reader sees all of the checkpoint or
+    /// none of it. An old checkpoint that it replaces is removed; whatever of that cannot be
+    /// removed stays under a temporary name.
     ///
     /// # Errors
-    /// `AlreadyExists` if another writer was faster and `overwrite` is not set; `InvalidArgument` if the target
-    /// has become something that may not be replaced. The target is then as it was, and the staged checkpoint is
-    /// removed; so it is if its monitor was cancelled before the name was given (`Cancelled`). Only after `NotDurable`
-    /// the target is the new checkpoint: the folder above could not be synced when it had the name.
+    /// `AlreadyExists` if another writer was faster and `overwrite` is not set; `InvalidArgument`
+    /// if the target has become something that may not be replaced. The target is then as it was,
+    /// and the staged checkpoint is removed; so it is if its monitor was cancelled before the name
+    /// was given (`Cancelled`). Only after `NotDurable` the target is the new checkpoint: the
+    /// folder above could not be synced when it had the name.
     pub fn commit(self) -> Result<()> {
         naming::commit(Box::new(self))
     }

@@ -1,8 +1,8 @@
 //! A checkpoint that is several files beside each other, under its temporary name.
 //!
-//! Each file is written into a numbered folder of its own within the temporary one. The last file is what makes the
-//! checkpoint: it gets its name last, and goes first when it is replaced. How the names are given, and what a reader finds
-//! in between, is told in `siblings`.
+//! Each file is written into a numbered folder of its own within the temporary one. The last file
+//! is what makes the checkpoint: it gets its name last, and goes first when it is replaced. How the
+//! names are given, and what a reader finds in between, is told in `siblings`.
 
 use std::path::{Path, PathBuf};
 
@@ -26,8 +26,9 @@ pub struct StagedSiblings {
 }
 
 impl StagedSiblings {
-    /// Makes a temporary folder beside `target`, as [`StagedFolder::create`](super::StagedFolder::create) does. The
-    /// files will be named `target` with each of `suffixes` behind it.
+    /// Makes a temporary folder beside `target`, as
+    /// [`StagedFolder::create`](super::StagedFolder::create) does. The files will be named `target`
+    /// with each of `suffixes` behind it.
     ///
     /// # Errors
     /// As there, of each of the files; `InvalidArgument` also for a suffix with a `/` in it.
@@ -56,8 +57,8 @@ impl StagedSiblings {
         targets.iter().try_for_each(|target| check_file(target, overwrite))
     }
 
-    /// Whether `commit` waits until the checkpoint would survive a power cut; it does unless told otherwise.
-    /// Without, a killed process still costs nothing.
+    /// Whether `commit` waits until the checkpoint would survive a power cut; it does unless told
+    /// otherwise. Without, a killed process still costs nothing.
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.staging.durable = durable;
@@ -68,20 +69,22 @@ impl StagedSiblings {
     /// [`StagedFolder::commit`](super::StagedFolder::commit).
     ///
     /// # Errors
-    /// As there. `NotDurable` also if a step failed and could not be undone: the new checkpoint is whole then, and part
-    /// of it waits for its name.
+    /// As there. `NotDurable` also if a step failed and could not be undone: the new checkpoint is
+    /// whole then, and part of it waits for its name.
     pub fn commit(self) -> Result<()> {
         naming::commit(Box::new(self))
     }
 
-    /// What could not be undone waits in the temporary folder, which is not ours to remove any more.
+    /// What could not be undone waits in the temporary folder, which is not ours to remove any
+    /// more.
     fn left_with(&mut self, failed: Failed) -> Error {
         self.staging.committed |= failed.keep;
         failed.error
     }
 }
 
-/// The stem as an absolute path, and the names of the files. The stem itself may be anything: it is not touched.
+/// The stem as an absolute path, and the names of the files. The stem itself may be anything: it is
+/// not touched.
 fn place(target: &Path, suffixes: &[String]) -> Result<(PathBuf, Vec<PathBuf>)> {
     let absolute = resolve(target, false)?;
     let targets = siblings::targets(&absolute, suffixes)?;

@@ -52,7 +52,8 @@ pub(super) struct Terms<'a> {
     pub(super) durable: bool,
     pub(super) monitor: &'a Monitor,
     pub(super) own_folder: MakeFolder,
-    /// The folder in the temporary one that gets the name of the target; without one, it is the temporary folder.
+    /// The folder in the temporary one that gets the name of the target; without one, it is the
+    /// temporary folder.
     pub(super) below: Option<&'static str>,
 }
 
@@ -93,7 +94,8 @@ pub(super) struct Place<'a> {
     pub(super) check: &'a dyn Fn(&Path) -> Result<()>,
 }
 
-/// The temporary folder of a checkpoint, with all that is known of its target. Dropped uncommitted, it leaves no trace.
+/// The temporary folder of a checkpoint, with all that is known of its target. Dropped uncommitted,
+/// it leaves no trace.
 #[derive(Debug)]
 pub(super) struct Staging {
     pub(super) own: OwnFolder,
@@ -121,8 +123,8 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// Makes the temporary folder beside the target, and the folders above it that are missing; removes what killed
-    /// writers of the same target have left.
+    /// Makes the temporary folder beside the target, and the folders above it that are missing;
+    /// removes what killed writers of the same target have left.
     pub(super) fn begin(place: Place<'_>, terms: &Terms<'_>) -> Result<Self> {
         let Place { given, absolute, targets, check } = place;
         let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
@@ -157,8 +159,8 @@ impl Staging {
         })
     }
 
-    /// A [`DirectWriter`] of the file at `path`, as durable as the whole; the other arguments are those of
-    /// [`DirectWriter::create`].
+    /// A [`DirectWriter`] of the file at `path`, as durable as the whole; the other arguments are
+    /// those of [`DirectWriter::create`].
     pub(super) fn writer(
         &self,
         path: &Path,

@@ -12,8 +12,9 @@ use crate::location::Location;
 use crate::seal::is_name_of_side_file;
 use crate::storage::{UNCOMMITTED_MARK, is_desktop_file};
 
-/// Names of which a folder must hold one, as a file, for `overwrite` to replace it (or be empty). Names that
-/// other folders have too (`checkpoint`, `zarr.json`) are not among them: what they hold may be precious.
+/// Names of which a folder must hold one, as a file, for `overwrite` to replace it (or be empty).
+/// Names that other folders have too (`checkpoint`, `zarr.json`) are not among them: what they hold
+/// may be precious.
 pub const CHECKPOINT_MARKERS: [&str; 6] =
     ["_METADATA", ORBAX_RECORD, "regrow.json", "orbax.checkpoint", "manifest.ocdbt", "regrow-structure.json"];
 
@@ -42,9 +43,10 @@ pub(super) fn no_name(target: &Path) -> Error {
     .help("give the path of the checkpoint itself, such as `runs/a/step_100`")
 }
 
-/// Errs for a name that every reader takes for a save that never ended, unless the folder is there and Orbax has just
-/// made it: it makes one for a handler, and renames it when the handler has written what it had to. A folder that holds
-/// more is what a save has left, and nobody would rename it.
+/// Errs for a name that every reader takes for a save that never ended, unless the folder is there
+/// and Orbax has just made it: it makes one for a handler, and renames it when the handler has
+/// written what it had to. A folder that holds more is what a save has left, and nobody would
+/// rename it.
 pub(super) fn check_name(target: &Path) -> Result<()> {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     if !name.contains(UNCOMMITTED_MARK) || was_just_made(target) {
@@ -117,7 +119,8 @@ fn check_replaceable(folder: &Path) -> Result<()> {
     match fs::read_dir(folder).map(|mut entries| entries.all(|entry| is_of_a_desktop(&entry))) {
         Ok(true) => Ok(()),
         Ok(false) if holds_only_safetensors(folder) => Ok(()),
-        // Asked again: another writer may have exchanged and removed the one that was looked at first.
+        // Asked again: another writer may have exchanged and removed the one that was looked at
+        // first.
         Ok(false) if is_marked() => check_nothing_beside(folder),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(Error::io("cannot look into the target", folder, error)),
@@ -156,8 +159,9 @@ pub(crate) fn refuse_strangers(strangers: &[String], folder: impl Into<PathBuf>)
         .help("overwriting would remove all of it; move it elsewhere, or choose another path"))
 }
 
-/// Whether a folder holds the safetensors files of one model and their index and nothing else: often there is more in
-/// such folders, a tokenizer or a configuration or another model, which nobody wants to lose.
+/// Whether a folder holds the safetensors files of one model and their index and nothing else:
+/// often there is more in such folders, a tokenizer or a configuration or another model, which
+/// nobody wants to lose.
 fn holds_only_safetensors(folder: &Path) -> bool {
     let Ok(entries) = fs::read_dir(folder) else { return false };
     let mut names = Vec::new();
@@ -176,8 +180,8 @@ fn holds_only_safetensors(folder: &Path) -> bool {
     are_of_one_model(&names.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Whether these are the safetensors files of one model and their index, and nothing else but what regrow puts beside them. A repair
-/// writes a file of them anew in the same folder.
+/// Whether these are the safetensors files of one model and their index, and nothing else but what
+/// regrow puts beside them. A repair writes a file of them anew in the same folder.
 pub(crate) fn are_of_one_model(names: &[&str]) -> bool {
     let is_beside = |name: &str| is_name_of_side_file(name) || is_none_of_it(name);
     let names = names.iter().filter(|name| name.contains('/') || !is_beside(name));
@@ -197,8 +201,8 @@ fn is_staged(name: &str) -> bool {
     !name.contains('/') && name.contains(UNCOMMITTED_MARK)
 }
 
-/// What the files of one model begin with, of which this is one: of `m.safetensors`, `m-00001-of-00002.safetensors` and
-/// `m.safetensors.index.json` it is `m`.
+/// What the files of one model begin with, of which this is one: of `m.safetensors`,
+/// `m-00001-of-00002.safetensors` and `m.safetensors.index.json` it is `m`.
 fn model_of(name: &str) -> Option<&str> {
     let name = name.strip_suffix(".index.json").unwrap_or(name).strip_suffix(".safetensors")?;
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

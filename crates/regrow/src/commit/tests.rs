@@ -294,7 +294,8 @@ fn two_overwriters_succeed_in_turn() {
             std::thread::yield_now();
         }
         for _ in 0..200 {
-            // The exchange leaves no moment without a target; what was in it may go while we look at it. Two renames do.
+            // The exchange leaves no moment without a target; what was in it may go while we look
+            // at it. Two renames do.
             assert!(cfg!(feature = "portable") || target.exists());
             match fs::read_to_string(target.join("_METADATA")) {
                 Ok(content) => assert!(content.contains(' ')),

@@ -6,8 +6,9 @@
 //!   .orbax-checkpoint-tmp-files/                       the files; this folder gets the target's name
 //!   .orbax-checkpoint-tmp-share-0/                     those of a process that has joined: see `joined_transfer`
 //! ```
-//! What the journal does not name is removed when the next copy begins. The journal goes before the name is given: a
-//! folder without one holds nothing to go on with, for it may be what an overwrite has left to remove.
+//! What the journal does not name is removed when the next copy begins. The journal goes before the
+//! name is given: a folder without one holds nothing to go on with, for it may be what an overwrite
+//! has left to remove.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
@@ -33,7 +34,8 @@ use crate::store::{
 };
 use crate::system;
 
-/// The files of a folder, or the one file, below the temporary folder. No reader takes it for a checkpoint by its name.
+/// The files of a folder, or the one file, below the temporary folder. No reader takes it for a
+/// checkpoint by its name.
 pub(super) const FILES: &str = ".orbax-checkpoint-tmp-files";
 
 /// How the folders begin of processes that have joined.
@@ -284,7 +286,8 @@ impl Transfer for LocalTransfer {
     }
 
     fn commit(self: Box<Self>) -> Result<Option<Identity>> {
-        // The last one is what files beside each other are known by; a name that it gets makes it no other file.
+        // The last one is what files beside each other are known by; a name that it gets makes it
+        // no other file.
         let last = self.paths.last().filter(|_| !self.is_folder);
         let identity = last.and_then(|path| Location::local(path.clone()).identity());
         commit_after(self.staged, |staging| {

@@ -10,12 +10,16 @@
 //!     <nonce>/parts/...          what of long values comes after their first parts
 //!     <nonce>/end/<rank>         this rank wants nothing more
 //! ```
-//! No process counts anything: a number of attempts in each process would drift apart as soon as one of them fails before
-//! it gets here. Rank 0 alone begins an attempt, under a nonce; the others go where `current` says, each at most once. So
+//! No process counts anything: a number of attempts in each process would drift apart as soon as
+//! one of them fails before it gets here. Rank 0 alone begins an attempt, under a nonce; the others
+//! go where `current` says, each at most once. So
 //!
-//! - the keys of an earlier attempt are never met again, whatever it has left, and wherever each process left it;
-//! - a process that is still in the earlier attempt finds `failed` there, or its time runs out; then it comes here;
-//! - what a killed job has left in a folder is passed by: its `current` is replaced as soon as rank 0 comes.
+//! - the keys of an earlier attempt are never met again, whatever it has left, and wherever each
+//!   process left it;
+//! - a process that is still in the earlier attempt finds `failed` there, or its time runs out;
+//!   then it comes here;
+//! - what a killed job has left in a folder is passed by: its `current` is replaced as soon as rank
+//!   0 comes.
 //!
 //! When all have ended an attempt well, rank 0 removes the whole meeting place.
 
@@ -64,7 +68,8 @@ impl MeetingPlace {
         format!("{}/{nonce}", self.0)
     }
 
-    /// Where all processes are when this returns: each in an attempt that rank 0 has begun for all of them.
+    /// Where all processes are when this returns: each in an attempt that rank 0 has begun for all
+    /// of them.
     pub(super) fn meet(
         &self,
         service: Arc<dyn Coordinator>,
@@ -133,8 +138,8 @@ impl MeetingPlace {
         }
     }
 
-    /// Takes part in the attempt that is there; false if it is none of ours: an earlier life of this process was in it, or it
-    /// has failed, or rank 0 leaves it for another one.
+    /// Takes part in the attempt that is there; false if it is none of ours: an earlier life of
+    /// this process was in it, or it has failed, or rank 0 leaves it for another one.
     fn enter(&self, exchange: &Exchange, patience: Duration) -> Result<bool> {
         let token = random_name()?.into_bytes().into();
         if exchange.failure()?.is_some() || !exchange.put(&format!("here/{}", exchange.rank()), &token)? {
@@ -147,7 +152,8 @@ impl MeetingPlace {
         }
     }
 
-    /// Ends an attempt that went well. Whatever fails here is no error: keys that stay are never met again.
+    /// Ends an attempt that went well. Whatever fails here is no error: keys that stay are never
+    /// met again.
     pub(super) fn leave(&self, exchange: &Exchange) {
         if exchange.rank() != 0 {
             let _ = exchange.put(&format!("end/{}", exchange.rank()), &Bytes::new());

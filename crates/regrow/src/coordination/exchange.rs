@@ -1,7 +1,8 @@
 //! Putting values under the names of one attempt, and waiting for those of others.
 //!
-//! Every wait ends: with all values, with the failure of another process, with a process that is known to have ended, when
-//! the caller cancels, or after its time. A wait asks the service in slices, and looks at all of these in between.
+//! Every wait ends: with all values, with the failure of another process, with a process that is
+//! known to have ended, when the caller cancels, or after its time. A wait asks the service in
+//! slices, and looks at all of these in between.
 
 use std::fmt;
 use std::ops::Range;
@@ -26,12 +27,12 @@ const SLICES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 pub struct SessionOptions {
     /// How long a process waits for the others in each phase.
     ///
-    /// It begins when this process has come there, so it must be longer than the time by which the slowest process is
-    /// later than the fastest. Who waits for rank 0 waits a little longer, so that it is rank 0 who says which rank is
-    /// missing.
+    /// It begins when this process has come there, so it must be longer than the time by which the
+    /// slowest process is later than the fastest. Who waits for rank 0 waits a little longer, so
+    /// that it is rank 0 who says which rank is missing.
     pub timeout: Duration,
-    /// Put in front of all keys: processes with another prefix form another group, such as one of evaluators that restore
-    /// while others save. Letters, digits, `-`, `_`, `.`.
+    /// Put in front of all keys: processes with another prefix form another group, such as one of
+    /// evaluators that restore while others save. Letters, digits, `-`, `_`, `.`.
     pub prefix: String,
     /// Cancels a wait; the other processes then end with `Cancelled`, too.
     pub monitor: Monitor,
@@ -154,8 +155,8 @@ impl Exchange {
         timeout.saturating_add((timeout / 4).min(Duration::from_secs(10)))
     }
 
-    /// Tells all others that this attempt has failed, unless one of them was faster. That they cannot be told is no error:
-    /// then their waits end after their time.
+    /// Tells all others that this attempt has failed, unless one of them was faster. That they
+    /// cannot be told is no error: then their waits end after their time.
     pub(super) fn fail(&self, failure: &Failure) {
         let _ = self.put("failed", &failure.to_bytes());
     }
@@ -267,8 +268,9 @@ impl<'a> Found<'a> {
         Ok(is_there)
     }
 
-    /// Looks at all values that are missing in one call, where the service has one. In between the ranks are looked at one
-    /// by one for as long as the call took, so together they cost no more than twice what the better way does.
+    /// Looks at all values that are missing in one call, where the service has one. In between the
+    /// ranks are looked at one by one for as long as the call took, so together they cost no more
+    /// than twice what the better way does.
     fn look_at_all(&mut self) -> Result<()> {
         let begin = Instant::now();
         if self.next_look.is_none_or(|next_look| begin < next_look) {

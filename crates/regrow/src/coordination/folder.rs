@@ -4,9 +4,10 @@
 //! key    step_100-1f3a/9c0e/index/2/0
 //! file   <folder>/step_100-1f3a~9c0e~index~2~0
 //! ```
-//! A key is one file, or one object, right in the folder: so that removing keys leaves no folders behind. A file appears
-//! whole, by a link; an object by a conditional put. Whoever waits looks again and again, less and less often. The values
-//! of many keys are read by several threads; of a bucket they are listed before.
+//! A key is one file, or one object, right in the folder: so that removing keys leaves no folders
+//! behind. A file appears whole, by a link; an object by a conditional put. Whoever waits looks
+//! again and again, less and less often. The values of many keys are read by several threads; of a
+//! bucket they are listed before.
 
 use std::time::{Duration, Instant};
 
@@ -27,14 +28,15 @@ const BUCKET_LOOKS: (Duration, Duration) = (Duration::from_millis(20), Duration:
 /// Values that a thread reads one after the other.
 const READ_TOGETHER: usize = 16;
 
-/// Threads that read many values: they wait for a network, be it that of a bucket or of a shared disk.
+/// Threads that read many values: they wait for a network, be it that of a bucket or of a shared
+/// disk.
 const THREADS: usize = 16;
 
 /// A coordinator for processes that share nothing but storage.
 ///
-/// It can be any folder that all of them see and nobody else uses at that time, also one where an earlier job was killed.
-/// It cannot know which processes live. To gather from N processes costs 2 N requests in a
-/// bucket, at rank 0, several at a time.
+/// It can be any folder that all of them see and nobody else uses at that time, also one where an
+/// earlier job was killed. It cannot know which processes live. To gather from N processes costs 2
+/// N requests in a bucket, at rank 0, several at a time.
 #[derive(Debug, Clone)]
 pub struct Folder {
     at: Location,
@@ -43,7 +45,8 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// The process `rank` of `size`; every process gives the same folder, which is made when it is needed.
+    /// The process `rank` of `size`; every process gives the same folder, which is made when it is
+    /// needed.
     ///
     /// # Errors
     /// `InvalidArgument` if there is no such rank.

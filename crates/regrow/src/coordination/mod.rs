@@ -1,9 +1,10 @@
 //! What the processes of a job tell each other while they save or restore one checkpoint together.
 //!
-//! regrow has no service of its own. A [`Coordinator`] is a thin layer over one that the job has already: the key-value
-//! store of `jax.distributed`, torch's store, MPI, or a folder that all processes see. It puts a value under a key that has
-//! none, and gets values. A [`Session`] makes of that what a save needs: it gathers, broadcasts and agrees, and no process
-//! waits for ever because another one failed.
+//! regrow has no service of its own. A [`Coordinator`] is a thin layer over one that the job has
+//! already: the key-value store of `jax.distributed`, torch's store, MPI, or a folder that all
+//! processes see. It puts a value under a key that has none, and gets values. A [`Session`] makes
+//! of that what a save needs: it gathers, broadcasts and agrees, and no process waits for ever
+//! because another one failed.
 //!
 //! ```text
 //! rank 0    begin ── gather("index") ◀──┐ ── merge ── agree("committed", commit()) ── finish
@@ -75,8 +76,9 @@ pub use single::Single;
 
 /// A service through which the processes of a job find each other's words. Any thread may call it.
 ///
-/// Keys are names of letters, digits, `-`, `_` and `.`, with `/` between them; no key is the beginning of another one with
-/// a `/` behind it. Values are never empty, and no longer than [`value_len_max_bytes`](Self::value_len_max_bytes).
+/// Keys are names of letters, digits, `-`, `_` and `.`, with `/` between them; no key is the
+/// beginning of another one with a `/` behind it. Values are never empty, and no longer than
+/// [`value_len_max_bytes`](Self::value_len_max_bytes).
 pub trait Coordinator: Debug + Send + Sync {
     /// Which process this is, from 0 on.
     fn rank(&self) -> usize;
@@ -84,24 +86,27 @@ pub trait Coordinator: Debug + Send + Sync {
     /// How many processes there are.
     fn size(&self) -> usize;
 
-    /// Puts a value where there is none: false, and nothing has changed, if there is one. Of several callers at once, one
-    /// gets true; from then on every process gets the value, all of it.
+    /// Puts a value where there is none: false, and nothing has changed, if there is one. Of
+    /// several callers at once, one gets true; from then on every process gets the value, all of
+    /// it.
     ///
     /// # Errors
     /// What the service says.
     fn put_if_absent(&self, key: &str, value: Bytes) -> Result<bool>;
 
-    /// The value at the key; waits until there is one. `None` if there is none after that time, which may be nothing.
+    /// The value at the key; waits until there is one. `None` if there is none after that time,
+    /// which may be nothing.
     ///
     /// # Errors
     /// What the service says.
     fn get(&self, key: &str, wait: Duration) -> Result<Option<Bytes>>;
 
-    /// The values at these keys, in their order, as far as one call to the service gives them: `None` for what is not there,
-    /// and for what has to be got alone. No vector at all where the service has no such call.
+    /// The values at these keys, in their order, as far as one call to the service gives them:
+    /// `None` for what is not there, and for what has to be got alone. No vector at all where the
+    /// service has no such call.
     ///
-    /// Rank 0 asks for what it gathers from the others: keys in one folder, or one folder deeper, whose values are short
-    /// enough for all of them to fit into a message.
+    /// Rank 0 asks for what it gathers from the others: keys in one folder, or one folder deeper,
+    /// whose values are short enough for all of them to fit into a message.
     ///
     /// # Errors
     /// What the service says.
@@ -109,13 +114,15 @@ pub trait Coordinator: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Removes the key and all keys that begin with it and a `/`, as far as the service can find them.
+    /// Removes the key and all keys that begin with it and a `/`, as far as the service can find
+    /// them.
     ///
     /// # Errors
     /// What the service says.
     fn remove(&self, key: &str) -> Result<()>;
 
-    /// The ranks that are known to live; `None` where the service cannot know. Does not wait for anybody.
+    /// The ranks that are known to live; `None` where the service cannot know. Does not wait for
+    /// anybody.
     ///
     /// # Errors
     /// What the service says.

@@ -8,9 +8,10 @@
 //! | post | puts `<phase>/from/0`, and goes on | put `<phase>/from/<rank>`, and go on |
 //! | receive | waits for `<phase>/from/<rank>` | the same |
 //!
-//! A verdict is put once, by whoever is first: rank 0 with its value, or a process that gives up with its failure. All go by
-//! what is there then, also who put the other thing too late. So where one process ends with an error in `agree` or
-//! `broadcast`, no other one ends without, unless it never hears from the service again.
+//! A verdict is put once, by whoever is first: rank 0 with its value, or a process that gives up
+//! with its failure. All go by what is there then, also who put the other thing too late. So where
+//! one process ends with an error in `agree` or `broadcast`, no other one ends without, unless it
+//! never hears from the service again.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,8 +36,9 @@ const VERDICT_WAIT: Duration = Duration::from_secs(30);
 
 /// One save or restore of one checkpoint, in which every process of the job takes part.
 ///
-/// Every process goes through the same phases in the same order, each under a name of its own. The first error of any of
-/// them ends the session for all, and so does a process that drops its session without [`finish`](Self::finish).
+/// Every process goes through the same phases in the same order, each under a name of its own. The
+/// first error of any of them ends the session for all, and so does a process that drops its
+/// session without [`finish`](Self::finish).
 #[derive(Debug)]
 pub struct Session {
     /// None for a job of one process, which asks nobody.
@@ -48,14 +50,17 @@ pub struct Session {
 }
 
 impl Session {
-    /// Begins to `purpose` (a word, such as `save`) the checkpoint at `target`; returns when all processes have come.
+    /// Begins to `purpose` (a word, such as `save`) the checkpoint at `target`; returns when all
+    /// processes have come.
     ///
-    /// Call it before anything else that may fail, so that no other process waits in vain. After an error, or in a process
-    /// that begins again while others are still in the earlier session, calling it again is all there is to do.
+    /// Call it before anything else that may fail, so that no other process waits in vain. After an
+    /// error, or in a process that begins again while others are still in the earlier session,
+    /// calling it again is all there is to do.
     ///
     /// # Errors
-    /// `TimedOut`, with the ranks that have not come or have ended; the first error of another process; `Cancelled`; what
-    /// the service says; `InvalidArgument` for a purpose or a prefix that cannot be in a key.
+    /// `TimedOut`, with the ranks that have not come or have ended; the first error of another
+    /// process; `Cancelled`; what the service says; `InvalidArgument` for a purpose or a prefix
+    /// that cannot be in a key.
     pub fn begin(
         coordinator: Arc<dyn Coordinator>,
         target: &Location,
@@ -87,7 +92,8 @@ impl Session {
         self.size
     }
 
-    /// What every process gives, in the order of ranks, on rank 0; `None` on the others, which do not wait.
+    /// What every process gives, in the order of ranks, on rank 0; `None` on the others, which do
+    /// not wait.
     ///
     /// Values may be megabytes. Rank 0 holds all of them.
     ///
@@ -116,8 +122,9 @@ impl Session {
         Ok(value)
     }
 
-    /// Waits until every process has come here, and errs in all of them if one of them brings an error: in that process
-    /// with the error itself, in the others with its kind and the rank that had it.
+    /// Waits until every process has come here, and errs in all of them if one of them brings an
+    /// error: in that process with the error itself, in the others with its kind and the rank that
+    /// had it.
     ///
     /// # Errors
     /// That; as [`gather`](Self::gather).
@@ -140,7 +147,8 @@ impl Session {
         self.agree(phase, Ok(()))
     }
 
-    /// Gives a value of this process to whoever asks for it with [`receive`](Self::receive); does not wait.
+    /// Gives a value of this process to whoever asks for it with [`receive`](Self::receive); does
+    /// not wait.
     ///
     /// # Errors
     /// What the service says; `InvalidArgument` for a phase that there was already.
@@ -155,10 +163,12 @@ impl Session {
         Err(self.give_up(exchange, phase, stop))
     }
 
-    /// What the process `rank` has given with [`post`](Self::post); waits for it. A phase may be asked for every rank.
+    /// What the process `rank` has given with [`post`](Self::post); waits for it. A phase may be
+    /// asked for every rank.
     ///
     /// # Errors
-    /// As [`begin`](Self::begin), with the rank that has not come; `InvalidArgument` if there is no such other rank.
+    /// As [`begin`](Self::begin), with the rank that has not come; `InvalidArgument` if there is no
+    /// such other rank.
     pub fn receive(&self, phase: &str, rank: usize) -> Result<Bytes> {
         self.check_goes_on(phase)?;
         if rank >= self.size || rank == self.rank {
@@ -172,7 +182,8 @@ impl Session {
         Ok(values.into_iter().next().unwrap_or_default())
     }
 
-    /// Ends the session in this process. Rank 0 waits a moment for the others, and removes what the session has left.
+    /// Ends the session in this process. Rank 0 waits a moment for the others, and removes what the
+    /// session has left.
     pub fn finish(self) {
         let is_over = self.is_over.swap(true, Ordering::Relaxed);
         if let Some((place, exchange)) = self.with_others.as_ref().filter(|_| !is_over) {

@@ -19,12 +19,13 @@ const SEEN_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 impl Session {
-    /// Finds out whether every process sees what rank 0 writes beside `target`: a small file, which is removed again, in
-    /// the nearest folder above it that there is. To be called before a save, when nothing has been written.
+    /// Finds out whether every process sees what rank 0 writes beside `target`: a small file, which
+    /// is removed again, in the nearest folder above it that there is. To be called before a save,
+    /// when nothing has been written.
     ///
     /// # Errors
-    /// `InvalidArgument` in every process, with the ranks that do not see it; what the storage says; as
-    /// [`gather`](Self::gather).
+    /// `InvalidArgument` in every process, with the ranks that do not see it; what the storage
+    /// says; as [`gather`](Self::gather).
     pub fn shares_storage(&self, target: &Location) -> Result<()> {
         if self.size() == 1 {
             return Ok(());
@@ -80,8 +81,9 @@ impl Probe {
         let there = above.find(|(_, folder)| target.commits_by_marker() || folder.is_folder());
         let (levels, above) =
             there.ok_or_else(|| Error::invalid("there is no folder above this").in_file(target))?;
-        // A name that no reader takes for a checkpoint, and always the same for one target: what a process that died has
-        // left there, half written files too, the next save removes with its own.
+        // A name that no reader takes for a checkpoint, and always the same for one target: what a
+        // process that died has left there, half written files too, the next save removes with its
+        // own.
         let folder = format!(".probe-{}{UNCOMMITTED_MARK}", target.name().to_string_lossy());
         // Before it is written: what was written is removed also where the answer says otherwise.
         let probe = Self { above, folder, levels, nonce: random_name()? };

@@ -1,11 +1,12 @@
-//! Values of any length in keys of limited length, of which the first parts of many can be got in one call.
+//! Values of any length in keys of limited length, of which the first parts of many can be got in
+//! one call.
 //!
 //! ```text
 //! <at>/<name>/0          | length of the value, u64le | its first bytes |     put last: who sees it sees all
 //! <at>/parts/<name>/1    | the next bytes |  ...
 //! ```
-//! The first part is short: those of all processes fit together into one message of a service. The others lie elsewhere,
-//! where nobody lists them.
+//! The first part is short: those of all processes fit together into one message of a service. The
+//! others lie elsewhere, where nobody lists them.
 
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 const LENGTH_LEN_BYTES: usize = size_of::<u64>();
 
-/// What the first parts of all processes take together, beside their keys: a quarter of the longest message of gRPC.
+/// What the first parts of all processes take together, beside their keys: a quarter of the longest
+/// message of gRPC.
 const FIRST_PARTS_LEN_BYTES: usize = 1 << 20;
 
 /// The least and the most of a value that its first part holds.
@@ -33,7 +35,8 @@ pub(super) struct Values<'a> {
 }
 
 impl Values<'_> {
-    /// Puts a value where there is none; false if there is one. Only values of one part may have several writers.
+    /// Puts a value where there is none; false if there is one. Only values of one part may have
+    /// several writers.
     pub(super) fn put(self, name: &str, value: &Bytes) -> Result<bool> {
         let (first_len, part_len) = self.part_lens_bytes();
         let (head, rest) = value.split_at(value.len().min(first_len));
@@ -54,8 +57,8 @@ impl Values<'_> {
         first.map(|first| self.whole(name, first)).transpose()
     }
 
-    /// The values under these names, in their order, as far as one call gives them; no vector where the service has no such
-    /// call.
+    /// The values under these names, in their order, as far as one call gives them; no vector where
+    /// the service has no such call.
     pub(super) fn get_many(self, names: &[String]) -> Result<Option<Vec<Option<Bytes>>>> {
         let keys: Vec<String> = names.iter().map(|name| self.first_key(name)).collect();
         let Some(found) = self.service.get_many(&keys)? else { return Ok(None) };

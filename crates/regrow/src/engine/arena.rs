@@ -5,8 +5,8 @@
 //!                   64-byte aligned                  a map is given back when the last of its leaves is let go
 //! ```
 //!
-//! The threads that fill the maps take their pages, or [`Pages`] are made ahead. An allocator that zeroes memory itself
-//! would touch all of it, with one thread, before the first read.
+//! The threads that fill the maps take their pages, or [`Pages`] are made ahead. An allocator that
+//! zeroes memory itself would touch all of it, with one thread, before the first read.
 
 use std::ops::Range;
 

@@ -1,4 +1,5 @@
-//! What a save is asked, and cannot do: known before anything is written, whether one process saves or several.
+//! What a save is asked, and cannot do: known before anything is written, whether one process saves
+//! or several.
 
 use std::sync::Arc;
 
@@ -17,7 +18,8 @@ use crate::options::refuse_folder_named_like_a_file;
 use crate::storage::{Publication, PublishOptions, Target};
 use crate::tree::{Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
-/// Errs where nothing may be saved at a location. Looks again if another save replaces what is there meanwhile.
+/// Errs where nothing may be saved at a location. Looks again if another save replaces what is
+/// there meanwhile.
 pub(super) fn check_place(at: &Location, options: &SaveOptions) -> Result<()> {
     Retries::until_unreplaced(|| replace::check_place(at, options))
 }
@@ -64,7 +66,8 @@ pub(super) fn check_leaves(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<(
     Ok(())
 }
 
-/// The error for a NumPy scalar of a dtype that is NumPy's alone, in a layout that has no form for it.
+/// The error for a NumPy scalar of a dtype that is NumPy's alone, in a layout that has no form for
+/// it.
 pub(super) fn refuse_other_scalar(options: &SaveOptions, kind: &LeafKind) -> Option<Error> {
     match (&options.layout, kind) {
         (Layout::Flax(_), _) => None,

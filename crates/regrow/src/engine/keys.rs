@@ -1,8 +1,8 @@
 //! A text for every leaf that names this leaf and no other.
 //!
-//! Nearly always that is the printed key path. But `{"a": {"b": x}, "a/b": y}` and `{1: x, "1": y}` each have two leaves
-//! whose key paths print alike. Such leaves go by their stored names; if those are taken as well, by key paths that quote
-//! every key.
+//! Nearly always that is the printed key path. But `{"a": {"b": x}, "a/b": y}` and `{1: x, "1": y}`
+//! each have two leaves whose key paths print alike. Such leaves go by their stored names; if those
+//! are taken as well, by key paths that quote every key.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::{Discriminant, discriminant};
@@ -10,8 +10,8 @@ use std::mem::{Discriminant, discriminant};
 use crate::text::{is_printable, printable};
 use crate::tree::{Key, KeyPath, LeafInfo, NodeKind, Tree};
 
-/// Whether no two leaves can print alike, by a look at the keys: each prints as one step, and no container has keys of
-/// two kinds.
+/// Whether no two leaves can print alike, by a look at the keys: each prints as one step, and no
+/// container has keys of two kinds.
 pub(super) fn print_apart(tree: &Tree<LeafInfo>) -> bool {
     let prints_as_one = |key: &Key| match key {
         Key::Dict(text) | Key::Attr(text) => !text.contains(|c: char| c == '/' || !is_printable(c)),
@@ -36,7 +36,8 @@ pub(super) fn print_apart(tree: &Tree<LeafInfo>) -> bool {
     })
 }
 
-/// The text of each leaf, in flatten order. A printed path that several leaves share is the text of none.
+/// The text of each leaf, in flatten order. A printed path that several leaves share is the text of
+/// none.
 pub(super) fn unique(tree: &Tree<LeafInfo>, paths: &[KeyPath]) -> Vec<String> {
     let mut texts: Vec<String> = paths.iter().map(ToString::to_string).collect();
     if print_apart(tree) {

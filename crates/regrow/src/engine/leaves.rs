@@ -11,8 +11,8 @@ use crate::reads::{CheckFor, Source};
 use crate::tree::{Leaf, LeafData, LeafInfo, LeafKind};
 
 impl Checkpoint {
-    /// Reads one leaf, checked; a view of the map where it can be one, and nobody writes into the file or
-    /// [`OpenOptions::mapped`](crate::OpenOptions::mapped) was asked for.
+    /// Reads one leaf, checked; a view of the map where it can be one, and nobody writes into the
+    /// file or [`OpenOptions::mapped`](crate::OpenOptions::mapped) was asked for.
     ///
     /// # Errors
     /// `Corrupt` with file, leaf and offset.
@@ -24,7 +24,8 @@ impl Checkpoint {
     /// Reads a hyper-rectangle of one leaf: only the chunks or byte ranges it meets.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is no array or the region leaves it; `Corrupt` as for [`read`](Self::read).
+    /// `InvalidArgument` if it is no array or the region leaves it; `Corrupt` as for
+    /// [`read`](Self::read).
     pub fn region(&self, leaf: usize, region: &Region) -> Result<Array> {
         self.at_leaf(leaf, self.read_region(leaf, self.info(leaf)?, region))
     }

@@ -51,13 +51,14 @@ impl ListedState {
     }
 }
 
-/// The checkpoints right in a folder, finished or not, by name, with numbers at the end in their order. Empty if there are
-/// none.
+/// The checkpoints right in a folder, finished or not, by name, with numbers at the end in their
+/// order. Empty if there are none.
 ///
 /// Each is opened: its metadata are read.
 ///
 /// # Errors
-/// `NotFound` if there is no folder; `Uncommitted` for a folder that is itself being written; what the storage says.
+/// `NotFound` if there is no folder; `Uncommitted` for a folder that is itself being written; what
+/// the storage says.
 pub fn list(folder: impl ToLocation) -> Result<Vec<Listed>> {
     let at = folder.to_location()?;
     let at = archive::find(&at)?.unwrap_or(at);

@@ -1,4 +1,5 @@
-//! Leaves where they lie, as memory of this process: private maps of their files, of which nothing is copied.
+//! Leaves where they lie, as memory of this process: private maps of their files, of which nothing
+//! is copied.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -12,14 +13,16 @@ use crate::reads::{CheckFor, Extent, MappedPlace, PrivateMaps, check_ahead};
 use crate::threads::pool;
 
 impl Checkpoint {
-    /// Private maps of the files in which leaves lie as they are, and where each of them lies. What is written to a map
-    /// does not reach its file. Of a leaf that has gaps, or axes in another order, the place is from its first element to
-    /// its last. A leaf that is coded, or on no local disk, has none.
+    /// Private maps of the files in which leaves lie as they are, and where each of them lies. What
+    /// is written to a map does not reach its file. Of a leaf that has gaps, or axes in another
+    /// order, the place is from its first element to its last. A leaf that is coded, or on no local
+    /// disk, has none.
     ///
     /// Unless `options` say otherwise every leaf that has a place is checked first.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is no such leaf; `Corrupt` with file, leaf and offset; `Replaced`; `Cancelled`.
+    /// `InvalidArgument` if there is no such leaf; `Corrupt` with file, leaf and offset;
+    /// `Replaced`; `Cancelled`.
     pub fn map_private(&self, leaves: &[usize], options: &RegionOptions) -> Result<PrivateMaps> {
         let monitor = &options.monitor;
         let running = monitor.begin();

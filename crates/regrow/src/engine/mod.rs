@@ -34,7 +34,8 @@
 //! | `diff` | two checkpoints of any two layouts: what is in one alone, and how far the rest is apart |
 //! | `overview` | the tree as a table for people |
 //!
-//! What a caller may ask for is in [`options`](crate::options), what a save tells in [`report`](crate::report).
+//! What a caller may ask for is in [`options`](crate::options), what a save tells in
+//! [`report`](crate::report).
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

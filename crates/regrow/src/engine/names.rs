@@ -27,7 +27,8 @@ pub(in crate::engine) fn is_left_out(name: &str) -> bool {
 /// All files below the folder `at`, whose keys are in `store`: their paths below it, sorted.
 ///
 /// # Errors
-/// `Unsupported` for what is no file, and for names that are no text; `Limit`; what the storage says.
+/// `Unsupported` for what is no file, and for names that are no text; `Limit`; what the storage
+/// says.
 pub(super) fn names_in(at: &Location, store: &dyn Store) -> Result<Vec<String>> {
     let names = match at.local_path() {
         Ok(_) => {
@@ -46,7 +47,8 @@ pub(super) fn names_in(at: &Location, store: &dyn Store) -> Result<Vec<String>> 
     Ok(names.into_iter().filter(is_part).collect())
 }
 
-/// Errs if a folder below this one is a link: what is behind it may be somebody else's, and is not to be written.
+/// Errs if a folder below this one is a link: what is behind it may be somebody else's, and is not
+/// to be written.
 ///
 /// # Errors
 /// `Unsupported`; what the storage says.

@@ -21,7 +21,8 @@ use crate::tree::{KeyPath, LeafInfo, Tree};
 
 /// An opened checkpoint: its metadata, and its leaves to be read one at a time. Cheap to clone.
 ///
-/// Leaves go by their position in flatten order; [`find`](Self::find) turns a printed key path into one.
+/// Leaves go by their position in flatten order; [`find`](Self::find) turns a printed key path into
+/// one.
 #[derive(Debug, Clone)]
 pub struct Checkpoint(Arc<Inner>);
 
@@ -57,9 +58,10 @@ enum Match {
 /// Opens the checkpoint at a path or URL, whatever its layout: metadata only.
 ///
 /// # Errors
-/// `NotFound`, `NotACheckpoint` (says what was looked for and what is there), `Uncommitted`, `Corrupt`,
-/// `Unsupported` (also for a URL of which this build knows no storage). A checkpoint with
-/// [`warnings`](Description::warnings) is opened; with [`strict`](OpenOptions::strict) it is `Corrupt`.
+/// `NotFound`, `NotACheckpoint` (says what was looked for and what is there), `Uncommitted`,
+/// `Corrupt`, `Unsupported` (also for a URL of which this build knows no storage). A checkpoint
+/// with [`warnings`](Description::warnings) is opened; with [`strict`](OpenOptions::strict) it is
+/// `Corrupt`.
 pub fn open(path: impl ToLocation) -> Result<Checkpoint> {
     open_with(path, &OpenOptions::default())
 }
@@ -78,8 +80,8 @@ pub(super) fn identity(at: &Location) -> Option<Identity> {
     at.identity().or_else(|| Files::of(at).located().manifest.identity())
 }
 
-/// Where the manifest of data and manifest is, if `at` is their stem; `None` if something is there itself. It
-/// changes, and the files do not, when a save finishes what a killed one had begun.
+/// Where the manifest of data and manifest is, if `at` is their stem; `None` if something is there
+/// itself. It changes, and the files do not, when a save finishes what a killed one had begun.
 fn place(at: &Location) -> Option<PathBuf> {
     if at.exists() { None } else { Some(Files::of(at).located().manifest.describe()) }
 }
@@ -145,8 +147,8 @@ fn open_as_layout(format: &dyn Format, at: &Location, options: &OpenOptions) -> 
 }
 
 impl Checkpoint {
-    /// Opens what is at a path or URL with a reader of the caller's choice: for options that only one layout has. Its
-    /// leaves are read as with [`OpenOptions::mapped`].
+    /// Opens what is at a path or URL with a reader of the caller's choice: for options that only
+    /// one layout has. Its leaves are read as with [`OpenOptions::mapped`].
     ///
     /// # Errors
     /// What `read` says; it is asked again if somebody replaces the checkpoint meanwhile.
@@ -187,7 +189,8 @@ impl Checkpoint {
                     let has_come = error.kind().is_of_content() && identity(&at).is_some();
                     has_come || pytree_data::appears_at(&at) || at.local_path().is_ok_and(reappears)
                 }
-                // In an archive a folder may be left out of the address: what was read is asked for as it was then.
+                // In an archive a folder may be left out of the address: what was read is asked for
+                // as it was then.
                 Err(_) => {
                     let now = at.for_reading().ok().map(|now| self::place(&now.location));
                     identity(&at) != before || now.is_some_and(|now| now != place)
@@ -280,9 +283,9 @@ impl Checkpoint {
         identity(&self.0.location) != self.0.identity || step.is_some_and(StepFolder::is_replaced)
     }
 
-    /// What was read, or `Replaced` if it may be parts of two checkpoints, because another one took the path meanwhile.
-    /// It is of one if all of it came from files that stayed open, or if every byte passed a checksum that was read
-    /// first.
+    /// What was read, or `Replaced` if it may be parts of two checkpoints, because another one took
+    /// the path meanwhile. It is of one if all of it came from files that stayed open, or if every
+    /// byte passed a checksum that was read first.
     pub(super) fn unless_replaced<T>(&self, result: Result<T>) -> Result<T> {
         let is_whole = self.0.is_pinned
             || self.reader().standing().reads_open_files
@@ -294,8 +297,8 @@ impl Checkpoint {
         Err(self.was_replaced())
     }
 
-    /// Errs if files may have gone away with a checkpoint that was replaced, where something was found that looks like
-    /// damage.
+    /// Errs if files may have gone away with a checkpoint that was replaced, where something was
+    /// found that looks like damage.
     pub(super) fn unless_missing(&self, has_findings: bool) -> Result<()> {
         if !has_findings || self.reader().standing().reads_open_files || !self.is_replaced() {
             return self.unless_replaced(Ok(()));
@@ -329,8 +332,8 @@ impl Checkpoint {
         self.0.paths.get_or_init(|| self.tree().paths())
     }
 
-    /// Sorts leaves by where they lie on disk. The order of all leaves is found out at the first call: loads in parts
-    /// ask for it many times.
+    /// Sorts leaves by where they lie on disk. The order of all leaves is found out at the first
+    /// call: loads in parts ask for it many times.
     pub(super) fn sort_by_place(&self, leaves: &mut [usize]) {
         if leaves.len() < 2 {
             return;
@@ -348,8 +351,9 @@ impl Checkpoint {
         leaves.sort_unstable_by_key(|&leaf| ranks.get(leaf));
     }
 
-    /// A text for each leaf, in flatten order, by which [`find`](Self::find) finds it and no other: its printed key path;
-    /// where several leaves print alike, its stored name, or its key path with every key quoted (`['a/b'][0]`).
+    /// A text for each leaf, in flatten order, by which [`find`](Self::find) finds it and no other:
+    /// its printed key path; where several leaves print alike, its stored name, or its key path
+    /// with every key quoted (`['a/b'][0]`).
     pub fn keys(&self) -> Vec<String> {
         keys::unique(self.tree(), self.paths())
     }
@@ -360,11 +364,12 @@ impl Checkpoint {
         keys::print_apart(self.tree()).then(first)
     }
 
-    /// The position of the leaf whose printed key path is `text` (`params/dense/kernel`), or whose stored name
-    /// is (`params.dense.kernel`), or that has this text among [`keys`](Self::keys).
+    /// The position of the leaf whose printed key path is `text` (`params/dense/kernel`), or whose
+    /// stored name is (`params.dense.kernel`), or that has this text among [`keys`](Self::keys).
     ///
     /// # Errors
-    /// `NotFound` with the nearest names; `InvalidArgument` if two leaves print alike and neither name decides.
+    /// `NotFound` with the nearest names; `InvalidArgument` if two leaves print alike and neither
+    /// name decides.
     pub fn find(&self, text: &str) -> Result<usize> {
         // Key paths are compared as they print.
         let printed = printable(text);
@@ -433,7 +438,8 @@ impl Checkpoint {
                 .and_modify(|found| *found = Match::Several)
                 .or_insert(Match::One(leaf));
         }
-        // Names come second: a key path is what people see first, and names are unique by themselves.
+        // Names come second: a key path is what people see first, and names are unique by
+        // themselves.
         for (leaf, info) in self.tree().leaves().iter().enumerate() {
             let found = by_text.entry(info.name.to_string()).or_insert(Match::One(leaf));
             if matches!(found, Match::Several) {

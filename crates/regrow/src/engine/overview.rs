@@ -16,7 +16,8 @@ const SHARDING_COLUMN: usize = 4;
 /// A longer cell moves the rest of its own row, and of no other.
 const COLUMN_WIDTH_MAX: usize = 160;
 
-/// The checkpoint in a few lines, then its leaves as a table: key path, dtype, shape, bytes; then the totals.
+/// The checkpoint in a few lines, then its leaves as a table: key path, dtype, shape, bytes; then
+/// the totals.
 ///
 /// ```text
 /// step_100: regrow, one safetensors file
@@ -103,7 +104,8 @@ fn row(path: &KeyPath, info: &LeafInfo, sharding: String) -> [String; 5] {
     [path.to_string(), dtype, info.shape.to_string(), format_bytes(info.len_bytes()), sharding]
 }
 
-/// How an array lay on devices, with the shape of its parts where it was cut: `P('x',) over x=4, shards [16]`.
+/// How an array lay on devices, with the shape of its parts where it was cut: `P('x',) over x=4,
+/// shards [16]`.
 fn sharding_words(info: &LeafInfo) -> String {
     let Some(sharding) = &info.sharding else { return String::new() };
     let words = sharding.to_string();

@@ -1,4 +1,5 @@
-//! Patterns that match nothing. They are a mistake, and an error before anything is read or written.
+//! Patterns that match nothing. They are a mistake, and an error before anything is read or
+//! written.
 
 use std::collections::HashSet;
 

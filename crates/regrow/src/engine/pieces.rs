@@ -1,7 +1,7 @@
 //! Leaves read a piece at a time, several at once: what a comparison and statistics have in common.
 //!
-//! A leaf becomes one job, or several where it is long and its parts may be read alone; a job is read in pieces that lie
-//! between chunks. Small jobs are handed to threads in batches.
+//! A leaf becomes one job, or several where it is long and its parts may be read alone; a job is
+//! read in pieces that lie between chunks. Small jobs are handed to threads in batches.
 
 use std::borrow::Cow;
 
@@ -39,8 +39,8 @@ pub(super) trait Job: Send {
     fn cost_bytes(&self) -> u64;
 }
 
-/// Does `work` on all jobs, in batches, on several threads; what they read at the same time costs at most the budget, 64
-/// MiB if `None`.
+/// Does `work` on all jobs, in batches, on several threads; what they read at the same time costs
+/// at most the budget, 64 MiB if `None`.
 ///
 /// # Errors
 /// The first error that happens.

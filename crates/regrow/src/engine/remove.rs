@@ -6,10 +6,12 @@
 //! | then | what is under that name goes | the objects go, the claim last |
 //! | killed between | the next save to the same path removes the rest | the next save there removes the rest |
 //!
-//! Of single files what lies beside them goes first: without its seal a file is whole, and a seal without its file is not.
+//! Of single files what lies beside them goes first: without its seal a file is whole, and a seal
+//! without its file is not.
 //!
-//! What is no checkpoint is refused, and so is a folder with something in it that is no part of one, by the rules of an
-//! overwrite. Links are not followed: neither a link that is named, nor those in the folder.
+//! What is no checkpoint is refused, and so is a folder with something in it that is no part of
+//! one, by the rules of an overwrite. Links are not followed: neither a link that is named, nor
+//! those in the folder.
 
 use std::path::PathBuf;
 
@@ -45,14 +47,15 @@ pub struct RemoveReport {
     pub bytes: u64,
 }
 
-/// Removes the checkpoint at a path or URL; with [`unfinished`](RemoveOptions::unfinished), what a save to that path has
-/// left that never ended.
+/// Removes the checkpoint at a path or URL; with [`unfinished`](RemoveOptions::unfinished), what a
+/// save to that path has left that never ended.
 ///
 /// # Errors
-/// `NotFound` if nothing is there; `NotACheckpoint` for something else; `InvalidArgument` for a folder of steps, for one
-/// with something beside the checkpoint, for a part of one, for a link; `Uncommitted` for a save that never ended, without
-/// `unfinished`; `AlreadyExists` if the writer of one may still live, without `force`; what the storage says. Whatever is
-/// left then is no checkpoint, or all of it, but for what lay beside single files: that goes first.
+/// `NotFound` if nothing is there; `NotACheckpoint` for something else; `InvalidArgument` for a
+/// folder of steps, for one with something beside the checkpoint, for a part of one, for a link;
+/// `Uncommitted` for a save that never ended, without `unfinished`; `AlreadyExists` if the writer
+/// of one may still live, without `force`; what the storage says. Whatever is left then is no
+/// checkpoint, or all of it, but for what lay beside single files: that goes first.
 pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveReport> {
     let at = path.to_location()?;
     if archive::find(&at)?.is_some() {
@@ -76,7 +79,8 @@ pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveRe
         false => {
             let what = check(&at)?;
             let mut removed = at.storage().remove(&at, &what)?;
-            // Of a save that has ended meanwhile the files are gone now, and what lies beside them is left.
+            // Of a save that has ended meanwhile the files are gone now, and what lies beside them
+            // is left.
             let left = if matches!(what, Removal::Files { .. }) { beside(&at)? } else { Vec::new() };
             if !left.is_empty() && identity(&at).is_none() && is_gone(&at) {
                 take_away(&left)?;
@@ -131,7 +135,8 @@ fn check(at: &Location) -> Result<Removal> {
             Ok(Removal::Folder)
         }
         _ if format.name() == PytreeData.name() => {
-            // A commit whose writer died between two files is ended first: then all of them have their names.
+            // A commit whose writer died between two files is ended first: then all of them have
+            // their names.
             at.storage().finish_unfinished(at)?;
             let files = Files::of(at).located();
             let mut found = vec![files.manifest];

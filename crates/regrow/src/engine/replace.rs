@@ -1,6 +1,7 @@
 //! Which files an overwrite may replace: checkpoints, and what was meant to be one.
 //!
-//! Of folders [`commit`](crate::commit) decides, by the markers in them. A file has no marker, so it is looked at:
+//! Of folders [`commit`](crate::commit) decides, by the markers in them. A file has no marker, so
+//! it is looked at:
 //!
 //! | the file | is replaced |
 //! |---|---|
@@ -9,9 +10,11 @@
 //! | is recognised by what is in it, and is not a pickle of any program | yes |
 //! | is anything else | no |
 //!
-//! For files beside each other (`x.data`, `x.manifest`) the name is enough: the caller chose the suffixes.
+//! For files beside each other (`x.data`, `x.manifest`) the name is enough: the caller chose the
+//! suffixes.
 //!
-//! Nothing is saved inside the folder of another checkpoint: it would be removed with that checkpoint.
+//! Nothing is saved inside the folder of another checkpoint: it would be removed with that
+//! checkpoint.
 
 use super::SaveOptions;
 use crate::error::{Error, Result};
@@ -23,7 +26,8 @@ use crate::storage::{Found, Publication, archive};
 use crate::threads::map_ordered;
 use crate::tree::{Leaf, Tree};
 
-/// How far above a file the checkpoint that it is part of may be: `default/ocdbt.process_0/d/<hex>`.
+/// How far above a file the checkpoint that it is part of may be:
+/// `default/ocdbt.process_0/d/<hex>`.
 const FOLDERS_ABOVE_MAX: usize = 4;
 
 /// Errs unless a checkpoint of one file may take the place of this one.
@@ -50,8 +54,8 @@ pub(super) fn check_file(at: &Location) -> Result<()> {
         .help("overwriting would remove it; choose another path, or remove it yourself"))
 }
 
-/// Errs if the target lies inside an archive, or inside a checkpoint folder; not if that is uncommitted, since its writer, such as Orbax, may
-/// put a checkpoint into it.
+/// Errs if the target lies inside an archive, or inside a checkpoint folder; not if that is
+/// uncommitted, since its writer, such as Orbax, may put a checkpoint into it.
 pub(super) fn check_place(target: &Location, options: &SaveOptions) -> Result<()> {
     archive::refuse_inside(target)?;
     if options.replace_any_file {
@@ -95,8 +99,9 @@ fn marker_in(folder: &Location) -> Option<&'static str> {
     found.is_ok_and(|len_bytes| len_bytes.is_some()).then_some(marker)
 }
 
-/// Errs if the file that was written would not be opened as what it is under the name that it is to get: a single
-/// number or text has nothing to be recognised by, and some suffixes are other layouts'.
+/// Errs if the file that was written would not be opened as what it is under the name that it is to
+/// get: a single number or text has nothing to be recognised by, and some suffixes are other
+/// layouts'.
 pub(super) fn check_written(
     format: &'static dyn Format,
     tree: &Tree<Leaf>,

@@ -1,4 +1,5 @@
-//! Beginning anew: an open or a load whose checkpoint is replaced meanwhile tries again, for a while.
+//! Beginning anew: an open or a load whose checkpoint is replaced meanwhile tries again, for a
+//! while.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -9,11 +10,12 @@ use crate::error::{ErrorKind, Result};
 /// What takes longer than these many retries together is not given up for the clock alone.
 const ATTEMPTS_MIN: u32 = 20;
 
-/// A writer that replaces a checkpoint for longer than this, without a pause in which it can be read, wins.
+/// A writer that replaces a checkpoint for longer than this, without a pause in which it can be
+/// read, wins.
 const TIME_MAX: Duration = Duration::from_secs(10);
 
-/// What retries have been in vain, of one that may be in another: a load opens what it loads, and a manager loads. Were each counted for
-/// itself, the numbers would multiply.
+/// What retries have been in vain, of one that may be in another: a load opens what it loads, and a
+/// manager loads. Were each counted for itself, the numbers would multiply.
 #[derive(Debug, Clone, Copy, Default)]
 struct Vain {
     /// The first of them.
@@ -26,8 +28,8 @@ thread_local! {
     static OUTERMOST: Cell<Option<Vain>> = const { Cell::new(None) };
 }
 
-/// Counts retries: over when both limits are passed, so that neither a slow read nor a busy writer ends it early. What is retried within
-/// another one of this thread counts as that one's.
+/// Counts retries: over when both limits are passed, so that neither a slow read nor a busy writer
+/// ends it early. What is retried within another one of this thread counts as that one's.
 #[derive(Debug)]
 pub(crate) struct Retries {
     is_outermost: bool,
@@ -63,7 +65,8 @@ impl Retries {
         }
     }
 
-    /// What was retried has been read: what this one has counted is forgotten, and what is around it has all of its own left.
+    /// What was retried has been read: what this one has counted is forgotten, and what is around
+    /// it has all of its own left.
     pub(super) fn were_of_use(self) {
         OUTERMOST.set(Some(self.before));
     }

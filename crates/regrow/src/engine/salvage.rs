@@ -8,11 +8,12 @@
 //! load      the others; one that fails all the same is lost too
 //! ```
 //!
-//! A leaf is given if it can be read and passes every checksum that is over it. Where no checksum is over it, nothing can
-//! tell, and it is given as it is.
+//! A leaf is given if it can be read and passes every checksum that is over it. Where no checksum
+//! is over it, nothing can tell, and it is given as it is.
 //!
-//! [`open_intact`] stops after the verification. It gives a checkpoint in which lost leaves are placeholders, so that whatever
-//! works on a checkpoint (a conversion, regions, lazy leaves) works on what is left of one.
+//! [`open_intact`] stops after the verification. It gives a checkpoint in which lost leaves are
+//! placeholders, so that whatever works on a checkpoint (a conversion, regions, lazy leaves) works
+//! on what is left of one.
 
 use std::collections::HashMap;
 
@@ -28,15 +29,19 @@ use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Salvaged {
-    /// The leaves that are intact, in the whole structure: placeholders stand for those that are lost.
+    /// The leaves that are intact, in the whole structure: placeholders stand for those that are
+    /// lost.
     pub tree: Tree<Leaf>,
-    /// Why each lost leaf is lost, with its key path, and with file and offset where these are known. In flatten order.
+    /// Why each lost leaf is lost, with its key path, and with file and offset where these are
+    /// known. In flatten order.
     pub lost: Vec<Error>,
     /// What else is wrong: with the opening, or with files that no leaf lies in.
     pub damage: Vec<Error>,
-    /// Whether the pytree is lost, or a file of an array with it: what is given are the arrays that there are, by their names.
+    /// Whether the pytree is lost, or a file of an array with it: what is given are the arrays that
+    /// there are, by their names.
     pub is_bare: bool,
-    /// Whether damage to any leaf that was given would have been seen: all their bytes are under checksums.
+    /// Whether damage to any leaf that was given would have been seen: all their bytes are under
+    /// checksums.
     pub has_data_checksums: bool,
 }
 
@@ -56,14 +61,16 @@ struct Opened {
     options: OpenOptions,
 }
 
-/// Loads what is intact in the checkpoint at a path or URL, where [`load`](super::load) gives an error: the leaves that can be
-/// read and pass all checksums that are over them. What is intact as a whole comes as from a load, and costs the same;
-/// what is damaged is read twice. With trusted keys only proved leaves are given.
+/// Loads what is intact in the checkpoint at a path or URL, where [`load`](super::load) gives an
+/// error: the leaves that can be read and pass all checksums that are over them. What is intact as
+/// a whole comes as from a load, and costs the same; what is damaged is read twice. With trusted
+/// keys only proved leaves are given.
 ///
 /// # Errors
-/// As [`open`](super::open), if the checkpoint cannot be opened in any way; `Corrupt` if no leaf is intact; `Mismatch` if a
-/// template does not fit; `InvalidArgument` with [`unverified`](LoadOptions::unverified) or leaves that are
-/// [`unread`](LoadOptions::unread); `Cancelled`.
+/// As [`open`](super::open), if the checkpoint cannot be opened in any way; `Corrupt` if no leaf is
+/// intact; `Mismatch` if a template does not fit; `InvalidArgument` with
+/// [`unverified`](LoadOptions::unverified) or leaves that are [`unread`](LoadOptions::unread);
+/// `Cancelled`.
 pub fn salvage(path: impl ToLocation, options: &LoadOptions) -> Result<Salvaged> {
     if options.unverified || !options.unread.is_empty() {
         return Err(Error::invalid("what is salvaged is read, and verified")
@@ -103,10 +110,12 @@ pub struct Intact {
     pub is_bare: bool,
 }
 
-/// Opens what is intact in the checkpoint at a path or URL: opens it in the first way that works, and verifies all of it.
+/// Opens what is intact in the checkpoint at a path or URL: opens it in the first way that works,
+/// and verifies all of it.
 ///
 /// # Errors
-/// As [`open`](super::open), if the checkpoint cannot be opened in any way; `Corrupt` if no leaf is intact; `Cancelled`.
+/// As [`open`](super::open), if the checkpoint cannot be opened in any way; `Corrupt` if no leaf is
+/// intact; `Cancelled`.
 pub fn open_intact(path: impl ToLocation, options: &OpenOptions, monitor: &Monitor) -> Result<Intact> {
     let mut damage = Vec::new();
     let at = path.to_location()?;
@@ -195,8 +204,8 @@ fn intact(
     options: &LoadOptions,
     damage: &mut Vec<Error>,
 ) -> Result<(Tree<Leaf>, Vec<Error>)> {
-    // Patterns that match nothing and templates that do not fit are the caller's errors. Of what cannot even be opened nobody
-    // knows whether it fits.
+    // Patterns that match nothing and templates that do not fit are the caller's errors. Of what
+    // cannot even be opened nobody knows whether it fits.
     let unread = (0..checkpoint.tree().len()).filter(|&leaf| !is_openable(checkpoint, leaf)).collect();
     let selected = checkpoint.select(&LoadOptions { unread, ..options.clone() })?;
     let mut wanted: Vec<usize> = selected.into_iter().flatten().map(|selected| selected.leaf).collect();
@@ -233,7 +242,8 @@ impl<'c> Places<'c> {
     }
 }
 
-/// The leaves in which a verification finds damage, by their positions. What it finds elsewhere is damage.
+/// The leaves in which a verification finds damage, by their positions. What it finds elsewhere is
+/// damage.
 fn lost_leaves(
     checkpoint: &Checkpoint,
     monitor: &Monitor,
@@ -245,7 +255,8 @@ fn lost_leaves(
         Ok(report) => {
             for finding in report.findings {
                 match places.of_leaf(&finding.error) {
-                    // Of a sharding that does not fit, and of views that disagree, the numbers may be what they were.
+                    // Of a sharding that does not fit, and of views that disagree, the numbers may
+                    // be what they were.
                     Some(leaf) if checkpoint.read_error(leaf, monitor)?.is_some() => {
                         lost.insert(leaf, finding.error);
                     }

@@ -19,8 +19,9 @@ use crate::tree::{KeyPath, Leaf, LeafData, Pytree, Tree};
 /// layout (`x.safetensors`, `x.npz`, `x.npy`, `x.msgpack`, `x.eqx`); any other path becomes a
 /// folder in the default layout.
 ///
-/// A [`Tree<Leaf>`](Tree) is written as it is. Of any other [`Pytree`] a tree is made first, with a copy of the
-/// data of those leaves that cannot be shared: see [`tree::pytree`](crate::tree::pytree).
+/// A [`Tree<Leaf>`](Tree) is written as it is. Of any other [`Pytree`] a tree is made first, with a
+/// copy of the data of those leaves that cannot be shared: see
+/// [`tree::pytree`](crate::tree::pytree).
 ///
 /// # Errors
 /// `AlreadyExists`, `PermissionDenied`, `StorageFull`, `Unsupported` or `NameCollision` with key
@@ -45,8 +46,9 @@ pub fn save_with<P: Pytree>(path: impl ToLocation, value: &P, options: &SaveOpti
     save_watched(&path.to_location()?, options, || value.to_tree(), &|| Ok(()))
 }
 
-/// Saves what `tree` makes under the eyes of the options' monitor; `may_commit` has the last word, when all is written. Over a single file in
-/// a bucket it comes too late to keep the old one: the new one is there when it is whole.
+/// Saves what `tree` makes under the eyes of the options' monitor; `may_commit` has the last word,
+/// when all is written. Over a single file in a bucket it comes too late to keep the old one: the
+/// new one is there when it is whole.
 pub(super) fn save_watched<'a>(
     at: &Location,
     options: &SaveOptions,
@@ -93,7 +95,8 @@ fn save_tree(
     let publication = publish(at, &kind, options)?;
     let has_name_when_whole = kind == Target::File && publication.staged_file().is_none();
     if has_name_when_whole {
-        // Where a file has its name as soon as it is whole, it is too late to refuse the name afterwards.
+        // Where a file has its name as soon as it is whole, it is too late to refuse the name
+        // afterwards.
         replace::check_name_ahead(format, &tree, at, options)?;
         options.monitor.check()?;
     }
@@ -103,7 +106,8 @@ fn save_tree(
     }
     let stored_bytes = publication.stored_bytes()?;
     if has_name_when_whole && options.overwrite {
-        // It is there, in the place of another one: too late to stop. Who watches was told right before. A new one is removed again.
+        // It is there, in the place of another one: too late to stop. Who watches was told right
+        // before. A new one is removed again.
         may_commit().map_err(|error| error.help(HAS_REPLACED))?;
     } else if has_name_when_whole {
         options.monitor.check()?;
@@ -140,7 +144,8 @@ pub(super) fn data_len_bytes(tree: &Tree<Leaf>, options: &SaveOptions) -> u64 {
     tree.iter().filter_map(len_bytes).fold(0, u64::saturating_add)
 }
 
-/// Everything but the disk's own word that would keep [`save_with`] from saving this; writes nothing.
+/// Everything but the disk's own word that would keep [`save_with`] from saving this; writes
+/// nothing.
 ///
 /// # Errors
 /// Those of [`save_with`], in the same order.

@@ -1,15 +1,16 @@
 //! One leaf by its printed key path, without an index of the tree.
 //!
-//! An index costs some allocations a leaf, which is too much for one look into a checkpoint of a million leaves. So the
-//! nodes are gone through once. Below a node whose text does not fit, keys are not even looked at.
+//! An index costs some allocations a leaf, which is too much for one look into a checkpoint of a
+//! million leaves. So the nodes are gone through once. Below a node whose text does not fit, keys
+//! are not even looked at.
 
 use std::borrow::Cow;
 
 use crate::text::printable;
 use crate::tree::{Key, LeafInfo, Node, NodeKind, Tree};
 
-/// The only leaf whose printed key path is `printed`, else the only one whose stored name is `name`; `None` if there is none or
-/// there are several.
+/// The only leaf whose printed key path is `printed`, else the only one whose stored name is
+/// `name`; `None` if there is none or there are several.
 pub(super) fn leaf_of(tree: &Tree<LeafInfo>, printed: &str, name: &str) -> Option<usize> {
     let by_name = || {
         let names = tree.leaves().iter().enumerate();

@@ -1,10 +1,11 @@
-//! Which leaves fall to which of several processes that work on one checkpoint without talking to each other.
+//! Which leaves fall to which of several processes that work on one checkpoint without talking to
+//! each other.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// For each leaf, of so many bytes, the share that it falls to: the largest first, each to the share with the least.
-/// Every process finds the same.
+/// For each leaf, of so many bytes, the share that it falls to: the largest first, each to the
+/// share with the least. Every process finds the same.
 pub(super) fn shares_of(len_bytes: impl Iterator<Item = u64>, count: u32) -> Vec<u32> {
     let mut leaves: Vec<(u64, usize)> =
         len_bytes.enumerate().map(|(at, len_bytes)| (len_bytes, at)).collect();

@@ -12,7 +12,8 @@ use crate::seal::{Place, side_files_of};
 use crate::signature;
 use crate::storage::Publication;
 
-/// What a save puts beside its checkpoint: with it where that can be read before it is committed, else right behind it.
+/// What a save puts beside its checkpoint: with it where that can be read before it is committed,
+/// else right behind it.
 #[derive(Debug)]
 pub(super) struct SideFiles {
     seal: SealOfSave,
@@ -38,8 +39,9 @@ impl SideFiles {
         Some(files).filter(|files| files.seal.is_wanted() || files.parity.is_wanted())
     }
 
-    /// Before the commit. What lies beside files that are about to be replaced goes: better nothing than what does not fit. Where nothing
-    /// is to be replaced it is of somebody who was faster, and stays; or of files that are gone, and goes after the commit.
+    /// Before the commit. What lies beside files that are about to be replaced goes: better nothing
+    /// than what does not fit. Where nothing is to be replaced it is of somebody who was faster,
+    /// and stays; or of files that are gone, and goes after the commit.
     ///
     /// # Errors
     /// What the storage says.
@@ -49,7 +51,8 @@ impl SideFiles {
         let target = publication.target();
         match target.is_folder() {
             true => Ok(()),
-            // There files have their names as soon as they are whole, and somebody may have put something beside the new ones.
+            // There files have their names as soon as they are whole, and somebody may have put
+            // something beside the new ones.
             false if target.commits_by_marker() && self.is_overwrite => take_from_replaced(target),
             false if target.commits_by_marker() => take_misfits(target),
             false if self.is_overwrite => take_from_files(target),
@@ -57,7 +60,8 @@ impl SideFiles {
         }
     }
 
-    /// After the commit. Somebody may have put something beside files that were replaced, which was made of the old ones.
+    /// After the commit. Somebody may have put something beside files that were replaced, which was
+    /// made of the old ones.
     ///
     /// # Errors
     /// What the storage says, and that the checkpoint is there without the side file.
@@ -71,7 +75,8 @@ impl SideFiles {
     }
 }
 
-/// Takes away what lies beside files that are about to be replaced; what lies in a folder goes with the folder.
+/// Takes away what lies beside files that are about to be replaced; what lies in a folder goes with
+/// the folder.
 ///
 /// # Errors
 /// What the storage says.
@@ -83,8 +88,9 @@ pub(super) fn take_from_files(at: &Location) -> Result<()> {
     take_away(&files)
 }
 
-/// The same when the files are there: somebody may have put something beside them meanwhile that was made of the old ones.
-/// What is of those that are there now stays: it came with a save that was faster, or was made since.
+/// The same when the files are there: somebody may have put something beside them meanwhile that
+/// was made of the old ones. What is of those that are there now stays: it came with a save that
+/// was faster, or was made since.
 ///
 /// # Errors
 /// What the storage says; the checkpoint is there.
@@ -96,7 +102,8 @@ pub(super) fn take_from_replaced(at: &Location) -> Result<()> {
     })
 }
 
-/// Takes away what lies beside single files and is not of those that are there now. Reads the files only where something is there.
+/// Takes away what lies beside single files and is not of those that are there now. Reads the files
+/// only where something is there.
 ///
 /// # Errors
 /// What the storage says.

@@ -1,4 +1,5 @@
-//! Small raw leaves, many in one read: those that share a checksummed block have it read and checked once.
+//! Small raw leaves, many in one read: those that share a checksummed block have it read and
+//! checked once.
 
 use std::collections::HashMap;
 
@@ -14,7 +15,8 @@ const LEN_MAX_BYTES: u64 = 256 << 10;
 pub(super) struct SmallLeaves(HashMap<usize, Array>);
 
 impl SmallLeaves {
-    /// Reads those of the leaves that are small and raw. What fails is not here: read alone, it says which leaf it was.
+    /// Reads those of the leaves that are small and raw. What fails is not here: read alone, it
+    /// says which leaf it was.
     pub fn read(checkpoint: &Checkpoint, leaves: impl Iterator<Item = usize>) -> Self {
         let wanted: Vec<LeafRegion> = leaves
             .filter_map(|leaf| {

@@ -1,4 +1,5 @@
-//! What is made of a checkpoint, and put beside it: a seal, a signature, parity. It is to lie beside this checkpoint and no other.
+//! What is made of a checkpoint, and put beside it: a seal, a signature, parity. It is to lie
+//! beside this checkpoint and no other.
 
 use super::Checkpoint;
 use super::open::identity;
@@ -49,11 +50,12 @@ impl<'c> Standing<'c> {
         Self::At(at, identity(at))
     }
 
-    /// One that was opened. A save that was killed while it brought it to its place is finished first.
+    /// One that was opened. A save that was killed while it brought it to its place is finished
+    /// first.
     ///
     /// # Errors
-    /// `Replaced` if there was one: what is open are not the files that are at the place now. `AlreadyExists` while another process
-    /// is at that; what the storage says.
+    /// `Replaced` if there was one: what is open are not the files that are at the place now.
+    /// `AlreadyExists` while another process is at that; what the storage says.
     pub(crate) fn of(checkpoint: &'c Checkpoint, at: &'c Location) -> Result<Self> {
         match at.storage().finish_unfinished(at)? {
             true => Err(checkpoint.was_replaced()),
@@ -77,9 +79,10 @@ impl<'c> Standing<'c> {
         at.storage().check_unwritten(at)
     }
 
-    /// Puts a file beside the checkpoint, and takes it away again if another checkpoint has taken the place by then: what was
-    /// made of the one says of the other that it is damaged. A save that replaces single files looks for such files when it has
-    /// committed, and this looks for such a save when it has put one there: whoever is later finds what is to go.
+    /// Puts a file beside the checkpoint, and takes it away again if another checkpoint has taken
+    /// the place by then: what was made of the one says of the other that it is damaged. A save
+    /// that replaces single files looks for such files when it has committed, and this looks for
+    /// such a save when it has put one there: whoever is later finds what is to go.
     ///
     /// # Errors
     /// `Replaced`, `AlreadyExists`; what `put` and the storage say.
@@ -90,7 +93,8 @@ impl<'c> Standing<'c> {
             return Ok(done);
         }
         let (Self::Opened(_, at) | Self::At(at, _)) = self;
-        // A look that has failed says nothing of what is there: what was there before may lie in what was put.
+        // A look that has failed says nothing of what is there: what was there before may lie in
+        // what was put.
         if identity(at).is_some() || is_gone(at) {
             // What comes to this place with the other one is to be told from what was put here.
             let _ = at.storage().finish_unfinished(at);
@@ -121,8 +125,8 @@ pub(super) fn is_gone(at: &Location) -> bool {
     }
 }
 
-/// Takes away what lies beside a checkpoint, in one folder. What is done next finds it gone after a power cut, too: what was made of
-/// one checkpoint must not come back beside the next.
+/// Takes away what lies beside a checkpoint, in one folder. What is done next finds it gone after a
+/// power cut, too: what was made of one checkpoint must not come back beside the next.
 ///
 /// # Errors
 /// What the storage says.

@@ -1,7 +1,7 @@
 //! Restoring into a template: which stored leaf goes where, and every way in which the two differ.
 //!
-//! Leaves are matched by key path. An exact match of keys comes first; else the keys' texts decide, since
-//! Orbax cannot tell an attribute from a dict key nor `1` from `"1"`.
+//! Leaves are matched by key path. An exact match of keys comes first; else the keys' texts decide,
+//! since Orbax cannot tell an attribute from a dict key nor `1` from `"1"`.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -96,7 +96,8 @@ pub(super) fn match_template(
     if differences.is_empty() { Ok(matches) } else { Err(mismatch(&differences)) }
 }
 
-/// Whether the template is the stored tree, key for key, and no leaf differs: the rule, and no path is needed.
+/// Whether the template is the stored tree, key for key, and no leaf differs: the rule, and no path
+/// is needed.
 fn fits_as_it_is(stored: &Tree<LeafInfo>, template: &Tree<TemplateLeaf>) -> bool {
     let (nodes, wanted) = (stored.nodes(), template.nodes());
     let is_leaf = |node: &Node| node.kind == NodeKind::Leaf;

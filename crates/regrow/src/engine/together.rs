@@ -11,9 +11,9 @@
 //! commit     merges the shares, gives the name          wait
 //! ```
 //!
-//! Every phase ends in an agreement: the first error of one process is an error of all, and nothing is committed. From
-//! the moment at which the checkpoint has its name the storage decides: a process that lost touch then looks whether it is
-//! there.
+//! Every phase ends in an agreement: the first error of one process is an error of all, and nothing
+//! is committed. From the moment at which the checkpoint has its name the storage decides: a
+//! process that lost touch then looks whether it is there.
 
 use std::collections::BTreeMap;
 
@@ -103,8 +103,8 @@ pub(super) fn publish_together(
     session.agree("join", publication)
 }
 
-/// Writes one of several parts of a checkpoint that all processes have joined, into a publication of its own; rank 0 puts
-/// the shares together. Bytes of what this process holds.
+/// Writes one of several parts of a checkpoint that all processes have joined, into a publication
+/// of its own; rank 0 puts the shares together. Bytes of what this process holds.
 ///
 /// # Errors
 /// As a save, in every process.
@@ -138,8 +138,8 @@ pub(super) fn write_together(
     Ok(data_bytes)
 }
 
-/// Ends a save of which every process has `written` its part: rank 0 does the `rest`, and commits. Bytes of all files, on
-/// rank 0.
+/// Ends a save of which every process has `written` its part: rank 0 does the `rest`, and commits.
+/// Bytes of all files, on rank 0.
 ///
 /// When the checkpoint has its name the save has succeeded, whoever hears of it.
 ///
@@ -214,7 +214,8 @@ fn held_len_bytes(tree: &Tree<Leaf>) -> u64 {
     tree.leaves().iter().filter_map(Leaf::as_array).map(held).fold(0, u64::saturating_add)
 }
 
-/// Errs in every process unless all of them save the same tree in the same way, with one version of regrow.
+/// Errs in every process unless all of them save the same tree in the same way, with one version of
+/// regrow.
 fn check_same_tree(session: &Session, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
     let ways = format!("{:?} {:?} {:?}", options.layout, options.cast, options.compression);
@@ -305,7 +306,8 @@ fn leaf_text(leaf: &Leaf) -> String {
     }
 }
 
-/// The tree as text, without what may differ between processes: on which device an array of one device lies.
+/// The tree as text, without what may differ between processes: on which device an array of one
+/// device lies.
 fn structure_of(tree: &Tree<Leaf>) -> Result<String> {
     let columns = |_, leaf: &'_ Leaf| -> (Shape, std::sync::Arc<str>) {
         match &leaf.data {
@@ -323,8 +325,8 @@ fn structure_of(tree: &Tree<Leaf>) -> Result<String> {
     Ok(format!("{}\n{}", structure.to_json()?, cuts.join("\n")))
 }
 
-/// Errs in every process if a leaf that each holds whole has other bytes in one of them: nobody could tell which are
-/// meant.
+/// Errs in every process if a leaf that each holds whole has other bytes in one of them: nobody
+/// could tell which are meant.
 fn check_same_bytes(session: &Session, tree: &Tree<Leaf>) -> Result<()> {
     let is_own = |leaf: &Leaf| leaf.as_array().is_some_and(|array| array.shards().is_none());
     let digests = || -> Result<Bytes> {

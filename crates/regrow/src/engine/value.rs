@@ -1,12 +1,13 @@
-//! Loading into Rust values: first the tree is loaded, then a value of the type that is asked for is made from it.
+//! Loading into Rust values: first the tree is loaded, then a value of the type that is asked for
+//! is made from it.
 
 use super::{Checkpoint, LoadOptions};
 use crate::error::{Result, ResultExt};
 use crate::location::ToLocation;
 use crate::tree::{Fit, Pytree};
 
-/// Loads the whole checkpoint at `path`, every block checked, as the type that is asked for: a model with
-/// `#[derive(Pytree)]`, or [`Tree<Leaf>`](crate::tree::Tree) for whatever there is.
+/// Loads the whole checkpoint at `path`, every block checked, as the type that is asked for: a
+/// model with `#[derive(Pytree)]`, or [`Tree<Leaf>`](crate::tree::Tree) for whatever there is.
 ///
 /// ```
 /// use regrow::{Pytree, tree::{Leaf, Tree}};
@@ -27,8 +28,8 @@ use crate::tree::{Fit, Pytree};
 /// ```
 ///
 /// # Errors
-/// As [`open`](crate::open); `Corrupt` with file, leaf and offset; `Mismatch` if the type does not fit, with all
-/// differences at once.
+/// As [`open`](crate::open); `Corrupt` with file, leaf and offset; `Mismatch` if the type does not
+/// fit, with all differences at once.
 pub fn load<P: Pytree>(path: impl ToLocation) -> Result<P> {
     load_with(path, &LoadOptions::default())
 }
@@ -42,11 +43,11 @@ pub fn load_with<P: Pytree>(path: impl ToLocation, options: &LoadOptions) -> Res
     P::from_tree_with(super::load_with(&at, options)?, fit(options)).in_file(&at)
 }
 
-/// Loads the checkpoint at `path` into a value that is there: data goes into its arrays in place, and what is
-/// not part of the pytree (`#[pytree(skip)]`) stays.
+/// Loads the checkpoint at `path` into a value that is there: data goes into its arrays in place,
+/// and what is not part of the pytree (`#[pytree(skip)]`) stays.
 ///
-/// Arrays must have the shape that they have in `value`, lists their length, maps their keys; numbers, text,
-/// options and enum variants become what was stored.
+/// Arrays must have the shape that they have in `value`, lists their length, maps their keys;
+/// numbers, text, options and enum variants become what was stored.
 ///
 /// # Errors
 /// As [`load`]. `value` has not changed.
@@ -54,7 +55,8 @@ pub fn load_into<P: Pytree>(path: impl ToLocation, value: &mut P) -> Result<()> 
     load_into_with(path, value, &LoadOptions::default())
 }
 
-/// Loads what `options` select into a value that is there; with [`LoadOptions::only`], all else stays as it is.
+/// Loads what `options` select into a value that is there; with [`LoadOptions::only`], all else
+/// stays as it is.
 ///
 /// # Errors
 /// As [`load_into`].

@@ -37,8 +37,8 @@ const SHARDING_HELP: &str =
 
 /// Reads and checks the whole checkpoint at `path`: indexes, small files, and every leaf.
 ///
-/// Damage to one leaf does not hide damage to the next: all findings are reported. Memory stays within a
-/// few chunks.
+/// Damage to one leaf does not hide damage to the next: all findings are reported. Memory stays
+/// within a few chunks.
 ///
 /// # Errors
 /// Only if the checkpoint cannot be opened at all.
@@ -60,12 +60,13 @@ pub fn verify_with(path: impl ToLocation, options: &VerifyOptions) -> Result<Ver
 pub struct VerifiedShare {
     /// As of a whole verification; only that of share 0 has what is not about leaves.
     pub report: VerifyReport,
-    /// Of each finding, its place among those of all shares: whoever sorts by it has them in the order of one process.
+    /// Of each finding, its place among those of all shares: whoever sorts by it has them in the
+    /// order of one process.
     pub places: Vec<usize>,
 }
 
-/// As [`verify_with`], of share number `share` of `count`: some of the leaves, about as many bytes in each, and in share 0
-/// all that is beside them.
+/// As [`verify_with`], of share number `share` of `count`: some of the leaves, about as many bytes
+/// in each, and in share 0 all that is beside them.
 ///
 /// # Errors
 /// As [`verify_with`].
@@ -116,8 +117,8 @@ fn verify_once(at: &Location, options: &VerifyOptions, share: Share) -> Result<V
     Ok(checkpoint.found_first(report, if share.has_rest() { vec![error] } else { Vec::new() }))
 }
 
-/// What is to be said of a checkpoint that cannot be opened under its seal, and can without: all files that do not fit, or
-/// the one error, and what its own layout says. `None` for others.
+/// What is to be said of a checkpoint that cannot be opened under its seal, and can without: all
+/// files that do not fit, or the one error, and what its own layout says. `None` for others.
 fn verify_without_seal(
     error: &Error,
     at: &Location,
@@ -143,8 +144,8 @@ impl Checkpoint {
     /// Reads and checks everything.
     ///
     /// # Errors
-    /// If the files cannot even be listed; `Replaced` if another checkpoint took the path meanwhile, and something
-    /// was found or may have been missed because of that.
+    /// If the files cannot even be listed; `Replaced` if another checkpoint took the path
+    /// meanwhile, and something was found or may have been missed because of that.
     pub fn verify(&self) -> Result<VerifyReport> {
         self.verify_watched(&Monitor::new())
     }
@@ -182,7 +183,8 @@ impl Checkpoint {
         monitor.conclude(report)
     }
 
-    /// A report of one checkpoint: files that went away with a checkpoint that was replaced are no damage.
+    /// A report of one checkpoint: files that went away with a checkpoint that was replaced are no
+    /// damage.
     fn unless_misled(&self, report: Result<VerifyReport>) -> Result<VerifyReport> {
         match report {
             Ok(report) => self.unless_missing(!report.is_ok()).map(|()| report),
@@ -277,8 +279,8 @@ impl Checkpoint {
         })
     }
 
-    /// The files in which array data of these leaves lie that no checksum is over, as far as the layout can tell; else that is
-    /// the checkpoint.
+    /// The files in which array data of these leaves lie that no checksum is over, as far as the
+    /// layout can tell; else that is the checkpoint.
     fn unprotected_files(&self, own: &dyn Fn(usize) -> bool) -> Vec<UnprotectedFile> {
         let reader = self.reader();
         if reader.standing().has_data_checksums {
@@ -359,7 +361,8 @@ fn raw(reader: &dyn Reader, leaf: usize) -> Option<Extent<'_>> {
     }
 }
 
-/// Memory that checking a leaf takes: what is raw takes none, everything else is decoded piece by piece.
+/// Memory that checking a leaf takes: what is raw takes none, everything else is decoded piece by
+/// piece.
 fn cost_bytes(reader: &dyn Reader, leaf: usize, info: &LeafInfo) -> u64 {
     let piece =
         band_elements(reader, leaf, info, PIECE_LEN_BYTES).saturating_mul(info.dtype.size_bytes() as u64);
@@ -373,7 +376,8 @@ fn cost_bytes(reader: &dyn Reader, leaf: usize, info: &LeafInfo) -> u64 {
     working.unwrap_or(piece).saturating_add(piece)
 }
 
-/// Whether there is nothing to decode: checksums tell what the bytes are, or a map has them and nothing tells.
+/// Whether there is nothing to decode: checksums tell what the bytes are, or a map has them and
+/// nothing tells.
 fn is_checked_raw(extent: &Extent<'_>) -> bool {
     extent.checks.is_some() || extent.view().is_ok_and(|view| view.is_some())
 }

@@ -1,4 +1,5 @@
-//! Views of an opened checkpoint, which read through it: a subtree, the leaves under other key paths, the intact leaves.
+//! Views of an opened checkpoint, which read through it: a subtree, the leaves under other key
+//! paths, the intact leaves.
 //!
 //! ```text
 //! leaf of the view   0    1    2 ...
@@ -97,11 +98,13 @@ impl Reader for View {
 }
 
 impl Checkpoint {
-    /// The subtree at a printed key path, such as `params/dense`: a checkpoint whose key paths begin there. It may be one
-    /// leaf. The metadata, the step and the notes are those of the whole.
+    /// The subtree at a printed key path, such as `params/dense`: a checkpoint whose key paths
+    /// begin there. It may be one leaf. The metadata, the step and the notes are those of the
+    /// whole.
     ///
     /// # Errors
-    /// `NotFound` with the key paths that come nearest; `InvalidArgument` if the key path prints like another one.
+    /// `NotFound` with the key paths that come nearest; `InvalidArgument` if the key path prints
+    /// like another one.
     pub fn at(&self, path: &str) -> Result<Self> {
         let nodes = self.tree().nodes();
         let mut found = None;
@@ -132,13 +135,13 @@ impl Checkpoint {
         Ok(self.read_by(|whole| Box::new(View::new(whole, Tree::from_parts(nodes, infos), from))))
     }
 
-    /// The leaves as a conversion by these rules would write them: renamed, transposed, reshaped. Only
-    /// [`rename`](ConvertOptions::rename), [`transpose`](ConvertOptions::transpose) and
+    /// The leaves as a conversion by these rules would write them: renamed, transposed, reshaped.
+    /// Only [`rename`](ConvertOptions::rename), [`transpose`](ConvertOptions::transpose) and
     /// [`reshape`](ConvertOptions::reshape) count. Renamed leaves are read as fast as before.
     ///
     /// # Errors
-    /// `NameCollision` if two leaves come to one key path; `InvalidArgument` for a rule that matches nothing or cannot be
-    /// followed; `NotFound` for patterns that match nothing.
+    /// `NameCollision` if two leaves come to one key path; `InvalidArgument` for a rule that
+    /// matches nothing or cannot be followed; `NotFound` for patterns that match nothing.
     pub fn transformed(&self, rules: &ConvertOptions) -> Result<Self> {
         let ConvertOptions { rename, transpose, reshape, .. } = rules.clone();
         let rules = ConvertOptions { rename, transpose, reshape, ..ConvertOptions::default() };
@@ -151,7 +154,8 @@ impl Checkpoint {
         Ok(self.read_by(|whole| Box::new(View::new(whole, tree, from))))
     }
 
-    /// Key paths for the help of an error: the children of the deepest container on the way to `path`.
+    /// Key paths for the help of an error: the children of the deepest container on the way to
+    /// `path`.
     fn children_near(&self, path: &str) -> Vec<String> {
         const NAMED_MAX: usize = 8;
         let mut above = path;

@@ -68,14 +68,15 @@ impl Coverage {
         Ok(Self { leaves, first, sources: vec![NOBODY; total], ranks: Vec::new() })
     }
 
-    /// A place that pieces of process `rank` come from, by which they are known from now on: the first is number 0.
+    /// A place that pieces of process `rank` come from, by which they are known from now on: the
+    /// first is number 0.
     pub(crate) fn add_source(&mut self, rank: u32) -> u32 {
         self.ranks.push(rank);
         (self.ranks.len() - 1) as u32
     }
 
-    /// Notes that a piece has come from a source: its number among all pieces; `None` for a leaf without elements, which
-    /// has no pieces and needs none.
+    /// Notes that a piece has come from a source: its number among all pieces; `None` for a leaf
+    /// without elements, which has no pieces and needs none.
     ///
     /// # Errors
     /// `InvalidArgument` for a piece that another process has written too, or that no leaf has.

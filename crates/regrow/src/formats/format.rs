@@ -15,7 +15,8 @@ pub trait Format: Fidelity + Debug + Sync {
     /// Its name in `layout=`, in reports and in `Description`.
     fn name(&self) -> &'static str;
 
-    /// Whether what is `at` a location (a file or a folder that exists) looks like this layout. Looks at names and first bytes only.
+    /// Whether what is `at` a location (a file or a folder that exists) looks like this layout.
+    /// Looks at names and first bytes only.
     ///
     /// # Errors
     /// What the file system says; `Uncommitted` for a save that never ended.
@@ -33,24 +34,28 @@ pub trait Format: Fidelity + Debug + Sync {
     /// How its single files are told from others; `None` if it has none, or only beside each other.
     fn single_file(&self) -> Option<&dyn SingleFile>;
 
-    /// Says all that [`write`](Self::write) would refuse of `tree`, saved at `target`: the plan that `write` begins
-    /// with, and nothing after it. Reads no array data but that of numbers, and writes nothing.
+    /// Says all that [`write`](Self::write) would refuse of `tree`, saved at `target`: the plan
+    /// that `write` begins with, and nothing after it. Reads no array data but that of numbers, and
+    /// writes nothing.
     ///
     /// # Errors
     /// Those of `write`, but for what the disk says.
     fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()>;
 
-    /// Adds all files of a checkpoint to a publication; the caller commits. The leaves have been cast as
-    /// `options` ask, but for the layouts regrow and orbax, which keep what they know of the original.
+    /// Adds all files of a checkpoint to a publication; the caller commits. The leaves have been
+    /// cast as `options` ask, but for the layouts regrow and orbax, which keep what they know of
+    /// the original.
     ///
     /// # Errors
-    /// `NameCollision` or `Unsupported` for a leaf that the layout cannot hold, `StorageFull` and its like.
+    /// `NameCollision` or `Unsupported` for a leaf that the layout cannot hold, `StorageFull` and
+    /// its like.
     fn write(&self, tree: &Tree<Leaf>, publication: &dyn Publication, options: &SaveOptions) -> Result<()>;
 
     /// How several processes write one checkpoint; `None` if one of them has to write all of it.
     fn many_writers(&self) -> Option<&dyn ManyWriters>;
 
-    /// How files that are lost are made of others; `None` if none of its files say the same as others.
+    /// How files that are lost are made of others; `None` if none of its files say the same as
+    /// others.
     fn recovery(&self) -> Option<&dyn Recovery> {
         None
     }
@@ -59,7 +64,8 @@ pub trait Format: Fidelity + Debug + Sync {
 /// Which of the processes that write one checkpoint this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriterRank {
-    /// From 0 on. A process that does the work of one that died has a rank of its own, beyond `count`.
+    /// From 0 on. A process that does the work of one that died has a rank of its own, beyond
+    /// `count`.
     pub rank: u32,
     /// How many there are, without those that died.
     pub count: u32,
@@ -84,11 +90,13 @@ pub trait ManyWriters {
         options: &SaveOptions,
     ) -> Result<()>;
 
-    /// Makes one checkpoint of what these `writers` have written, each named by its rank. `tree` is that of the caller,
-    /// who holds some of the shards. What others have written, which died before they were done, is removed.
+    /// Makes one checkpoint of what these `writers` have written, each named by its rank. `tree` is
+    /// that of the caller, who holds some of the shards. What others have written, which died
+    /// before they were done, is removed.
     ///
     /// # Errors
-    /// `InvalidArgument` with the region and the leaf where shards overlap or are missing; as [`Format::write`].
+    /// `InvalidArgument` with the region and the leaf where shards overlap or are missing; as
+    /// [`Format::write`].
     fn merge(
         &self,
         tree: &Tree<Leaf>,
@@ -98,14 +106,16 @@ pub trait ManyWriters {
     ) -> Result<()>;
 }
 
-/// What a layout keeps of a tree. `convert` refuses what would be lost, unless it was told that it may.
+/// What a layout keeps of a tree. `convert` refuses what would be lost, unless it was told that it
+/// may.
 pub trait Fidelity {
-    /// What of `tree`, whose text leaves have these `texts`, would come back from this layout as something else, or not
-    /// at all: everything that [`write`](Format::write) does not refuse, but a later load could not restore.
+    /// What of `tree`, whose text leaves have these `texts`, would come back from this layout as
+    /// something else, or not at all: everything that [`write`](Format::write) does not refuse, but
+    /// a later load could not restore.
     fn losses(&self, tree: &Tree<LeafInfo>, texts: &[(usize, &str)], options: &SaveOptions) -> Vec<Loss>;
 
-    /// Why this layout cannot write such a leaf, whatever the rest of the tree; `None` if it can. `convert` puts
-    /// what comes nearest in its place.
+    /// Why this layout cannot write such a leaf, whatever the rest of the tree; `None` if it can.
+    /// `convert` puts what comes nearest in its place.
     fn refusal(&self, leaf: &LeafInfo, options: &SaveOptions) -> Option<Error>;
 
     /// Whether a checkpoint's own metadata (any JSON) has a place in this layout.
@@ -114,24 +124,24 @@ pub trait Fidelity {
 
 /// How single files of a layout are told from other files.
 pub trait SingleFile {
-    /// Whether the name alone makes a file one of this layout: `x.msgpack`. A name that other programs use for their own
-    /// files does not.
+    /// Whether the name alone makes a file one of this layout: `x.msgpack`. A name that other
+    /// programs use for their own files does not.
     fn claims_name(&self, name: &OsStr) -> bool;
 
     /// Whether a file of this name and beginning, which has not been written yet, would be
     /// [recognised](Format::recognise).
     fn recognise_preview(&self, name: &OsStr, preview: &Preview) -> bool;
 
-    /// The beginning of the file that [`write`](Format::write) would make of `tree`, without its array data. A dry run
-    /// shows it to all layouts to see which of them would recognise the file. Layouts whose files are recognised by their
-    /// names alone give nothing.
+    /// The beginning of the file that [`write`](Format::write) would make of `tree`, without its
+    /// array data. A dry run shows it to all layouts to see which of them would recognise the file.
+    /// Layouts whose files are recognised by their names alone give nothing.
     ///
     /// # Errors
     /// Those of [`check`](Format::check).
     fn preview(&self, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Preview>;
 
-    /// How the names of this layout's files end, if files of other names are recognised by their content: a save refuses
-    /// another name when the content would not tell.
+    /// How the names of this layout's files end, if files of other names are recognised by their
+    /// content: a save refuses another name when the content would not tell.
     fn suffix(&self) -> Option<&'static str>;
 }
 

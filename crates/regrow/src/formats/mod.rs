@@ -1,9 +1,11 @@
 //! The layouts: the one list of them, and a folder for each.
 //!
-//! The folders are built alike: `mod` tells the story, `layout` has the bytes, `reader` and `writer` the two directions.
+//! The folders are built alike: `mod` tells the story, `layout` has the bytes, `reader` and
+//! `writer` the two directions.
 //!
-//! A format turns a folder into a tree of [`LeafInfo`], and says in which bytes of which file a leaf lies. It has no
-//! threads, budgets or templates: those are the engine's. It renames nothing: [`commit`](crate::commit) does.
+//! A format turns a folder into a tree of [`LeafInfo`], and says in which bytes of which file a
+//! leaf lies. It has no threads, budgets or templates: those are the engine's. It renames nothing:
+//! [`commit`](crate::commit) does.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
@@ -87,7 +89,8 @@ impl Layout {
     }
 }
 
-/// A tree of one leaf like this one, without its data: what a writer refuses of it, it refuses of that leaf.
+/// A tree of one leaf like this one, without its data: what a writer refuses of it, it refuses of
+/// that leaf.
 pub(crate) fn without_data(leaf: &LeafInfo) -> Result<Tree<Leaf>> {
     let data = match leaf.kind {
         LeafKind::Str => LeafData::Text(Arc::from("")),
@@ -128,8 +131,8 @@ pub(crate) fn refuse_uncommitted(at: &Location) -> Result<()> {
         .help("it is being written now, or its writer was killed; open an earlier one, and save again"))
 }
 
-/// In a bucket a checkpoint of Orbax or regrow is committed when one of these is in its folder: Orbax' marker, or the
-/// pointer that regrow puts there while it replaces a checkpoint.
+/// In a bucket a checkpoint of Orbax or regrow is committed when one of these is in its folder:
+/// Orbax' marker, or the pointer that regrow puts there while it replaces a checkpoint.
 pub(crate) const COMMIT_MARKERS: [&str; 2] = ["commit_success.txt", "regrow-moved.json"];
 
 /// Refuses a folder in a bucket that has no marker, of a layout that always writes one.

@@ -9,7 +9,8 @@ use crate::text::counted;
 /// Copies `region` of an array that lies in C order in `pieces`, one after another, into `out`.
 ///
 /// # Errors
-/// `InvalidArgument` if the region leaves the array or `out` has another size; `Corrupt` if bytes are missing.
+/// `InvalidArgument` if the region leaves the array or `out` has another size; `Corrupt` if bytes
+/// are missing.
 pub(crate) fn copy_pieces(
     pieces: &[Bytes],
     dtype: Dtype,

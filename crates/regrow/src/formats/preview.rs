@@ -1,7 +1,8 @@
-//! A preview of a file: what stands before and between its array data. A dry run needs it to know which layout would
-//! recognise the file.
+//! A preview of a file: what stands before and between its array data. A dry run needs it to know
+//! which layout would recognise the file.
 
-/// The bytes of a file in front of and between its array data, which stands as zeros and takes no memory.
+/// The bytes of a file in front of and between its array data, which stands as zeros and takes no
+/// memory.
 #[derive(Debug, Clone, Default)]
 pub struct Preview {
     /// Where bytes begin, and the bytes; in order.

@@ -1,4 +1,5 @@
-//! What a layout says of an opened checkpoint: the few things that only it knows. The engine does the rest.
+//! What a layout says of an opened checkpoint: the few things that only it knows. The engine does
+//! the rest.
 
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -15,7 +16,8 @@ use crate::report::Finding;
 use crate::signature::PublicKey;
 use crate::tree::{LeafInfo, Tree};
 
-/// An opened checkpoint: metadata in memory, data on disk. Leaves go by their position in flatten order.
+/// An opened checkpoint: metadata in memory, data on disk. Leaves go by their position in flatten
+/// order.
 pub trait Reader: Debug + Send + Sync {
     /// What the checkpoint says of itself.
     fn description(&self) -> &Description;
@@ -29,13 +31,14 @@ pub trait Reader: Debug + Send + Sync {
     /// `InvalidArgument` if there is no such leaf; `Corrupt` if what says where it is, is damaged.
     fn source(&self, leaf: usize) -> Result<Source<'_>>;
 
-    /// Reads `region` of an array leaf into `out`, in C order, little endian; touches only the chunks or byte
-    /// ranges that the region meets, and checks all that is checkable of them. What a [`Seal`] vouches for is checked
-    /// only when all parts are read, front to back.
+    /// Reads `region` of an array leaf into `out`, in C order, little endian; touches only the
+    /// chunks or byte ranges that the region meets, and checks all that is checkable of them. What
+    /// a [`Seal`] vouches for is checked only when all parts are read, front to back.
     fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()>;
 
-    /// The files with the data of an array whose [`source`](Self::source) names none, each with how many bytes of it, decoded;
-    /// none where that cannot be told. Looks at the storage, once a chunk.
+    /// The files with the data of an array whose [`source`](Self::source) names none, each with how
+    /// many bytes of it, decoded; none where that cannot be told. Looks at the storage, once a
+    /// chunk.
     ///
     /// # Errors
     /// What the storage says.
@@ -93,17 +96,19 @@ impl Sparse {
 pub struct Standing<'r> {
     /// Whether damage to array data is sure to be noticed: every data byte is under a checksum.
     pub has_data_checksums: bool,
-    /// Whether nobody writes into the files in place: then a view of a map stays what it is. True of folders that are
-    /// committed once and for all; the files of other programs are overwritten by whoever saves again.
+    /// Whether nobody writes into the files in place: then a view of a map stays what it is. True
+    /// of folders that are committed once and for all; the files of other programs are overwritten
+    /// by whoever saves again.
     pub is_never_rewritten: bool,
-    /// Whether all that is read comes from files that have been open since this was opened: then it is of one
-    /// checkpoint, whatever happens to the path.
+    /// Whether all that is read comes from files that have been open since this was opened: then it
+    /// is of one checkpoint, whatever happens to the path.
     pub reads_open_files: bool,
     /// The folder of the step that was opened, if the path is that of a folder of steps.
     pub step_folder: Option<&'r StepFolder>,
     /// The key by whose signature all that is read is proved, if the caller asked for one.
     pub signer: Option<PublicKey>,
-    /// Whether the pytree is lost, if the checkpoint is salvaged: the arrays are there by their names.
+    /// Whether the pytree is lost, if the checkpoint is salvaged: the arrays are there by their
+    /// names.
     pub has_lost_pytree: bool,
     /// Whether the tree was made of the names of arrays: a template finds its leaves by their
     /// names, too.
@@ -149,8 +154,8 @@ pub trait ReaderExt: Reader {
         }
     }
 
-    /// The whole leaf as a view of a read-only map, if it is stored raw and in one piece; `None` otherwise. **Not
-    /// checked**: [`check_view`](Self::check_view) does that.
+    /// The whole leaf as a view of a read-only map, if it is stored raw and in one piece; `None`
+    /// otherwise. **Not checked**: [`check_view`](Self::check_view) does that.
     ///
     /// # Errors
     /// As [`Reader::source`]; `Corrupt` if the file has changed.
@@ -162,8 +167,8 @@ pub trait ReaderExt: Reader {
         }
     }
 
-    /// The bytes from the first element of an array to the last, where they lie in a blob as numbers of this machine, also
-    /// with gaps or in another order of axes; `None` if they do not.
+    /// The bytes from the first element of an array to the last, where they lie in a blob as
+    /// numbers of this machine, also with gaps or in another order of axes; `None` if they do not.
     ///
     /// # Errors
     /// As [`Reader::source`].
@@ -175,7 +180,8 @@ pub trait ReaderExt: Reader {
         }
     }
 
-    /// Checks the bytes that a view of this leaf shows against their stored checksums, each block once.
+    /// Checks the bytes that a view of this leaf shows against their stored checksums, each block
+    /// once.
     ///
     /// # Errors
     /// `Corrupt`; what the storage says.
@@ -186,7 +192,8 @@ pub trait ReaderExt: Reader {
         }
     }
 
-    /// Errs if a leaf of kind `Unknown` has data that cannot be read, which a load without an error would lose.
+    /// Errs if a leaf of kind `Unknown` has data that cannot be read, which a load without an error
+    /// would lose.
     ///
     /// # Errors
     /// `Unsupported`; `Corrupt` if it is damaged.
@@ -221,20 +228,22 @@ pub struct Description {
     pub step: Option<u64>,
     /// All committed steps, for a folder of steps.
     pub steps: Vec<u64>,
-    /// Named parts, for a checkpoint that has them: name and kind (`pytree`, `json`, `files: a, b`).
+    /// Named parts, for a checkpoint that has them: name and kind (`pytree`, `json`, `files: a,
+    /// b`).
     pub items: Vec<(String, String)>,
     /// Items that are lost, or have lost a file: why, of each. Of the rest they are no errors.
     pub lost_items: Vec<(String, String)>,
     /// The user's own metadata, if any.
     pub custom_metadata: Option<serde_json::Value>,
-    /// What `regrow.torch` is to know of objects that the pytree cannot tell, of layouts that have such: JSON, as
-    /// `docs/formats/torch-objects.md` has it.
+    /// What `regrow.torch` is to know of objects that the pytree cannot tell, of layouts that have
+    /// such: JSON, as `docs/formats/torch-objects.md` has it.
     pub objects: Option<String>,
     /// Metrics saved with a step, if any.
     pub metrics: Option<serde_json::Value>,
     /// What a reader should be told, though it is no error: "never synced", "no checksums".
     pub notes: Vec<String>,
-    /// What is missing of a checkpoint that can still be read: it may not be all that was saved, or damage to it may go
-    /// unseen. An error for those who open it [strictly](crate::OpenOptions::strict).
+    /// What is missing of a checkpoint that can still be read: it may not be all that was saved, or
+    /// damage to it may go unseen. An error for those who open it
+    /// [strictly](crate::OpenOptions::strict).
     pub warnings: Vec<String>,
 }

@@ -13,25 +13,27 @@ pub struct RecoveredFile {
     pub bytes: Vec<u8>,
     /// What it was made of, and what is not sure about it: a sentence for people.
     pub how: String,
-    /// Whether nothing proves that it says what was there before, such as checksums of files as they are now. What was there
-    /// is kept beside it.
+    /// Whether nothing proves that it says what was there before, such as checksums of files as
+    /// they are now. What was there is kept beside it.
     pub is_guess: bool,
 }
 
 /// A layout with files that can be made of others.
 pub trait Recovery {
-    /// The files of the checkpoint in the folder `at` that are gone or damaged and can be made of the rest, in the order in
-    /// which they are to be written: a reader that comes between two of them sees no more than before. Nothing is written.
-    /// Empty if `at` is none of this layout, or nothing can be done.
+    /// The files of the checkpoint in the folder `at` that are gone or damaged and can be made of
+    /// the rest, in the order in which they are to be written: a reader that comes between two of
+    /// them sees no more than before. Nothing is written. Empty if `at` is none of this layout, or
+    /// nothing can be done.
     ///
-    /// `other` is a checkpoint whose documents may say what is lost here: a replica, or another step.
+    /// `other` is a checkpoint whose documents may say what is lost here: a replica, or another
+    /// step.
     ///
     /// # Errors
     /// What the storage says.
     fn recover(&self, at: &Location, other: Option<&Location>) -> Result<Vec<RecoveredFile>>;
 
-    /// The files of the checkpoint in the folder `at`, and what each block of them should be; `None` if it has no such
-    /// checksums, or they are lost.
+    /// The files of the checkpoint in the folder `at`, and what each block of them should be;
+    /// `None` if it has no such checksums, or they are lost.
     ///
     /// # Errors
     /// What the storage says.
@@ -39,8 +41,8 @@ pub trait Recovery {
         Ok(None)
     }
 
-    /// Where a checkpoint in the folder `other`, of another step, has what this one has at other places; `None` if either is
-    /// none of this layout.
+    /// Where a checkpoint in the folder `other`, of another step, has what this one has at other
+    /// places; `None` if either is none of this layout.
     ///
     /// # Errors
     /// What the storage says.
@@ -62,8 +64,8 @@ pub struct SummedFile {
 
 /// Another checkpoint that may have the same leaves.
 pub trait Counterpart: Send + Sync {
-    /// Fills `out` with what stands there for the bytes of `file` from `offset_bytes` on; false if it has none of that. Nothing
-    /// is checked.
+    /// Fills `out` with what stands there for the bytes of `file` from `offset_bytes` on; false if
+    /// it has none of that. Nothing is checked.
     ///
     /// # Errors
     /// What the storage says.

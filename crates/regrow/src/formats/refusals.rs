@@ -30,8 +30,8 @@ impl Refusals {
         result.map_err(|error| self.add(path, error)).ok()
     }
 
-    /// Nothing, if nothing was refused; otherwise one error that names every leaf with its reason; `what` is said
-    /// of all of them.
+    /// Nothing, if nothing was refused; otherwise one error that names every leaf with its reason;
+    /// `what` is said of all of them.
     ///
     /// # Errors
     /// The kind that all have in common, or `Unsupported`.

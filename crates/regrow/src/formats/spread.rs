@@ -4,8 +4,8 @@ use crate::array::Array;
 use crate::sharding::spread;
 use crate::tree::{Leaf, Tree};
 
-/// For each leaf the process that writes it, if all hold it: the largest first, each to the one with the least. Every
-/// process finds the same, for the trees have the same shapes.
+/// For each leaf the process that writes it, if all hold it: the largest first, each to the one
+/// with the least. Every process finds the same, for the trees have the same shapes.
 pub(crate) fn writers_of_whole(tree: &Tree<Leaf>, count: u32) -> Vec<u32> {
     let mut writers = vec![0; tree.len()];
     if count <= 1 {

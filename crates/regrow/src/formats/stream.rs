@@ -4,7 +4,8 @@ use crate::array::Array;
 use crate::error::Result;
 use crate::store::FileWriter;
 
-/// Streams an array; what is strided or deferred goes straight into the writer's own buffers, piece by piece.
+/// Streams an array; what is strided or deferred goes straight into the writer's own buffers, piece
+/// by piece.
 pub(crate) fn write_array(out: &mut FileWriter, array: &Array) -> Result<()> {
     match array.c_order_bytes() {
         Some(bytes) => out.write(bytes),

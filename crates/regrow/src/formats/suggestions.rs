@@ -19,7 +19,8 @@ const ENTRIES_MAX: usize = 5_000;
 /// The same for folders that are on no local disk: each of them is a request.
 const FOLDERS_FAR_MAX: usize = 16;
 
-/// Advice that names the first few checkpoints in `folder`, files and folders; `None` if a short look finds none.
+/// Advice that names the first few checkpoints in `folder`, files and folders; `None` if a short
+/// look finds none.
 pub(crate) fn checkpoints_in(folder: &Location) -> Option<String> {
     let found = find(folder);
     let names: Vec<String> =
@@ -33,7 +34,8 @@ pub(crate) fn is_named_like_one(name: &OsStr) -> bool {
     builtin_formats().iter().any(|format| format.claims_name(name))
 }
 
-/// Whether a file may be one by its name: what only such names have, and PyTorch's, which other files have too.
+/// Whether a file may be one by its name: what only such names have, and PyTorch's, which other
+/// files have too.
 pub(crate) fn may_be_one(name: &OsStr) -> bool {
     is_named_like_one(name) || torch::is_named_so(name)
 }

@@ -1,4 +1,5 @@
-//! Deleting steps: each whole, none that somebody reads, and what is no part of a step is left alone.
+//! Deleting steps: each whole, none that somebody reads, and what is no part of a step is left
+//! alone.
 
 use super::lease::Announced;
 use super::records;
@@ -31,7 +32,8 @@ pub struct Deletion {
 /// What was done with a step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Deleted {
-    /// It is gone, and with it so many bytes. What is hard-linked takes room until the last link is gone.
+    /// It is gone, and with it so many bytes. What is hard-linked takes room until the last link is
+    /// gone.
     Removed {
         /// Of its files.
         bytes: u64,
@@ -92,7 +94,8 @@ impl Steps {
 
     fn delete_one(&self, step: &Step, options: &DeleteOptions) -> Result<Deleted> {
         let _announced = match Announced::new(self.root(), &step.name) {
-            // Room is what a deletion makes. Where there is none, no reader can leave a lease either.
+            // Room is what a deletion makes. Where there is none, no reader can leave a lease
+            // either.
             Err(error) if error.kind() == ErrorKind::StorageFull => None,
             announced => Some(announced?),
         };
@@ -122,8 +125,8 @@ impl Steps {
     }
 }
 
-/// The name, or with a number behind it if a step of an earlier history has it. With what a copy that failed has left there
-/// the next one goes on.
+/// The name, or with a number behind it if a step of an earlier history has it. With what a copy
+/// that failed has left there the next one goes on.
 fn free_name(folder: &Location, name: &str) -> Location {
     let names = (1_u64..).map(|count| if count == 1 { name.to_owned() } else { format!("{name}.{count}") });
     let mut places = names.map(|name| folder.join(name));

@@ -1,9 +1,11 @@
-//! One structured record of each save, restore and deletion: an event of the crate `log`, and a line of JSON in a file.
+//! One structured record of each save, restore and deletion: an event of the crate `log`, and a
+//! line of JSON in a file.
 //!
 //! ```text
 //! {"event":"save","step":400,"path":"run/400","time":1795232533.5,"seconds":1.2,…}
 //! ```
-//! The event has the target [`TARGET`] and the same members as key-value pairs; what has gone wrong is a warning.
+//! The event has the target [`TARGET`] and the same members as key-value pairs; what has gone wrong
+//! is a warning.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! What follows each save, on a thread of its own: wait for it, verify, point, delete, record.
 //!
-//! A failure waits for the next call of the manager; one that nobody was told of goes to standard error when the manager is
-//! dropped.
+//! A failure waits for the next call of the manager; one that nobody was told of goes to standard
+//! error when the manager is dropped.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,5 @@
-//! What to keep: a pure function of the steps that are there and a policy, to the steps that may go.
+//! What to keep: a pure function of the steps that are there and a policy, to the steps that may
+//! go.
 //!
 //! The policy ranks good steps of the current history that this run has saved. All others neither
 //! count nor go: damaged steps, steps of other programs, steps of an abandoned history. These stay,
@@ -32,7 +33,8 @@ pub enum Keep {
     EverySteps(u64),
     /// Of the steps around each multiple of this, the one that is nearest; the newest of equals.
     ClosestSteps(u64),
-    /// The first step, and each that was saved at least so many seconds after the last one that is kept.
+    /// The first step, and each that was saved at least so many seconds after the last one that is
+    /// kept.
     EverySeconds(f64),
     /// Steps that were saved in so many seconds before the newest.
     LatestSeconds(f64),
@@ -220,8 +222,8 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// Which multiple of an interval a step is nearest to, and how far it is from that. In the middle the even one counts, as
-/// for Orbax' `EveryNStepsClosest`.
+/// Which multiple of an interval a step is nearest to, and how far it is from that. In the middle
+/// the even one counts, as for Orbax' `EveryNStepsClosest`.
 fn nearest_multiple(step: u64, interval: u64) -> (u64, u64) {
     let (below, rest) = (step / interval, step % interval);
     let to_next = interval - rest;
@@ -296,7 +298,8 @@ impl Keep {
     /// Errs for a policy that makes no sense.
     ///
     /// # Errors
-    /// `InvalidArgument` for a count or an interval of 0, a time that is none, a metric without a name.
+    /// `InvalidArgument` for a count or an interval of 0, a time that is none, a metric without a
+    /// name.
     pub fn check(&self) -> Result<()> {
         match self {
             Self::Latest(0) => Err(Error::invalid("none of the latest steps would be kept")

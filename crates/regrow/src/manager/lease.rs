@@ -1,7 +1,8 @@
-//! A lease keeps a step while somebody reads it: a small file beside the steps, with a time until which it holds.
+//! A lease keeps a step while somebody reads it: a small file beside the steps, with a time until
+//! which it holds.
 //!
-//! The file is renewed by a thread as long as the lease lives. A reader that is killed leaves a file that holds for a while
-//! and then says nothing.
+//! The file is renewed by a thread as long as the lease lives. A reader that is killed leaves a
+//! file that holds for a while and then says nothing.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,7 +22,8 @@ const DELETIONS: &str = "deleting/";
 /// How long a lease holds that nobody renews.
 const HOLDS: Duration = Duration::from_secs(5 * 60);
 
-/// How long an announcement counts: a deletion takes less, and one that was killed is nobody's any more.
+/// How long an announcement counts: a deletion takes less, and one that was killed is nobody's any
+/// more.
 const ANNOUNCED_FOR_SECONDS: f64 = 10.0 * 60.0;
 
 /// What a lease says.
@@ -64,14 +66,15 @@ impl Steps {
     /// Keeps a committed step from being deleted as long as the lease lives.
     ///
     /// # Errors
-    /// `NotFound` if it is not there, or about to be deleted; `PermissionDenied` where nothing can be written; what the
-    /// storage says.
+    /// `NotFound` if it is not there, or about to be deleted; `PermissionDenied` where nothing can
+    /// be written; what the storage says.
     pub fn lease(&self, number: u64) -> Result<Lease> {
         let nonce = random_name()?;
         let step = self.step(number)?;
         let name = format!("{LEASES}{}~{nonce}", step.name);
         let root = self.root().clone();
-        // The name is nobody else's; and of a lease nothing need survive a power cut: it is not waited for.
+        // The name is nobody else's; and of a lease nothing need survive a power cut: it is not
+        // waited for.
         records::create(&root, &name, &held(number))?;
         let lease = Lease { root, name, step, is_over: Arc::default(), pid: std::process::id() };
         // Now a deletion sees the lease, or has announced itself before.
@@ -114,7 +117,8 @@ impl Lease {
                 let _ = renew(&root, &name, step);
             }
         };
-        // Without a thread, where the system gives none, the lease holds as long as it was written for.
+        // Without a thread, where the system gives none, the lease holds as long as it was written
+        // for.
         let _ = std::thread::Builder::new().name("regrow-lease".to_owned()).spawn(keep);
     }
 }
@@ -138,7 +142,8 @@ fn held(step: u64) -> Record {
     Record { step, until: records::now() + HOLDS.as_secs_f64(), holder: Holder::own() }
 }
 
-/// The numbers of the steps with a lease that holds at this time. Those of readers that have ended are removed.
+/// The numbers of the steps with a lease that holds at this time. Those of readers that have ended
+/// are removed.
 fn leased(root: &Location, now: f64) -> Result<Vec<u64>> {
     let mut leased = Vec::new();
     for name in records::names(root, LEASES)? {

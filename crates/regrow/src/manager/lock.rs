@@ -49,8 +49,8 @@ impl fmt::Debug for WriterLock {
 }
 
 impl WriterLock {
-    /// Errs if another writer has taken the folder over: one whose lease nobody has renewed in time, as of a process that
-    /// was stopped, has lost its right. Costs a read in a bucket.
+    /// Errs if another writer has taken the folder over: one whose lease nobody has renewed in
+    /// time, as of a process that was stopped, has lost its right. Costs a read in a bucket.
     ///
     /// # Errors
     /// `AlreadyExists`; what the storage says.
@@ -109,7 +109,8 @@ impl Record {
         Self { nonce: nonce.to_owned(), until, holder: Holder::own() }
     }
 
-    /// Whether whoever wrote it may still write: not after its time, and not a process of this machine that has ended.
+    /// Whether whoever wrote it may still write: not after its time, and not a process of this
+    /// machine that has ended.
     fn may_live(&self) -> bool {
         self.until >= records::now() && !self.holder.is_dead()
     }
@@ -185,7 +186,8 @@ impl Drop for WriterLease {
         }
         *self.is_over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.is_over.1.notify_all();
-        // One that stays keeps other writers out for two minutes: a request that fails is asked again.
+        // One that stays keeps other writers out for two minutes: a request that fails is asked
+        // again.
         let read = || records::read::<Record>(&self.root, LEASE);
         if let Ok(Some(found)) = read().or_else(|_| read())
             && found.nonce == self.nonce

@@ -1,4 +1,5 @@
-//! A folder of numbered steps: which there are, when to save one, what to keep, and who may touch it.
+//! A folder of numbered steps: which there are, when to save one, what to keep, and who may touch
+//! it.
 //!
 //! ```text
 //! ROOT/
@@ -10,9 +11,10 @@
 //!   .regrow/leases/100~<nonce>         somebody reads step 100, until a time that stands in it
 //!   .regrow/deleting/100               step 100 is about to be removed
 //! ```
-//! What is in the list of steps is what the storage has committed, and nothing else: a save that failed or was killed never
-//! gets there, and nobody keeps a list of his own that could say something else. The files in `.regrow` are never needed:
-//! without them there is no pointer, no lease, and nobody is known to write. Orbax leaves them alone.
+//! What is in the list of steps is what the storage has committed, and nothing else: a save that
+//! failed or was killed never gets there, and nobody keeps a list of his own that could say
+//! something else. The files in `.regrow` are never needed: without them there is no pointer, no
+//! lease, and nobody is known to write. Orbax leaves them alone.
 //!
 //! | module | does |
 //! |---|---|
@@ -35,8 +37,9 @@
 //! | `tidy` | what follows a save: verify, point, choose, delete; and what a writer does that begins |
 //! | `records` | the small files in `.regrow` |
 //!
-//! A deletion and a reader cannot miss each other: the one announces itself before it looks for leases, the other puts its
-//! lease there before it looks for announcements, so at least one of them sees the other, and steps back.
+//! A deletion and a reader cannot miss each other: the one announces itself before it looks for
+//! leases, the other puts its lease there before it looks for announcements, so at least one of
+//! them sees the other, and steps back.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

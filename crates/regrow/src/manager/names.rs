@@ -33,11 +33,12 @@ pub struct StepName {
 }
 
 impl StepName {
-    /// The form with this prefix, before which an underscore is put, and so many digits, both as Orbax takes them.
+    /// The form with this prefix, before which an underscore is put, and so many digits, both as
+    /// Orbax takes them.
     ///
     /// # Errors
-    /// `InvalidArgument` for a prefix that is no part of a name, or that a temporary or a hidden name would begin with; for
-    /// a width of 0, or one that no number has.
+    /// `InvalidArgument` for a prefix that is no part of a name, or that a temporary or a hidden
+    /// name would begin with; for a width of 0, or one that no number has.
     pub fn new(prefix: Option<&str>, width: Option<usize>) -> Result<Self> {
         let prefix = prefix.unwrap_or_default();
         if prefix.contains(['/', '\0']) || prefix.starts_with('.') || prefix.contains(UNCOMMITTED_MARK) {
@@ -125,8 +126,8 @@ impl StepNames {
         Self { written: StepName::default(), read: Vec::new(), given }
     }
 
-    /// The forms that the names in a folder have, the most frequent first, which is the one that is written; plain numbers
-    /// where there are no steps.
+    /// The forms that the names in a folder have, the most frequent first, which is the one that is
+    /// written; plain numbers where there are no steps.
     pub fn found_in<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         // By prefix: how many names are plain, and how many are padded to which width.
         let mut counts: BTreeMap<(&str, usize), usize> = BTreeMap::new();

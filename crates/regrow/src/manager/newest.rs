@@ -4,8 +4,8 @@ use super::steps::{Step, Steps, said};
 use crate::engine::verify;
 use crate::error::{Error, ErrorKind, Result};
 
-/// So often a reader looks for newer steps, if all that it knew of were deleted before it came to them. A count and no
-/// time, so that all processes of a job end together.
+/// So often a reader looks for newer steps, if all that it knew of were deleted before it came to
+/// them. A count and no time, so that all processes of a job end together.
 const LISTS_MAX: usize = 20;
 
 /// A newer step that could not be restored.
@@ -32,8 +32,8 @@ impl Steps {
     /// Calls `restore` with the steps of the current history, the newest first, until it succeeds.
     ///
     /// # Errors
-    /// `NotFound` if there are no steps; `Corrupt` if none is good, with all reasons; any error of `restore` that another
-    /// step would not be spared: a mismatch, a lack of memory.
+    /// `NotFound` if there are no steps; `Corrupt` if none is good, with all reasons; any error of
+    /// `restore` that another step would not be spared: a mismatch, a lack of memory.
     pub fn restore_newest<T>(&self, mut restore: impl FnMut(&Step) -> Result<T>) -> Result<Restored<T>> {
         self.newest_of(
             || self.current(),
@@ -48,9 +48,10 @@ impl Steps {
         )
     }
 
-    /// What `attempt` makes of the newest of the steps that `list` gives, which are sorted. Its inner error is one for which
-    /// an older step may be taken. A writer may have deleted them all before a slow reader came to them: it does so when
-    /// there are newer ones, so `list` is asked again.
+    /// What `attempt` makes of the newest of the steps that `list` gives, which are sorted. Its
+    /// inner error is one for which an older step may be taken. A writer may have deleted them all
+    /// before a slow reader came to them: it does so when there are newer ones, so `list` is asked
+    /// again.
     ///
     /// # Errors
     /// As [`restore_newest`](Self::restore_newest).
@@ -100,7 +101,8 @@ impl Steps {
             .help(reasons.join("; ")))
     }
 
-    /// [`is_at_fault`](Self::is_at_fault) of a step that may be gone meanwhile, which is its own fault.
+    /// [`is_at_fault`](Self::is_at_fault) of a step that may be gone meanwhile, which is its own
+    /// fault.
     ///
     /// # Errors
     /// What the storage says.
@@ -111,8 +113,9 @@ impl Steps {
         }
     }
 
-    /// Whether an error is the step's own fault, so that an older one may do: it is damaged, or went away meanwhile. Of
-    /// something that is not there, the caller may have asked for too much: then the step is read once more, all of it.
+    /// Whether an error is the step's own fault, so that an older one may do: it is damaged, or
+    /// went away meanwhile. Of something that is not there, the caller may have asked for too much:
+    /// then the step is read once more, all of it.
     ///
     /// # Errors
     /// What the storage says.

@@ -1,9 +1,10 @@
 //! The pointer: a small file that says which step of the current history is newest, written after
 //! each save.
 //!
-//! It is never believed over what the storage has committed: the step that it names has to be there, and where a list of the
-//! folder costs no more than a request or two, the list is what counts. Only a bucket with more steps than one request
-//! lists is taken at the pointer's word; there its writer, who looks at the list when it begins, keeps it right.
+//! It is never believed over what the storage has committed: the step that it names has to be
+//! there, and where a list of the folder costs no more than a request or two, the list is what
+//! counts. Only a bucket with more steps than one request lists is taken at the pointer's word;
+//! there its writer, who looks at the list when it begins, keeps it right.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +15,8 @@ use crate::location::Location;
 /// The file.
 const NAME: &str = "latest.json";
 
-/// From so many steps on a list takes several requests: S3, GCS and Azure give 1,000 to 5,000 names at once.
+/// From so many steps on a list takes several requests: S3, GCS and Azure give 1,000 to 5,000 names
+/// at once.
 const LISTED_AT_ONCE: usize = 1000;
 
 /// What the file says.

@@ -1,4 +1,5 @@
-//! Whether the program is asked to end: a flag that can be set and looked at anywhere, by SIGTERM or by whoever knows.
+//! Whether the program is asked to end: a flag that can be set and looked at anywhere, by SIGTERM
+//! or by whoever knows.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -26,15 +27,16 @@ impl Preemption {
         Self::default()
     }
 
-    /// One that SIGTERM sets, from now on and as long as the program runs. A second SIGTERM ends the program, as one would
-    /// without this.
+    /// One that SIGTERM sets, from now on and as long as the program runs. A second SIGTERM ends
+    /// the program, as one would without this.
     ///
     /// # Errors
     /// What the system says.
     pub fn on_sigterm() -> Result<Self> {
         let flag = Self::new();
         let cannot = |error| Error::io("cannot take SIGTERM", "SIGTERM", error);
-        // The first to be registered is asked first: of the first signal it sees a flag that is not set yet.
+        // The first to be registered is asked first: of the first signal it sees a flag that is not
+        // set yet.
         flag::register_conditional_default(SIGTERM, Arc::clone(&flag.0.is_set)).map_err(cannot)?;
         flag::register(SIGTERM, Arc::clone(&flag.0.is_set)).map_err(cannot)?;
         Ok(flag)

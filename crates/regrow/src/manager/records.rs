@@ -92,8 +92,8 @@ impl Holder {
         Self { holder: format!("{host}:{}", std::process::id()), machine: own_machine() }
     }
 
-    /// Whether it is a process of this machine, and has ended. Hosts may have the same name, and containers the same
-    /// numbers of processes: what is not known for sure lives.
+    /// Whether it is a process of this machine, and has ended. Hosts may have the same name, and
+    /// containers the same numbers of processes: what is not known for sure lives.
     pub(super) fn is_dead(&self) -> bool {
         if self.machine.is_empty() || self.machine != own_machine() {
             return false;

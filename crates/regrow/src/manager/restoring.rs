@@ -1,6 +1,7 @@
 //! Restoring by a [`Manager`]: the newest step that is good, in one process or in all of a job.
 //!
-//! In a job all take the same way: what one of them cannot restore, none does. While a step is read, a lease keeps it.
+//! In a job all take the same way: what one of them cannot restore, none does. While a step is
+//! read, a lease keeps it.
 
 use std::time::Instant;
 
@@ -25,7 +26,8 @@ struct Refusal {
 }
 
 impl Manager {
-    /// Loads the newest step that is good. Newer ones are of another history from now on, and may be saved again.
+    /// Loads the newest step that is good. Newer ones are of another history from now on, and may
+    /// be saved again.
     ///
     /// # Errors
     /// As [`Steps::restore_newest`](super::Steps::restore_newest), of any process of a job.
@@ -44,11 +46,13 @@ impl Manager {
         self.restore_one(step, |step| load(step, options))
     }
 
-    /// Restores several items of the newest step of which all that is asked for is good. `restore` is called with that step,
-    /// opened, and takes what it wants: [`Checkpoint::item`] opens an item, [`Checkpoint::item_files`] gives its files. All
-    /// are of one version of the step, and nobody who asks for leases deletes it meanwhile.
+    /// Restores several items of the newest step of which all that is asked for is good. `restore`
+    /// is called with that step, opened, and takes what it wants: [`Checkpoint::item`] opens an
+    /// item, [`Checkpoint::item_files`] gives its files. All are of one version of the step, and
+    /// nobody who asks for leases deletes it meanwhile.
     ///
-    /// `restore` is called again for an older step if one is passed over, and for the same one if it was replaced meanwhile.
+    /// `restore` is called again for an older step if one is passed over, and for the same one if
+    /// it was replaced meanwhile.
     ///
     /// ```
     /// use regrow::manager::{Manager, ManagerOptions, SaveStep};
@@ -76,8 +80,8 @@ impl Manager {
     /// ```
     ///
     /// # Errors
-    /// As [`restore`](Self::restore). An item that a good step never had is an error at once, and no reason to take an older
-    /// step: `NotFound`, with the items that are there.
+    /// As [`restore`](Self::restore). An item that a good step never had is an error at once, and
+    /// no reason to take an older step: `NotFound`, with the items that are there.
     pub fn restore_items<T>(&self, mut restore: impl FnMut(&Checkpoint) -> Result<T>) -> Result<Restored<T>> {
         self.restore_newest(|step| {
             of_version(step, &mut |checkpoint| {
@@ -162,7 +166,8 @@ impl Manager {
         }
     }
 
-    /// Keeps a step from being deleted, as far as that can be had; one process does it for all of a job.
+    /// Keeps a step from being deleted, as far as that can be had; one process does it for all of a
+    /// job.
     fn keep(&self, step: &Step) -> Result<Option<Lease>> {
         if !self.together.is_rank_0() {
             return Ok(None);

@@ -3,11 +3,12 @@
 //! ```text
 //! save ── the policy ── snapshot ── [background: write, commit] ── [a thread of its own: verify, point, delete, record]
 //! ```
-//! Whoever saves next waits for the write before, and not for what follows it. A failure of either is the next call's to
-//! say.
+//! Whoever saves next waits for the write before, and not for what follows it. A failure of either
+//! is the next call's to say.
 //!
-//! In a job every process has a manager and calls the same. Rank 0 looks at the storage, has the lock, decides and deletes;
-//! of an earlier failure all hear at the same point, before the next save begins.
+//! In a job every process has a manager and calls the same. Rank 0 looks at the storage, has the
+//! lock, decides and deletes; of an earlier failure all hear at the same point, before the next
+//! save begins.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,8 +49,8 @@ pub struct ManagerOptions {
     pub save_when: SaveWhen,
     /// What to keep, and what else follows a save.
     pub tidy: TidyOptions,
-    /// How to save, and with which processes: every process of [`SaveOptions::job`] makes the manager and calls the same. Overwriting,
-    /// the base and metadata are for each save to say.
+    /// How to save, and with which processes: every process of [`SaveOptions::job`] makes the
+    /// manager and calls the same. Overwriting, the base and metadata are for each save to say.
     pub save: SaveOptions,
     /// Hard-link data files that did not change since the step before.
     pub reuse: bool,
@@ -147,8 +148,8 @@ impl Manager {
     /// Of the steps in a folder, which is made when the first is saved.
     ///
     /// # Errors
-    /// `AlreadyExists` if another one writes to the folder; `InvalidArgument` for a path that is none of steps, and for
-    /// options that make no sense; what the storage says.
+    /// `AlreadyExists` if another one writes to the folder; `InvalidArgument` for a path that is
+    /// none of steps, and for options that make no sense; what the storage says.
     pub fn new(root: impl ToLocation, options: ManagerOptions) -> Result<Self> {
         options.save_when.check()?;
         options.tidy.keep.check()?;
@@ -185,8 +186,9 @@ impl Manager {
         &self.steps
     }
 
-    /// Whether [`save`](Self::save) would save this step. Looks at nothing but memory; in a job whose processes might come
-    /// to different answers (a clock, a function, a signal) rank 0 decides, and all have to ask.
+    /// Whether [`save`](Self::save) would save this step. Looks at nothing but memory; in a job
+    /// whose processes might come to different answers (a clock, a function, a signal) rank 0
+    /// decides, and all have to ask.
     ///
     /// # Errors
     /// In a job, that another process has gone.
@@ -222,7 +224,8 @@ impl Manager {
         !state.history.knows(step) && (is_last || self.options.save_when.wants(&moment))
     }
 
-    /// Saves a step in the background if the policy says so; whether it does. Waits for an earlier save.
+    /// Saves a step in the background if the policy says so; whether it does. Waits for an earlier
+    /// save.
     ///
     /// # Errors
     /// Why an earlier save, or what followed it, has failed: then nothing is saved now.
@@ -235,10 +238,11 @@ impl Manager {
         self.save_items(step, about, |_| Ok(vec![(DEFAULT_ITEM.to_owned(), value.to_tree()?.into_owned())]))
     }
 
-    /// Saves several items as one step, if the policy says so; whether it does. `fill` is called then: it adds JSON and
-    /// files, which are written before it returns, and gives the trees, which are the background's. What was saved so is
-    /// restored by [`restore_items`](Self::restore_items), one item alone also by [`restore`](Self::restore) with
-    /// [`OpenOptions::item`](crate::OpenOptions::item).
+    /// Saves several items as one step, if the policy says so; whether it does. `fill` is called
+    /// then: it adds JSON and files, which are written before it returns, and gives the trees,
+    /// which are the background's. What was saved so is restored by
+    /// [`restore_items`](Self::restore_items), one item alone also by [`restore`](Self::restore)
+    /// with [`OpenOptions::item`](crate::OpenOptions::item).
     ///
     /// ```
     /// use regrow::manager::{Manager, ManagerOptions, SaveStep};
@@ -343,8 +347,9 @@ impl Manager {
     /// Deletes a step, or moves it aside as the options say, when all saves are done.
     ///
     /// # Errors
-    /// `NotFound` if it is not there. `InvalidArgument` if it is the last one or somebody reads it, without `force`, or if
-    /// something lies in it that is no part of a checkpoint: it is there as before then.
+    /// `NotFound` if it is not there. `InvalidArgument` if it is the last one or somebody reads it,
+    /// without `force`, or if something lies in it that is no part of a checkpoint: it is there as
+    /// before then.
     pub fn delete(&self, step: u64, force: bool) -> Result<()> {
         self.check_may_write()?;
         let mut state = self.state();
@@ -384,7 +389,8 @@ impl Manager {
     /// Deletes all steps that are newer than this one, the newest first: another history follows.
     ///
     /// # Errors
-    /// `NotFound` if the step is not there; why a newer one could not be deleted: those that are newer than that are gone.
+    /// `NotFound` if the step is not there; why a newer one could not be deleted: those that are
+    /// newer than that are gone.
     pub fn roll_back(&self, step: u64) -> Result<()> {
         self.check_may_write()?;
         let mut state = self.state();
@@ -458,8 +464,8 @@ impl Manager {
         }
     }
 
-    /// Before something is written: errs if an earlier save has failed, or another writer has the folder. In a job all hear
-    /// of it here, whichever of them has waited for it longer.
+    /// Before something is written: errs if an earlier save has failed, or another writer has the
+    /// folder. In a job all hear of it here, whichever of them has waited for it longer.
     fn settle(&self, state: &mut State, check: impl FnOnce() -> Result<()>) -> Result<()> {
         if self.together.has_others() {
             self.follower.wait();

@@ -120,8 +120,8 @@ impl StepList {
 }
 
 impl Steps {
-    /// The steps in a folder, which need not be there yet; their names have these forms, or if `None` those that the names
-    /// in the folder have now.
+    /// The steps in a folder, which need not be there yet; their names have these forms, or if
+    /// `None` those that the names in the folder have now.
     ///
     /// # Errors
     /// `InvalidArgument` if the path is a file or a checkpoint by itself; what the storage says.
@@ -177,8 +177,9 @@ impl Steps {
         })
     }
 
-    /// Looks at the folders that are there, and again at others where all was in vain: a slow reader may find that all steps
-    /// which it has seen were deleted before it came to them, since there are newer ones.
+    /// Looks at the folders that are there, and again at others where all was in vain: a slow
+    /// reader may find that all steps which it has seen were deleted before it came to them, since
+    /// there are newer ones.
     fn look<T>(&self, look: impl Fn(Vec<String>) -> Result<(T, bool)>) -> Result<T> {
         let (mut before, mut looks) = (Vec::new(), 0);
         loop {
@@ -262,8 +263,8 @@ impl Steps {
     /// The step of this number.
     ///
     /// # Errors
-    /// `NotFound`, with the steps that are there; `Uncommitted` if it is being written or its writer was killed; what the
-    /// storage says.
+    /// `NotFound`, with the steps that are there; `Uncommitted` if it is being written or its
+    /// writer was killed; what the storage says.
     pub fn step(&self, number: u64) -> Result<Step> {
         if let Some(step) = self.find(number)? {
             return Ok(step);
@@ -389,7 +390,8 @@ impl Steps {
             refuse_unmarked(location)?;
             return self.read(number, name, location, &location.for_reading()?.location);
         }
-        // What an overwrite has left of the old step must not be taken for the new one, nor parts of both for one.
+        // What an overwrite has left of the old step must not be taken for the new one, nor parts
+        // of both for one.
         let standing = StepFolder::at(location);
         let looked = self.read(number, name, location, location);
         if standing.is_replaced() { Err(standing.was_replaced()) } else { looked }
@@ -399,7 +401,8 @@ impl Steps {
     fn read(&self, number: u64, name: &str, location: &Location, reading: &Location) -> Result<Looked> {
         let is_bucket = location.commits_by_marker();
         let about = match read_json(&reading.join(CHECKPOINT_METADATA_FILE))? {
-            // A document that says nothing: the folder may well be a checkpoint, and whoever opens it is told.
+            // A document that says nothing: the folder may well be a checkpoint, and whoever opens
+            // it is told.
             Some(bytes) => CheckpointMetadata::parse(&bytes).unwrap_or_default(),
             None => match location.look()? {
                 None => return Ok(Looked::Gone),
@@ -470,7 +473,8 @@ fn is_complete(step: &Location, handlers: &ItemHandlers) -> bool {
     step.join(COMMIT_SUCCESS_FILE).is_file() && items.iter().all(|(name, _)| step.join(name).is_folder())
 }
 
-/// Whether there may be an item of metrics: where somebody has listed the items, only if it is among them.
+/// Whether there may be an item of metrics: where somebody has listed the items, only if it is
+/// among them.
 fn lists_metrics(handlers: &ItemHandlers) -> bool {
     match handlers {
         ItemHandlers::None => true,

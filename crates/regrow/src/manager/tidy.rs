@@ -1,5 +1,6 @@
-//! What follows a save: the new step is verified where that is asked for, the pointer is written, and steps that no policy
-//! keeps are deleted. Never before the new step is durable, and never if it turns out to be damaged.
+//! What follows a save: the new step is verified where that is asked for, the pointer is written,
+//! and steps that no policy keeps are deleted. Never before the new step is durable, and never if
+//! it turns out to be damaged.
 
 use std::collections::BTreeSet;
 
@@ -40,11 +41,13 @@ pub struct Tidied {
 }
 
 impl Steps {
-    /// Does what follows the save of a step, which has been committed. Nothing, if the step is not there any more: where saves
-    /// are faster than what follows them, newer ones may have cost it its place.
+    /// Does what follows the save of a step, which has been committed. Nothing, if the step is not
+    /// there any more: where saves are faster than what follows them, newer ones may have cost it
+    /// its place.
     ///
     /// # Errors
-    /// `Corrupt` if the step is not what was saved, and then nothing is deleted; what the storage says.
+    /// `Corrupt` if the step is not what was saved, and then nothing is deleted; what the storage
+    /// says.
     pub fn tidy(&self, saved: u64, options: &TidyOptions) -> Result<Tidied> {
         options.keep.check()?;
         let Some(step) = self.find(saved)? else {
@@ -72,14 +75,16 @@ impl Steps {
             true => Vec::new(),
             false => self.delete(&gone, &options.delete)?,
         };
-        // What an earlier deletion has left that failed half-way; what cannot be removed is in nobody's way.
+        // What an earlier deletion has left that failed half-way; what cannot be removed is in
+        // nobody's way.
         list.unfinished.iter().for_each(|name| drop(self.sweep(name)));
         Ok(Tidied { deletions, is_verified: options.verify })
     }
 
-    /// Brings what stands beside the steps in line with them, as a writer does that begins: the pointer, announcements of
-    /// deletions that nobody is at any more, and what killed saves and deletions have left. What somebody may still be
-    /// writing stays, and so does what an interrupted copy can go on with.
+    /// Brings what stands beside the steps in line with them, as a writer does that begins: the
+    /// pointer, announcements of deletions that nobody is at any more, and what killed saves and
+    /// deletions have left. What somebody may still be writing stays, and so does what an
+    /// interrupted copy can go on with.
     ///
     /// # Errors
     /// What the storage says.
@@ -94,7 +99,8 @@ impl Steps {
         self.point(&if has_named { self.list()? } else { list })
     }
 
-    /// Removes what a save or a deletion has left; true if that was the step itself, which has its name again.
+    /// Removes what a save or a deletion has left; true if that was the step itself, which has its
+    /// name again.
     fn sweep(&self, unfinished: &str) -> Result<bool> {
         if unfinished.ends_with(COPY_MARK) {
             return Ok(false);

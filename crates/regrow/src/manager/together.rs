@@ -1,7 +1,8 @@
-//! What the processes of a job decide together: rank 0 looks at the storage and decides, and all go by its word.
+//! What the processes of a job decide together: rank 0 looks at the storage and decides, and all go
+//! by its word.
 //!
-//! Every process calls the same in the same order. An error of one is an error of all, so that none of them waits for one
-//! that has given up.
+//! Every process calls the same in the same order. An error of one is an error of all, so that none
+//! of them waits for one that has given up.
 
 use bytes::Bytes;
 use serde::Serialize;

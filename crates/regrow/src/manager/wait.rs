@@ -21,7 +21,8 @@ impl Steps {
         Ok(is_newer.then_some(latest))
     }
 
-    /// Waits until there is a step newer than `after`, and takes a lease of the newest; `None` if none has come in time.
+    /// Waits until there is a step newer than `after`, and takes a lease of the newest; `None` if
+    /// none has come in time.
     ///
     /// `looks` is called before each look: an error of it ends the wait.
     ///

@@ -1,4 +1,5 @@
-//! When to save: conditions on the step, the time and the signals, and any or all of several. Nothing here reads a clock.
+//! When to save: conditions on the step, the time and the signals, and any or all of several.
+//! Nothing here reads a clock.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,7 +19,8 @@ pub enum SaveWhen {
     Every(u64),
     /// These steps.
     Steps(BTreeSet<u64>),
-    /// So many seconds after the last save, and never while one is running; at once where nothing was saved before.
+    /// So many seconds after the last save, and never while one is running; at once where nothing
+    /// was saved before.
     AfterSeconds(f64),
     /// Where there is no step yet.
     First,
@@ -84,7 +86,8 @@ impl SaveWhen {
         }
     }
 
-    /// Whether all processes of a job come to the same answer by themselves: no clock, no signal and no function decides.
+    /// Whether all processes of a job come to the same answer by themselves: no clock, no signal
+    /// and no function decides.
     pub fn is_regular(&self) -> bool {
         match self {
             Self::Always | Self::Every(_) | Self::Steps(_) | Self::First => true,

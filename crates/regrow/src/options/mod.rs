@@ -41,30 +41,34 @@ pub const BUDGET_DEFAULT_BYTES: u64 = 64 << 20;
 pub struct OpenOptions {
     /// The step to open in a folder of steps; the newest committed one if `None`.
     pub step: Option<u64>,
-    /// The item to open in a checkpoint of several; all of them, as a dict, if `None` and there is more than one.
+    /// The item to open in a checkpoint of several; all of them, as a dict, if `None` and there is
+    /// more than one.
     pub item: Option<String>,
-    /// Refuse what is read with a [warning](crate::formats::Description::warnings): a checkpoint that has lost files
-    /// without which it can still be read.
+    /// Refuse what is read with a [warning](crate::formats::Description::warnings): a checkpoint
+    /// that has lost files without which it can still be read.
     pub strict: bool,
-    /// The arrays alone, without what is kept beside them: of an archive or a folder of npy files the arrays by their
-    /// names, of an Equinox file the records in their order. For those whose pytree is damaged; other layouts refuse it.
+    /// The arrays alone, without what is kept beside them: of an archive or a folder of npy files
+    /// the arrays by their names, of an Equinox file the records in their order. For those whose
+    /// pytree is damaged; other layouts refuse it.
     pub bare: bool,
     /// The caller's template gives the tree: arrays whose tree is lost, such as those of an Orbax
     /// checkpoint without its `_METADATA`, are opened by their names.
     /// [`load_with`](crate::load_with) sets it if it has a template.
     pub by_names: bool,
-    /// Leaves are read as views of a map, also of files that other programs write into in place: then the numbers
-    /// change with the file, and a file that is cut short ends the program by a signal.
+    /// Leaves are read as views of a map, also of files that other programs write into in place:
+    /// then the numbers change with the file, and a file that is cut short ends the program by a
+    /// signal.
     pub mapped: bool,
-    /// Read what is sealed as if it were not: for a checkpoint that was changed on purpose after it was
-    /// [sealed](crate::seal()).
+    /// Read what is sealed as if it were not: for a checkpoint that was changed on purpose after it
+    /// was [sealed](crate::seal()).
     pub ignore_seal: bool,
-    /// Also open what has lost files that are under its seal, or whose seal cannot be read; what there still is of checksums is
-    /// checked as ever. For [`salvage`](crate::salvage()), which says what was lost. Damage to what trusted keys have signed
-    /// is seen where it is read.
+    /// Also open what has lost files that are under its seal, or whose seal cannot be read; what
+    /// there still is of checksums is checked as ever. For [`salvage`](crate::salvage()), which
+    /// says what was lost. Damage to what trusted keys have signed is seen where it is read.
     pub salvage: bool,
-    /// Open only what one of these keys has [signed](crate::sign()): every block that is read, then or later, is proved by
-    /// its digest before a byte of it is handed out. Nobody is asked for a signature if empty. Seals are not looked at.
+    /// Open only what one of these keys has [signed](crate::sign()): every block that is read, then
+    /// or later, is proved by its digest before a byte of it is handed out. Nobody is asked for a
+    /// signature if empty. Seals are not looked at.
     pub trusted_keys: Vec<PublicKey>,
 }
 
@@ -82,8 +86,8 @@ pub struct VerifyOptions {
 pub struct LoadOptions {
     /// How to open.
     pub open: OpenOptions,
-    /// Only leaves that one of these matches; all if empty. Others vanish from dicts and become placeholders
-    /// in sequences.
+    /// Only leaves that one of these matches; all if empty. Others vanish from dicts and become
+    /// placeholders in sequences.
     pub only: Vec<PathPattern>,
     /// Casts: the first pattern that is for a leaf decides ([`Casting`]). One that is for no leaf
     /// is an error; but `**` is for whatever leaves there are.
@@ -97,17 +101,18 @@ pub struct LoadOptions {
     /// Into a Rust value: cast arrays and numbers to the dtypes of its fields, also where that
     /// rounds floats.
     pub cast_to_fields: bool,
-    /// Leaves, by their positions in the checkpoint, that come without data: their parts are read by
-    /// [`load_regions`](crate::Checkpoint::load_regions).
+    /// Leaves, by their positions in the checkpoint, that come without data: their parts are read
+    /// by [`load_regions`](crate::Checkpoint::load_regions).
     pub unread: Vec<usize>,
     /// Do not check data against checksums. Never the default.
     pub unverified: bool,
-    /// Make views of the map of every leaf that is stored raw, also where the page cache does not have it yet: slower
-    /// to begin with, and memory that the system can take back. Without it such leaves are read into memory, if
-    /// that takes no more than half of what is available.
+    /// Make views of the map of every leaf that is stored raw, also where the page cache does not
+    /// have it yet: slower to begin with, and memory that the system can take back. Without it such
+    /// leaves are read into memory, if that takes no more than half of what is available.
     ///
-    /// Views are made of files that other programs write in place, too; without it these are always read into memory.
-    /// [`OpenOptions::mapped`] names the risk, and asks for the same in every load.
+    /// Views are made of files that other programs write in place, too; without it these are always
+    /// read into memory. [`OpenOptions::mapped`] names the risk, and asks for the same in every
+    /// load.
     pub mapped: bool,
     /// Extra memory beyond the result itself, in bytes; 64 MiB if `None`.
     pub budget_bytes: Option<u64>,
@@ -133,8 +138,8 @@ pub struct RegionOptions {
 pub struct SaveOptions {
     /// Which layout to write.
     pub layout: Layout,
-    /// Replace a checkpoint that is there, in one step where the system can. What is no checkpoint is refused, and
-    /// so are a file inside one and a checkpoint with a user's own files beside it.
+    /// Replace a checkpoint that is there, in one step where the system can. What is no checkpoint
+    /// is refused, and so are a file inside one and a checkpoint with a user's own files beside it.
     pub overwrite: bool,
     /// With `overwrite`, replace a folder with a user's own files in it, which are to stay there:
     /// on a disk, for the saves of items alone
@@ -145,9 +150,11 @@ pub struct SaveOptions {
     /// itself replaced: what it leads to, such as a file of the Hub's cache that other folders
     /// share, stays as it is.
     pub replace_any_file: bool,
-    /// Put a [seal](crate::seal()) on the checkpoint. The default layout has the same checksums without one.
+    /// Put a [seal](crate::seal()) on the checkpoint. The default layout has the same checksums
+    /// without one.
     pub seal: bool,
-    /// Put [parity](crate::add_parity()) beside the checkpoint, so much of it: what it is read again for, once.
+    /// Put [parity](crate::add_parity()) beside the checkpoint, so much of it: what it is read
+    /// again for, once.
     pub parity: Option<ParityRatio>,
     /// Skip syncing to disk: faster, and a power cut may cost the checkpoint.
     pub not_durable: bool,
@@ -164,25 +171,28 @@ pub struct SaveOptions {
     pub custom_metadata: Option<serde_json::Value>,
     /// What is said of the checkpoint beside the pytree's own metadata (layouts regrow and orbax).
     pub about: AboutCheckpoint,
-    /// Refuse leaves that Orbax could not read back as they are, instead of escaping them (default layout only).
+    /// Refuse leaves that Orbax could not read back as they are, instead of escaping them (default
+    /// layout only).
     pub strict_orbax: bool,
-    /// An earlier checkpoint: data files in which nothing changed since are hard-linked instead of written, and
-    /// leaves that did not change are gathered so that the next save can link them. Found by comparing bytes or
-    /// digests, nobody's word. Default layout without compression only; the base may be removed afterwards.
+    /// An earlier checkpoint: data files in which nothing changed since are hard-linked instead of
+    /// written, and leaves that did not change are gathered so that the next save can link them.
+    /// Found by comparing bytes or digests, nobody's word. Default layout without compression only;
+    /// the base may be removed afterwards.
     pub base: Option<Location>,
-    /// With `base`: link files whose digest says that nothing changed without reading them. Otherwise their blocks are checked
-    /// first, on disks, and what is damaged is written anew.
+    /// With `base`: link files whose digest says that nothing changed without reading them.
+    /// Otherwise their blocks are checked first, on disks, and what is damaged is written anew.
     pub trust_base: bool,
     /// Extra memory, in bytes; 64 MiB if `None`.
     pub budget_bytes: Option<u64>,
     /// Watches the save, and stops it.
     pub monitor: Monitor,
-    /// The job whose processes save together, each the shards that it holds: all of them call the save, with the same
-    /// tree and options. `None`: this process saves alone.
+    /// The job whose processes save together, each the shards that it holds: all of them call the
+    /// save, with the same tree and options. `None`: this process saves alone.
     pub job: Option<Job>,
 }
 
-/// What `_CHECKPOINT_METADATA` says of a checkpoint that is one pytree, where Orbax' readers look for it.
+/// What `_CHECKPOINT_METADATA` says of a checkpoint that is one pytree, where Orbax' readers look
+/// for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AboutCheckpoint {
     /// By which handler Orbax reads it: the full name of a class; that of pytrees if `None`.
@@ -223,7 +233,8 @@ impl Layout {
     pub const NAMES: [&'static str; 8] =
         ["regrow", "orbax", "flax", "equinox", "pytree_data", "trak", "safetensors", "npy"];
 
-    /// The layout of a name, with options as JSON: an object with fields of its options type (`null` for none).
+    /// The layout of a name, with options as JSON: an object with fields of its options type
+    /// (`null` for none).
     ///
     /// # Errors
     /// `InvalidArgument` for a name or an option that is not known, or a value of the wrong type.
@@ -236,7 +247,8 @@ impl Layout {
                 return Ok(T::default());
             }
             serde_json::from_value(options.clone()).map_err(|error| {
-                // serde says what it found and not where: an option that is wrong is wrong by itself too.
+                // serde says what it found and not where: an option that is wrong is wrong by
+                // itself too.
                 let single = |(name, value): (&String, &serde_json::Value)| {
                     let alone = serde_json::json!({ name.as_str(): value });
                     serde_json::from_value::<T>(alone).err().map(|error| (name.clone(), error))
@@ -312,11 +324,13 @@ pub struct OrbaxOptions {
     pub write_array_metadatas: bool,
     /// The v1 API's folder: marker file, pytree in `state/`.
     pub v1: bool,
-    /// Per-leaf overrides of chunking; the first pattern that matches decides. A list of pairs in JSON.
+    /// Per-leaf overrides of chunking; the first pattern that matches decides. A list of pairs in
+    /// JSON.
     pub per_leaf: Vec<(PathPattern, LeafChunking)>,
-    /// What `_METADATA` calls the types of some leaves, by the names they are stored under (`params.dense.kernel`):
-    /// those of type handlers of the user's own. A placeholder that has a name here has its data in files beside the
-    /// tree, which somebody else writes; an array is stored as ever.
+    /// What `_METADATA` calls the types of some leaves, by the names they are stored under
+    /// (`params.dense.kernel`): those of type handlers of the user's own. A placeholder that has a
+    /// name here has its data in files beside the tree, which somebody else writes; an array is
+    /// stored as ever.
     pub value_types: BTreeMap<String, String>,
 }
 

@@ -34,18 +34,21 @@ impl Form {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NpyOptions {
-    /// `"npy"`, `"npz"` or `"folder"`; if not given, what the path's suffix says, a folder without one.
+    /// `"npy"`, `"npz"` or `"folder"`; if not given, what the path's suffix says, a folder without
+    /// one.
     pub form: Option<Form>,
-    /// Deflate the arrays of an archive: `true`, as `np.savez_compressed` does, or a level from 1 to 9.
+    /// Deflate the arrays of an archive: `true`, as `np.savez_compressed` does, or a level from 1
+    /// to 9.
     #[serde(deserialize_with = "level")]
     pub compress: Option<u32>,
     /// What joins the keys of a path to the name of an array in an archive.
     pub separator: String,
-    /// Write the dtypes of ml_dtypes by their names, so that `np.load` gives them back where ml_dtypes is imported.
-    /// Otherwise as NumPy does: `<V2` for bfloat16, `<V1` for what then is not to be told apart.
+    /// Write the dtypes of ml_dtypes by their names, so that `np.load` gives them back where
+    /// ml_dtypes is imported. Otherwise as NumPy does: `<V2` for bfloat16, `<V1` for what then is
+    /// not to be told apart.
     pub named_dtypes: bool,
-    /// Keep the exact pytree: in an archive where only regrow looks, in a folder as one more file. Without it an
-    /// archive is a flat dict of names, a folder a dict of dicts.
+    /// Keep the exact pytree: in an archive where only regrow looks, in a folder as one more file.
+    /// Without it an archive is a flat dict of names, a folder a dict of dicts.
     pub structure: bool,
 }
 

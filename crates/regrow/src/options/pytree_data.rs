@@ -12,15 +12,15 @@ pub const MANIFEST_SUFFIX: &str = ".manifest";
 
 /// Options of the layout `pytree_data`.
 ///
-/// With `extra_keys` off, both files are what the original writes under NumPy 1, byte for byte. With them on, which
-/// is the default, the original reads the same arrays.
+/// With `extra_keys` off, both files are what the original writes under NumPy 1, byte for byte.
+/// With them on, which is the default, the original reads the same arrays.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PytreeDataOptions {
     /// Every array begins at a multiple of this, in bytes. Gemma's C++ loader wants 1.
     pub byte_align: NonZeroU64,
-    /// Keep bfloat16, float8 and their like as they are, under their own names, which the original cannot read.
-    /// Otherwise bfloat16 becomes float32, and the others are refused.
+    /// Keep bfloat16, float8 and their like as they are, under their own names, which the original
+    /// cannot read. Otherwise bfloat16 becomes float32, and the others are refused.
     pub native_dtypes: bool,
     /// Keep checksums and the exact pytree in keys that the original ignores.
     pub extra_keys: bool,
@@ -28,10 +28,12 @@ pub struct PytreeDataOptions {
     pub manifest: bool,
     /// What the name of the data file ends in.
     pub data_suffix: String,
-    /// What the name of the manifest ends in. With another one than `.manifest`, only `entries_of` finds it.
+    /// What the name of the manifest ends in. With another one than `.manifest`, only `entries_of`
+    /// finds it.
     pub manifest_suffix: String,
-    /// The path of each leaf, as a tuple of Python, in the order of the leaves: for keys that no pytree has, and
-    /// for an order that its containers would not have. The tree is then a list of arrays.
+    /// The path of each leaf, as a tuple of Python, in the order of the leaves: for keys that no
+    /// pytree has, and for an order that its containers would not have. The tree is then a list of
+    /// arrays.
     pub paths: Option<Vec<String>>,
     /// With `paths`: those of empty dicts.
     pub empty: Vec<String>,

@@ -6,8 +6,8 @@ use super::LeafChunking;
 use crate::array::Shape;
 use crate::tree::PathPattern;
 
-/// How arrays are cut in the default layout, in Orbax' words. An array that is cut is stored as one tensor for each chunk;
-/// one that is not, as a whole, or by its shards.
+/// How arrays are cut in the default layout, in Orbax' words. An array that is cut is stored as one
+/// tensor for each chunk; one that is not, as a whole, or by its shards.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RegrowOptions {
@@ -19,7 +19,8 @@ pub struct RegrowOptions {
     pub write_chunk_shape: Option<Shape>,
     /// Per-leaf overrides; the first pattern that matches decides. A list of pairs in JSON.
     pub per_leaf: Vec<(PathPattern, LeafChunking)>,
-    /// What the data files say under `format` in their `__metadata__`, for whoever opens them as safetensors.
+    /// What the data files say under `format` in their `__metadata__`, for whoever opens them as
+    /// safetensors.
     pub data_format: DataFormat,
 }
 

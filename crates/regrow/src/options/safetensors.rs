@@ -15,8 +15,8 @@ const ALIGN_MAX_BYTES: u64 = 2 << 20;
 /// Bytes of the header's length before the header.
 pub const LENGTH_LEN_BYTES: usize = size_of::<u64>();
 
-/// Options of the layout `safetensors`. With `structure` off the defaults write byte for byte what safetensors
-/// writes.
+/// Options of the layout `safetensors`. With `structure` off the defaults write byte for byte what
+/// safetensors writes.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SafetensorsOptions {
@@ -24,15 +24,16 @@ pub struct SafetensorsOptions {
     pub separator: String,
     /// Entries of `__metadata__`, text by name, in this order (`{"format": "pt"}`).
     pub metadata: Option<Map<String, Value>>,
-    /// Keep the exact pytree in `__metadata__` under `regrow`. Without it only tensors are written, and a leaf
-    /// that is none, or of a dtype that safetensors lacks, is refused.
+    /// Keep the exact pytree in `__metadata__` under `regrow`. Without it only tensors are written,
+    /// and a leaf that is none, or of a dtype that safetensors lacks, is refused.
     pub structure: bool,
     /// The data begins at a multiple of this many bytes, a power of two from 8 on.
     pub align: u64,
-    /// Begin another file once one holds this many bytes (`"5GB"` or a number); for a folder only. A larger
-    /// tensor has a file of its own.
+    /// Begin another file once one holds this many bytes (`"5GB"` or a number); for a folder only.
+    /// A larger tensor has a file of its own.
     pub max_shard_size: Option<ByteSize>,
-    /// One file, whatever the target's name; by default only a target that ends in `.safetensors` is one.
+    /// One file, whatever the target's name; by default only a target that ends in `.safetensors`
+    /// is one.
     pub one_file: bool,
 }
 

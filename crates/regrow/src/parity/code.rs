@@ -5,8 +5,8 @@ use reed_solomon_simd::{ReedSolomonDecoder, ReedSolomonEncoder};
 use super::geometry::Geometry;
 use crate::error::{Error, Result};
 
-/// Bytes of each block that are encoded at once. The code works on 64 bytes of each block at a time, so the parity is the same; a
-/// slice of all blocks fits in a processor's cache.
+/// Bytes of each block that are encoded at once. The code works on 64 bytes of each block at a
+/// time, so the parity is the same; a slice of all blocks fits in a processor's cache.
 const SLICE_LEN_BYTES: u64 = 4 << 10;
 
 /// Makes the parity blocks of stripes, one stripe after another.
@@ -29,7 +29,8 @@ impl Encoder {
         Ok(Self { code: code.map_err(unusable)?, slice_len, block_len: count(block_len_bytes) })
     }
 
-    /// Appends the parity blocks of a stripe to `parity`; all data blocks, in their order, are in `blocks`.
+    /// Appends the parity blocks of a stripe to `parity`; all data blocks, in their order, are in
+    /// `blocks`.
     ///
     /// # Errors
     /// `Unsupported` if these are not the blocks of one stripe.
@@ -59,8 +60,9 @@ impl Encoder {
     }
 }
 
-/// Makes the lost data blocks of a stripe of those that are left of it, and hands each, by its number in the stripe, to
-/// `each`. There are as many blocks as the stripe has data blocks, at least.
+/// Makes the lost data blocks of a stripe of those that are left of it, and hands each, by its
+/// number in the stripe, to `each`. There are as many blocks as the stripe has data blocks, at
+/// least.
 ///
 /// # Errors
 /// `Unsupported` if there are too few.

@@ -14,8 +14,8 @@
 //!  "parity_crc32":"..."}                of each parity block
 //! ```
 //!
-//! The same bytes are in `regrow.parity.blocks`, behind the parity blocks, and behind them sixteen bytes: their length as a
-//! little-endian number of eight bytes, and `rgparity`.
+//! The same bytes are in `regrow.parity.blocks`, behind the parity blocks, and behind them sixteen
+//! bytes: their length as a little-endian number of eight bytes, and `rgparity`.
 
 use serde::{Deserialize, Serialize};
 

@@ -14,7 +14,8 @@ const BLOCKS_WANTED: u64 = 1024;
 /// Most blocks of either kind in a stripe: bounds what healing one takes.
 const STRIPE_BLOCKS_MAX: u64 = 1024;
 
-/// How a run of bytes is cut into blocks, and these are dealt out to stripes. Block `b` is in stripe `b % stripes`.
+/// How a run of bytes is cut into blocks, and these are dealt out to stripes. Block `b` is in
+/// stripe `b % stripes`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Geometry {
     /// Bytes of the run: of all files.

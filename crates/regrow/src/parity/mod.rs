@@ -1,9 +1,11 @@
-//! Parity: what the files of a checkpoint can be made whole from again, in two files beside them, for any layout.
+//! Parity: what the files of a checkpoint can be made whole from again, in two files beside them,
+//! for any layout.
 //!
-//! The files of a checkpoint, one after another, are one run of bytes, cut into blocks. Blocks that lie far from each other
-//! make a stripe. Each stripe has parity blocks, of which any can stand for any block of the stripe that is lost
-//! (Reed-Solomon, erasures found by checksum). Blocks of one stripe lie as far apart as they can, so that what is damaged in
-//! one place, a file that is gone too, is spread over all stripes:
+//! The files of a checkpoint, one after another, are one run of bytes, cut into blocks. Blocks that
+//! lie far from each other make a stripe. Each stripe has parity blocks, of which any can stand for
+//! any block of the stripe that is lost (Reed-Solomon, erasures found by checksum). Blocks of one
+//! stripe lie as far apart as they can, so that what is damaged in one place, a file that is gone
+//! too, is spread over all stripes:
 //!
 //! ```text
 //! run of bytes   |0|1|2|3|4|5|6|7|8|9|10|11|     twelve blocks, three stripes of four blocks
@@ -36,7 +38,8 @@ pub(crate) const FILE_NAME: &str = "regrow.parity.json";
 /// The parity blocks of a folder, and the index once more.
 pub(crate) const BLOCKS_FILE_NAME: &str = "regrow.parity.blocks";
 
-/// Beside single files: `regrow.parity.model.msgpack.json` and `regrow.parity.model.msgpack.blocks`.
+/// Beside single files: `regrow.parity.model.msgpack.json` and
+/// `regrow.parity.model.msgpack.blocks`.
 pub(crate) const NAMES: SideNames = SideNames { in_folder: FILE_NAME, beside: ("regrow.parity.", ".json") };
 
 /// The same of the blocks.

@@ -34,7 +34,8 @@ impl ParityRatio {
         (u64::from(self.data) * 16).div_ceil(u64::from(self.parity)).clamp(64, u64::from(TERM_MAX))
     }
 
-    /// Parity blocks for so many data blocks. Two at least: of the smallest checkpoint, too, two places may be damaged.
+    /// Parity blocks for so many data blocks. Two at least: of the smallest checkpoint, too, two
+    /// places may be damaged.
     pub(super) fn parity_blocks_of(self, data_blocks: u64) -> u64 {
         (data_blocks * u64::from(self.parity)).div_ceil(u64::from(self.data)).max(2)
     }

@@ -24,7 +24,8 @@ pub(super) struct Arrival<'p, 'f, 'a> {
     verified: bool,
     /// The block that some bytes have come of.
     running: Option<Running<'f>>,
-    /// Whether nobody wants the bytes: then a bad block does not keep the good ones after it from passing.
+    /// Whether nobody wants the bytes: then a bad block does not keep the good ones after it from
+    /// passing.
     is_check: bool,
     failed: Result<()>,
 }

@@ -44,7 +44,8 @@ impl Blob for KeyedBlob {
         self.store.read_into(&self.key, offset_bytes, out)
     }
 
-    /// A map of a file that has shrunk since it was opened would fault beyond its end: that is an error here.
+    /// A map of a file that has shrunk since it was opened would fault beyond its end: that is an
+    /// error here.
     fn map(&self) -> Result<Option<Bytes>> {
         let Some(map) = self.store.map(&self.key)? else { return Ok(None) };
         match self.changed.filter(|_| !self.has_its_length() || (map.len() as u64) < self.len_bytes) {

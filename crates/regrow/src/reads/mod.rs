@@ -1,8 +1,9 @@
 //! Where bytes of leaves are, as data, and the one way in which they are read and checked.
 //!
-//! A layout says of each leaf what its [`Source`] is: an [`Extent`] of a blob with the checksums over it, bytes that are
-//! in memory, or something that only the layout decodes. Code that reads many of them (a load, a verification)
-//! hands the extents over together, so that they are cut into pieces and read as the blob is read fastest.
+//! A layout says of each leaf what its [`Source`] is: an [`Extent`] of a blob with the checksums
+//! over it, bytes that are in memory, or something that only the layout decodes. Code that reads
+//! many of them (a load, a verification) hands the extents over together, so that they are cut into
+//! pieces and read as the blob is read fastest.
 //!
 //! | module | holds |
 //! |---|---|

@@ -1,7 +1,9 @@
-//! Many blocks at once: checked for views of the map, checked for their own sake, or read into the caller's memory.
+//! Many blocks at once: checked for views of the map, checked for their own sake, or read into the
+//! caller's memory.
 //!
-//! A pass is cut into pieces of whole blocks, in the order of the blob, and a few threads that live as long as the
-//! call take one piece after another: while one waits for the disk, another checks and copies what it has read.
+//! A pass is cut into pieces of whole blocks, in the order of the blob, and a few threads that live
+//! as long as the call take one piece after another: while one waits for the disk, another checks
+//! and copies what it has read.
 //!
 //! | pass | in the page cache | on disk |
 //! |---|---|---|
@@ -11,7 +13,8 @@
 //!
 //! Over a network a piece is one request, checked and copied as it comes ([`Arrival`]).
 //!
-//! Extra memory is a buffer of 4 MiB a thread. Long blocks are read in steps, to where they go, and checked on the way.
+//! Extra memory is a buffer of 4 MiB a thread. Long blocks are read in steps, to where they go, and
+//! checked on the way.
 
 use std::ops::Range;
 
@@ -27,14 +30,16 @@ use crate::store::{
 };
 use crate::threads::pool;
 
-/// From here on what is wanted in the page cache is read with readahead; less has nothing read around it.
+/// From here on what is wanted in the page cache is read with readahead; less has nothing read
+/// around it.
 const READAHEAD_LEN_MIN_BYTES: u64 = 1 << 20;
 
-/// Threads that read one file front to back through the page cache: more of them defeat its readahead.
+/// Threads that read one file front to back through the page cache: more of them defeat its
+/// readahead.
 const STREAM_THREADS: usize = 2;
 
-/// From this many pieces on, threads pay, or from as many bytes as they have at most. (Bands of a load, each on a
-/// thread of its own already, have fewer.)
+/// From this many pieces on, threads pay, or from as many bytes as they have at most. (Bands of a
+/// load, each on a thread of its own already, have fewer.)
 const PIECES_MIN: usize = 5;
 
 /// Small pieces are handed to a thread so many bytes at a time.
@@ -54,7 +59,8 @@ pub enum CheckFor {
 pub struct ReadOptions {
     /// Whether the blocks are read whole and checked.
     pub verified: bool,
-    /// Whether what is on disk is read past the page cache. Slices are not: they may be asked for again.
+    /// Whether what is on disk is read past the page cache. Slices are not: they may be asked for
+    /// again.
     pub direct: bool,
 }
 
@@ -67,10 +73,10 @@ pub struct Checked<'f> {
     pub table: &'f BlockTable,
 }
 
-/// Checks, with several threads, the blocks that the ranges touch: for views those that have not passed yet, to verify
-/// all of them. Each range of a blob comes with the part of it that is data, of which the monitor is told. The ranges are
-/// in the order of their blobs, whose blocks are short. What fails or cannot be read is then unpassed, and
-/// [`Checked::check`] says what is wrong.
+/// Checks, with several threads, the blocks that the ranges touch: for views those that have not
+/// passed yet, to verify all of them. Each range of a blob comes with the part of it that is data,
+/// of which the monitor is told. The ranges are in the order of their blobs, whose blocks are
+/// short. What fails or cannot be read is then unpassed, and [`Checked::check`] says what is wrong.
 ///
 /// # Errors
 /// `Cancelled`.
@@ -117,12 +123,12 @@ pub fn check_ahead<'f>(
     told(monitor, uncounted)
 }
 
-/// Reads bytes of blobs into place: each part with the range whose checksums cover it. Those of one table are in
-/// the order of their blob and do not overlap. `named` says of which leaf an error is.
+/// Reads bytes of blobs into place: each part with the range whose checksums cover it. Those of one
+/// table are in the order of their blob and do not overlap. `named` says of which leaf an error is.
 ///
 /// # Errors
-/// `Corrupt` with file and offset of a block that fails; what the storage says; `Cancelled`. Parts are then partly
-/// written.
+/// `Corrupt` with file and offset of a block that fails; what the storage says; `Cancelled`. Parts
+/// are then partly written.
 pub fn fill<'f, 'a>(
     wanted: impl IntoIterator<Item = Wanted<'f, 'a>>,
     how: ReadOptions,
@@ -134,7 +140,8 @@ pub fn fill<'f, 'a>(
     let suits = first.checked.blob.suits();
     each(thread_count(suits), suits.is_far(), pieces, |mut piece| {
         let done = piece.read(how, monitor);
-        // What was copied has passed; what lies in the file may be written over by the time that a view of it is wanted.
+        // What was copied has passed; what lies in the file may be written over by the time that a
+        // view of it is wanted.
         if !piece.checked.table.is_never_rewritten() {
             piece.checked.table.forget(piece.start, piece.end);
         }
@@ -151,8 +158,9 @@ impl Checked<'_> {
         std::ptr::eq(self.table, other.table)
     }
 
-    /// Checks every block that a range touches and that has not passed yet: through the map for views; by reads to
-    /// verify, since a map faults where the disk cannot be read. Long blocks are checked again to verify.
+    /// Checks every block that a range touches and that has not passed yet: through the map for
+    /// views; by reads to verify, since a map faults where the disk cannot be read. Long blocks are
+    /// checked again to verify.
     ///
     /// # Errors
     /// `Corrupt` with file and offset of the first block that fails; what the storage says.
@@ -205,8 +213,9 @@ impl Piece<'_, '_> {
         let Checked { blob, table } = self.checked;
         let len_bytes = self.len_bytes();
         if !blob.is_cached(self.start, len_bytes) {
-            // Not through the map: its faults cost more than a copy of what is read, the first of them reads what
-            // lies around as well (8 MiB where readahead is set so), and where the disk cannot be read it kills.
+            // Not through the map: its faults cost more than a copy of what is read, the first of
+            // them reads what lies around as well (8 MiB where readahead is set so), and where the
+            // disk cannot be read it kills.
             let way = if len_bytes < READAHEAD_LEN_MIN_BYTES { ReadPath::Cached } else { ReadPath::Streamed };
             return self.read_through_cache(true, way);
         }
@@ -252,8 +261,8 @@ impl Piece<'_, '_> {
         if has_come { arrival.finish().map(|()| true) } else { Ok(false) }
     }
 
-    /// Reads a few blocks at a time, so that they are checked and copied while the processor has them: to where they
-    /// go, where many whole blocks go to one place, else into a buffer.
+    /// Reads a few blocks at a time, so that they are checked and copied while the processor has
+    /// them: to where they go, where many whole blocks go to one place, else into a buffer.
     fn read_through_cache(&mut self, verified: bool, way: ReadPath) -> Result<()> {
         let (checked, end) = (self.checked, self.end);
         let Checked { blob, table } = checked;
@@ -329,7 +338,8 @@ fn pass_over(blob: &dyn Blob, range: Range<u64>, step: u64, running: &mut Option
     Ok(())
 }
 
-/// Checks the blocks between two bytes of a blob, which have been read, and copies each to where it goes.
+/// Checks the blocks between two bytes of a blob, which have been read, and copies each to where it
+/// goes.
 fn deliver(
     (checked, start, end): (Checked<'_>, u64, u64),
     parts: &mut [Part<'_>],
@@ -340,7 +350,8 @@ fn deliver(
     let mut next = 0;
     for block in checked.table.blocks(start, end) {
         if verified {
-            // Checked for its own sake, a bad block does not keep the good ones after it from passing.
+            // Checked for its own sake, a bad block does not keep the good ones after it from
+            // passing.
             failed = failed.and(checked.check_within(block, start, bytes));
             if failed.is_err() && !parts.is_empty() {
                 return failed;

@@ -16,7 +16,8 @@ use crate::store::FETCH_LEN_MAX_BYTES;
 /// Bytes of short blocks that one thread takes at a time, at most.
 pub(super) const PIECE_LEN_BYTES: u64 = FETCH_LEN_MAX_BYTES;
 
-/// Whole blocks of fewer bytes are copied to where they go: that costs less than a read of their own.
+/// Whole blocks of fewer bytes are copied to where they go: that costs less than a read of their
+/// own.
 const IN_PLACE_LEN_MIN_BYTES: u64 = 64 << 10;
 
 /// Where bytes of a blob go.
@@ -79,7 +80,8 @@ impl<'f, 'a> Piece<'f, 'a> {
 /// What is to be read: bytes of a blob, where they go, and the range whose checksums cover them.
 pub(super) type Wanted<'f, 'a> = (Checked<'f>, Range<u64>, Part<'a>);
 
-/// Cuts what is wanted into pieces. What no part touches and no checksum asks for is in none of them.
+/// Cuts what is wanted into pieces. What no part touches and no checksum asks for is in none of
+/// them.
 ///
 /// # Errors
 /// `Corrupt` if a part lies outside the blocks.
@@ -152,7 +154,8 @@ fn whole_to(checked: Checked<'_>, part: &Part<'_>, limit: u64) -> Option<u64> {
     Some(if block.end == end { end } else { block.start })
 }
 
-/// The memory of a part for whole blocks from `at` to no further than `limit`, and where they end, if they are many.
+/// The memory of a part for whole blocks from `at` to no further than `limit`, and where they end,
+/// if they are many.
 pub(super) fn in_place<'p>(
     checked: Checked<'_>,
     part: &'p mut Part<'_>,

@@ -72,7 +72,8 @@ pub struct Coded<'r> {
     pub working_len_bytes: Option<u64>,
     /// What has to be checked before a part of the leaf is read alone.
     pub seal: Option<Box<dyn Seal + 'r>>,
-    /// Where its elements lie as numbers of this machine, if they do: with gaps, or their axes in another order.
+    /// Where its elements lie as numbers of this machine, if they do: with gaps, or their axes in
+    /// another order.
     pub span: Option<Extent<'r>>,
 }
 
@@ -92,14 +93,14 @@ pub struct Unreadable<'r> {
     pub why: Error,
     /// What is checked first: of damaged data nobody knows what they were.
     pub seal: Box<dyn Seal + 'r>,
-    /// Whether that is as it should be: what only its own program could make is in the file, and nothing is wrong with
-    /// it.
+    /// Whether that is as it should be: what only its own program could make is in the file, and
+    /// nothing is wrong with it.
     pub is_sound: bool,
 }
 
 impl Unreadable<'_> {
-    /// Of a leaf that is lost: there is nothing to be checked first. Which leaf that is in the whole, the reader of a part does not
-    /// know.
+    /// Of a leaf that is lost: there is nothing to be checked first. Which leaf that is in the
+    /// whole, the reader of a part does not know.
     pub fn lost(why: Error) -> Self {
         Self { why: why.of_no_leaf(), seal: Box::new(Unsealed), is_sound: false }
     }
@@ -136,7 +137,8 @@ impl<'r> Deref for BlobRef<'r> {
 }
 
 impl Coded<'_> {
-    /// A leaf in chunks: one stored and one decoded are held. Of a leaf without chunks, a copy of the band.
+    /// A leaf in chunks: one stored and one decoded are held. Of a leaf without chunks, a copy of
+    /// the band.
     pub fn in_chunks(info: &LeafInfo) -> Self {
         let len = info.chunk_shape.as_ref().map(|shape| shape.len_bytes(info.dtype).unwrap_or(u64::MAX));
         Self { working_len_bytes: len.map(|len| len.saturating_mul(2)), ..Self::default() }
@@ -149,7 +151,8 @@ impl Extent<'_> {
         self.checks.map(|checks| Checked { blob: &*self.blob, table: checks.table })
     }
 
-    /// The bytes as a view of the blob's map, **not checked**; `None` if there is no map, or it shows them askew.
+    /// The bytes as a view of the blob's map, **not checked**; `None` if there is no map, or it
+    /// shows them askew.
     ///
     /// # Errors
     /// `Corrupt` if the blob has changed.

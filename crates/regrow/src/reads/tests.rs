@@ -32,7 +32,8 @@ fn blob(bytes: &[u8]) -> MemoryBlob {
     MemoryBlob::new(Bytes::copy_from_slice(bytes), "blob".into())
 }
 
-/// The pieces that parts `(first byte, length)` are cut into: first and last byte, and lengths of their parts.
+/// The pieces that parts `(first byte, length)` are cut into: first and last byte, and lengths of
+/// their parts.
 fn pieces(table: &BlockTable, parts: &[(u64, usize)]) -> Vec<(u64, u64, Vec<usize>)> {
     let blob = blob(b"");
     let checked = Checked { blob: &blob, table };
@@ -134,7 +135,8 @@ fn read_two(bytes: &[u8], table: &BlockTable, verified: bool) -> crate::Result<V
     read_two_of(&blob(bytes), table, verified)
 }
 
-/// Reads two parts of a blob, whose own range vouches for the first, and another one for the second.
+/// Reads two parts of a blob, whose own range vouches for the first, and another one for the
+/// second.
 fn read_two_of(blob: &dyn Blob, table: &BlockTable, verified: bool) -> crate::Result<Vec<u8>> {
     let checked = Checked { blob, table };
     let len = table.block_len_bytes();

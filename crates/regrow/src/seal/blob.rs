@@ -9,8 +9,8 @@ use crate::error::Result;
 use crate::storage::Identity;
 use crate::store::{Blob, ReadPath, Suits};
 
-/// A file of which every byte is checked before it is handed out. It gives no maps: whoever wants views has the file itself,
-/// and the table of its blocks, from the reader of the checkpoint.
+/// A file of which every byte is checked before it is handed out. It gives no maps: whoever wants
+/// views has the file itself, and the table of its blocks, from the reader of the checkpoint.
 #[derive(Debug)]
 pub(super) struct SealedBlob {
     blob: Arc<dyn Blob>,

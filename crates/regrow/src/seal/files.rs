@@ -43,8 +43,8 @@ const NAME_LEN_MAX_BYTES: usize = 255;
 pub(crate) struct SideNames {
     /// In the folder of a checkpoint.
     pub in_folder: &'static str,
-    /// Beside a checkpoint of single files its name is between these two. What begins with the name of the checkpoint,
-    /// others would take for one: Flax lists `checkpoint_*`.
+    /// Beside a checkpoint of single files its name is between these two. What begins with the name
+    /// of the checkpoint, others would take for one: Flax lists `checkpoint_*`.
     pub beside: (&'static str, &'static str),
 }
 
@@ -112,8 +112,8 @@ impl Place {
         Self { file: folder.join(names.in_folder), folder, covers_folder: true, stem: String::new() }
     }
 
-    /// What `read` finds at the place of a checkpoint; else, on a disk, at that of the folder which holds it, if one of
-    /// its files is below the location.
+    /// What `read` finds at the place of a checkpoint; else, on a disk, at that of the folder which
+    /// holds it, if one of its files is below the location.
     ///
     /// # Errors
     /// What `read` says.
@@ -135,8 +135,9 @@ impl Place {
     /// # Errors
     /// What the storage says; `Limit`.
     pub(crate) fn read(&self, what: &str) -> Result<Option<Vec<u8>>> {
-        // Neither is a reason for an error of its own: what is to be opened has one then, or is nothing that was sealed.
-        // The folder of a bare name is the working folder, whose path is empty.
+        // Neither is a reason for an error of its own: what is to be opened has one then, or is
+        // nothing that was sealed. The folder of a bare name is the working folder, whose path is
+        // empty.
         let folder = &self.folder;
         let is_here = folder.path().as_os_str().is_empty();
         let is_nowhere = || folder.local_path().is_ok() && !is_here && !folder.is_folder();
@@ -203,12 +204,14 @@ pub(super) enum Governed<'s> {
     Free,
     /// It is one of its files.
     Listed(&'s Arc<SealedFile>),
-    /// It lies in the folder, and was not there when that was sealed; under a signature, anything else.
+    /// It lies in the folder, and was not there when that was sealed; under a signature, anything
+    /// else.
     Unlisted,
 }
 
 impl Seal {
-    /// The seal of what is at a location, if it has one; else, on a disk, that of the folder which holds it.
+    /// The seal of what is at a location, if it has one; else, on a disk, that of the folder which
+    /// holds it.
     ///
     /// # Errors
     /// `Corrupt` and `Unsupported` for a seal that cannot be used; what the storage says.

@@ -1,7 +1,8 @@
-//! Seals: checksums of the files of a checkpoint, in a file beside them, for layouts that have none of their own.
+//! Seals: checksums of the files of a checkpoint, in a file beside them, for layouts that have none
+//! of their own.
 //!
-//! A seal is made of files, not of leaves, so no layout knows of it. What reads under a seal is given a storage in which every
-//! byte of a sealed file is checked before it is handed out:
+//! A seal is made of files, not of leaves, so no layout knows of it. What reads under a seal is
+//! given a storage in which every byte of a sealed file is checked before it is handed out:
 //!
 //! ```text
 //! layout     Location ── SealedStorage ── SealedStore, SealedBlob     each block is read whole and checked

@@ -9,8 +9,9 @@ use crate::store::{Blob, ReadPath};
 pub(super) type ReadRaw<'a> = &'a dyn Fn(u64, &mut [u8]) -> Result<()>;
 
 impl SealedFile {
-    /// Fills `out` with the bytes from `offset_bytes` on, all of which lie in the file. Blocks that are wanted whole are
-    /// read to where they go; `is_far` has all of it come by one request instead.
+    /// Fills `out` with the bytes from `offset_bytes` on, all of which lie in the file. Blocks that
+    /// are wanted whole are read to where they go; `is_far` has all of it come by one request
+    /// instead.
     ///
     /// # Errors
     /// `Corrupt` with file and offset of the first block that fails; what `read` says.
@@ -155,7 +156,8 @@ mod tests {
                             blocks_end - first,
                             "{len} {is_far} {start}..{end}: {requests:?}"
                         );
-                        // On a disk the whole blocks by one read, and what is left of a block before and behind them.
+                        // On a disk the whole blocks by one read, and what is left of a block
+                        // before and behind them.
                         let most = if is_far { 1 } else { 3 };
                         assert!(requests.len() <= most, "{len} {is_far} {start}..{end}: {requests:?}");
                         if (start + end) % 5 > 0 {

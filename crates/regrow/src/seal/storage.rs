@@ -220,7 +220,8 @@ mod tests {
         assert!(folder.path().join("later").exists() && !folder.path().join("new").exists());
         assert_eq!(store.version(b"a.npy").unwrap(), plain.version(b"a.npy").unwrap());
         assert_eq!(store.describe(b"a.npy"), plain.describe(b"a.npy"));
-        // Of the seal itself nothing is sealed; of what is, there are no maps that nobody has checked.
+        // Of the seal itself nothing is sealed; of what is, there are no maps that nobody has
+        // checked.
         let own = sealed.seal.place.file.name().as_encoded_bytes();
         assert_eq!(store.map(own).unwrap(), plain.map(own).unwrap());
         assert!(store.map_private(own).unwrap().is_some() == plain.map_private(own).unwrap().is_some());

@@ -14,8 +14,8 @@ use crate::store::{
     Blob, ByteRange, FETCH_LEN_MAX_BYTES, Located, PrivateMap, ReadPath, Span, Store, Version, resolve_range,
 };
 
-/// The keys below a folder. What is read of sealed files is checked; the others are as they are, but for those that
-/// were put into a sealed folder later: these are refused.
+/// The keys below a folder. What is read of sealed files is checked; the others are as they are,
+/// but for those that were put into a sealed folder later: these are refused.
 #[derive(Debug, Clone)]
 pub(super) struct SealedStore {
     store: Arc<dyn Store>,

@@ -1,7 +1,8 @@
 //! Regions that lie anywhere, found by what they touch.
 //!
-//! A tree of bounds: a node's bounds hold its regions, and its halves lie apart along the axis on which their middles
-//! are spread most. Building takes O(n log n); finding takes O(log n) and what is found, for regions that do not overlap.
+//! A tree of bounds: a node's bounds hold its regions, and its halves lie apart along the axis on
+//! which their middles are spread most. Building takes O(n log n); finding takes O(log n) and what
+//! is found, for regions that do not overlap.
 
 use std::ops::Range;
 
@@ -67,7 +68,8 @@ impl Boxes {
         }
     }
 
-    /// Makes the node of a range of `order`, and those below it; gives its number. As deep as the logarithm.
+    /// Makes the node of a range of `order`, and those below it; gives its number. As deep as the
+    /// logarithm.
     fn divide(&mut self, range: Range<usize>) -> usize {
         let Self { regions, order, nodes } = self;
         let part = order.get_mut(range.clone()).unwrap_or_default();

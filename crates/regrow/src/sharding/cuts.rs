@@ -3,10 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How an axis is cut. Parts are numbered from its start; together they are all of it, and the last ones may be empty.
+/// How an axis is cut. Parts are numbered from its start; together they are all of it, and the last
+/// ones may be empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Cuts {
-    /// Parts of `step` elements; the one that meets the end of the axis is shorter, and those behind it are empty.
+    /// Parts of `step` elements; the one that meets the end of the axis is shorter, and those
+    /// behind it are empty.
     Steps {
         /// Elements of the axis.
         len: u64,
@@ -15,7 +17,8 @@ pub(super) enum Cuts {
         /// How many parts.
         count: u64,
     },
-    /// Part `i` lies between the bounds `i` and `i + 1`. They never fall; the first is 0, the last the length.
+    /// Part `i` lies between the bounds `i` and `i + 1`. They never fall; the first is 0, the last
+    /// the length.
     Bounds(Arc<[u64]>),
 }
 
@@ -31,7 +34,8 @@ impl Cuts {
         Self::Steps { len, step, count: len.div_ceil(step).max(1) }
     }
 
-    /// Each of `counts` cuts the parts of the one before it, by `ceil(part / count)`, as DTensor does.
+    /// Each of `counts` cuts the parts of the one before it, by `ceil(part / count)`, as DTensor
+    /// does.
     pub(super) fn in_nested_parts(len: u64, counts: &[u64]) -> Self {
         let cut: Vec<u64> = counts.iter().copied().filter(|&count| count != 1).collect();
         let total: u64 = cut.iter().product();
@@ -84,8 +88,8 @@ impl Cuts {
         }
     }
 
-    /// The parts that hold an element of `len` from `start` on, which lie inside the axis; empty parts among them are
-    /// possible.
+    /// The parts that hold an element of `len` from `start` on, which lie inside the axis; empty
+    /// parts among them are possible.
     pub(super) fn touched(&self, start: u64, len: u64) -> Range<u64> {
         if len == 0 {
             return 0..0;
@@ -96,7 +100,8 @@ impl Cuts {
                 start / step..(start + len).div_ceil(step)
             }
             Self::Bounds(bounds) => {
-                // The last part that begins at or before `start`; the first that begins at or behind the end.
+                // The last part that begins at or before `start`; the first that begins at or
+                // behind the end.
                 let first = bounds.partition_point(|&bound| bound <= start).saturating_sub(1);
                 let end = bounds.partition_point(|&bound| bound < start + len);
                 first as u64..end as u64
@@ -109,7 +114,8 @@ impl Cuts {
 mod tests {
     use super::*;
 
-    /// What DTensor's documentation says of one axis of the mesh: `torch.chunk`, and nothing for those left over.
+    /// What DTensor's documentation says of one axis of the mesh: `torch.chunk`, and nothing for
+    /// those left over.
     fn chunk(start: u64, len: u64, count: u64) -> Vec<(u64, u64)> {
         let full = len.div_ceil(count);
         (0..count).map(|at| (start + (at * full).min(len), full.min(len.saturating_sub(at * full)))).collect()

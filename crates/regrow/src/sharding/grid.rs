@@ -57,8 +57,8 @@ impl Grid {
         Region::from_parts(starts, lens)
     }
 
-    /// Calls `visit` with number and region of each cell that holds an element of `region`, in C order. Takes time for
-    /// these alone, however many cells there are.
+    /// Calls `visit` with number and region of each cell that holds an element of `region`, in C
+    /// order. Takes time for these alone, however many cells there are.
     pub fn each_touched(&self, region: &Region, mut visit: impl FnMut(u64, &Region)) {
         if region.is_empty() || !region.is_inside(&self.shape) {
             return;

@@ -10,7 +10,8 @@
 //! {"sharding_type": "CeilDivisionSharding", …}                      regrow's own: the members of a named one
 //! ```
 //!
-//! JAX has no text for `UNCONSTRAINED`, and Orbax cannot write it; here it is `{"unconstrained": true}`.
+//! JAX has no text for `UNCONSTRAINED`, and Orbax cannot write it; here it is `{"unconstrained":
+//! true}`.
 
 use std::sync::Arc;
 
@@ -26,11 +27,13 @@ const CEIL_DIVISION: &str = "CeilDivisionSharding";
 const SINGLE_DEVICE: &str = "SingleDeviceSharding";
 const POSITIONAL: &str = "PositionalSharding";
 
-/// How [`AxisSpec::Unconstrained`] is said: no list of names and no null, so that nothing is mistaken for it.
+/// How [`AxisSpec::Unconstrained`] is said: no list of names and no null, so that nothing is
+/// mistaken for it.
 const UNCONSTRAINED: &str = "unconstrained";
 
 impl Sharding {
-    /// From JSON. Whatever it says is kept: [`Sharding::to_json`] gives the same members in the same order.
+    /// From JSON. Whatever it says is kept: [`Sharding::to_json`] gives the same members in the
+    /// same order.
     pub fn from_json(value: Value) -> Self {
         match parse(&value) {
             None => Self::Other(value),
@@ -50,7 +53,8 @@ impl Sharding {
         }
     }
 
-    /// As JSON, with its members in the order in which Orbax writes them, or in which they were read.
+    /// As JSON, with its members in the order in which Orbax writes them, or in which they were
+    /// read.
     pub fn to_json(&self) -> Value {
         match self {
             Self::Named(NamedSharding { recorded: Recorded(Some(value)), .. })
@@ -88,7 +92,8 @@ impl Sharding {
         }
     }
 
-    /// Whether Orbax has a name for it. An entry of another type keeps Orbax from restoring the leaf at all.
+    /// Whether Orbax has a name for it. An entry of another type keeps Orbax from restoring the
+    /// leaf at all.
     pub fn is_known_to_orbax(&self) -> bool {
         let is_constrained = |named: &NamedSharding| !named.spec.0.contains(&AxisSpec::Unconstrained);
         match self {
@@ -98,7 +103,8 @@ impl Sharding {
     }
 }
 
-/// The sharding that JSON speaks of; `None` if it is of another kind, or a member that a kind needs makes no sense.
+/// The sharding that JSON speaks of; `None` if it is of another kind, or a member that a kind needs
+/// makes no sense.
 fn parse(value: &Value) -> Option<Sharding> {
     let text = |name: &str| value.get(name).and_then(Value::as_str);
     let split = match text("sharding_type")? {

@@ -17,7 +17,8 @@ pub enum Sharding {
     Named(NamedSharding),
     /// All of it on one device.
     SingleDevice(SingleDeviceSharding),
-    /// Cut by a grid of devices without names, one axis of the grid for each axis of the array. JAX has given it up.
+    /// Cut by a grid of devices without names, one axis of the grid for each axis of the array. JAX
+    /// has given it up.
     Positional(PositionalSharding),
     /// A kind that this build does not know, or one whose members make no sense, as it was given.
     Other(Value),
@@ -29,8 +30,9 @@ pub enum Split {
     /// Not at all: JAX refuses such arrays, and so does [`Sharding::layout`].
     #[default]
     Even,
-    /// As `torch.chunk` does, and with it DTensor: parts of `ceil(length / parts)`, the last ones smaller or empty. By
-    /// several axes of the mesh, each cuts the part that the one before it has made.
+    /// As `torch.chunk` does, and with it DTensor: parts of `ceil(length / parts)`, the last ones
+    /// smaller or empty. By several axes of the mesh, each cuts the part that the one before it has
+    /// made.
     CeilDivision,
 }
 
@@ -119,7 +121,8 @@ impl PositionalSharding {
     }
 }
 
-/// The JSON that a sharding was read from, where that says more than its kind writes, or in another order.
+/// The JSON that a sharding was read from, where that says more than its kind writes, or in another
+/// order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Recorded(pub(super) Option<Box<Value>>);
 

@@ -6,9 +6,10 @@
 //!                P(None, 'y')         part of axis 1 = y                 x is left: replica = x
 //! ```
 //!
-//! The replica is the number, in C order, that a device's coordinates make on the axes of the mesh that cut nothing.
-//! JAX counts devices with equal regions in the order of the mesh, which gives the same numbers; where an axis of the
-//! array has no elements its parts are all equal to JAX, so whatever cuts that axis counts as left over.
+//! The replica is the number, in C order, that a device's coordinates make on the axes of the mesh
+//! that cut nothing. JAX counts devices with equal regions in the order of the mesh, which gives
+//! the same numbers; where an axis of the array has no elements its parts are all equal to JAX, so
+//! whatever cuts that axis counts as left over.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,7 +23,8 @@ use crate::array::{Region, Shape};
 use crate::error::{Error, Result};
 use crate::text::brief;
 
-/// Which part of an array of one shape each device holds. Small, whatever the number of devices: parts are computed.
+/// Which part of an array of one shape each device holds. Small, whatever the number of devices:
+/// parts are computed.
 #[derive(Debug, Clone)]
 pub struct Layout {
     grid: Grid,
@@ -65,9 +67,9 @@ impl Sharding {
     /// Where the parts of an array of `shape` lie.
     ///
     /// # Errors
-    /// `InvalidArgument` if the sharding makes no sense in itself (an axis that is not in the mesh or used twice, a device
-    /// twice, numbers that do not fit) or for this shape (more axes than it has, a length that is no multiple);
-    /// `Unsupported` for kinds that are not known.
+    /// `InvalidArgument` if the sharding makes no sense in itself (an axis that is not in the mesh
+    /// or used twice, a device twice, numbers that do not fit) or for this shape (more axes than it
+    /// has, a length that is no multiple); `Unsupported` for kinds that are not known.
     pub fn layout(&self, shape: &Shape) -> Result<Layout> {
         match self {
             Self::Named(named) => named_layout(named, shape),
@@ -117,7 +119,8 @@ impl Layout {
         self.copies.iter().map(|axis| axis.size).product()
     }
 
-    /// The id of the device at a position of the mesh in C order; the position itself where ids are not known.
+    /// The id of the device at a position of the mesh in C order; the position itself where ids are
+    /// not known.
     pub fn device(&self, position: u64) -> u64 {
         match &self.devices {
             Devices::Positions => position,

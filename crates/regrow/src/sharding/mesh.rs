@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Most devices of a mesh that is asked for regions; the largest machines have some hundred thousand.
+/// Most devices of a mesh that is asked for regions; the largest machines have some hundred
+/// thousand.
 pub const DEVICES_MAX: u64 = 1 << 24;
 
 /// What JAX may do with an axis of a mesh. It has no effect on where data lies.
@@ -66,8 +67,8 @@ impl Mesh {
         self.axis_types.as_deref()
     }
 
-    /// The ids of the devices in C order, where they are known. They are labels: those of a second process may begin
-    /// at 2048.
+    /// The ids of the devices in C order, where they are known. They are labels: those of a second
+    /// process may begin at 2048.
     pub fn device_ids(&self) -> Option<&[u64]> {
         self.device_ids.as_deref()
     }
@@ -88,8 +89,9 @@ impl Mesh {
     /// Whether its parts fit together.
     ///
     /// # Errors
-    /// `InvalidArgument` if names and sizes differ in number, a name or a device stands twice, a size is 0, or there
-    /// are more or fewer devices than the sizes make; `Limit` if there are more than 2^24.
+    /// `InvalidArgument` if names and sizes differ in number, a name or a device stands twice, a
+    /// size is 0, or there are more or fewer devices than the sizes make; `Limit` if there are more
+    /// than 2^24.
     pub fn check(&self) -> Result<()> {
         let (names, sizes) = (&self.axis_names, &self.shape);
         if names.len() != sizes.len() {

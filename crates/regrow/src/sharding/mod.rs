@@ -34,8 +34,8 @@
 //! # Ok::<(), regrow::Error>(())
 //! ```
 //!
-//! A sharding that was read is never refused: a checkpoint can be read without it. What is wrong with it is said when it
-//! is asked where parts lie ([`Sharding::layout`]).
+//! A sharding that was read is never refused: a checkpoint can be read without it. What is wrong
+//! with it is said when it is asked where parts lie ([`Sharding::layout`]).
 
 mod boxes;
 mod cuts;

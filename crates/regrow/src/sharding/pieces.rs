@@ -6,7 +6,8 @@ use super::tiling::check_tiling;
 use crate::array::{Region, Shape};
 use crate::error::{Error, Result};
 
-/// The pieces that an array was saved in. They fill it and do not overlap: that was checked where it is not so by nature.
+/// The pieces that an array was saved in. They fill it and do not overlap: that was checked where
+/// it is not so by nature.
 #[derive(Debug, Clone)]
 pub struct Pieces(Found);
 
@@ -17,7 +18,8 @@ enum Found {
 }
 
 impl Pieces {
-    /// The cells of a grid; the number of a piece is that of its cell in C order. What a region touches is computed.
+    /// The cells of a grid; the number of a piece is that of its cell in C order. What a region
+    /// touches is computed.
     pub fn grid(grid: Grid) -> Self {
         Self(Found::Grid(grid))
     }
@@ -25,7 +27,8 @@ impl Pieces {
     /// Any regions with the numbers of their sources. O(n log n).
     ///
     /// # Errors
-    /// Those of [`check_tiling`]: `InvalidArgument` for a hole, an overlap, or a region beyond the array.
+    /// Those of [`check_tiling`]: `InvalidArgument` for a hole, an overlap, or a region beyond the
+    /// array.
     pub fn listed(shape: &Shape, pieces: impl IntoIterator<Item = (Region, u64)>) -> Result<Self> {
         let (regions, ids): (Vec<Region>, Vec<u64>) = pieces.into_iter().unzip();
         check_tiling(shape, &regions)?;
@@ -40,8 +43,8 @@ impl Pieces {
         }
     }
 
-    /// Calls `visit` with number and region of each piece that holds an element of `wanted`. Takes time for these, and a
-    /// logarithm of all where they lie in no grid.
+    /// Calls `visit` with number and region of each piece that holds an element of `wanted`. Takes
+    /// time for these, and a logarithm of all where they lie in no grid.
     ///
     /// # Errors
     /// `InvalidArgument` if `wanted` reaches beyond the array.

@@ -9,8 +9,8 @@
 //! └────┴────┘
 //! ```
 //!
-//! Every element that a process wants is read once, however many of its devices want it. Takes time for the pieces that
-//! are touched, not for all of them, and none for the devices of others.
+//! Every element that a process wants is read once, however many of its devices want it. Takes time
+//! for the pieces that are touched, not for all of them, and none for the devices of others.
 
 use std::collections::HashMap;
 
@@ -35,7 +35,8 @@ pub struct Wanted {
 pub struct Plan {
     /// What to read, ordered by piece: a piece that is decoded as a whole is decoded once.
     pub steps: Vec<Step>,
-    /// What to copy afterwards, in this order, between wanted regions that overlap without being equal.
+    /// What to copy afterwards, in this order, between wanted regions that overlap without being
+    /// equal.
     pub copies: Vec<Copied>,
 }
 
@@ -123,7 +124,8 @@ impl Wanted {
         &self.regions
     }
 
-    /// The number of the region of each device, or of each region that was given, in the order in which they were given.
+    /// The number of the region of each device, or of each region that was given, in the order in
+    /// which they were given.
     pub fn region_of(&self) -> &[usize] {
         &self.of
     }

@@ -1,8 +1,9 @@
 //! Do regions fill an array, each element once; and the regular grid that they lie on.
 //!
-//! How many regions hold an element changes only at their corners. A region adds one behind its first corner and takes
-//! it away behind the last one on each axis, so each of its 2^k corners gets +1 or -1. The array as a whole has corners
-//! too. The regions fill it exactly if at every point the sums are the same:
+//! How many regions hold an element changes only at their corners. A region adds one behind its
+//! first corner and takes it away behind the last one on each axis, so each of its 2^k corners gets
+//! +1 or -1. The array as a whole has corners too. The regions fill it exactly if at every point
+//! the sums are the same:
 //!
 //! ```text
 //! +1───────-1
@@ -10,8 +11,9 @@
 //! -1───────+1 +1
 //! ```
 //!
-//! If they are not, the first point that differs, in C order, is held once too often or not at all: nothing before it
-//! differs. This takes O(n 2^k log n) for n regions that cut k axes, wherever they lie.
+//! If they are not, the first point that differs, in C order, is held once too often or not at all:
+//! nothing before it differs. This takes O(n 2^k log n) for n regions that cut k axes, wherever
+//! they lie.
 
 use crate::array::{Region, Shape};
 use crate::error::{Error, ErrorKind, Result};
@@ -19,12 +21,12 @@ use crate::error::{Error, ErrorKind, Result};
 /// Most corners that are counted: a million regions on one axis, 64 Ki on five.
 const CORNERS_MAX: usize = 1 << 21;
 
-/// Whether regions fill an array of `shape` exactly: without a hole, without an overlap. Empty regions count for
-/// nothing.
+/// Whether regions fill an array of `shape` exactly: without a hole, without an overlap. Empty
+/// regions count for nothing.
 ///
 /// # Errors
-/// `InvalidArgument` if a region reaches beyond the array, if two overlap (both are named, and what they share), or if
-/// there is a hole (which is named); `Limit` for millions of regions.
+/// `InvalidArgument` if a region reaches beyond the array, if two overlap (both are named, and what
+/// they share), or if there is a hole (which is named); `Limit` for millions of regions.
 pub fn check_tiling<'a>(shape: &Shape, regions: impl IntoIterator<Item = &'a Region>) -> Result<()> {
     let mut held: Vec<&Region> = Vec::new();
     for region in regions {
@@ -78,7 +80,8 @@ fn first_fault(shape: &Shape, regions: &[&Region]) -> Result<Option<Fault>> {
         let what = format!("{} regions that cut {} axes are too many to compare", regions.len(), axes.len());
         return Err(Error::new(ErrorKind::Limit, what));
     }
-    // Each axis as the sorted places where something begins or ends, so that a corner is a few small numbers.
+    // Each axis as the sorted places where something begins or ends, so that a corner is a few
+    // small numbers.
     let places: Vec<Vec<u64>> = axes
         .iter()
         .map(|&axis| {
@@ -93,8 +96,8 @@ fn first_fault(shape: &Shape, regions: &[&Region]) -> Result<Option<Fault>> {
             places
         })
         .collect();
-    // One number for each corner, which sorts as the corners do. At most CORNERS_MAX corners, so fewer places on
-    // each axis; with so many axes that they do not fit, there are few regions.
+    // One number for each corner, which sorts as the corners do. At most CORNERS_MAX corners, so
+    // fewer places on each axis; with so many axes that they do not fit, there are few regions.
     let radix_fits =
         places.iter().try_fold(1_u128, |all, places| all.checked_mul(places.len() as u128)).is_some();
     if !radix_fits {
@@ -140,7 +143,8 @@ fn first_fault(shape: &Shape, regions: &[&Region]) -> Result<Option<Fault>> {
     Ok(None)
 }
 
-/// What is held by no region around a point that none holds: on each axis up to the next place where one begins or ends.
+/// What is held by no region around a point that none holds: on each axis up to the next place
+/// where one begins or ends.
 fn hole_at(shape: &Shape, regions: &[&Region], point: &[u64]) -> Region {
     let lens = point.iter().zip(shape.dims()).enumerate().map(|(axis, (&from, &dim))| {
         let ends = regions.iter().flat_map(|region| {
@@ -167,9 +171,10 @@ fn at(numbers: &[u64], axis: usize) -> u64 {
 
 /// The chunk shape of the regular grid that regions lie on, those at the ends of the array smaller.
 ///
-/// Regions of one shape give that shape, and so do uneven ones whose later parts are smaller: each is one chunk. Else it
-/// is the coarsest grid of which each region is a whole number of chunks, if it has at most `chunks_max`; `None` if it
-/// has more. An axis without elements gives 1. Takes O(n).
+/// Regions of one shape give that shape, and so do uneven ones whose later parts are smaller: each
+/// is one chunk. Else it is the coarsest grid of which each region is a whole number of chunks, if
+/// it has at most `chunks_max`; `None` if it has more. An axis without elements gives 1. Takes
+/// O(n).
 pub fn chunk_shape<'a>(
     shape: &Shape,
     regions: impl IntoIterator<Item = &'a Region>,

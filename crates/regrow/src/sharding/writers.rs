@@ -1,4 +1,5 @@
-//! Which process writes which region: each element of an array once, and every process comes to the same answer alone.
+//! Which process writes which region: each element of an array once, and every process comes to the
+//! same answer alone.
 //!
 //! ```text
 //! Replicas::First        the device with replica 0 writes its part                              JAX' plain rule
@@ -46,8 +47,8 @@ impl Replicas {
     /// All replicas write, without limits.
     pub const PARALLEL: Self = Self::Parallel { slice_len_min_bytes: 0, replicas_max: None };
 
-    /// The region that the device at a position of the mesh writes, if it writes anything. Takes no time for the other
-    /// devices.
+    /// The region that the device at a position of the mesh writes, if it writes anything. Takes no
+    /// time for the other devices.
     pub fn region(&self, layout: &Layout, dtype: Dtype, position: u64) -> Option<Region> {
         if position >= layout.device_count() {
             return None;
@@ -71,7 +72,8 @@ impl Replicas {
         }
     }
 
-    /// What every device writes, in the order of the mesh, with the process that each device belongs to.
+    /// What every device writes, in the order of the mesh, with the process that each device
+    /// belongs to.
     pub fn writes<'a>(
         self,
         layout: &'a Layout,
@@ -98,10 +100,11 @@ impl Replicas {
     }
 }
 
-/// The writer of each of some arrays that every process has, by their bytes. `loads` are the bytes that each writer has
-/// to write anyway; the arrays are added to it. Takes O(n log n).
+/// The writer of each of some arrays that every process has, by their bytes. `loads` are the bytes
+/// that each writer has to write anyway; the arrays are added to it. Takes O(n log n).
 ///
-/// No writer ends more than the largest array above the fewest bytes that the busiest one could have.
+/// No writer ends more than the largest array above the fewest bytes that the busiest one could
+/// have.
 pub fn spread(lens_bytes: &[u64], loads: &mut [u64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..lens_bytes.len()).collect();
     let len_of = |at: usize| lens_bytes.get(at).copied().unwrap_or(0);

@@ -13,11 +13,13 @@
 //!            "block_blake3":"9a40..."}}     64 hex digits a block, file after file
 //! ```
 //!
-//! What is signed are the bytes of the value of `signed` as they stand in the file, behind [`PREFIX`]. So nobody has to
-//! write JSON in one canonical way, and nothing is parsed before it has verified.
+//! What is signed are the bytes of the value of `signed` as they stand in the file, behind
+//! [`PREFIX`]. So nobody has to write JSON in one canonical way, and nothing is parsed before it
+//! has verified.
 //!
-//! Names are below the folder. Those of a checkpoint of single files begin with `*`, which stands for the checkpoint's own
-//! name: so the file can be copied with it under another name, and never speaks of its neighbours.
+//! Names are below the folder. Those of a checkpoint of single files begin with `*`, which stands
+//! for the checkpoint's own name: so the file can be copied with it under another name, and never
+//! speaks of its neighbours.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -35,7 +37,8 @@ pub(crate) const FILE_NAME: &str = "regrow.signature.json";
 pub(crate) const NAMES: SideNames =
     SideNames { in_folder: FILE_NAME, beside: ("regrow.signature.", ".json") };
 
-/// Bytes of every block but the last of a file: the digests of a GiB take 256 KiB of the file, as those of a seal do.
+/// Bytes of every block but the last of a file: the digests of a GiB take 256 KiB of the file, as
+/// those of a seal do.
 pub(crate) const BLOCK_LEN_BYTES: u64 = 256 << 10;
 
 /// The version that is written, and the last that is read.
@@ -51,7 +54,8 @@ const KIND: SideDocument = SideDocument {
     error: |what| untrusted(what),
 };
 
-/// What is signed begins with it: a signature over anything else, by the same key, is none of a checkpoint.
+/// What is signed begins with it: a signature over anything else, by the same key, is none of a
+/// checkpoint.
 const PREFIX: &[u8] = b"regrow signature 1\n";
 
 /// Most signatures in a file.
@@ -175,8 +179,8 @@ impl SignatureDocument {
     /// What is signed, and by which of these keys.
     ///
     /// # Errors
-    /// `Untrusted` if none of them has signed it, or the signature does not verify, or what it says contradicts itself;
-    /// `Unsupported` for a later version.
+    /// `Untrusted` if none of them has signed it, or the signature does not verify, or what it says
+    /// contradicts itself; `Unsupported` for a later version.
     pub fn verified(&self, trusted: &[PublicKey]) -> Result<(Signed, PublicKey)> {
         let message = self.message();
         let named = |key: &&PublicKey| {

@@ -46,7 +46,8 @@ impl PrivateKey {
     /// Parses a private key, PKCS#8 PEM or OpenSSH.
     ///
     /// # Errors
-    /// `InvalidArgument` for anything else: an encrypted key, one of another algorithm, a public key.
+    /// `InvalidArgument` for anything else: an encrypted key, one of another algorithm, a public
+    /// key.
     pub fn parse(text: &str) -> Result<Self> {
         let text = text.trim();
         let wrong = |what: &str| Error::invalid(what).expected("an Ed25519 private key", kind_of(text));
@@ -103,7 +104,8 @@ impl fmt::Debug for PrivateKey {
     }
 }
 
-/// The key with lines as long as those of `ssh-keygen`: others break them elsewhere, and the parser takes these alone.
+/// The key with lines as long as those of `ssh-keygen`: others break them elsewhere, and the parser
+/// takes these alone.
 fn in_lines_of_openssh(text: &str) -> String {
     const LINE_LEN: usize = 70;
     let is_mark = |line: &&str| line.starts_with("-----");
@@ -129,7 +131,8 @@ impl PublicKey {
     /// Parses a public key: SPKI PEM, a line of OpenSSH, or 64 hex digits.
     ///
     /// # Errors
-    /// `InvalidArgument` for anything else: a private key, one of another algorithm, a key that proves nothing.
+    /// `InvalidArgument` for anything else: a private key, one of another algorithm, a key that
+    /// proves nothing.
     pub fn parse(text: &str) -> Result<Self> {
         let text = text.trim();
         let wrong = |what: &str| Error::invalid(what).expected("an Ed25519 public key", kind_of(text));
@@ -250,8 +253,8 @@ fn kind_of(text: &str) -> String {
     }
 }
 
-/// Whether what was given as a path looks like a key that somebody has put in its place: lines of PEM, the base64 of a key
-/// without them, or as many letters in a row as 32 bytes take.
+/// Whether what was given as a path looks like a key that somebody has put in its place: lines of
+/// PEM, the base64 of a key without them, or as many letters in a row as 32 bytes take.
 fn may_be_a_key(text: &str) -> bool {
     // PKCS#8 without and with the public key, OpenSSH.
     const OPENINGS: [&str; 3] = ["MC4CAQAwBQYDK2Vw", "MFECAQEwBQYDK2Vw", "b3BlbnNzaC1rZXktdjEA"];

@@ -36,8 +36,8 @@ pub(crate) fn place_of(at: &Location) -> Place {
     Place::named(at, NAMES)
 }
 
-/// The signature of what is at a location by one of these keys; of a part of a folder on a disk, that of the folder. `None`
-/// if there is no signature at all.
+/// The signature of what is at a location by one of these keys; of a part of a folder on a disk,
+/// that of the folder. `None` if there is no signature at all.
 ///
 /// # Errors
 /// As [`SignatureDocument::verified`]; what the storage says.
@@ -45,8 +45,8 @@ pub(crate) fn trusted(at: &Location, keys: &[PublicKey]) -> Result<Option<Seal>>
     Place::search(at, NAMES, &|place| read(place, keys))
 }
 
-/// The signature beside a checkpoint, whoever made it and whether it holds: for what is put back under it. `None` if it cannot
-/// be read.
+/// The signature beside a checkpoint, whoever made it and whether it holds: for what is put back
+/// under it. `None` if it cannot be read.
 ///
 /// # Errors
 /// What the storage says.
@@ -61,7 +61,8 @@ pub(crate) fn unverified(at: &Location) -> Result<Option<Seal>> {
     Ok(read().ok())
 }
 
-/// The signature in these bytes, which lies at a place, by whichever keys it names itself: it holds, and nobody need trust it.
+/// The signature in these bytes, which lies at a place, by whichever keys it names itself: it
+/// holds, and nobody need trust it.
 ///
 /// # Errors
 /// As [`SignatureDocument::verified`].

@@ -1,11 +1,12 @@
-//! A local folder for files that somebody else writes, and that become part of a checkpoint: an item with a handler of
-//! its own, the state of an iterator.
+//! A local folder for files that somebody else writes, and that become part of a checkpoint: an
+//! item with a handler of its own, the state of an iterator.
 //!
-//! On a disk it is a folder of the checkpoint itself, under its temporary name. Elsewhere it lies among the temporary files
-//! of this machine, and is uploaded.
+//! On a disk it is a folder of the checkpoint itself, under its temporary name. Elsewhere it lies
+//! among the temporary files of this machine, and is uploaded.
 //!
-//! What is written may be the checkpoint itself. Then the folder lies in that of the checkpoint, and what is in it moves up
-//! one floor at the end: whoever writes may replace it by another folder, as saves do.
+//! What is written may be the checkpoint itself. Then the folder lies in that of the checkpoint,
+//! and what is in it moves up one floor at the end: whoever writes may replace it by another
+//! folder, as saves do.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -36,7 +37,8 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
-    /// Makes the folder `below` of a checkpoint, or one that stands for it; with an empty name, for the checkpoint itself.
+    /// Makes the folder `below` of a checkpoint, or one that stands for it; with an empty name, for
+    /// the checkpoint itself.
     ///
     /// # Errors
     /// What the system says.
@@ -68,17 +70,18 @@ impl Lent {
         self.path.join(name).exists()
     }
 
-    /// Takes over what was written, but for what is right in it and `left_out`: syncs it on a disk, uploads it elsewhere.
-    /// What is written afterwards may be lost.
+    /// Takes over what was written, but for what is right in it and `left_out`: syncs it on a disk,
+    /// uploads it elsewhere. What is written afterwards may be lost.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is no file or folder; what the system or the storage says; `Cancelled`.
+    /// `InvalidArgument` for what is no file or folder; what the system or the storage says;
+    /// `Cancelled`.
     pub(crate) fn take(&self, publication: &dyn Publication, left_out: &[&str]) -> Result<()> {
         self.take_folder(publication, &self.path, &self.below, 0, left_out)
     }
 
-    /// Gives what every process has [taken](Self::take) its place in a checkpoint that is itself what was written. The names
-    /// that now lie right in it.
+    /// Gives what every process has [taken](Self::take) its place in a checkpoint that is itself
+    /// what was written. The names that now lie right in it.
     ///
     /// # Errors
     /// `InvalidArgument` for a name that checkpoints have for themselves; what the system says.
@@ -188,7 +191,8 @@ fn upload(to: &dyn Publication, path: &Path, name: &str) -> Result<()> {
     out.finish().map(drop)
 }
 
-/// Copies a local file, or a folder of them but for what is right in it and `left_out`, into a checkpoint.
+/// Copies a local file, or a folder of them but for what is right in it and `left_out`, into a
+/// checkpoint.
 ///
 /// # Errors
 /// As [`Lent::take`]; `NotFound` if nothing is at the path.

@@ -1,4 +1,5 @@
-//! A checkpoint whose marker is lost, read as if it was there: what else is lost is to be known before the marker is put back.
+//! A checkpoint whose marker is lost, read as if it was there: what else is lost is to be known
+//! before the marker is put back.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! What every kind of place for checkpoints can do, whether it is a disk, memory or a bucket.
 //!
-//! A [`Storage`] says what is at a path, lists a folder, and opens a folder as a [`Store`] of keys. Everywhere a path is names
-//! with slashes between them. Other modules use a [`Location`]: a storage and a path in it.
+//! A [`Storage`] says what is at a path, lists a folder, and opens a folder as a [`Store`] of keys.
+//! Everywhere a path is names with slashes between them. Other modules use a [`Location`]: a
+//! storage and a path in it.
 
 use std::ffi::OsString;
 use std::fmt::Debug;
@@ -164,7 +165,8 @@ impl Entry {
     }
 }
 
-/// Which file, folder or object a path leads to: another identity means that something else has taken the path.
+/// Which file, folder or object a path leads to: another identity means that something else has
+/// taken the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
     /// Device, inode and time of birth; an inode alone is soon given to another file.
@@ -187,7 +189,8 @@ impl Identity {
 pub struct Reading {
     /// Where its files are.
     pub location: Location,
-    /// What was there when this was found out, to be compared with [`Storage::identity`] of the path that was opened.
+    /// What was there when this was found out, to be compared with [`Storage::identity`] of the
+    /// path that was opened.
     pub identity: Option<Identity>,
 }
 
@@ -244,7 +247,8 @@ pub trait Storage: Debug + Send + Sync {
         path.to_owned()
     }
 
-    /// The one name of what is at the path, which no other thing of any storage has; `None` if nothing is there.
+    /// The one name of what is at the path, which no other thing of any storage has; `None` if
+    /// nothing is there.
     fn canonical(&self, path: &Path) -> Option<PathBuf> {
         Some(self.describe(path))
     }
@@ -273,16 +277,18 @@ pub trait Storage: Debug + Send + Sync {
     /// What the storage says; an error if there is no folder.
     fn entries(&self, folder: &Path) -> Result<Vec<Entry>>;
 
-    /// Whether [`entries`](Self::entries) are to be had. Where they are not, only names that somebody knows are found.
+    /// Whether [`entries`](Self::entries) are to be had. Where they are not, only names that
+    /// somebody knows are found.
     fn has_listings(&self) -> bool {
         true
     }
 
-    /// The keys below a folder, found by its path whenever one is opened; the folder need not exist.
+    /// The keys below a folder, found by its path whenever one is opened; the folder need not
+    /// exist.
     fn store(&self, folder: &Path) -> Arc<dyn Store>;
 
-    /// The keys below the folder that the path leads to now: they stay those of that folder when another one takes the
-    /// path.
+    /// The keys below the folder that the path leads to now: they stay those of that folder when
+    /// another one takes the path.
     ///
     /// # Errors
     /// What the storage says; an error if there is no folder.
@@ -291,8 +297,8 @@ pub trait Storage: Debug + Send + Sync {
     /// A document; `None` if no value is at the path.
     ///
     /// # Errors
-    /// `Limit` if it is too long; `Corrupt`, as soon as that is seen, if a long one can be no such document; what the
-    /// storage says. Each names the file.
+    /// `Limit` if it is too long; `Corrupt`, as soon as that is seen, if a long one can be no such
+    /// document; what the storage says. Each names the file.
     fn read_document(&self, path: &Path, document: Document<'_>) -> Result<Option<Vec<u8>>>;
 
     /// The first bytes of the value at the path, at most so many; `None` if there is no value.
@@ -304,8 +310,8 @@ pub trait Storage: Debug + Send + Sync {
     /// What the path leads to now; `None` if that is nothing.
     fn identity(&self, path: &Path) -> Option<Identity>;
 
-    /// Which save the folder at the path is of: another one when something else takes the path, and the same when a file in it is
-    /// made whole. `None` if there is none.
+    /// Which save the folder at the path is of: another one when something else takes the path, and
+    /// the same when a file in it is made whole. `None` if there is none.
     ///
     /// # Errors
     /// What the storage says.
@@ -313,7 +319,8 @@ pub trait Storage: Debug + Send + Sync {
         Ok(self.identity(path))
     }
 
-    /// Errs if somebody is writing the checkpoint at this location, or bringing it there, as far as others could meet a part of it.
+    /// Errs if somebody is writing the checkpoint at this location, or bringing it there, as far as
+    /// others could meet a part of it.
     ///
     /// # Errors
     /// `AlreadyExists`; what the storage says.
@@ -321,8 +328,8 @@ pub trait Storage: Debug + Send + Sync {
         Ok(())
     }
 
-    /// How the checkpoint at the path is read: from another location, of which one look has shown what is there;
-    /// `None` to read it where it is.
+    /// How the checkpoint at the path is read: from another location, of which one look has shown
+    /// what is there; `None` to read it where it is.
     ///
     /// # Errors
     /// `Uncommitted` if it is being written; what the storage says.
@@ -330,12 +337,14 @@ pub trait Storage: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// What stands for the folder at the path where that is no checkpoint itself: the only thing in an archive.
+    /// What stands for the folder at the path where that is no checkpoint itself: the only thing in
+    /// an archive.
     fn stands_for(&self, _path: &Path) -> Option<PathBuf> {
         None
     }
 
-    /// Whether programs write into files here though the checkpoint is finished, so that a map may change.
+    /// Whether programs write into files here though the checkpoint is finished, so that a map may
+    /// change.
     fn is_written_in_place(&self) -> bool {
         false
     }
@@ -343,18 +352,19 @@ pub trait Storage: Debug + Send + Sync {
     /// Begins a checkpoint at `target`, which is a location in this storage.
     ///
     /// # Errors
-    /// `AlreadyExists` if something is there and is not to be replaced; `InvalidArgument` if it may not be replaced, or
-    /// the name is none for a checkpoint; `PermissionDenied`, and what else the storage says. Nothing that was there has
-    /// changed.
+    /// `AlreadyExists` if something is there and is not to be replaced; `InvalidArgument` if it may
+    /// not be replaced, or the name is none for a checkpoint; `PermissionDenied`, and what else the
+    /// storage says. Nothing that was there has changed.
     fn publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>>;
 
-    /// Joins the checkpoint that another process has begun at `target`, by its [ticket](Publication::ticket). The files
-    /// that are added belong to that checkpoint; [`finish_share`](Publication::finish_share) makes them durable. The
-    /// commit, and the removal of what is not committed, is for the one who began.
+    /// Joins the checkpoint that another process has begun at `target`, by its
+    /// [ticket](Publication::ticket). The files that are added belong to that checkpoint;
+    /// [`finish_share`](Publication::finish_share) makes them durable. The commit, and the removal
+    /// of what is not committed, is for the one who began.
     ///
     /// # Errors
-    /// `NotFound` if this process does not see what the other one has begun; `Unsupported` where checkpoints have one
-    /// writer.
+    /// `NotFound` if this process does not see what the other one has begun; `Unsupported` where
+    /// checkpoints have one writer.
     fn join(
         &self,
         target: &Location,
@@ -371,20 +381,24 @@ pub trait Storage: Debug + Send + Sync {
     /// As there.
     fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()>;
 
-    /// Begins to bring the files of a checkpoint to `target`, or goes on with what an earlier transfer has left there.
+    /// Begins to bring the files of a checkpoint to `target`, or goes on with what an earlier
+    /// transfer has left there.
     ///
     /// # Errors
-    /// As [`publish`](Self::publish); `AlreadyExists` also if another transfer to the target is under way.
+    /// As [`publish`](Self::publish); `AlreadyExists` also if another transfer to the target is
+    /// under way.
     fn transfer(&self, target: &Location, _options: TransferOptions<'_>) -> Result<Box<dyn Transfer>> {
         Err(Error::unsupported("checkpoints cannot be copied to this storage").in_file(target))
     }
 
-    /// Joins the copy that another process has begun at `target`, by its [ticket](Transfer::ticket), to bring the files of
-    /// the options; [`finish_share`](Transfer::finish_share) makes them durable. The one who began
+    /// Joins the copy that another process has begun at `target`, by its
+    /// [ticket](Transfer::ticket), to bring the files of the options;
+    /// [`finish_share`](Transfer::finish_share) makes them durable. The one who began
     /// [takes](Transfer::take) them, and commits.
     ///
     /// # Errors
-    /// `NotFound` if this process does not see what the other one has begun; `Unsupported` where one process copies.
+    /// `NotFound` if this process does not see what the other one has begun; `Unsupported` where
+    /// one process copies.
     fn join_transfer(
         &self,
         target: &Location,
@@ -405,13 +419,15 @@ pub trait Storage: Debug + Send + Sync {
     /// Removes what saves and copies to `at` have left that never ended.
     ///
     /// # Errors
-    /// `NotFound` if there is none; `AlreadyExists` if a writer may still be at it, unless `force`; what the storage says.
+    /// `NotFound` if there is none; `AlreadyExists` if a writer may still be at it, unless `force`;
+    /// what the storage says.
     fn remove_unfinished(&self, at: &Location, _force: bool) -> Result<Removed> {
         Err(Error::unsupported("nothing can be removed from this storage").in_file(at))
     }
 
-    /// Errs if somebody has left a checkpoint at this location, or what it is a part of, who was saving, copying or removing it: what is
-    /// there is part of one, and no checkpoint that is damaged.
+    /// Errs if somebody has left a checkpoint at this location, or what it is a part of, who was
+    /// saving, copying or removing it: what is there is part of one, and no checkpoint that is
+    /// damaged.
     ///
     /// # Errors
     /// `Uncommitted`; what the storage says.
@@ -419,7 +435,8 @@ pub trait Storage: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Gives a checkpoint its name whose writer died just before it had it; true if that was so. Nothing is removed.
+    /// Gives a checkpoint its name whose writer died just before it had it; true if that was so.
+    /// Nothing is removed.
     ///
     /// # Errors
     /// What the storage says.
@@ -430,8 +447,8 @@ pub trait Storage: Debug + Send + Sync {
     /// Removes a folder if nothing is in it; where there are no folders there is nothing to do.
     fn remove_if_empty(&self, _folder: &Path) {}
 
-    /// Gives a folder another name, whose parent is made if need be; false, and nothing has changed, where the storage
-    /// cannot. The new name is on the disk when this returns.
+    /// Gives a folder another name, whose parent is made if need be; false, and nothing has
+    /// changed, where the storage cannot. The new name is on the disk when this returns.
     ///
     /// # Errors
     /// `AlreadyExists` if something has that name; what the storage says.
@@ -440,8 +457,8 @@ pub trait Storage: Debug + Send + Sync {
         Ok(false)
     }
 
-    /// Takes the lock that the path stands for, as long as the value lives and the process does; `None` where the storage
-    /// has no locks. The folder of the path is made if need be.
+    /// Takes the lock that the path stands for, as long as the value lives and the process does;
+    /// `None` where the storage has no locks. The folder of the path is made if need be.
     ///
     /// # Errors
     /// `AlreadyExists` if another one has it, in this process or another; what the storage says.
@@ -464,12 +481,14 @@ pub trait Storage: Debug + Send + Sync {
         None
     }
 
-    /// Whether a checkpoint is complete when its marker is there, as on a storage that cannot rename.
+    /// Whether a checkpoint is complete when its marker is there, as on a storage that cannot
+    /// rename.
     fn commits_by_marker(&self) -> bool {
         false
     }
 
-    /// The same storage, read through a cache on a local disk; `None` where that would be of no use.
+    /// The same storage, read through a cache on a local disk; `None` where that would be of no
+    /// use.
     #[cfg(feature = "cloud")]
     fn cached(&self, _cache: &cache::Cache) -> Option<Arc<dyn Storage>> {
         None

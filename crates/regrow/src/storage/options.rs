@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// How to reach a storage: keys, region, endpoint, limits. Names are those of `fsspec` or of the cloud.
+/// How to reach a storage: keys, region, endpoint, limits. Names are those of `fsspec` or of the
+/// cloud.
 ///
-/// What is left out comes from the environment and from the files that the cloud's own tools write. `Debug` hides every
-/// value but those that cannot be a secret.
+/// What is left out comes from the environment and from the files that the cloud's own tools write.
+/// `Debug` hides every value but those that cannot be a secret.
 ///
 /// | name | also | means |
 /// |---|---|---|

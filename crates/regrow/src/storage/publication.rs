@@ -7,7 +7,8 @@
 //! | commit | sync, rename, sync the folder above | a marker: one object, created if absent |
 //! | drop | the folder is removed | the objects are removed |
 //!
-//! Until the commit a reader sees what was there before, or nothing; from then on the whole new checkpoint.
+//! Until the commit a reader sees what was there before, or nothing; from then on the whole new
+//! checkpoint.
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
@@ -28,9 +29,11 @@ pub enum Target {
     Folder,
     /// One file: [`Publication::single_writer`] writes it.
     File,
-    /// Several files beside each other, named after the target: [`Publication::sibling_writer`] writes them.
+    /// Several files beside each other, named after the target: [`Publication::sibling_writer`]
+    /// writes them.
     Siblings {
-        /// What is put behind the target, for each file. The last file is what makes the checkpoint.
+        /// What is put behind the target, for each file. The last file is what makes the
+        /// checkpoint.
         suffixes: Vec<String>,
     },
 }
@@ -47,7 +50,8 @@ pub struct PublishOptions<'a> {
     pub keeps_others: bool,
     /// What else is asked of a file before it is replaced; folders have checks of their own.
     pub may_replace: Option<fn(&Location) -> Result<()>>,
-    /// What is done right before a single file has its name, where it has that as soon as it is whole.
+    /// What is done right before a single file has its name, where it has that as soon as it is
+    /// whole.
     pub make_way: Option<fn(&Location) -> Result<()>>,
     /// Whether a link to a file is itself replaced, and not the file that it leads to.
     pub replaces_links: bool,
@@ -87,14 +91,14 @@ pub trait Publication: Debug + Send + Sync {
     /// Writes one small file of a folder.
     ///
     /// # Errors
-    /// `AlreadyExists` if it was written before; `InvalidArgument` if the name leads out of the folder, or the checkpoint
-    /// is none; what the storage says.
+    /// `AlreadyExists` if it was written before; `InvalidArgument` if the name leads out of the
+    /// folder, or the checkpoint is none; what the storage says.
     fn write(&self, _name: &str, _bytes: &[u8]) -> Result<()> {
         Err(no_such_file("folder"))
     }
 
-    /// A writer of one large file of a folder. About `expected_len_bytes` will be written, 0 if nobody knows; blocks of
-    /// checksums begin at byte `checksums_from`.
+    /// A writer of one large file of a folder. About `expected_len_bytes` will be written, 0 if
+    /// nobody knows; blocks of checksums begin at byte `checksums_from`.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -111,8 +115,9 @@ pub trait Publication: Debug + Send + Sync {
         Err(no_such_file("single file"))
     }
 
-    /// The same, and what it writes takes the place of what is there now, and of nothing else: a bucket has that condition for the end of
-    /// the writer, other storages for the [commit](Self::commit_in_place_of).
+    /// The same, and what it writes takes the place of what is there now, and of nothing else: a
+    /// bucket has that condition for the end of the writer, other storages for the
+    /// [commit](Self::commit_in_place_of).
     ///
     /// # Errors
     /// As there. Its end fails with `Replaced` if something else is there by then.
@@ -133,13 +138,16 @@ pub trait Publication: Debug + Send + Sync {
         Err(no_such_file("file of this number"))
     }
 
-    /// Makes `name` a file with the bytes of the value at `source`, which is `opened`, without moving them through this
-    /// process: a hard link, a copy within the bucket. Both stay whole when the other one is deleted.
+    /// Makes `name` a file with the bytes of the value at `source`, which is `opened`, without
+    /// moving them through this process: a hard link, a copy within the bucket. Both stay whole
+    /// when the other one is deleted.
     ///
-    /// False, with nothing left, where the storage cannot do it, or `source` leads to something else by now.
+    /// False, with nothing left, where the storage cannot do it, or `source` leads to something
+    /// else by now.
     ///
     /// # Errors
-    /// `InvalidArgument` if the name leads out of the folder, or the checkpoint is none; `Cancelled`.
+    /// `InvalidArgument` if the name leads out of the folder, or the checkpoint is none;
+    /// `Cancelled`.
     fn reuse(&self, _name: &str, _source: &Location, _opened: &dyn Blob) -> Result<bool> {
         Err(no_such_file("folder"))
     }
@@ -155,13 +163,14 @@ pub trait Publication: Debug + Send + Sync {
     /// What the storage says.
     fn stored_bytes(&self) -> Result<u64>;
 
-    /// Where the one file of a checkpoint that is a single file can be looked at before the commit; `None` where it
-    /// cannot.
+    /// Where the one file of a checkpoint that is a single file can be looked at before the commit;
+    /// `None` where it cannot.
     fn staged_file(&self) -> Option<Location> {
         None
     }
 
-    /// What the marker of the checkpoint ends in, where one object makes it complete: by this its writer knows it again.
+    /// What the marker of the checkpoint ends in, where one object makes it complete: by this its
+    /// writer knows it again.
     fn marker_line(&self) -> Option<String> {
         None
     }
@@ -171,7 +180,8 @@ pub trait Publication: Debug + Send + Sync {
         None
     }
 
-    /// By what other processes [join](super::Storage::join) this checkpoint, to add files of their own.
+    /// By what other processes [join](super::Storage::join) this checkpoint, to add files of their
+    /// own.
     ///
     /// # Errors
     /// `Unsupported` if it has one writer.
@@ -179,7 +189,8 @@ pub trait Publication: Debug + Send + Sync {
         Err(Error::unsupported("one process alone writes this checkpoint").in_file(self.target()))
     }
 
-    /// Of a checkpoint that was joined: makes what this process has added durable. The one who began commits then.
+    /// Of a checkpoint that was joined: makes what this process has added durable. The one who
+    /// began commits then.
     ///
     /// # Errors
     /// What the storage says; `InvalidArgument` if this process has begun the checkpoint itself.
@@ -195,8 +206,8 @@ pub trait Publication: Debug + Send + Sync {
         Ok(false)
     }
 
-    /// Makes a small file of this name, as the sign that a process has taken over something; false if another one was
-    /// faster. [`sweep`](Self::sweep) removes it before the commit.
+    /// Makes a small file of this name, as the sign that a process has taken over something; false
+    /// if another one was faster. [`sweep`](Self::sweep) removes it before the commit.
     ///
     /// # Errors
     /// What the storage says; `InvalidArgument` if the checkpoint is no folder.
@@ -204,11 +215,12 @@ pub trait Publication: Debug + Send + Sync {
         Err(no_such_file("folder"))
     }
 
-    /// Removes those files right in the folder `below` (empty: the checkpoint's own) whose names `is_left` picks, whoever
-    /// has written them: what a process has left that died.
+    /// Removes those files right in the folder `below` (empty: the checkpoint's own) whose names
+    /// `is_left` picks, whoever has written them: what a process has left that died.
     ///
     /// # Errors
-    /// What the storage says; `InvalidArgument` if the checkpoint is no folder, or another process commits it.
+    /// What the storage says; `InvalidArgument` if the checkpoint is no folder, or another process
+    /// commits it.
     fn sweep(&self, _below: &str, _is_left: &dyn Fn(&str) -> bool) -> Result<()> {
         Err(no_such_file("folder"))
     }
@@ -221,8 +233,8 @@ pub trait Publication: Debug + Send + Sync {
         Err(no_such_file("folder"))
     }
 
-    /// Takes back a small file that this process or one that joined has written: what one told the other, and is no part
-    /// of the checkpoint.
+    /// Takes back a small file that this process or one that joined has written: what one told the
+    /// other, and is no part of the checkpoint.
     ///
     /// # Errors
     /// What the storage says; `InvalidArgument` if the checkpoint is no folder.
@@ -230,8 +242,8 @@ pub trait Publication: Debug + Send + Sync {
         Err(no_such_file("folder"))
     }
 
-    /// Gives the folder `below` (empty: the checkpoint's own) this mode, at the latest with the commit; nothing where folders
-    /// have none.
+    /// Gives the folder `below` (empty: the checkpoint's own) this mode, at the latest with the
+    /// commit; nothing where folders have none.
     ///
     /// # Errors
     /// What the storage says.
@@ -239,16 +251,19 @@ pub trait Publication: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Makes all of it durable, and gives it its name: a reader sees all of the checkpoint or none of it. An old one
-    /// that it replaces is removed; whatever of that cannot be removed stays under a temporary name.
+    /// Makes all of it durable, and gives it its name: a reader sees all of the checkpoint or none
+    /// of it. An old one that it replaces is removed; whatever of that cannot be removed stays
+    /// under a temporary name.
     ///
     /// # Errors
-    /// `AlreadyExists` if another writer was faster and nothing is to be replaced; `InvalidArgument` if the target has
-    /// become something that may not be replaced; `Cancelled`. The target is then as it was, and what was written is
-    /// removed. Only after `NotDurable` the target is the new checkpoint, and may not survive a power cut.
+    /// `AlreadyExists` if another writer was faster and nothing is to be replaced;
+    /// `InvalidArgument` if the target has become something that may not be replaced; `Cancelled`.
+    /// The target is then as it was, and what was written is removed. Only after `NotDurable` the
+    /// target is the new checkpoint, and may not survive a power cut.
     fn commit(self: Box<Self>) -> Result<()>;
 
-    /// The same of a single file, only in the place of this one, or of none: in one step, where the storage has such a step.
+    /// The same of a single file, only in the place of this one, or of none: in one step, where the
+    /// storage has such a step.
     ///
     /// # Errors
     /// As there; `Replaced` if something else is there.

@@ -9,8 +9,8 @@ use crate::location::Location;
 pub enum Removal {
     /// The folder, and all that is in it.
     Folder,
-    /// Files, in the order in which they go: the one that makes the checkpoint first. What lies beside them goes before them, and may be
-    /// gone by then.
+    /// Files, in the order in which they go: the one that makes the checkpoint first. What lies
+    /// beside them goes before them, and may be gone by then.
     Files {
         /// Those that are the checkpoint.
         files: Vec<Location>,
@@ -26,7 +26,8 @@ pub struct Removed {
     pub file_count: usize,
     /// Their bytes.
     pub bytes: u64,
-    /// Whether what a dead writer had left was no rest but the checkpoint itself, which has its name now.
+    /// Whether what a dead writer had left was no rest but the checkpoint itself, which has its
+    /// name now.
     pub is_finished: bool,
 }
 

@@ -1,4 +1,5 @@
-//! The files of a checkpoint on their way to another place, byte for byte: a publication that can be interrupted and go on.
+//! The files of a checkpoint on their way to another place, byte for byte: a publication that can
+//! be interrupted and go on.
 //!
 //! | | a disk | a bucket |
 //! |---|---|---|
@@ -7,8 +8,9 @@
 //! | commit | sync, rename, sync the folder above | a marker: one object, created if absent |
 //! | drop | all stays | all stays, and the claim says that nobody is at it |
 //!
-//! Each line of a journal names a file, the version of it in the source, its length and its BLAKE3. A later transfer of the
-//! same version takes the file as it is, when it has been found to have that digest.
+//! Each line of a journal names a file, the version of it in the source, its length and its BLAKE3.
+//! A later transfer of the same version takes the file as it is, when it has been found to have
+//! that digest.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -70,7 +72,8 @@ pub enum Marker {
     Own(Vec<u8>),
     /// One that only regrow knows, since the layout has none.
     Other,
-    /// None that stays: the folder holds steps, and is no checkpoint that could be replaced as a whole.
+    /// None that stays: the folder holds steps, and is no checkpoint that could be replaced as a
+    /// whole.
     OfSteps,
 }
 
@@ -106,7 +109,8 @@ pub enum Left {
 pub struct Brought {
     /// Its number among the files of that process.
     pub at: usize,
-    /// By what the one who began finds it; empty for one that an earlier transfer has left where it belongs.
+    /// By what the one who began finds it; empty for one that an earlier transfer has left where it
+    /// belongs.
     pub by: String,
     /// Of all of it.
     pub digest: Hash,
@@ -114,7 +118,8 @@ pub struct Brought {
     pub is_verified: bool,
 }
 
-/// A transfer that has begun. Dropped uncommitted, it leaves what it has for another one to go on with.
+/// A transfer that has begun. Dropped uncommitted, it leaves what it has for another one to go on
+/// with.
 pub trait Transfer: Debug + Send + Sync {
     /// What is there of file number `at` already.
     fn left(&self, at: usize) -> Left;
@@ -122,7 +127,8 @@ pub trait Transfer: Debug + Send + Sync {
     /// A writer of a file from `offset_bytes` on; what is there beyond goes.
     ///
     /// # Errors
-    /// What the storage says; `InvalidArgument` if only whole files can be written, and the offset is not 0.
+    /// What the storage says; `InvalidArgument` if only whole files can be written, and the offset
+    /// is not 0.
     fn writer(&self, at: usize, offset_bytes: u64) -> Result<FileWriter>;
 
     /// Notes that a file is written up to an offset, and the digest of that part.
@@ -151,7 +157,8 @@ pub trait Transfer: Debug + Send + Sync {
     /// What the storage says.
     fn discard(&self, at: usize) -> Result<()>;
 
-    /// By what other processes [join](super::Storage::join_transfer) this transfer, to bring files of a folder.
+    /// By what other processes [join](super::Storage::join_transfer) this transfer, to bring files
+    /// of a folder.
     ///
     /// # Errors
     /// `Unsupported` if one process makes it alone.
@@ -167,7 +174,8 @@ pub trait Transfer: Debug + Send + Sync {
         Err(Error::invalid("this copy takes no files of others"))
     }
 
-    /// Of a transfer that was joined: makes what this process has written durable, and says what it has brought.
+    /// Of a transfer that was joined: makes what this process has written durable, and says what it
+    /// has brought.
     ///
     /// # Errors
     /// What the storage says; `InvalidArgument` if this process has begun the transfer itself.
@@ -175,8 +183,9 @@ pub trait Transfer: Debug + Send + Sync {
         Err(Error::invalid("whoever begins a copy commits it"))
     }
 
-    /// Makes it a checkpoint: as [`Publication::commit`](super::Publication::commit), but that what was written stays if
-    /// this fails before the name is given. By what files that are no folder are known from now on, if that is known.
+    /// Makes it a checkpoint: as [`Publication::commit`](super::Publication::commit), but that what
+    /// was written stays if this fails before the name is given. By what files that are no folder
+    /// are known from now on, if that is known.
     ///
     /// # Errors
     /// As there.

@@ -1,4 +1,5 @@
-//! A folder of a checkpoint that is being written, as a checkpoint of its own: what writes a layout writes it there.
+//! A folder of a checkpoint that is being written, as a checkpoint of its own: what writes a layout
+//! writes it there.
 //!
 //! ```text
 //! step_100/                    the publication: begun, committed, dropped by whoever has it
@@ -6,8 +7,9 @@
 //!   weights/model.safetensors  Within { below: "weights", file: "model.safetensors" }: the one file of a layout
 //! ```
 //!
-//! With an empty name it is the checkpoint's own folder, in which nothing else lies then. Names get the folder's in front, and go to the publication. What makes the folder a checkpoint of its own where markers
-//! do so is a file like any other: it counts when the whole is committed.
+//! With an empty name it is the checkpoint's own folder, in which nothing else lies then. Names get
+//! the folder's in front, and go to the publication. What makes the folder a checkpoint of its own
+//! where markers do so is a file like any other: it counts when the whole is committed.
 
 use std::path::{Path, PathBuf};
 

@@ -41,7 +41,8 @@ pub trait Blob: Debug + Send + Sync {
     /// Fills `out` with the bytes from `offset_bytes` on.
     ///
     /// # Errors
-    /// `Corrupt` if the value ends before; `Replaced` if it is another by now; what the storage says.
+    /// `Corrupt` if the value ends before; `Replaced` if it is another by now; what the storage
+    /// says.
     fn read(&self, offset_bytes: u64, out: &mut [u8], way: ReadPath) -> Result<()>;
 
     /// Reads `len` bytes, at most [`FETCH_LEN_MAX_BYTES`], into memory of `scratch`.
@@ -60,8 +61,9 @@ pub trait Blob: Debug + Send + Sync {
         Ok(room)
     }
 
-    /// Hands `len_bytes` from `offset_bytes` on to `each` as they come, front to back: one request, and no memory for
-    /// them. False where bytes do not come by themselves, and then `each` has got none: read them.
+    /// Hands `len_bytes` from `offset_bytes` on to `each` as they come, front to back: one request,
+    /// and no memory for them. False where bytes do not come by themselves, and then `each` has got
+    /// none: read them.
     ///
     /// # Errors
     /// As for [`read`](Self::read); what `each` says.
@@ -77,8 +79,8 @@ pub trait Blob: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// All of it as memory of this process: what is written to it does not reach the value. Another map each time;
-    /// `None` where there are no maps.
+    /// All of it as memory of this process: what is written to it does not reach the value. Another
+    /// map each time; `None` where there are no maps.
     ///
     /// # Errors
     /// What the storage says.
@@ -91,7 +93,8 @@ pub trait Blob: Debug + Send + Sync {
         true
     }
 
-    /// Whether the value is still as long as when it was opened. A map of a shorter file would fault.
+    /// Whether the value is still as long as when it was opened. A map of a shorter file would
+    /// fault.
     fn has_its_length(&self) -> bool {
         true
     }
@@ -123,16 +126,19 @@ impl Suits {
     /// From so many on, each request waits for a network more than for its bytes.
     const REQUESTS_OF_NETWORK_MIN: usize = 8;
 
-    /// Whether requests wait for a network: then few long ones, many at once, are better than short ones in a row.
+    /// Whether requests wait for a network: then few long ones, many at once, are better than short
+    /// ones in a row.
     pub fn is_far(&self) -> bool {
         self.requests_min >= Self::REQUESTS_OF_NETWORK_MIN
     }
 }
 
-/// Longest [`fetch`](Blob::fetch): with what lies before it in its first device block it fills a buffer.
+/// Longest [`fetch`](Blob::fetch): with what lies before it in its first device block it fills a
+/// buffer.
 pub const FETCH_LEN_MAX_BYTES: u64 = (BUFFER_LEN_BYTES - ALIGN_BYTES) as u64;
 
-/// From here on a read past the cache is worth a request of its own; less is read through it, at once.
+/// From here on a read past the cache is worth a request of its own; less is read through it, at
+/// once.
 pub(crate) const LONG_LEN_MIN_BYTES: u64 = 256 << 10;
 
 /// Bytes that are copied out of the page cache and used while the processor's own cache has them.

@@ -5,8 +5,9 @@
 //! 0                      from      from + 32 KiB
 //! ```
 //!
-//! A reader that wants a few bytes reads and checks the blocks they lie in. Of 32 KiB blocks, 64 KiB anywhere touch
-//! three: 1.5 times what was asked for. Shorter blocks would save little more and double the list.
+//! A reader that wants a few bytes reads and checks the blocks they lie in. Of 32 KiB blocks, 64
+//! KiB anywhere touch three: 1.5 times what was asked for. Shorter blocks would save little more
+//! and double the list.
 
 use crate::bytes::checksum::BlockSums;
 

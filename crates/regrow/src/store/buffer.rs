@@ -1,15 +1,16 @@
 //! The ring's buffers: page-aligned memory that is touched once and then used again and again.
 //!
-//! Direct I/O wants memory and offsets on a device block (512 B or 4 KiB); anonymous maps start on a page.
-//! Touching fresh memory costs more than filling it (0.3-2 GB/s in a guest against 20 GB/s warm), so buffers
-//! go back to a small process-wide list when a writer is done, and the next writer finds them warm.
+//! Direct I/O wants memory and offsets on a device block (512 B or 4 KiB); anonymous maps start on
+//! a page. Touching fresh memory costs more than filling it (0.3-2 GB/s in a guest against 20 GB/s
+//! warm), so buffers go back to a small process-wide list when a writer is done, and the next
+//! writer finds them warm.
 //!
 //! ```text
 //! free list (at most FREE_LEN_MAX) ──take──> writer fills ──> its thread writes ──> writer ... ──give_back──> list
 //! ```
 //!
-//! The list is only ever tried, never waited for: a child forked at the wrong moment finds it locked for ever,
-//! and then simply makes buffers of its own.
+//! The list is only ever tried, never waited for: a child forked at the wrong moment finds it
+//! locked for ever, and then simply makes buffers of its own.
 
 use std::io;
 use std::sync::{Mutex, TryLockError};
@@ -19,10 +20,12 @@ use memmap2::{MmapMut, MmapOptions};
 use crate::bytes::pages::zeroed;
 use crate::system::want_large_pages;
 
-/// Length of one buffer, and so of one direct write. See `examples/direct_write.rs` for the measurement.
+/// Length of one buffer, and so of one direct write. See `examples/direct_write.rs` for the
+/// measurement.
 pub(super) const BUFFER_LEN_BYTES: usize = 4 << 20;
 
-/// Buffers of one writer: one being filled, one being written, one between. The whole of its extra memory.
+/// Buffers of one writer: one being filled, one being written, one between. The whole of its extra
+/// memory.
 pub(super) const RING_LEN: usize = 3;
 
 /// Buffers that are kept for the next user.
@@ -58,7 +61,8 @@ impl Buffer {
             return Ok(Self::Aligned(map));
         }
         let mut map = MmapOptions::new().len(BUFFER_LEN_BYTES).map_anon()?;
-        // Direct I/O into large pages has fewer pieces to gather: twice the speed on a virtual disk. Only advice.
+        // Direct I/O into large pages has fewer pieces to gather: twice the speed on a virtual
+        // disk. Only advice.
         want_large_pages(&map);
         map.fill(0);
         Ok(Self::Aligned(map))

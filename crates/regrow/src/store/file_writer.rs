@@ -9,7 +9,8 @@ use crate::error::{Error, Result};
 /// How to write a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// Length that is reserved on disk before anything is written. May turn out wrong; 0 reserves nothing.
+    /// Length that is reserved on disk before anything is written. May turn out wrong; 0 reserves
+    /// nothing.
     pub expected_len_bytes: u64,
     /// The byte from which block checksums are counted.
     pub checksums_from: u64,
@@ -28,8 +29,8 @@ impl Default for WriteOptions {
 pub struct WrittenFile {
     /// Its length.
     pub len_bytes: u64,
-    /// CRC-32C of each block of [`FileWriter::BLOCK_LEN_BYTES`], counted from the `checksums_from` byte on;
-    /// the last may cover fewer bytes.
+    /// CRC-32C of each block of [`FileWriter::BLOCK_LEN_BYTES`], counted from the `checksums_from`
+    /// byte on; the last may cover fewer bytes.
     pub block_crc32c: Vec<u32>,
 }
 
@@ -41,9 +42,10 @@ pub trait FileSink: Debug + Send {
     /// What the storage said to this call's bytes or to earlier ones.
     fn write(&mut self, bytes: &[u8]) -> Result<()>;
 
-    /// Appends `len_bytes` that `fill` produces piece by piece, from front to back: it gets the offset of each piece,
-    /// counted from the first byte of this call, and the slice to fill (all of it; what it holds before is left over
-    /// from elsewhere). Pieces begin at multiples of 16 bytes and are at most 256 KiB long.
+    /// Appends `len_bytes` that `fill` produces piece by piece, from front to back: it gets the
+    /// offset of each piece, counted from the first byte of this call, and the slice to fill (all
+    /// of it; what it holds before is left over from elsewhere). Pieces begin at multiples of 16
+    /// bytes and are at most 256 KiB long.
     ///
     /// # Errors
     /// What `fill` says; what the storage said to these bytes or to earlier ones.
@@ -76,8 +78,8 @@ pub trait FileSink: Debug + Send {
         false
     }
 
-    /// [`finish`](Self::finish), after which these bytes stand at these offsets, over those that were written there.
-    /// The checksums are those of the bytes that were written.
+    /// [`finish`](Self::finish), after which these bytes stand at these offsets, over those that
+    /// were written there. The checksums are those of the bytes that were written.
     ///
     /// # Errors
     /// What the storage said; `Unsupported` where a file only grows.
@@ -86,8 +88,9 @@ pub trait FileSink: Debug + Send {
     }
 }
 
-/// One new file, written front to back. An error of the storage may show one or more calls after the bytes it concerns;
-/// after an error every call fails. Dropped unfinished, it leaves what it has written to whoever publishes the checkpoint.
+/// One new file, written front to back. An error of the storage may show one or more calls after
+/// the bytes it concerns; after an error every call fails. Dropped unfinished, it leaves what it
+/// has written to whoever publishes the checkpoint.
 #[derive(Debug)]
 pub struct FileWriter(Box<dyn FileSink>);
 

@@ -1,10 +1,11 @@
-//! Kvstores: keys to byte values. A file system, memory, a prefix of another store, an OCDBT database.
+//! Kvstores: keys to byte values. A file system, memory, a prefix of another store, an OCDBT
+//! database.
 //!
-//! Stores know nothing of trees or arrays. Keys are bytes: any bytes in OCDBT, safe relative paths in a file system. Values
-//! are shared slices of a map or a buffer.
+//! Stores know nothing of trees or arrays. Keys are bytes: any bytes in OCDBT, safe relative paths
+//! in a file system. Values are shared slices of a map or a buffer.
 //!
-//! A [`Storage`](crate::storage::Storage) is a place of many folders; each folder opens as a store. A [`Blob`] is one opened
-//! value.
+//! A [`Storage`](crate::storage::Storage) is a place of many folders; each folder opens as a store.
+//! A [`Blob`] is one opened value.
 //!
 //! | store | keys are |
 //! |---|---|
@@ -134,8 +135,9 @@ pub trait Store: Debug + Send + Sync {
     /// The bytes of `range` at `key`, or `None` when the store has no such key.
     fn get(&self, key: &[u8], range: ByteRange) -> Result<Option<Bytes>>;
 
-    /// Hands out the bytes of `range` at `key` front to back, in pieces that are gone when `each` returns; `false` if
-    /// the store has no such key. A local store reads what the page cache lacks past it, and keeps none of it.
+    /// Hands out the bytes of `range` at `key` front to back, in pieces that are gone when `each`
+    /// returns; `false` if the store has no such key. A local store reads what the page cache lacks
+    /// past it, and keeps none of it.
     ///
     /// # Errors
     /// As [`get`](Self::get), perhaps after some pieces; what `each` says.
@@ -159,12 +161,12 @@ pub trait Store: Debug + Send + Sync {
     /// Replaces the value at `key`; a reader sees the old value or the new, never a part.
     fn put(&self, key: &[u8], value: Bytes) -> Result<()>;
 
-    /// Puts a value where there is none: false, and nothing has changed, if there is one. Of several callers at once, in
-    /// any process on any machine, one gets true; a reader sees all of a value or none of it. It need not survive a power
-    /// cut.
+    /// Puts a value where there is none: false, and nothing has changed, if there is one. Of
+    /// several callers at once, in any process on any machine, one gets true; a reader sees all of
+    /// a value or none of it. It need not survive a power cut.
     ///
-    /// A bucket may have done what its answer, which was lost, would have said. It is then asked what it holds: so callers
-    /// that put the same bytes may all get true.
+    /// A bucket may have done what its answer, which was lost, would have said. It is then asked
+    /// what it holds: so callers that put the same bytes may all get true.
     ///
     /// # Errors
     /// What the storage says; `Unsupported` where nothing is written.
@@ -176,8 +178,8 @@ pub trait Store: Debug + Send + Sync {
     /// Removes `key`; no error if it is not there. It may be there again after a power cut.
     fn delete(&self, key: &[u8]) -> Result<()>;
 
-    /// Removes keys, one after the other; no error if some are not there. Once this has returned they are gone after a power
-    /// cut, too.
+    /// Removes keys, one after the other; no error if some are not there. Once this has returned
+    /// they are gone after a power cut, too.
     ///
     /// # Errors
     /// What the storage says; some may be gone then.
@@ -194,13 +196,14 @@ pub trait Store: Debug + Send + Sync {
     /// Where the value lies; `None` when there is no such key.
     fn locate(&self, key: &[u8]) -> Result<Option<Located>>;
 
-    /// The whole value as a read-only map, where the store can; else `None`. The same map each time.
+    /// The whole value as a read-only map, where the store can; else `None`. The same map each
+    /// time.
     fn map(&self, _key: &[u8]) -> Result<Option<Bytes>> {
         Ok(None)
     }
 
-    /// The whole value, to be looked through: a map where there is one, else read into memory. The same each time where
-    /// it is a map.
+    /// The whole value, to be looked through: a map where there is one, else read into memory. The
+    /// same each time where it is a map.
     ///
     /// # Errors
     /// What the storage says.
@@ -211,8 +214,9 @@ pub trait Store: Debug + Send + Sync {
         }
     }
 
-    /// The whole value, which is not empty, as memory of this process: what is written to it does not reach the file.
-    /// Another map each time; `None` if there is no such value, and where there are no maps.
+    /// The whole value, which is not empty, as memory of this process: what is written to it does
+    /// not reach the file. Another map each time; `None` if there is no such value, and where there
+    /// are no maps.
     ///
     /// # Errors
     /// What the system says.
@@ -229,7 +233,8 @@ pub trait Store: Debug + Send + Sync {
         Ok(value.map(|bytes| Arc::new(MemoryBlob::new(bytes, self.describe(key))) as Arc<dyn Blob>))
     }
 
-    /// Reads exactly as many bytes as `out` has into it: where [`get`](Self::get) makes memory of its own.
+    /// Reads exactly as many bytes as `out` has into it: where [`get`](Self::get) makes memory of
+    /// its own.
     ///
     /// # Errors
     /// As `get`; `Corrupt` also if there is no such key.
@@ -250,8 +255,8 @@ pub trait Store: Debug + Send + Sync {
         Ok(self.get(key.as_bytes(), ByteRange::Full)?.map(Into::into))
     }
 
-    /// What tells this version of the value from every other, for good: another process can compare it later. `None` when
-    /// there is no such key.
+    /// What tells this version of the value from every other, for good: another process can compare
+    /// it later. `None` when there is no such key.
     ///
     /// # Errors
     /// What the storage says; `Unsupported` where nobody can tell.

@@ -4,7 +4,8 @@ use std::fs::File;
 
 use memmap2::{MmapOptions, MmapRaw};
 
-/// The whole of a file as writable memory: what is written to it stays in this process, and the file as it is.
+/// The whole of a file as writable memory: what is written to it stays in this process, and the
+/// file as it is.
 #[derive(Debug)]
 pub struct PrivateMap(MmapRaw);
 
@@ -12,9 +13,9 @@ impl PrivateMap {
     /// Maps the whole of `file`, which is not empty; `None` where the system makes no map of it,
     /// for whatever reason.
     pub(super) fn of(file: &File) -> Option<Self> {
-        // SAFETY: the map is private and copied on write, and nobody makes a reference to its bytes: they are given
-        // away as a pointer alone. As with every map, a process that truncates the file takes pages away; regrow
-        // replaces files and never truncates one.
+        // SAFETY: the map is private and copied on write, and nobody makes a reference to its
+        // bytes: they are given away as a pointer alone. As with every map, a process that
+        // truncates the file takes pages away; regrow replaces files and never truncates one.
         unsafe { MmapOptions::new().map_copy(file) }.ok().map(|map| Self(map.into()))
     }
 

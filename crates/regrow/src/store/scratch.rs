@@ -8,8 +8,8 @@ use crate::bytes::pages::zeroed;
 /// Reads of up to so many bytes are not worth a buffer of the ring.
 const HEAP_LEN_MAX_BYTES: usize = 128 << 10;
 
-/// Memory for reads of any length up to [`FETCH_LEN_MAX_BYTES`](super::FETCH_LEN_MAX_BYTES), which goes back to the ring when it
-/// is dropped.
+/// Memory for reads of any length up to [`FETCH_LEN_MAX_BYTES`](super::FETCH_LEN_MAX_BYTES), which
+/// goes back to the ring when it is dropped.
 #[derive(Debug, Default)]
 pub struct Scratch(Option<Buffer>);
 

@@ -1,6 +1,7 @@
 //! What the functions of every system speak of.
 
-/// Which file or folder it is, under whatever name: no two that exist at the same time have the same.
+/// Which file or folder it is, under whatever name: no two that exist at the same time have the
+/// same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileId {
     pub device: u64,
@@ -14,7 +15,8 @@ pub(crate) struct FileState {
     pub len_bytes: u64,
     pub id: FileId,
     pub modified: (i64, i64),
-    /// Of its name, owner or mode too, and no program can set it; where the system has no such time, that of its making.
+    /// Of its name, owner or mode too, and no program can set it; where the system has no such
+    /// time, that of its making.
     pub changed: (i64, i64),
 }
 

@@ -40,7 +40,8 @@ pub(crate) struct OpenFolder(OwnedFd);
 impl OpenFolder {
     /// The folder that `path` leads to now.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        // `O_PATH`: whoever may pass through the folder may read files in it, also if its names are not to be read.
+        // `O_PATH`: whoever may pass through the folder may read files in it, also if its names are
+        // not to be read.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self(retry_on_intr(|| open(path, flags, Mode::empty()))?))
     }
@@ -74,10 +75,11 @@ pub(crate) fn advise_file(file: &File, pattern: Pattern) {
     let _ = fadvise(file, 0, None, advice);
 }
 
-/// What of a file is in the page cache: asked without reading, and so without bringing any of it there.
+/// What of a file is in the page cache: asked without reading, and so without bringing any of it
+/// there.
 ///
-/// A look at a page by a read that must not wait (`RWF_NOWAIT`) starts to read that page: the next look finds it
-/// there, and takes the file for cached.
+/// A look at a page by a read that must not wait (`RWF_NOWAIT`) starts to read that page: the next
+/// look finds it there, and takes the file for cached.
 #[derive(Debug)]
 pub(crate) struct PageCache(Option<MmapRaw>);
 
@@ -87,29 +89,31 @@ impl PageCache {
         Self(MmapOptions::new().map_raw_read_only(file).ok())
     }
 
-    /// Whether a part of `file` is there, by a look at the first page of it, the last and three between. True where the
-    /// kernel does not say: then it is best read as if it were.
+    /// Whether a part of `file` is there, by a look at the first page of it, the last and three
+    /// between. True where the kernel does not say: then it is best read as if it were.
     pub(crate) fn has(&self, file: &File, offset: u64, len: u64) -> bool {
         let looks = [0, len / 3, len / 3 * 2, len.saturating_sub(1)].map(|at| offset.saturating_add(at));
         if looks.iter().any(|&at| self.has_page(at) == Some(false)) {
             return false;
         }
-        // The kernel may not have said what it knows. This look brings the page there; it is the last of them.
+        // The kernel may not have said what it knows. This look brings the page there; it is the
+        // last of them.
         let mut byte = [0];
         let mut into = [IoSliceMut::new(&mut byte)];
         let looked = preadv2(file, &mut into, offset.saturating_add(len / 2), ReadWriteFlags::NOWAIT);
         !matches!(looked, Err(Errno::AGAIN))
     }
 
-    /// Whether the page of that byte is there; `None` if the kernel does not say, and of what lies outside. To those
-    /// who neither own the file nor may write to it, the kernel says yes of every page.
+    /// Whether the page of that byte is there; `None` if the kernel does not say, and of what lies
+    /// outside. To those who neither own the file nor may write to it, the kernel says yes of every
+    /// page.
     pub(crate) fn has_page(&self, offset: u64) -> Option<bool> {
         let map = self.0.as_ref()?;
         let offset = usize::try_from(offset).ok().filter(|&offset| offset < map.len())?;
         let page = map.as_mut_ptr().wrapping_add(offset - offset % page_size());
         let mut found = 0;
-        // SAFETY: `page` is the beginning of a page of the map, of which the kernel tells in one byte; `found` is
-        // that byte, and nothing else is written or read.
+        // SAFETY: `page` is the beginning of a page of the map, of which the kernel tells in one
+        // byte; `found` is that byte, and nothing else is written or read.
         let answer = unsafe { libc::mincore(page.cast(), 1, &raw mut found) };
         (answer == 0).then_some(found & 1 != 0)
     }
@@ -130,15 +134,16 @@ pub(crate) fn refuses_direct(error: &io::Error) -> bool {
 /// Has the disk begin to write a part of a file that is in the page cache.
 pub(crate) fn start_write_back(file: &File, offset: u64, len: usize) {
     if let Some(len) = NonZeroU64::new(len as u64) {
-        // Starts write-back of these pages now, as sync_file_range would; it drops none that are not on disk.
+        // Starts write-back of these pages now, as sync_file_range would; it drops none that are
+        // not on disk.
         let _ = fadvise(file, offset, Some(len), rustix::fs::Advice::DontNeed);
     }
 }
 
 /// Takes room on the disk for a file; file systems that cannot are left to fail later.
 ///
-/// Free space is asked for first: ext4 would otherwise take all there is before it says that it is not enough,
-/// and for that moment the disk would be full for every process.
+/// Free space is asked for first: ext4 would otherwise take all there is before it says that it is
+/// not enough, and for that moment the disk would be full for every process.
 pub(crate) fn reserve(file: &File, len_bytes: u64) -> io::Result<()> {
     if free_bytes(file).is_some_and(|free_bytes| free_bytes < len_bytes) {
         return Err(no_room());
@@ -149,12 +154,14 @@ pub(crate) fn reserve(file: &File, len_bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Gives a file its length and takes the room for it; `false`, with nothing done, where the file system cannot.
+/// Gives a file its length and takes the room for it; `false`, with nothing done, where the file
+/// system cannot.
 pub(crate) fn allocate(file: &File, len_bytes: u64) -> io::Result<bool> {
     unless_lacking(fallocate(file, FallocateFlags::empty(), 0, len_bytes))
 }
 
-/// Gives `from` the name `to` in one step, which replaces nobody's; `false` where the file system cannot.
+/// Gives `from` the name `to` in one step, which replaces nobody's; `false` where the file system
+/// cannot.
 ///
 /// # Errors
 /// `AlreadyExists` if somebody has the name.
@@ -174,7 +181,8 @@ fn rename_by(from: &Path, to: &Path, flags: RenameFlags) -> io::Result<bool> {
     unless_lacking(renameat_with(CWD, from, CWD, to, flags))
 }
 
-/// Syncs all that the file system of a folder has not on disk yet; `false` where that is not to be had.
+/// Syncs all that the file system of a folder has not on disk yet; `false` where that is not to be
+/// had.
 pub(crate) fn sync_file_system(folder: &Path) -> io::Result<bool> {
     unless_lacking(rustix::fs::syncfs(File::open(folder)?))
 }
@@ -193,20 +201,24 @@ pub(crate) fn want_large_pages(memory: &MmapMut) {
     let _ = memory.advise(memmap2::Advice::HugePage);
 }
 
-/// Makes the pages of fresh memory, of which `start` is the address, at once instead of one by one as they are touched.
-/// Contents do not change. False if the kernel (before 5.14) cannot, or has no memory for them.
+/// Makes the pages of fresh memory, of which `start` is the address, at once instead of one by one
+/// as they are touched. Contents do not change. False if the kernel (before 5.14) cannot, or has no
+/// memory for them.
 pub(crate) fn make_pages(start: usize, len_bytes: usize) -> bool {
     let before = start % page_size();
     let pages = std::ptr::without_provenance_mut(start - before);
-    // SAFETY: the address goes to the kernel and nowhere else. Of what is mapped and may be written to, the call
-    // makes the pages and changes no byte; where nothing is mapped, or only for reading, it fails.
+    // SAFETY: the address goes to the kernel and nowhere else. Of what is mapped and may be written
+    // to, the call makes the pages and changes no byte; where nothing is mapped, or only for
+    // reading, it fails.
     unsafe { madvise(pages, before + len_bytes, Advice::LinuxPopulateWrite) }.is_ok()
 }
 
-/// [`make_pages`] of one large page, which `start` is the address of: the processor time that it took this thread.
+/// [`make_pages`] of one large page, which `start` is the address of: the processor time that it
+/// took this thread.
 pub(crate) fn make_large_page(start: usize, len_bytes: usize) -> Option<Duration> {
     let page = std::ptr::without_provenance_mut(start);
-    // SAFETY: the address goes to the kernel and nowhere else, and the advice changes the contents of no page.
+    // SAFETY: the address goes to the kernel and nowhere else, and the advice changes the contents
+    // of no page.
     let _ = unsafe { madvise(page, len_bytes, Advice::LinuxHugepage) };
     let began = own_time();
     make_pages(start, len_bytes).then(|| own_time().saturating_sub(began))

@@ -8,11 +8,12 @@
 //! | `windows` | the same functions for Windows | Windows |
 //! | `kinds` | the types that all of them speak of | everywhere |
 //!
-//! `linux` and `portable` have the same names, and so do `unix` and `windows`: callers take a name from here and know
-//! nothing of systems. What is lost where a call is missing is in one table, `docs/limits.md`.
+//! `linux` and `portable` have the same names, and so do `unix` and `windows`: callers take a name
+//! from here and know nothing of systems. What is lost where a call is missing is in one table,
+//! `docs/limits.md`.
 //!
-//! The feature `portable` exists so that the portable functions are tested on Linux: `make test-portable`. It makes the
-//! engine slower and gives it nothing.
+//! The feature `portable` exists so that the portable functions are tested on Linux: `make
+//! test-portable`. It makes the engine slower and gives it nothing.
 
 mod kinds;
 mod supported;

@@ -1,4 +1,5 @@
-//! The functions of [`linux`](super) without Linux' own calls: for other systems, and for tests on Linux.
+//! The functions of [`linux`](super) without Linux' own calls: for other systems, and for tests on
+//! Linux.
 //!
 //! Each says what stands in for the call. `docs/limits.md` says what that means to users.
 
@@ -23,7 +24,8 @@ pub(crate) fn open_file(path: &Path, caching: Caching) -> io::Result<File> {
     }
 }
 
-/// A folder that is known again: what is opened below its path is given out only if the path still leads to it.
+/// A folder that is known again: what is opened below its path is given out only if the path still
+/// leads to it.
 ///
 /// The folder is held open as long as this lives, so that no other folder gets its number.
 #[derive(Debug)]
@@ -58,7 +60,8 @@ impl OpenFolder {
         self.still(found)
     }
 
-    /// Looked at after the file was: a folder that has lost its path does not get it back while a checkpoint has it.
+    /// Looked at after the file was: a folder that has lost its path does not get it back while a
+    /// checkpoint has it.
     fn still<T>(&self, found: T) -> io::Result<T> {
         match family::id_at(&self.path)? == self.id {
             true => Ok(found),
@@ -79,13 +82,15 @@ impl PageCache {
         Self
     }
 
-    /// False: what is not known to be in memory is read in pieces, and not handed out as a view of the file.
+    /// False: what is not known to be in memory is read in pieces, and not handed out as a view of
+    /// the file.
     pub(crate) fn has(&self, _file: &File, _offset: u64, _len: u64) -> bool {
         false
     }
 }
 
-/// Has the next writes to a file go past the page cache, which they cannot, or through it, which they do.
+/// Has the next writes to a file go past the page cache, which they cannot, or through it, which
+/// they do.
 pub(crate) fn set_direct(_file: &File, direct: bool) -> io::Result<()> {
     if direct { Err(family::not_supported()) } else { Ok(()) }
 }
@@ -111,7 +116,8 @@ pub(crate) fn allocate(file: &File, len_bytes: u64) -> io::Result<bool> {
     reserve(file, len_bytes).map(|()| false)
 }
 
-/// Gives `from` the name `to` in one step, which replaces nobody's; `false` where that is not to be had.
+/// Gives `from` the name `to` in one step, which replaces nobody's; `false` where that is not to be
+/// had.
 ///
 /// # Errors
 /// `AlreadyExists` if somebody has the name.

@@ -1,4 +1,5 @@
-// Which machines regrow is built for. `tests/it/platforms.rs` gives this file to the compiler, for machines that are refused.
+// Which machines regrow is built for. `tests/it/platforms.rs` gives this file to the compiler, for
+// machines that are refused.
 
 #[cfg(target_endian = "big")]
 compile_error!(

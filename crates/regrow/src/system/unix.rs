@@ -51,8 +51,8 @@ pub(crate) fn private_file() -> OpenOptions {
     options
 }
 
-/// Puts the bytes of a file on the disk. `std` asks macOS for `F_FULLFSYNC`, without which the disk may still have them in
-/// its own memory.
+/// Puts the bytes of a file on the disk. `std` asks macOS for `F_FULLFSYNC`, without which the disk
+/// may still have them in its own memory.
 pub(crate) fn sync(file: &File) -> io::Result<()> {
     match file.sync_all() {
         // Its network file systems may have no such call, and `fsync`.
@@ -200,7 +200,8 @@ pub(crate) fn have_same_owner(one: &Metadata, other: &Metadata) -> bool {
     (one.uid(), one.gid()) == (other.uid(), other.gid())
 }
 
-/// Gives a file or folder to the owner and group of another. Only the super-user may give things away.
+/// Gives a file or folder to the owner and group of another. Only the super-user may give things
+/// away.
 pub(crate) fn give_to_owner_of(other: &Metadata, path: &Path) -> io::Result<()> {
     std::os::unix::fs::chown(path, Some(other.uid()), Some(other.gid()))
 }
@@ -245,8 +246,9 @@ pub(crate) fn advise_map(bytes: &[u8], pattern: Pattern) {
         Pattern::Sequential => Advice::Sequential,
         Pattern::Soon => Advice::WillNeed,
     };
-    // SAFETY: `start` is the beginning of the page that holds the first of `bytes`, so the range lies within
-    // pages that the borrow keeps mapped; no kind of advice changes what any of them contains.
+    // SAFETY: `start` is the beginning of the page that holds the first of `bytes`, so the range
+    // lies within pages that the borrow keeps mapped; no kind of advice changes what any of them
+    // contains.
     let _ = unsafe { madvise(start, before + bytes.len(), advice) };
 }
 

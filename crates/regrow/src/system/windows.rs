@@ -1,4 +1,5 @@
-//! What Windows has in the place of `unix`. It was never run: it is compiled at most, see `docs/limits.md`.
+//! What Windows has in the place of `unix`. It was never run: it is compiled at most, see
+//! `docs/limits.md`.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -65,7 +66,8 @@ impl FileExt for File {
     }
 }
 
-/// Opens for reading, whatever is there, folders too: without the flag the error of a folder would say that it is forbidden.
+/// Opens for reading, whatever is there, folders too: without the flag the error of a folder would
+/// say that it is forbidden.
 pub(crate) fn reading() -> OpenOptions {
     reading_with(FILE_FLAG_BACKUP_SEMANTICS)
 }
@@ -133,7 +135,8 @@ pub(crate) fn append_at(file: &File, bytes: &mut Vec<u8>, offset: u64) -> io::Re
 /// Which file it is.
 pub(crate) fn id_of(file: &File) -> io::Result<FileId> {
     let mut found = BY_HANDLE_FILE_INFORMATION::default();
-    // SAFETY: the handle is open as long as the file is borrowed, and the call writes one structure, which is there.
+    // SAFETY: the handle is open as long as the file is borrowed, and the call writes one
+    // structure, which is there.
     if unsafe { GetFileInformationByHandle(file.as_raw_handle(), &raw mut found) } == 0 {
         return Err(io::Error::last_os_error());
     }
@@ -242,7 +245,8 @@ pub(crate) fn lock_record(file: &File) -> io::Result<RecordLock> {
     }
 }
 
-/// Whether a process of this machine is known to have ended: numbers are given again soon, so none is.
+/// Whether a process of this machine is known to have ended: numbers are given again soon, so none
+/// is.
 pub(crate) fn has_ended(_pid: u32) -> bool {
     false
 }
@@ -264,7 +268,8 @@ pub(crate) fn advise_map(_bytes: &[u8], _pattern: Pattern) {}
 pub(crate) fn room(folder: &Path) -> io::Result<Room> {
     let name: Vec<u16> = folder.as_os_str().encode_wide().chain([0]).collect();
     let (mut free_bytes, mut total_bytes) = (0, 0);
-    // SAFETY: the name ends with a zero, the call writes two numbers, which are there, and may be given no third.
+    // SAFETY: the name ends with a zero, the call writes two numbers, which are there, and may be
+    // given no third.
     let told = unsafe {
         GetDiskFreeSpaceExW(name.as_ptr(), &raw mut free_bytes, &raw mut total_bytes, std::ptr::null_mut())
     };

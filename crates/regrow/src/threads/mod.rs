@@ -1,4 +1,5 @@
-//! Threads that live as long as one call: [`pool`] for many items under one budget, [`Task`] for one piece of work.
+//! Threads that live as long as one call: [`pool`] for many items under one budget, [`Task`] for
+//! one piece of work.
 
 pub mod pool;
 mod task;

@@ -6,9 +6,10 @@
 //!   └──────────────── the cost is given back when the result is consumed ───┘
 //! ```
 //!
-//! An item is admitted when its cost fits into what is left of the budget. One that is larger than the whole budget is
-//! admitted alone. If the system starts fewer threads, those do all the work; if it starts none, the calling thread does.
-//! Threads live within one call, so a fork between calls breaks nothing.
+//! An item is admitted when its cost fits into what is left of the budget. One that is larger than
+//! the whole budget is admitted alone. If the system starts fewer threads, those do all the work;
+//! if it starts none, the calling thread does. Threads live within one call, so a fork between
+//! calls breaks nothing.
 //!
 //! An item passes two queues, which takes about 1 us: hand small ones over in batches.
 
@@ -26,7 +27,8 @@ use crate::error::Result;
 /// More threads than this do not make one disk faster.
 const THREADS_MAX: usize = 8;
 
-/// Most threads of one call: of those that wait for a network there are more than the machine has processors.
+/// Most threads of one call: of those that wait for a network there are more than the machine has
+/// processors.
 const WAITING_THREADS_MAX: usize = 32;
 
 /// Items in flight for each thread, however little they cost: bounds what waits for its turn.
@@ -39,8 +41,8 @@ pub fn thread_count() -> usize {
     *COUNT.get_or_init(|| thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS_MAX))
 }
 
-/// Does `work` on all items, in any order, on `threads` threads; together the items in work cost at most
-/// `budget_bytes`.
+/// Does `work` on all items, in any order, on `threads` threads; together the items in work cost at
+/// most `budget_bytes`.
 ///
 /// # Errors
 /// The first error that happens. Items in work are finished, and each thread may begin one more.
@@ -54,8 +56,9 @@ pub fn for_each_parallel<T: Send>(
     run(Order::Any, threads, items, budget_bytes, cost, work, |()| Ok(()))
 }
 
-/// Does `work` on the items on `threads` threads, and `consume`s the results on the calling thread in the order
-/// of the items; items in work and results that wait for their turn cost at most `budget_bytes` together.
+/// Does `work` on the items on `threads` threads, and `consume`s the results on the calling thread
+/// in the order of the items; items in work and results that wait for their turn cost at most
+/// `budget_bytes` together.
 ///
 /// # Errors
 /// The error of the first item, in order, that has one; the results before it have been consumed.

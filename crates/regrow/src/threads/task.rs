@@ -16,13 +16,15 @@ pub enum Task<'scope, T> {
 }
 
 impl<'scope, T: Send + 'scope> Task<'scope, T> {
-    /// Begins `work` on a thread of the name `name`. Where no thread can be started, `work` is done before this returns.
+    /// Begins `work` on a thread of the name `name`. Where no thread can be started, `work` is done
+    /// before this returns.
     pub fn begin<'env>(
         scope: &'scope Scope<'scope, 'env>,
         name: &str,
         work: impl FnOnce() -> Result<T> + Send + 'scope,
     ) -> Self {
-        // A thread that does not start drops its closure: so the work is handed over only to one that has started.
+        // A thread that does not start drops its closure: so the work is handed over only to one
+        // that has started.
         let (hand_over, taken) = bounded(1);
         let started = Builder::new().name(name.to_owned()).spawn_scoped(scope, move || match taken.recv() {
             Ok(work) => run(work),

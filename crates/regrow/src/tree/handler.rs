@@ -1,14 +1,15 @@
 //! Leaf handlers: leaves of a program's own types, saved as what every layout can hold.
 //!
-//! A handler says what a leaf of its type is made of, under a name that stays the same when the type moves. In a
-//! tree that is saved, such a leaf is a dict of two, in every layout:
+//! A handler says what a leaf of its type is made of, under a name that stays the same when the
+//! type moves. In a tree that is saved, such a leaf is a dict of two, in every layout:
 //!
 //! ```text
 //! {"__leaf_type__": "acme.Tokenizer", "state": {...}}
 //! ```
 //!
-//! There is no registry behind the scenes: what [`LeafRegistry::encode`] and [`decode`](LeafRegistry::decode) know
-//! is what they were given. Python's `regrow.LeafRegistry` reads and writes the same form.
+//! There is no registry behind the scenes: what [`LeafRegistry::encode`] and
+//! [`decode`](LeafRegistry::decode) know is what they were given. Python's `regrow.LeafRegistry`
+//! reads and writes the same form.
 
 use std::any::{Any, TypeId, type_name};
 use std::fmt::Debug;
@@ -111,7 +112,8 @@ impl LeafRegistry {
     /// Puts a handler in charge of the type `T`.
     ///
     /// # Errors
-    /// `AlreadyExists` if the type or the type name has a handler; [`replace`](Self::replace) takes its place.
+    /// `AlreadyExists` if the type or the type name has a handler; [`replace`](Self::replace) takes
+    /// its place.
     pub fn add<T: Any + Send + Sync>(&mut self, handler: impl LeafHandler<T> + 'static) -> Result<()> {
         let new = Self::entry(handler);
         let name = new.handler.type_name();
@@ -126,8 +128,8 @@ impl LeafRegistry {
         Ok(())
     }
 
-    /// Puts a handler in charge of the type `T`, in the place of those that had the type or the type name.
-    /// Gives their type names.
+    /// Puts a handler in charge of the type `T`, in the place of those that had the type or the
+    /// type name. Gives their type names.
     pub fn replace<T: Any + Send + Sync>(&mut self, handler: impl LeafHandler<T> + 'static) -> Vec<String> {
         let new = Self::entry(handler);
         let mut replaced = Vec::new();
@@ -272,7 +274,8 @@ impl Debug for LeafRegistry {
     }
 }
 
-/// Builds the same containers again, `leaf` each leaf. A root container below others takes the name of a state.
+/// Builds the same containers again, `leaf` each leaf. A root container below others takes the name
+/// of a state.
 fn replay<L>(
     nodes: &[Node],
     build: &mut TreeBuilder<L>,

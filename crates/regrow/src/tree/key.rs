@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::text::printable;
 
-/// One step from a pytree node to its child. `Index(0)`, `Dict("0")` and `DictInt(0)` stay different.
+/// One step from a pytree node to its child. `Index(0)`, `Dict("0")` and `DictInt(0)` stay
+/// different.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Key {
     /// The text key of a dict.
@@ -29,7 +30,8 @@ impl Key {
         Self::Attr(name.into())
     }
 
-    /// The bare text, without what kind of key it is: `kernel`, `0`. Ambiguous; for names, not for identity.
+    /// The bare text, without what kind of key it is: `kernel`, `0`. Ambiguous; for names, not for
+    /// identity.
     pub fn text(&self) -> std::borrow::Cow<'_, str> {
         match self {
             Self::Dict(text) | Self::Attr(text) => std::borrow::Cow::Borrowed(text),
@@ -47,9 +49,9 @@ impl fmt::Display for Key {
 
 /// Where a leaf sits: the keys from the root down; empty for a pytree that is a single leaf.
 ///
-/// Printed with `/` between the keys (`params/dense/0`), the root as `.`. The printed form is a view for
-/// people: a key that holds a `/` prints like two, and what is not [`printable`] is an escape. Equality goes by the
-/// keys.
+/// Printed with `/` between the keys (`params/dense/0`), the root as `.`. The printed form is a
+/// view for people: a key that holds a `/` prints like two, and what is not [`printable`] is an
+/// escape. Equality goes by the keys.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct KeyPath(Vec<Key>);
 
@@ -98,7 +100,8 @@ impl KeyPath {
         Self(keys)
     }
 
-    /// The bare texts of the keys with `separator` between them: `.` gives Orbax's and safetensors' names.
+    /// The bare texts of the keys with `separator` between them: `.` gives Orbax's and safetensors'
+    /// names.
     pub fn join(&self, separator: &str) -> String {
         let mut out = String::new();
         for (i, key) in self.0.iter().enumerate() {

@@ -7,9 +7,10 @@ use crate::sharding::Sharding;
 
 /// What a leaf was in the program that saved it, so that it comes back as that.
 ///
-/// Everything but [`Str`](Self::Str), [`Placeholder`](Self::Placeholder) and [`Unknown`](Self::Unknown) is
-/// stored as an array: scalars with shape `[]`, bytes as `uint8` of shape `[length]`, a PRNG key as its
-/// `uint32` key data, an array of a dtype outside [`Dtype`] as `uint8` with an axis more, the bytes of an element.
+/// Everything but [`Str`](Self::Str), [`Placeholder`](Self::Placeholder) and
+/// [`Unknown`](Self::Unknown) is stored as an array: scalars with shape `[]`, bytes as `uint8` of
+/// shape `[length]`, a PRNG key as its `uint32` key data, an array of a dtype outside [`Dtype`] as
+/// `uint8` with an axis more, the bytes of an element.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LeafKind {
@@ -17,15 +18,16 @@ pub enum LeafKind {
     NumpyArray,
     /// A NumPy scalar such as `np.float32(1)`.
     NumpyScalar,
-    /// A NumPy array of a dtype that is no [`Dtype`] (text, dates, records, void, extended floats), with that
-    /// dtype as npy headers spell it: `<U8`, `<M8[ns]`, `[('a', '<f4'), ('b', '|u1')]`.
+    /// A NumPy array of a dtype that is no [`Dtype`] (text, dates, records, void, extended floats),
+    /// with that dtype as npy headers spell it: `<U8`, `<M8[ns]`, `[('a', '<f4'), ('b', '|u1')]`.
     NumpyOther(Arc<str>),
-    /// A NumPy scalar of such a dtype: `ml_dtypes.int1(1)`, `np.datetime64("2020")`. Only Flax' msgpack tells it from
-    /// an array without axes, so every other layout refuses it.
+    /// A NumPy scalar of such a dtype: `ml_dtypes.int1(1)`, `np.datetime64("2020")`. Only Flax'
+    /// msgpack tells it from an array without axes, so every other layout refuses it.
     NumpyOtherScalar(Arc<str>),
     /// A JAX array.
     JaxArray,
-    /// A typed PRNG key, with the name of its implementation where it is known (`threefry2x32`, `rbg`).
+    /// A typed PRNG key, with the name of its implementation where it is known (`threefry2x32`,
+    /// `rbg`).
     PrngKey(Option<Arc<str>>),
     /// A Python bool, int, float or complex; its dtype tells which.
     Scalar,
@@ -61,8 +63,8 @@ impl LeafKind {
         }
     }
 
-    /// Whether casts that are asked for apply: to arrays and NumPy scalars. Bytes, PRNG keys and Python's own
-    /// numbers are no arrays to their users, and stay as they are.
+    /// Whether casts that are asked for apply: to arrays and NumPy scalars. Bytes, PRNG keys and
+    /// Python's own numbers are no arrays to their users, and stay as they are.
     pub fn is_castable(&self) -> bool {
         matches!(self, Self::JaxArray | Self::NumpyArray | Self::NumpyScalar)
     }
@@ -114,8 +116,8 @@ impl LeafInfo {
         self.shape.len_bytes(self.dtype).unwrap_or(u64::MAX)
     }
 
-    /// The part of the array that a device held when it was saved, the longest if they differ; `None` if that is not
-    /// recorded, or what is recorded does not fit the array.
+    /// The part of the array that a device held when it was saved, the longest if they differ;
+    /// `None` if that is not recorded, or what is recorded does not fit the array.
     pub fn shard_shape(&self) -> Option<Shape> {
         self.sharding.as_ref()?.shard_shape(&self.shape).ok()
     }

@@ -1,8 +1,8 @@
 //! The pytree: the nested structure being saved, its keys, its leaves.
 //!
-//! A [`Tree`] is flat inside: its nodes in preorder, its leaves in the same order beside them. So walking,
-//! mapping and dropping a tree never recurses (a hundred thousand levels are as safe as one), and a million
-//! leaves are two vectors.
+//! A [`Tree`] is flat inside: its nodes in preorder, its leaves in the same order beside them. So
+//! walking, mapping and dropping a tree never recurses (a hundred thousand levels are as safe as
+//! one), and a million leaves are two vectors.
 //!
 //! | type | is |
 //! |---|---|

@@ -1,7 +1,8 @@
 //! The names of all leaves of a tree, in one text.
 //!
-//! A key path a leaf costs several allocations, its name one more; for a million leaves that is most of the work
-//! of a save. So the walk here keeps one buffer, in which a step down appends a key and a step up cuts it off.
+//! A key path a leaf costs several allocations, its name one more; for a million leaves that is
+//! most of the work of a save. So the walk here keeps one buffer, in which a step down appends a
+//! key and a step up cuts it off.
 //!
 //! ```text
 //! buffer   m | m.0 | m.0.w ──▶ text "m.0.w" "m.0.v" "m.1.w" ...   ends 5, 10, 15, ...
@@ -11,7 +12,8 @@ use std::fmt::Write as _;
 
 use super::{Key, KeyPath, Node, NodeKind, Tree};
 
-/// The name of every leaf, in flatten order: the bare texts of its keys with a separator between them.
+/// The name of every leaf, in flatten order: the bare texts of its keys with a separator between
+/// them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LeafNames {
     text: String,
@@ -106,7 +108,8 @@ pub(crate) fn push_key(out: &mut String, key: &Key) {
 }
 
 impl<L> Tree<L> {
-    /// The key path of one leaf: O(nodes), for messages. The root's if there are not that many leaves.
+    /// The key path of one leaf: O(nodes), for messages. The root's if there are not that many
+    /// leaves.
     pub fn path_of(&self, leaf: usize) -> KeyPath {
         let mut open: Vec<(&Key, usize)> = Vec::new();
         let mut leaves_before = 0;

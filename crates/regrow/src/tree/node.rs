@@ -24,7 +24,8 @@ pub enum NodeKind {
     List,
     /// A tuple.
     Tuple,
-    /// A named tuple, by its type's qualified name (`optax.ScaleByAdamState`); never imported on reading.
+    /// A named tuple, by its type's qualified name (`optax.ScaleByAdamState`); never imported on
+    /// reading.
     NamedTuple(Arc<str>),
     /// A dataclass, by its type's qualified name; never imported on reading.
     Dataclass(Arc<str>),
@@ -291,7 +292,8 @@ impl<L> TreeBuilder<L> {
     /// Opens a container (or adds a `None`, which needs its `close` like every other).
     ///
     /// # Errors
-    /// `InvalidArgument` for a second root or a child of `None`; `Limit` below [`TREE_DEPTH_MAX`] levels.
+    /// `InvalidArgument` for a second root or a child of `None`; `Limit` below [`TREE_DEPTH_MAX`]
+    /// levels.
     pub fn open(&mut self, key: Key, kind: NodeKind) -> Result<()> {
         if self.open.len() >= TREE_DEPTH_MAX {
             return Err(Error::new(

@@ -8,8 +8,8 @@ use crate::text::{is_printable, printable};
 
 /// A glob over printed key paths: `params/**`, `*/kernel`, `layers/[0-3]/w`.
 ///
-/// `*` and `?` stay within one key, `**` spans keys. A pattern that names a container takes all leaves
-/// below it, so `params` means `params/**`.
+/// `*` and `?` stay within one key, `**` spans keys. A pattern that names a container takes all
+/// leaves below it, so `params` means `params/**`.
 #[derive(Debug, Clone, serde::Deserialize)]
 #[serde(try_from = "String")]
 pub struct PathPattern {
@@ -42,7 +42,8 @@ impl PathPattern {
                 .build()
                 .map(|glob| glob.compile_matcher())
         };
-        // Paths are matched as they print, so what does not print is meant by its escape, without special characters.
+        // Paths are matched as they print, so what does not print is meant by its escape, without
+        // special characters.
         let glob = text.chars().map(|c| match is_printable(c) {
             true => c.to_string(),
             false => c.escape_default().flat_map(|part| ['\\', part]).collect(),

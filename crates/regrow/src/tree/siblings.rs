@@ -1,7 +1,8 @@
 //! Whether children of one container can be told apart by their keys.
 //!
-//! Keys mostly come in some order: by text, as JAX sorts them, or by length and then text, as numbers count up.
-//! A container whose keys strictly rise in one of the two has no equal keys, and nothing is hashed or allocated.
+//! Keys mostly come in some order: by text, as JAX sorts them, or by length and then text, as
+//! numbers count up. A container whose keys strictly rise in one of the two has no equal keys, and
+//! nothing is hashed or allocated.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -23,7 +24,8 @@ struct Open<'a> {
 }
 
 impl<L> Tree<L> {
-    /// The key path of a node whose key its parent has used before; no file could tell the two apart.
+    /// The key path of a node whose key its parent has used before; no file could tell the two
+    /// apart.
     pub fn first_equal_keys(&self) -> Option<KeyPath> {
         let mut open: Vec<Open<'_>> = Vec::new();
         // The keys so far of all open containers, the innermost one's last.
@@ -60,7 +62,8 @@ impl<L> Tree<L> {
         None
     }
 
-    /// Whether the keys of each container are sure to differ even as bare texts: they are all of one kind.
+    /// Whether the keys of each container are sure to differ even as bare texts: they are all of
+    /// one kind.
     pub(crate) fn has_keys_of_one_kind(&self) -> bool {
         let mut open: Vec<(usize, Option<&Key>)> = Vec::new();
         for node in self.nodes() {

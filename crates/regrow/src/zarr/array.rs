@@ -1,4 +1,5 @@
-//! Reading regions of an array in a store: only the chunks, inner chunks and byte ranges that a region meets.
+//! Reading regions of an array in a store: only the chunks, inner chunks and byte ranges that a
+//! region meets.
 //!
 //! | chunks are | what is read |
 //! |---|---|
@@ -8,7 +9,8 @@
 //! | of one zstd frame, and belong in one place | the value, piece by piece |
 //! | anything else | the whole value |
 //!
-//! Extra memory is a buffer of a few MiB where a value is read in pieces; else one stored and one decoded (inner) chunk, no decoded one where it fills a run of the result.
+//! Extra memory is a buffer of a few MiB where a value is read in pieces; else one stored and one
+//! decoded (inner) chunk, no decoded one where it fills a run of the result.
 
 use std::sync::Arc;
 
@@ -28,7 +30,8 @@ pub(super) const SHARD_READ_WHOLE_LEN_MAX_BYTES: u64 = 8 << 20;
 /// From this length on bytes are used as they come in.
 pub(super) const STREAMED_LEN_MIN_BYTES: u64 = 256 << 10;
 
-/// What using bytes as they come in takes at most: a buffer of a reader or a piece of raw rows, and a decoder.
+/// What using bytes as they come in takes at most: a buffer of a reader or a piece of raw rows, and
+/// a decoder.
 const STREAM_LEN_MAX_BYTES: u64 = 9 << 20;
 
 /// Where more chunks than these are wanted, and may be missing, those that are stored are listed.
@@ -68,12 +71,13 @@ impl ZarrArray {
         &self.meta
     }
 
-    /// Reads `region` into `out`, in C order, little endian. Sub-byte elements come out with their unused bits
-    /// zero.
+    /// Reads `region` into `out`, in C order, little endian. Sub-byte elements come out with their
+    /// unused bits zero.
     ///
     /// # Errors
-    /// `InvalidArgument` if the region leaves the array or `out` is not exactly as long as it; `Corrupt` for a
-    /// chunk that is missing (with [`Missing::Error`]) or damaged, with `out` partly written.
+    /// `InvalidArgument` if the region leaves the array or `out` is not exactly as long as it;
+    /// `Corrupt` for a chunk that is missing (with [`Missing::Error`]) or damaged, with `out`
+    /// partly written.
     pub fn read_region(&self, region: &Region, out: &mut [u8]) -> Result<()> {
         if !region.is_inside(self.meta.shape()) {
             return Err(Error::invalid(format!(
@@ -123,9 +127,9 @@ impl ZarrArray {
         Ok(Some(stored))
     }
 
-    /// Memory that reading whole rows of chunks takes beside the result, at most: a buffer, for what is raw, or one zstd
-    /// frame a chunk and decoded in place as its bytes come in; else an (inner) chunk, stored and decoded, and the shard
-    /// around it where that is read at once.
+    /// Memory that reading whole rows of chunks takes beside the result, at most: a buffer, for
+    /// what is raw, or one zstd frame a chunk and decoded in place as its bytes come in; else an
+    /// (inner) chunk, stored and decoded, and the shard around it where that is read at once.
     pub fn working_len_bytes(&self) -> u64 {
         let meta = &*self.meta;
         let (mut chain, mut shard) = (meta.chain(), 0);
@@ -148,9 +152,9 @@ impl ZarrArray {
         }
     }
 
-    /// Where the array's plain C-order bytes lie, if they do: raw in one chunk (or in the one inner chunk of
-    /// one shard) of exactly the array's size. `None` also for bool and sub-byte dtypes, whose elements must
-    /// be checked or cleaned.
+    /// Where the array's plain C-order bytes lie, if they do: raw in one chunk (or in the one inner
+    /// chunk of one shard) of exactly the array's size. `None` also for bool and sub-byte dtypes,
+    /// whose elements must be checked or cleaned.
     ///
     /// # Errors
     /// `Corrupt` if the chunk is missing (with [`Missing::Error`]) or has another size.
@@ -294,7 +298,8 @@ impl ByteSource for Stored {
     }
 }
 
-/// Reads a chunk that is stored encoded; a long one that belongs in one place is decoded there as its bytes come in.
+/// Reads a chunk that is stored encoded; a long one that belongs in one place is decoded there as
+/// its bytes come in.
 fn read_encoded(
     stored: &Stored,
     chain: &CodecChain,
@@ -312,8 +317,9 @@ fn read_encoded(
     stored.visit(0, stored.len_bytes(), put)
 }
 
-/// Reads a shard. One that is wanted whole, or that has but one inner chunk, is read at once if it is not too
-/// long, so that index and data take one read; the one raw inner chunk of a shard is read like a raw chunk.
+/// Reads a shard. One that is wanted whole, or that has but one inner chunk, is read at once if it
+/// is not too long, so that index and data take one read; the one raw inner chunk of a shard is
+/// read like a raw chunk.
 fn read_shard(
     stored: &Stored,
     sharding: &Sharding,

@@ -1,5 +1,5 @@
-//! Laws of reading: any region of any array comes back as it was written, nothing else is read, and damage is
-//! an error with a place.
+//! Laws of reading: any region of any array comes back as it was written, nothing else is read, and
+//! damage is an error with a place.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -100,7 +100,8 @@ fn expected(bytes: &[u8], whole: &Shape, region: &Region, dtype: Dtype) -> Vec<u
     out
 }
 
-/// One axis: its length, the inner chunk, inner chunks in a shard, innermost chunks in an inner one, and a region.
+/// One axis: its length, the inner chunk, inner chunks in a shard, innermost chunks in an inner
+/// one, and a region.
 type Axis = (u64, u64, u64, u64, u64, u64);
 
 fn axes() -> impl Strategy<Value = Vec<Axis>> {
@@ -373,7 +374,8 @@ fn zero_size_arrays_and_bad_arguments() {
 
 #[test]
 fn long_chunks_are_decoded_as_they_come_in_and_damage_is_an_error_with_a_place() {
-    // Two chunks of 600 kB each that hardly compress, so that each is longer than what is read at once.
+    // Two chunks of 600 kB each that hardly compress, so that each is longer than what is read at
+    // once.
     let (whole, chunk, dtype) = (shape(&[2, 300_000]), [1, 300_000], Dtype::Int16);
     let bytes = some_bytes(&whole, dtype);
     let zstd = json!({"name": "zstd", "configuration": {"level": 1}});
@@ -405,7 +407,8 @@ fn long_chunks_are_decoded_as_they_come_in_and_damage_is_an_error_with_a_place()
         }
         store.put(key, [&stored[..], &[0]].concat().into()).unwrap();
         assert!(read(&array, &all).is_err(), "{codecs}");
-        // The header of the frame, and blocks without entropy, are not covered by any check of the format.
+        // The header of the frame, and blocks without entropy, are not covered by any check of the
+        // format.
         for at in [0, 1, 2, 3, 12, 13] {
             let mut damaged = stored.to_vec();
             damaged[at] ^= 0x81;

@@ -1,6 +1,7 @@
 //! Fill values: what stands in a document for the elements that no chunk holds.
 //!
-//! In memory a fill value is the bytes of one element. In documents it has a spelling for each dtype:
+//! In memory a fill value is the bytes of one element. In documents it has a spelling for each
+//! dtype:
 //!
 //! | dtype | v2 | v3 |
 //! |---|---|---|
@@ -11,9 +12,9 @@
 //! | complex | `[re,im]`, each as a float | same |
 //! | float4_e2m1fn | base64 of its one byte | as floats |
 //!
-//! A number that the dtype cannot hold exactly is rounded to the nearest, ties to even. What TensorStore reads
-//! in ways of its own is refused by name: hex strings in v2, numbers other than 0 for float8_e8m0fnu.
-//! Source: zarr v3 core, "Fill value list"; TensorStore 0.1.86 as observed.
+//! A number that the dtype cannot hold exactly is rounded to the nearest, ties to even. What
+//! TensorStore reads in ways of its own is refused by name: hex strings in v2, numbers other than 0
+//! for float8_e8m0fnu. Source: zarr v3 core, "Fill value list"; TensorStore 0.1.86 as observed.
 
 use half::{bf16, f16};
 use serde_json::{Number, Value, json};
@@ -79,8 +80,8 @@ pub(crate) enum Spelling {
 /// The bytes of one element, little endian, for a fill value other than `null`.
 ///
 /// # Errors
-/// `Corrupt` if the value cannot be one of the dtype, `Unsupported` for spellings that mean different things
-/// to different readers.
+/// `Corrupt` if the value cannot be one of the dtype, `Unsupported` for spellings that mean
+/// different things to different readers.
 pub(crate) fn parse(value: &Value, dtype: Dtype, spelling: Spelling) -> Result<Vec<u8>> {
     let size = dtype.size_bytes();
     match dtype.class() {
@@ -181,7 +182,8 @@ fn spell_float(bits: u64, dtype: Dtype) -> Value {
 /// The bits of the value of `dtype` nearest to `value`; `None` if it has none such.
 fn encode(value: f64, dtype: Dtype) -> Option<u64> {
     if value.is_nan() {
-        // NaN is quiet, with the sign and the rest of its bits zero, whatever the machine would make of it.
+        // NaN is quiet, with the sign and the rest of its bits zero, whatever the machine would
+        // make of it.
         return match dtype {
             Dtype::Float16 => Some(0x7e00),
             Dtype::BFloat16 => Some(0x7fc0),
@@ -308,7 +310,8 @@ mod tests {
         parse(&value, dtype, Spelling::V3)
     }
 
-    /// Each row was read and written by TensorStore 0.1.86: value given, bytes of the element, value written.
+    /// Each row was read and written by TensorStore 0.1.86: value given, bytes of the element,
+    /// value written.
     #[test]
     fn agrees_with_tensorstore() {
         use Dtype as D;

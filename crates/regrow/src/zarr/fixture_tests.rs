@@ -118,7 +118,8 @@ fn tensorstore_arrays_of_every_dtype_codec_and_fill_value() {
     assert!(arrays.len() > 100, "{} arrays", arrays.len());
 }
 
-/// Damage to what TensorStore wrote ends in a value or an error; what a checksum covers, in an error.
+/// Damage to what TensorStore wrote ends in a value or an error; what a checksum covers, in an
+/// error.
 #[test]
 fn damaged_chunks_of_tensorstore_never_panic() {
     let arrays = regrow_testkit::expected("zarr");
@@ -189,7 +190,8 @@ fn chunks_byte_by_byte() {
         assert!(meta.decode_chunk(&stored[..stored.len() - 1]).is_err());
         assert!(meta.decode_chunk(&[&stored[..], &[0]].concat()).is_err());
     }
-    // Unused bits of sub-byte elements are written as zero and ignored on reading; odd bools are refused.
+    // Unused bits of sub-byte elements are written as zero and ignored on reading; odd bools are
+    // refused.
     let int4 = ArrayMeta::v3_raw(shape(&[4]), Dtype::Int4).unwrap();
     assert_eq!(int4.encode_chunk(&[0xff, 0xf8, 0x17, 0]).unwrap(), [15, 8, 7, 0]);
     assert_eq!(int4.decode_chunk(&[0xff, 0xf8, 0x17, 0]).unwrap(), [15, 8, 7, 0]);

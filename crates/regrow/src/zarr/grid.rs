@@ -1,4 +1,5 @@
-//! The chunk grid: which chunks an array has, which of them a region meets, and under what keys they lie.
+//! The chunk grid: which chunks an array has, which of them a region meets, and under what keys
+//! they lie.
 //!
 //! ```text
 //! shape [5,4], chunks [2,3]            keys            v2      v3 (default)   v3 (v2)
@@ -19,7 +20,8 @@ use crate::text::counted;
 
 /// An array cut into chunks of one shape.
 ///
-/// It keeps this promise: shape and chunk shape have the same rank, and chunks are at least 1 on every axis.
+/// It keeps this promise: shape and chunk shape have the same rank, and chunks are at least 1 on
+/// every axis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChunkGrid {
     shape: Shape,
@@ -61,7 +63,8 @@ impl ChunkGrid {
             .collect()
     }
 
-    /// The whole of chunk `index` in the array's coordinates; at the upper edge it reaches beyond the array.
+    /// The whole of chunk `index` in the array's coordinates; at the upper edge it reaches beyond
+    /// the array.
     ///
     /// # Errors
     /// `InvalidArgument` if the array has no such chunk.
@@ -96,8 +99,8 @@ impl ChunkGrid {
         index.len() == counts.len() && index.iter().zip(counts).all(|(index, count)| *index < count)
     }
 
-    /// The chunks that `region` meets, in C order, each with the part of the array that it holds (cut at the
-    /// array's upper edge, not at the region).
+    /// The chunks that `region` meets, in C order, each with the part of the array that it holds
+    /// (cut at the array's upper edge, not at the region).
     pub fn chunks(&self, region: &Region) -> Chunks<'_> {
         let inside = region.intersect(&Region::whole(&self.shape));
         let (mut first, mut last) = (Vec::new(), Vec::new());

@@ -1,8 +1,8 @@
 //! The JSON of zarr documents: read strictly, written the way TensorStore writes it.
 //!
-//! Reading differs from plain `serde_json` in that a member given twice is refused (which one counts depends
-//! on the reader), and in that [`Members`] remembers what nobody asked for. Writing is compact, members are
-//! sorted by name, and floats look like `0.0`, `1.5`, `1e+20`.
+//! Reading differs from plain `serde_json` in that a member given twice is refused (which one
+//! counts depends on the reader), and in that [`Members`] remembers what nobody asked for. Writing
+//! is compact, members are sorted by name, and floats look like `0.0`, `1.5`, `1e+20`.
 
 use std::fmt;
 
@@ -18,8 +18,8 @@ const REPEATED: &str = "a JSON member is given twice: ";
 /// Parses a document.
 ///
 /// # Errors
-/// `Limit` for a document that is too long, `Corrupt` for one that is no JSON, `Unsupported` for a member
-/// given twice.
+/// `Limit` for a document that is too long, `Corrupt` for one that is no JSON, `Unsupported` for a
+/// member given twice.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value> {
     if bytes.len() > ZARR_DOCUMENT_LEN_MAX_BYTES {
         return Err(Error::new(ErrorKind::Limit, "the metadata document of a zarr array is too long")
@@ -248,8 +248,8 @@ fn write_list<T>(
     out.push(close);
 }
 
-/// The shortest digits that give the float back, always with a fraction or an exponent: plain from 1e-4 on
-/// and below 1e15, else scientific with a sign and at least two digits in the exponent.
+/// The shortest digits that give the float back, always with a fraction or an exponent: plain from
+/// 1e-4 on and below 1e15, else scientific with a sign and at least two digits in the exponent.
 fn write_float(value: f64, out: &mut String) {
     let scientific = format!("{value:e}");
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));

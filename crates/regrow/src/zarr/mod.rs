@@ -9,7 +9,8 @@
 //! params.kernel/c/0/1        one chunk, encoded; under Orbax a shard with one inner chunk
 //! ```
 //!
-//! An array with the empty name adds no `/`. Keys and values are the same in a folder and in an OCDBT database.
+//! An array with the empty name adds no `/`. Keys and values are the same in a folder and in an
+//! OCDBT database.
 //!
 //! | file | is |
 //! |---|---|
@@ -47,8 +48,8 @@ pub use grid::{ChunkGrid, ChunkKeys, Chunks};
 
 /// What the metadata document of an array says.
 ///
-/// It keeps these promises: shape and chunk shape have the same rank, every size fits in 63 bits, TensorStore
-/// knows the dtype, and this build decodes every codec.
+/// It keeps these promises: shape and chunk shape have the same rank, every size fits in 63 bits,
+/// TensorStore knows the dtype, and this build decodes every codec.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ArrayMeta {
     version: Version,
@@ -74,8 +75,8 @@ impl ArrayMeta {
     /// Reads a `.zarray` document.
     ///
     /// # Errors
-    /// `Corrupt` for what is no such document, `Unsupported` for codecs, dtypes and fill values beyond this
-    /// build, `Limit` for sizes beyond 63 bits.
+    /// `Corrupt` for what is no such document, `Unsupported` for codecs, dtypes and fill values
+    /// beyond this build, `Limit` for sizes beyond 63 bits.
     pub fn parse_v2(json: &[u8]) -> Result<Self> {
         v2::parse(json)
     }
@@ -91,8 +92,8 @@ impl ArrayMeta {
     /// A zarr v2 array as Orbax writes it.
     ///
     /// # Errors
-    /// `Unsupported` for a dtype that TensorStore lacks, `InvalidArgument` for a chunk shape of another rank
-    /// or with a zero.
+    /// `Unsupported` for a dtype that TensorStore lacks, `InvalidArgument` for a chunk shape of
+    /// another rank or with a zero.
     pub fn v2(shape: Shape, dtype: Dtype, chunk_shape: Shape, compression: Compression) -> Result<Self> {
         let decoded = decoded(dtype, chunk_shape.clone())?;
         let grid = ChunkGrid::new(shape, chunk_shape).map_err(asked_for)?;
@@ -100,8 +101,8 @@ impl ArrayMeta {
         Ok(Self { version: Version::V2, grid, keys: ChunkKeys::V2, chain, has_fill: false })
     }
 
-    /// A zarr v3 array as Orbax writes it: each chunk of shape `write_chunk` is a shard of inner chunks of
-    /// shape `read_chunk`, with a checksum for the index.
+    /// A zarr v3 array as Orbax writes it: each chunk of shape `write_chunk` is a shard of inner
+    /// chunks of shape `read_chunk`, with a checksum for the index.
     ///
     /// # Errors
     /// As [`v2`](Self::v2); also `InvalidArgument` if `read_chunk` does not divide `write_chunk`.
@@ -138,8 +139,8 @@ impl ArrayMeta {
         Ok(Self { version: Version::V3, keys: ChunkKeys::V3, has_fill: true, ..meta })
     }
 
-    /// The document, byte for byte as TensorStore writes it: compact, members sorted. Attributes and dimension
-    /// names of a document that was read are not kept.
+    /// The document, byte for byte as TensorStore writes it: compact, members sorted. Attributes
+    /// and dimension names of a document that was read are not kept.
     pub fn to_json(&self) -> Vec<u8> {
         match self.version {
             Version::V2 => v2::write(self),
@@ -199,8 +200,8 @@ impl ArrayMeta {
         self.grid.has(&index).then_some(index)
     }
 
-    /// The chunks that `region` meets, in C order, each with the part of the array that it holds: whole chunks
-    /// but for those at the upper edge, which are cut at the array's end.
+    /// The chunks that `region` meets, in C order, each with the part of the array that it holds:
+    /// whole chunks but for those at the upper edge, which are cut at the array's end.
     pub fn chunk_indices(&self, region: &Region) -> Chunks<'_> {
         self.grid.chunks(region)
     }
@@ -225,17 +226,18 @@ impl ArrayMeta {
         self.chain.coding()
     }
 
-    /// Encodes a chunk, given whole in C order, little endian; the caller pads those at the upper edge.
+    /// Encodes a chunk, given whole in C order, little endian; the caller pads those at the upper
+    /// edge.
     ///
     /// # Errors
-    /// `InvalidArgument` if `chunk` is not [`chunk_len_bytes`](Self::chunk_len_bytes) long or holds a bool
-    /// other than 0 or 1, `Unsupported` for blosc.
+    /// `InvalidArgument` if `chunk` is not [`chunk_len_bytes`](Self::chunk_len_bytes) long or holds
+    /// a bool other than 0 or 1, `Unsupported` for blosc.
     pub fn encode_chunk(&self, chunk: &[u8]) -> Result<Vec<u8>> {
         self.chain.encode(chunk)
     }
 
-    /// Decodes a chunk to the whole of it in C order, little endian. Absent inner chunks of a shard become
-    /// the fill value.
+    /// Decodes a chunk to the whole of it in C order, little endian. Absent inner chunks of a shard
+    /// become the fill value.
     ///
     /// # Errors
     /// `Corrupt` if the bytes are not those of a chunk, or another number of them.

@@ -12,10 +12,12 @@ use crate::array::Region;
 use crate::codec::{ByteSource, CodecChain, bytes_codec, wrong_len};
 use crate::error::{Error, Result};
 
-/// Longest range of a raw chunk that is read at once, so that memory stays bounded whatever a chunk's size.
+/// Longest range of a raw chunk that is read at once, so that memory stays bounded whatever a
+/// chunk's size.
 const RAW_PIECE_LEN_MAX_BYTES: u64 = 8 << 20;
 
-/// Rows that lie this near to each other are read with what is between them: about what one more read costs.
+/// Rows that lie this near to each other are read with what is between them: about what one more
+/// read costs.
 const RAW_PIECE_LEN_MIN_BYTES: u64 = 64 << 10;
 
 /// How much more than what is wanted may be read to save reads.

@@ -12,9 +12,9 @@
 //!  "data_type":"float32","fill_value":0.0,"node_type":"array","shape":[3,4],"zarr_format":3}
 //! ```
 //!
-//! (One line, without a space.) Each chunk of Orbax is a shard; arrays of regrow's default layout have the codec
-//! `bytes` alone. As strict as TensorStore: a member that is not known is refused unless it says
-//! `"must_understand":false`, and extensions are objects, never plain strings.
+//! (One line, without a space.) Each chunk of Orbax is a shard; arrays of regrow's default layout
+//! have the codec `bytes` alone. As strict as TensorStore: a member that is not known is refused
+//! unless it says `"must_understand":false`, and extensions are objects, never plain strings.
 //! Source: zarr v3 core, "Array metadata".
 
 use serde_json::{Value, json};
@@ -108,7 +108,8 @@ fn spell_keys(keys: ChunkKeys) -> Value {
     json!({"name": name, "configuration": {"separator": keys.separator.to_string()}})
 }
 
-/// The members that may be there and mean nothing to us; others must say that they may be passed over.
+/// The members that may be there and mean nothing to us; others must say that they may be passed
+/// over.
 fn check_the_rest(mut members: Members, rank: usize) -> Result<()> {
     if let Some(attributes) = members.take("attributes")
         && !attributes.is_object()

@@ -1,6 +1,7 @@
-//! Checkpoints of every layout that were changed by hostile hands, with checksums that are right again: opened, listed, read,
-//! verified. What comes of it is free, but for panics, memory and errors that name no file. Then files that are none, that lie
-//! elsewhere, and that are cut while they are read.
+//! Checkpoints of every layout that were changed by hostile hands, with checksums that are right
+//! again: opened, listed, read, verified. What comes of it is free, but for panics, memory and
+//! errors that name no file. Then files that are none, that lie elsewhere, and that are cut while
+//! they are read.
 //!
 //! `make fuzz` does the same with a fuzzer's choices.
 
@@ -24,7 +25,8 @@ use samples::{Reached, samples, use_it};
 const CHANGES: u64 = 40;
 const CHANGES_VARIABLE: &str = "REGROW_TEST_CHANGES";
 
-/// What may be taken at once, beyond what was there before: checkpoints are of some KiB, and files stay below a MiB.
+/// What may be taken at once, beyond what was there before: checkpoints are of some KiB, and files
+/// stay below a MiB.
 const MEMORY_MAX_BYTES: usize = 96 << 20;
 
 /// Counts what is asked of it, not what is touched: zeroed memory costs nothing until then.
@@ -172,8 +174,8 @@ fn what_is_no_regular_file_is_never_read_and_never_waited_for() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Each file in turn is moved out of the checkpoint, and all documents are told its new name, which is as long as the old
-/// one: who reads it has left the folder.
+/// Each file in turn is moved out of the checkpoint, and all documents are told its new name, which
+/// is as long as the old one: who reads it has left the folder.
 #[test]
 fn names_in_documents_never_lead_out_of_the_folder() {
     let folder = memory_folder().unwrap();
@@ -237,8 +239,8 @@ fn replace(bytes: &mut [u8], from: &[u8], to: &[u8]) -> usize {
     count
 }
 
-/// A map of a file that was cut ends the program by a signal where it is touched. What was handed out before is the
-/// caller's; what is asked for afterwards is an error.
+/// A map of a file that was cut ends the program by a signal where it is touched. What was handed
+/// out before is the caller's; what is asked for afterwards is an error.
 #[test]
 fn a_file_that_is_cut_while_a_checkpoint_is_open_is_an_error() {
     let folder = memory_folder().unwrap();

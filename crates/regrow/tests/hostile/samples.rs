@@ -1,5 +1,5 @@
-//! Small checkpoints of every layout to be changed by hostile hands, and all that a reader does with one. The fuzzer uses it,
-//! too.
+//! Small checkpoints of every layout to be changed by hostile hands, and all that a reader does
+//! with one. The fuzzer uses it, too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,8 @@ use regrow_testkit::archives::{files_below, tar, zip};
 use regrow_testkit::hostile::Victim;
 use regrow_testkit::{copy_folder, fixtures};
 
-/// A leaf that a changed shape makes larger than this is not read: a checkpoint may be as large as it says.
+/// A leaf that a changed shape makes larger than this is not read: a checkpoint may be as large as
+/// it says.
 const READ_LEN_MAX_BYTES: u64 = 1 << 20;
 
 /// A text, a number, a list, arrays of two dtypes.
@@ -150,7 +151,8 @@ pub enum Reached {
     Read,
 }
 
-/// Opens a checkpoint and reads all of it that is not too long, in every way that there is. `says` gets every error.
+/// Opens a checkpoint and reads all of it that is not too long, in every way that there is. `says`
+/// gets every error.
 pub fn use_it(path: &Path, says: &mut dyn FnMut(&Error)) -> Reached {
     let mut reached = Reached::Refused;
     let mut told = |error: Error| {

@@ -1,5 +1,5 @@
-//! Every layout inside archives: what was saved to a folder and packed is read where it lies, and nothing is missed that
-//! was damaged or cut off.
+//! Every layout inside archives: what was saved to a folder and packed is read where it lies, and
+//! nothing is missed that was damaged or cut off.
 
 use std::path::Path;
 
@@ -283,8 +283,8 @@ fn names_alone_make_no_archive() {
     assert_eq!(error.kind(), ErrorKind::NotACheckpoint, "{error}");
 }
 
-/// A path that is not there was looked for again for ten seconds, where a folder had been left out of the address: each of
-/// these would have been, and the test would have been stopped.
+/// A path that is not there was looked for again for ten seconds, where a folder had been left out
+/// of the address: each of these would have been, and the test would have been stopped.
 #[test]
 fn what_is_missing_beside_the_only_folder_is_an_error_at_once() {
     let folder = tempfile::tempdir().unwrap();

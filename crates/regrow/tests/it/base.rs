@@ -1,5 +1,5 @@
-//! Saving again with a base: whatever changed and whatever did not, the new checkpoint has the tree's bytes, and the
-//! base stays as it is.
+//! Saving again with a base: whatever changed and whatever did not, the new checkpoint has the
+//! tree's bytes, and the base stays as it is.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -311,8 +311,8 @@ fn comparing_counts_bytes() {
         regrow::save_with(path(step), &tree(rests, value), &options)
     };
     save(0, 1, 0, Monitor::new()).unwrap();
-    // Of a file of two, one changed; then of two files, by digest and by bytes; then a digest in vain: what rested
-    // is gone through twice.
+    // Of a file of two, one changed; then of two files, by digest and by bytes; then a digest in
+    // vain: what rested is gone through twice.
     for (step, rests, value, again) in [(1, 1, 1, 0), (2, 1, 2, 0), (3, 1, 2, 0), (4, 9, 3, 1)] {
         let mut report = None;
         let told = told_by(|monitor| report = Some(save(step, rests, value, monitor).unwrap()));
@@ -492,7 +492,8 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     assert!(regrow::save_with(&target, &tree, &uncompressed).unwrap().reused_bytes > 10_000);
 }
 
-/// A file that is linked by its digest alone is read first: what is rotten in it does not go on, and is written from memory.
+/// A file that is linked by its digest alone is read first: what is rotten in it does not go on,
+/// and is written from memory.
 #[test]
 fn a_save_passes_on_no_rot_of_its_base() {
     let folder = tempfile::tempdir().unwrap();

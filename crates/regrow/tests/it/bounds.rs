@@ -1,10 +1,12 @@
-//! `docs/bounds.md` names every bound on what files say, with its value, and every place of unsafe code.
+//! `docs/bounds.md` names every bound on what files say, with its value, and every place of unsafe
+//! code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Constants with `MAX` in their names that bound what regrow itself does or writes, and nothing that a file says.
+/// Constants with `MAX` in their names that bound what regrow itself does or writes, and nothing
+/// that a file says.
 const OWN: [&str; 119] = [
     "array/histogram.rs: BINS_MAX",
     "bytes/pages.rs: LARGE_PAGE_TIME_MAX",

@@ -1,8 +1,10 @@
-//! Writers to a bucket that are killed: what a child asks of a bucket is recorded, and every state that its end could leave is
-//! looked at, after each request, and with any of those under way at the same time missing. A reader finds the old checkpoint
-//! or the new one, whole and verified; what had returned is there; the next save works, and cleans up.
+//! Writers to a bucket that are killed: what a child asks of a bucket is recorded, and every state
+//! that its end could leave is looked at, after each request, and with any of those under way at
+//! the same time missing. A reader finds the old checkpoint or the new one, whole and verified;
+//! what had returned is there; the next save works, and cleans up.
 //!
-//! The test starts itself as the child. `REGROW_LONG=1` looks at all states, and otherwise at every which one.
+//! The test starts itself as the child. `REGROW_LONG=1` looks at all states, and otherwise at every
+//! which one.
 
 use std::cell::Cell;
 use std::env;
@@ -219,7 +221,8 @@ impl Scene for Large {
     }
 }
 
-/// What is left of an upload in parts is nothing that anybody sees; the bucket's own rules remove it.
+/// What is left of an upload in parts is nothing that anybody sees; the bucket's own rules remove
+/// it.
 #[test]
 fn uploads_in_parts_are_old_or_new() {
     let open = Cell::new(0);

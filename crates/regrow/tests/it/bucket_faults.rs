@@ -1,4 +1,5 @@
-//! Saves, overwrites, loads and copies through random faults of a bucket: nothing lost, nothing half visible, no wrong byte.
+//! Saves, overwrites, loads and copies through random faults of a bucket: nothing lost, nothing
+//! half visible, no wrong byte.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -215,7 +216,8 @@ proptest! {
             let options = CopyOptions { overwrite, ..CopyOptions::default() };
             timed(|| copy(&source, &target, &options))
         };
-        // What was read wrongly from the source is what arrives: of layouts without checksums nobody can know.
+        // What was read wrongly from the source is what arrives: of layouts without checksums
+        // nobody can know.
         let may_differ =
             way != Way::ToBucket && faults.iter().any(|fault| format!("{fault:?}").contains("WrongBytes"));
         SERVER_OF_COPIES.clear_faults();
@@ -260,7 +262,8 @@ proptest! {
             let found = fill_of(&load(&target).unwrap());
             prop_assert!(found == 2 || second.is_err() && found == 1, "{} after {:?}", found, second);
         }
-        // The next one ends it, and nothing is left. What was read wrongly before the first one failed is gone on with: then one more.
+        // The next one ends it, and nothing is left. What was read wrongly before the first one
+        // failed is gone on with: then one more.
         let rest = if may_differ && second.is_err() { 2 } else { 1 };
         for _ in 0..rest {
             let done = copied(true);
@@ -301,7 +304,8 @@ fn lists_that_are_older_than_the_last_writes_lose_nothing() {
             };
             let say = |what: &dyn std::fmt::Display| format!("{name}, {writes} writes: {what}");
 
-            // A save that finds that its claim is not its own gives up, and leaves nothing that passes for a checkpoint.
+            // A save that finds that its claim is not its own gives up, and leaves nothing that
+            // passes for a checkpoint.
             server.fault(Fault::stale_list(writes));
             server.fault(Fault::wrong_bytes(0).on(Op::Get).key("*/x/regrow-writing.json").first(1));
             save_with(&path, &tree(1), &options(false)).unwrap_err();

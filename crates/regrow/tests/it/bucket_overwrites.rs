@@ -41,7 +41,8 @@ fn claim(age: Duration) -> Vec<u8> {
     .unwrap()
 }
 
-/// A checkpoint that has moved, and is to be brought to its own name yet; and the folder that it is in.
+/// A checkpoint that has moved, and is to be brought to its own name yet; and the folder that it is
+/// in.
 fn unsettled(server: &ObjectServer, path: &Location) -> String {
     save_with(path, &tree(1), &options("regrow")).unwrap();
     server.fault(Fault::refuse(Refusal::InternalError).on(Op::Copy));
@@ -187,7 +188,8 @@ fn a_file_that_would_not_be_known_again_is_not_even_written() {
     save_with(root.join("x.msgpack"), &number, &options("flax")).unwrap();
 }
 
-/// Whoever watches refuses at any of the times at which it is told how far the save is, the last of them when all is written.
+/// Whoever watches refuses at any of the times at which it is told how far the save is, the last of
+/// them when all is written.
 #[test]
 fn a_save_of_a_file_that_says_it_was_stopped_has_changed_nothing() {
     let (_server, root) = bucket();
@@ -226,7 +228,8 @@ fn a_save_of_a_file_that_says_it_was_stopped_has_changed_nothing() {
                 break;
             }
         }
-        // The last one was not refused: whoever watches is told for the last time right before the file is there.
+        // The last one was not refused: whoever watches is told for the last time right before the
+        // file is there.
         assert!(stopped >= 1 && saved == 1, "{overwrite}: {stopped} {saved}");
     }
 }

@@ -1,4 +1,5 @@
-//! Repair in a bucket: objects that are lost come back, and a network that fails is an error and no damage.
+//! Repair in a bucket: objects that are lost come back, and a network that fails is an error and no
+//! damage.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -106,7 +107,8 @@ fn lost_objects_come_back_without_parity() {
     assert_eq!(bytes_of(&regrow::load(&path).unwrap()), good);
 }
 
-/// The marker says that all else is there: with any other object lost, too, it comes back only if that one does.
+/// The marker says that all else is there: with any other object lost, too, it comes back only if
+/// that one does.
 #[test]
 fn a_lost_marker_is_put_back_on_what_is_whole_alone() {
     let (server, root) = bucket();
@@ -165,7 +167,8 @@ fn a_lost_marker_is_put_back_on_what_is_whole_alone() {
     assert!(whole >= 8 && not_whole >= 8, "{whole} {not_whole}");
 }
 
-/// So it is where blocks come from parity, from a copy that lacks as much, and from one that lacks nothing, with a seal or without one.
+/// So it is where blocks come from parity, from a copy that lacks as much, and from one that lacks
+/// nothing, with a seal or without one.
 #[test]
 fn a_marker_that_parity_or_a_copy_has_comes_back_on_what_is_whole_alone() {
     let (server, root) = bucket();
@@ -204,7 +207,8 @@ fn a_marker_that_parity_or_a_copy_has_comes_back_on_what_is_whole_alone() {
                 let repaired = regrow::repair(&path, &with(false));
                 let is_whole = repaired.as_ref().is_ok_and(RepairReport::is_sound);
                 assert_eq!(server.get(BUCKET, &marker).is_some(), is_whole, "{say}: {repaired:?}");
-                // The marker of this layout has the nonce of its save in it, which a seal knows and nobody else.
+                // The marker of this layout has the nonce of its save in it, which a seal knows and
+                // nobody else.
                 let is_lost_for_good = layout == "orbax" && help == "poor" && seal;
                 // Without a seal it has no checksums, and nothing is taken from a copy.
                 let is_there = help == "full" && (layout == "regrow" || seal);
@@ -225,7 +229,8 @@ fn a_marker_that_parity_or_a_copy_has_comes_back_on_what_is_whole_alone() {
     assert!(whole >= 12 && not_whole >= 8, "{whole} {not_whole}");
 }
 
-/// What parity heals it heals by stripes: that of the marker may be one that heals, where another does not.
+/// What parity heals it heals by stripes: that of the marker may be one that heals, where another
+/// does not.
 #[test]
 fn a_marker_that_its_stripe_has_stays_away_where_another_stripe_is_lost() {
     let (server, root) = bucket();
@@ -237,7 +242,8 @@ fn a_marker_that_its_stripe_has_stays_away_where_another_stripe_is_lost() {
     let good = objects(&server);
     for (first, is_cut) in [(0, false), (1, false), (0, true), (1, true)] {
         good.iter().for_each(|(key, bytes)| server.put(BUCKET, key, bytes.clone()));
-        // A cut file with lost blocks is not written at all, and so another file is healed beside blocks that could be.
+        // A cut file with lost blocks is not written at all, and so another file is healed beside
+        // blocks that could be.
         if is_cut {
             server.put(BUCKET, model, good[model][..good[model].len() - 100].to_vec());
         }
@@ -277,7 +283,8 @@ fn the_markers_of_a_checkpoint_and_of_its_item_come_back_together() {
     assert_eq!((load("a"), load("b")), (bytes_of(&tree(1)), bytes_of(&tree(2))));
 }
 
-/// Whoever was killed while saving, copying or removing has left a claim: what is there is no checkpoint that has lost its marker.
+/// Whoever was killed while saving, copying or removing has left a claim: what is there is no
+/// checkpoint that has lost its marker.
 #[test]
 fn what_was_never_finished_is_not_made_a_checkpoint() {
     let (server, root) = bucket();
@@ -320,7 +327,8 @@ fn what_was_never_finished_is_not_made_a_checkpoint() {
     }
 }
 
-/// Somebody saves to the path when all damage has been found, and before any of it is healed: over it, or when it was removed.
+/// Somebody saves to the path when all damage has been found, and before any of it is healed: over
+/// it, or when it was removed.
 #[test]
 fn a_checkpoint_that_takes_the_path_meanwhile_is_left_alone() {
     let (server, root) = bucket();
@@ -370,7 +378,8 @@ fn a_checkpoint_that_takes_the_path_meanwhile_is_left_alone() {
     }
 }
 
-/// The same to a checkpoint of items, when the first of them has been read: nothing is damaged, and all of the new ones is other bytes.
+/// The same to a checkpoint of items, when the first of them has been read: nothing is damaged, and
+/// all of the new ones is other bytes.
 #[test]
 fn items_that_take_the_path_meanwhile_are_left_alone() {
     let (server, root) = bucket();
@@ -393,7 +402,8 @@ fn items_that_take_the_path_meanwhile_are_left_alone() {
                 if once.lock().unwrap().is_none() {
                     return Ok(());
                 }
-                // It is called 20 times a second at most. All of the first item has been read, and nothing of the second.
+                // It is called 20 times a second at most. All of the first item has been read, and
+                // nothing of the second.
                 std::thread::sleep(std::time::Duration::from_millis(51));
                 let is_read = progress.done_bytes > 0 && progress.done_bytes >= progress.total_bytes;
                 if is_read && once.lock().unwrap().take().is_some() {
@@ -422,7 +432,8 @@ fn items_that_take_the_path_meanwhile_are_left_alone() {
     drop(server);
 }
 
-/// What a layout does not read may be lost, too: an item that nobody opens, and a file of somebody else's.
+/// What a layout does not read may be lost, too: an item that nobody opens, and a file of somebody
+/// else's.
 #[test]
 fn a_marker_stays_away_where_something_is_lost_that_no_checksum_of_the_layout_tells() {
     let (server, root) = bucket();
@@ -462,7 +473,8 @@ fn a_marker_stays_away_where_something_is_lost_that_no_checksum_of_the_layout_te
         let parity = keys_below(&format!("runs/{name}/regrow.parity"));
         assert_eq!(!parity.is_empty(), has_parity, "the parity stays");
     }
-    // A file beside the arrays, longer than what the parity heals; in a folder that has the name of those of databases.
+    // A file beside the arrays, longer than what the parity heals; in a folder that has the name of
+    // those of databases.
     let path = root.join("d");
     regrow::save_with(&path, &tree(1), &options("regrow")).unwrap();
     let beside = "runs/d/notes.bin";
@@ -475,7 +487,8 @@ fn a_marker_stays_away_where_something_is_lost_that_no_checksum_of_the_layout_te
     assert!(!keys_below("runs/d/regrow.parity").is_empty());
 }
 
-/// A copy of a run that was killed: what was to be a part of it is refused, and steps that are whole are repaired.
+/// A copy of a run that was killed: what was to be a part of it is refused, and steps that are
+/// whole are repaired.
 #[test]
 fn a_run_whose_copy_was_killed_takes_no_new_steps() {
     let (server, root) = bucket();

@@ -1,4 +1,5 @@
-//! Seals and signatures in a bucket that does not answer: what cannot be read is not taken for what is not there.
+//! Seals and signatures in a bucket that does not answer: what cannot be read is not taken for what
+//! is not there.
 
 use std::path::Path;
 
@@ -38,7 +39,8 @@ fn a_seal_that_cannot_be_read_is_an_error() {
             let error = load(&open).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Io, "{name} {file}: {error}");
             server.clear_faults();
-            // Buckets say so of what is not there, too: a seal is not known of then, and a signature is asked for.
+            // Buckets say so of what is not there, too: a seal is not known of then, and a
+            // signature is asked for.
             server.fault(Fault::refuse(Refusal::AccessDenied).on(Op::Get).key(file));
             let denied = load(&open);
             match open.trusted_keys.is_empty() {

@@ -1,4 +1,5 @@
-//! The read-through cache: what it keeps is what the bucket has, within its bound, whatever happens to its files.
+//! The read-through cache: what it keeps is what the bucket has, within its bound, whatever happens
+//! to its files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

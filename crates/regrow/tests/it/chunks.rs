@@ -1,4 +1,5 @@
-//! Chunks of the default layout, smaller than arrays and their shards, and compressed: what comes back is the array.
+//! Chunks of the default layout, smaller than arrays and their shards, and compressed: what comes
+//! back is the array.
 
 use std::path::Path;
 
@@ -136,7 +137,8 @@ fn one_process_cuts_and_compresses_as_well() {
     }
     let raw = folder.path().join("false");
     assert_eq!(stored(&raw, "whole"), (shape(&[16, 16]), shape(&[32, 48]), "raw".to_owned()));
-    // What is raw is linked, chunk by chunk; what is compressed is no base, and keeps nobody from saving.
+    // What is raw is linked, chunk by chunk; what is compressed is no base, and keeps nobody from
+    // saving.
     for base in ["false", "true"] {
         let path = folder.path().join(format!("on_{base}"));
         let options = SaveOptions {

@@ -1,9 +1,10 @@
-//! What every layout's reader owes its callers, whatever is in the files: an error that says where, or the right
-//! answer; never a panic, a hang or a huge allocation.
+//! What every layout's reader owes its callers, whatever is in the files: an error that says where,
+//! or the right answer; never a panic, a hang or a huge allocation.
 //!
-//! Each layout is seeded with the fixtures of its original tool and with what regrow itself writes in it. Every
-//! file of each is cut, flipped and filled with hostile numbers, byte for byte where it is small. All of that happens on
-//! a file system, in memory and in a bucket behind a server, and what a reader says must be the same everywhere.
+//! Each layout is seeded with the fixtures of its original tool and with what regrow itself writes
+//! in it. Every file of each is cut, flipped and filled with hostile numbers, byte for byte where
+//! it is small. All of that happens on a file system, in memory and in a bucket behind a server,
+//! and what a reader says must be the same everywhere.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,7 +31,8 @@ const MEMORY_MAX_BYTES: u64 = 512 << 20;
 /// Larger leaves are not read: a damaged shape may be a valid one, of zeros that were never stored.
 const READ_MAX_BYTES: u64 = 64 << 20;
 
-/// From here on an allocation beyond the limit fails, in this process: not where it is that of other tests, too.
+/// From here on an allocation beyond the limit fails, in this process: not where it is that of
+/// other tests, too.
 fn limit_memory() {
     if std::env::var_os("NEXTEST").is_none() {
         return;
@@ -127,8 +129,8 @@ fn bucket(_number: usize) -> Option<Location> {
     None
 }
 
-/// Damages every file of the checkpoint at `source` (a file, a folder, or a stem of siblings), one at a time, in every
-/// storage. What comes of it must be the same in each.
+/// Damages every file of the checkpoint at `source` (a file, a folder, or a stem of siblings), one
+/// at a time, in every storage. What comes of it must be the same in each.
 fn damage_all(source: &Path, layout: &str) {
     damage_all_at(places(), source, layout);
 }

@@ -1,4 +1,5 @@
-//! What a target would refuse is found before anything is written: a dry run says what the run says.
+//! What a target would refuse is found before anything is written: a dry run says what the run
+//! says.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -127,7 +128,8 @@ fn a_target_that_is_there_is_found_before() {
     assert!(error.to_string().contains("inside the source"), "{error}");
 }
 
-/// Orbax stores a key's implementation by name; without one its data came back as a plain array, and nothing said so.
+/// Orbax stores a key's implementation by name; without one its data came back as a plain array,
+/// and nothing said so.
 #[test]
 fn a_key_of_no_known_implementation_is_a_loss_in_orbax() {
     let folder = tempfile::tempdir().unwrap();
@@ -230,7 +232,8 @@ fn odd_trees() -> Vec<(&'static str, Tree<Leaf>)> {
     ]
 }
 
-/// That a file would not be found again shows in what is written, which a dry run has not: it let such names pass.
+/// That a file would not be found again shows in what is written, which a dry run has not: it let
+/// such names pass.
 #[test]
 fn a_check_knows_the_names_under_which_nothing_would_be_found_again() {
     let folder = tempfile::tempdir().unwrap();

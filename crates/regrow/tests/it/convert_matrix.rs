@@ -1,4 +1,5 @@
-//! A rich tree through every pair of layouts and back: what a conversion does not list as lost is there, to the bit.
+//! A rich tree through every pair of layouts and back: what a conversion does not list as lost is
+//! there, to the bit.
 
 use std::collections::BTreeMap;
 use std::fs;

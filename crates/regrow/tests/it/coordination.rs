@@ -1,4 +1,5 @@
-//! Sessions of several ranks, each a thread: what they tell each other, and what each hears of what went wrong.
+//! Sessions of several ranks, each a thread: what they tell each other, and what each hears of what
+//! went wrong.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -216,7 +217,8 @@ fn without_rank_0_the_others_say_so() {
 #[test]
 fn after_a_failed_attempt_the_next_one_succeeds() {
     for (at, _folder) in places("again") {
-        // Rank 1 fails before it begins, and its second call is the others' first; rank 2 is late for the first attempt.
+        // Rank 1 fails before it begins, and its second call is the others' first; rank 2 is late
+        // for the first attempt.
         let attempts = on_ranks(3, |rank| {
             let mut attempts = 0;
             loop {
@@ -284,7 +286,8 @@ fn the_same_target_again_and_again() {
 #[test]
 fn what_a_killed_job_has_left_is_passed_by() {
     for (at, _folder) in places("killed") {
-        // Killed while they met: in one job of the same size, and in one that was larger; rank 2 had come to neither.
+        // Killed while they met: in one job of the same size, and in one that was larger; rank 2
+        // had come to neither.
         for size in [3, 5] {
             std::thread::scope(|scope| {
                 let monitors = [Monitor::new(), Monitor::new()];
@@ -311,7 +314,8 @@ fn what_a_killed_job_has_left_is_passed_by() {
     }
 }
 
-/// A process that is killed while it meets the others: it never removes anything, and never says that it has failed.
+/// A process that is killed while it meets the others: it never removes anything, and never says
+/// that it has failed.
 #[derive(Debug)]
 struct Gone(Folder, AtomicUsize);
 

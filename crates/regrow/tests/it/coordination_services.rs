@@ -1,4 +1,5 @@
-//! What carries the words of ranks: a folder on a disk, one in a bucket, and services that can do less or more than these.
+//! What carries the words of ranks: a folder on a disk, one in a bucket, and services that can do
+//! less or more than these.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};

@@ -1,4 +1,5 @@
-//! Copies: every layout between every two storages, and what becomes of a copy that is interrupted, raced or disturbed.
+//! Copies: every layout between every two storages, and what becomes of a copy that is interrupted,
+//! raced or disturbed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -291,7 +292,8 @@ fn arrays_without_orbax_documents_are_given_no_marker_of_orbax() {
     assert_eq!(files_at(&root.join("back")), files_at(&root.join("orbax")));
 }
 
-/// Stops a copy when so many bytes are done. A hook is called 20 times a second at most, so it takes its time.
+/// Stops a copy when so many bytes are done. A hook is called 20 times a second at most, so it
+/// takes its time.
 fn stops_at(bytes: u64) -> Monitor {
     Monitor::with_hook(move |progress| {
         std::thread::sleep(Duration::from_millis(51));
@@ -331,7 +333,8 @@ fn an_interrupted_copy_goes_on_at_every_file() {
                 }
                 let done = done.unwrap_or_else(|| copy(&source, &target, &options()).unwrap());
                 let reused = done.reused_bytes;
-                // In a bucket a file that was not finished begins anew, and here the longest is the first.
+                // In a bucket a file that was not finished begins anew, and here the longest is the
+                // first.
                 let is_one_object = to.commits_by_marker() && matches!(at, 0 | 6 | 8);
                 assert!(reused > 0 || is_one_object, "{target}");
                 assert_same(&source, &target);

@@ -1,5 +1,5 @@
-//! The default layout, end to end through the public face: what is saved comes back, damage is named, and
-//! nothing is lost or left behind when a save fails.
+//! The default layout, end to end through the public face: what is saved comes back, damage is
+//! named, and nothing is lost or left behind when a save fails.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -236,8 +236,8 @@ fn casts_happen_where_they_are_asked_for() {
     assert_eq!(back.leaves()[0].as_array().unwrap().to_c_order().unwrap(), values);
 }
 
-/// A cast is for arrays: bytes, keys and Python's own numbers stay what they are, and memory stays bounded
-/// because the cast happens band by band.
+/// A cast is for arrays: bytes, keys and Python's own numbers stay what they are, and memory stays
+/// bounded because the cast happens band by band.
 #[test]
 fn a_cast_on_load_leaves_alone_what_is_no_array() {
     let folder = tempfile::tempdir().unwrap();
@@ -404,8 +404,8 @@ fn an_existing_target_is_kept_unless_overwrite_is_asked_for() {
     assert_eq!(names_in(folder.path()), ["step"]);
 }
 
-/// One thread replaces the checkpoint again and again: a reader sees one of them, whole, never parts of two, and
-/// never an error that blames a sound checkpoint.
+/// One thread replaces the checkpoint again and again: a reader sees one of them, whole, never
+/// parts of two, and never an error that blames a sound checkpoint.
 #[test]
 fn a_reader_beside_a_writer_sees_one_checkpoint_or_another() {
     use regrow::{
@@ -507,7 +507,8 @@ fn what_is_no_checkpoint_is_told_what_was_looked_for() {
     assert_eq!(regrow::open(folder.path().join("absent")).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
-/// A `regrow.json` that lies, with a checksum that fits: an error of kind `Corrupt`, whatever the lie.
+/// A `regrow.json` that lies, with a checksum that fits: an error of kind `Corrupt`, whatever the
+/// lie.
 #[test]
 fn a_manifest_that_contradicts_itself_is_corrupt() {
     let folder = tempfile::tempdir().unwrap();

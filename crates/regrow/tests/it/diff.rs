@@ -1,4 +1,5 @@
-//! Two checkpoints side by side: whatever their layouts, what differs is named, and nothing else is.
+//! Two checkpoints side by side: whatever their layouts, what differs is named, and nothing else
+//! is.
 
 use std::fs;
 

@@ -1,17 +1,19 @@
-//! Power cuts of real file systems: a child saves on a file system that lies in an image, at random moments the image is cloned,
-//! and each clone is mounted later, as after a power cut. The journal is replayed by the kernel; the path holds the old checkpoint
-//! or the new one, whole and verified; the next save works, and cleans up.
+//! Power cuts of real file systems: a child saves on a file system that lies in an image, at random
+//! moments the image is cloned, and each clone is mounted later, as after a power cut. The journal
+//! is replayed by the kernel; the path holds the old checkpoint or the new one, whole and verified;
+//! the next save works, and cleans up.
 //!
 //! ```text
 //! outer.img   XFS, where a file is cloned at one moment (reflink), whatever is being written to it
 //!   disk.img    ext4, XFS or btrfs, mounted by a loop device, on which the child saves
 //!   0.img ..    its clones
 //! ```
-//! A clone has all blocks that the file system has sent to its disk, and nothing of what it still had in memory. So it is the
-//! disk after a power cut, of one whose own cache loses nothing. What such caches lose is in the model of `power_cuts`.
+//! A clone has all blocks that the file system has sent to its disk, and nothing of what it still
+//! had in memory. So it is the disk after a power cut, of one whose own cache loses nothing. What
+//! such caches lose is in the model of `power_cuts`.
 //!
-//! Needs the right to mount, and mkfs of XFS and of the file system. `make test-long` says what it leaves out. The test starts
-//! itself as the child.
+//! Needs the right to mount, and mkfs of XFS and of the file system. `make test-long` says what it
+//! leaves out. The test starts itself as the child.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -63,8 +65,8 @@ fn save(root: &Path, layout: usize, number: u32, not_durable: bool) -> regrow::R
     save_with(path(root, layout), &tree(number), &options).map(drop)
 }
 
-/// The child: does nothing unless it was started by one of the tests below. Saves in each layout again and again, and says what
-/// it begins and what has returned.
+/// The child: does nothing unless it was started by one of the tests below. Saves in each layout
+/// again and again, and says what it begins and what has returned.
 #[test]
 fn saves_until_it_is_killed() {
     let Some(root) = env::var_os(ROOT) else { return };
@@ -159,7 +161,8 @@ struct Cut {
     begun: Said,
 }
 
-/// Saves on a disk whose power is cut so often. Of how many cuts something was lost, what, and in how many a save was under way.
+/// Saves on a disk whose power is cut so often. Of how many cuts something was lost, what, and in
+/// how many a save was under way.
 fn cuts(kind: &str, count: usize, not_durable: bool) -> (Vec<String>, usize) {
     // Not in memory: a loop device may ask its file for more than tmpfs does.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

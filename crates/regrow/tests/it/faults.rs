@@ -1,5 +1,6 @@
-//! A save that is killed before any of its system calls, or of whose calls any one fails: the path holds exactly the
-//! previous checkpoint or the new one, the error says which, and nothing is left that the next save does not remove.
+//! A save that is killed before any of its system calls, or of whose calls any one fails: the path
+//! holds exactly the previous checkpoint or the new one, the error says which, and nothing is left
+//! that the next save does not remove.
 //!
 //! The test starts itself as a child that saves once, and traces it.
 
@@ -30,7 +31,8 @@ const ITEMS: &str = "items";
 /// No layout: what a handler has written is the checkpoint.
 const FILES: &str = "files";
 
-/// Whether a folder is replaced by two renames: between them its path is empty, until the next save puts the old one back.
+/// Whether a folder is replaced by two renames: between them its path is empty, until the next save
+/// puts the old one back.
 const TWO_STEPS: bool = cfg!(feature = "portable");
 
 /// EIO, ENOSPC, EACCES, EDQUOT, EINTR.
@@ -117,7 +119,8 @@ fn root() -> tempfile::TempDir {
     regrow_testkit::memory_folder().unwrap()
 }
 
-/// A place for a checkpoint, with the old one in it if it is to be overwritten; a new one has folders to be made.
+/// A place for a checkpoint, with the old one in it if it is to be overwritten; a new one has
+/// folders to be made.
 struct Scene {
     root: tempfile::TempDir,
     layout: &'static str,
@@ -262,14 +265,16 @@ fn a_folder_is_synced_before_it_has_its_name_and_the_one_above_afterwards() {
         assert_eq!(renames, expected, "{calls:?}");
         let first = calls.iter().position(is_rename).unwrap();
         let last = calls.iter().rposition(is_rename).unwrap();
-        // Each file and each folder, then those above: the target's, and those that were made for it.
+        // Each file and each folder, then those above: the target's, and those that were made for
+        // it.
         let scene = Scene::new("regrow", true);
         assert_eq!(first, 1 + below(&scene.target), "{calls:?}");
         assert_eq!(calls.len() - 1 - last, if overwrite { 1 } else { 3 }, "{calls:?}");
     }
 }
 
-/// How the child ended; `None` where nobody may trace, as in some containers: then there is nothing to be seen.
+/// How the child ended; `None` where nobody may trace, as in some containers: then there is nothing
+/// to be seen.
 fn traced(scene: &Scene, chosen: fn(&Call) -> bool, at: usize, fault: Fault) -> Option<Run> {
     match run(&mut scene.child(), chosen, at, fault) {
         Err(error) if error.raw_os_error() == Some(EPERM) => {
@@ -286,7 +291,8 @@ fn failure(ended: &Run) -> Option<(String, String)> {
     Some((kind.to_owned(), text.split_once("\nEND").unwrap().0.to_owned()))
 }
 
-/// Checks one save of which the call number `at` fails; whether there was such a call. `None` where nobody may trace.
+/// Checks one save of which the call number `at` fails; whether there was such a call. `None` where
+/// nobody may trace.
 fn check_failing(layout: &'static str, overwrite: bool, at: usize, error: i32) -> Option<bool> {
     let scene = Scene::new(layout, overwrite);
     let ended = traced(&scene, touches, at, Fault::Fail(error))?;

@@ -1,10 +1,13 @@
-//! Every single flipped bit of a file that has checksums is of no consequence, or an error of `load`, of `convert`,
-//! and a finding of `verify`; and no part of a leaf is ever read as other numbers.
+//! Every single flipped bit of a file that has checksums is of no consequence, or an error of
+//! `load`, of `convert`, and a finding of `verify`; and no part of a leaf is ever read as other
+//! numbers.
 //!
-//! Every bit of what gives the data its meaning is flipped, and of arrays, whose bytes are all alike to a checksum, one bit
-//! of each byte. `convert`, which takes as long as all the rest, is asked now and then.
+//! Every bit of what gives the data its meaning is flipped, and of arrays, whose bytes are all
+//! alike to a checksum, one bit of each byte. `convert`, which takes as long as all the rest, is
+//! asked now and then.
 //!
-//! Of files without checksums only this is asked: an error that says where, or an answer; never a panic.
+//! Of files without checksums only this is asked: an error that says where, or an answer; never a
+//! panic.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -222,7 +225,8 @@ fn of_files_without_checksums_none_is_a_panic() {
     }
 }
 
-/// Where only what is kept beside the arrays is damaged, they can be had alone, and verify checks them, too.
+/// Where only what is kept beside the arrays is damaged, they can be had alone, and verify checks
+/// them, too.
 #[test]
 fn the_arrays_alone_can_be_had() {
     let folder = tempfile::tempdir().unwrap();

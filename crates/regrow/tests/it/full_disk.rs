@@ -1,4 +1,5 @@
-//! Disks that are full or read-only: the error has its own kind, and nothing that was there has changed.
+//! Disks that are full or read-only: the error has its own kind, and nothing that was there has
+//! changed.
 //!
 //! With the right to mount, on small file systems in memory; without it, on what every Linux has.
 

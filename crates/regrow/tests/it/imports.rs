@@ -5,8 +5,9 @@
 //! formats/flax/steps.rs   use super::files::list;       /
 //! ```
 //!
-//! A folder's `mod.rs` may use its files and be used by them: it says what they have in common. What a `mod.rs` names
-//! again (`pub use file::Name`) counts as an import of that file. Tests may import what they like.
+//! A folder's `mod.rs` may use its files and be used by them: it says what they have in common.
+//! What a `mod.rs` names again (`pub use file::Name`) counts as an import of that file. Tests may
+//! import what they like.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -96,7 +97,8 @@ fn mutual_imports(texts: &BTreeMap<Module, String>) -> Vec<String> {
         .collect()
 }
 
-/// Words and signs of Rust code, without comments, strings and the tests at its end. `::` is one sign.
+/// Words and signs of Rust code, without comments, strings and the tests at its end. `::` is one
+/// sign.
 fn words(text: &str) -> Vec<String> {
     let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text);
     let mut words = Vec::new();

@@ -1,7 +1,9 @@
-//! A writer of data and manifest that is killed at any moment: a reader gets the old pair or the new one, and a manifest
-//! never stands beside data that is not its own, for us or for the original.
+//! A writer of data and manifest that is killed at any moment: a reader gets the old pair or the
+//! new one, and a manifest never stands beside data that is not its own, for us or for the
+//! original.
 //!
-//! The test starts itself as a child that saves without end, and kills it (`SIGKILL`) at random moments.
+//! The test starts itself as a child that saves without end, and kills it (`SIGKILL`) at random
+//! moments.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -1,6 +1,8 @@
-//! A writer that is killed at any moment leaves the old checkpoint, the new one, or none: never a part.
+//! A writer that is killed at any moment leaves the old checkpoint, the new one, or none: never a
+//! part.
 //!
-//! The test starts itself as a child that saves without end, and kills it (`SIGKILL`) at random moments.
+//! The test starts itself as a child that saves without end, and kills it (`SIGKILL`) at random
+//! moments.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -89,7 +91,8 @@ fn a_killed_save_is_all_or_nothing() {
         seen = now.or(seen);
         left += unfinished(folder.path());
         for name in ["latest", "step"] {
-            // The child removes its steps itself, which is not what is tested: what is left of one goes.
+            // The child removes its steps itself, which is not what is tested: what is left of one
+            // goes.
             if name == "step" {
                 let _ = fs::remove_dir_all(folder.path().join(name));
             }

@@ -1,8 +1,8 @@
-//! A TRAK writer that is killed at any moment leaves no row that is said to be done and is not; writers side by side
-//! lose nothing of each other's.
+//! A TRAK writer that is killed at any moment leaves no row that is said to be done and is not;
+//! writers side by side lose nothing of each other's.
 //!
-//! The tests start themselves as children. Each child writes rows whose values follow from the row, marks them, and
-//! adds experiments, without end; it is killed (`SIGKILL`) at random moments.
+//! The tests start themselves as children. Each child writes rows whose values follow from the row,
+//! marks them, and adds experiments, without end; it is killed (`SIGKILL`) at random moments.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -20,7 +20,8 @@ const FOLDER: &str = "REGROW_TEST_TRAK_FOLDER";
 const WORKER: &str = "REGROW_TEST_TRAK_WORKER";
 const ROWS: u64 = 4000;
 const COLUMNS: u64 = 16;
-/// Kills at least, and at most: a busy machine may need more until work was seen in the middle and at its end.
+/// Kills at least, and at most: a busy machine may need more until work was seen in the middle and
+/// at its end.
 const KILLS: std::ops::RangeInclusive<u64> = 25..=1000;
 
 fn metadata() -> Map<String, Value> {

@@ -1,6 +1,7 @@
-//! Tests of the engine from outside, one program: it is linked once. `common` and `scenes` are what they share; every other module is
-//! tests of one thing, and says which. Each test has a process of its own (`cargo nextest`), since some count what theirs holds. What
-//! needs an allocator of its own, or measures memory, is a program beside this one.
+//! Tests of the engine from outside, one program: it is linked once. `common` and `scenes` are what
+//! they share; every other module is tests of one thing, and says which. Each test has a process of
+//! its own (`cargo nextest`), since some count what theirs holds. What needs an allocator of its
+//! own, or measures memory, is a program beside this one.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test's failure is a panic")]
 

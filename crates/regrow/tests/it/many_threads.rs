@@ -1,7 +1,8 @@
-//! Sixty-four threads at one opened checkpoint, in every layout, sealed and not: each gets the same bits, whatever the others do
-//! to it at the same time; no thread waits for ever, and none is left.
+//! Sixty-four threads at one opened checkpoint, in every layout, sealed and not: each gets the same
+//! bits, whatever the others do to it at the same time; no thread waits for ever, and none is left.
 //!
-//! It counts what its process has, and wants one of its own: `cargo nextest` gives it one, and so does `cargo test` of this module alone.
+//! It counts what its process has, and wants one of its own: `cargo nextest` gives it one, and so
+//! does `cargo test` of this module alone.
 
 use std::sync::Barrier;
 use std::thread;

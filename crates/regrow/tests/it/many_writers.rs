@@ -1,4 +1,5 @@
-//! What several processes have written, put together by one: nothing of the dead, nothing that is damaged.
+//! What several processes have written, put together by one: nothing of the dead, nothing that is
+//! damaged.
 
 use std::fs;
 use std::sync::Barrier;
@@ -76,7 +77,8 @@ fn what_a_writer_left_that_died_is_not_merged() {
                 assert!(!joined.claim(&signs[1]).unwrap(), "two have the same number in {place}");
             }
             assert!(other.claim(&signs[0]).unwrap(), "a number that nobody has");
-            // The first writer of the second share dies when all of it is written; another one takes its place.
+            // The first writer of the second share dies when all of it is written; another one
+            // takes its place.
             write(1, 1);
             write(0, 0);
             write(3, 1);

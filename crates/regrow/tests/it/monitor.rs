@@ -1,5 +1,5 @@
-//! A monitor sees what a piece of work does, and ends it: cancelled wherever it happens to be, in every layout,
-//! nothing of it is left, and what was there before has not changed.
+//! A monitor sees what a piece of work does, and ends it: cancelled wherever it happens to be, in
+//! every layout, nothing of it is left, and what was there before has not changed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -66,7 +66,8 @@ fn leaf(at_bytes: u64, act: &Act, pause: Duration) -> Leaf {
     )
 }
 
-/// Three large leaves and a small one; `act` happens when the large ones have been read up to `at_bytes`.
+/// Three large leaves and a small one; `act` happens when the large ones have been read up to
+/// `at_bytes`.
 fn tree(at_bytes: u64, act: impl Fn() + Send + Sync + 'static, pause: Duration) -> Tree<Leaf> {
     let act = Act(Arc::new(act));
     let mut build = TreeBuilder::new();
@@ -85,7 +86,8 @@ fn plain_tree() -> Tree<Leaf> {
     tree(u64::MAX, || {}, Duration::ZERO)
 }
 
-/// Every layout that takes any tree, in every form that has a writer of its own; and what its path ends in.
+/// Every layout that takes any tree, in every form that has a writer of its own; and what its path
+/// ends in.
 fn layouts() -> Vec<(&'static str, SaveOptions, &'static str)> {
     let of = |name: &str, options| SaveOptions {
         layout: Layout::from_name(name, options).unwrap(),
@@ -173,8 +175,8 @@ fn every_layout_counts_its_bytes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(format!("step_1{suffix}"));
         let monitor = Monitor::new();
-        // What is known to be done when the last piece is read: all but a few buffers. Where several threads are at
-        // work, the others may lag behind.
+        // What is known to be done when the last piece is read: all but a few buffers. Where
+        // several threads are at work, the others may lag behind.
         let (watch, seen) = (monitor.clone(), Arc::new(AtomicU64::new(0)));
         let last = seen.clone();
         let act = move || {

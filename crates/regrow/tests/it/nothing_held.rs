@@ -1,7 +1,8 @@
-//! Thousands of opens, loads, conversions and failures of each, in every layout: no file stays open, none stays mapped, and no thread
-//! is left.
+//! Thousands of opens, loads, conversions and failures of each, in every layout: no file stays
+//! open, none stays mapped, and no thread is left.
 //!
-//! It counts what its process has, and wants one of its own: `cargo nextest` gives it one, and so does `cargo test` of this module alone.
+//! It counts what its process has, and wants one of its own: `cargo nextest` gives it one, and so
+//! does `cargo test` of this module alone.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,6 @@
-//! Which folders are one checkpoint, which files an overwrite may take, and which names a save gives: what is saved
-//! can be opened, and what is none of regrow's is neither opened as one thing nor removed.
+//! Which folders are one checkpoint, which files an overwrite may take, and which names a save
+//! gives: what is saved can be opened, and what is none of regrow's is neither opened as one thing
+//! nor removed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,7 +58,8 @@ fn not_a_checkpoint(path: &Path) -> Error {
 fn a_folder_above_checkpoints_names_them() {
     let root = tempfile::tempdir().unwrap();
     let path = |name: &str| root.path().join(name);
-    // Beside each other, with arrays in folders: these opened as one tree of what lies in all of them.
+    // Beside each other, with arrays in folders: these opened as one tree of what lies in all of
+    // them.
     for name in ["md8_files_zarr2", "weird_keys_files", "sd_files_zarr2"] {
         copy_folder(&fixture(name), &path("above/runs").join(name)).unwrap();
         open(path("above/runs").join(name)).unwrap();

@@ -1,5 +1,5 @@
-//! Where checkpoints are saved to, in every layout: what a save accepts opens again, and whatever it refuses it refuses
-//! before anything is made.
+//! Where checkpoints are saved to, in every layout: what a save accepts opens again, and whatever
+//! it refuses it refuses before anything is made.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -206,7 +206,8 @@ fn addresses_are_refused_by_everything_that_takes_a_path() {
     assert_eq!(load(&local).unwrap().len(), 1);
 }
 
-/// What a checkpoint has lost does not keep it from being replaced: a save after a half-finished copy goes through.
+/// What a checkpoint has lost does not keep it from being replaced: a save after a half-finished
+/// copy goes through.
 #[test]
 fn a_checkpoint_that_has_lost_its_record_can_be_replaced() {
     let folder = tempfile::tempdir().unwrap();

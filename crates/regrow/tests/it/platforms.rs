@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The refusals stand in a file of their own, which is compiled here for each machine. No `std` of it is needed: the crate
-/// has none, and brings the one macro that the file uses.
+/// The refusals stand in a file of their own, which is compiled here for each machine. No `std` of
+/// it is needed: the crate has none, and brings the one macro that the file uses.
 const WITHOUT_STD: &str = "#![feature(no_core, rustc_attrs)]\n#![no_core]\n#![allow(internal_features, unused_macros)]\n\
      #[rustc_builtin_macro]\nmacro_rules! compile_error { ($text:expr $(,)?) => {}; }\n";
 

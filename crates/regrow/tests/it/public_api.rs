@@ -1,10 +1,12 @@
-//! The public items of the crate, a line each: `public_api.txt` is what they were, so that a review sees what changes.
+//! The public items of the crate, a line each: `public_api.txt` is what they were, so that a review
+//! sees what changes.
 //!
 //! ```text
 //! make api        writes the file anew (REGROW_WRITE_API=1)
 //! ```
-//! Source text is read, in the form that `cargo fmt` gives it: items, fields, variants, methods and what traits are
-//! implemented. An item of a private module counts if a `pub use` names it. What macros make is not seen.
+//! Source text is read, in the form that `cargo fmt` gives it: items, fields, variants, methods and
+//! what traits are implemented. An item of a private module counts if a `pub use` names it. What
+//! macros make is not seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -132,7 +134,8 @@ fn public_items(sources: &BTreeMap<String, String>) -> Vec<String> {
     lines.into_iter().collect()
 }
 
-/// An item without its body, on one line and with the attributes that matter, and the lines of its body.
+/// An item without its body, on one line and with the attributes that matter, and the lines of its
+/// body.
 struct Block {
     head: String,
     body: Vec<String>,

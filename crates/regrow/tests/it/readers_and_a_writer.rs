@@ -1,7 +1,9 @@
-//! Readers of every kind against a writer that replaces the checkpoint, in every layout: what is read is of one
-//! checkpoint, the one that was opened or the one that took its place, or an error says that it was replaced.
+//! Readers of every kind against a writer that replaces the checkpoint, in every layout: what is
+//! read is of one checkpoint, the one that was opened or the one that took its place, or an error
+//! says that it was replaced.
 //!
-//! Every array element, every text and every number of a checkpoint here is its stamp, so a mixture shows.
+//! Every array element, every text and every number of a checkpoint here is its stamp, so a mixture
+//! shows.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -258,7 +260,8 @@ fn what_was_opened_is_never_mixed_with_what_takes_its_place() {
 fn readers_beside_a_writer_see_one_checkpoint_or_the_other() {
     const SAVES: u8 = 40;
     let folder = tempfile::tempdir().unwrap();
-    // A step that is overwritten by two renames has no name for a moment, and the folder of steps has one less.
+    // A step that is overwritten by two renames has no name for a moment, and the folder of steps
+    // has one less.
     for case in cases().into_iter().filter(|case| !TWO_STEPS || case.step.is_none()) {
         let path = folder.path().join(case.name);
         save(&path, &case, 0);
@@ -316,7 +319,8 @@ fn readers_beside_a_writer_see_one_checkpoint_or_the_other() {
     }
 }
 
-/// Overwrites of one step, and a step that comes and goes: neither makes the folder of steps less than it is.
+/// Overwrites of one step, and a step that comes and goes: neither makes the folder of steps less
+/// than it is.
 #[test]
 fn every_step_that_stays_is_seen_beside_a_writer() {
     const SAVES: usize = if TWO_STEPS { 0 } else { 200 };
@@ -393,7 +397,8 @@ fn a_base_that_is_replaced_gives_the_new_checkpoint_nothing_of_another() {
         while !is_over.load(Ordering::Relaxed) {
             let options = SaveOptions { base: Some(base.clone().into()), ..case.options.clone() };
             match regrow::save_with(&next, &stamped(1), &options) {
-                // There is none, and nothing was saved; never anything else of what was there a moment ago.
+                // There is none, and nothing was saved; never anything else of what was there a
+                // moment ago.
                 Err(error) => {
                     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
                     continue;
@@ -420,8 +425,8 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The rule for the default layout, whose every file has a record: a file of another checkpoint in the place of the
-/// one of its name is found, and gives nobody a number of the other.
+/// The rule for the default layout, whose every file has a record: a file of another checkpoint in
+/// the place of the one of its name is found, and gives nobody a number of the other.
 #[test]
 fn a_file_of_another_checkpoint_is_found_whichever_it_is() {
     let folder = tempfile::tempdir().unwrap();
@@ -435,7 +440,8 @@ fn a_file_of_another_checkpoint_is_found_whichever_it_is() {
         assert_eq!(our_files.len(), their_files.len());
         assert!(our_files.len() >= 8);
         for mine in &our_files {
-            // Names of nodes and chunks are random: any file beside will do, of its own length or another.
+            // Names of nodes and chunks are random: any file beside will do, of its own length or
+            // another.
             let same_name = |theirs_file: &&PathBuf| {
                 let (a, b) = (mine.strip_prefix(&ours).unwrap(), theirs_file.strip_prefix(&theirs).unwrap());
                 a == b || a.starts_with("d") && b.starts_with("d")
@@ -470,7 +476,8 @@ fn a_file_of_another_checkpoint_is_found_whichever_it_is() {
     }
 }
 
-/// The whole database of another checkpoint, sound in itself: as after an interrupted copy over this one.
+/// The whole database of another checkpoint, sound in itself: as after an interrupted copy over
+/// this one.
 #[test]
 fn a_database_that_no_record_names_is_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! How the default layout is read: only what is asked for, past the page cache or through it, into memory of the
-//! caller, and always checked.
+//! How the default layout is read: only what is asked for, past the page cache or through it, into
+//! memory of the caller, and always checked.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -37,7 +37,8 @@ fn c_order(leaf: &Leaf) -> Vec<u8> {
     leaf.as_array().unwrap().to_c_order().unwrap().to_vec()
 }
 
-/// Large and small leaves, one without elements, odd lengths: blocks that one leaf has alone, and that many share.
+/// Large and small leaves, one without elements, odd lengths: blocks that one leaf has alone, and
+/// that many share.
 fn mixture() -> Tree<Leaf> {
     let names: Vec<String> = (0..60).map(|i| format!("small_{i:02}")).collect();
     let mut leaves: Vec<(&str, Leaf)> = names
@@ -155,7 +156,8 @@ fn memory_file_systems_are_read_as_well() {
     assert!(regrow::verify(&path).unwrap().is_ok());
 }
 
-/// A slice touches the blocks that its runs lie in: damage in the block before, after or between is not seen.
+/// A slice touches the blocks that its runs lie in: damage in the block before, after or between is
+/// not seen.
 #[test]
 fn a_slice_beside_damage_is_read_and_a_slice_in_it_is_not() {
     let whole = leaf(Dtype::UInt8, &[20 * BLOCK + 5], 1);
@@ -355,8 +357,8 @@ fn casts_and_compressed_leaves_go_into_memory_as_well() {
     }
 }
 
-/// Whatever is left for the last block of a file, beside a piece that is full or nearly so: a short last block once
-/// was taken into a piece that had no room for it, and the cut went on for ever.
+/// Whatever is left for the last block of a file, beside a piece that is full or nearly so: a short
+/// last block once was taken into a piece that had no room for it, and the cut went on for ever.
 #[test]
 fn files_end_anywhere_in_their_last_block() {
     for blocks in [126, 127, 128] {

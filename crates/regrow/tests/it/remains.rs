@@ -1,9 +1,10 @@
-//! What is left of a checkpoint after some of its files are gone: read right, or refused, or told, and never read as
-//! something else.
+//! What is left of a checkpoint after some of its files are gone: read right, or refused, or told,
+//! and never read as something else.
 //!
-//! Every layout of several files is saved from a small tree, and opened again with every subset of its files (of many
-//! files: all that lack or have at most two of them, and some others), and with each file replaced by what no save
-//! writes: nothing, a folder, a pipe, a link that leads nowhere. A watchdog ends what hangs.
+//! Every layout of several files is saved from a small tree, and opened again with every subset of
+//! its files (of many files: all that lack or have at most two of them, and some others), and with
+//! each file replaced by what no save writes: nothing, a folder, a pipe, a link that leads nowhere.
+//! A watchdog ends what hangs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -164,15 +165,17 @@ impl Case {
         }
         if loaded.values != whole.values {
             let is_part = loaded.values.iter().all(|(path, value)| whole.values.get(path) == Some(value));
-            // A folder of npy files is whatever is in it, unless regrow's own record of the pytree is there: verify tells
-            // that it is not. Without it a text is the array of text that it was stored as.
+            // A folder of npy files is whatever is in it, unless regrow's own record of the pytree
+            // is there: verify tells that it is not. Without it a text is the array of text that it
+            // was stored as.
             let is_text = |path: &String| whole.values.get(path).is_some_and(|value| value.starts_with('"'));
             let is_kept = |(path, value)| whole.values.get(path) == Some(value) || is_text(path);
             if layout == "npy" && !is_untold && loaded.values.iter().all(is_kept) {
                 return None;
             }
-            // A TRAK store is in progress for days, and read as far as it is: verify tells what it lacks. Gradients may be
-            // deleted once they are no longer needed, and a store begins with its metadata alone.
+            // A TRAK store is in progress for days, and read as far as it is: verify tells what it
+            // lacks. Gradients may be deleted once they are no longer needed, and a store begins
+            // with its metadata alone.
             let mut missing = whole.values.keys().filter(|path| !loaded.values.contains_key(*path));
             let is_begun = loaded.values.keys().any(|path| !path.starts_with("metadata/"));
             let is_legal = !is_begun || missing.all(|path| path.ends_with("/grads"));

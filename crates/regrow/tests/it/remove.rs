@@ -192,7 +192,8 @@ fn what_a_save_has_left_goes_when_its_writer_is_gone() {
     assert_eq!(remove(young.as_path(), &plain()).unwrap_err().kind(), ErrorKind::Uncommitted);
 }
 
-/// What a save beside it brings meanwhile was taken for what was left and got its name again: step_10 for step_1.
+/// What a save beside it brings meanwhile was taken for what was left and got its name again:
+/// step_10 for step_1.
 #[test]
 fn what_others_save_beside_it_is_not_taken_for_what_was_left() {
     let folder = tempfile::tempdir().unwrap();

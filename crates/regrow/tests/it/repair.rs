@@ -1,5 +1,5 @@
-//! Parity and repair, by rules that hold for every layout and in every storage: what is damaged within the parity comes back
-//! to the last byte, and what is damaged beyond it is made no worse.
+//! Parity and repair, by rules that hold for every layout and in every storage: what is damaged
+//! within the parity comes back to the last byte, and what is damaged beyond it is made no worse.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -182,7 +182,8 @@ fn what_parity_cannot_heal_a_replica_can() {
         let beside = root.path().join("replica").join(folder.file_name().unwrap());
         copy_folder(folder, &beside).unwrap();
         let from = beside.join(path.file_name().unwrap());
-        // Each of the two has lost the half that the other has; the block in the middle is the parity's to heal.
+        // Each of the two has lost the half that the other has; the block in the middle is the
+        // parity's to heal.
         let all = data(&before);
         let half = all.values().map(Vec::len).sum::<usize>() / 2;
         let mut start = 0;
@@ -345,7 +346,8 @@ fn parity_goes_with_seals_and_signatures() {
     assert_eq!(contents(&regrow::engine::load_with(&path, &LoadOptions::default()).unwrap()), good);
 }
 
-/// Somebody puts another checkpoint in the place of one with parity, by other means than regrow, and seals or signs it.
+/// Somebody puts another checkpoint in the place of one with parity, by other means than regrow,
+/// and seals or signs it.
 #[test]
 fn what_was_sealed_or_signed_since_the_parity_was_made_stays() {
     let root = memory_folder().unwrap();
@@ -444,7 +446,8 @@ fn what_is_damaged_under_a_seal_is_not_changed_to_what_was_there_before_it() {
     }
 }
 
-/// Under the names of the copy, in a folder and in a bucket: each of its files can be lost, and comes back.
+/// Under the names of the copy, in a folder and in a bucket: each of its files can be lost, and
+/// comes back.
 #[test]
 fn copies_take_their_parity_along() {
     let root = memory_folder().unwrap();
@@ -520,7 +523,8 @@ fn repairs_what_it_is_told_to() {
     regrow_testkit::trace::mark();
 }
 
-/// Killed before any system call that changes something, a repair leaves each file as it was or whole; the next one ends it.
+/// Killed before any system call that changes something, a repair leaves each file as it was or
+/// whole; the next one ends it.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[test]
 fn a_killed_repair_makes_nothing_worse() {

@@ -9,8 +9,8 @@ use regrow::sharding::{
     Wanted, check_tiling, plan, spread,
 };
 
-/// Meshes of data, fsdp and tensor, before and after: the first five are what Orbax measures with Llama 8B and 70B, the
-/// last does not divide.
+/// Meshes of data, fsdp and tensor, before and after: the first five are what Orbax measures with
+/// Llama 8B and 70B, the last does not divide.
 const CASES: [([u64; 3], [u64; 3]); 6] = [
     ([8, 2, 1], [1, 16, 1]),
     ([8, 2, 1], [1, 4, 1]),
@@ -91,7 +91,8 @@ fn assert_exact(pieces: &Pieces, wanted: &Wanted, plan: &Plan) {
     assert!(plan.steps.is_sorted_by_key(|step| step.piece));
 }
 
-/// The number of elements that lie in at least one of some regions, which lie on the grid of their own bounds.
+/// The number of elements that lie in at least one of some regions, which lie on the grid of their
+/// own bounds.
 fn union_len(regions: &[Region]) -> u64 {
     let Some(first) = regions.first() else { return 0 };
     if first.rank() == 0 {
@@ -195,7 +196,8 @@ fn thousands_of_devices_cost_a_process_what_it_touches() {
         }
         let (sum, most) = (loads.iter().sum::<u64>(), *loads.iter().max().unwrap());
         let share = sum / loads.len() as u64;
-        // 340 parts of 4,096 rows are 316 of 13, none of them whole multiples: the last processes have nothing to read.
+        // 340 parts of 4,096 rows are 316 of 13, none of them whole multiples: the last processes
+        // have nothing to read.
         let slack = if to[1].is_power_of_two() { share / 100 } else { share / 4 };
         assert!(most <= share + slack, "{from:?} {to:?}: {most} of {share}");
     }
@@ -214,7 +216,8 @@ fn ten_thousand_leaves_take_as_many_steps_as_their_kinds_say() {
         let plan = plan(&Pieces::grid(saved.grid().clone()), &wanted).unwrap();
         assert_eq!(len_elements(&plan), wanted.len_elements());
         steps += plan.steps.len();
-        // Four parts of the old mesh make one of the new; the tensor axis stays. Two rows of four devices.
+        // Four parts of the old mesh make one of the new; the tensor axis stays. Two rows of four
+        // devices.
         expected += match spec.axes() {
             [] => 1,
             [AxisSpec::Axes(_), ..] => 8 * 4,

@@ -1,5 +1,5 @@
-//! Salvage, by one rule over every layout: each file in turn is removed, cut or damaged, and what comes back is what was saved,
-//! or is listed as lost.
+//! Salvage, by one rule over every layout: each file in turn is removed, cut or damaged, and what
+//! comes back is what was saved, or is listed as lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -28,7 +28,8 @@ fn leaves(tree: &Tree<Leaf>) -> BTreeMap<String, String> {
     tree.iter().map(|(path, leaf)| (path.to_string(), text(leaf))).collect()
 }
 
-/// How many leaves are lost; fails unless all others are what was saved: of those that have lost their pytree, their bytes.
+/// How many leaves are lost; fails unless all others are what was saved: of those that have lost
+/// their pytree, their bytes.
 fn are_what_was_saved(salvaged: &Salvaged, good: &BTreeMap<String, String>, what: &str) -> usize {
     let lost: BTreeSet<String> =
         salvaged.lost.iter().map(|error| error.place().leaf.as_ref().unwrap().to_string()).collect();
@@ -99,8 +100,8 @@ fn what_is_intact_comes_back_and_the_rest_is_listed() {
     assert!(partly > 50, "of {partly} something is lost and something given");
 }
 
-/// What leaves nothing: all data were in the file, or all that says what they are; the few arrays of a small one are in one
-/// block, of which nothing is known when its checksum fails.
+/// What leaves nothing: all data were in the file, or all that says what they are; the few arrays
+/// of a small one are in one block, of which nothing is known when its checksum fails.
 const NOTHING_LEFT: &str = "\
     equinox .eqx (regrow)  gone
     equinox/model_and_opt.eqx  gone
@@ -153,7 +154,8 @@ const NOTHING_LEFT: &str = "\
     torch/training.pt  cut to a third
     torch/training.pt  gone";
 
-/// The same without a seal, of damage that shows without one: files that are gone, and files that are cut.
+/// The same without a seal, of damage that shows without one: files that are gone, and files that
+/// are cut.
 #[test]
 fn of_files_that_are_gone_or_cut_all_else_comes_back() {
     let root = memory_folder().unwrap();
@@ -194,7 +196,8 @@ fn of_files_that_are_gone_or_cut_all_else_comes_back() {
                     None => fs::remove_file(&file).unwrap(),
                     Some(cut) => put(&file, &bytes[..cut]),
                 }
-                // Where nothing says that there was more, that is how it is: another pytree, chunks of zeros.
+                // Where nothing says that there was more, that is how it is: another pytree, chunks
+                // of zeros.
                 let loaded = regrow::engine::load_with(&path, &options);
                 let is_sound = loaded.is_ok();
                 tried += 1;
@@ -326,7 +329,8 @@ fn lists_keep_their_places_and_other_layouts_leave_out_what_is_lost() {
     }
 }
 
-/// A copy that was not finished, and a file to which something was added: each block still says what it is.
+/// A copy that was not finished, and a file to which something was added: each block still says
+/// what it is.
 #[test]
 fn of_a_data_file_of_another_length_all_is_given_that_is_there() {
     let root = memory_folder().unwrap();

@@ -1,5 +1,5 @@
-//! Seals, by rules that hold for every layout and in every storage: a sealed checkpoint reads as before, no damage to it goes
-//! unseen, and nothing of it is touched.
+//! Seals, by rules that hold for every layout and in every storage: a sealed checkpoint reads as
+//! before, no damage to it goes unseen, and nothing of it is touched.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +15,8 @@ use regrow::tree::{Key, Leaf, TreeBuilder};
 use regrow::{CopyOptions, ErrorKind, LoadOptions, OpenOptions, SaveOptions, SealOptions, VerifyOptions};
 use regrow_testkit::{copy_folder, fixtures, memory_folder};
 
-/// Flips in each checkpoint, unless the environment says otherwise: `docs/reliability.md` has the figures of more.
+/// Flips in each checkpoint, unless the environment says otherwise: `docs/reliability.md` has the
+/// figures of more.
 const FLIPS: u64 = 40;
 const FLIPS_VARIABLE: &str = "REGROW_TEST_FLIPS";
 
@@ -76,8 +77,9 @@ fn a_sealed_checkpoint_reads_as_before_in_every_storage() {
             let whole = &bytes_of(&tree)[2].1;
             let row = |at: usize| &whole[(at * 1500 + 7) * 4..(at * 1500 + 1007) * 4];
             assert!(slice[..] == [row(100), row(101), row(102)].concat(), "{}", say(&"another slice"));
-            // Saved over without a seal, none is left that would not fit. A folder of nothing but tensors is not
-            // overwritten, whoever wrote it, and in a bucket data and manifest are not.
+            // Saved over without a seal, none is left that would not fit. A folder of nothing but
+            // tensors is not overwritten, whoever wrote it, and in a bucket data and manifest are
+            // not.
             let over = SaveOptions { overwrite: true, ..options(&layout) };
             let is_overwritten = match layout {
                 Layout::Safetensors(_) => !suffix.is_empty(),
@@ -123,8 +125,8 @@ fn scrambled(number: u64) -> u64 {
     number ^ number >> 31
 }
 
-/// What `load` and `verify` say of damage: whether one of them says so, with a file. What is loaded without a word is what
-/// it was.
+/// What `load` and `verify` say of damage: whether one of them says so, with a file. What is loaded
+/// without a word is what it was.
 fn is_seen(path: &Path, good: &str, what: &str) -> bool {
     let speaks = |error: &regrow::Error| {
         assert!(error.place().file.is_some(), "{what}: an error without a file: {error}");
@@ -225,8 +227,8 @@ fn cut_lost_swapped_and_added_files_are_seen() {
     }
 }
 
-/// Two databases, of the same length and each with a sound checksum of its own, in each other's place: what a CRC-32C of the
-/// whole file would not tell apart.
+/// Two databases, of the same length and each with a sound checksum of its own, in each other's
+/// place: what a CRC-32C of the whole file would not tell apart.
 #[test]
 fn the_files_of_another_checkpoint_are_seen() {
     let folder = memory_folder().unwrap();
@@ -447,8 +449,8 @@ fn seals_what_it_is_told_to() {
 
 const PATH: &str = "REGROW_TEST_SEALS";
 
-/// Killed before any system call that changes something, a seal is there or is not: the checkpoint reads as before, and the
-/// next seal is put on it.
+/// Killed before any system call that changes something, a seal is there or is not: the checkpoint
+/// reads as before, and the next seal is put on it.
 #[test]
 fn a_killed_seal_is_all_or_nothing() {
     use regrow_testkit::trace::{Fault, run, writes};
@@ -481,7 +483,8 @@ fn a_killed_seal_is_all_or_nothing() {
     }
 }
 
-/// A TRAK store has no room for checksums of ours in its own files; a seal beside them sees every byte of them.
+/// A TRAK store has no room for checksums of ours in its own files; a seal beside them sees every
+/// byte of them.
 #[test]
 fn a_store_of_trak_is_saved_with_a_seal_that_sees_every_file() {
     let folder = memory_folder().unwrap();
@@ -504,7 +507,8 @@ fn a_store_of_trak_is_saved_with_a_seal_that_sees_every_file() {
     assert!(all.len() > 10 && regrow::verify(&path).unwrap().is_ok());
 }
 
-/// A file of a sealed folder that is opened by itself is under the seal of the folder; one that came later is not.
+/// A file of a sealed folder that is opened by itself is under the seal of the folder; one that
+/// came later is not.
 #[test]
 fn the_seal_of_a_folder_is_over_each_file_of_it() {
     let root = tempfile::tempdir().unwrap();

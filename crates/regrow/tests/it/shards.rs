@@ -1,5 +1,5 @@
-//! Arrays in shards, saved by one process or by several: what comes back is the array, and whoever has a shard wrong is
-//! told which.
+//! Arrays in shards, saved by one process or by several: what comes back is the array, and whoever
+//! has a shard wrong is told which.
 
 use std::fs;
 use std::path::Path;
@@ -186,7 +186,8 @@ fn files_below(folder: &Path) -> Vec<String> {
     files
 }
 
-/// As [`rows`], but with chunks too large for a node of a database; and what Orbax writes `array_metadatas` of.
+/// As [`rows`], but with chunks too large for a node of a database; and what Orbax writes
+/// `array_metadatas` of.
 fn jax_tree(rank: usize) -> Tree<Leaf> {
     let large = Cut { shape: vec![64, 64], chunk: vec![32, 64], boxes: vec![1, 1] };
     let mut tree = dict([("w".to_owned(), large.held_by(rank, 2))]);

@@ -1,5 +1,5 @@
-//! Conversions and copies by several workers, on disks, in memory and in buckets: what they make is what one makes; workers that die,
-//! come late, or find something else.
+//! Conversions and copies by several workers, on disks, in memory and in buckets: what they make is
+//! what one makes; workers that die, come late, or find something else.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -49,7 +49,8 @@ fn leftovers(at: &Location) -> Vec<String> {
         .collect()
 }
 
-// ---- converting ---------------------------------------------------------------------------------------------
+// ---- converting
+// -------------------------------------------------------------------------------------
 
 fn converting() -> ConvertOptions {
     ConvertOptions { save: SaveOptions { not_durable: true, ..Default::default() }, ..Default::default() }
@@ -268,7 +269,8 @@ fn a_share_is_not_begun_for_ever() {
     }
 }
 
-// ---- copying ------------------------------------------------------------------------------------------------
+// ---- copying
+// -------------------------------------------------------------------------------------
 
 fn copying() -> CopyOptions {
     CopyOptions { not_durable: true, ..CopyOptions::default() }
@@ -384,7 +386,8 @@ fn workers_that_bring_the_same_or_nothing_do_no_harm() {
                 assert_eq!(begun.take(&elsewhere).unwrap_err().kind(), ErrorKind::InvalidArgument);
             }
         }
-        // Where an object that was written again is another one, though the bytes are the same, the copy ends and goes on later.
+        // Where an object that was written again is another one, though the bytes are the same, the
+        // copy ends and goes on later.
         if let Err(error) = begun.finish() {
             assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{to}: {error}");
             assert!(to.commits_by_marker() && first_again.len() == 2, "{to}");
@@ -409,7 +412,8 @@ fn a_source_of_a_copy_that_is_replaced_is_not_mixed() {
         save(&source, 2, &Layout::default());
         assert_eq!(begun.finish().unwrap_err().kind(), ErrorKind::Replaced, "{to}");
         assert!(!target.exists() || regrow::open(&target).is_err(), "{to}");
-        // One worker before, the other after, and files of the same names and lengths. The old one is kept elsewhere.
+        // One worker before, the other after, and files of the same names and lengths. The old one
+        // is kept elsewhere.
         let begun = SharedCopy::begin(&source, &target, &copying()).unwrap();
         let shares = begun.shares(2);
         let bring = |at: usize| {

@@ -1,5 +1,5 @@
-//! Signatures, by rules that hold for every layout and in every storage: what opens with trusted keys is what was signed, to
-//! the last byte, whoever has written to the files since.
+//! Signatures, by rules that hold for every layout and in every storage: what opens with trusted
+//! keys is what was signed, to the last byte, whoever has written to the files since.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -44,8 +44,9 @@ fn is_signature(path: &Path) -> bool {
     path.file_name().unwrap().to_string_lossy().starts_with("regrow.signature.")
 }
 
-/// What opening, loading and slicing with a trusted key say of a checkpoint that is not what was signed: each an error of a
-/// kind that says so, with a file. What is read without a word is what it was, and then `verify` has something to say.
+/// What opening, loading and slicing with a trusted key say of a checkpoint that is not what was
+/// signed: each an error of a kind that says so, with a file. What is read without a word is what
+/// it was, and then `verify` has something to say.
 fn refused(path: &Path, good: &str, what: &str) -> bool {
     let kind = |error: &Error| {
         // A folder that an added file has made into one of two layouts is named as that.
@@ -246,7 +247,8 @@ fn a_part_is_proved_without_the_rest() {
         if bytes.len() < 2 << 20 {
             continue;
         }
-        // The last block of the longest file is bad: leaves and rows that lie elsewhere are read, it is not.
+        // The last block of the longest file is bad: leaves and rows that lie elsewhere are read,
+        // it is not.
         let mut damaged = bytes.clone();
         let byte = damaged.len() / 2;
         damaged[byte] ^= 1;
@@ -453,7 +455,8 @@ fn signs_what_it_is_told_to() {
 
 const PATH: &str = "REGROW_TEST_SIGNATURES";
 
-/// Killed before any system call that changes something, a signature is there or is not, and one of another key stays.
+/// Killed before any system call that changes something, a signature is there or is not, and one of
+/// another key stays.
 #[test]
 fn a_killed_signature_is_all_or_nothing() {
     use regrow_testkit::trace::{Fault, run, writes};

@@ -1,4 +1,5 @@
-//! Statistics of all leaves: in every layout, of a sample, of what is damaged, and of what is no number.
+//! Statistics of all leaves: in every layout, of a sample, of what is damaged, and of what is no
+//! number.
 
 use std::fs;
 use std::sync::Arc;

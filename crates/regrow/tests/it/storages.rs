@@ -1,4 +1,5 @@
-//! Every layout in every storage: what is saved there comes back, bit for bit, and each promise of a save holds.
+//! Every layout in every storage: what is saved there comes back, bit for bit, and each promise of
+//! a save holds.
 
 use std::path::Path;
 
@@ -352,7 +353,8 @@ mod requests {
         let server = ObjectServer::start().unwrap();
         let path = bucket(&server).join("x");
         save_with(&path, &tree(1), &SaveOptions::default()).unwrap();
-        // The other writer lists before the marker is there, and finds that whoever had claimed the place has ended.
+        // The other writer lists before the marker is there, and finds that whoever had claimed the
+        // place has ended.
         let marker = server.get("requests", "runs/x/commit_success.txt").unwrap();
         let claim = r#"{"nonce":"1","host":"other","pid":1,"since":1}"#;
         server.put("requests", "runs/x/regrow-writing.json", claim);

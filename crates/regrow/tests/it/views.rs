@@ -1,5 +1,5 @@
-//! Checkpoints whose files are each as they were written, checksums and all, and do not say the same: `verify` names the leaf and
-//! the file.
+//! Checkpoints whose files are each as they were written, checksums and all, and do not say the
+//! same: `verify` names the leaf and the file.
 
 use std::fs;
 use std::path::Path;
@@ -129,7 +129,8 @@ fn a_header_that_says_something_else_than_the_record_is_found() {
     assert_eq!(said(&regrow::verify(&path).unwrap()), "", "the same header in other words");
 }
 
-/// The data file and what `regrow.json` says of it and of the pytree are those of one checkpoint, all else is that of another.
+/// The data file and what `regrow.json` says of it and of the pytree are those of one checkpoint,
+/// all else is that of another.
 fn mixed(path: &Path, regrow: &Tree<Leaf>, orbax: &Tree<Leaf>) {
     save(path, regrow);
     let data = fs::read(path.join(DATA)).unwrap();
@@ -245,7 +246,8 @@ fn what_nothing_protects_is_named_by_its_file() {
     }
 }
 
-/// Chunks are named by the files that they are in, whoever compressed them: by data files of a database, or each by its own.
+/// Chunks are named by the files that they are in, whoever compressed them: by data files of a
+/// database, or each by its own.
 #[test]
 fn chunks_that_nothing_protects_are_named_by_their_files() {
     let folder = memory_folder().unwrap();
@@ -261,7 +263,8 @@ fn chunks_that_nothing_protects_are_named_by_their_files() {
             report.unprotected_files.iter().filter(|each| known.contains_key(&each.file)).collect();
         let say = format!("{fixture}: {:?}", report.unprotected_files);
         assert!(!named.is_empty(), "{say}");
-        // What is in the index of a database, and the members of TRAK's documents, are in no file of their own.
+        // What is in the index of a database, and the members of TRAK's documents, are in no file
+        // of their own.
         let others = report.unprotected_files.iter().filter(|each| !known.contains_key(&each.file));
         assert!(others.clone().all(|each| each.file == path), "{say}");
         if fixture.contains("files") {

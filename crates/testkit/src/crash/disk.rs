@@ -1,4 +1,5 @@
-//! Folders and files as numbered inodes, so that a name can be lost without what it names, and the reverse.
+//! Folders and files as numbered inodes, so that a name can be lost without what it names, and the
+//! reverse.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -23,7 +24,8 @@ pub enum Content {
 /// A change to a disk that a crash loses or keeps as one.
 #[derive(Debug, Clone)]
 pub enum Change {
-    /// Names that change together, as those of a rename: folder, name, and what it names from then on.
+    /// Names that change together, as those of a rename: folder, name, and what it names from then
+    /// on.
     Names(Vec<(Inode, String, Option<Inode>)>),
     /// Bytes of a file; one that ends before them is filled with zeros.
     Bytes { file: Inode, offset: usize, bytes: Arc<Vec<u8>> },
@@ -176,8 +178,8 @@ impl Disk {
         }
     }
 
-    /// A number that tells what can be reached from the root; `None` for a state that no file system comes to: a folder
-    /// under two names.
+    /// A number that tells what can be reached from the root; `None` for a state that no file
+    /// system comes to: a folder under two names.
     pub fn fingerprint(&self) -> Option<u64> {
         let mut hasher = DefaultHasher::new();
         let mut seen = vec![false; self.inodes.len()];

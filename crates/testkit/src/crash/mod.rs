@@ -1,13 +1,14 @@
-//! What a power cut can leave: the calls of a child are recorded, and every state of the disk that its end could have left
-//! is written to a folder, to be looked at by whoever reads such checkpoints.
+//! What a power cut can leave: the calls of a child are recorded, and every state of the disk that
+//! its end could have left is written to a folder, to be looked at by whoever reads such
+//! checkpoints.
 //!
 //! ```text
 //! record    a child under ptrace: which bytes, which names, which syncs, in their order     record.rs
 //! disk      folders and files as inodes                                                     disk.rs
 //! states    after each call: what was not synced is lost, torn or kept                      states.rs
 //! ```
-//! Two rules, each looser than the file systems that have it ([`Rules`]). What is synced by the first mark is what the folder
-//! holds then. Nothing is assumed of what the child wants.
+//! Two rules, each looser than the file systems that have it ([`Rules`]). What is synced by the
+//! first mark is what the folder holds then. Nothing is assumed of what the child wants.
 
 mod disk;
 mod record;

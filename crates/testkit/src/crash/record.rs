@@ -39,8 +39,8 @@ pub(super) enum Synced {
 pub struct Recording {
     pub(super) before: Disk,
     pub(super) events: Vec<Event>,
-    /// Whether what was recorded leads to what lies in the folder. Calls of several threads at once may be taken for others:
-    /// then nothing can be told by it.
+    /// Whether what was recorded leads to what lies in the folder. Calls of several threads at once
+    /// may be taken for others: then nothing can be told by it.
     pub is_right: bool,
     /// Its exit code, unless a signal ended it.
     pub code: Option<i32>,
@@ -60,10 +60,12 @@ impl Recording {
     }
 }
 
-/// Runs a child that marks what it does ([`crate::trace::mark`]), and records what it does to a folder.
+/// Runs a child that marks what it does ([`crate::trace::mark`]), and records what it does to a
+/// folder.
 ///
 /// # Errors
-/// What the system says; `EPERM` where tracing is not allowed; `Unsupported` for a call that the model of a disk lacks.
+/// What the system says; `EPERM` where tracing is not allowed; `Unsupported` for a call that the
+/// model of a disk lacks.
 pub fn record(command: &mut Command, root: &Path) -> io::Result<Recording> {
     let mut recorder = Recorder {
         root: root.to_owned(),

@@ -15,11 +15,11 @@ const PIECES_MAX: usize = 8;
 /// What a file system promises of what is not synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rules {
-    /// As little as POSIX says: any of it may be lost, in any order. A name is on disk once the folder is synced, what is in a
-    /// file once the file is.
+    /// As little as POSIX says: any of it may be lost, in any order. A name is on disk once the
+    /// folder is synced, what is in a file once the file is.
     Posix,
-    /// As ext4: names are lost from the last one backwards, and any sync makes all names before it last. What is in files is
-    /// lost as before.
+    /// As ext4: names are lost from the last one backwards, and any sync makes all names before it
+    /// last. What is in files is lost as before.
     Journal,
 }
 
@@ -36,8 +36,8 @@ pub struct CrashState {
     pub disk: Disk,
 }
 
-/// All states that a recording can leave, each once. Where much was not synced, some of its subsets: none, all, each alone, all
-/// but each, the first ones, and some by chance.
+/// All states that a recording can leave, each once. Where much was not synced, some of its
+/// subsets: none, all, each alone, all but each, the first ones, and some by chance.
 #[derive(Debug)]
 pub struct States<'r> {
     recording: &'r Recording,
@@ -78,7 +78,8 @@ impl<'r> States<'r> {
         states
     }
 
-    /// Only those after each so many calls, those right before a sync, where the most can be lost, and those at the end.
+    /// Only those after each so many calls, those right before a sync, where the most can be lost,
+    /// and those at the end.
     #[must_use]
     pub fn paced(self, pace: usize) -> Self {
         Self { pace: pace.max(1), ..self }

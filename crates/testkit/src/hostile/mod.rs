@@ -1,5 +1,5 @@
-//! Hostile checkpoints: files that were changed, with checksums that are right again, so that what reads them goes on to what
-//! lies behind the checksums.
+//! Hostile checkpoints: files that were changed, with checksums that are right again, so that what
+//! reads them goes on to what lies behind the checksums.
 //!
 //! | module | does |
 //! |---|---|
@@ -61,7 +61,8 @@ impl Victim {
         &self.files
     }
 
-    /// Changes the files on disk as `choices` say. The first of these says how many checksums are put right.
+    /// Changes the files on disk as `choices` say. The first of these says how many checksums are
+    /// put right.
     ///
     /// # Errors
     /// What the file system says.
@@ -102,7 +103,8 @@ impl Victim {
         Ok(())
     }
 
-    /// Writes what is not on disk yet. A file that is written over would change under the maps of it.
+    /// Writes what is not on disk yet. A file that is written over would change under the maps of
+    /// it.
     fn write(&mut self, files: Files) -> io::Result<()> {
         for name in self.files.keys().filter(|name| !files.contains_key(*name)) {
             fs::remove_file(self.root.join(name))?;

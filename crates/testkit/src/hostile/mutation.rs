@@ -1,4 +1,5 @@
-//! Changes to files: what a fuzzer does to bytes, and what only somebody does who knows that they are documents.
+//! Changes to files: what a fuzzer does to bytes, and what only somebody does who knows that they
+//! are documents.
 
 use super::Files;
 

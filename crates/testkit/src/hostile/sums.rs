@@ -118,7 +118,8 @@ fn bytes_of(document: &Value) -> Vec<u8> {
     serde_json::to_vec(document).unwrap_or_default()
 }
 
-/// The document with lengths and checksums of the files that it records; `None` if it is none any more.
+/// The document with lengths and checksums of the files that it records; `None` if it is none any
+/// more.
 fn recorded_anew(name: &str, bytes: &[u8], files: &Files) -> Option<Vec<u8>> {
     let mut document = parse(bytes)?;
     let folder = name.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
@@ -210,7 +211,8 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<usize> {
     usize::try_from(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?)).ok()
 }
 
-/// Members that are stored as they are. Of several archives behind each other nobody knows where they begin.
+/// Members that are stored as they are. Of several archives behind each other nobody knows where
+/// they begin.
 fn zip_sums(bytes: &mut [u8]) {
     let ends = bytes.windows(4).filter(|bytes| *bytes == b"PK\x05\x06").count();
     if !bytes.starts_with(b"PK") || ends != 1 {
@@ -244,7 +246,8 @@ fn tar_sums(bytes: &mut [u8]) {
     }
 }
 
-/// The JSON behind the records of an Equinox file, in front of its length, its checksum and the last bytes.
+/// The JSON behind the records of an Equinox file, in front of its length, its checksum and the
+/// last bytes.
 fn trailer_sum(bytes: &mut [u8]) {
     let Some(end) = bytes.len().checked_sub(TRAILER_END.len() + 12).filter(|_| bytes.ends_with(TRAILER_END))
     else {

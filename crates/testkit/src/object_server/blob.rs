@@ -1,8 +1,9 @@
 //! The bytes of an object, and how they come in and go out.
 //!
-//! A [`Blob`] is a row of shared slices. A `PUT` copies its body once, from hyper's buffers into one allocation of
-//! its exact length, so that a small object never keeps a large buffer alive. All else shares: a range of a `GET`,
-//! the parts that a multipart upload puts together, the data between the headers of an aws-chunked body, a copy.
+//! A [`Blob`] is a row of shared slices. A `PUT` copies its body once, from hyper's buffers into
+//! one allocation of its exact length, so that a small object never keeps a large buffer alive. All
+//! else shares: a range of a `GET`, the parts that a multipart upload puts together, the data
+//! between the headers of an aws-chunked body, a copy.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -107,7 +108,8 @@ pub(super) async fn collected(mut body: Incoming) -> Result<Bytes, hyper::Error>
     Ok(bytes.freeze())
 }
 
-/// The data of an `aws-chunked` body, without its headers and trailers. `None` when it is malformed or ends early.
+/// The data of an `aws-chunked` body, without its headers and trailers. `None` when it is malformed
+/// or ends early.
 ///
 /// ```text
 /// 10000;chunk-signature=ad80...\r\n | 65536 bytes | \r\n ... 0;chunk-signature=b6c6...\r\n | trailers | \r\n

@@ -15,7 +15,8 @@ use tokio::sync::oneshot;
 
 use super::service::{Shared, answer};
 
-/// Accepts connections until `stop` is told so or dropped. Each is a task of the runtime, and ends with it.
+/// Accepts connections until `stop` is told so or dropped. Each is a task of the runtime, and ends
+/// with it.
 pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>, mut stop: oneshot::Receiver<()>) {
     loop {
         tokio::select! {

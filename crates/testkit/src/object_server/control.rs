@@ -1,4 +1,5 @@
-//! The server's own requests, under `/-/`, which is no bucket's name: what tests in other languages drive it with.
+//! The server's own requests, under `/-/`, which is no bucket's name: what tests in other languages
+//! drive it with.
 //!
 //! ```text
 //! POST   /-/faults     adds a fault or a list of them, see `Fault`     DELETE removes them all

@@ -10,8 +10,8 @@ use super::text::glob_matches;
 
 /// A rule of the schedule: requests that match, the turns at which it strikes, and what it does.
 ///
-/// Every rule counts the requests that match it, by itself. Several rules may strike one request: delays add up, and
-/// of what ends a request the first rule wins.
+/// Every rule counts the requests that match it, by itself. Several rules may strike one request:
+/// delays add up, and of what ends a request the first rule wins.
 ///
 /// As JSON, with every field but `action` optional:
 ///
@@ -78,7 +78,8 @@ pub enum Action {
     Reset,
     /// Announces the whole body and closes the connection after so many bytes of it.
     TruncateBody(u64),
-    /// Inverts the byte at this offset of the body, counted around its end: what a read gets, or what a write keeps.
+    /// Inverts the byte at this offset of the body, counted around its end: what a read gets, or
+    /// what a write keeps.
     WrongBytes(u64),
     /// Sends the body in chunks, with a pause before each.
     SlowDrip {
@@ -163,8 +164,9 @@ impl Fault {
         self
     }
 
-    /// Befalls requests whose key matches: `*` stands for any run, slashes included, and `?` for one character. A
-    /// pattern with neither matches every key that holds it. The key of a list is its prefix.
+    /// Befalls requests whose key matches: `*` stands for any run, slashes included, and `?` for
+    /// one character. A pattern with neither matches every key that holds it. The key of a list is
+    /// its prefix.
     #[must_use]
     pub fn key(mut self, pattern: &str) -> Self {
         self.key = Some(pattern.to_owned());

@@ -1,8 +1,9 @@
-//! What a writer that is killed leaves of its requests: each of them is kept while it is recorded, and every state that the
-//! bucket could have been left in can be put back.
+//! What a writer that is killed leaves of its requests: each of them is kept while it is recorded,
+//! and every state that the bucket could have been left in can be put back.
 //!
-//! A writer that ends takes with it what is on its way. So a state has all requests that were answered by then, and of those
-//! under way at the same time some. A request is done wholly or not at all.
+//! A writer that ends takes with it what is on its way. So a state has all requests that were
+//! answered by then, and of those under way at the same time some. A request is done wholly or not
+//! at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -99,8 +100,8 @@ impl History {
         self.writes.iter().filter(|write| write.op == op).count()
     }
 
-    /// Every state, once: after each request; and of those under way together, each one missing while those after it are
-    /// done, and each one done alone.
+    /// Every state, once: after each request; and of those under way together, each one missing
+    /// while those after it are done, and each one done alone.
     pub fn states(&self) -> impl Iterator<Item = BucketState> + '_ {
         let count = self.writes.len();
         let mut sets: BTreeSet<BTreeSet<usize>> = (0..=count).map(|done| (0..done).collect()).collect();

@@ -7,8 +7,8 @@
 //! POST   /upload/storage/v1/b/BUCKET/o?uploadType=media&name=KEY
 //! ```
 //!
-//! Conditions are the parameters `ifGenerationMatch` and `ifGenerationNotMatch`. The paths are taken from the other
-//! dialects, in which they would name a bucket `storage` or `upload`.
+//! Conditions are the parameters `ifGenerationMatch` and `ifGenerationNotMatch`. The paths are
+//! taken from the other dialects, in which they would name a bucket `storage` or `upload`.
 //!
 //! Source: Google, "Cloud Storage JSON API".
 

@@ -19,7 +19,8 @@ pub(super) struct Query {
     pub(super) delimiter: String,
     /// `start-after` of version 2, `marker` of version 1.
     pub(super) after: String,
-    /// `startOffset` and `endOffset` of GCS's JSON API: the first key, and the one before which the list ends.
+    /// `startOffset` and `endOffset` of GCS's JSON API: the first key, and the one before which the
+    /// list ends.
     pub(super) from: String,
     pub(super) until: Option<String>,
     pub(super) token: Option<String>,

@@ -1,17 +1,17 @@
 //! An object store in memory behind a socket: what tests and benchmarks of buckets talk to.
 //!
-//! It speaks HTTP/1.1 on 127.0.0.1 in several dialects at once, each to the client that speaks it: S3 with path-style
-//! addresses, the XML API of GCS, what TensorStore needs of its JSON API, and plain `GET` and `HEAD` with ranges for
-//! `http://host/bucket/key`. It answers as
-//! the services do where clients depend on it, with two differences. ETags are no MD5 (equal bytes still have equal
+//! It speaks HTTP/1.1 on 127.0.0.1 in several dialects at once, each to the client that speaks it:
+//! S3 with path-style addresses, the XML API of GCS, what TensorStore needs of its JSON API, and
+//! plain `GET` and `HEAD` with ranges for `http://host/bucket/key`. It answers as the services do
+//! where clients depend on it, with two differences. ETags are no MD5 (equal bytes still have equal
 //! ones), and of a signature only the access key and the region are looked at.
 //!
-//! What distinguishes it from a mock is that it can fail: a schedule of [`Fault`]s drops connections before or after
-//! the write was done, cuts bodies, inverts bytes, delays, and answers with any error. The request log says what a
-//! client really asked for.
+//! What distinguishes it from a mock is that it can fail: a schedule of [`Fault`]s drops
+//! connections before or after the write was done, cuts bodies, inverts bytes, delays, and answers
+//! with any error. The request log says what a client really asked for.
 //!
-//! Cost: a `PUT` copies its body once; a `GET` copies nothing, whatever its range. The server has threads of its own,
-//! which end when it is dropped.
+//! Cost: a `PUT` copies its body once; a `GET` copies nothing, whatever its range. The server has
+//! threads of its own, which end when it is dropped.
 //!
 //! ```text
 //! connection    socket  ->  HTTP
@@ -96,8 +96,9 @@ impl Builder {
         self
     }
 
-    /// Answers S3 requests only when they are signed with this access key: others get `InvalidAccessKeyId`, or
-    /// `AccessDenied` if they are not signed at all. The signature itself is not checked, so there is no secret.
+    /// Answers S3 requests only when they are signed with this access key: others get
+    /// `InvalidAccessKeyId`, or `AccessDenied` if they are not signed at all. The signature itself
+    /// is not checked, so there is no secret.
     pub fn access_key(mut self, access_key: &str) -> Self {
         self.settings.access_key = Some(access_key.to_owned());
         self
@@ -109,19 +110,22 @@ impl Builder {
         self
     }
 
-    /// Answers a request that is signed for another region with `PermanentRedirect` and the name of this one.
+    /// Answers a request that is signed for another region with `PermanentRedirect` and the name of
+    /// this one.
     pub fn region(mut self, region: &str) -> Self {
         self.settings.region = Some(region.to_owned());
         self
     }
 
-    /// Refuses lists, as buckets do whose policy only grants reads; a missing key then is `AccessDenied`, too.
+    /// Refuses lists, as buckets do whose policy only grants reads; a missing key then is
+    /// `AccessDenied`, too.
     pub fn deny_list(mut self) -> Self {
         self.settings.list_denied = true;
         self
     }
 
-    /// Answers a second completion of a multipart upload like the first instead of with `NoSuchUpload`.
+    /// Answers a second completion of a multipart upload like the first instead of with
+    /// `NoSuchUpload`.
     pub fn completes_again(mut self) -> Self {
         self.settings.completes_again = true;
         self
@@ -177,7 +181,8 @@ impl Builder {
         };
         let (stop, stopped) = oneshot::channel();
         let accepting = Arc::clone(&shared);
-        // The runtime ends on a thread of its own: one that runs a test of tokio's may not wait for it.
+        // The runtime ends on a thread of its own: one that runs a test of tokio's may not wait for
+        // it.
         let thread = std::thread::Builder::new().name("object-server-main".to_owned()).spawn(move || {
             runtime.block_on(connection::accept(listener, accepting, stopped));
             runtime.shutdown_timeout(Duration::from_secs(1));
@@ -265,8 +270,9 @@ impl ObjectServer {
         locked(&self.shared.store).put_back(&state.content);
     }
 
-    /// Has a client stand still at its request number `at`, counted from 0 and from now on, and at those that come after it, until
-    /// [`Stop::go_on`] or until that is dropped. The client is known by its access key of S3 or its token of GCS.
+    /// Has a client stand still at its request number `at`, counted from 0 and from now on, and at
+    /// those that come after it, until [`Stop::go_on`] or until that is dropped. The client is
+    /// known by its access key of S3 or its token of GCS.
     #[must_use]
     pub fn stop(&self, client: &str, at: u64) -> Stop {
         let (turn, stop) = turns::begin(at);
@@ -285,8 +291,8 @@ impl ObjectServer {
         self.shared.page_keys_max.store(keys.max(1), Ordering::Relaxed);
     }
 
-    /// The requests since the start or the last [`clear_requests`](Self::clear_requests), in the order of their
-    /// answers.
+    /// The requests since the start or the last [`clear_requests`](Self::clear_requests), in the
+    /// order of their answers.
     pub fn requests(&self) -> Vec<Request> {
         locked(&self.shared.log).clone()
     }
@@ -301,7 +307,8 @@ impl ObjectServer {
         locked(&self.shared.log).clear();
     }
 
-    /// The most requests that were under way at once, each counted from its headers to those of its answer.
+    /// The most requests that were under way at once, each counted from its headers to those of its
+    /// answer.
     pub fn in_flight_max(&self) -> usize {
         self.shared.in_flight_max.load(Ordering::SeqCst)
     }
@@ -311,7 +318,8 @@ impl ObjectServer {
         locked(&self.shared.store).create_bucket(bucket);
     }
 
-    /// Writes an object past the protocol: no fault, no line in the log. The bucket is made if there is none.
+    /// Writes an object past the protocol: no fault, no line in the log. The bucket is made if
+    /// there is none.
     pub fn put(&self, bucket: &str, key: &str, bytes: impl Into<Bytes>) {
         let blob = blob::Blob::from(bytes.into());
         let etag = etag_of(&blob);
@@ -339,8 +347,8 @@ impl ObjectServer {
         locked(&self.shared.store).delete(bucket, key, &Conditions::default()).unwrap_or(false)
     }
 
-    /// Inverts a byte of an object, whose ETag stays as it is; says whether there was such an object. `offset` counts
-    /// around the end.
+    /// Inverts a byte of an object, whose ETag stays as it is; says whether there was such an
+    /// object. `offset` counts around the end.
     pub fn flip_byte(&self, bucket: &str, key: &str, offset: u64) -> bool {
         locked(&self.shared.store).damage(bucket, key, |blob| blob.with_wrong_byte(offset)).is_ok()
     }

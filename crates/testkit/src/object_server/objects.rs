@@ -167,8 +167,8 @@ pub(super) fn conditions(target: &Target) -> Result<Conditions, Refusal> {
         .with_generations(target.param("ifGenerationMatch"), target.param("ifGenerationNotMatch"))
 }
 
-/// The range that `text` asks for in `len` bytes. `None` where the header is to be ignored: another unit, several
-/// ranges, or no sense.
+/// The range that `text` asks for in `len` bytes. `None` where the header is to be ignored: another
+/// unit, several ranges, or no sense.
 pub(super) fn range(text: &str, len: u64) -> Result<Option<Range<u64>>, Refusal> {
     let Some((first, last)) = text.strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
         return Ok(None);
@@ -182,8 +182,9 @@ pub(super) fn range(text: &str, len: u64) -> Result<Option<Range<u64>>, Refusal>
     if range.is_empty() { Err(Refusal::InvalidRange) } else { Ok(Some(range)) }
 }
 
-/// The content of a write and its ETag: unwrapped if it came in signed chunks, compared with the checksums that came
-/// in headers (which the answer repeats), and only then made wrong, should a fault ask for that.
+/// The content of a write and its ETag: unwrapped if it came in signed chunks, compared with the
+/// checksums that came in headers (which the answer repeats), and only then made wrong, should a
+/// fault ask for that.
 pub(super) fn received(
     target: &Target,
     body: &Bytes,

@@ -42,7 +42,8 @@ pub enum Refusal {
 impl Refusal {
     /// The status that goes with the code.
     ///
-    /// Source: AWS, "Error responses"; for the two that S3 has not, Google, "HTTP status and error codes for XML".
+    /// Source: AWS, "Error responses"; for the two that S3 has not, Google, "HTTP status and error
+    /// codes for XML".
     pub fn status(self) -> u16 {
         match self {
             Self::PermanentRedirect => 301,

@@ -198,7 +198,8 @@ impl Shared {
         self.settings.region.as_deref().unwrap_or("us-east-1")
     }
 
-    /// Does what is asked for, and keeps what it changes while that is recorded: then nothing else is done at the same time.
+    /// Does what is asked for, and keeps what it changes while that is recorded: then nothing else
+    /// is done at the same time.
     fn recorded<T>(&self, target: &Target, began: u64, work: impl FnOnce() -> T) -> (T, Option<usize>) {
         let mut history = locked(&self.history);
         let Some(history) = &mut *history else {
@@ -225,8 +226,8 @@ impl Shared {
         response
     }
 
-    /// Checks who asks: the access key of a SigV4 header or presigned query and its region, or the bearer token.
-    /// Signatures themselves are not checked.
+    /// Checks who asks: the access key of a SigV4 header or presigned query and its region, or the
+    /// bearer token. Signatures themselves are not checked.
     fn authorized(&self, target: &Target) -> Result<(), Refusal> {
         let header = target.header(header::AUTHORIZATION.as_str());
         if target.dialect != Dialect::S3 {

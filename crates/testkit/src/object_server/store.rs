@@ -1,7 +1,7 @@
 //! Buckets, objects and uploads in memory, and the conditions under which they change.
 //!
-//! Every change happens under one lock, condition and write together, so that of several conditional writers exactly
-//! one wins.
+//! Every change happens under one lock, condition and write together, so that of several
+//! conditional writers exactly one wins.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -113,7 +113,8 @@ impl Store {
         self.bucket(bucket)?.get(key).cloned().ok_or(Refusal::NoSuchKey)
     }
 
-    /// Replaces the object at `key` if `conditions` hold for the one that is there. `etag` is that of `blob`.
+    /// Replaces the object at `key` if `conditions` hold for the one that is there. `etag` is that
+    /// of `blob`.
     pub(super) fn put(
         &mut self,
         bucket: &str,
@@ -151,7 +152,8 @@ impl Store {
         Ok(before.is_some())
     }
 
-    /// Changes an object's bytes behind the clients' back: neither its ETag nor its generation tell.
+    /// Changes an object's bytes behind the clients' back: neither its ETag nor its generation
+    /// tell.
     pub(super) fn damage(
         &mut self,
         bucket: &str,
@@ -254,8 +256,8 @@ impl Store {
         self.completed.get(id).cloned()
     }
 
-    /// Puts `parts` together, each of a number and the ETag that the client holds for it. A refused upload stays
-    /// open.
+    /// Puts `parts` together, each of a number and the ETag that the client holds for it. A refused
+    /// upload stays open.
     pub(super) fn complete_upload(
         &mut self,
         (bucket, key, id): (&str, &str, &str),
@@ -289,7 +291,8 @@ impl Store {
     }
 }
 
-/// The ETag of some bytes: 32 hex digits in quotes, equal for equal bytes as S3's MD5 is, and much faster.
+/// The ETag of some bytes: 32 hex digits in quotes, equal for equal bytes as S3's MD5 is, and much
+/// faster.
 pub(super) fn etag_of(blob: &Blob) -> String {
     format!("\"{:016x}{:016x}\"", blob.checksum(CrcAlgorithm::Crc64Nvme), blob.len_bytes())
 }
@@ -311,7 +314,8 @@ pub(super) struct Conditions {
 }
 
 impl Conditions {
-    /// The conditions of a request; those on the source of a copy have the prefix `x-amz-copy-source-`.
+    /// The conditions of a request; those on the source of a copy have the prefix
+    /// `x-amz-copy-source-`.
     pub(super) fn of(headers: &HeaderMap, prefix: &str) -> Result<Self, Refusal> {
         let value = |name: &str| headers.get(format!("{prefix}{name}")).and_then(|value| value.to_str().ok());
         let date = |name| value(name).and_then(|text| httpdate::parse_http_date(text).ok());
@@ -353,7 +357,8 @@ impl Conditions {
         Ok(self)
     }
 
-    /// Whether a write may replace `current`. S3 answers `If-Match` with 404 where there is nothing.
+    /// Whether a write may replace `current`. S3 answers `If-Match` with 404 where there is
+    /// nothing.
     pub(super) fn check_write(&self, current: Option<&Object>) -> Result<(), Refusal> {
         if self.if_match.is_some() && current.is_none() {
             return Err(Refusal::NoSuchKey);

@@ -54,8 +54,8 @@ pub(super) fn query_pairs(query: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Whether `text` matches `pattern`: `*` stands for any run, slashes included, and `?` for one character.
-/// A pattern with neither matches every text that holds it.
+/// Whether `text` matches `pattern`: `*` stands for any run, slashes included, and `?` for one
+/// character. A pattern with neither matches every text that holds it.
 pub(super) fn glob_matches(pattern: &str, text: &str) -> bool {
     if !pattern.contains(['*', '?']) {
         return text.contains(pattern);

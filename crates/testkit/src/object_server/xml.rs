@@ -1,4 +1,5 @@
-//! The XML of the dialects: a writer that escapes, and a reader of the two documents that clients send.
+//! The XML of the dialects: a writer that escapes, and a reader of the two documents that clients
+//! send.
 
 use std::fmt::Write;
 
@@ -47,8 +48,8 @@ impl Document {
     }
 }
 
-/// Text as it may stand in an element. Control characters become references, as S3 writes them, although XML 1.0
-/// forbids most of those.
+/// Text as it may stand in an element. Control characters become references, as S3 writes them,
+/// although XML 1.0 forbids most of those.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
@@ -64,8 +65,8 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// The insides of every element `name`, in order, whatever stands between them. An element may not hold one of its
-/// own name.
+/// The insides of every element `name`, in order, whatever stands between them. An element may not
+/// hold one of its own name.
 pub(super) fn elements<'a>(xml: &'a str, name: &str) -> Vec<&'a str> {
     let (start, end) = (format!("<{name}"), format!("</{name}>"));
     let mut found = Vec::new();

@@ -1,7 +1,9 @@
-//! A child process under `ptrace`: an [`Observer`] sees its system calls, and may kill it or let a call fail.
+//! A child process under `ptrace`: an [`Observer`] sees its system calls, and may kill it or let a
+//! call fail.
 //!
-//! The child calls [`mark`] before and after what is to be tested; only calls between the two marks are seen, of every
-//! thread that is started there. The engine makes system calls without libc, so a preloaded library would not see them.
+//! The child calls [`mark`] before and after what is to be tested; only calls between the two marks
+//! are seen, of every thread that is started there. The engine makes system calls without libc, so
+//! a preloaded library would not see them.
 //!
 //! ```text
 //! parent: run(child, writes, 7, Fault::Kill)      before the eighth call that writes: SIGKILL
@@ -188,7 +190,8 @@ impl Observer for Injection {
     }
 }
 
-/// Runs a child to its end; the fault comes at the call number `at`, from 0, of those that `chosen` chooses.
+/// Runs a child to its end; the fault comes at the call number `at`, from 0, of those that `chosen`
+/// chooses.
 ///
 /// # Errors
 /// What the system says; `EPERM` where tracing is not allowed.
@@ -249,8 +252,8 @@ impl<O: Observer> Tracer<'_, O> {
     fn trace(&mut self) -> io::Result<Option<i32>> {
         loop {
             let mut status = 0;
-            // SAFETY: `status` is written, nothing else. Only tracees of this thread are waited for: other tests of
-            // this process have children of their own.
+            // SAFETY: `status` is written, nothing else. Only tracees of this thread are waited
+            // for: other tests of this process have children of their own.
             let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD) };
             if pid < 0 {
                 return Err(io::Error::last_os_error());
@@ -336,8 +339,8 @@ impl<O: Observer> Tracer<'_, O> {
 }
 
 fn trace(request: libc::c_uint, pid: pid_t, address: *mut c_void, data: *mut c_void) -> io::Result<()> {
-    // SAFETY: `pid` is a tracee of this thread that has stopped; `data` is a number, or points to registers that live
-    // until the call returns.
+    // SAFETY: `pid` is a tracee of this thread that has stopped; `data` is a number, or points to
+    // registers that live until the call returns.
     match unsafe { libc::ptrace(request, pid, address, data) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),

@@ -1,4 +1,6 @@
-"""How checkpoints appear at once, for who stages files by hand: the engine decides for itself, by the storage."""
+"""How checkpoints appear at once, for who stages files by hand: the engine decides for itself,
+by the storage.
+"""
 
 from __future__ import annotations
 

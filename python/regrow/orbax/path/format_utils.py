@@ -35,7 +35,8 @@ def is_pytree_checkpoint(path: Any) -> bool:
 
 
 def is_orbax_checkpoint(path: Any) -> bool:
-    """Whether a folder is likely a checkpoint: of a step, of an item, or of one that holds a pytree.
+    """Whether a folder is likely a checkpoint: of a step, of an item, or of one that holds a
+    pytree.
 
     Raises:
         FileNotFoundError: if there is no such folder.

@@ -193,7 +193,9 @@ def composite_name_format(
 
 
 def forms_of(name_format: Any) -> list[tuple[str | None, int | None]] | None:
-    """Prefix and width of each name that is read, the one that is written first; `None` for names of another kind."""
+    """Prefix and width of each name that is read, the one that is written first; `None` for
+    names of another kind.
+    """
     if isinstance(name_format, _CompositeNameFormat):
         several = [name_format.write, *(form for form in name_format.read if form != name_format.write)]
     else:

@@ -1,4 +1,5 @@
-"""Orbax' v1: functions that save and load pytrees and checkpointables, and a checkpointer of steps for training.
+"""Orbax' v1: functions that save and load pytrees and checkpointables, and a checkpointer of steps
+for training.
 
 from regrow.orbax import v1 as ocp
 

@@ -1,4 +1,6 @@
-"""Things that a checkpoint holds by name: each is saved and loaded by the handler that is in charge of it."""
+"""Things that a checkpoint holds by name: each is saved and loaded by the handler that is in
+charge of it.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,8 @@ def check_names(checkpointables: Any, what: str) -> None:
         raise ValueError(f"Provided reserved checkpointable keys: {reserved}.\n  help: give them other names")
 
 
-# ---- saves ----------------------------------------------------------------------------------------------------
+# ---- saves
+# --------------------------------------------------------------------------------------
 
 
 def add(save: ItemsSave, name: str, value: Any, context: Context, written: Written, *, in_background: bool) -> None:
@@ -90,14 +93,17 @@ async def _begun(call: Awaitable[Any]) -> Any:
     return await call
 
 
-# ---- loads ----------------------------------------------------------------------------------------------------
+# ---- loads
+# --------------------------------------------------------------------------------------
 
 
 def load(path: Any, name: str | None, abstract: Any, context: Context, *, is_one_of: bool = False) -> Any:
-    """Loads one of a checkpoint, as `abstract` has it; with `None` as its name what the path itself is.
+    """Loads one of a checkpoint, as `abstract` has it; with `None` as its name what the path itself
+    is.
 
     Raises:
-        IncompatibleHandlerError: if it `is_one_of` several, for errors of its handler while it reads.
+        IncompatibleHandlerError: if it `is_one_of` several, for errors of its handler while it
+            reads.
     """
     handler = _for_load(path, name, abstract, context)
     folder = _folder(path, name, context)

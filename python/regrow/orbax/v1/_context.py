@@ -115,7 +115,9 @@ def _ids(groups: list[Any]) -> set[int]:
 _outer: contextvars.ContextVar[tuple[tuple[Context | None, frozenset[int]], ...]] = contextvars.ContextVar(
     "regrow.orbax.v1.outer", default=()
 )
-"""What was in force around each context that is: of this thread, which may share a context with others."""
+"""What was in force around each context that is: of this thread, which may share a context with
+others.
+"""
 _current: contextvars.ContextVar[Context | None] = contextvars.ContextVar("regrow.orbax.v1.context", default=None)
 
 

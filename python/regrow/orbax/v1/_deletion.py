@@ -1,9 +1,9 @@
 """Deleting a checkpoint, or one checkpointable of several.
 
-Of a whole checkpoint all is left or nothing. One checkpointable goes in three steps: a record of what is to be done
-is put beside it, its files go, and the checkpoint's metadata and the record follow. Whoever finds a record knows that
-the checkpointable it names is gone; the same deletion, asked for again, finishes it. Orbax reads and writes the same
-record, in `_CHECKPOINT_DELETION`.
+Of a whole checkpoint all is left or nothing. One checkpointable goes in three steps: a record of
+what is to be done is put beside it, its files go, and the checkpoint's metadata and the record
+follow. Whoever finds a record knows that the checkpointable it names is gone; the same deletion,
+asked for again, finishes it. Orbax reads and writes the same record, in `_CHECKPOINT_DELETION`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ _MARKS = (INDICATOR, METADATA, PYTREE_METADATA_FILE)
 
 
 def delete(path: Any, *, checkpointable_name: str | None = None, missing_ok: bool = False) -> bool:
-    """Deletes a checkpoint, or one checkpointable of several; whether there was something to delete.
+    """Deletes a checkpoint, or one checkpointable of several; whether there was something to
+    delete.
 
     Raises:
         FileNotFoundError: if it is not there, without `missing_ok`.
         InvalidLayoutError: for a path that is no checkpoint.
         ValueError: for the only checkpointable of a checkpoint, and what is no name of one.
-        DeletionRecoveryError: if the deletion of another checkpointable was begun and has not ended.
+        DeletionRecoveryError: if the deletion of another checkpointable was begun and has not
+            ended.
     """
     return bool(delete_async(path, checkpointable_name=checkpointable_name, missing_ok=missing_ok).result())
 
@@ -58,7 +60,9 @@ def delete_async(path: Any, *, checkpointable_name: str | None = None, missing_o
 def plan(
     path: Any, name: str | None, missing_ok: bool, context: Context, *, is_step: bool = False
 ) -> Callable[[], bool] | None:
-    """What is left to do for a deletion; `None` if there is nothing to delete. A record of it is written here."""
+    """What is left to do for a deletion; `None` if there is nothing to delete. A record of it is
+    written here.
+    """
     check_arguments(name, missing_ok)
     path = as_path(path)
     in_bucket = isinstance(path, BucketPath)
@@ -183,7 +187,8 @@ def _remove_item(path: Any, name: str, told: dict[str, Any]) -> bool:
     return True
 
 
-# ---- records --------------------------------------------------------------------------------------------------
+# ---- records
+# --------------------------------------------------------------------------------------
 
 
 def read_record(path: Any) -> dict[str, Any] | None:

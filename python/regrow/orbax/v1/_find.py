@@ -1,7 +1,8 @@
 """Where a checkpoint and its pytrees are, by Orbax' rules.
 
-A checkpoint with the file ``orbax.checkpoint`` is one of v1: its checkpointables have names, and it has a
-``_CHECKPOINT_METADATA``. All others are of v0: checkpointables by name, or one pytree. A pytree has a ``_METADATA``.
+A checkpoint with the file ``orbax.checkpoint`` is one of v1: its checkpointables have names, and it
+has a ``_CHECKPOINT_METADATA``. All others are of v0: checkpointables by name, or one pytree. A
+pytree has a ``_METADATA``.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ from ._status import Status
 from .errors import InvalidLayoutError
 from .options import CheckpointLayout
 
-# ---- saves ----------------------------------------------------------------------------------------------------
+# ---- saves
+# --------------------------------------------------------------------------------------
 
 
 def save_checkpointables(
@@ -167,7 +168,8 @@ def save_async(
     return _save_async(path, {checkpointable_name: state}, overwrite, custom_metadata, are_states=True)
 
 
-# ---- loads ----------------------------------------------------------------------------------------------------
+# ---- loads
+# --------------------------------------------------------------------------------------
 
 
 def load(path: Any, abstract_state: Any = None, *, checkpointable_name: str | None = AUTO) -> Any:
@@ -193,7 +195,8 @@ def load_checkpointables(path: Any, abstract_checkpointables: Any = None) -> dic
     """Loads those that are named, as they are given; all of them if `None`.
 
     Raises:
-        InvalidLayoutError: (a `FileNotFoundError`) if there is no checkpoint, or one of a single pytree.
+        InvalidLayoutError: (a `FileNotFoundError`) if there is no checkpoint, or one of a single
+            pytree.
         KeyError: for a name that is not there.
     """
     context = current()
@@ -232,7 +235,8 @@ def _as_layout(path: Any) -> Iterator[None]:
         raise _find.no_pytree(path, error.message) from None
 
 
-# ---- metadata -------------------------------------------------------------------------------------------------
+# ---- metadata
+# --------------------------------------------------------------------------------------
 
 
 def metadata(path: Any, checkpointable_name: str | None = AUTO) -> CheckpointMetadata[Any]:
@@ -251,7 +255,8 @@ def checkpointables_metadata(path: Any) -> CheckpointMetadata[dict[str, Any]]:
     """What is known of all of them, by name.
 
     Raises:
-        InvalidLayoutError: (a `FileNotFoundError`) if there is no checkpoint, or one of a single pytree.
+        InvalidLayoutError: (a `FileNotFoundError`) if there is no checkpoint, or one of a single
+            pytree.
     """
     context = current()
     path = _find.composite(path)
@@ -260,7 +265,9 @@ def checkpointables_metadata(path: Any) -> CheckpointMetadata[dict[str, Any]]:
 
 
 def _of_checkpoint(path: Any, found: Any, own: Mapping[str, Any] | None = None) -> CheckpointMetadata[Any]:
-    """The same with the metadata of the checkpoint; of the `own` metadata of its files where that has none."""
+    """The same with the metadata of the checkpoint; of the `own` metadata of its files where
+    that has none.
+    """
     told = read_step_metadata(path)
     return CheckpointMetadata(
         as_path(path),
@@ -271,7 +278,8 @@ def _of_checkpoint(path: Any, found: Any, own: Mapping[str, Any] | None = None) 
     )
 
 
-# ---- old names ------------------------------------------------------------------------------------------------
+# ---- old names
+# --------------------------------------------------------------------------------------
 
 
 def deprecated(name: str, instead: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -26,7 +26,9 @@ class StatefulCheckpointable(Protocol):
 
 
 class CheckpointableHandler(Protocol[T, AbstractT]):
-    """Saves and loads objects of some kind. Subclass it, and register the class: `register_handler`, or a registry."""
+    """Saves and loads objects of some kind. Subclass it, and register the class:
+    `register_handler`, or a registry.
+    """
 
     async def save(self, directory: Any, checkpointable: T) -> Awaitable[None]:
         """Saves what must be saved now; gives what saves the rest, in the background.
@@ -48,7 +50,9 @@ class CheckpointableHandler(Protocol[T, AbstractT]):
         ...
 
     def is_abstract_handleable(self, abstract_checkpointable: Any) -> bool | None:
-        """Whether this handler can load what such a target asks for; `None`: whoever has saved it decides."""
+        """Whether this handler can load what such a target asks for; `None`: whoever has saved
+        it decides.
+        """
         ...
 
 

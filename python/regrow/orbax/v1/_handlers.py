@@ -1,4 +1,6 @@
-"""The handlers that are there: pytrees, JSON, metrics, messages of protocol buffers, stateful objects."""
+"""The handlers that are there: pytrees, JSON, metrics, messages of protocol buffers, stateful
+objects.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ class PyTreeHandler(CheckpointableHandler[Any, Any]):
             _pytrees.restore_args(leaf, True)
 
     async def save(self, directory: Any, checkpointable: Any) -> Awaitable[None]:
-        """Writes all of it before it returns: what has the engine's saver in the background calls that itself."""
+        """Writes all of it before it returns: what has the engine's saver in the background
+        calls that itself.
+        """
         _pytrees.check_leaves(checkpointable)
         tree, options = _pytrees.save_plan(checkpointable, self._context)
         if isinstance(options["layout"], Orbax):

@@ -17,7 +17,9 @@ def _time(nsecs: int | None) -> datetime.datetime | None:
 
 
 class CheckpointMetadata(Generic[T]):
-    """What is known of a checkpoint: ``.metadata`` is a tree of shapes and dtypes, or a dict of such by name."""
+    """What is known of a checkpoint: ``.metadata`` is a tree of shapes and dtypes, or a dict of
+    such by name.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,6 @@
-"""v1 under all names of the original: ``v1``, ``experimental.v1``, and its private modules that have a place here."""
+"""v1 under all names of the original: ``v1``, ``experimental.v1``, and its private modules that
+have a place here.
+"""
 
 from __future__ import annotations
 

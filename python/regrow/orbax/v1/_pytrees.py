@@ -23,7 +23,8 @@ from .tree import Leaf
 LEAF_TYPES = (jax.Array, np.ndarray, np.generic, int, float, complex, bool, str, bytes)
 
 
-# ---- saves ----------------------------------------------------------------------------------------------------
+# ---- saves
+# --------------------------------------------------------------------------------------
 
 
 def check_leaves(tree: Any) -> None:
@@ -99,7 +100,8 @@ def _save_args(keys: Any, leaf: Any, storage: Any, scoped: Callable[..., Any] | 
     )
 
 
-# ---- loads ----------------------------------------------------------------------------------------------------
+# ---- loads
+# --------------------------------------------------------------------------------------
 
 
 def load(path: Any, abstract: Any, context: Context) -> Any:
@@ -134,7 +136,9 @@ def load(path: Any, abstract: Any, context: Context) -> Any:
 
 
 def _args_of(leaf: Any, strict: bool, known: dict[tuple[Any, ...], Any]) -> Any:
-    """What a leaf of a target asks for: one object for all descriptions that are alike; there are thousands."""
+    """What a leaf of a target asks for: one object for all descriptions that are alike; there
+    are thousands.
+    """
     if is_empty_node(leaf):
         return None
     if type(leaf) is not jax.ShapeDtypeStruct:
@@ -193,7 +197,9 @@ def _sharding(sharding: Any) -> Any:
 
 
 def _as_array(leaf: Any) -> Any:
-    """A NumPy array in the place of what describes one, for a look at its shape. One without elements says a dtype."""
+    """A NumPy array in the place of what describes one, for a look at its shape. One without
+    elements says a dtype.
+    """
     shape = own_attribute(leaf, "shape")
     if type(leaf) is np.ndarray and shape == (0,):
         return ...
@@ -202,7 +208,8 @@ def _as_array(leaf: Any) -> Any:
     return np.broadcast_to(np.zeros(()), shape)
 
 
-# ---- metadata -------------------------------------------------------------------------------------------------
+# ---- metadata
+# --------------------------------------------------------------------------------------
 
 
 def metadata(path: Any) -> tuple[Any, dict[str, Any]]:

@@ -32,7 +32,9 @@ class NotHandleableError(ValueError):
 
 
 class CheckpointableHandlerRegistry(Protocol):
-    """Handlers, each for all checkpointables or for those of one name. The last that fits is chosen."""
+    """Handlers, each for all checkpointables or for those of one name. The last that fits is
+    chosen.
+    """
 
     def add(
         self,
@@ -41,7 +43,9 @@ class CheckpointableHandlerRegistry(Protocol):
         checkpointable_name: str | None = None,
         secondary_typestrs: Sequence[str] | None = None,
     ) -> CheckpointableHandlerRegistry:
-        """Adds a handler; other names, under which checkpoints know it, are its `secondary_typestrs`."""
+        """Adds a handler; other names, under which checkpoints know it, are its
+        `secondary_typestrs`.
+        """
         ...
 
     def get(self, checkpointable_name: str) -> HandlerType:
@@ -203,7 +207,8 @@ def register_handler(
     return cls
 
 
-# ---- who is found ---------------------------------------------------------------------------------------------
+# ---- who is found
+# --------------------------------------------------------------------------------------
 
 
 def _made(handler_type: HandlerType) -> Any:
@@ -226,7 +231,8 @@ def _fitting(registry: CheckpointableHandlerRegistry, fits: Callable[[Any], Any]
 
 
 def resolve_handler_for_save(registry: CheckpointableHandlerRegistry, checkpointable: Any, *, name: str) -> Any:
-    """Who saves an object: a stateful one itself; else whoever is there for its name; else the last that can.
+    """Who saves an object: a stateful one itself; else whoever is there for its name; else the last
+    that can.
 
     Raises:
         ValueError: for `None`.
@@ -256,7 +262,8 @@ def resolve_handler_for_load(
     name: str,
     handler_typestr: str | None = None,
 ) -> Any:
-    """Who loads an object: whoever is there for its name; else who has saved it; else the last that can.
+    """Who loads an object: whoever is there for its name; else who has saved it; else the last that
+    can.
 
     Each of them only if it can load what the target asks for.
 

@@ -1,4 +1,6 @@
-"""What a context's `serialization_status_callback` is told of a save: each array that was copied, and written."""
+"""What a context's `serialization_status_callback` is told of a save: each array that was
+copied, and written.
+"""
 
 from __future__ import annotations
 

@@ -57,7 +57,9 @@ class ArrayMetadata:
 
     @property
     def sharding(self) -> Any:
-        """The sharding that it was saved with, on the devices of this process; `None` if that is not known."""
+        """The sharding that it was saved with, on the devices of this process; `None` if that is
+        not known.
+        """
         return None if self.sharding_metadata is None else self.sharding_metadata.to_jax_sharding()
 
 

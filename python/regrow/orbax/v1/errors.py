@@ -16,4 +16,6 @@ class DeletionInProgressError(RuntimeError):
 
 
 class DeletionRecoveryError(RuntimeError):
-    """The record of a deletion that was begun does not fit the checkpoint, or another deletion was asked for."""
+    """The record of a deletion that was begun does not fit the checkpoint, or another deletion
+    was asked for.
+    """

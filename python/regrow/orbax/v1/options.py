@@ -50,7 +50,9 @@ class Options:
 
 
 class CheckpointLayout(enum.Enum):
-    """The layout that is loaded. Any layout that regrow knows is recognised by itself; saves are Orbax'."""
+    """The layout that is loaded. Any layout that regrow knows is recognised by itself; saves are
+    Orbax'.
+    """
 
     ORBAX = "orbax"
     SAFETENSORS = "safetensors"
@@ -168,7 +170,9 @@ class ArrayOptions(Options):
 
         @dataclasses.dataclass(kw_only=True)
         class StorageOptions(Options):
-            """The dtype of what is stored, at most how many bytes a chunk has, and which axes are cut first."""
+            """The dtype of what is stored, at most how many bytes a chunk has, and which axes
+            are cut first.
+            """
 
             dtype: Any = None
             chunk_byte_size: int | None = None
@@ -215,7 +219,9 @@ class ArrayOptions(Options):
 
 @dataclasses.dataclass(kw_only=True)
 class CheckpointablesOptions(Options):
-    """Who is in charge of checkpointables: a registry of handlers; by default those that are registered globally."""
+    """Who is in charge of checkpointables: a registry of handlers; by default those that are
+    registered globally.
+    """
 
     registry: _registration.CheckpointableHandlerRegistry = field(
         default_factory=lambda: _registration.ReadOnlyCheckpointableHandlerRegistry(_registration.local_registry())

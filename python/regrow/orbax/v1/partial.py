@@ -4,8 +4,9 @@
     ocp.partial.save(path, {"decoder": decoder})
     ocp.partial.finalize(path)
 
-Until `finalize` there is nothing at the path. A part is a checkpoint of regrow's own layout in ``<path>.partial_save``,
-whose arrays are views of its files: `finalize` holds none of them in memory while it writes the whole.
+Until `finalize` there is nothing at the path. A part is a checkpoint of regrow's own layout in
+``<path>.partial_save``, whose arrays are views of its files: `finalize` holds none of them in
+memory while it writes the whole.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def save(path: Any, state: Any, *, custom_metadata: Any = None) -> None:
 
     Raises:
         FileExistsError: if there is something at the path.
-        PartialSaveReplacementError: (a `ValueError`) for a leaf where an earlier part has one, or has leaves below.
+        PartialSaveReplacementError: (a `ValueError`) for a leaf where an earlier part has one, or
+            has leaves below.
         ValueError: for leaves that cannot be saved.
     """
     save_async(path, state, custom_metadata=custom_metadata).result()
@@ -88,7 +90,8 @@ def save_async(path: Any, state: Any, *, custom_metadata: Any = None) -> Respons
 
 
 def finalize(path: Any) -> None:
-    """Publishes what was saved in parts: all of it or nothing. In a job process 0 does, when all have called.
+    """Publishes what was saved in parts: all of it or nothing. In a job process 0 does, when all
+    have called.
 
     Raises:
         FileExistsError: if there is something at the path.
@@ -109,7 +112,9 @@ def finalize(path: Any) -> None:
 
 
 def _by_process_0(final: Any, work: Callable[[], Any], check: Callable[[], None] | None = None) -> Any:
-    """What `work` gives on process 0, for all: others may see parts come and go. So are the errors of this module."""
+    """What `work` gives on process 0, for all: others may see parts come and go. So are the
+    errors of this module.
+    """
 
     def told() -> Any:
         try:
@@ -200,10 +205,12 @@ class _Taken:
         self._above: set[_Path] = set()
 
     def add(self, at: _Path, kind: str) -> bool:
-        """Adds one; false if it says nothing new: an empty node that is there, or an empty container of what is there.
+        """Adds one; false if it says nothing new: an empty node that is there, or an empty
+        container of what is there.
 
         Raises:
-            PartialSaveReplacementError: for a leaf that is there, above what is there, or below a leaf.
+            PartialSaveReplacementError: for a leaf that is there, above what is there, or below a
+                leaf.
         """
         if kind != _LEAF and (self._kinds.get(at) == kind or (at in self._above and kind != _NONE)):
             return False

@@ -66,7 +66,9 @@ class Checkpointer:
         lightweight_initialize: bool = False,
         logger: Any = None,
     ) -> None:
-        """Of a folder, which is made. `context` is in force in all of its calls where no other is."""
+        """Of a folder, which is made. `context` is in force in all of its calls where no other
+        is.
+        """
         self._context = Context(context or current())
         options = CheckpointManagerOptions(
             save_decision_policy=save_decision_policy or _default_policy(),
@@ -81,7 +83,8 @@ class Checkpointer:
         self._saving: tuple[int, _functions.Begun, Response[bool]] | None = None
         self._deleting: Response[bool] | None = None
 
-    # ---- what is there ----------------------------------------------------------------------------------------
+    # ---- what is there
+    # ----------------------------------------------------------------------------------
 
     @property
     def directory(self) -> Any:
@@ -133,7 +136,8 @@ class Checkpointer:
             raise errors.StepNotFoundError(f"there is {which} in {self.directory}\n  found the steps {known}")
         return found
 
-    # ---- saves ------------------------------------------------------------------------------------------------
+    # ---- saves
+    # ----------------------------------------------------------------------------------
 
     def should_save(self, step: int) -> bool:
         """Whether a save of this step would not be passed over."""
@@ -142,7 +146,9 @@ class Checkpointer:
             return self._manager.should_save(getattr(step, "step", step))
 
     def _is_due(self, step: int) -> bool:
-        """The same where the step is not there yet: so what it replaces is no reason to pass it over."""
+        """The same where the step is not there yet: so what it replaces is no reason to pass it
+        over.
+        """
         self._let_go()
         with current(self._context):
             return self._manager.is_due(step, [info for info in self._manager._checkpoints if info.step != step])
@@ -258,7 +264,8 @@ class Checkpointer:
         if number is not None and any(found.step == number for found in self.checkpoints):
             self.delete(number)
 
-    # ---- loads ------------------------------------------------------------------------------------------------
+    # ---- loads
+    # ----------------------------------------------------------------------------------
 
     def load(self, step: Any = None, abstract_state: Any = None, *, checkpointable_name: str = STATE) -> Any:
         """Loads a pytree of a step, the latest if `None`.
@@ -314,13 +321,15 @@ class Checkpointer:
         with current(self._context):
             return _of_step(found, _functions.checkpointables_metadata(found.path))
 
-    # ---- deletions --------------------------------------------------------------------------------------------
+    # ---- deletions
+    # ----------------------------------------------------------------------------------
 
     def delete(self, step: Any, *, checkpointable_name: str | None = None, missing_ok: bool = False) -> bool:
         """Deletes a step, or one checkpointable of it; whether there was something to delete.
 
         Raises:
-            StepNotFoundError: (a `FileNotFoundError`) if there is no such step, without `missing_ok`.
+            StepNotFoundError: (a `FileNotFoundError`) if there is no such step, without
+                `missing_ok`.
             As `v1.delete`.
         """
         response = self.delete_async(step, checkpointable_name=checkpointable_name, missing_ok=missing_ok)
@@ -353,7 +362,8 @@ class Checkpointer:
         self._deleting = response
         return response
 
-    # ---- waiting ----------------------------------------------------------------------------------------------
+    # ---- waiting
+    # ----------------------------------------------------------------------------------
 
     def is_saving_in_progress(self) -> bool:
         """Whether a save is in progress."""
@@ -366,7 +376,9 @@ class Checkpointer:
             self._manager.wait_until_finished()
 
     def wait(self) -> None:
-        """Waits for what goes on in the background, and raises what went wrong, if nobody was told yet."""
+        """Waits for what goes on in the background, and raises what went wrong, if nobody was
+        told yet.
+        """
         self._wait_for_deletion()
         saving, self._saving = self._saving, None
         if saving is not None:
@@ -395,7 +407,8 @@ class Checkpointer:
     ) -> None:
         self.close()
 
-    # ---- old names --------------------------------------------------------------------------------------------
+    # ---- old names
+    # ----------------------------------------------------------------------------------
 
     def save_pytree(self, *args: Any, **kwargs: Any) -> bool:
         """`save`."""

@@ -1,8 +1,8 @@
 //! How far two arrays are apart: in bits, in values, in angle.
 //!
-//! The arrays come piece by piece, in any order and on any number of threads: [`Distance::update`] takes two pieces,
-//! [`Distance::merge`] puts two halves together. A block whose bytes are the same is only counted and squared; of the
-//! others each pair of elements is looked at as float64.
+//! The arrays come piece by piece, in any order and on any number of threads: [`Distance::update`]
+//! takes two pieces, [`Distance::merge`] puts two halves together. A block whose bytes are the same
+//! is only counted and squared; of the others each pair of elements is looked at as float64.
 //!
 //! | pair of elements | differs | distance |
 //! |---|---|---|
@@ -28,9 +28,10 @@ const LANES: usize = 8;
 
 /// How far elements may be apart without counting as different.
 ///
-/// With none of the three, bits have to be the same. Otherwise an element is inside where any of them allows it:
-/// `abs(a - b) <= atol + rtol * abs(b)`, as NumPy and PyTorch have it, or at most `max_ulp` values of the dtype from one to
-/// the other. NaN is inside where both are NaN; an infinity only where both are the same.
+/// With none of the three, bits have to be the same. Otherwise an element is inside where any of
+/// them allows it: `abs(a - b) <= atol + rtol * abs(b)`, as NumPy and PyTorch have it, or at most
+/// `max_ulp` values of the dtype from one to the other. NaN is inside where both are NaN; an
+/// infinity only where both are the same.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Tolerance {
     /// Largest absolute difference.
@@ -165,10 +166,12 @@ impl Distance {
         }
     }
 
-    /// Adds a piece of both arrays, little endian, whose first element is number `first` of the array.
+    /// Adds a piece of both arrays, little endian, whose first element is number `first` of the
+    /// array.
     ///
     /// # Errors
-    /// `InvalidArgument` if the pieces are no whole elements, or not as many of one as of the other.
+    /// `InvalidArgument` if the pieces are no whole elements, or not as many of one as of the
+    /// other.
     pub fn update(&mut self, first: u64, a: &[u8], b: &[u8]) -> Result<()> {
         let sizes = self.dtypes.map(Dtype::size_bytes);
         let counts = [a.len() / sizes[0], b.len() / sizes[1]];
@@ -231,7 +234,8 @@ impl Distance {
         self.outside_count
     }
 
-    /// Pairs without a distance: one is NaN and the other is not, or one is infinite and the other is something else.
+    /// Pairs without a distance: one is NaN and the other is not, or one is infinite and the other
+    /// is something else.
     pub fn incomparable_count(&self) -> u64 {
         self.incomparable_count
     }
@@ -246,23 +250,26 @@ impl Distance {
         self.infinity_counts
     }
 
-    /// The largest `abs(a - b)` of two finite elements; `None` if there are none. Integers are subtracted exactly.
+    /// The largest `abs(a - b)` of two finite elements; `None` if there are none. Integers are
+    /// subtracted exactly.
     pub fn max_abs(&self) -> Option<f64> {
         (self.finite_count > 0).then_some(self.max_abs)
     }
 
-    /// The largest `abs(a - b) / abs(b)` of two finite elements of which `b` is not 0; as [`max_abs`](Self::max_abs).
+    /// The largest `abs(a - b) / abs(b)` of two finite elements of which `b` is not 0; as
+    /// [`max_abs`](Self::max_abs).
     pub fn max_relative(&self) -> Option<f64> {
         (self.finite_count > 0).then_some(self.max_relative)
     }
 
-    /// Most values of the dtype that lie from one finite element to the other; `None` also for two dtypes.
+    /// Most values of the dtype that lie from one finite element to the other; `None` also for two
+    /// dtypes.
     pub fn max_ulp(&self) -> Option<u64> {
         (self.finite_count > 0 && self.is_of_one_dtype()).then_some(self.max_ulp)
     }
 
-    /// The cosine of the angle between the arrays as vectors, over pairs of finite elements; `None` where one of them is
-    /// zero, or its length is beyond a float64.
+    /// The cosine of the angle between the arrays as vectors, over pairs of finite elements; `None`
+    /// where one of them is zero, or its length is beyond a float64.
     pub fn cosine(&self) -> Option<f64> {
         let lengths = self.squares[0].sqrt() * self.squares[1].sqrt();
         let cosine = self.dot / lengths;

@@ -1,7 +1,8 @@
 //! How many values of a dtype lie from one element to another, by their bits alone.
 //!
-//! A float's magnitude, read as an integer, counts the floats from zero: so with its sign it is a place on one line, on
-//! which neighbours are one apart and both zeros are one place. Integers are their own places.
+//! A float's magnitude, read as an integer, counts the floats from zero: so with its sign it is a
+//! place on one line, on which neighbours are one apart and both zeros are one place. Integers are
+//! their own places.
 //!
 //! ```text
 //! float16   ... 8001  8000=0000  0001  0002 ...  3c00 (1.0)  3c01 ...     bits
@@ -15,7 +16,8 @@ use super::super::{Dtype, DtypeClass};
 pub(super) struct Steps {
     /// Whether their bits differ. Of types below 8 bits only the bits of the value count.
     pub differs: bool,
-    /// Values of the dtype from one to the other; of a complex number the larger count of its parts. Of no meaning for NaN.
+    /// Values of the dtype from one to the other; of a complex number the larger count of its
+    /// parts. Of no meaning for NaN.
     pub ulp: u64,
 }
 

@@ -142,7 +142,8 @@ impl Parser<'_> {
         (quote, is_triple)
     }
 
-    /// The next character of a string, `None` at its closing quote, which is taken. Every end of line is `\n`.
+    /// The next character of a string, `None` at its closing quote, which is taken. Every end of
+    /// line is `\n`.
     fn next_char(&mut self, (quote, is_triple): (u8, bool), start: usize) -> Result<Option<char>> {
         if is_triple && self.rest().starts_with(&[quote; 3]) {
             self.at += 3;
@@ -235,8 +236,9 @@ fn unterminated(start: usize) -> Error {
 
 /// Python's `repr` of a str.
 ///
-/// Characters that are not printable in Python's sense (`str.isprintable`) are escaped; which those are is asked
-/// of the standard library, whose table goes by the same Unicode categories, though maybe by another version.
+/// Characters that are not printable in Python's sense (`str.isprintable`) are escaped; which those
+/// are is asked of the standard library, whose table goes by the same Unicode categories, though
+/// maybe by another version.
 pub fn repr_str(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     let mut out = String::with_capacity(text.len() + 2);

@@ -22,7 +22,8 @@ const HEADER_LEN_MAX_BYTES: usize = CENTRAL_LEN_BYTES + 3 * u16::MAX as usize;
 /// Longest comment at the end of an archive: its length has 16 bits.
 const COMMENT_LEN_MAX_BYTES: usize = u16::MAX as usize;
 
-/// The last version of the zip specification, times ten: Python reads no member that asks for a later one.
+/// The last version of the zip specification, times ten: Python reads no member that asks for a
+/// later one.
 const VERSION_MAX: u8 = 63;
 
 /// In place of a number that the zip64 extra holds.
@@ -57,10 +58,12 @@ pub(crate) struct Member {
     pub offset_bytes: u64,
 }
 
-/// Reads the directory of an archive of `file_len_bytes`; `read` gives `len` bytes from an offset on.
+/// Reads the directory of an archive of `file_len_bytes`; `read` gives `len` bytes from an offset
+/// on.
 ///
 /// # Errors
-/// `Corrupt`, `Unsupported` for what no `.npz` file has (encryption, other methods, several disks), `Limit`.
+/// `Corrupt`, `Unsupported` for what no `.npz` file has (encryption, other methods, several disks),
+/// `Limit`.
 pub(crate) fn read_directory(
     file_len_bytes: u64,
     read: &dyn Fn(u64, u64) -> Result<Bytes>,
@@ -77,7 +80,8 @@ pub(crate) fn read_directory(
     Ok(Directory { members, comment: listed.comment, members_end_bytes, offset_bytes: listed.offset_bytes })
 }
 
-/// Reads the directory alone: where a member's data begins is for [`Header::find_data`] to find out.
+/// Reads the directory alone: where a member's data begins is for [`Header::find_data`] to find
+/// out.
 ///
 /// # Errors
 /// As [`read_directory`].
@@ -98,7 +102,8 @@ pub(crate) fn read_headers(file_len_bytes: u64, read: &dyn Fn(u64, u64) -> Resul
             .expected(format_args!("at most {DIRECTORY_LEN_MAX_BYTES} bytes"), end.len_bytes));
     }
     let mut headers = Vec::new();
-    // In pieces: what is no directory is not read to its end. Each piece begins where a header does.
+    // In pieces: what is no directory is not read to its end. Each piece begins where a header
+    // does.
     let (mut at, mut left) = (0, end.count);
     while at < end.len_bytes {
         let base = end.offset_bytes + at;
@@ -136,7 +141,8 @@ pub(crate) struct Headers {
     pub offset_bytes: u64,
 }
 
-/// A member as the directory has it, and how its name is written there. Where its data begins is not known.
+/// A member as the directory has it, and how its name is written there. Where its data begins is
+/// not known.
 #[derive(Debug, Clone)]
 pub(crate) struct Header {
     pub member: Member,
@@ -155,8 +161,9 @@ impl Header {
         self.member.stored_len_bytes.saturating_add((LOCAL_LEN_BYTES + self.raw_name.len()) as u64)
     }
 
-    /// Finds where the data of the member begins, and that it ends before the directory (or whatever else begins at
-    /// `end_bytes`). Both headers have to give it the same name: no checksum covers either.
+    /// Finds where the data of the member begins, and that it ends before the directory (or
+    /// whatever else begins at `end_bytes`). Both headers have to give it the same name: no
+    /// checksum covers either.
     ///
     /// # Errors
     /// `Corrupt`; errors count from the member's own header.

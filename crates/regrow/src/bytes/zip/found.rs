@@ -32,8 +32,8 @@ const PIECE_LEN_BYTES: u64 = 1 << 20;
 /// Gives `len` bytes from an offset on.
 type Read<'r> = &'r dyn Fn(u64, u64) -> Result<Bytes>;
 
-/// Finds the members of an archive of `file_len_bytes` without its directory, as far as they follow each other. Those that are
-/// cut off are left out, and nothing can say which these were.
+/// Finds the members of an archive of `file_len_bytes` without its directory, as far as they follow
+/// each other. Those that are cut off are left out, and nothing can say which these were.
 ///
 /// # Errors
 /// `Corrupt` if there is not even one; what `read` says.
@@ -68,7 +68,8 @@ pub(crate) fn find_headers(file_len_bytes: u64, read: Read<'_>) -> Result<Header
     Ok(Headers { headers, comment: Vec::new(), offset_bytes: file_len_bytes })
 }
 
-/// The member whose own header begins at a byte, if one does there and all of it lies in the file, and where it ends.
+/// The member whose own header begins at a byte, if one does there and all of it lies in the file,
+/// and where it ends.
 fn header_at(at: u64, file_len_bytes: u64, read: Read<'_>) -> Result<Option<(Header, u64)>> {
     let names_at = at.saturating_add(LOCAL_LEN_BYTES as u64);
     if names_at > file_len_bytes {
@@ -127,8 +128,8 @@ struct Behind {
     end: u64,
 }
 
-/// Finds what stands behind the data that begin at a byte: it says of itself how far behind that is, and another record or the
-/// end of the file follows it.
+/// Finds what stands behind the data that begin at a byte: it says of itself how far behind that
+/// is, and another record or the end of the file follows it.
 fn find_behind(data_at: u64, file_len_bytes: u64, read: Read<'_>) -> Result<Option<Behind>> {
     let mut at = data_at;
     while at < file_len_bytes {
@@ -149,7 +150,8 @@ fn find_behind(data_at: u64, file_len_bytes: u64, read: Read<'_>) -> Result<Opti
     Ok(None)
 }
 
-/// Checksum and lengths, of eight bytes or of four, if they are those of so many bytes of data; and how many bytes that took.
+/// Checksum and lengths, of eight bytes or of four, if they are those of so many bytes of data; and
+/// how many bytes that took.
 fn parse_behind(bytes: &[u8], data_len_bytes: u64, is_last: bool) -> Option<(Behind, usize)> {
     let parse = |is_wide: bool| {
         let mut input = Cursor::new(bytes);
@@ -177,7 +179,8 @@ mod tests {
         path.extension().is_some_and(|extension| extension == "pt")
     }
 
-    /// What NumPy and PyTorch have written, cut wherever that may be: the members before the cut are those of the directory.
+    /// What NumPy and PyTorch have written, cut wherever that may be: the members before the cut
+    /// are those of the directory.
     #[test]
     fn members_before_a_cut_are_found_without_the_directory() {
         let mut seen = 0;

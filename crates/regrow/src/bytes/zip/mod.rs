@@ -7,8 +7,8 @@
 //! | end: counts, offset, comment |      found from the back
 //! ```
 //!
-//! This is a zip reader of our own for two reasons. A stored member becomes a slice of the map, like any other raw leaf. And
-//! no length is believed before it has been compared with the file:
+//! This is a zip reader of our own for two reasons. A stored member becomes a slice of the map,
+//! like any other raw leaf. And no length is believed before it has been compared with the file:
 //!
 //! - members lie in order and never overlap: those that do are a zip bomb;
 //! - no member grows by more than deflate can ([`DEFLATE_RATIO_MAX`]);
@@ -16,9 +16,9 @@
 //! - names are data, never paths;
 //! - encryption, several disks and other methods are refused.
 //!
-//! [`read_directory`] reads the header of every member as well. [`read_headers`] leaves each header until its member is
-//! wanted, which saves requests to a bucket. [`find_members`] and [`find_headers`] do
-//! without a directory, for archives that have lost theirs.
+//! [`read_directory`] reads the header of every member as well. [`read_headers`] leaves each header
+//! until its member is wanted, which saves requests to a bucket. [`find_members`] and
+//! [`find_headers`] do without a directory, for archives that have lost theirs.
 //!
 //! Source: PKWARE APPNOTE 6.3, sections 4.3 to 4.5.
 

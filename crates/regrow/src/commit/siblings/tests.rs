@@ -331,7 +331,8 @@ fn overwriters_never_mix_their_files() {
     assert_eq!(count(root.path()), 2);
 }
 
-/// Who may read all of the files finds them where a dead writer has left them; nobody else looks into the folder.
+/// Who may read all of the files finds them where a dead writer has left them; nobody else looks
+/// into the folder.
 #[test]
 fn the_temporary_folder_is_as_open_as_its_files() {
     use crate::system::{mode_of, set_mode};

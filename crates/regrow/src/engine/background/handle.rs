@@ -18,7 +18,8 @@ pub struct SaveHandle {
     pub(super) job: Arc<Job>,
     pub(super) shared: Arc<Shared>,
     pub(super) pid: u32,
-    /// Of [`save_async`], whose saver nobody else holds: it is dropped, and so waited for, with the handle.
+    /// Of [`save_async`], whose saver nobody else holds: it is dropped, and so waited for, with the
+    /// handle.
     pub(super) own_saver: Option<Arc<AsyncSaver>>,
 }
 
@@ -43,8 +44,8 @@ impl SaveHandle {
         check_process(self.pid, self.path()).is_ok() && self.job.is_done()
     }
 
-    /// Asks it to stop: at its next buffer, with `Cancelled`, and nothing is left behind. Nobody but who waits is
-    /// told of it.
+    /// Asks it to stop: at its next buffer, with `Cancelled`, and nothing is left behind. Nobody
+    /// but who waits is told of it.
     pub fn cancel(&self) {
         self.job.cancel();
     }
@@ -52,8 +53,8 @@ impl SaveHandle {
     /// Waits until it has ended.
     ///
     /// # Errors
-    /// As [`save_with`](crate::save_with); `Cancelled`; `SourceChanged` if an array was changed meanwhile: over a single file in a bucket
-    /// the new one is there by then, and may hold either.
+    /// As [`save_with`](crate::save_with); `Cancelled`; `SourceChanged` if an array was changed
+    /// meanwhile: over a single file in a bucket the new one is there by then, and may hold either.
     pub fn wait(&self) -> Result<SaveReport> {
         loop {
             if let Some(outcome) = self.wait_for(Duration::from_secs(3600)) {

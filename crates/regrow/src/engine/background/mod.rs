@@ -9,19 +9,21 @@
 //! handle.wait()  ◀─────────────── report or error ─────────┘   not asked for: the next save says it
 //! ```
 //!
-//! **The snapshot point** is the return of `save`: what is done to the tree afterwards is not in the checkpoint.
-//! Leaves are referred to, which costs nothing, or copied: see [`CopyLeaves`]. Data that Rust shares ([`Bytes`])
-//! never changes, so nothing is copied unless it is asked for; foreign memory may, and its owner must ask.
+//! **The snapshot point** is the return of `save`: what is done to the tree afterwards is not in
+//! the checkpoint. Leaves are referred to, which costs nothing, or copied: see [`CopyLeaves`]. Data
+//! that Rust shares ([`Bytes`]) never changes, so nothing is copied unless it is asked for; foreign
+//! memory may, and its owner must ask.
 //!
-//! **Saves of one saver run one after the other**, in the order of their calls. There is no thread while there is
-//! nothing to save.
+//! **Saves of one saver run one after the other**, in the order of their calls. There is no thread
+//! while there is nothing to save.
 //!
 //! **Failures cannot be missed.** Who waits for a save gets its error. If nobody waits, the next
-//! [`save`](AsyncSaver::save) or [`wait`](AsyncSaver::wait) gives it. If nobody has seen it when the saver is dropped, it
-//! goes to standard error. Dropping a saver waits for its saves.
+//! [`save`](AsyncSaver::save) or [`wait`](AsyncSaver::wait) gives it. If nobody has seen it when
+//! the saver is dropped, it goes to standard error. Dropping a saver waits for its saves.
 //!
-//! **Fork.** The thread stays with the parent, and so do its saves: in a child every call on the saver or its handles
-//! says so, and nothing waits or locks. A saver that the child makes for itself works.
+//! **Fork.** The thread stays with the parent, and so do its saves: in a child every call on the
+//! saver or its handles says so, and nothing waits or locks. A saver that the child makes for
+//! itself works.
 //!
 //! [`Bytes`]: bytes::Bytes
 
@@ -136,14 +138,16 @@ impl AsyncSaver {
         Self { shared: Arc::default(), pid: std::process::id() }
     }
 
-    /// Takes a snapshot and saves it in the background; `None` if another save is running and this one is to be
-    /// skipped.
+    /// Takes a snapshot and saves it in the background; `None` if another save is running and this
+    /// one is to be skipped.
     ///
-    /// Of a [`Pytree`] that is no [`Tree<Leaf>`](Tree) a tree is made, with a copy of what cannot be shared.
+    /// Of a [`Pytree`] that is no [`Tree<Leaf>`](Tree) a tree is made, with a copy of what cannot
+    /// be shared.
     ///
     /// # Errors
-    /// The failure of an earlier save that nobody has been told of: then nothing is saved now. `AlreadyExists` if
-    /// the path is taken. `Limit` if there is no memory for the copy. Everything else is the handle's to say.
+    /// The failure of an earlier save that nobody has been told of: then nothing is saved now.
+    /// `AlreadyExists` if the path is taken. `Limit` if there is no memory for the copy. Everything
+    /// else is the handle's to say.
     pub fn save<P: Pytree>(
         &self,
         path: impl ToLocation,
@@ -226,7 +230,8 @@ impl AsyncSaver {
         Ok(!state.is_busy())
     }
 
-    /// Waits until [`save`](Self::save) need not wait any more, but not longer than that; whether it need not.
+    /// Waits until [`save`](Self::save) need not wait any more, but not longer than that; whether
+    /// it need not.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -247,7 +252,8 @@ impl AsyncSaver {
         }
     }
 
-    /// Whether a save is running or waiting for its turn. `false` in a forked child: it is the parent's.
+    /// Whether a save is running or waiting for its turn. `false` in a forked child: it is the
+    /// parent's.
     pub fn is_busy(&self) -> bool {
         self.check_process(Path::new("")).is_ok() && self.lock().is_busy()
     }
@@ -258,7 +264,8 @@ impl AsyncSaver {
         self.lock().running.as_ref().map(|job| (job.path.clone(), job.monitor.progress()))
     }
 
-    /// Gives the memory of the last snapshots back to the system; the next copy begins with fresh memory.
+    /// Gives the memory of the last snapshots back to the system; the next copy begins with fresh
+    /// memory.
     pub fn release_memory(&self) {
         if self.check_process(Path::new("")).is_ok() {
             self.shared.pool.clear();

@@ -38,15 +38,16 @@ pub enum CopyLeaves {
     /// None: nobody changes them until the save is done. True of all memory that Rust shares.
     #[default]
     Nothing,
-    /// Those that are not immutable arrays: all but [`LeafKind::JaxArray`], and of these the ones below
-    /// [`REFER_FROM_BYTES`].
+    /// Those that are not immutable arrays: all but [`LeafKind::JaxArray`], and of these the ones
+    /// below [`REFER_FROM_BYTES`].
     Mutable,
     /// All of them.
     All,
 }
 
-/// A JAX array below this size is copied too: as long as somebody refers to its memory, JAX cannot give it to the
-/// result of a computation (donation), and a copy of so little costs less than the reference.
+/// A JAX array below this size is copied too: as long as somebody refers to its memory, JAX cannot
+/// give it to the result of a computation (donation), and a copy of so little costs less than the
+/// reference.
 pub const REFER_FROM_BYTES: u64 = 4 << 10;
 
 impl CopyLeaves {
@@ -75,14 +76,15 @@ pub struct AsyncOptions {
     pub when_busy: WhenBusy,
     /// Which leaves to copy.
     pub copy: CopyLeaves,
-    /// For finding a bug: hash what is referred to at the snapshot, and again before the commit; a leaf that was
-    /// changed in between is an error that names it, and nothing is saved. Costs two passes over the data, one of
-    /// them while the caller waits.
+    /// For finding a bug: hash what is referred to at the snapshot, and again before the commit; a
+    /// leaf that was changed in between is an error that names it, and nothing is saved. Costs two
+    /// passes over the data, one of them while the caller waits.
     pub check_source: bool,
-    /// Called on the saving thread when all is written, before the commit; after an error nothing is committed. It waits for
-    /// what others write into the checkpoint.
+    /// Called on the saving thread when all is written, before the commit; after an error nothing
+    /// is committed. It waits for what others write into the checkpoint.
     pub before_commit: Option<BeforeCommit>,
-    /// Called on the saving thread when the save has ended, one way or another, and has let go of the data.
+    /// Called on the saving thread when the save has ended, one way or another, and has let go of
+    /// the data.
     pub on_end: Option<OnEnd>,
     /// What the caller has taken for this save before the call: it counts with the rest.
     pub before: Blocked,

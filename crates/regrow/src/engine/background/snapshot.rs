@@ -1,6 +1,7 @@
 //! The snapshot of a background save: what the tree held when the call returned.
 //!
-//! Leaves that nobody can change are referred to. Leaves that somebody can are copied, all of them into one map:
+//! Leaves that nobody can change are referred to. Leaves that somebody can are copied, all of them
+//! into one map:
 //!
 //! ```text
 //! leaves to copy ──cut into 8 MiB──▶ a few threads ──▶ | leaf 0 | leaf 3 | leaf 4 ...|   one anonymous map
@@ -8,8 +9,9 @@
 //!                                          pool of at most 2 maps ◀──────────────────────┘ is let go
 //! ```
 //!
-//! Fresh memory is filled at 1 to 2 GB/s, since the kernel hands it out page by page; memory that was touched
-//! before at 20 GB/s. So the maps go back to a pool, and from the second save on a snapshot costs a `memcpy`.
+//! Fresh memory is filled at 1 to 2 GB/s, since the kernel hands it out page by page; memory that
+//! was touched before at 20 GB/s. So the maps go back to a pool, and from the second save on a
+//! snapshot costs a `memcpy`.
 
 use std::io;
 use std::ops::Range;
@@ -75,7 +77,8 @@ impl Pool {
     }
 }
 
-/// A filled map, of which each copy is a slice; it goes back to its pool when the last of them is let go.
+/// A filled map, of which each copy is a slice; it goes back to its pool when the last of them is
+/// let go.
 struct Filled {
     map: Option<MmapMut>,
     pool: Weak<Pool>,
@@ -127,7 +130,8 @@ fn copy_shards(shards: &Shards) -> Result<(Array, u64)> {
     Ok((Array::sharded(shards.dtype(), shape, chunk_shape, copies, shards.is_replicated())?, len_bytes))
 }
 
-/// The tree with copies of the leaves that `copied` chooses (by their position); and how many bytes those are.
+/// The tree with copies of the leaves that `copied` chooses (by their position); and how many bytes
+/// those are.
 ///
 /// # Errors
 /// `Io` if there is no memory for them.

@@ -28,7 +28,8 @@ fn one(len: usize, value: u8) -> Tree<Leaf> {
     tree_of(vec![(LeafKind::NumpyArray, array_of(len, value))])
 }
 
-/// An array whose bytes come only when the gate is opened: a save of it runs as long as the test wants.
+/// An array whose bytes come only when the gate is opened: a save of it runs as long as the test
+/// wants.
 #[derive(Debug)]
 struct Gate(Mutex<mpsc::Receiver<()>>);
 

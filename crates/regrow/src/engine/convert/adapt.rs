@@ -1,4 +1,5 @@
-//! What becomes of each leaf in the target layout: it stays as it is, becomes the nearest thing, or is left out.
+//! What becomes of each leaf in the target layout: it stays as it is, becomes the nearest thing, or
+//! is left out.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,8 +14,8 @@ use crate::error::Result;
 use crate::formats::{Format, Loss, LossKind};
 use crate::tree::{KeyPath, LeafData, LeafInfo, LeafKind, Tree};
 
-/// Dtypes that layouts tend to have, the narrowest first: the first that holds every value and is not refused
-/// takes the place of one that is.
+/// Dtypes that layouts tend to have, the narrowest first: the first that holds every value and is
+/// not refused takes the place of one that is.
 const COMMON: [Dtype; 12] = [
     Dtype::Int8,
     Dtype::UInt8,
@@ -79,7 +80,8 @@ pub(super) fn plan(
     // The leaves of a document that is written as text meet no limits of the layout.
     losses.retain(|loss: &Loss| !items.as_ref().is_some_and(|items| items.keeps_text_of(&loss.path)));
     losses.extend(left_out::losses(checkpoint, format, options, items.as_ref()));
-    // That a leaf is lost is told as damage of the source. Whether the target has a place for the gap is no further loss.
+    // That a leaf is lost is told as damage of the source. Whether the target has a place for the
+    // gap is no further loss.
     for loss in losses.iter_mut().filter(|loss| gaps.contains(&loss.path)) {
         loss.kind = LossKind::Note;
     }

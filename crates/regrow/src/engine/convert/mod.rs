@@ -1,16 +1,18 @@
-//! From any layout to any other, a leaf at a time: open, select, rename, cast, transpose, reshape, save.
+//! From any layout to any other, a leaf at a time: open, select, rename, cast, transpose, reshape,
+//! save.
 //!
 //! ```text
 //! open --> plan: every leaf's new path, dtype, shape; what the target cannot hold --> refuse, or
 //!      --> write: the target's writer pulls pieces of each leaf through the transformations --> commit
 //! ```
 //!
-//! Nothing is written before the plan is whole, and the target's own writer has accepted it. A dry run ends there
-//! ([`ConvertPlan::check`]).
+//! Nothing is written before the plan is whole, and the target's own writer has accepted it. A dry
+//! run ends there ([`ConvertPlan::check`]).
 //!
-//! Memory is a band of the leaf that is being written, however large the checkpoint is. A source that was compressed in one
-//! piece is decoded in one piece. With a base, all leaves are compared before one is written, a band for each thread within
-//! the budget; a leaf that is not linked is then read a second time.
+//! Memory is a band of the leaf that is being written, however large the checkpoint is. A source
+//! that was compressed in one piece is decoded in one piece. With a base, all leaves are compared
+//! before one is written, a band for each thread within the budget; a leaf that is not linked is
+//! then read a second time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,8 +50,8 @@ pub use steps::{convert_steps, plan_convert_steps};
 pub struct ConvertOptions {
     /// How to open the source.
     pub open: OpenOptions,
-    /// How to save: the layout with its options, overwriting, durability, a [base](SaveOptions::base). Casts and the
-    /// monitor, too, go here.
+    /// How to save: the layout with its options, overwriting, durability, a
+    /// [base](SaveOptions::base). Casts and the monitor, too, go here.
     pub save: SaveOptions,
     /// Only leaves that one of these matches, by their path in the source; all if empty.
     pub only: Vec<PathPattern>,
@@ -59,10 +61,12 @@ pub struct ConvertOptions {
     pub transpose: Vec<(PathPattern, Vec<usize>)>,
     /// New shapes, after the transpose; one extent may be -1 and is inferred.
     pub reshape: Vec<(PathPattern, Vec<i64>)>,
-    /// Convert also what the target cannot hold as it is: leaves become what comes nearest, or stay behind.
+    /// Convert also what the target cannot hold as it is: leaves become what comes nearest, or stay
+    /// behind.
     pub lossy: bool,
-    /// Convert what is intact in a damaged checkpoint, as [`salvage`](super::salvage) loads it. All of it is verified first.
-    /// Lost leaves become placeholders, or stay behind where the target cannot hold such.
+    /// Convert what is intact in a damaged checkpoint, as [`salvage`](super::salvage) loads it. All
+    /// of it is verified first. Lost leaves become placeholders, or stay behind where the target
+    /// cannot hold such.
     pub salvage: bool,
     /// Where a checkpoint has one item, make one of one item, too; otherwise it becomes a
     /// checkpoint by itself.
@@ -89,7 +93,8 @@ pub struct ConvertPlan {
     pub leaves: Vec<PlannedLeaf>,
     /// What the target cannot hold, the worst first.
     pub losses: Vec<Loss>,
-    /// With [`salvage`](ConvertOptions::salvage): why each lost leaf of the source is lost, and what else is wrong with it.
+    /// With [`salvage`](ConvertOptions::salvage): why each lost leaf of the source is lost, and
+    /// what else is wrong with it.
     pub damage: Vec<Error>,
     /// Where it comes from.
     source: Location,
@@ -109,7 +114,8 @@ pub struct ConvertReport {
     pub save: SaveReport,
     /// What the target could not hold.
     pub losses: Vec<Loss>,
-    /// With [`salvage`](ConvertOptions::salvage): why each lost leaf of the source is lost, and what else is wrong with it.
+    /// With [`salvage`](ConvertOptions::salvage): why each lost leaf of the source is lost, and
+    /// what else is wrong with it.
     pub damage: Vec<Error>,
 }
 
@@ -128,9 +134,10 @@ impl ConvertPlan {
 /// Converts the checkpoint at `source` into one at `target`.
 ///
 /// # Errors
-/// What opening, reading and saving say; `Unsupported` with all losses named if the target cannot hold everything
-/// and `lossy` is not set; `InvalidArgument` for rules that cannot be followed. Nothing is left behind. Where the source
-/// is replaced meanwhile, the conversion begins anew with what took its place.
+/// What opening, reading and saving say; `Unsupported` with all losses named if the target cannot
+/// hold everything and `lossy` is not set; `InvalidArgument` for rules that cannot be followed.
+/// Nothing is left behind. Where the source is replaced meanwhile, the conversion begins anew with
+/// what took its place.
 pub fn convert(
     source: impl ToLocation,
     target: impl ToLocation,
@@ -160,12 +167,12 @@ pub fn plan_convert(source: impl ToLocation, options: &ConvertOptions) -> Result
 }
 
 impl Checkpoint {
-    /// Works out what a conversion would do: all that `--dry-run` shows. Reads metadata and texts only. Whether the
-    /// target takes it is for [`ConvertPlan::check`] to say.
+    /// Works out what a conversion would do: all that `--dry-run` shows. Reads metadata and texts
+    /// only. Whether the target takes it is for [`ConvertPlan::check`] to say.
     ///
     /// # Errors
-    /// `NotFound` for patterns that match nothing, `InvalidArgument` for rules that cannot be followed or have no
-    /// effect, `NameCollision` if two leaves come to one place.
+    /// `NotFound` for patterns that match nothing, `InvalidArgument` for rules that cannot be
+    /// followed or have no effect, `NameCollision` if two leaves come to one place.
     pub fn plan_convert(&self, options: &ConvertOptions) -> Result<ConvertPlan> {
         let paths = self.paths();
         let positions = rules::select(self, options)?;
@@ -197,7 +204,8 @@ impl Checkpoint {
             LeafKind::Placeholder | LeafKind::Unknown(_) => LeafData::Absent,
             _ => {
                 if info.len_bytes() == 0 {
-                    // Nobody will ask for its data, so what says that there is none is checked here.
+                    // Nobody will ask for its data, so what says that there is none is checked
+                    // here.
                     self.read(leaf)?;
                 }
                 let source = LeafSource::new(self, leaf, info, &options.save.monitor);
@@ -250,8 +258,8 @@ struct Draft {
 }
 
 impl ConvertPlan {
-    /// Says what [`run`](Self::run) would refuse even with `lossy`: names that the target cannot hold, options that
-    /// it has no use for, a target that is there already. Writes nothing.
+    /// Says what [`run`](Self::run) would refuse even with `lossy`: names that the target cannot
+    /// hold, options that it has no use for, a target that is there already. Writes nothing.
     ///
     /// # Errors
     /// Those of `run`, word for word.

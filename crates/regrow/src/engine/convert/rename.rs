@@ -1,11 +1,11 @@
 //! New key paths for leaves, and the tree that they make.
 //!
-//! A rule has a regular expression and a new path: `params/(.*)/kernel=$1/weight`. The expression has to match the whole
-//! printed key path. The first rule that matches a leaf decides.
+//! A rule has a regular expression and a new path: `params/(.*)/kernel=$1/weight`. The expression
+//! has to match the whole printed key path. The first rule that matches a leaf decides.
 //!
-//! `None` and empty containers are renamed like leaves, and nothing may be renamed to the place of another: so nothing
-//! vanishes. A container that keeps all its children stays what it is; one that gets or loses a child becomes a dict of
-//! texts.
+//! `None` and empty containers are renamed like leaves, and nothing may be renamed to the place of
+//! another: so nothing vanishes. A container that keeps all its children stays what it is; one that
+//! gets or loses a child becomes a dict of texts.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,8 +24,9 @@ pub struct Rename {
 }
 
 impl Rename {
-    /// A rule: where `pattern`, a regular expression, matches a whole printed key path (`params/dense/kernel`),
-    /// `replacement` takes its place, with `$1` or `${name}` for what a group has matched.
+    /// A rule: where `pattern`, a regular expression, matches a whole printed key path
+    /// (`params/dense/kernel`), `replacement` takes its place, with `$1` or `${name}` for what a
+    /// group has matched.
     ///
     /// # Errors
     /// `InvalidArgument` with the reason, for example an open bracket.
@@ -113,11 +114,12 @@ pub(super) fn items<L>(tree: &Tree<L>) -> Vec<Item> {
     tree.walk().filter_map(|(path, node)| part(node).map(|part| Item { path, part })).collect()
 }
 
-/// The tree after renaming: `items` are those of `tree` that stay, and its leaves are their positions.
+/// The tree after renaming: `items` are those of `tree` that stay, and its leaves are their
+/// positions.
 ///
 /// # Errors
-/// `NameCollision` if two items come to one path or one below another; `InvalidArgument` for a rule that matches
-/// nothing, or leaves an item without a name.
+/// `NameCollision` if two items come to one path or one below another; `InvalidArgument` for a rule
+/// that matches nothing, or leaves an item without a name.
 pub(super) fn rename<L>(tree: &Tree<L>, items: &[Item], rules: &[Rename]) -> Result<Tree<usize>> {
     let mut used = vec![false; rules.len()];
     let mut trie = Trie::of_nodes(tree, items);
@@ -237,8 +239,8 @@ impl<'a> Trie<'a> {
         }
     }
 
-    /// Goes into a node on the way to something below it; gives the item that is in the way, if one is. An empty
-    /// container that is where it was takes a child.
+    /// Goes into a node on the way to something below it; gives the item that is in the way, if one
+    /// is. An empty container that is where it was takes a child.
     fn enter(&mut self, at: usize) -> Option<usize> {
         let node = self.nodes.get_mut(at)?;
         if let Some((other, moved)) = node.item {

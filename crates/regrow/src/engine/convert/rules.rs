@@ -1,7 +1,7 @@
 //! Which leaves are chosen, and whether every rule has something to do.
 //!
-//! A pattern that matches nothing, or only what it cannot change, is a mistake. One error names all such patterns, before
-//! anything is read.
+//! A pattern that matches nothing, or only what it cannot change, is a mistake. One error names all
+//! such patterns, before anything is read.
 
 use super::rename::{self, Item, Part};
 use super::{ConvertOptions, rename::rename};
@@ -12,11 +12,12 @@ use crate::error::Result;
 use crate::options::{CastPattern, cast_for};
 use crate::tree::{LeafInfo, PathPattern, Tree};
 
-/// The chosen leaves under their new paths, by their positions in the source. With `only`, `None` and empty
-/// containers that it does not match are left out as leaves are.
+/// The chosen leaves under their new paths, by their positions in the source. With `only`, `None`
+/// and empty containers that it does not match are left out as leaves are.
 ///
 /// # Errors
-/// `NotFound` with all patterns that match nothing; `InvalidArgument` for one that has no effect; as [`rename`].
+/// `NotFound` with all patterns that match nothing; `InvalidArgument` for one that has no effect;
+/// as [`rename`].
 pub(in crate::engine) fn select(checkpoint: &Checkpoint, options: &ConvertOptions) -> Result<Tree<usize>> {
     let tree = checkpoint.tree();
     let ConvertOptions { only, rename: renames, .. } = options;
@@ -62,8 +63,8 @@ fn unmatched<'a>(patterns: impl Iterator<Item = &'a PathPattern>, items: &[Item]
     patterns.filter(|pattern| !items.iter().any(|item| pattern.matches(&item.path))).collect()
 }
 
-/// Errs if nothing that the pattern matches can be changed like this. Of leaves without axes, a transpose and a
-/// reshape say more themselves.
+/// Errs if nothing that the pattern matches can be changed like this. Of leaves without axes, a
+/// transpose and a reshape say more themselves.
 fn check_effect(
     change: Change<'_>,
     pattern: &PathPattern,

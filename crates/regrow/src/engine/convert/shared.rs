@@ -1,4 +1,5 @@
-//! A conversion by several processes that need not be a job: one plans and commits, each of the others writes a share.
+//! A conversion by several processes that need not be a job: one plans and commits, each of the
+//! others writes a share.
 //!
 //! ```text
 //! whoever begins   open, plan, publish ── ticket ──▶  ... waits ...  merge what they name, commit
@@ -6,9 +7,9 @@
 //!                                         its leaves in files of its own ──▶ their number
 //! ```
 //!
-//! Shares know nothing of each other, so any of them can be written again where a process died: each writer claims a
-//! number that nobody has had, and names its files by it. What the dead left, and what somebody writes who was only
-//! thought dead, has another number, and is not merged.
+//! Shares know nothing of each other, so any of them can be written again where a process died:
+//! each writer claims a number that nobody has had, and names its files by it. What the dead left,
+//! and what somebody writes who was only thought dead, has another number, and is not merged.
 
 use std::time::Instant;
 
@@ -118,8 +119,8 @@ impl SharedConvert {
     /// Makes one checkpoint of the shares, in their order, and gives it its name.
     ///
     /// # Errors
-    /// As a save; `InvalidArgument` if a leaf is in none of the shares; `Replaced` if another checkpoint has taken the place
-    /// of the source. Nothing is left.
+    /// As a save; `InvalidArgument` if a leaf is in none of the shares; `Replaced` if another
+    /// checkpoint has taken the place of the source. Nothing is left.
     pub fn finish(self, shares: &[ConvertedShare]) -> Result<ConvertReport> {
         let Self { checkpoint, plan, save, publication, began, .. } = self;
         let monitor = save.monitor.clone();
@@ -148,12 +149,13 @@ impl SharedConvert {
     }
 }
 
-/// Writes one share of a conversion that another process has begun, with the same source, target and options. Leaves of
-/// other shares are not read.
+/// Writes one share of a conversion that another process has begun, with the same source, target
+/// and options. Leaves of other shares are not read.
 ///
 /// # Errors
-/// As [`convert`](super::convert); `Replaced` if the source is no longer what was planned; `NotFound` if whoever began the
-/// conversion has given it up, or writes elsewhere. What was written goes with the conversion.
+/// As [`convert`](super::convert); `Replaced` if the source is no longer what was planned;
+/// `NotFound` if whoever began the conversion has given it up, or writes elsewhere. What was
+/// written goes with the conversion.
 pub fn convert_share(
     source: impl ToLocation,
     target: impl ToLocation,
@@ -213,7 +215,8 @@ fn write_share(
     })
 }
 
-/// A number that nobody has had: that of the share, or, where it was begun before, one beyond those of all shares.
+/// A number that nobody has had: that of the share, or, where it was begun before, one beyond those
+/// of all shares.
 fn claim(joined: &dyn Publication, share: &ConvertShare<'_>) -> Result<u32> {
     for attempt in 0..CLAIMS_MAX {
         let number = share.count.checked_mul(attempt).and_then(|first| first.checked_add(share.share));

@@ -16,8 +16,8 @@ use crate::tree::LeafInfo;
 /// Bytes of a band.
 const BAND_LEN_BYTES: u64 = 16 << 20;
 
-/// One leaf. It keeps the band that it decoded last, and gives it up when the last byte has been read:
-/// a writer that takes one leaf after the other costs the memory of one band.
+/// One leaf. It keeps the band that it decoded last, and gives it up when the last byte has been
+/// read: a writer that takes one leaf after the other costs the memory of one band.
 #[derive(Debug)]
 pub(super) struct LeafSource {
     checkpoint: Checkpoint,
@@ -49,8 +49,9 @@ impl LeafSource {
         }
     }
 
-    /// A view of the leaf, under the same condition as a read: of a file into which somebody may write meanwhile, what was
-    /// checked would not be what is written, and what was cut off would end the process.
+    /// A view of the leaf, under the same condition as a read: of a file into which somebody may
+    /// write meanwhile, what was checked would not be what is written, and what was cut off would
+    /// end the process.
     fn view(&self) -> Result<Option<Bytes>> {
         let reader = self.checkpoint.reader();
         match self.checkpoint.has_views() {

@@ -1,5 +1,5 @@
-//! What lies beside a checkpoint of single files and goes with them: its seal, its signature and its parity. Those of a folder
-//! are files of it.
+//! What lies beside a checkpoint of single files and goes with them: its seal, its signature and
+//! its parity. Those of a folder are files of it.
 
 use std::sync::Arc;
 
@@ -65,7 +65,8 @@ impl Beside {
             return Ok(());
         }
         self.put_all(target)?;
-        // A save may have followed this copy, and what lies beside its checkpoint is its own matter.
+        // A save may have followed this copy, and what lies beside its checkpoint is its own
+        // matter.
         let is_replaced = copied.is_some() && identity(target) != copied;
         if is_replaced { take_misfits(target) } else { Ok(()) }
     }

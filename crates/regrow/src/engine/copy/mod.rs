@@ -1,15 +1,17 @@
-//! Copying a checkpoint to another place, byte for byte: disk to bucket, bucket to disk, or within either.
+//! Copying a checkpoint to another place, byte for byte: disk to bucket, bucket to disk, or within
+//! either.
 //!
 //! ```text
 //! open the source -> its files, each in one version -> for each file: read, hash, write, read back, compare -> commit
 //! ```
-//! Large files are read in pieces, many at once; small files go many at once. What is read and not yet written stays within
-//! the budget. The target is no checkpoint before the commit, and then it is a whole one.
+//! Large files are read in pieces, many at once; small files go many at once. What is read and not
+//! yet written stays within the budget. The target is no checkpoint before the commit, and then it
+//! is a whole one.
 //!
-//! A copy that is interrupted, however that happens, leaves what it has under a temporary name (on a disk) or under the
-//! claim (in a bucket). The next copy of the same source to the same target takes each file that is there already, if it is
-//! of the version that the source has now and has the digest that it had: see [`Transfer`]. Of a large file on a disk, the
-//! beginning is taken.
+//! A copy that is interrupted, however that happens, leaves what it has under a temporary name (on
+//! a disk) or under the claim (in a bucket). The next copy of the same source to the same target
+//! takes each file that is there already, if it is of the version that the source has now and has
+//! the digest that it had: see [`Transfer`]. Of a large file on a disk, the beginning is taken.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -96,17 +98,19 @@ impl fmt::Display for CopyReport {
     }
 }
 
-/// Copies the checkpoint at `source` to `target`, byte for byte, whatever its layout: one checkpoint, or a folder of steps
-/// with all that are committed. Signatures are copied too. Each file is read back and compared by its BLAKE3 before the target becomes a checkpoint.
+/// Copies the checkpoint at `source` to `target`, byte for byte, whatever its layout: one
+/// checkpoint, or a folder of steps with all that are committed. Signatures are copied too. Each
+/// file is read back and compared by its BLAKE3 before the target becomes a checkpoint.
 ///
 /// Where a copy to the same target was interrupted, this goes on with it.
 ///
 /// # Errors
-/// What opening the source says; `AlreadyExists` if the target is there and is not to be replaced, or another copy to it is
-/// under way; `InvalidArgument` if source and target lie inside each other; `Unsupported` for a checkpoint that could not
-/// be opened at the target; `Corrupt` if what is read back is not what was written; `Replaced` if somebody keeps changing
-/// the source; `Cancelled`; what the storages say. What was copied by then stays under its temporary name, and the target
-/// is as it was; only after `NotDurable` it is the copy.
+/// What opening the source says; `AlreadyExists` if the target is there and is not to be replaced,
+/// or another copy to it is under way; `InvalidArgument` if source and target lie inside each
+/// other; `Unsupported` for a checkpoint that could not be opened at the target; `Corrupt` if what
+/// is read back is not what was written; `Replaced` if somebody keeps changing the source;
+/// `Cancelled`; what the storages say. What was copied by then stays under its temporary name, and
+/// the target is as it was; only after `NotDurable` it is the copy.
 pub fn copy(source: impl ToLocation, target: impl ToLocation, options: &CopyOptions) -> Result<CopyReport> {
     let (source, target) = (source.to_location()?, target.to_location()?);
     let monitor = &options.monitor;

@@ -72,7 +72,8 @@ impl Plan {
         }
     }
 
-    /// Errs unless these files have the versions that they had, as somebody finds them who opens the checkpoint now.
+    /// Errs unless these files have the versions that they had, as somebody finds them who opens
+    /// the checkpoint now.
     ///
     /// # Errors
     /// `Replaced`; what the storage says.

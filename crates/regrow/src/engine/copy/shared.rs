@@ -1,4 +1,5 @@
-//! A copy by several processes that need not be a job: one plans and commits, each of the others brings a share of the files.
+//! A copy by several processes that need not be a job: one plans and commits, each of the others
+//! brings a share of the files.
 //!
 //! ```text
 //! whoever begins   open, plan, begin ── ticket, files ──▶  ... takes over what they bring ...  the rest, commit
@@ -6,8 +7,9 @@
 //!                                        read, hash, write, read back, compare ──▶ digests
 //! ```
 //!
-//! Shares know nothing of each other, so any of them can be brought again where a process died. A share that has been taken
-//! over is in the journal of the copy: what is interrupted goes on with it, with an executor or without.
+//! Shares know nothing of each other, so any of them can be brought again where a process died. A
+//! share that has been taken over is in the journal of the copy: what is interrupted goes on with
+//! it, with an executor or without.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -24,7 +26,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::location::{Location, ToLocation};
 use crate::storage::{Brought, Left, Target, Transfer};
 
-/// A copy that has begun. Dropped before [`finish`](Self::finish), it leaves what it has for another copy to go on with.
+/// A copy that has begun. Dropped before [`finish`](Self::finish), it leaves what it has for
+/// another copy to go on with.
 #[derive(Debug)]
 pub struct SharedCopy {
     source: Location,
@@ -126,7 +129,8 @@ impl SharedCopy {
     }
 
     /// At most `count` shares with about as many bytes each. What is in none of them,
-    /// [`finish`](Self::finish) copies: a checkpoint that is no folder, and markers, which come last.
+    /// [`finish`](Self::finish) copies: a checkpoint that is no folder, and markers, which come
+    /// last.
     pub fn shares(&self, count: u32) -> Vec<FilesOfShare> {
         if self.plan.kind != Target::Folder {
             return Vec::new();
@@ -206,11 +210,12 @@ impl SharedCopy {
     }
 }
 
-/// Brings one share of a copy that another process has begun, with the same source, target and options.
+/// Brings one share of a copy that another process has begun, with the same source, target and
+/// options.
 ///
 /// # Errors
-/// As [`copy`](super::copy); `Replaced` if the source is no longer what was planned; `NotFound` if whoever began the copy has
-/// given it up, or writes elsewhere.
+/// As [`copy`](super::copy); `Replaced` if the source is no longer what was planned; `NotFound` if
+/// whoever began the copy has given it up, or writes elsewhere.
 pub fn copy_share(
     source: impl ToLocation,
     target: impl ToLocation,

@@ -157,7 +157,8 @@ impl<'a> Copying<'a> {
         Ok((Some(hasher.finalize()), name))
     }
 
-    /// The longest beginning that an earlier copy has left whole: its digest so far, and its length.
+    /// The longest beginning that an earlier copy has left whole: its digest so far, and its
+    /// length.
     fn longest_beginning(&self, at: usize, mut known: Vec<(u64, Hash)>) -> Result<Option<(Hasher, u64)>> {
         known.sort_by_key(|(len_bytes, _)| *len_bytes);
         let blob = self.transfer.written(at)?;

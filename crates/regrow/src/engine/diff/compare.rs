@@ -1,7 +1,8 @@
 //! Reading pairs of leaves side by side, a piece at a time.
 //!
-//! A pair becomes one job, or several where it is long and its parts may be read alone. Jobs are handed to threads in the
-//! order in which the first checkpoint lies on disk, small ones in batches.
+//! A pair becomes one job, or several where it is long and its parts may be read alone. Jobs are
+//! handed to threads in the order in which the first checkpoint lies on disk, small ones in
+//! batches.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -274,7 +275,8 @@ impl<'c> Comparison<'c> {
         }
     }
 
-    /// Reads the elements of a job on both sides, and compares them; or what kept a side from being read.
+    /// Reads the elements of a job on both sides, and compares them; or what kept a side from being
+    /// read.
     fn distance(
         &self,
         job: &PairJob,
@@ -322,7 +324,8 @@ impl<'c> Comparison<'c> {
             };
             let read_bytes = (piece_a.len() + piece_b.len()) as u64;
             let piece_b = if job.is_same_file { piece_a } else { piece_b };
-            // Where only equality is asked for, nobody wants to know anything of bytes that are the same.
+            // Where only equality is asked for, nobody wants to know anything of bytes that are the
+            // same.
             if !self.options.equality_only || a.dtype != b.dtype || piece_a != piece_b {
                 distance.update(first, piece_a, piece_b)?;
             }
@@ -416,7 +419,8 @@ impl Outcomes {
         match (self.outcomes.get_mut(&pair), outcome) {
             (None, outcome) => drop(self.outcomes.insert(pair, outcome)),
             (Some(Outcome::Failed(known)), Outcome::Failed(more)) => {
-                // The first of each side is enough: the next part of the leaf fails for the same reason.
+                // The first of each side is enough: the next part of the leaf fails for the same
+                // reason.
                 for (side, error) in more {
                     if !known.iter().any(|(other, _)| *other == side) {
                         known.push((side, error));

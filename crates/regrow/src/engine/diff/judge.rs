@@ -47,7 +47,8 @@ pub(super) fn task(a: &LeafInfo, b: &LeafInfo) -> Task {
     }
 }
 
-/// The status of a pair whose elements were compared: how many differ, and how many of these the tolerance does not allow.
+/// The status of a pair whose elements were compared: how many differ, and how many of these the
+/// tolerance does not allow.
 pub(super) fn status(
     a: &LeafInfo,
     b: &LeafInfo,

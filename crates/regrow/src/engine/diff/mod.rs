@@ -1,4 +1,5 @@
-//! Two checkpoints, of any two layouts: which leaves are in one alone, and how far the others are apart.
+//! Two checkpoints, of any two layouts: which leaves are in one alone, and how far the others are
+//! apart.
 //!
 //! ```text
 //! pair      leaves of one key path; containers that differ             metadata alone
@@ -8,13 +9,15 @@
 //! report    what differs, the verdict, what could not be read
 //! ```
 //!
-//! Leaves are paired by their key paths; where that finds nothing, by the texts of the keys, so that the list of one
-//! layout meets the dict of another with keys `"0"`, `"1"`. The order of keys is no difference.
+//! Leaves are paired by their key paths; where that finds nothing, by the texts of the keys, so
+//! that the list of one layout meets the dict of another with keys `"0"`, `"1"`. The order of keys
+//! is no difference.
 //!
-//! A leaf is read in pieces of 4 MiB of both sides, cut where chunks begin, front to back where one checksum is over all of
-//! it; longer ones are shared out among threads. What lies raw in the very same file on both sides (saves with a
-//! [base](super::SaveOptions::base)) is read once. Small raw leaves are read many at a time. A leaf that is damaged on one side is a finding with its file, and the
-//! rest is compared.
+//! A leaf is read in pieces of 4 MiB of both sides, cut where chunks begin, front to back where one
+//! checksum is over all of it; longer ones are shared out among threads. What lies raw in the very
+//! same file on both sides (saves with a [base](super::SaveOptions::base)) is read once. Small raw
+//! leaves are read many at a time. A leaf that is damaged on one side is a finding with its file,
+//! and the rest is compared.
 
 mod beside;
 mod compare;
@@ -41,16 +44,18 @@ pub struct DiffOptions {
     pub open_a: OpenOptions,
     /// How to open the second checkpoint.
     pub open_b: OpenOptions,
-    /// Only leaves that one of these matches; all if empty. A pattern that matches nothing in both is an error.
+    /// Only leaves that one of these matches; all if empty. A pattern that matches nothing in both
+    /// is an error.
     pub only: Vec<PathPattern>,
     /// How far elements may be apart without counting as different.
     pub tolerance: Tolerance,
     /// Another dtype is no difference: then the values alone count.
     pub ignore_dtype: bool,
-    /// Another kind of leaf (a NumPy array, a JAX array, a number) and another container (list, tuple, dict) are
-    /// differences. Otherwise they are only told.
+    /// Another kind of leaf (a NumPy array, a JAX array, a number) and another container (list,
+    /// tuple, dict) are differences. Otherwise they are only told.
     pub check_types: bool,
-    /// Only find out which leaves differ: reading a leaf ends at its first difference, and there are no distances.
+    /// Only find out which leaves differ: reading a leaf ends at its first difference, and there
+    /// are no distances.
     pub equality_only: bool,
     /// Also have the leaves that are the same in the report.
     pub list_equal: bool,
@@ -71,7 +76,8 @@ pub fn diff(a: impl ToLocation, b: impl ToLocation) -> Result<DiffReport> {
 /// As [`diff`], under a tolerance, of steps or items, of some leaves.
 ///
 /// # Errors
-/// As [`diff`]. Where one is replaced meanwhile, the comparison begins anew with what took its place.
+/// As [`diff`]. Where one is replaced meanwhile, the comparison begins anew with what took its
+/// place.
 pub fn diff_with(a: impl ToLocation, b: impl ToLocation, options: &DiffOptions) -> Result<DiffReport> {
     let (a, b) = (a.to_location()?, b.to_location()?);
     Retries::until_unreplaced(|| {
@@ -87,8 +93,9 @@ impl Checkpoint {
     /// leaves. Memory is the budget.
     ///
     /// # Errors
-    /// `NotFound` for patterns that match nothing, `InvalidArgument` for a tolerance that is none; `Replaced` if one of
-    /// them was replaced meanwhile; `Cancelled`. Leaves that cannot be read are findings.
+    /// `NotFound` for patterns that match nothing, `InvalidArgument` for a tolerance that is none;
+    /// `Replaced` if one of them was replaced meanwhile; `Cancelled`. Leaves that cannot be read
+    /// are findings.
     pub fn diff(&self, other: &Self, options: &DiffOptions) -> Result<DiffReport> {
         let monitor = &options.monitor;
         let _running = monitor.begin()?;

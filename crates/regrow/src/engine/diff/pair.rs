@@ -19,7 +19,8 @@ pub(super) struct Pairs {
     pub only_a: Vec<usize>,
     /// In the second alone.
     pub only_b: Vec<usize>,
-    /// Containers that are another kind in the other one, and those that end a path there is in one alone.
+    /// Containers that are another kind in the other one, and those that end a path there is in one
+    /// alone.
     pub containers: Vec<ContainerDiff>,
 }
 

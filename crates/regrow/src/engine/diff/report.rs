@@ -41,7 +41,8 @@ pub enum LeafStatus {
     Values,
     /// The dtypes differ, the values do not.
     Dtype,
-    /// The kinds differ: a text and an array; with [`check_types`](super::DiffOptions::check_types) any two.
+    /// The kinds differ: a text and an array; with [`check_types`](super::DiffOptions::check_types)
+    /// any two.
     Kind,
     /// The shapes differ, so that elements were not compared.
     Shape,
@@ -101,8 +102,8 @@ pub struct LeafDiff {
     pub b: Option<LeafInfo>,
     /// How far its elements are apart; `None` where they were not compared as numbers.
     pub distance: Option<Box<Distance>>,
-    /// Whether both sides are the same bytes of one file: they were read once, or, where only equality was asked for, not
-    /// at all.
+    /// Whether both sides are the same bytes of one file: they were read once, or, where only
+    /// equality was asked for, not at all.
     pub is_same_file: bool,
 }
 
@@ -125,7 +126,8 @@ impl LeafDiff {
     }
 }
 
-/// A container that is another kind in the other checkpoint, or an empty one (`None` too) that is in one alone.
+/// A container that is another kind in the other checkpoint, or an empty one (`None` too) that is
+/// in one alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerDiff {
     /// Its key path.
@@ -172,7 +174,8 @@ impl DiffCounts {
     }
 }
 
-/// What two checkpoints have in common, and what not. As text it is a verdict, and a line for each of the worst leaves:
+/// What two checkpoints have in common, and what not. As text it is a verdict, and a line for each
+/// of the worst leaves:
 ///
 /// ```text
 /// step_1 and step_2 differ: 2 of 120 leaves (1 values, 1 only_b); 2.0 GiB read
@@ -185,12 +188,13 @@ pub struct DiffReport {
     pub a: PathBuf,
     /// The second checkpoint.
     pub b: PathBuf,
-    /// The leaves that differ, in the order of the first checkpoint, then those of the second alone; with
-    /// [`list_equal`](super::DiffOptions::list_equal) all of them.
+    /// The leaves that differ, in the order of the first checkpoint, then those of the second
+    /// alone; with [`list_equal`](super::DiffOptions::list_equal) all of them.
     pub leaves: Vec<LeafDiff>,
     /// How many there are of each status, also of those that are not listed.
     pub counts: DiffCounts,
-    /// Containers that differ. No difference unless [`check_types`](super::DiffOptions::check_types) asks for it.
+    /// Containers that differ. No difference unless
+    /// [`check_types`](super::DiffOptions::check_types) asks for it.
     pub containers: Vec<ContainerDiff>,
     /// Leaves of two kinds that count as the same.
     pub other_kind_count: u64,
@@ -207,8 +211,8 @@ impl DiffReport {
         self.is_equal
     }
 
-    /// The leaves, the worst first: what could not be read, what is in one alone, what has another form; then by the
-    /// largest distance.
+    /// The leaves, the worst first: what could not be read, what is in one alone, what has another
+    /// form; then by the largest distance.
     pub fn worst_first(&self) -> Vec<&LeafDiff> {
         let rank = |leaf: &LeafDiff| {
             let distance = leaf.distance.as_ref();

@@ -25,7 +25,8 @@ impl ItemsSave {
         self.json_text(name, None, &json_text::to_python_json(value)?)
     }
 
-    /// The same of a text, which may have Python's `NaN` and `Infinity` in it, in a file of this name.
+    /// The same of a text, which may have Python's `NaN` and `Infinity` in it, in a file of this
+    /// name.
     ///
     /// # Errors
     /// As [`json`](Self::json); `InvalidArgument` if it is no JSON.
@@ -41,7 +42,8 @@ impl ItemsSave {
         })
     }
 
-    /// Adds metrics: the item `metrics`, which Orbax' manager reads, and a member of the checkpoint's metadata.
+    /// Adds metrics: the item `metrics`, which Orbax' manager reads, and a member of the
+    /// checkpoint's metadata.
     ///
     /// # Errors
     /// As [`json`](Self::json).

@@ -1,5 +1,5 @@
-//! The end of a save of items: what others have written is taken over, the documents of the whole are written, and it gets its
-//! name.
+//! The end of a save of items: what others have written is taken over, the documents of the whole
+//! are written, and it gets its name.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -105,7 +105,8 @@ impl ItemsSave {
     }
 }
 
-/// Puts the files of a checkpoint that is itself an item where they belong, when every process has written its own.
+/// Puts the files of a checkpoint that is itself an item where they belong, when every process has
+/// written its own.
 fn settle(state: &mut State, publication: &dyn Publication) -> Result<()> {
     for lent in std::mem::take(&mut state.lent) {
         state.files = Some(lent.settle(publication, OF_THE_WHOLE)?);

@@ -1,4 +1,5 @@
-//! Several things in one checkpoint, published at once: the state of a model, a configuration, an iterator, metrics.
+//! Several things in one checkpoint, published at once: the state of a model, a configuration, an
+//! iterator, metrics.
 //!
 //! ```text
 //! step_100/                            one publication: all of it, or nothing
@@ -12,17 +13,20 @@
 //!   iterator/process_0.json            file(), or whatever is written into folder()
 //! ```
 //!
-//! The items are what Orbax' `Composite` handler and its manager write, and both read them. [`OpenOptions::item`] and
-//! [`open`](crate::open) read them here.
+//! The items are what Orbax' `Composite` handler and its manager write, and both read them.
+//! [`OpenOptions::item`] and [`open`](crate::open) read them here.
 //!
-//! **A checkpoint that is itself one item** has it under the empty name, [`WHOLE`]: a pytree with metadata of the checkpoint
-//! beside its own, or the files of a handler, which lie right in the checkpoint's folder.
+//! **A checkpoint that is itself one item** has it under the empty name, [`WHOLE`]: a pytree with
+//! metadata of the checkpoint beside its own, or the files of a handler, which lie right in the
+//! checkpoint's folder.
 //!
-//! Nothing is to be seen before [`commit`](ItemsSave::commit). A save that is dropped leaves nothing, and after an error in
-//! one item the rest is not committed. The items may be added by several threads.
+//! Nothing is to be seen before [`commit`](ItemsSave::commit). A save that is dropped leaves
+//! nothing, and after an error in one item the rest is not committed. The items may be added by
+//! several threads.
 //!
-//! **Several processes** ([`ItemsOptions::job`]) all call the same methods in the same order: of a tree each writes its
-//! shards, as in a save; everything else is written by rank 0 alone. An error of one process is one of all.
+//! **Several processes** ([`ItemsOptions::job`]) all call the same methods in the same order: of a
+//! tree each writes its shards, as in a save; everything else is written by rank 0 alone. An error
+//! of one process is one of all.
 //!
 //! [`OpenOptions::item`]: super::OpenOptions::item
 
@@ -78,9 +82,11 @@ pub struct ItemsOptions {
     pub of_step: bool,
     /// The checkpoint's own metadata.
     pub custom_metadata: Map<String, Value>,
-    /// An earlier checkpoint of items: of each item in the default layout that it has too, [`SaveOptions::base`].
+    /// An earlier checkpoint of items: of each item in the default layout that it has too,
+    /// [`SaveOptions::base`].
     pub base: Option<Location>,
-    /// The mode of the folders of the checkpoint and of its items, on a disk; what the system gives them if `None`.
+    /// The mode of the folders of the checkpoint and of its items, on a disk; what the system gives
+    /// them if `None`.
     pub mode: Option<u32>,
     /// Watches the save, and stops it.
     pub monitor: Monitor,
@@ -105,7 +111,8 @@ pub struct ItemsOptions {
 /// ```
 #[derive(Debug)]
 pub struct ItemsSave {
-    // Before the session: what was begun is removed before the others are told that this process has left.
+    // Before the session: what was begun is removed before the others are told that this process
+    // has left.
     publication: Box<dyn Publication>,
     session: Option<Session>,
     at: Location,
@@ -164,8 +171,8 @@ impl ItemsSave {
     /// Begins a checkpoint at `path`.
     ///
     /// # Errors
-    /// `AlreadyExists`, `InvalidArgument`, `PermissionDenied` and what else a save says of its place. Nothing that was
-    /// there has changed.
+    /// `AlreadyExists`, `InvalidArgument`, `PermissionDenied` and what else a save says of its
+    /// place. Nothing that was there has changed.
     pub fn begin(path: impl ToLocation, options: ItemsOptions) -> Result<Self> {
         let at = path.to_location()?;
         let ItemsOptions {
@@ -224,14 +231,16 @@ impl ItemsSave {
         &self.options.monitor
     }
 
-    /// Adds a pytree, in the layout of `options` and as they say. Whether something is overwritten or synced, who watches
-    /// and who saves together is settled for the whole checkpoint.
+    /// Adds a pytree, in the layout of `options` and as they say. Whether something is overwritten
+    /// or synced, who watches and who saves together is settled for the whole checkpoint.
     ///
-    /// `name` is that of the item, or a path below it (`rng/jax_random_key`). For the [`WHOLE`], what is to be known of the
-    /// checkpoint ([`handler`](Self::handler), [`metadata`](Self::metadata)) is said before.
+    /// `name` is that of the item, or a path below it (`rng/jax_random_key`). For the [`WHOLE`],
+    /// what is to be known of the checkpoint ([`handler`](Self::handler),
+    /// [`metadata`](Self::metadata)) is said before.
     ///
     /// # Errors
-    /// As a save; `Unsupported` for a layout that no item can have; `AlreadyExists` for a name that was added before.
+    /// As a save; `Unsupported` for a layout that no item can have; `AlreadyExists` for a name that
+    /// was added before.
     pub fn tree<P: Pytree>(&self, name: &str, value: &P, options: &SaveOptions) -> Result<()> {
         self.add(name, Taken::Tree, || {
             let tree = value.to_tree()?;
@@ -242,8 +251,8 @@ impl ItemsSave {
     /// Adds one file of an item. Several calls make an item of several files.
     ///
     /// # Errors
-    /// `AlreadyExists` for a file that was added before; `InvalidArgument` for a name that leads out of the item; what the
-    /// storage says.
+    /// `AlreadyExists` for a file that was added before; `InvalidArgument` for a name that leads
+    /// out of the item; what the storage says.
     pub fn file(&self, name: &str, file: &str, bytes: &[u8]) -> Result<()> {
         self.guarded(|| {
             self.check_name(name)?;
@@ -257,10 +266,12 @@ impl ItemsSave {
         })
     }
 
-    /// Adds a copy of a local file or folder: as the item itself if it is a folder, or as a file in it.
+    /// Adds a copy of a local file or folder: as the item itself if it is a folder, or as a file in
+    /// it.
     ///
     /// # Errors
-    /// As [`file`](Self::file); `NotFound`; `InvalidArgument` for links and whatever else is no file.
+    /// As [`file`](Self::file); `NotFound`; `InvalidArgument` for links and whatever else is no
+    /// file.
     pub fn copy_of(&self, name: &str, from: &Path) -> Result<()> {
         let from = Location::local(from);
         self.add(name, Taken::Alone, || {
@@ -292,12 +303,14 @@ impl ItemsSave {
         })
     }
 
-    /// A local folder into which the caller writes the files of an item, until the commit: that of a handler of its own.
+    /// A local folder into which the caller writes the files of an item, until the commit: that of
+    /// a handler of its own.
     ///
-    /// On a disk it is the item's folder in the checkpoint, still under its temporary name. Elsewhere it lies among the
-    /// temporary files of this machine, and the commit uploads what is in it. In a job it is each process' own where the
-    /// storage is no disk, and that of rank 0 counts. A [`tree`](Self::tree) of the same name stands beside these files:
-    /// that of which type handlers of the user's own write some leaves ([`OrbaxOptions::value_types`]).
+    /// On a disk it is the item's folder in the checkpoint, still under its temporary name.
+    /// Elsewhere it lies among the temporary files of this machine, and the commit uploads what is
+    /// in it. In a job it is each process' own where the storage is no disk, and that of rank 0
+    /// counts. A [`tree`](Self::tree) of the same name stands beside these files: that of which
+    /// type handlers of the user's own write some leaves ([`OrbaxOptions::value_types`]).
     ///
     /// [`OrbaxOptions::value_types`]: super::OrbaxOptions::value_types
     ///
@@ -314,8 +327,8 @@ impl ItemsSave {
         })
     }
 
-    /// By which handler Orbax is to read an item: the full name of a class. Items have that of their kind otherwise, files
-    /// none.
+    /// By which handler Orbax is to read an item: the full name of a class. Items have that of
+    /// their kind otherwise, files none.
     pub fn handler(&self, item: &str, handler: &str) {
         let mut state = self.state();
         match state.handlers.iter_mut().find(|(name, _)| name == item) {
@@ -336,11 +349,13 @@ impl ItemsSave {
         self.state().custom_metadata.extend(custom.clone());
     }
 
-    /// Tells the other processes of a job why this one gives up, before it is dropped: they end with that.
+    /// Tells the other processes of a job why this one gives up, before it is dropped: they end
+    /// with that.
     pub fn fail(&self, error: Error) {
         self.has_failed.store(true, Ordering::Release);
         if let Some(session) = &self.session {
-            // The error is the caller's to raise; the others may have been told of another one before.
+            // The error is the caller's to raise; the others may have been told of another one
+            // before.
             let _ = session.agree::<()>("item", Err(error));
         }
     }

@@ -7,7 +7,8 @@ use crate::engine::{Checkpoint, OpenOptions, open_with};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Checkpoint {
-    /// One of the items, opened by itself: in the version of the checkpoint that was opened here, whoever replaces it.
+    /// One of the items, opened by itself: in the version of the checkpoint that was opened here,
+    /// whoever replaces it.
     ///
     /// ```
     /// # use regrow::engine::{ItemsOptions, ItemsSave, LoadOptions, SaveOptions};
@@ -30,8 +31,8 @@ impl Checkpoint {
     /// ```
     ///
     /// # Errors
-    /// As [`open_with`]: `NotFound` with the items that are there, or because there are none. `Replaced`
-    /// if another checkpoint has taken the path.
+    /// As [`open_with`]: `NotFound` with the items that are there, or because there are none.
+    /// `Replaced` if another checkpoint has taken the path.
     pub fn item(&self, item: &str) -> Result<Self> {
         let options = OpenOptions {
             step: self.description().step,

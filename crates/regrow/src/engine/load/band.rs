@@ -27,7 +27,8 @@ impl Band<'_> {
         (self.dtype != info.dtype).then(|| self.stored_len_bytes(info))
     }
 
-    /// Memory that it takes beside its destination. A band that is to be cast is held as it was stored, too.
+    /// Memory that it takes beside its destination. A band that is to be cast is held as it was
+    /// stored, too.
     pub fn cost_bytes(&self, info: &LeafInfo) -> u64 {
         let stored = self.source_len_bytes(info);
         let working = self.working_len_bytes.unwrap_or(stored.unwrap_or(self.out.len() as u64));
@@ -54,7 +55,8 @@ impl Band<'_> {
     }
 }
 
-/// Cuts a leaf into bands, of whole chunk rows along its first axis where it is not raw; their bytes follow each other in `out`.
+/// Cuts a leaf into bands, of whole chunk rows along its first axis where it is not raw; their
+/// bytes follow each other in `out`.
 pub(super) fn cut_into_bands<'a>(
     reader: &dyn Reader,
     leaf: usize,

@@ -7,12 +7,13 @@
 //! hand out  the tree of the leaves
 //! ```
 //!
-//! What is stored raw and whole in files that nobody writes into comes back as a view of the map, checked first, in the
-//! order in which it lies on disk; where the page cache does not have it and memory has room, it is read past the cache
-//! into memory, which is faster. Files of other programs, which write them in place, are read into memory unless the
-//! caller asks for maps. Everything else is decoded straight into its destination by a few threads; an array of many
-//! chunks is cut into bands along its first axis so that one leaf can keep all of them busy. Memory that the caller
-//! gives is filled in place, and what goes there is checked on the way.
+//! What is stored raw and whole in files that nobody writes into comes back as a view of the map,
+//! checked first, in the order in which it lies on disk; where the page cache does not have it and
+//! memory has room, it is read past the cache into memory, which is faster. Files of other
+//! programs, which write them in place, are read into memory unless the caller asks for maps.
+//! Everything else is decoded straight into its destination by a few threads; an array of many
+//! chunks is cut into bands along its first axis so that one leaf can keep all of them busy. Memory
+//! that the caller gives is filled in place, and what goes there is checked on the way.
 
 mod band;
 mod plan;
@@ -33,7 +34,8 @@ use crate::tree::{Leaf, Tree};
 
 /// Loads the whole checkpoint at `path` as the tree it is, every block checked.
 ///
-/// [`regrow::load`](crate::load) makes a value of it, of any type that is [`Pytree`](crate::Pytree).
+/// [`regrow::load`](crate::load) makes a value of it, of any type that is
+/// [`Pytree`](crate::Pytree).
 ///
 /// # Errors
 /// As [`open`](super::open), and `Corrupt` with file, leaf and offset.
@@ -52,7 +54,8 @@ pub fn load_with(path: impl ToLocation, options: &LoadOptions) -> Result<Tree<Le
     Retries::until_unreplaced(|| {
         let checkpoint = super::open_with(&at, &open)?;
         match checkpoint.load(options) {
-            // Also where the error is one of a checkpoint that is whole: the one that took its place may have none.
+            // Also where the error is one of a checkpoint that is whole: the one that took its
+            // place may have none.
             Err(error) if error.kind() != ErrorKind::Cancelled && checkpoint.is_replaced() => {
                 Err(checkpoint.was_replaced())
             }
@@ -70,15 +73,18 @@ impl Checkpoint {
         self.load_watched(options, Vec::new())
     }
 
-    /// Loads into memory that the caller has: `outs` has, for each leaf of the template, where its bytes go in C
-    /// order, or `None`. Leaves that were filled come back as [absent](crate::tree::LeafData::Absent), the others as from
-    /// [`load`](Self::load); text is never filled in.
+    /// Loads into memory that the caller has: `outs` has, for each leaf of the template, where its
+    /// bytes go in C order, or `None`. Leaves that were filled come back as
+    /// [absent](crate::tree::LeafData::Absent), the others as from [`load`](Self::load); text is
+    /// never filled in.
     ///
-    /// Raw leaves are read straight to where they go and checked in the same pass, by several threads.
+    /// Raw leaves are read straight to where they go and checked in the same pass, by several
+    /// threads.
     ///
     /// # Errors
-    /// As for `load`; `InvalidArgument` without a template; `Mismatch` if a destination has another length than its
-    /// leaf (as cast), or the template another dtype. After an error the contents of all destinations are unspecified.
+    /// As for `load`; `InvalidArgument` without a template; `Mismatch` if a destination has another
+    /// length than its leaf (as cast), or the template another dtype. After an error the contents
+    /// of all destinations are unspecified.
     pub fn load_into_memory(
         &self,
         options: &LoadOptions,

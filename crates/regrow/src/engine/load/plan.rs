@@ -1,4 +1,5 @@
-//! The plan of a load, as data: for each leaf where its bytes come from and where they go, in the order of the disk.
+//! The plan of a load, as data: for each leaf where its bytes come from and where they go, in the
+//! order of the disk.
 //!
 //! | a leaf | comes |
 //! |---|---|
@@ -61,8 +62,8 @@ pub(super) enum How<'r> {
     Memory(Bytes),
     /// Its blocks are read, and checked there.
     Blocks(Extent<'r>),
-    /// The layout decodes it in bands, each of which takes so much memory beside the result; `None`: as much as the
-    /// band.
+    /// The layout decodes it in bands, each of which takes so much memory beside the result;
+    /// `None`: as much as the band.
     Bands(Option<u64>),
 }
 
@@ -80,7 +81,8 @@ pub(super) enum Destination {
 }
 
 impl<'r> Plan<'r> {
-    /// Plans to load these leaves of a checkpoint; `is_given` says whose bytes the caller has a place for.
+    /// Plans to load these leaves of a checkpoint; `is_given` says whose bytes the caller has a
+    /// place for.
     ///
     /// # Errors
     /// `Corrupt` if what says where a leaf is, is damaged.
@@ -100,7 +102,8 @@ impl<'r> Plan<'r> {
         let mut steps = Vec::with_capacity(order.len());
         for leaf in order {
             let Some(info) = infos.get(leaf) else { continue };
-            // Paths of all leaves would take longer than opening: they are for a cast's patterns, and for the one error.
+            // Paths of all leaves would take longer than opening: they are for a cast's patterns,
+            // and for the one error.
             let step = planner.step(leaf, info, is_given(leaf));
             steps.push(step.map_err(|error| error.at_leaf(&checkpoint.tree().path_of(leaf)))?);
         }
@@ -127,7 +130,8 @@ impl<'r> Plan<'r> {
         portions
     }
 
-    /// Views that the page cache lacks are read into memory instead, portion by portion, if it has room.
+    /// Views that the page cache lacks are read into memory instead, portion by portion, if it has
+    /// room.
     fn read_cold_views(&mut self, infos: &[LeafInfo]) {
         let wanted_bytes = self.wanted_bytes;
         let has_room = LazyCell::new(|| is_available(wanted_bytes));
@@ -141,8 +145,8 @@ impl<'r> Plan<'r> {
         }
     }
 
-    /// Of two leaves at the same bytes, which no layout writes but a record may have, the second is decoded alone: what
-    /// is read at once does not overlap.
+    /// Of two leaves at the same bytes, which no layout writes but a record may have, the second is
+    /// decoded alone: what is read at once does not overlap.
     fn leave_overlaps(&mut self, infos: &[LeafInfo]) {
         let mut end: Option<(*const (), u64)> = None;
         for step in &mut self.steps {
@@ -209,7 +213,8 @@ impl<'r> Planner<'r, '_> {
         })
     }
 
-    /// What others may write into is no place for a view: its numbers would change, or fault, with the file.
+    /// What others may write into is no place for a view: its numbers would change, or fault, with
+    /// the file.
     fn view(&mut self, extent: &Extent<'r>) -> Result<Option<Bytes>> {
         let blob = match extent.blob {
             _ if !self.has_views => return Ok(None),
@@ -259,7 +264,8 @@ fn in_order(reader: &dyn Reader, wanted: &[usize]) -> Vec<usize> {
     order
 }
 
-/// Whether the page cache lacks most of these views, which lie side by side: a few of them are looked at.
+/// Whether the page cache lacks most of these views, which lie side by side: a few of them are
+/// looked at.
 fn is_mostly_cold(steps: &[Step<'_>]) -> bool {
     let views: Vec<&How<'_>> = steps.iter().filter(|step| step.is_view()).map(|step| &step.how).collect();
     let last = views.len().saturating_sub(1);

@@ -8,9 +8,10 @@ pub(super) fn placeholder() -> Leaf {
     Leaf { kind: LeafKind::Placeholder, data: LeafData::Absent, sharding: None }
 }
 
-/// The tree with only the leaves that are there, and those nodes without children that are chosen (`empty`, for each
-/// node). Other children are left out where a key or a field names them (with containers that become empty), and become
-/// placeholders in sequences, so that positions keep their meaning.
+/// The tree with only the leaves that are there, and those nodes without children that are chosen
+/// (`empty`, for each node). Other children are left out where a key or a field names them (with
+/// containers that become empty), and become placeholders in sequences, so that positions keep
+/// their meaning.
 pub(super) fn prune(tree: &Tree<LeafInfo>, leaves: Vec<Option<Leaf>>, empty: &[bool]) -> Result<Tree<Leaf>> {
     let nodes = tree.nodes();
     let (keeps, sizes) = kept(nodes, &leaves, empty);
@@ -62,7 +63,8 @@ pub(super) fn prune(tree: &Tree<LeafInfo>, leaves: Vec<Option<Leaf>>, empty: &[b
     build.finish()
 }
 
-/// For each node whether there is a chosen leaf or node in it, and how many nodes it is with those below.
+/// For each node whether there is a chosen leaf or node in it, and how many nodes it is with those
+/// below.
 fn kept(nodes: &[Node], leaves: &[Option<Leaf>], empty: &[bool]) -> (Vec<bool>, Vec<usize>) {
     let mut keeps = vec![false; nodes.len()];
     let mut sizes = vec![1_usize; nodes.len()];

@@ -1,4 +1,5 @@
-//! The one executor of load plans: checks views and hands them out, and reads the rest to where it goes.
+//! The one executor of load plans: checks views and hands them out, and reads the rest to where it
+//! goes.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -15,15 +16,16 @@ use crate::reads::{CheckFor, Checked, Extent, Part, ReadOptions, Text, check_ahe
 use crate::threads::pool;
 use crate::tree::{Leaf, LeafData, LeafInfo};
 
-/// Fewest threads that read and decode: on two processors two decode while the others wait for the disk.
+/// Fewest threads that read and decode: on two processors two decode while the others wait for the
+/// disk.
 const THREADS_MIN: usize = 5;
 
 /// The data of every leaf of the checkpoint, as far as it is there.
 type Loaded = Vec<Option<LeafData>>;
 
 impl Checkpoint {
-    /// Reads the `wanted` leaves; the result has a place for every leaf of the checkpoint. Those that have one in
-    /// `outs` are read there.
+    /// Reads the `wanted` leaves; the result has a place for every leaf of the checkpoint. Those
+    /// that have one in `outs` are read there.
     pub(super) fn read_all(
         &self,
         wanted: &[usize],
@@ -103,7 +105,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Reads what does not stay where it is: to where the caller wants it, or into memory that is taken for it.
+    /// Reads what does not stay where it is: to where the caller wants it, or into memory that is
+    /// taken for it.
     fn read_into_memory(
         &self,
         plan: &Plan<'_>,
@@ -162,8 +165,8 @@ impl Checkpoint {
         let how = ReadOptions { verified: !options.unverified, direct: true };
         let named = |leaf, error: Error| error.at_leaf(&self.tree().path_of(leaf));
         fill(blocks, how, Some(&options.monitor), named)?;
-        // What keeps one thread long comes first, so that the others do not wait for it at the end; the rest in the
-        // order of the disk.
+        // What keeps one thread long comes first, so that the others do not wait for it at the end;
+        // the rest in the order of the disk.
         bands.sort_by_key(|band| Reverse(band.is_long()));
         let wanted_bytes: u64 = bands.iter().map(|band| band.out.len() as u64).sum();
         let threads_min = if wanted_bytes < BAND_LEN_BYTES { 1 } else { THREADS_MIN };

@@ -19,8 +19,9 @@ pub struct Selected {
 }
 
 impl Checkpoint {
-    /// The leaves that a [`load`](Self::load) with these options gives: for each leaf of the template its own, or
-    /// `None` where it gives none; without a template those that are selected, in flatten order. Reads no data.
+    /// The leaves that a [`load`](Self::load) with these options gives: for each leaf of the
+    /// template its own, or `None` where it gives none; without a template those that are selected,
+    /// in flatten order. Reads no data.
     ///
     /// # Errors
     /// `NotFound` for patterns that match nothing; `Mismatch` if the template does not fit.

@@ -1,4 +1,5 @@
-//! Parity beside a checkpoint: making it. [`mod@crate::parity`] has what it is, `engine::repair` uses it.
+//! Parity beside a checkpoint: making it. [`mod@crate::parity`] has what it is, `engine::repair`
+//! uses it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -67,15 +68,16 @@ impl fmt::Display for ParityReport {
     }
 }
 
-/// Puts parity beside the checkpoint at a path or URL, of any layout: Reed-Solomon blocks, of which [`repair`](super::repair)
-/// makes damaged and lost files whole, as long as what is damaged is not more than the parity. The checkpoint itself is
-/// verified first, and not touched. Its files are read twice. Parity that is there is replaced.
+/// Puts parity beside the checkpoint at a path or URL, of any layout: Reed-Solomon blocks, of which
+/// [`repair`](super::repair) makes damaged and lost files whole, as long as what is damaged is not
+/// more than the parity. The checkpoint itself is verified first, and not touched. Its files are
+/// read twice. Parity that is there is replaced.
 ///
 /// # Errors
-/// What opening says; `Corrupt` if the checkpoint is found to be damaged; `InvalidArgument` for a file that is one of
-/// several; `Replaced` if somebody writes to it meanwhile; `AlreadyExists` while another process brings a checkpoint to this place
-/// in a bucket; `Unsupported` in an archive and on a web server;
-/// `PermissionDenied`, `StorageFull` and what else the storage says.
+/// What opening says; `Corrupt` if the checkpoint is found to be damaged; `InvalidArgument` for a
+/// file that is one of several; `Replaced` if somebody writes to it meanwhile; `AlreadyExists`
+/// while another process brings a checkpoint to this place in a bucket; `Unsupported` in an archive
+/// and on a web server; `PermissionDenied`, `StorageFull` and what else the storage says.
 pub fn add_parity(path: impl ToLocation, options: &ParityOptions) -> Result<ParityReport> {
     let at = path.to_location()?;
     if archive::find(&at)?.is_some() {
@@ -218,7 +220,8 @@ fn remove(at: &Location) -> Result<ParityReport> {
     Ok(ParityReport { path: place.file.describe(), file_count: 0, bytes: 0, parity_bytes: 0, has_changed })
 }
 
-/// The parity of a save: with the checkpoint where that can be read before it is committed, else right behind it.
+/// The parity of a save: with the checkpoint where that can be read before it is committed, else
+/// right behind it.
 #[derive(Debug)]
 pub(super) struct ParityOfSave {
     layout: &'static str,
@@ -246,7 +249,8 @@ impl ParityOfSave {
         let place = ParityPlace::of(&at).place;
         let files = files_of(&at, &place, self.layout)?;
         let mut writer = publication.writer(BLOCKS_FILE_NAME, 0, 0)?;
-        // The place of the blocks is no part of what they are made of: they have their name already.
+        // The place of the blocks is no part of what they are made of: they have their name
+        // already.
         let made = Made::of(files, self.layout, ratio, &place, &mut writer, &Monitor::new())?;
         writer.finish()?;
         publication.write(FILE_NAME, &made.index)?;
@@ -263,7 +267,8 @@ impl ParityOfSave {
         let make = || put(at, self.layout, ratio, &Monitor::new(), &Standing::now(at));
         // Where another save has followed, its parity may have gone with this one.
         match Retries::until_unreplaced(make) {
-            // Another save has followed this one, and what lies beside its checkpoint is its own matter.
+            // Another save has followed this one, and what lies beside its checkpoint is its own
+            // matter.
             Err(error) if error.kind() == ErrorKind::Replaced => Ok(()),
             put => put.map(drop).map_err(|error| {
                 error.help("the checkpoint was saved, and got no parity: `regrow parity` tries again")

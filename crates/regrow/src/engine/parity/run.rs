@@ -78,12 +78,14 @@ impl Run {
         self.reader().read(offset_bytes, out)
     }
 
-    /// What reads one part of it after another, and opens a file once for parts that follow each other.
+    /// What reads one part of it after another, and opens a file once for parts that follow each
+    /// other.
     pub fn reader(&self) -> RunReader<'_> {
         RunReader { run: self, last: None }
     }
 
-    /// The same; false where the bytes are not to be had: a file is gone, too short or not one, a disk cannot read it.
+    /// The same; false where the bytes are not to be had: a file is gone, too short or not one, a
+    /// disk cannot read it.
     ///
     /// # Errors
     /// What keeps anybody from reading: permissions, networks.
@@ -117,7 +119,8 @@ impl Run {
 /// Reads parts of a run.
 pub(in crate::engine) struct RunReader<'r> {
     run: &'r Run,
-    /// The file that was read last: where its bytes begin in the run (no two that have any begin at the same), and it.
+    /// The file that was read last: where its bytes begin in the run (no two that have any begin at
+    /// the same), and it.
     last: Option<(u64, Arc<dyn Blob>)>,
 }
 
@@ -154,8 +157,9 @@ impl RunReader<'_> {
     }
 }
 
-/// Whether an error says that bytes are lost at a location, and not that nobody may read them now. An I/O error of a disk is a
-/// sector that cannot be read; one of a network says nothing of what lies behind it.
+/// Whether an error says that bytes are lost at a location, and not that nobody may read them now.
+/// An I/O error of a disk is a sector that cannot be read; one of a network says nothing of what
+/// lies behind it.
 pub(in crate::engine) fn is_damage(error: &Error, at: &Location) -> bool {
     match error.kind() {
         ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Replaced | ErrorKind::InvalidArgument => true,

@@ -11,12 +11,12 @@ use crate::parity::{Encoder, Geometry, ParityDocument, closing};
 use crate::store::FileWriter;
 use crate::threads::{map_ordered, thread_count};
 
-/// Bytes that are wanted in each read: a disk gives fewer of them at half its speed. So many stripes that lie beside each other
-/// are read together.
+/// Bytes that are wanted in each read: a disk gives fewer of them at half its speed. So many
+/// stripes that lie beside each other are read together.
 const ROW_LEN_BYTES: u64 = 128 << 10;
 
-/// Reads that each group has under way at once: one after another they leave a disk idle in between, and a bucket for most of the time
-/// (`docs/performance.md`).
+/// Reads that each group has under way at once: one after another they leave a disk idle in
+/// between, and a bucket for most of the time (`docs/performance.md`).
 const READS_AT_ONCE: usize = 8;
 
 /// Bytes of all stripes that are held at once, over all threads.
@@ -37,8 +37,8 @@ struct Encoded {
     parity: Vec<u8>,
 }
 
-/// Writes the parity blocks of a run, then the index, which is filled in, then what closes the file. All of the run is read
-/// once.
+/// Writes the parity blocks of a run, then the index, which is filled in, then what closes the
+/// file. All of the run is read once.
 ///
 /// # Errors
 /// `Corrupt` if a file is gone or too short; what the storages say; `Cancelled`.
@@ -60,7 +60,8 @@ pub(super) fn write_blocks(
         .map(|first| Group { first, count: count_max.min(stripes - first) });
     let mut checksums = vec![0; geometry.blocks() as usize];
     let mut parity_checksums = Vec::with_capacity(geometry.all_parity_blocks() as usize);
-    // What a group has worked in, the next one works in: memory that is new costs as much as the code.
+    // What a group has worked in, the next one works in: memory that is new costs as much as the
+    // code.
     let idle = Mutex::new(Vec::new());
     map_ordered(
         thread_count(),

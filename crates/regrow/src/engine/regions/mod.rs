@@ -1,4 +1,5 @@
-//! Regions of many leaves in one run: what each of the devices of a process needs, or each rank of a job.
+//! Regions of many leaves in one run: what each of the devices of a process needs, or each rank of
+//! a job.
 //!
 //! | a leaf is | its regions come |
 //! |---|---|
@@ -7,8 +8,8 @@
 //! | in chunks | in bands of chunk rows; a chunk that several regions meet is decoded once, and copied to each |
 //! | in any other coding | in bands of rows, of which the layout decodes what the regions span |
 //!
-//! Regions that are asked for several times are read once. Results lie in memory of their own, never in maps of files:
-//! whoever takes them over may write to them.
+//! Regions that are asked for several times are read once. Results lie in memory of their own,
+//! never in maps of files: whoever takes them over may write to them.
 
 mod raw;
 mod tiles;
@@ -48,12 +49,12 @@ pub struct LeafRegion {
 impl Checkpoint {
     /// Reads regions of leaves, each into memory of its own. Those that are the same share it.
     ///
-    /// Of raw leaves every byte is read at most once, and none outside of the checksummed blocks that the regions
-    /// meet; of leaves in chunks each chunk that they meet is decoded once.
+    /// Of raw leaves every byte is read at most once, and none outside of the checksummed blocks
+    /// that the regions meet; of leaves in chunks each chunk that they meet is decoded once.
     ///
     /// # Errors
-    /// `InvalidArgument` if a leaf is no array or a region leaves it; `Mismatch` for a cast of what is no number;
-    /// `Corrupt` with file, leaf and offset.
+    /// `InvalidArgument` if a leaf is no array or a region leaves it; `Mismatch` for a cast of what
+    /// is no number; `Corrupt` with file, leaf and offset.
     pub fn load_regions(&self, wanted: &[LeafRegion], options: &RegionOptions) -> Result<Vec<Array>> {
         let distinct = Distinct::of(wanted);
         let mut arena = Arena::default();
@@ -71,12 +72,12 @@ impl Checkpoint {
         wanted.iter().zip(&distinct.places).map(array).collect()
     }
 
-    /// Reads regions of leaves to where the caller wants them: `outs` has, for each, a slice of exactly its bytes, which
-    /// go there in C order, little endian.
+    /// Reads regions of leaves to where the caller wants them: `outs` has, for each, a slice of
+    /// exactly its bytes, which go there in C order, little endian.
     ///
     /// # Errors
-    /// As [`load_regions`](Self::load_regions); `Mismatch` if a slice has another length. After an error the contents of
-    /// all of them are unspecified.
+    /// As [`load_regions`](Self::load_regions); `Mismatch` if a slice has another length. After an
+    /// error the contents of all of them are unspecified.
     pub fn load_regions_into(
         &self,
         wanted: &[LeafRegion],
@@ -215,8 +216,8 @@ impl Checkpoint {
         monitor.finish()
     }
 
-    /// Where the wanted leaves are, in the order of the disk. What is under one checksum is checked before a part of it
-    /// is read.
+    /// Where the wanted leaves are, in the order of the disk. What is under one checksum is checked
+    /// before a part of it is read.
     fn sources_of(&self, wanted: &[LeafRegion], options: &RegionOptions) -> Result<Vec<Located<'_>>> {
         let mut by_leaf: HashMap<usize, Vec<usize>> = HashMap::with_capacity(wanted.len());
         for (at, want) in wanted.iter().enumerate().filter(|(_, want)| !want.region.is_empty()) {

@@ -7,8 +7,9 @@
 //!               ~       ~       ~
 //! ```
 //!
-//! As many runs as fit a window are read together. A window ends where a block does: what is in the last block waits for
-//! the next window, so that no block is read twice, also not where one leaf ends in it and the next begins.
+//! As many runs as fit a window are read together. A window ends where a block does: what is in the
+//! last block waits for the next window, so that no block is read twice, also not where one leaf
+//! ends in it and the next begins.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -136,8 +137,8 @@ impl<'e, N: Fn(usize, Error) -> Error + Sync> Window<'_, '_, 'e, N> {
             while known.front().is_some_and(|known| known.end() <= span.offset_bytes) {
                 known.pop_front();
             }
-            // Known spans follow each other without a gap from where this one begins: a run that began no later reached
-            // to the end of the last of them.
+            // Known spans follow each other without a gap from where this one begins: a run that
+            // began no later reached to the end of the last of them.
             for source in &known {
                 if span.len_bytes == 0 {
                     break;

@@ -1,4 +1,5 @@
-//! Regions of leaves that are decoded: cut into bands of chunk rows, and within a band into regions that share chunks.
+//! Regions of leaves that are decoded: cut into bands of chunk rows, and within a band into regions
+//! that share chunks.
 //!
 //! ```text
 //! chunks    | 0 | 1 | 2 | 3 |     region A: columns of chunk 0 and half of 1, B: the other half of 1, C: 3
@@ -147,7 +148,8 @@ pub(super) fn cut_into_jobs<'e, 'a>(
     Ok(())
 }
 
-/// Sets of parts such that no two sets meet the same chunk. Where there are no chunks, all parts are one.
+/// Sets of parts such that no two sets meet the same chunk. Where there are no chunks, all parts
+/// are one.
 fn apart<'a>(tiles: &Tiles<'_>, parts: Parts<'a>) -> Result<Vec<Parts<'a>>> {
     if tiles.tile.is_none() {
         return Ok(vec![parts]);
@@ -317,8 +319,9 @@ fn read_and_cast(
     parts.try_for_each(|((_, out), source)| tiles.cast(source, out))
 }
 
-/// Memory for as long as a tile is decoded. It goes back to the system at once: large blocks that an allocator was given
-/// back it keeps, and takes as a sign that all blocks of that size are to be kept.
+/// Memory for as long as a tile is decoded. It goes back to the system at once: large blocks that
+/// an allocator was given back it keeps, and takes as a sign that all blocks of that size are to be
+/// kept.
 fn memory(lens_bytes: &[u64]) -> Result<Arena> {
     let mut arena = Arena::default();
     lens_bytes.iter().try_for_each(|&len_bytes| arena.add(len_bytes))?;

@@ -12,7 +12,8 @@ pub(super) type Fill<'f> = &'f mut dyn FnMut(u64, &mut [u8]) -> Result<()>;
 /// Writes the file of this name below a folder: `len_bytes` that `fill` gives.
 ///
 /// # Errors
-/// What the storage and `fill` say; `Replaced` if something else has taken the path meanwhile. The old file is as it was then.
+/// What the storage and `fill` say; `Replaced` if something else has taken the path meanwhile. The
+/// old file is as it was then.
 pub(super) fn write_anew(
     folder: &Location,
     name: &str,

@@ -1,5 +1,5 @@
-//! Repair without parity: damaged blocks come from a replica or another step, each proved by the checksums that the checkpoint
-//! itself has, those of its seal or of `regrow.json`.
+//! Repair without parity: damaged blocks come from a replica or another step, each proved by the
+//! checksums that the checkpoint itself has, those of its seal or of `regrow.json`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -26,8 +26,8 @@ pub(super) const NO_CHECKSUMS: &str = "nothing tells which bytes of the other ch
 /// Heals the files of the checkpoint at a location from another checkpoint.
 ///
 /// # Errors
-/// What the storage says; `Corrupt` if what was written is not what is read back. Files that have been written by then are
-/// whole, all others as they were.
+/// What the storage says; `Corrupt` if what was written is not what is read back. Files that have
+/// been written by then are whole, all others as they were.
 pub(super) fn heal(
     at: &Location,
     from: &Location,
@@ -75,7 +75,8 @@ pub(super) fn fits(seal: Seal, at: &Location, monitor: &Monitor) -> Result<bool>
     Ok(true)
 }
 
-/// Those of some files of these parts of a checkpoint that are whole by checksums which tell of each of them alone: of a seal, or of the layout.
+/// Those of some files of these parts of a checkpoint that are whole by checksums which tell of
+/// each of them alone: of a seal, or of the layout.
 ///
 /// # Errors
 /// What keeps anybody from reading; `Cancelled`.

@@ -104,7 +104,8 @@ fn replica(from: &Location, at: &Location, parity: &Parity) -> Result<Run> {
     Ok(Run::of(folder, folder.store(), parity.document.names.iter().map(renamed), &parity.document.len_bytes))
 }
 
-/// Reads what was written, and errs unless it is what it should be: nothing but what is lost may be damaged.
+/// Reads what was written, and errs unless it is what it should be: nothing but what is lost may be
+/// damaged.
 fn prove(at: &Location, parity: &Parity, before: &Damage, lost: usize) -> Result<()> {
     let folder = &parity.at.place.folder;
     let run = Run::new(folder, folder.store(), &parity.document);

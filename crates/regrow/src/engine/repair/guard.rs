@@ -1,4 +1,5 @@
-//! What a repair has begun with: nothing is written where something else has taken a path meanwhile.
+//! What a repair has begun with: nothing is written where something else has taken a path
+//! meanwhile.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,7 +31,8 @@ enum Seen {
 }
 
 impl Seen {
-    /// Each of these names; in a bucket by one list, since what that says of an object need not be what a request for it says.
+    /// Each of these names; in a bucket by one list, since what that says of an object need not be
+    /// what a request for it says.
     fn of(folder: &Location, names: impl IntoIterator<Item = String>) -> Result<HashMap<String, Self>> {
         let names = names.into_iter();
         if folder.local_path().is_ok() {
@@ -46,8 +48,8 @@ impl<'g> Guard<'g> {
     /// Looks at the folder.
     ///
     /// # Errors
-    /// `AlreadyExists` if somebody is writing there: what is half of one checkpoint and half of another is not damaged. What the
-    /// storage says.
+    /// `AlreadyExists` if somebody is writing there: what is half of one checkpoint and half of
+    /// another is not damaged. What the storage says.
     pub fn of(folder: &'g Location, writes: bool) -> Result<Self> {
         let before = Arc::new(Mutex::new(folder.holder()?));
         if writes {
@@ -56,7 +58,8 @@ impl<'g> Guard<'g> {
         Ok(Self { folder, around: None, before, files: HashMap::new(), writes })
     }
 
-    /// The same for this folder, an item of it or one elsewhere, and for files of these names there, which are looked at now.
+    /// The same for this folder, an item of it or one elsewhere, and for files of these names
+    /// there, which are looked at now.
     ///
     /// # Errors
     /// What the storage says.
@@ -91,8 +94,8 @@ impl<'g> Guard<'g> {
         }
     }
 
-    /// The same of a file of it, too. To be called when its new contents lie beside it: what takes the folder's path from then
-    /// on takes them along.
+    /// The same of a file of it, too. To be called when its new contents lie beside it: what takes
+    /// the folder's path from then on takes them along.
     ///
     /// # Errors
     /// `Replaced`; what the storage says.
@@ -114,7 +117,8 @@ impl<'g> Guard<'g> {
         }
     }
 
-    /// Takes what is there now for its own, where a file tells one save from another, which the repair may have written itself.
+    /// Takes what is there now for its own, where a file tells one save from another, which the
+    /// repair may have written itself.
     ///
     /// # Errors
     /// What the storage says.

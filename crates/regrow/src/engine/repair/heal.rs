@@ -36,7 +36,8 @@ pub(super) struct Healed {
     pub healed: Vec<HealedFile>,
     /// What is lost.
     pub lost: Vec<Error>,
-    /// Blocks that are not what they were when the parity was made, and stay as they are, although they could be healed.
+    /// Blocks that are not what they were when the parity was made, and stay as they are, although
+    /// they could be healed.
     pub left_blocks: BTreeSet<u64>,
 }
 
@@ -56,12 +57,15 @@ pub(super) struct Heal<'h, 'r> {
 }
 
 impl Heal<'_, '_> {
-    /// Writes each damaged file anew, and puts it in the place of the old one in one step. What cannot be restored of a file
-    /// stays as it is; a file that is gone or cut stays so where a part of it is lost. A file that was sealed or signed as it is stays
-    /// so, too: it was changed on purpose since the parity was made. A marker that is gone comes last, and only if nothing is lost.
+    /// Writes each damaged file anew, and puts it in the place of the old one in one step. What
+    /// cannot be restored of a file stays as it is; a file that is gone or cut stays so where a
+    /// part of it is lost. A file that was sealed or signed as it is stays so, too: it was changed
+    /// on purpose since the parity was made. A marker that is gone comes last, and only if nothing
+    /// is lost.
     ///
     /// # Errors
-    /// What the storage says. Files that have been written by then are whole, all others as they were.
+    /// What the storage says. Files that have been written by then are whole, all others as they
+    /// were.
     pub fn all(&mut self) -> Result<Healed> {
         let mut done = Healed::default();
         let run = self.run;
@@ -128,7 +132,8 @@ impl Heal<'_, '_> {
         })
     }
 
-    /// Whether what would be written to a file is what was sealed or signed, as far as it is restored.
+    /// Whether what would be written to a file is what was sealed or signed, as far as it is
+    /// restored.
     fn would_be_as_sealed(&mut self, file: &RunFile, bad: &[u64]) -> Result<bool> {
         let (at, start, geometry) = (self.at(file), file.range.start, self.geometry);
         let bad: BTreeSet<u64> = bad.iter().copied().collect();
@@ -146,7 +151,8 @@ impl Heal<'_, '_> {
         })
     }
 
-    /// Whether there are lost bytes of a file for which nothing could be written: not even what is there now.
+    /// Whether there are lost bytes of a file for which nothing could be written: not even what is
+    /// there now.
     fn has_holes(&self, file: &RunFile, bad: &[u64], is_misfit: bool) -> Result<bool> {
         for &block in bad.iter().filter(|block| self.restored.lost.contains(block)) {
             let range = self.part(file, block);

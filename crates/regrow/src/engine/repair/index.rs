@@ -16,8 +16,8 @@ pub(super) struct Parity {
 }
 
 impl Parity {
-    /// That which lies beside the checkpoint at a location, if there is any: the index from its own file, or from behind the
-    /// blocks, where it was written together with them.
+    /// That which lies beside the checkpoint at a location, if there is any: the index from its own
+    /// file, or from behind the blocks, where it was written together with them.
     ///
     /// # Errors
     /// `Corrupt` if neither copy of the index can be used; what the storage says.

@@ -1,5 +1,5 @@
-//! Markers of checkpoints in buckets that are lost. With its marker a checkpoint counts as complete: so it comes back last, and only where
-//! all else is there.
+//! Markers of checkpoints in buckets that are lost. With its marker a checkpoint counts as
+//! complete: so it comes back last, and only where all else is there.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,8 @@ pub(super) fn is_marker(folder: &Location, name: &str) -> bool {
     folder.commits_by_marker() && COMMIT_MARKERS.contains(&name)
 }
 
-/// Whether a file of a folder is such a marker, and gone. One that is there, damaged or not, has its say already.
+/// Whether a file of a folder is such a marker, and gone. One that is there, damaged or not, has
+/// its say already.
 ///
 /// # Errors
 /// What the storage says.
@@ -40,7 +41,8 @@ pub(super) struct LostMarker {
     pub marker: RecoveredFile,
 }
 
-/// Puts markers of a checkpoint and of its items back by `write`, that of the checkpoint last, if all is whole but for those to come.
+/// Puts markers of a checkpoint and of its items back by `write`, that of the checkpoint last, if
+/// all is whole but for those to come.
 ///
 /// # Errors
 /// What the storage says.

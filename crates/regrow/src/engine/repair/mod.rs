@@ -1,4 +1,5 @@
-//! Repair: a damaged checkpoint made whole, by what there is: parity beside it, another checkpoint, its own other files.
+//! Repair: a damaged checkpoint made whole, by what there is: parity beside it, another checkpoint,
+//! its own other files.
 //!
 //! ```text
 //! unfinished      a save that had ended but for its name is finished
@@ -63,7 +64,8 @@ use scan::Damage;
 pub struct RepairOptions {
     /// The step to repair in a folder of steps; the newest committed one if `None`.
     pub step: Option<u64>,
-    /// Another checkpoint, whose good blocks are taken before any is computed: a replica, or another step of the same run.
+    /// Another checkpoint, whose good blocks are taken before any is computed: a replica, or
+    /// another step of the same run.
     pub from: Option<Location>,
     /// Say what would be done, and write nothing.
     pub check: bool,
@@ -81,15 +83,15 @@ pub struct RepairReport {
     pub bytes: u64,
     /// Files that are whole again; with [`RepairOptions::check`] those that would be.
     pub healed: Vec<HealedFile>,
-    /// Files that were lost or damaged and were made anew of the others, without parity; with [`RepairOptions::check`] those
-    /// that would be.
+    /// Files that were lost or damaged and were made anew of the others, without parity; with
+    /// [`RepairOptions::check`] those that would be.
     pub recovered: Vec<RecoveredFile>,
     /// What could not be healed: file, offset, length.
     pub lost: Vec<Error>,
     /// Whether the parity was damaged, too; it was made anew unless something is lost.
     pub is_parity_damaged: bool,
-    /// What opening and verifying the checkpoint find afterwards, leaf by leaf; with [`RepairOptions::check`], before, and
-    /// only where there is no parity.
+    /// What opening and verifying the checkpoint find afterwards, leaf by leaf; with
+    /// [`RepairOptions::check`], before, and only where there is no parity.
     pub findings: Vec<Error>,
     /// What else was done: saves that never ended, finished or removed.
     pub notes: Vec<String>,
@@ -160,26 +162,31 @@ impl fmt::Display for RepairReport {
 
 /// Makes the checkpoint at a path or URL whole again, by what there is:
 ///
-/// - [parity](super::add_parity) beside it: damaged blocks, files that are cut or gone, and the parity itself. The files become
-///   what they were when it was made. If one was changed on purpose since, this changes it back: [`RepairOptions::check`] says
-///   first what would be written. Later seals and signatures stay, and the parity is computed again.
-/// - [another checkpoint](RepairOptions::from), a replica or another step: damaged blocks, as long as something proves them:
-///   parity, a seal, the checksums of the default layout. Of another step that layout takes the leaves that are the same.
-/// - its own other files: those that say what others say, too, are made anew. Each layout knows which.
+/// - [parity](super::add_parity) beside it: damaged blocks, files that are cut or gone, and the
+///   parity itself. The files become what they were when it was made. If one was changed on purpose
+///   since, this changes it back: [`RepairOptions::check`] says first what would be written. Later
+///   seals and signatures stay, and the parity is computed again.
+/// - [another checkpoint](RepairOptions::from), a replica or another step: damaged blocks, as long
+///   as something proves them: parity, a seal, the checksums of the default layout. Of another step
+///   that layout takes the leaves that are the same.
+/// - its own other files: those that say what others say, too, are made anew. Each layout knows
+///   which.
 ///
-/// What saves that never ended have left beside it is finished or removed. Each file is written anew beside the damaged one and
-/// takes its place in one step; what is restored is proved by a checksum first, and the whole is verified at the end. Killed at
-/// any moment it leaves each file as it was or whole, and can be run again. What holds the checkpoint open goes on reading the
-/// old files.
+/// What saves that never ended have left beside it is finished or removed. Each file is written
+/// anew beside the damaged one and takes its place in one step; what is restored is proved by a
+/// checksum first, and the whole is verified at the end. Killed at any moment it leaves each file
+/// as it was or whole, and can be run again. What holds the checkpoint open goes on reading the old
+/// files.
 ///
-/// Reads all files twice. With parity it takes 256 MiB of memory at most; documents that are made anew are in memory. Needs room
-/// on the disk for the largest damaged file.
+/// Reads all files twice. With parity it takes 256 MiB of memory at most; documents that are made
+/// anew are in memory. Needs room on the disk for the largest damaged file.
 ///
 /// # Errors
-/// `NotACheckpoint` and `NotFound` if there is nothing that could be one; `InvalidArgument` if `from` is the checkpoint itself;
-/// `Uncommitted` in a bucket where a save, a copy or a removal has not ended; `Unsupported` in an archive and on a web server;
-/// `Corrupt` if the parity's index is lost, or what was written is not read back; `PermissionDenied`, `StorageFull` and what else the storage says; `Cancelled`. That something cannot be healed is no
-/// error: the report says it.
+/// `NotACheckpoint` and `NotFound` if there is nothing that could be one; `InvalidArgument` if
+/// `from` is the checkpoint itself; `Uncommitted` in a bucket where a save, a copy or a removal has
+/// not ended; `Unsupported` in an archive and on a web server; `Corrupt` if the parity's index is
+/// lost, or what was written is not read back; `PermissionDenied`, `StorageFull` and what else the
+/// storage says; `Cancelled`. That something cannot be healed is no error: the report says it.
 pub fn repair(path: impl ToLocation, options: &RepairOptions) -> Result<RepairReport> {
     let at = path.to_location()?;
     if archive::find(&at)?.is_some() {
@@ -230,7 +237,8 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
     let guard = Guard::of(&part, !options.check)?;
     at.storage().check_finished(&part)?;
     let repaired = repair_found(at, found, options, &guard, report);
-    // Whatever was found then may be of either. A file of its own is another one when it has been healed.
+    // Whatever was found then may be of either. A file of its own is another one when it has been
+    // healed.
     if part.is_folder() {
         guard.check_folder()?;
     }
@@ -304,8 +312,9 @@ fn repair_found(
     Ok(report)
 }
 
-/// Files of which a part may be lost, and nothing is missing: such as share a block with one that is lost, which checksums of each of
-/// them tell, and not those that were made of what is there; and data files of a database that was made anew, of which it has its own.
+/// Files of which a part may be lost, and nothing is missing: such as share a block with one that
+/// is lost, which checksums of each of them tell, and not those that were made of what is there;
+/// and data files of a database that was made anew, of which it has its own.
 fn whole_all_the_same(
     at: &Location,
     report: &RepairReport,
@@ -392,7 +401,8 @@ fn is_out_of_reach(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Io | ErrorKind::Cancelled)
 }
 
-/// What is wrong with a checkpoint but for some of its files. And whether all bytes of arrays were found to be right.
+/// What is wrong with a checkpoint but for some of its files. And whether all bytes of arrays were
+/// found to be right.
 ///
 /// # Errors
 /// What says nothing of what is there.
@@ -409,8 +419,8 @@ fn what_is_wrong(at: &Location, but: &[PathBuf]) -> Result<(Option<Error>, bool)
     }
 }
 
-/// What is wrong with the checkpoint as a whole: what keeps it from being opened, or what its layout's own checks find. And
-/// whether all bytes of arrays were found to be right.
+/// What is wrong with the checkpoint as a whole: what keeps it from being opened, or what its
+/// layout's own checks find. And whether all bytes of arrays were found to be right.
 fn findings(at: &Location, options: &RepairOptions) -> Result<(Vec<Error>, bool)> {
     options.monitor.check()?;
     match verify_with(at, &VerifyOptions::default()) {

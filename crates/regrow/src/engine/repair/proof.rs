@@ -23,8 +23,8 @@ pub(super) fn refused(file: &Location) -> Error {
     )
 }
 
-/// What a checkpoint was when it was sealed or signed. What is put back under that is just this, or nothing: another one
-/// would break it for good, and a replica could not mend it.
+/// What a checkpoint was when it was sealed or signed. What is put back under that is just this, or
+/// nothing: another one would break it for good, and a replica could not mend it.
 pub(super) struct Proof(Vec<Seal>);
 
 impl Proof {
@@ -40,7 +40,8 @@ impl Proof {
         Ok(Self(seal.into_iter().chain(signature::unverified(at)?).collect()))
     }
 
-    /// Whether these bytes may be written to a file of this path below a folder; true where nothing is sealed or signed.
+    /// Whether these bytes may be written to a file of this path below a folder; true where nothing
+    /// is sealed or signed.
     pub fn allows(&self, file: &Location, bytes: &[u8]) -> bool {
         self.0.iter().all(|seal| {
             listed(seal, file).is_some_and(|listed| {
@@ -70,7 +71,8 @@ impl Proof {
         self.0.iter().all(|seal| listed(seal, file).is_none())
     }
 
-    /// Whether a file of this length is what all that is sealed or signed says, in its blocks that are `wanted`.
+    /// Whether a file of this length is what all that is sealed or signed says, in its blocks that
+    /// are `wanted`.
     ///
     /// # Errors
     /// What `read` says.

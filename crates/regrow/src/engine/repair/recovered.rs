@@ -39,8 +39,8 @@ pub struct RecoveredFile {
     pub bytes: u64,
     /// What it was made of, and what is not sure about it.
     pub how: String,
-    /// Whether nothing proves that it says what was there before: checksums of files as they are now, metadata of another
-    /// step. What was there is kept beside it, as `regrow.damaged.NAME`.
+    /// Whether nothing proves that it says what was there before: checksums of files as they are
+    /// now, metadata of another step. What was there is kept beside it, as `regrow.damaged.NAME`.
     pub is_guess: bool,
 }
 
@@ -163,7 +163,8 @@ fn write(
     Ok(has_written)
 }
 
-/// Keeps what is there of a file for which there is only a guess: somebody may mend it by hand. The first that was kept stays.
+/// Keeps what is there of a file for which there is only a guess: somebody may mend it by hand. The
+/// first that was kept stays.
 fn put_aside(folder: &Location, name: &str) -> Result<()> {
     let (above, file) = name.rsplit_once('/').map_or(("", name), |(above, file)| (above, file));
     let aside = match above {
@@ -189,7 +190,8 @@ fn add(lost: &mut Vec<Error>, error: Error) {
     }
 }
 
-/// The item of another checkpoint that has the name of this one; of what is no item, and where there is none, the other itself.
+/// The item of another checkpoint that has the name of this one; of what is no item, and where
+/// there is none, the other itself.
 pub(super) fn of_item(other: &Location, at: &Location, folder: &Location) -> Location {
     let item = other.join(folder.name());
     if folder.is_same(at) || !item.is_folder() { other.clone() } else { item }

@@ -170,7 +170,8 @@ impl<'r> Restored<'r> {
         }
     }
 
-    /// The bytes of a block, from the checkpoint or the replica; `None` for one that is to be restored.
+    /// The bytes of a block, from the checkpoint or the replica; `None` for one that is to be
+    /// restored.
     fn good(&self, block: u64) -> Result<Option<Vec<u8>>> {
         if self.in_other.contains(&block) {
             return self.of_other(block);

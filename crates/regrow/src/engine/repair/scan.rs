@@ -105,7 +105,8 @@ pub(super) fn read_parity(
     }
 }
 
-/// The blocks of `wanted` that fail their checksums. They lie one after another in `len_bytes` bytes.
+/// The blocks of `wanted` that fail their checksums. They lie one after another in `len_bytes`
+/// bytes.
 fn bad_blocks(
     geometry: &Geometry,
     wanted: std::ops::Range<u64>,

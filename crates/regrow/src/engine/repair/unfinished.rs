@@ -10,7 +10,8 @@ use crate::text::{counted, format_bytes};
 /// Gives a checkpoint its name whose writer died just before it had it. Removes nothing.
 ///
 /// # Errors
-/// What the storage says; `InvalidArgument` for what a save has left, which may be all that there is.
+/// What the storage says; `InvalidArgument` for what a save has left, which may be all that there
+/// is.
 pub(super) fn finish(at: &Location, options: &RepairOptions, report: &mut RepairReport) -> Result<()> {
     if at.name_text().contains(UNCOMMITTED_MARK) {
         return Err(Error::invalid("this is what a save that never ended has left, and no checkpoint").in_file(at).help(
@@ -25,7 +26,8 @@ pub(super) fn finish(at: &Location, options: &RepairOptions, report: &mut Repair
     Ok(())
 }
 
-/// Removes what other saves have left beside a checkpoint that is whole: what might be needed still stays.
+/// Removes what other saves have left beside a checkpoint that is whole: what might be needed still
+/// stays.
 ///
 /// # Errors
 /// What the storage says.
@@ -49,7 +51,8 @@ pub(super) fn remove(at: &Location, report: &mut RepairReport) -> Result<()> {
     Ok(())
 }
 
-/// The same of the files of a checkpoint, one of which a repair was writing anew when it was killed.
+/// The same of the files of a checkpoint, one of which a repair was writing anew when it was
+/// killed.
 ///
 /// # Errors
 /// What the storage says.

@@ -1,4 +1,5 @@
-//! Sealing: checksums beside checkpoints of layouts that have none. [`mod@crate::seal`] has what a seal is.
+//! Sealing: checksums beside checkpoints of layouts that have none. [`mod@crate::seal`] has what a
+//! seal is.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -61,16 +62,18 @@ impl fmt::Display for SealReport {
     }
 }
 
-/// Puts a seal beside the checkpoint at a path or URL: a checksum of each 32 KiB of its files. From then on `open`, `load`,
-/// `verify` and `diff` check every byte that they read. The checkpoint itself is verified first, and not touched.
+/// Puts a seal beside the checkpoint at a path or URL: a checksum of each 32 KiB of its files. From
+/// then on `open`, `load`, `verify` and `diff` check every byte that they read. The checkpoint
+/// itself is verified first, and not touched.
 ///
 /// A checkpoint in the default layout has such checksums: nothing is done.
 ///
 /// # Errors
-/// What opening says; `Corrupt` if the checkpoint is found to be damaged; `InvalidArgument` for a file that is one of
-/// several; `Replaced` if somebody writes to it meanwhile; `AlreadyExists` while another process brings a checkpoint to this place
-/// in a bucket; `Unsupported` in an archive and on a web server;
-/// `PermissionDenied` and what else the storage says. Whatever else the error, an earlier seal is as it was.
+/// What opening says; `Corrupt` if the checkpoint is found to be damaged; `InvalidArgument` for a
+/// file that is one of several; `Replaced` if somebody writes to it meanwhile; `AlreadyExists`
+/// while another process brings a checkpoint to this place in a bucket; `Unsupported` in an archive
+/// and on a web server; `PermissionDenied` and what else the storage says. Whatever else the error,
+/// an earlier seal is as it was.
 pub fn seal(path: impl ToLocation, options: &SealOptions) -> Result<SealReport> {
     let at = path.to_location()?;
     if archive::find(&at)?.is_some() {
@@ -205,7 +208,8 @@ fn remove(at: &Location) -> Result<SealReport> {
     Ok(SealReport { path: file.describe(), file_count: 0, bytes: 0, has_changed })
 }
 
-/// The seal of a save: with the checkpoint where that can be read before it is committed, else right behind it.
+/// The seal of a save: with the checkpoint where that can be read before it is committed, else
+/// right behind it.
 #[derive(Debug)]
 pub(super) struct SealOfSave {
     layout: &'static str,
@@ -258,7 +262,8 @@ impl SealOfSave {
         };
         // Where another save has followed, its seal may have gone with this one.
         match Retries::until_unreplaced(seal) {
-            // Another save has followed this one, and what lies beside its checkpoint is its own matter.
+            // Another save has followed this one, and what lies beside its checkpoint is its own
+            // matter.
             Err(error) if error.kind() == ErrorKind::Replaced => Ok(()),
             sealed => sealed.map(drop).map_err(|error| {
                 error.help("the checkpoint was saved, and could not be sealed: `regrow seal` tries again")

@@ -10,11 +10,12 @@ use crate::options::OpenOptions;
 use crate::seal::Seal;
 use crate::signature;
 
-/// Reads the metadata of a checkpoint: under the signature that the options ask for; else under its seal, if it has one.
+/// Reads the metadata of a checkpoint: under the signature that the options ask for; else under its
+/// seal, if it has one.
 ///
 /// # Errors
-/// What `read` says; `Untrusted`; `Corrupt` if the files are not those that were sealed or signed; `Replaced` if another step is the newest by
-/// now.
+/// What `read` says; `Untrusted`; `Corrupt` if the files are not those that were sealed or signed;
+/// `Replaced` if another step is the newest by now.
 pub(in crate::engine) fn read_under_seal(
     at: &Location,
     options: &OpenOptions,
@@ -62,7 +63,8 @@ fn found(at: &Location, options: &OpenOptions) -> Result<Option<Seal>> {
     })
 }
 
-/// The same for an opening: who salvages does without a seal that cannot be read, and never without a signature.
+/// The same for an opening: who salvages does without a seal that cannot be read, and never without
+/// a signature.
 fn found_for(at: &Location, options: &OpenOptions) -> Result<Option<Seal>> {
     match found(at, options) {
         Err(error) if options.salvage && options.trusted_keys.is_empty() && error.kind().is_of_content() => {

@@ -1,4 +1,5 @@
-//! A checkpoint under its seal: what its own layout says, and the seal's checksums where that has none.
+//! A checkpoint under its seal: what its own layout says, and the seal's checksums where that has
+//! none.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -14,7 +15,8 @@ use crate::seal::{Seal, SealedFile, is_name_of_side_file};
 use crate::store::{Blob, Store};
 use crate::tree::{LeafInfo, Tree};
 
-/// So many files are kept open for reads past the page cache; those of a checkpoint of more are opened by their store.
+/// So many files are kept open for reads past the page cache; those of a checkpoint of more are
+/// opened by their store.
 const OPEN_FILES_MAX: usize = 64;
 
 /// Most files that are named which the seal does not know.
@@ -41,8 +43,8 @@ impl SealedReader {
     /// `reader` has read its metadata under the seal.
     ///
     /// # Errors
-    /// What the storage says; `Corrupt` for a layout that reads files by their paths, if any block of them fails. To salvage,
-    /// the leaves in such a file are lost.
+    /// What the storage says; `Corrupt` for a layout that reads files by their paths, if any block
+    /// of them fails. To salvage, the leaves in such a file are lost.
     pub fn new(reader: Box<dyn Reader>, seal: Arc<Seal>, salvage: bool) -> Result<Self> {
         let folder = &seal.place.folder;
         let store = if seal.place.covers_folder { folder.opened()? } else { folder.store() };
@@ -76,7 +78,8 @@ impl SealedReader {
         Ok(sealed)
     }
 
-    /// Why a leaf is lost that lies in a file that is read by its path. Its name is that of the file, and of its place there.
+    /// Why a leaf is lost that lies in a file that is read by its path. Its name is that of the
+    /// file, and of its place there.
     fn lost(&self, leaf: usize) -> Option<&Error> {
         let name =
             if self.lost.is_empty() { None } else { self.tree().leaves().get(leaf).map(|info| &*info.name) };
@@ -108,8 +111,8 @@ impl SealedReader {
         Ok(self.blob(at)?.map(|(blob, file)| Checked { blob: &**blob, table: &file.table }))
     }
 
-    /// An extent of a sealed file without checksums of its own, with those of the seal. Of a signed one, always with the
-    /// digests of the signature.
+    /// An extent of a sealed file without checksums of its own, with those of the seal. Of a signed
+    /// one, always with the digests of the signature.
     fn under_seal<'r>(&'r self, extent: Extent<'r>) -> Result<Extent<'r>> {
         if extent.checks.is_some() && self.seal.signer.is_none() {
             return Ok(extent);
@@ -134,8 +137,9 @@ impl SealedReader {
         touched
     }
 
-    /// Errs unless all that is no array data is as it was sealed: blocks that lie wholly within one raw leaf are left for
-    /// whoever reads that leaf. For a reader that was made of unchecked bytes.
+    /// Errs unless all that is no array data is as it was sealed: blocks that lie wholly within one
+    /// raw leaf are left for whoever reads that leaf. For a reader that was made of unchecked
+    /// bytes.
     ///
     /// # Errors
     /// `Corrupt`; what the storage says.

@@ -1,4 +1,5 @@
-//! What the numbers of every leaf look like, in one pass over the bytes, which are checked on the way.
+//! What the numbers of every leaf look like, in one pass over the bytes, which are checked on the
+//! way.
 //!
 //! ```text
 //! plan      leaves by kind; long ones in jobs, sampled ones in blocks       metadata alone
@@ -6,8 +7,9 @@
 //! report    a row for each leaf, what is damaged, what is refused
 //! ```
 //!
-//! Arrays are looked at as numbers. Texts, bytes, PRNG keys and elements that are only bytes to the engine are read and
-//! checked like the others, and have no numbers. A leaf that is damaged is a finding with its file, and the rest goes on.
+//! Arrays are looked at as numbers. Texts, bytes, PRNG keys and elements that are only bytes to the
+//! engine are read and checked like the others, and have no numbers. A leaf that is damaged is a
+//! finding with its file, and the rest goes on.
 
 mod plan;
 mod read;
@@ -26,15 +28,16 @@ pub use report::{LeafReading, LeafStatistics, StatisticsReport};
 pub struct StatisticsOptions {
     /// How to open the checkpoint.
     pub open: OpenOptions,
-    /// Only leaves that one of these matches; all if empty. A pattern that matches nothing is an error.
+    /// Only leaves that one of these matches; all if empty. A pattern that matches nothing is an
+    /// error.
     pub only: Vec<PathPattern>,
-    /// Look at about so many bytes of each longer array: blocks that are evenly spread. Leaves under one checksum are
-    /// read whole all the same. `None`: at all of them.
+    /// Look at about so many bytes of each longer array: blocks that are evenly spread. Leaves
+    /// under one checksum are read whole all the same. `None`: at all of them.
     pub sample_bytes: Option<u64>,
     /// Make histograms of so many leaves, those with the most elements; of all if `None`.
     pub histogram_leaves_max: Option<usize>,
-    /// Extra memory in bytes; 64 MiB if `None`. The report is not part of it: some 400 bytes a leaf with a histogram, 150
-    /// without.
+    /// Extra memory in bytes; 64 MiB if `None`. The report is not part of it: some 400 bytes a leaf
+    /// with a histogram, 150 without.
     pub budget_bytes: Option<u64>,
     /// Watches the work, and stops it.
     pub monitor: Monitor,
@@ -61,19 +64,20 @@ pub fn statistics(path: impl ToLocation) -> Result<StatisticsReport> {
 /// As [`statistics`], of a step or an item, of some leaves, of a sample.
 ///
 /// # Errors
-/// As [`statistics`]. Where the checkpoint is replaced meanwhile, the work begins anew with what took its place.
+/// As [`statistics`]. Where the checkpoint is replaced meanwhile, the work begins anew with what
+/// took its place.
 pub fn statistics_with(path: impl ToLocation, options: &StatisticsOptions) -> Result<StatisticsReport> {
     let at = path.to_location()?;
     Retries::until_unreplaced(|| super::open_with(&at, &options.open)?.statistics(options))
 }
 
 impl Checkpoint {
-    /// Reads all leaves once, and says what their numbers look like and what is damaged; also what is beside the leaves
-    /// is checked. Memory is the budget, and the report.
+    /// Reads all leaves once, and says what their numbers look like and what is damaged; also what
+    /// is beside the leaves is checked. Memory is the budget, and the report.
     ///
     /// # Errors
-    /// `NotFound` for patterns that match nothing; `Replaced` if another checkpoint took the path meanwhile; `Cancelled`.
-    /// Leaves that cannot be read are findings.
+    /// `NotFound` for patterns that match nothing; `Replaced` if another checkpoint took the path
+    /// meanwhile; `Cancelled`. Leaves that cannot be read are findings.
     pub fn statistics(&self, options: &StatisticsOptions) -> Result<StatisticsReport> {
         let monitor = &options.monitor;
         let _running = monitor.begin()?;

@@ -84,7 +84,8 @@ pub(super) fn jobs(checkpoint: &Checkpoint, options: &StatisticsOptions) -> Resu
     Ok(jobs)
 }
 
-/// The number of elements from which on a leaf is one of the `count` longest; those as long as the last one are not.
+/// The number of elements from which on a leaf is one of the `count` longest; those as long as the
+/// last one are not.
 fn elements_of_longest(checkpoint: &Checkpoint, leaves: &[usize], count: Option<usize>) -> u64 {
     let Some(count) = count.filter(|count| *count < leaves.len()) else { return 0 };
     let infos = leaves.iter().filter_map(|&leaf| checkpoint.tree().leaves().get(leaf));

@@ -36,7 +36,8 @@ enum Outcome {
 /// Does all jobs.
 ///
 /// # Errors
-/// `Cancelled`; `Limit` where there is no memory; what the storage says of the files beside the leaves.
+/// `Cancelled`; `Limit` where there is no memory; what the storage says of the files beside the
+/// leaves.
 pub(super) fn run(
     checkpoint: &Checkpoint,
     jobs: Vec<LeafJob>,

@@ -31,7 +31,8 @@ pub struct LeafStatistics {
 /// What [`statistics`](super::statistics) found.
 #[derive(Debug, Default)]
 pub struct StatisticsReport {
-    /// A row for each leaf of the checkpoint, in flatten order; also for those that were not asked for.
+    /// A row for each leaf of the checkpoint, in flatten order; also for those that were not asked
+    /// for.
     pub leaves: Vec<LeafStatistics>,
     /// What is wrong: first what is no leaf's, then that of the leaves, in flatten order.
     pub findings: Vec<Finding>,

@@ -1,4 +1,5 @@
-//! An opened leaf file: its records, and their bytes, checked where regrow's trailer has checksums of them.
+//! An opened leaf file: its records, and their bytes, checked where regrow's trailer has checksums
+//! of them.
 
 use bytes::Bytes;
 
@@ -46,11 +47,12 @@ pub struct LeafFile {
 }
 
 impl LeafFile {
-    /// Reads the headers of all records, and the trailer. A record that is broken is no error yet, nor is a file
-    /// that begins with none: see [`broken`](Self::broken).
+    /// Reads the headers of all records, and the trailer. A record that is broken is no error yet,
+    /// nor is a file that begins with none: see [`broken`](Self::broken).
     ///
     /// # Errors
-    /// `Corrupt` if what stands in front of the leaves is no line of JSON, or the trailer speaks of other records.
+    /// `Corrupt` if what stands in front of the leaves is no line of JSON, or the trailer speaks of
+    /// other records.
     pub fn open(at: impl ToLocation) -> Result<Self> {
         let (file, damage) = Self::open_front(at.to_location()?)?;
         damage.map_or(Ok(file), Err)
@@ -159,7 +161,8 @@ impl LeafFile {
         &self.scan.records
     }
 
-    /// What is wrong with the record behind those; nothing if none begins there, unless none has been before.
+    /// What is wrong with the record behind those; nothing if none begins there, unless none has
+    /// been before.
     pub fn broken(&self) -> Option<&Error> {
         self.scan.broken.as_ref()
     }
@@ -217,13 +220,14 @@ impl LeafFile {
             .expected(format_args!("{stored:08x}"), format_args!("{found:08x}")))
     }
 
-    /// Reads the data of whole records as it lies in the file, checked, by a few threads. Each `out` is exactly
-    /// as long as the record's data.
+    /// Reads the data of whole records as it lies in the file, checked, by a few threads. Each
+    /// `out` is exactly as long as the record's data.
     ///
     /// The destinations are taken for fresh memory, whose pages are yet to be made.
     ///
     /// # Errors
-    /// `Corrupt` with an offset if a block fails its checksum; `InvalidArgument` for another length.
+    /// `Corrupt` with an offset if a block fails its checksum; `InvalidArgument` for another
+    /// length.
     pub fn read(&self, wanted: Vec<(usize, &mut [u8])>) -> Result<()> {
         self.image.check_len()?;
         let (mut batches, mut batch, mut batch_len, mut total_len) = (Vec::new(), Vec::new(), 0, 0);
@@ -295,14 +299,15 @@ impl LeafFile {
         end.min(record.data_len_bytes)
     }
 
-    /// `len_bytes` of the data of a record from its byte `start` on, as a slice of the file. Not checked.
+    /// `len_bytes` of the data of a record from its byte `start` on, as a slice of the file. Not
+    /// checked.
     pub(super) fn data(&self, at: usize, start: u64, len_bytes: u64) -> Result<Bytes> {
         let record = self.record(at)?;
         self.image.slice(record.data_offset_bytes + start, len_bytes)
     }
 
-    /// Checks the blocks that hold the data of a record from `start` to `end`, and the first, whose header says what
-    /// that data means; each once.
+    /// Checks the blocks that hold the data of a record from `start` to `end`, and the first, whose
+    /// header says what that data means; each once.
     pub(super) fn check(&self, at: usize, start: u64, end: u64) -> Result<()> {
         let Some(table) = self.blocks.get(at) else { return Ok(()) };
         let record = self.record(at)?;
@@ -312,8 +317,8 @@ impl LeafFile {
         checked.check(start, end, CheckFor::Views)
     }
 
-    /// The data of a record, which its header vouches for as well. A view of it is at hand if its elements, whose words
-    /// have `align_bytes`, lie where programs can use them.
+    /// The data of a record, which its header vouches for as well. A view of it is at hand if its
+    /// elements, whose words have `align_bytes`, lie where programs can use them.
     pub(super) fn extent(&self, at: usize, align_bytes: usize) -> Result<Extent<'_>> {
         let record = self.record(at)?;
         let first = self.image.bytes.as_ptr().addr().wrapping_add(record.data_offset_bytes as usize);

@@ -10,7 +10,8 @@ use crate::array::Region;
 use crate::error::ErrorKind;
 use crate::formats::ReaderExt;
 
-/// Cases that Equinox calls corrupt for the sake of a `like`, or because of its own limits: as files they are sound.
+/// Cases that Equinox calls corrupt for the sake of a `like`, or because of its own limits: as
+/// files they are sound.
 const SOUND: [&str; 14] = [
     "trunc_148",     // cut between two records
     "extra_record",  // more than `like` asks for

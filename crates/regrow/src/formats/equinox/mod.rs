@@ -1,4 +1,5 @@
-//! Equinox leaf files: what `equinox.tree_serialise_leaves` writes and `tree_deserialise_leaves` reads.
+//! Equinox leaf files: what `equinox.tree_serialise_leaves` writes and `tree_deserialise_leaves`
+//! reads.
 //!
 //! ```text
 //! | {"depth": 2}\n |  npy record 0  |  npy record 1  | ... | trailer |
@@ -6,9 +7,10 @@
 //!   (optional)                                               (optional, nobody else looks at it)
 //! ```
 //!
-//! The records are all that Equinox writes: no names, no count, no checksums. Their order, JAX' flatten order, *is*
-//! the key, and the structure comes from whoever reads. regrow puts an index behind them, which tells the exact
-//! pytree, where each leaf lies and its checksums; without one a file is the list of its leaves.
+//! The records are all that Equinox writes: no names, no count, no checksums. Their order, JAX'
+//! flatten order, *is* the key, and the structure comes from whoever reads. regrow puts an index
+//! behind them, which tells the exact pytree, where each leaf lies and its checksums; without one a
+//! file is the list of its leaves.
 //!
 //! | module | holds |
 //! |---|---|
@@ -20,7 +22,8 @@
 //! | `order` | [`jax_order`]: dicts by sorted keys |
 //! | `plan`, [`writer`] | a pytree to records, records to a file |
 //!
-//! The record itself is [`npy::header`](super::npy::header)'s. Source: equinox 0.13 `_serialisation.py`; NumPy NEP 1.
+//! The record itself is [`npy::header`](super::npy::header)'s. Source: equinox 0.13
+//! `_serialisation.py`; NumPy NEP 1.
 
 use std::ffi::OsStr;
 
@@ -142,8 +145,9 @@ fn own_options(options: &SaveOptions) -> EquinoxOptions {
     }
 }
 
-/// Whether a file of another name shows what no single npy file does: a line of JSON and then a record, or
-/// something of ours behind the first record. `read_at` gives at most so many bytes from an offset on.
+/// Whether a file of another name shows what no single npy file does: a line of JSON and then a
+/// record, or something of ours behind the first record. `read_at` gives at most so many bytes from
+/// an offset on.
 pub(super) fn shows_records(read_at: impl Fn(u64, u64) -> Result<Vec<u8>>) -> Result<bool> {
     let start = read_at(0, LOOKED_AT_BYTES)?;
     if layout::is_line_and_record(&start) {

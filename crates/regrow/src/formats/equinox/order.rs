@@ -6,11 +6,12 @@ use crate::tree::{NodeKind, Tree};
 
 /// For each leaf in JAX' order its position in the tree's own.
 ///
-/// Text is sorted by code points and numbers by value, as Python does it; JAX has no order for a dict that mixes the
-/// two, here numbers come last.
+/// Text is sorted by code points and numbers by value, as Python does it; JAX has no order for a
+/// dict that mixes the two, here numbers come last.
 pub fn jax_order<L>(tree: &Tree<L>) -> Vec<usize> {
     let nodes = tree.nodes();
-    // Nodes and leaves at and below each node: children come after their parent, so go from the back.
+    // Nodes and leaves at and below each node: children come after their parent, so go from the
+    // back.
     let mut sizes = vec![(1_usize, 0_usize); nodes.len()];
     for (at, node) in nodes.iter().enumerate().rev() {
         let (mut child, mut leaves) = (at + 1, usize::from(node.kind == NodeKind::Leaf));

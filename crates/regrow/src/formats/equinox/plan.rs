@@ -19,7 +19,8 @@ use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree};
 /// Plans the file of a pytree; nothing is written yet.
 ///
 /// # Errors
-/// `Unsupported` with every leaf that cannot be written; `InvalidArgument` for options that do not fit each other.
+/// `Unsupported` with every leaf that cannot be written; `InvalidArgument` for options that do not
+/// fit each other.
 pub(super) fn plan(tree: &Tree<Leaf>, equinox: &EquinoxOptions, save: &SaveOptions) -> Result<Contents> {
     if matches!(save.compression, Some(Compression::Zstd(_))) {
         return Err(Error::invalid("the leaf files of Equinox are not compressed")
@@ -116,7 +117,8 @@ fn leaf_plan(leaf: &Leaf, options: &EquinoxOptions) -> Result<Planned> {
     Ok(Planned::Record(Box::new(RecordOut { header, array })))
 }
 
-/// `<V2` is bfloat16 to a JAX leaf and to a scalar; a NumPy leaf, and every other type, needs the name.
+/// `<V2` is bfloat16 to a JAX leaf and to a scalar; a NumPy leaf, and every other type, needs the
+/// name.
 fn descr(kind: &LeafKind, dtype: Dtype, options: &EquinoxOptions) -> Descr {
     let is_plain = options.strict_upstream || is_known(kind, dtype);
     if is_plain { Descr::as_numpy_writes(dtype) } else { Descr::named(dtype) }

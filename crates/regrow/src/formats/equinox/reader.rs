@@ -22,8 +22,9 @@ pub(super) struct EquinoxReader {
 }
 
 impl EquinoxReader {
-    /// Reads the headers of the file `at` a location; if `bare`, the pytree is the list of its records, whatever the
-    /// trailer says. To salvage, these are the records before the first that is broken.
+    /// Reads the headers of the file `at` a location; if `bare`, the pytree is the list of its
+    /// records, whatever the trailer says. To salvage, these are the records before the first that
+    /// is broken.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`, each with an offset.
@@ -114,7 +115,8 @@ impl Reader for EquinoxReader {
         let (info, place) = self.leaf(leaf)?;
         Ok(match place {
             Place::Record(at, elements) if elements.is_raw() => {
-                // Records begin anywhere: what lies askew is copied instead, since few programs take it.
+                // Records begin anywhere: what lies askew is copied instead, since few programs
+                // take it.
                 Source::Raw(self.file.extent(*at, info.dtype.word_bytes())?)
             }
             Place::Record(..) | Place::Blob(..) => Source::Coded(Coded::in_chunks(info)),

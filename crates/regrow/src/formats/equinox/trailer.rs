@@ -4,8 +4,9 @@
 //! FF "regrow" 0A | raw bytes of leaves that have no record | JSON | length of the JSON, u64le | crc32c of it, u32le | 0A "worger" FF
 //! ```
 //!
-//! Equinox reads as many records as its `like` asks for and never looks at what follows. Were it to look, it would
-//! find no record: the first byte is none of npy's magic, nor of a zip archive, nor an opcode of a pickle.
+//! Equinox reads as many records as its `like` asks for and never looks at what follows. Were it to
+//! look, it would find no record: the first byte is none of npy's magic, nor of a zip archive, nor
+//! an opcode of a pickle.
 //!
 //! ```text
 //! {"version":1,
@@ -87,7 +88,8 @@ impl Trailer {
         }
     }
 
-    /// Parses what stands behind the last record, to the end of the file; `None` if that is no trailer.
+    /// Parses what stands behind the last record, to the end of the file; `None` if that is no
+    /// trailer.
     ///
     /// # Errors
     /// `Corrupt` for a damaged trailer, `Unsupported` for a later version.

@@ -1,6 +1,7 @@
 //! Leaves to a file: line, records, trailer.
 //!
-//! What a record costs beside its own bytes is its checksum: data is looked at once more while it is in cache.
+//! What a record costs beside its own bytes is its checksum: data is looked at once more while it
+//! is in cache.
 
 use serde_json::Value;
 
@@ -22,8 +23,8 @@ const PIECE_LEN_BYTES: usize = 256 << 10;
 pub struct RecordOut {
     /// What it says of its data.
     pub header: Header,
-    /// The elements in the order in which they are to lie in the file, as a C-order array: transposed where the
-    /// header says Fortran order.
+    /// The elements in the order in which they are to lie in the file, as a C-order array:
+    /// transposed where the header says Fortran order.
     pub array: Array,
 }
 
@@ -34,7 +35,8 @@ pub struct Contents {
     pub line: Vec<u8>,
     /// The records in file order.
     pub records: Vec<RecordOut>,
-    /// regrow's index, with the leaves that have no record and lie in it: for each its position in the pytree.
+    /// regrow's index, with the leaves that have no record and lie in it: for each its position in
+    /// the pytree.
     pub trailer: Option<(Trailer, Vec<(usize, Array)>)>,
 }
 
@@ -72,8 +74,8 @@ pub fn line_of(value: &Value) -> Result<Vec<u8>> {
     Ok(line)
 }
 
-/// Writes the one file of a checkpoint; the caller commits. Takes the trailer out of `contents`, and leaves the
-/// records, which may own what their owner wants to drop itself.
+/// Writes the one file of a checkpoint; the caller commits. Takes the trailer out of `contents`,
+/// and leaves the records, which may own what their owner wants to drop itself.
 ///
 /// # Errors
 /// `StorageFull` and its like; what reading a deferred array says.

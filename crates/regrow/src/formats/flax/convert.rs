@@ -38,8 +38,8 @@ impl ArraySource for Swap {
     }
 }
 
-/// Fills `out`, which begins and ends anywhere, from whole units: `fill` gets the number of the first one and room
-/// for some.
+/// Fills `out`, which begins and ends anywhere, from whole units: `fill` gets the number of the
+/// first one and room for some.
 fn in_units(
     unit_bytes: usize,
     offset_bytes: u64,

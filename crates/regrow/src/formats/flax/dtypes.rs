@@ -61,8 +61,8 @@ pub(crate) fn from_name(name: &str) -> Option<Elements> {
     None
 }
 
-/// The name of a dtype that is NumPy's alone, and whether its bytes are big-endian; `None` for one that Flax
-/// could not read back.
+/// The name of a dtype that is NumPy's alone, and whether its bytes are big-endian; `None` for one
+/// that Flax could not read back.
 pub(crate) fn to_name(descr: &str) -> Option<(String, bool)> {
     if let Some((name, _)) = NAMED.iter().find(|row| row.0 == descr) {
         return Some(((*name).to_owned(), false));

@@ -21,18 +21,19 @@ use crate::threads::pool;
 /// The ending of names that say what they are.
 pub(super) const ENDING: &str = ".msgpack";
 
-/// Steps looked at before something that still makes sense counts as msgpack: the checkpoints of Flax' users have
-/// fewer, and most of them are told apart by their first few.
+/// Steps looked at before something that still makes sense counts as msgpack: the checkpoints of
+/// Flax' users have fewer, and most of them are told apart by their first few.
 const TOKENS_MAX: usize = 1 << 20;
 
-/// Bytes that are looked at where there are no maps: all of a checkpoint is not fetched to see what it is.
+/// Bytes that are looked at where there are no maps: all of a checkpoint is not fetched to see what
+/// it is.
 const LOOKED_AT_BYTES: u64 = 64 << 10;
 
 /// As much is looked at of a record: a key path, and what follows.
 const RECORD_LOOKED_AT_BYTES: u64 = 4 << 10;
 
-/// Whether the file `at` a location is one of Flax': by its name, or because it is one msgpack object from its first
-/// byte to its last.
+/// Whether the file `at` a location is one of Flax': by its name, or because it is one msgpack
+/// object from its first byte to its last.
 pub(super) fn is_flax_file(at: &Location) -> bool {
     is_named_so(at.name()) || holds_one_object(at) || holds_records(at)
 }
@@ -44,8 +45,8 @@ pub(super) fn is_named_so(name: &OsStr) -> bool {
     name.ends_with(ENDING) || is_step
 }
 
-/// Whether the file `at` a location is exactly one map, array or extension. Reads its structure, not its data; where
-/// there are no maps, as much of that as lies at its beginning.
+/// Whether the file `at` a location is exactly one map, array or extension. Reads its structure,
+/// not its data; where there are no maps, as much of that as lies at its beginning.
 pub(in crate::formats) fn holds_one_object(at: &Location) -> bool {
     let first = at.read_beginning(1).ok().flatten();
     let begins = first.and_then(|first| first.first().copied()).is_some_and(begins_tree);
@@ -69,8 +70,8 @@ fn holds_records(at: &Location) -> bool {
     start.is_some_and(|start| begins_record(&start))
 }
 
-/// The same of a file that has not been written yet. Of the layouts that begin as an object does, msgpack is one from
-/// its first byte to its last, and npy records never are.
+/// The same of a file that has not been written yet. Of the layouts that begin as an object does,
+/// msgpack is one from its first byte to its last, and npy records never are.
 pub(super) fn shows_one_object(preview: &Preview) -> bool {
     let start = preview.read_at(0, MAGIC.len() as u64);
     start.first().is_some_and(|&first| begins_tree(first)) && start != MAGIC
@@ -80,7 +81,8 @@ pub(super) fn shows_one_object(preview: &Preview) -> bool {
 #[derive(Debug)]
 pub(super) struct Whole {
     pub bytes: Bytes,
-    /// Where it is mapped from: the store of its folder, and its key there. `None` if it was read into memory.
+    /// Where it is mapped from: the store of its folder, and its key there. `None` if it was read
+    /// into memory.
     mapped_from: Option<(Arc<dyn Store>, Vec<u8>)>,
 }
 

@@ -1,4 +1,5 @@
-//! Arrays of several processes: the file holds a text in their place, a zarr array lies in a folder beside it.
+//! Arrays of several processes: the file holds a text in their place, a zarr array lies in a folder
+//! beside it.
 //!
 //! ```text
 //! checkpoint_7                          "w": "//GDAPlaceholder:params/w"
@@ -48,7 +49,8 @@ impl ArraysFolder {
     /// What `text` stands for, if not for itself.
     ///
     /// # Errors
-    /// `Corrupt` or `Unsupported` for an array whose document cannot be read; what the storage says.
+    /// `Corrupt` or `Unsupported` for an array whose document cannot be read; what the storage
+    /// says.
     pub fn resolve(&self, text: &str) -> Result<Option<Resolved>> {
         let Some(name) = text.strip_prefix(PLACEHOLDER) else { return Ok(None) };
         let missing = || Resolved::Missing(format!("{}/{name}", self.name));
@@ -56,7 +58,8 @@ impl ArraysFolder {
         let len = match self.store.len_bytes(&key) {
             Ok(Some(len)) => len,
             Ok(None) => return Ok(Some(missing())),
-            // A name that leads out of the folder is no name of an array in it, nor is one that nobody may look at.
+            // A name that leads out of the folder is no name of an array in it, nor is one that
+            // nobody may look at.
             Err(error)
                 if matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::PermissionDenied) =>
             {

@@ -125,7 +125,8 @@ pub fn bad_timestamp() -> Error {
     Error::corrupt("a timestamp is not 4, 8 or 12 bytes with less than 1000000000 nanoseconds")
 }
 
-/// The error for an extension whose code msgpack keeps for itself: its decoder refuses them, and so Flax does.
+/// The error for an extension whose code msgpack keeps for itself: its decoder refuses them, and so
+/// Flax does.
 pub fn reserved_code(code: i8) -> Error {
     Error::corrupt(format!("the extension code {code} is reserved by msgpack"))
         .expected("0 to 127, or -1 for a timestamp", code)

@@ -5,8 +5,9 @@
 //!                                  '------------- a leaf: its data is raw, in C order -'
 //! ```
 //!
-//! What Flax writes has passed through its *state dicts*: lists and tuples are maps `"0"`, `"1"`, …, named tuples
-//! and dataclasses maps of their fields. So a file tells dicts and leaves, and never what the dicts were.
+//! What Flax writes has passed through its *state dicts*: lists and tuples are maps `"0"`, `"1"`,
+//! …, named tuples and dataclasses maps of their fields. So a file tells dicts and leaves, and
+//! never what the dicts were.
 //!
 //! | module | holds |
 //! |---|---|
@@ -21,8 +22,8 @@
 //! | `reader` | all of it as a checkpoint |
 //! | `writer`, `convert`, `losses` | a pytree to a file, and what that loses |
 //!
-//! Opening scans the map of the file once, past all data; after that every leaf is a view. Files that Orbax wrote
-//! before 2023 have the same form, and its folder reads them through `decode`.
+//! Opening scans the map of the file once, past all data; after that every leaf is a view. Files
+//! that Orbax wrote before 2023 have the same form, and its folder reads them through `decode`.
 //!
 //! Source: flax 0.12.8 `serialization.py` and `training/checkpoints.py`; msgpack `spec.md`.
 

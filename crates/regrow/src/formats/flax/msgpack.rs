@@ -7,8 +7,9 @@
 //!                                           c1  never used                            dc..df     array, map 16 32
 //! ```
 //!
-//! Nothing is copied and nothing recurses: a string, a buffer or an extension is the range where it lies. A
-//! length or a count that what is left could not hold is refused before anybody allocates for it.
+//! Nothing is copied and nothing recurses: a string, a buffer or an extension is the range where it
+//! lies. A length or a count that what is left could not hold is refused before anybody allocates
+//! for it.
 //!
 //! Source: msgpack `spec.md`.
 
@@ -89,7 +90,8 @@ impl<'a> Scanner<'a> {
     /// The next token.
     ///
     /// # Errors
-    /// `Corrupt` with the offset: the bytes end, a count cannot fit in what is left, or the byte is never used.
+    /// `Corrupt` with the offset: the bytes end, a count cannot fit in what is left, or the byte is
+    /// never used.
     #[expect(clippy::should_implement_trait, reason = "an iterator would not stop at the end of the object")]
     pub fn next(&mut self) -> Result<Token> {
         let start = self.at;
@@ -234,8 +236,8 @@ pub(crate) fn begins_map(first: u8) -> bool {
     matches!(first, 0x80..=0x8f | 0xde | 0xdf)
 }
 
-/// Whether an object that begins with this byte is a map, an array or an extension: what a file of Flax' holds,
-/// and no text begins with.
+/// Whether an object that begins with this byte is a map, an array or an extension: what a file of
+/// Flax' holds, and no text begins with.
 pub(crate) fn begins_tree(first: u8) -> bool {
     begins_map(first) || matches!(first, 0x90..=0x9f | 0xc7..=0xc9 | 0xd4..=0xd8 | 0xdc | 0xdd)
 }
@@ -243,8 +245,8 @@ pub(crate) fn begins_tree(first: u8) -> bool {
 /// Longest token without its text, buffer or payload.
 const TOKEN_LEN_MAX_BYTES: usize = 9;
 
-/// Whether `bytes` are exactly one object, by their structure alone. Stops after `tokens_max` tokens and takes
-/// what has made sense for so long as one.
+/// Whether `bytes` are exactly one object, by their structure alone. Stops after `tokens_max`
+/// tokens and takes what has made sense for so long as one.
 pub(crate) fn is_one_object(bytes: &[u8], tokens_max: usize) -> bool {
     begins_one_object(bytes, bytes.len() as u64, tokens_max)
 }

@@ -46,7 +46,8 @@ impl FlaxReader {
     /// Opens the file `at` a location, or a step of the folder.
     ///
     /// # Errors
-    /// `Corrupt`, `Unsupported`, `Limit`, with file, leaf and offset; `NotFound` for a step that is not there.
+    /// `Corrupt`, `Unsupported`, `Limit`, with file, leaf and offset; `NotFound` for a step that is
+    /// not there.
     pub(super) fn open(at: &Location, options: &OpenOptions) -> Result<Self> {
         if !at.is_folder() {
             refuse_step_and_item(at, options)?;

@@ -1,6 +1,7 @@
 //! The names of steps: `<prefix><step>`.
 //!
-//! A `-` is a number's sign where no letter or digit stands before it. Source: flax `training/checkpoints.py`.
+//! A `-` is a number's sign where no letter or digit stands before it. Source: flax
+//! `training/checkpoints.py`.
 
 /// The prefix if the caller of Flax chose no other.
 pub(super) const PREFIX: &str = "checkpoint_";

@@ -1,4 +1,5 @@
-//! A pytree to one msgpack object, as Flax' `to_bytes` or, with sorted keys, `msgpack_serialize` makes it.
+//! A pytree to one msgpack object, as Flax' `to_bytes` or, with sorted keys, `msgpack_serialize`
+//! makes it.
 //!
 //! | node | is written as |
 //! |---|---|
@@ -10,7 +11,8 @@
 //! | NumPy scalar, complex | extensions 3 and 2 |
 //! | bool, int, float, text, bytes | msgpack's own |
 //!
-//! Two passes: the first finds out every size and everything that cannot be written, the second streams.
+//! Two passes: the first finds out every size and everything that cannot be written, the second
+//! streams.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -32,7 +34,8 @@ use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafKind, NodeKind, Tree};
 /// Writes the one file of `staged`.
 ///
 /// # Errors
-/// `Unsupported` or `NameCollision`, naming every leaf that cannot be written; `StorageFull` and its like.
+/// `Unsupported` or `NameCollision`, naming every leaf that cannot be written; `StorageFull` and
+/// its like.
 pub(super) fn write(
     tree: &Tree<Leaf>,
     staged: &dyn Publication,
@@ -293,7 +296,8 @@ impl Writer<'_> {
         self.encoder.ndarray(head, array, max_chunk_size)
     }
 
-    /// An array or scalar of a dtype that is NumPy's alone; its last axis is the bytes of an element.
+    /// An array or scalar of a dtype that is NumPy's alone; its last axis is the bytes of an
+    /// element.
     fn other(&mut self, code: i8, descr: &str, array: &Array) -> Result<()> {
         let Some((name, is_big)) = to_name(descr) else {
             return Err(Error::unsupported(format!("Flax could not read an array of dtype {descr} again"))

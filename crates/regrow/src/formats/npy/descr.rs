@@ -10,7 +10,8 @@
 //! '|O'                                   Python objects, pickled: refused
 //! ```
 //!
-//! Source: NumPy's array interface ("type strings"), `numpy.lib.format.dtype_to_descr` and `descr_to_dtype`.
+//! Source: NumPy's array interface ("type strings"), `numpy.lib.format.dtype_to_descr` and
+//! `descr_to_dtype`.
 
 use crate::array::{Dtype, DtypeClass, Shape};
 use crate::bytes::limits::RANK_MAX;
@@ -23,8 +24,8 @@ const ITEM_LEN_MAX_BYTES: u64 = i32::MAX as u64;
 /// Most records inside each other.
 const RECORD_DEPTH_MAX: usize = 32;
 
-/// Dtypes of ml_dtypes that [`Dtype`] does not have, and the bytes of an element. NumPy writes the complex ones
-/// as `<W4`.
+/// Dtypes of ml_dtypes that [`Dtype`] does not have, and the bytes of an element. NumPy writes the
+/// complex ones as `<W4`.
 const BEYOND_DTYPE: [(&str, u64); 7] =
     [("int1", 1), ("uint1", 1), ("complex32", 4), ("bcomplex32", 4), ("<W4", 4), ("|W4", 4), (">W4", 4)];
 
@@ -42,7 +43,8 @@ pub enum Descr {
     Void {
         /// Bytes of an element.
         item_len_bytes: u64,
-        /// `<V2` and not `|V2`: NumPy writes so what has a type that it cannot say, those of ml_dtypes.
+        /// `<V2` and not `|V2`: NumPy writes so what has a type that it cannot say, those of
+        /// ml_dtypes.
         is_nameless: bool,
     },
     /// A dtype that only NumPy has, as headers spell it: `<U8`, `<M8[ns]`, `[('a', '<f4')]`.
@@ -80,7 +82,8 @@ impl Descr {
     /// From the value of `descr` in a header.
     ///
     /// # Errors
-    /// `Unsupported` for pickled objects and types that are not known; `Corrupt` for what is no type at all.
+    /// `Unsupported` for pickled objects and types that are not known; `Corrupt` for what is no
+    /// type at all.
     pub fn from_literal(descr: &Literal) -> Result<Self> {
         match descr {
             Literal::Str(text) => Self::from_type_string(text),
@@ -94,7 +97,8 @@ impl Descr {
         }
     }
 
-    /// From the text that [`text`](Self::text) gives: a type string, or the list of a record's fields.
+    /// From the text that [`text`](Self::text) gives: a type string, or the list of a record's
+    /// fields.
     ///
     /// # Errors
     /// As [`from_literal`](Self::from_literal).
@@ -244,7 +248,8 @@ fn too_long() -> Error {
         .expected(format_args!("at most {ITEM_LEN_MAX_BYTES} bytes"), "more")
 }
 
-/// `(name, descr)` or `(name, descr, shape)`, the name maybe `(title, name)`: what the field is, and how often.
+/// `(name, descr)` or `(name, descr, shape)`, the name maybe `(title, name)`: what the field is,
+/// and how often.
 fn field_parts(field: &Literal) -> Result<(&Literal, u64)> {
     let bad = || {
         Error::corrupt("a field of a record is no tuple of name, dtype and maybe shape")

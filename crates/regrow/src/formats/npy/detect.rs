@@ -47,8 +47,8 @@ pub(in crate::formats) fn read_of(at: &Location, len_bytes: u64) -> impl Fn(u64,
     }
 }
 
-/// Whether a file is one of these by its suffix and what is in it. `read_at` gives at most so many bytes from an
-/// offset on.
+/// Whether a file is one of these by its suffix and what is in it. `read_at` gives at most so many
+/// bytes from an offset on.
 fn shows_one(
     suffix: Option<&str>,
     file_len: u64,
@@ -68,8 +68,8 @@ fn shows_one(
         .ok()
         .and_then(|(header, len)| Some((len as u64).saturating_add(header.data_len_bytes().ok()?)));
     match end {
-        // Another record behind the first, or what regrow puts behind several: a stream of leaves, which is another
-        // layout's.
+        // Another record behind the first, or what regrow puts behind several: a stream of leaves,
+        // which is another layout's.
         Some(end) if end < file_len => {
             let next = read_at(end, TRAILER_MAGIC.len() as u64)?;
             Ok(!next.starts_with(&MAGIC) && next != TRAILER_MAGIC)

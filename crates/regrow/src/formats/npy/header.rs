@@ -6,9 +6,10 @@
 //! {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }........ \n
 //! ```
 //!
-//! The text is a Python dict literal, in Latin-1 (1.0, 2.0) or UTF-8 (3.0). It ends with room to let the first axis
-//! (the last in Fortran order) grow to 21 digits, and then spaces and a newline up to a multiple of 64 bytes: data
-//! lies aligned in memory maps. Old NumPy (Python 2) wrote longs as `2L`, and padded to 16.
+//! The text is a Python dict literal, in Latin-1 (1.0, 2.0) or UTF-8 (3.0). It ends with room to
+//! let the first axis (the last in Fortran order) grow to 21 digits, and then spaces and a newline
+//! up to a multiple of 64 bytes: data lies aligned in memory maps. Old NumPy (Python 2) wrote longs
+//! as `2L`, and padded to 16.
 //!
 //! Source: NumPy NEP 1; `numpy.lib.format` of NumPy 1.23 and later for the padding.
 
@@ -23,15 +24,15 @@ use crate::error::{Error, ErrorKind, Result};
 /// First six bytes of every npy file.
 pub const MAGIC: [u8; 6] = *b"\x93NUMPY";
 
-/// First bytes of what regrow puts behind several records: then a file is not one array but a stream of leaves, which
-/// is [`equinox`](crate::formats::equinox)'s. For ever.
+/// First bytes of what regrow puts behind several records: then a file is not one array but a
+/// stream of leaves, which is [`equinox`](crate::formats::equinox)'s. For ever.
 pub const TRAILER_MAGIC: [u8; 8] = *b"\xffregrow\n";
 
 /// As many bytes say how long the whole header is; no npy file is shorter.
 pub const PREFIX_LEN_BYTES: usize = MAGIC.len() + 2 + size_of::<u32>();
 
-/// Longest text of a header that is read. NumPy writes more for records of many thousand fields only, and itself
-/// reads no more than 10 000 unless told to.
+/// Longest text of a header that is read. NumPy writes more for records of many thousand fields
+/// only, and itself reads no more than 10 000 unless told to.
 pub const HEADER_LEN_MAX_BYTES: usize = 1 << 20;
 
 /// Data begins at a multiple of this in its file.
@@ -52,16 +53,19 @@ pub struct Header {
 }
 
 impl Header {
-    /// A C-order array; dtypes of ml_dtypes by their names or, if not `named`, as NumPy writes them.
+    /// A C-order array; dtypes of ml_dtypes by their names or, if not `named`, as NumPy writes
+    /// them.
     pub fn for_array(dtype: Dtype, shape: Shape, named: bool) -> Self {
         let descr = if named { Descr::named(dtype) } else { Descr::as_numpy_writes(dtype) };
         Self { descr, fortran_order: false, shape }
     }
 
-    /// Length of everything before the data, from the first [`PREFIX_LEN_BYTES`] of a file (more does not matter).
+    /// Length of everything before the data, from the first [`PREFIX_LEN_BYTES`] of a file (more
+    /// does not matter).
     ///
     /// # Errors
-    /// `Corrupt` if this is no npy file; `Unsupported` for another version; `Limit` for a header that is too long.
+    /// `Corrupt` if this is no npy file; `Unsupported` for another version; `Limit` for a header
+    /// that is too long.
     pub fn len_bytes(prefix: &[u8]) -> Result<usize> {
         let mut input = Cursor::new(prefix);
         if input.array::<6>("the magic of an npy file")? != MAGIC {
@@ -95,7 +99,8 @@ impl Header {
     /// [`len_bytes`](Self::len_bytes) is enough.
     ///
     /// # Errors
-    /// `Corrupt` at a byte; `Unsupported` for another version, or a dtype that cannot be read; `Limit`.
+    /// `Corrupt` at a byte; `Unsupported` for another version, or a dtype that cannot be read;
+    /// `Limit`.
     pub fn parse(bytes: &[u8]) -> Result<(Self, usize)> {
         let len = Self::len_bytes(bytes)?;
         let mut input = Cursor::new(bytes);

@@ -89,8 +89,8 @@ fn leaf_loss(info: &LeafInfo, options: &NpyOptions) -> Option<(LossKind, String)
     Some((LossKind::Kind, format!("a {} comes back as {to}", info.kind.name())))
 }
 
-/// Whether the header would not tell the dtype: of NumPy's own spellings of dtypes of ml_dtypes, `<V2` and `<f1` stand
-/// for one dtype each, `<V1` for many.
+/// Whether the header would not tell the dtype: of NumPy's own spellings of dtypes of ml_dtypes,
+/// `<V2` and `<f1` stand for one dtype each, `<V1` for many.
 fn is_nameless(dtype: Dtype, options: &NpyOptions) -> bool {
     let descr = Descr::as_numpy_writes(dtype);
     !options.named_dtypes && matches!(descr, Descr::Void { item_len_bytes: 1, .. })

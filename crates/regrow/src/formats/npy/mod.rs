@@ -8,10 +8,11 @@
 //! x/         params/kernel.npy   params/bias.npy   regrow-structure.json
 //! ```
 //!
-//! NumPy reads them: `np.load` opens what is written here, and what NumPy wrote is read here, but for pickled
-//! objects. In an archive, names are flat (`params/kernel`); in a folder, keys are folders and files. What NumPy has no
-//! words for (containers, scalars, text, keys of PRNGs) is kept beside the arrays, so that regrow gives the exact tree
-//! back; without that, there are dicts of names.
+//! NumPy reads them: `np.load` opens what is written here, and what NumPy wrote is read here, but
+//! for pickled objects. In an archive, names are flat (`params/kernel`); in a folder, keys are
+//! folders and files. What NumPy has no words for (containers, scalars, text, keys of PRNGs) is
+//! kept beside the arrays, so that regrow gives the exact tree back; without that, there are dicts
+//! of names.
 //!
 //! | module | holds |
 //! |---|---|
@@ -23,9 +24,10 @@
 //! | `source`, `pytree`, `reader` | reading |
 //! | `plan`, `writer`, `losses`, `options` | writing |
 //!
-//! Members of archives are under a CRC-32, header and data together, so nothing of a member is handed out before all of
-//! it was checked; `open` alone reads headers that nothing has checked yet. Files on their own have no checksum. Source: NumPy NEP 1 and
-//! `numpy.lib.format`; `numpy.savez`.
+//! Members of archives are under a CRC-32, header and data together, so nothing of a member is
+//! handed out before all of it was checked; `open` alone reads headers that nothing has checked
+//! yet. Files on their own have no checksum. Source: NumPy NEP 1 and `numpy.lib.format`;
+//! `numpy.savez`.
 
 use std::ffi::OsStr;
 
@@ -103,7 +105,8 @@ impl Fidelity for Npy {
     fn losses(&self, tree: &Tree<LeafInfo>, texts: &[(usize, &str)], options: &SaveOptions) -> Vec<Loss> {
         let own = own(options);
         let is_one_array = tree.nodes().len() == 1;
-        // The target is not known here; what holds the least is assumed where nothing was asked for.
+        // The target is not known here; what holds the least is assumed where nothing was asked
+        // for.
         let form = own.form.unwrap_or(if is_one_array { Form::Npy } else { Form::Npz });
         losses::losses(tree, texts, form, &own)
     }

@@ -1,7 +1,8 @@
 //! Names of members and files: from key paths, and back to keys.
 //!
-//! A member of an archive has any name, so keys stand in it as they are, joined by a separator. A file's name
-//! cannot be everything that a key can: what a file system could not hold is written as `%XX`, byte by byte.
+//! A member of an archive has any name, so keys stand in it as they are, joined by a separator. A
+//! file's name cannot be everything that a key can: what a file system could not hold is written as
+//! `%XX`, byte by byte.
 //!
 //! ```text
 //! params / a/b / .npy   ->   params/a%2Fb/%2Enpy.npy
@@ -58,7 +59,8 @@ pub(super) fn file_name(path: &KeyPath) -> Result<String> {
 /// A key as the name of a file or folder. Different keys get different names.
 fn escaped(key: &str) -> String {
     let mut out = String::with_capacity(key.len());
-    // An empty name is none; one with a dot in front is hidden, or `..`; a folder `x.npy` would look like a file.
+    // An empty name is none; one with a dot in front is hidden, or `..`; a folder `x.npy` would
+    // look like a file.
     if key.is_empty() {
         return "%".to_owned();
     }

@@ -44,8 +44,8 @@ impl<'a> Plan<'a> {
     /// Plans the save of `tree`.
     ///
     /// # Errors
-    /// `NameCollision` or `Unsupported` with all leaves that cannot be stored like this; `InvalidArgument` for
-    /// options that contradict each other or the tree.
+    /// `NameCollision` or `Unsupported` with all leaves that cannot be stored like this;
+    /// `InvalidArgument` for options that contradict each other or the tree.
     pub fn new(tree: &'a Tree<Leaf>, form: Form, options: &NpyOptions, save: &SaveOptions) -> Result<Self> {
         check_options(form, options, save)?;
         if let Some(path) = tree.first_equal_keys() {

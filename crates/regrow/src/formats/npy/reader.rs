@@ -34,13 +34,14 @@ pub(super) struct NpyReader {
     placed: Placed,
     files: Files,
     is_archive: bool,
-    /// Whether it is a folder that keeps no pytree beside its arrays. Whoever asked for the arrays alone knows.
+    /// Whether it is a folder that keeps no pytree beside its arrays. Whoever asked for the arrays
+    /// alone knows.
     is_of_arrays_alone: bool,
 }
 
 impl NpyReader {
-    /// Reads the header of every array `at` a location; if `bare`, nothing but them. To salvage, arrays whose headers cannot be
-    /// read are leaves without data.
+    /// Reads the header of every array `at` a location; if `bare`, nothing but them. To salvage,
+    /// arrays whose headers cannot be read are leaves without data.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; `NameCollision` for two arrays of one name.
@@ -277,7 +278,8 @@ fn plain(files: &Files, file: usize, file_len_bytes: u64, bare: bool) -> Result<
     Ok(Ok((stored, header)))
 }
 
-/// Errs if something stands behind an array's data: nobody would see it, and a damaged header may be why.
+/// Errs if something stands behind an array's data: nobody would see it, and a damaged header may
+/// be why.
 fn check_end(stored: &Stored, what: &str) -> Result<()> {
     let end = stored.data_at.saturating_add(stored.record.len_bytes());
     match end == stored.len_bytes {
@@ -311,8 +313,8 @@ fn name_bfloat16(items: &mut [Item], notes: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Reads the header at the start of a member, and says in `stored` what its data is; `None` if it is no npy file,
-/// and its data just bytes. Errors count from its first byte.
+/// Reads the header at the start of a member, and says in `stored` what its data is; `None` if it
+/// is no npy file, and its data just bytes. Errors count from its first byte.
 fn member_content(files: &Files, stored: &mut Stored) -> Result<Option<Header>> {
     let mut first = front(files, stored, stored.len_bytes.min(FIRST_LEN_BYTES))?;
     if !first.starts_with(&MAGIC) {
@@ -351,7 +353,8 @@ fn front(files: &Files, stored: &Stored, len_bytes: u64) -> Result<Bytes> {
     if stored.method == Method::Stored {
         return files.read(stored.file, stored.offset_bytes, len_bytes);
     }
-    // Deflate makes nothing longer by more than a few bytes; its end is asked for with the last byte.
+    // Deflate makes nothing longer by more than a few bytes; its end is asked for with the last
+    // byte.
     let enough = match len_bytes == stored.len_bytes {
         true => stored.stored_len_bytes,
         false => stored.stored_len_bytes.min(2 * len_bytes + 1024),
@@ -362,8 +365,8 @@ fn front(files: &Files, stored: &Stored, len_bytes: u64) -> Result<Bytes> {
     Ok(out.into())
 }
 
-/// An array of a kind that cannot be read becomes a leaf without data, with the reason, so that the others can be read.
-/// Any other error is returned.
+/// An array of a kind that cannot be read becomes a leaf without data, with the reason, so that the
+/// others can be read. Any other error is returned.
 fn unreadable(error: Error, stored: Stored) -> Result<Unreadable> {
     match error.kind() {
         ErrorKind::Unsupported => Ok(Unreadable { stored: Some(stored), why: error }),
@@ -425,7 +428,8 @@ fn kept_in_archive(
     Sidecar::read(&json).map(Some)
 }
 
-/// Members that were found without a directory: if the pytree is among them, it is where a directory would say, and not listed.
+/// Members that were found without a directory: if the pytree is among them, it is where a
+/// directory would say, and not listed.
 fn pointed_to(mut directory: Directory) -> Directory {
     let is_pytree = |member: &Member| member.name == sidecar::FILE_NAME && member.method == Method::Stored;
     if let Some(at) = directory.members.iter().position(is_pytree) {
@@ -435,8 +439,8 @@ fn pointed_to(mut directory: Directory) -> Directory {
     directory
 }
 
-/// Whether a pytree is kept beside the arrays of a folder. Something else of its name is what has become of one: without
-/// it the arrays would be read as another tree.
+/// Whether a pytree is kept beside the arrays of a folder. Something else of its name is what has
+/// become of one: without it the arrays would be read as another tree.
 fn has_sidecar(at: &Location) -> Result<bool> {
     let not_a_file = |found: &str| {
         Err(or_bare(Error::corrupt("the kept pytree is no file").in_file(at).expected("a file", found)))

@@ -1,5 +1,5 @@
-//! From a header to a leaf: which kind, which dtype, and how the bytes after the header become C-order,
-//! little-endian elements.
+//! From a header to a leaf: which kind, which dtype, and how the bytes after the header become
+//! C-order, little-endian elements.
 
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// What `np.load` makes of the header, but for `<V2`, of which it makes two bytes of no type: only the
-    /// bfloat16 of ml_dtypes is written so, and jax reads it as that.
+    /// What `np.load` makes of the header, but for `<V2`, of which it makes two bytes of no type:
+    /// only the bfloat16 of ml_dtypes is written so, and jax reads it as that.
     ///
     /// # Errors
     /// `Limit` for a shape that has an axis too many.
@@ -70,7 +70,8 @@ impl Record {
         })
     }
 
-    /// The same data as a leaf of `info`, which the sidecar has kept; `None` if it is not that leaf.
+    /// The same data as a leaf of `info`, which the sidecar has kept; `None` if it is not that
+    /// leaf.
     pub fn known_as(&self, info: &LeafInfo, header: &Header) -> Option<Self> {
         let known = Self { kind: info.kind.clone(), ..self.clone() };
         match (&info.kind, &self.kind) {

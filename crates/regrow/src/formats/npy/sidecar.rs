@@ -4,7 +4,8 @@
 //! {"made_by":"regrow npy","structure":{...},"metadata":...}
 //! ```
 //!
-//! In a folder it is one more file, whose last field is the CRC-32 of all bytes before the comma in front of it:
+//! In a folder it is one more file, whose last field is the CRC-32 of all bytes before the comma in
+//! front of it:
 //!
 //! ```text
 //! {"made_by":"regrow npy","structure":{...},"metadata":...,"crc32":"1b2e9a40"}
@@ -79,8 +80,8 @@ fn check_sum(json: &[u8], has_sum: bool) -> Result<()> {
     }
 }
 
-/// Whether the end of JSON text is a checksum but for one byte of what is around its digits: a field of another name is no
-/// checksum to JSON.
+/// Whether the end of JSON text is a checksum but for one byte of what is around its digits: a
+/// field of another name is no checksum to JSON.
 fn is_nearly_a_sum(end: &[u8]) -> bool {
     let digits = SUM_BEGINNING.len()..SUM_LEN_BYTES - SUM_END.len();
     let form = [SUM_BEGINNING, &[0; 8], SUM_END].concat();

@@ -1,4 +1,5 @@
-//! Where the bytes of a leaf lie, and reading them: a slice of a file, or a deflated member of an archive.
+//! Where the bytes of a leaf lie, and reading them: a slice of a file, or a deflated member of an
+//! archive.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -29,7 +30,8 @@ pub(super) struct Stored {
     pub method: Method,
     /// Of header and data, in archives.
     pub crc32: Option<u32>,
-    /// Header and data, unpacked. A file on its own may hold more behind them, if it was opened `bare`.
+    /// Header and data, unpacked. A file on its own may hold more behind them, if it was opened
+    /// `bare`.
     pub len_bytes: u64,
     /// Length of the header.
     pub data_at: u64,
@@ -47,7 +49,8 @@ impl Stored {
         ByteRange::Span { offset_bytes: self.offset_bytes, len_bytes: self.stored_len_bytes }
     }
 
-    /// All of the member as one block, if its elements lie in it as they are and it is under a checksum.
+    /// All of the member as one block, if its elements lie in it as they are and it is under a
+    /// checksum.
     ///
     /// # Errors
     /// `Corrupt` if it has no bytes that could be checked.
@@ -156,7 +159,8 @@ impl Files {
         let is_checked = stored.crc32.is_some();
         if !stored.is_raw() || is_checked && table.is_none() {
             let seal = is_checked.then(|| Box::new(Member { files: self, leaf: Some(leaf), stored }) as _);
-            // One inflater goes through a deflated member, so its bands are best read one after the other.
+            // One inflater goes through a deflated member, so its bands are best read one after the
+            // other.
             let is_deflated = stored.method == Method::Deflated;
             let working_len_bytes = is_deflated.then(|| stored.record.len_bytes().saturating_mul(2));
             return Ok(Source::Coded(Coded { working_len_bytes, seal, span: None }));
@@ -202,7 +206,8 @@ impl Files {
         }
     }
 
-    /// Checks header and data of a member against their CRC-32: all of it, whatever its header says.
+    /// Checks header and data of a member against their CRC-32: all of it, whatever its header
+    /// says.
     ///
     /// # Errors
     /// `Corrupt` if they fail it.
@@ -226,8 +231,8 @@ impl Files {
         }
     }
 
-    /// The same, once for each leaf: before a part is read, since neither it nor the header, which gives it its
-    /// meaning, can be checked without the rest.
+    /// The same, once for each leaf: before a part is read, since neither it nor the header, which
+    /// gives it its meaning, can be checked without the rest.
     ///
     /// # Errors
     /// As for `check`.
@@ -271,9 +276,10 @@ impl Files {
         self.read(stored.file, stored.offset_bytes, stored.stored_len_bytes)
     }
 
-    /// Reads a region of the leaf, in C order and little endian. A stored member is checked against its CRC-32 first. A
-    /// deflated one is checked when its last byte has been unpacked: so reading it in parts, front to back, unpacks it
-    /// once, and before a part is read alone, [`check_once`](Self::check_once) is to be called.
+    /// Reads a region of the leaf, in C order and little endian. A stored member is checked against
+    /// its CRC-32 first. A deflated one is checked when its last byte has been unpacked: so reading
+    /// it in parts, front to back, unpacks it once, and before a part is read alone,
+    /// [`check_once`](Self::check_once) is to be called.
     ///
     /// # Errors
     /// `Corrupt`; `InvalidArgument` if the region leaves the array.
@@ -366,8 +372,8 @@ impl Files {
         Ok(())
     }
 
-    /// The stored bytes of a deflated member. Where there is no map, those of the member that is being unpacked are
-    /// read once.
+    /// The stored bytes of a deflated member. Where there is no map, those of the member that is
+    /// being unpacked are read once.
     fn deflated(&self, leaf: usize, stored: &Stored) -> Result<Bytes> {
         if let Some(bytes) = self.mapped(stored.file, stored.offset_bytes, stored.stored_len_bytes)? {
             return Ok(bytes);

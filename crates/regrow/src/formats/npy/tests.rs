@@ -299,7 +299,8 @@ fn every_changed_byte_of_an_archive_is_refused_or_of_no_consequence() {
     }
 }
 
-/// A member that says it is larger than deflate could make it, and two members that share their bytes.
+/// A member that says it is larger than deflate could make it, and two members that share their
+/// bytes.
 #[test]
 fn bombs_are_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -411,7 +412,8 @@ proptest! {
     }
 }
 
-/// Of a deflated member in Fortran order each read unpacks all, so a load must not read it band by band.
+/// Of a deflated member in Fortran order each read unpacks all, so a load must not read it band by
+/// band.
 #[test]
 fn a_deflated_member_in_fortran_order_is_one_chunk() {
     let folder = tempfile::tempdir().unwrap();

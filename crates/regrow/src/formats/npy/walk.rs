@@ -27,7 +27,8 @@ pub(super) struct Found {
     pub path: Vec<u8>,
 }
 
-/// Whether a folder holds npy files and nothing else, as far as a look goes: text files and hidden ones do not count.
+/// Whether a folder holds npy files and nothing else, as far as a look goes: text files and hidden
+/// ones do not count.
 pub(super) fn is_one(folder: &Location) -> Result<bool> {
     // Whatever it is: what is no file is refused when it is read.
     if folder.join(sidecar::FILE_NAME).is_taken() {

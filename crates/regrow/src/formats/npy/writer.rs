@@ -39,7 +39,8 @@ pub(super) fn write(
     }
 }
 
-/// Everything that is to be written at `target`, before the first byte is: the arrays, and what is kept beside them.
+/// Everything that is to be written at `target`, before the first byte is: the arrays, and what is
+/// kept beside them.
 ///
 /// # Errors
 /// As [`Plan::new`].

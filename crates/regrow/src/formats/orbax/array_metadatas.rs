@@ -5,7 +5,8 @@
 //!                                          "ext_metadata": {"random_key_impl": "threefry2x32"}}}, …]}
 //! ```
 //!
-//! Every process writes all leaves. Only the implementation of a typed PRNG key is said nowhere else.
+//! Every process writes all leaves. Only the implementation of a typed PRNG key is said nowhere
+//! else.
 
 use serde::Deserialize;
 use serde_json::Value;

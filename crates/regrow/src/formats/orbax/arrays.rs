@@ -1,7 +1,8 @@
 //! The arrays of one pytree: zarr below `<param name>/`, in an OCDBT database or in plain folders.
 //!
-//! A database is listed once into a table, so that finding a chunk costs one look-up however many leaves there
-//! are; identical `zarr.json` documents are parsed once. Folders are looked into one array at a time.
+//! A database is listed once into a table, so that finding a chunk costs one look-up however many
+//! leaves there are; identical `zarr.json` documents are parsed once. Folders are looked into one
+//! array at a time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -50,7 +51,8 @@ impl Arrays {
             Wanted::Whole | Wanted::Named => (OcdbtStore::open(folder.opened()?)?.entries()?, None),
             Wanted::Intact | Wanted::Arrays => entries_there(folder)?,
         };
-        // A chunk that is not found may be in a node that cannot be read: it was not left out because it is all zeros.
+        // A chunk that is not found may be in a node that cannot be read: it was not left out
+        // because it is all zeros.
         let missing = if damage.is_some() { Missing::Error } else { missing };
         let entries = entries.into_iter().map(|(key, at)| (key.into_boxed_slice(), at)).collect();
         let index = Arc::new(Index { folder: folder.clone(), entries });
@@ -91,8 +93,8 @@ impl Arrays {
     /// The leaf stored under `name`.
     ///
     /// # Errors
-    /// `Corrupt` if its document is missing or damaged, `Unsupported` if it asks for an unknown codec or dtype. To salvage it is
-    /// lost then.
+    /// `Corrupt` if its document is missing or damaged, `Unsupported` if it asks for an unknown
+    /// codec or dtype. To salvage it is lost then.
     pub fn leaf(&mut self, name: &str, kind: LeafKind) -> Result<Slot> {
         if let Some((arrays, own)) = self.in_folder_of(name)? {
             let mut slot = arrays.leaf(&own, kind)?;
@@ -114,7 +116,8 @@ impl Arrays {
             sharding: None,
             coding: meta.coding().into(),
         };
-        // Where there is no fill value TensorStore stores every chunk, also one of zeros: then none is missing rightly.
+        // Where there is no fill value TensorStore stores every chunk, also one of zeros: then none
+        // is missing rightly.
         let missing = if meta.has_fill() { self.missing } else { Missing::Error };
         let array = ZarrArray::new(self.store.clone(), name.as_bytes(), meta, missing);
         Ok(Slot {
@@ -212,7 +215,8 @@ impl Arrays {
     }
 }
 
-/// The names of the arrays whose documents these keys of a database are, and whether they are zarr v3.
+/// The names of the arrays whose documents these keys of a database are, and whether they are zarr
+/// v3.
 pub(super) fn names_of_keys<'k>(keys: impl Iterator<Item = &'k [u8]>) -> (BTreeSet<String>, bool) {
     let mut use_zarr3 = false;
     let names = keys.filter_map(|key| {

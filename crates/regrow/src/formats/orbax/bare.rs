@@ -37,7 +37,8 @@ use crate::location::Location;
 use crate::tree::LeafKind;
 use crate::zarr::Missing;
 
-/// What may lie beside the arrays: Orbax' files of other ages, which only `_METADATA` made a checkpoint, and notes.
+/// What may lie beside the arrays: Orbax' files of other ages, which only `_METADATA` made a
+/// checkpoint, and notes.
 const BESIDE: [&str; 2] = [SHARDING_FILE, STRINGS_FILE];
 const BESIDE_SUFFIXES: [&str; 2] = [".md", ".txt"];
 
@@ -58,8 +59,8 @@ const GUESSED: &str = "there is no metadata: the tree is guessed from the names 
 /// Opens arrays without any metadata.
 ///
 /// # Errors
-/// `Corrupt` with file and leaf; `NotACheckpoint` if something below is no part of an array, with the checkpoints
-/// that lie there.
+/// `Corrupt` with file and leaf; `NotACheckpoint` if something below is no part of an array, with
+/// the checkpoints that lie there.
 pub(super) fn open(folder: &Location, wanted: Wanted) -> Result<Opened> {
     let found = Walk::whole().run(folder)?;
     if let Some(foreign) = found.foreign.as_ref().filter(|_| wanted.is_strict()) {
@@ -197,7 +198,8 @@ fn lost_its_msgpack(folder: &Location) -> Error {
     .help("copy the whole checkpoint again; the arrays alone load into a `template`, or with `salvage`")
 }
 
-/// Whether arrays, and nothing else, lie below: as far as a look goes that stops at the first other file.
+/// Whether arrays, and nothing else, lie below: as far as a look goes that stops at the first other
+/// file.
 ///
 /// # Errors
 /// What the storage says.
@@ -273,7 +275,8 @@ impl Walk {
             }
             let listed = match at.entries() {
                 Ok(listed) => listed,
-                // What cannot be looked into holds no array of this checkpoint, or its absence will be noticed.
+                // What cannot be looked into holds no array of this checkpoint, or its absence will
+                // be noticed.
                 Err(_) if !name.is_empty() => continue,
                 Err(error) => return Err(error),
             };
@@ -342,7 +345,8 @@ fn is_of_database(name: &str, is_folder: bool) -> bool {
     }
 }
 
-/// Whether a file is of no array. Among the chunks of one, only what makes another checkpoint is sure to be none.
+/// Whether a file is of no array. Among the chunks of one, only what makes another checkpoint is
+/// sure to be none.
 fn is_foreign(folder: &str, file: &str, in_array: bool) -> bool {
     if in_array {
         return CHECKPOINT_MARKERS.contains(&file);

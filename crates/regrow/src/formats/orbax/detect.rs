@@ -49,7 +49,8 @@ pub(super) enum Found {
     BareArrays,
     /// A tree of JAX' own, and a database.
     JaxTree,
-    /// Flax' files by step, which are Flax' to read: it saves Orbax' folders, too, so both look here.
+    /// Flax' files by step, which are Flax' to read: it saves Orbax' folders, too, so both look
+    /// here.
     FlaxSteps,
     /// The msgpack file of the oldest layouts.
     MsgpackFile,
@@ -70,8 +71,8 @@ pub(super) struct About {
 /// Looks at a location where something is.
 ///
 /// # Errors
-/// `Uncommitted` if all that is there is temporary; `Corrupt` for an unreadable `_CHECKPOINT_METADATA`, if all is wanted; what the
-/// storage says.
+/// `Uncommitted` if all that is there is temporary; `Corrupt` for an unreadable
+/// `_CHECKPOINT_METADATA`, if all is wanted; what the storage says.
 pub(super) fn detect(at: &Location, wanted: Wanted) -> Result<Found> {
     if steps::is_temporary(at) {
         return Err(steps::uncommitted(at));
@@ -163,7 +164,8 @@ fn has_file(listed: &[Listed], wanted: &str) -> bool {
     listed.iter().any(|entry| !entry.is_dir && entry.name == wanted)
 }
 
-/// The folders of the items that the metadata name, or that Orbax names so itself: where there are no listings.
+/// The folders of the items that the metadata name, or that Orbax names so itself: where there are
+/// no listings.
 fn named_items(at: &Location, about: &About) -> Result<Vec<Listed>> {
     let mut names = ITEMS.to_vec();
     let recorded = about.record.iter().flat_map(|record| &record.items);

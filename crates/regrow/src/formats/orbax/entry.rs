@@ -16,9 +16,11 @@ pub enum KeyType {
 /// The members of `value_metadata`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ValueMetadata {
-    /// `jax.Array`, `np.ndarray`, `scalar`, `string`, `None`, `Dict`, `List`, `Tuple`, `NamedTuple`, `placeholder`, …
+    /// `jax.Array`, `np.ndarray`, `scalar`, `string`, `None`, `Dict`, `List`, `Tuple`,
+    /// `NamedTuple`, `placeholder`, …
     pub value_type: String,
-    /// No stored array: an empty container, or (before 2024) a leaf that lies in the msgpack file `checkpoint`.
+    /// No stored array: an empty container, or (before 2024) a leaf that lies in the msgpack file
+    /// `checkpoint`.
     #[serde(default)]
     pub skip_deserialize: bool,
     /// Shape of one piece as it was written; of `jax.Array` only.

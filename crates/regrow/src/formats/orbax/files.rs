@@ -42,7 +42,8 @@ const KNOWN: [&str; 17] = [
     "np_random_key",
 ];
 
-/// What is in a folder, sorted by name; where there are no listings, what of it is [`KNOWN`]. Names that are no UTF-8 are left out: Orbax writes none.
+/// What is in a folder, sorted by name; where there are no listings, what of it is [`KNOWN`]. Names
+/// that are no UTF-8 are left out: Orbax writes none.
 ///
 /// # Errors
 /// What the storage says.

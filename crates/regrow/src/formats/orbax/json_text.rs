@@ -1,4 +1,5 @@
-//! JSON as Python writes it: its spacing, its escapes, and its three numbers that JSON does not have.
+//! JSON as Python writes it: its spacing, its escapes, and its three numbers that JSON does not
+//! have.
 //!
 //! ```text
 //! {"loss": NaN, "name": "\u4e2d"}        json.dumps(…): ", " and ": ", ASCII only, NaN and ±Infinity bare
@@ -138,7 +139,8 @@ pub fn to_compact_json(value: &impl Serialize) -> Result<Vec<u8>> {
         .map_err(|error| Error::invalid(format!("a value cannot be said in JSON: {error}")))
 }
 
-/// Byte offset of a line and column as serde_json counts them (both from 1; line 0 if there is none).
+/// Byte offset of a line and column as serde_json counts them (both from 1; line 0 if there is
+/// none).
 fn offset_of(bytes: &[u8], line: usize, column: usize) -> u64 {
     let before: usize =
         bytes.split_inclusive(|&byte| byte == b'\n').take(line.saturating_sub(1)).map(<[u8]>::len).sum();

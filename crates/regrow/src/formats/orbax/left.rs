@@ -1,4 +1,5 @@
-//! What is left of a database that is damaged: the nodes that can be read, the databases of the processes.
+//! What is left of a database that is damaged: the nodes that can be read, the databases of the
+//! processes.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +11,9 @@ use crate::location::Location;
 use crate::store::Located;
 use crate::store::ocdbt::{self, OcdbtStore};
 
-/// The entries of the database of a folder without what is below nodes that cannot be read, and the error of the first of
-/// those. If its root is lost, these are the entries of the databases that the processes have written for themselves.
+/// The entries of the database of a folder without what is below nodes that cannot be read, and the
+/// error of the first of those. If its root is lost, these are the entries of the databases that
+/// the processes have written for themselves.
 ///
 /// # Errors
 /// `Corrupt` if nothing can be read.

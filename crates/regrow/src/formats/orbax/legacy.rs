@@ -29,7 +29,8 @@ use crate::location::Location;
 use crate::tree::{LeafKind, Tree};
 use crate::zarr::Missing;
 
-/// What a text in the msgpack file begins with if an array stands in its place; the second is the older one.
+/// What a text in the msgpack file begins with if an array stands in its place; the second is the
+/// older one.
 const PLACEHOLDERS: [&str; 2] = ["PLACEHOLDER://", "AGGREGATED://"];
 
 /// An array of bfloat16, as old T5X wrote it; nothing else says so.

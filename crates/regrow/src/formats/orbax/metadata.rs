@@ -12,8 +12,8 @@
 //!  "value_metadata_tree": "{…}"}                    rich types only: see `rich`
 //! ```
 //!
-//! [`TreeMetadata`] is the document, [`Entry`] a leaf or an empty container in it. Cost: one pass, about 200
-//! bytes a leaf. Source: orbax `metadata/tree.py`.
+//! [`TreeMetadata`] is the document, [`Entry`] a leaf or an empty container in it. Cost: one pass,
+//! about 200 bytes a leaf. Source: orbax `metadata/tree.py`.
 
 use std::fmt;
 
@@ -54,7 +54,8 @@ pub struct TreeMetadata {
 impl TreeMetadata {
     /// Parses the document.
     ///
-    /// A `value_metadata_tree` that is nested too deeply for JSON readers is left out: the tree is whole without it.
+    /// A `value_metadata_tree` that is nested too deeply for JSON readers is left out: the tree is
+    /// whole without it.
     ///
     /// # Errors
     /// `Corrupt` with the offset; the caller knows the file.
@@ -102,7 +103,8 @@ impl TreeMetadata {
         })
     }
 
-    /// The tree of arrays of which nothing but their names is known: dicts in each other, cut at the dots.
+    /// The tree of arrays of which nothing but their names is known: dicts in each other, cut at
+    /// the dots.
     pub(super) fn of_names<'n>(names: impl Iterator<Item = &'n String>) -> Self {
         Self::of_keys(names, |name| name.split('.').collect())
     }

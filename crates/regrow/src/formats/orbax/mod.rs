@@ -11,8 +11,9 @@
 //!     _sharding  array_metadatas/  shardings; types of PRNG keys
 //! ```
 //!
-//! A leaf's data is the zarr array (v2 or v3) under its *param name*, the keys joined by dots. No checksum covers
-//! array data: Orbax has none. Local saves are committed by a rename, so a temporary name means "not there yet".
+//! A leaf's data is the zarr array (v2 or v3) under its *param name*, the keys joined by dots. No
+//! checksum covers array data: Orbax has none. Local saves are committed by a rename, so a
+//! temporary name means "not there yet".
 //!
 //! | file | is |
 //! |---|---|
@@ -30,7 +31,8 @@
 //! | `recover`, `left` | files that are lost, made of the others; what is left of a database |
 //! | `writer` | the same forms, written: a folder of modules |
 //!
-//! Opening costs one pass over the metadata and the database's index, and one look-up a leaf; no array data is read.
+//! Opening costs one pass over the metadata and the database's index, and one look-up a leaf; no
+//! array data is read.
 //!
 //! Source: orbax-checkpoint 0.12.8, `docs/formats`.
 
@@ -183,7 +185,8 @@ impl Fidelity for Orbax {
     }
 }
 
-/// Whether a checkpoint has one of Orbax' documents. Arrays without are TensorStore's, which writes no marker.
+/// Whether a checkpoint has one of Orbax' documents. Arrays without are TensorStore's, which writes
+/// no marker.
 pub(crate) fn has_documents(at: &Location) -> bool {
     let documents = [
         metadata::METADATA_FILE,

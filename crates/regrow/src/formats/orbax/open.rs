@@ -64,8 +64,8 @@ type Opening = (Whole, Option<ItemFolder>);
 /// Opens what is at a location, which is `found`.
 ///
 /// # Errors
-/// As [`Format::open`](crate::formats::Format::open); `NotACheckpoint`, `Uncommitted`; `NotFound` for a step or
-/// an item that is not there.
+/// As [`Format::open`](crate::formats::Format::open); `NotACheckpoint`, `Uncommitted`; `NotFound`
+/// for a step or an item that is not there.
 pub(super) fn open(found: Found, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
     let mut description = Description { layout: "orbax".to_owned(), ..Description::default() };
     let mut step_folder = None;
@@ -371,8 +371,8 @@ fn open_items(
     Ok(Whole::Own(Parts { tree: dict_of(trees)?, databases, lost, is_guessed }))
 }
 
-/// What the handler of a checkpoint that is itself one item has written right into its folder, and nobody else reads: said in a
-/// note. `None` if this is no such checkpoint.
+/// What the handler of a checkpoint that is itself one item has written right into its folder, and
+/// nobody else reads: said in a note. `None` if this is no such checkpoint.
 ///
 /// # Errors
 /// `Corrupt` if all of its files are gone.

@@ -15,7 +15,8 @@ pub(super) enum Wanted {
     Whole,
     /// All of it but the tree, which the caller's template gives: arrays and texts by their names.
     Named,
-    /// What is left: leaves and items that cannot be opened are lost, and what says nothing of leaves may be missing.
+    /// What is left: leaves and items that cannot be opened are lost, and what says nothing of
+    /// leaves may be missing.
     Intact,
     /// The same where the tree is lost, too: arrays by their names.
     Arrays,

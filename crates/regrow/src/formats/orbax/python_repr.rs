@@ -38,7 +38,8 @@ pub fn tuple_repr<'a>(keys: impl IntoIterator<Item = &'a str>) -> String {
     out
 }
 
-/// Python's `repr` of a string: single quotes unless only they occur in it; what is not printable as escapes.
+/// Python's `repr` of a string: single quotes unless only they occur in it; what is not printable
+/// as escapes.
 fn push_repr(out: &mut String, text: &str) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);

@@ -208,7 +208,8 @@ impl<'a> Leaves<'a> {
         }
     }
 
-    /// A leaf of a user's own type handler: the array that is stored under its name, or what nobody here can decode.
+    /// A leaf of a user's own type handler: the array that is stored under its name, or what nobody
+    /// here can decode.
     fn foreign(&mut self, name: &str, type_name: &str) -> Result<Slot> {
         let has_arrays = self.in_database || self.metadata.use_ocdbt != Some(true);
         if has_arrays && self.arrays()?.has(name) {
@@ -338,8 +339,8 @@ impl<'a> Leaves<'a> {
     }
 }
 
-/// The implementations of typed PRNG keys by leaf name, from the file of the first process: every process
-/// writes all leaves.
+/// The implementations of typed PRNG keys by leaf name, from the file of the first process: every
+/// process writes all leaves.
 fn read_key_impls(folder: &Location) -> Result<HashMap<String, String>> {
     let first = match folder.has_listings() {
         true if !folder.is_folder() => None,

@@ -100,7 +100,8 @@ impl Folder<'_> {
         read_small(&at.join(METADATA_FILE))?.map(|bytes| TreeMetadata::parse(&bytes)).transpose()
     }
 
-    /// The keys of the database, if there is one. If its root record is lost, it is put together of those of the processes.
+    /// The keys of the database, if there is one. If its root record is lost, it is put together of
+    /// those of the processes.
     fn database(&self, files: &mut Vec<RecoveredFile>) -> Result<Option<Vec<Vec<u8>>>> {
         let mut processes: Vec<(u32, &str)> = self.listed.iter().filter_map(process_of).collect();
         processes.sort_unstable();
@@ -113,7 +114,8 @@ impl Folder<'_> {
             Err(error) if processes.is_empty() || !is_lost(&error) => return Err(error),
             Err(_) => {}
         }
-        // A database that is gone would be chunks that are missing, and those are read as zeros where Orbax stores none.
+        // A database that is gone would be chunks that are missing, and those are read as zeros
+        // where Orbax stores none.
         if let Some((missing, _)) = (0..).zip(&processes).find(|(at, (number, _))| at != number) {
             return Err(Error::corrupt("the database of a process is missing")
                 .in_file(self.at.join(format!("{PROCESS_PREFIX}{missing}")))
@@ -187,7 +189,8 @@ impl Folder<'_> {
         };
         let texts = self.names_of_texts()?;
         metadata.add_texts(texts.iter().filter(|name| !names.contains(*name)));
-        // A guess is worth less than a damaged file that somebody may mend by hand, and than what opens without.
+        // A guess is worth less than a damaged file that somebody may mend by hand, and than what
+        // opens without.
         if !self.is_gone(METADATA_FILE)? || !bare::had_metadata(self.at, &self.listed) {
             return Ok(());
         }
@@ -245,7 +248,8 @@ impl Folder<'_> {
         })
     }
 
-    /// What the v1 API opens a checkpoint by, if it is lost; what anybody reads first, if it is damaged.
+    /// What the v1 API opens a checkpoint by, if it is lost; what anybody reads first, if it is
+    /// damaged.
     fn checkpoint_metadata(&self, files: &mut Vec<RecoveredFile>) -> Result<()> {
         let is_v1 = self.has(V1_MARKER_FILE);
         let read = read_small(&self.at.join(CHECKPOINT_METADATA_FILE))

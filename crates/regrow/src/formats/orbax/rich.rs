@@ -1,4 +1,5 @@
-//! Rich types: the member `value_metadata_tree` of `_METADATA`, a JSON string that mirrors the tree.
+//! Rich types: the member `value_metadata_tree` of `_METADATA`, a JSON string that mirrors the
+//! tree.
 //!
 //! ```text
 //! dict         {"key": …, …}
@@ -10,8 +11,9 @@
 //!               "data": {"value_type": "jax.Array", "skip_deserialize": false, "write_shape": [3, 2]}}
 //! ```
 //!
-//! It is the only place where Orbax tells tuples from lists and named tuples from dicts. A dict of the user's
-//! that has a member `category` of one of these texts cannot be told from them: Orbax' own ambiguity.
+//! It is the only place where Orbax tells tuples from lists and named tuples from dicts. A dict of
+//! the user's that has a member `category` of one of these texts cannot be told from them: Orbax'
+//! own ambiguity.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -22,7 +24,8 @@ use serde_json::{Map, Value};
 use super::entry::ValueMetadata;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Most containers inside each other: a named tuple takes three levels of JSON, and JSON readers stop at 128.
+/// Most containers inside each other: a named tuple takes three levels of JSON, and JSON readers
+/// stop at 128.
 pub const RICH_DEPTH_MAX: usize = 40;
 
 /// A node of the mirrored tree, no deeper than [`RICH_DEPTH_MAX`].

@@ -1,4 +1,5 @@
-//! `_sharding`: how each `jax.Array` lay on devices when it was saved. Advice: no byte depends on it.
+//! `_sharding`: how each `jax.Array` lay on devices when it was saved. Advice: no byte depends on
+//! it.
 //!
 //! ```text
 //! {"Ymln":"{\"sharding_type\": \"NamedSharding\", \"shape\": [4, 2], …}","aw==":""}
@@ -57,8 +58,8 @@ impl Shardings {
     }
 }
 
-/// The document for leaves with their shardings. The entry is empty for a leaf without one, and for one of a kind whose
-/// name would keep Orbax from restoring the leaf.
+/// The document for leaves with their shardings. The entry is empty for a leaf without one, and for
+/// one of a kind whose name would keep Orbax from restoring the leaf.
 ///
 /// # Errors
 /// None for JSON values with string keys.

@@ -8,8 +8,9 @@
 //!   trash/99/                               moved aside by the manager: no step
 //! ```
 //!
-//! A local save is committed by its rename, so the name alone tells. Old releases put a timestamp or a counter
-//! behind the suffix. Orbax itself lists an empty folder `7` as step 7; here it is left out, with a note.
+//! A local save is committed by its rename, so the name alone tells. Old releases put a timestamp
+//! or a counter behind the suffix. Orbax itself lists an empty folder `7` as step 7; here it is
+//! left out, with a note.
 
 use std::collections::BTreeMap;
 
@@ -133,7 +134,8 @@ pub(super) fn uncommitted(at: &Location) -> Error {
         .help("a save is in progress or was killed; wait for it, or restore an earlier checkpoint and delete this folder")
 }
 
-/// Whether a location lies in something that is not committed. A symbolic link may be called as it likes.
+/// Whether a location lies in something that is not committed. A symbolic link may be called as it
+/// likes.
 pub(super) fn is_temporary(at: &Location) -> bool {
     let mut part = at.clone();
     loop {
@@ -174,7 +176,8 @@ pub(crate) fn split_name(name: &str) -> Option<(&str, &str)> {
 
 /// The steps below `root`, given what is in it.
 ///
-/// Where names of several forms stand side by side, the form of most of them counts, and a note says so.
+/// Where names of several forms stand side by side, the form of most of them counts, and a note
+/// says so.
 ///
 /// # Errors
 /// What the storage says.
@@ -252,8 +255,9 @@ enum Inside {
     Gone,
 }
 
-/// Looks into a folder that has the name of a step. An overwrite gives the name to another folder at one instant, and
-/// then removes files from the old one: only a folder that keeps its name is known to be no checkpoint.
+/// Looks into a folder that has the name of a step. An overwrite gives the name to another folder
+/// at one instant, and then removes files from the old one: only a folder that keeps its name is
+/// known to be no checkpoint.
 ///
 /// # Errors
 /// `Replaced` if another one takes the name meanwhile; what the storage says.

@@ -1,4 +1,5 @@
-//! One zarr array of a pytree: where its chunks are, which are missing, and its bytes where they lie.
+//! One zarr array of a pytree: where its chunks are, which are missing, and its bytes where they
+//! lie.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,7 +24,8 @@ pub(super) struct StoredArray {
 }
 
 impl StoredArray {
-    /// Where the first chunk begins: file and offset. Folders are not asked; there the name says enough.
+    /// Where the first chunk begins: file and offset. Folders are not asked; there the name says
+    /// enough.
     pub fn position(&self) -> (Vec<u8>, u64) {
         let key = self.first_chunk_key();
         let located = if self.is_indexed { self.store.locate(&key).ok().flatten() } else { None };
@@ -90,8 +92,8 @@ impl StoredArray {
         Ok(None)
     }
 
-    /// The files that chunks lie in, each with its bytes of the array, decoded. What is in the index itself is under the
-    /// checksums of that.
+    /// The files that chunks lie in, each with its bytes of the array, decoded. What is in the
+    /// index itself is under the checksums of that.
     ///
     /// # Errors
     /// What the store says.

@@ -4,8 +4,9 @@
 //! {"list.3":"s","strings.path":{"like":"v"}}        compact, members sorted, UTF-8 unescaped
 //! ```
 //!
-//! TensorStore writes each text through the JSON pointer `"/" + param name` with nothing escaped: a `/` in a
-//! name nests, `~0` and `~1` stand for `~` and `/`, and any other `~` has no meaning, so Orbax cannot save it.
+//! TensorStore writes each text through the JSON pointer `"/" + param name` with nothing escaped: a
+//! `/` in a name nests, `~0` and `~1` stand for `~` and `/`, and any other `~` has no meaning, so
+//! Orbax cannot save it.
 
 use std::collections::BTreeMap;
 
@@ -84,7 +85,8 @@ impl Strings {
     /// Adds the text of a leaf.
     ///
     /// # Errors
-    /// `NameCollision` if another leaf's name stands in the way; `Unsupported` for a `~` that is no pointer escape.
+    /// `NameCollision` if another leaf's name stands in the way; `Unsupported` for a `~` that is no
+    /// pointer escape.
     pub fn insert(&mut self, param_name: &str, text: impl Into<String>) -> Result<()> {
         let in_the_way = || {
             Error::new(

@@ -5,8 +5,9 @@
 //! ('w',)        [2 w]         ┘           └─ w: entry 1
 //! ```
 //!
-//! Key types say list or dict; rich types say tuple and named tuple. Dict members keep the order of the file,
-//! which is JAX' flatten order, so attributes stand in the order of their fields. O(keys), without recursion.
+//! Key types say list or dict; rich types say tuple and named tuple. Dict members keep the order of
+//! the file, which is JAX' flatten order, so attributes stand in the order of their fields.
+//! O(keys), without recursion.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -41,11 +42,12 @@ pub(super) fn key_path(entry: &Entry) -> KeyPath {
 
 /// Builds the tree; its leaves are positions in `metadata.entries`.
 ///
-/// An entry whose path is a proper prefix of another's is dropped: partial saves of the v1 API leave such.
+/// An entry whose path is a proper prefix of another's is dropped: partial saves of the v1 API
+/// leave such.
 ///
 /// # Errors
-/// `NameCollision` if two leaves share a stored name, `Corrupt` for sequences with gaps and for nodes that are
-/// a sequence and a dict at once, `Limit` for trees that are nested too deeply.
+/// `NameCollision` if two leaves share a stored name, `Corrupt` for sequences with gaps and for
+/// nodes that are a sequence and a dict at once, `Limit` for trees that are nested too deeply.
 pub(super) fn build(metadata: &TreeMetadata) -> Result<Tree<usize>> {
     refuse_collisions(&metadata.entries)?;
     let trie = Trie::new(&metadata.entries)?;

@@ -7,7 +7,8 @@ use crate::error::{Error, Result};
 /// Checks every entry against itself and against the length of the data file.
 ///
 /// # Errors
-/// `Corrupt`: sizes that are not those of shape and dtype, ranges beyond the file, ranges that overlap.
+/// `Corrupt`: sizes that are not those of shape and dtype, ranges beyond the file, ranges that
+/// overlap.
 pub(super) fn check_ranges(entries: &[Entry], data_len_bytes: u64) -> Result<()> {
     for entry in entries {
         check_entry(entry, data_len_bytes).map_err(|error| about(error, &entry.path))?;

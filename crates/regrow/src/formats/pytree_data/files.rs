@@ -22,7 +22,8 @@ pub struct Files {
     pub manifest: Location,
     /// Has the arrays, unless the manifest names another file beside it.
     pub data: Location,
-    /// The temporary folder of a save on a local disk that was killed before both files had their names.
+    /// The temporary folder of a save on a local disk that was killed before both files had their
+    /// names.
     unfinished: Option<PathBuf>,
 }
 
@@ -38,8 +39,8 @@ impl Files {
         Self { stem: stem.clone(), manifest, data, unfinished: None }
     }
 
-    /// The same files where they are now: under their names, or, if the save that was to name them was killed before the
-    /// last step, wherever it has left each. See [`commit`](crate::commit).
+    /// The same files where they are now: under their names, or, if the save that was to name them
+    /// was killed before the last step, wherever it has left each. See [`commit`](crate::commit).
     #[must_use]
     pub fn located(mut self) -> Self {
         if self.stem.local_path().is_err() || self.manifest.exists() {
@@ -67,7 +68,8 @@ impl Files {
         self.unfinished.is_some()
     }
 
-    /// Whether they are there, or at least a manifest that looks like one. The stem itself names nothing.
+    /// Whether they are there, or at least a manifest that looks like one. The stem itself names
+    /// nothing.
     ///
     /// # Errors
     /// What the file system says.
@@ -79,7 +81,8 @@ impl Files {
         if !files.manifest.is_file() || !is_manifest && !is_data && at.exists() {
             return Ok(false);
         }
-        // Two files named so are a pair, even if the manifest is damaged; of one alone more is asked.
+        // Two files named so are a pair, even if the manifest is damaged; of one alone more is
+        // asked.
         if !is_data && files.data.is_file() {
             return Ok(true);
         }
@@ -92,7 +95,8 @@ fn stem_of(at: &Location) -> Location {
     let stem = [DATA_SUFFIX, MANIFEST_SUFFIX].iter().find_map(|suffix| name.strip_suffix(suffix.as_bytes()));
     let Some(stem) = stem.filter(|stem| !stem.is_empty()) else { return at.clone() };
     let stem = at.with_name(name_of_bytes(stem));
-    // Whether its writer lives or not: in the midst of a commit the file may have no name, and will have it again.
+    // Whether its writer lives or not: in the midst of a commit the file may have no name, and will
+    // have it again.
     let is_unfinished = || !at.exists() && begun_at(&stem).is_some();
     if at.is_file() || is_unfinished() { stem } else { at.clone() }
 }
@@ -110,7 +114,8 @@ fn now_at(file: Location, folder: &Path) -> Location {
     }
 }
 
-/// A list of dicts, with words that only a manifest has together; or an empty list: a model without arrays.
+/// A list of dicts, with words that only a manifest has together; or an empty list: a model without
+/// arrays.
 fn looks_like_manifest(file: &Location) -> Result<bool> {
     let Some(head) = file.read_beginning(HEAD_LEN_BYTES)? else { return Ok(false) };
     let has = |word: &str| head.windows(word.len()).any(|part| part == word.as_bytes());
@@ -127,8 +132,9 @@ const COMMIT_WAIT: Duration = Duration::from_secs(10);
 /// How often it looks.
 const COMMIT_PACE: Duration = Duration::from_millis(1);
 
-/// Why there is nothing `at` a location, where a save of files named after it stands between its two files. While its
-/// writer lives, this waits for the end: who looks again may find the checkpoint.
+/// Why there is nothing `at` a location, where a save of files named after it stands between its
+/// two files. While its writer lives, this waits for the end: who looks again may find the
+/// checkpoint.
 pub(crate) fn unfinished(at: &Location) -> Option<Error> {
     at.local_path().ok()?;
     let since = Instant::now();
@@ -143,14 +149,14 @@ pub(crate) fn unfinished(at: &Location) -> Option<Error> {
     None
 }
 
-/// Whether the manifest is there, now or after the commits into its folder that are under way, if any: each has the
-/// old one go before the new one comes.
+/// Whether the manifest is there, now or after the commits into its folder that are under way, if
+/// any: each has the old one go before the new one comes.
 pub fn appears(files: &Files) -> bool {
     comes(&files.manifest, || files.clone())
 }
 
-/// The same of a location that is the stem of both files, or one of them. Which it is can be told only while one of them is
-/// there or a commit is under way, and so is looked at each time.
+/// The same of a location that is the stem of both files, or one of them. Which it is can be told
+/// only while one of them is there or a commit is under way, and so is looked at each time.
 pub(crate) fn appears_at(at: &Location) -> bool {
     comes(at, || Files::of(at))
 }

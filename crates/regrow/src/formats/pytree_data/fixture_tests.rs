@@ -1,4 +1,5 @@
-//! Every fixture against its `expected.json`: what the original wrote and read, and files made to be refused.
+//! Every fixture against its `expected.json`: what the original wrote and read, and files made to
+//! be refused.
 
 use std::sync::Arc;
 
@@ -263,7 +264,8 @@ const CORRUPT: [(&str, Option<&str>); 36] = [
     ("c_float_offset", Some("offset is no size in bytes")),
 ];
 
-/// Two more than fit the table's own line: a bool is no size, and a shape that no memory could hold.
+/// Two more than fit the table's own line: a bool is no size, and a shape that no memory could
+/// hold.
 const CORRUPT_SIZES: [(&str, Option<&str>); 2] =
     [("c_bool_offset", Some("offset is no size in bytes")), ("c_huge", Some("2^63 elements"))];
 

@@ -16,8 +16,9 @@
 //! | `crc32c` | one CRC-32C for each started [`BLOCK_LEN_BYTES`] of the array's bytes |
 //! | `regrow` | `crc32c`: of the manifest itself; where needed `data`: the name of the data file, `empty`: the paths of empty dicts, `structure`: the exact pytree |
 //!
-//! The manifest's own checksum is that of the `repr` of the whole list with `0` in its place, so it does not
-//! depend on line breaks. Either all of this is there or none: a key that damage has renamed does not go unseen.
+//! The manifest's own checksum is that of the `repr` of the whole list with `0` in its place, so it
+//! does not depend on line breaks. Either all of this is there or none: a key that damage has
+//! renamed does not go unseen.
 
 use crate::array::{Dtype, Shape};
 use crate::bytes::checksum::crc32c;
@@ -43,7 +44,8 @@ pub(super) struct Entry {
     pub path: Vec<Literal>,
     /// The element type.
     pub descr: Descr,
-    /// Without the axis that [`LeafKind::NumpyOther`](crate::tree::LeafKind) has for the bytes of an element.
+    /// Without the axis that [`LeafKind::NumpyOther`](crate::tree::LeafKind) has for the bytes of
+    /// an element.
     pub shape: Shape,
     /// Bytes without padding.
     pub len_bytes: u64,

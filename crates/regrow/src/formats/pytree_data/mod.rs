@@ -10,9 +10,10 @@
 //!                   'shape': (2, 3)},
 //!                  ...]
 //! ```
-//! The checkpoint goes by its stem, which names neither file. A path of the original has dict keys only; what else
-//! a pytree has (tuples, numbers, text) is kept in keys that the original ignores, and so are checksums: see
-//! `manifest`. Everything that the manifest says is checked before any of the data is touched.
+//! The checkpoint goes by its stem, which names neither file. A path of the original has dict keys
+//! only; what else a pytree has (tuples, numbers, text) is kept in keys that the original ignores,
+//! and so are checksums: see `manifest`. Everything that the manifest says is checked before any of
+//! the data is touched.
 //!
 //! | module | does |
 //! |---|---|
@@ -24,8 +25,8 @@
 //! | `plan`, `writer` | a pytree to both files |
 //! | `reader` | both files as a checkpoint |
 //!
-//! The two files get their names one after the other, and are found also where a killed save has left them: see
-//! [`commit`](crate::commit).
+//! The two files get their names one after the other, and are found also where a killed save has
+//! left them: see [`commit`](crate::commit).
 //!
 //! Source: google/gemma.cpp, `compression/python/pytree`, removed in September 2025.
 
@@ -53,7 +54,8 @@ pub use files::{DATA_SUFFIX, Files, MANIFEST_SUFFIX, appears};
 pub(crate) use files::{appears_at, unfinished};
 pub(crate) use reader::other_data_file;
 
-/// Data and manifest: `STEM.data` with the arrays, `STEM.manifest` with a Python literal that says where they lie.
+/// Data and manifest: `STEM.data` with the arrays, `STEM.manifest` with a Python literal that says
+/// where they lie.
 #[derive(Debug)]
 pub struct PytreeData;
 
@@ -142,8 +144,8 @@ pub struct Entries {
 /// Reads a manifest for whoever maps the data file by itself; with `verify`, checks the data too.
 ///
 /// # Errors
-/// `Corrupt` for whatever the manifest says that is not so, or for data that fails its checksum; `NotFound` if one
-/// of the files is missing; `Unsupported` for files that are on no local disk.
+/// `Corrupt` for whatever the manifest says that is not so, or for data that fails its checksum;
+/// `NotFound` if one of the files is missing; `Unsupported` for files that are on no local disk.
 pub fn entries_of(files: &Files, verify: bool) -> Result<Entries> {
     files.manifest.local_path()?;
     let (manifest, data) = reader::DataFile::open(&files.clone().located(), false)?;

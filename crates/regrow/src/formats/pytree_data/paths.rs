@@ -4,7 +4,8 @@ use crate::bytes::python_literal::Literal;
 use crate::error::Error;
 use crate::tree::{Key, KeyPath};
 
-/// The key that a path's literal is. Python has keys that a [`Key`] has not: those go by their `repr`.
+/// The key that a path's literal is. Python has keys that a [`Key`] has not: those go by their
+/// `repr`.
 pub(super) fn key_of(literal: &Literal) -> Key {
     match literal {
         Literal::Str(text) => Key::dict(text.as_str()),

@@ -1,4 +1,5 @@
-//! What is written for a tree: its arrays with path, type and place, and what must be kept beside them.
+//! What is written for a tree: its arrays with path, type and place, and what must be kept beside
+//! them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! Python's `pprint.pprint`, for what a manifest holds: where it breaks lines, at 80 columns.
 //!
-//! A value whose `repr` fits what is left of the line stands on it. Otherwise containers put each item on a line
-//! of its own, one column further in, and text and bytes are cut into literals that stand one below the other.
-//! Widths are counted in characters. Source: CPython `Lib/pprint.py`, with its defaults.
+//! A value whose `repr` fits what is left of the line stands on it. Otherwise containers put each
+//! item on a line of its own, one column further in, and text and bytes are cut into literals that
+//! stand one below the other. Widths are counted in characters. Source: CPython `Lib/pprint.py`,
+//! with its defaults.
 
 use crate::bytes::python_literal::{Literal, repr_str};
 
@@ -11,8 +12,8 @@ const WIDTH: usize = 80;
 /// Bytes are cut at multiples of this.
 const BYTES_STEP: usize = 4;
 
-/// `value` as `pprint.pprint` prints it, with the newline at the end. The value is a container: text alone would
-/// get parentheses.
+/// `value` as `pprint.pprint` prints it, with the newline at the end. The value is a container:
+/// text alone would get parentheses.
 pub(super) fn pprint(mut value: Literal) -> String {
     sort_keys(&mut value);
     let mut out = String::new();

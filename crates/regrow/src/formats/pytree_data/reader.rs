@@ -52,7 +52,8 @@ pub(super) struct DataFile {
 }
 
 impl PytreeDataReader {
-    /// Reads the manifest and checks all of it against the length of the data file; to salvage, the file may be cut.
+    /// Reads the manifest and checks all of it against the length of the data file; to salvage, the
+    /// file may be cut.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; `NotFound` if the data file is missing.
@@ -150,7 +151,8 @@ impl DataFile {
         self.store.get(&self.name, range)?.ok_or_else(|| changed().in_file(self.path()))
     }
 
-    /// Checks the blocks of an entry that the bytes from `first` up to `end` of it touch; each block once.
+    /// Checks the blocks of an entry that the bytes from `first` up to `end` of it touch; each
+    /// block once.
     pub(super) fn check(&self, at: usize, first: u64, end: u64) -> Result<()> {
         match (self.entries.get(at), self.blocks.get(at)) {
             (Some(Entry { offset_bytes, .. }), Some(Some(table))) => Checked { blob: &self.blob, table }

@@ -1,4 +1,5 @@
-//! What goes in comes out: with kept structure, without it, and from damaged files never as something else.
+//! What goes in comes out: with kept structure, without it, and from damaged files never as
+//! something else.
 
 use std::fs;
 use std::path::Path;

@@ -33,8 +33,9 @@ pub(super) fn place(manifest: &Manifest) -> Result<Placed> {
     }
 }
 
-/// Checks that the paths of a manifest do not contradict each other, for whoever makes a model of them by himself:
-/// Python's dicts have keys that a pytree's have not, so there may be no pytree of them.
+/// Checks that the paths of a manifest do not contradict each other, for whoever makes a model of
+/// them by himself: Python's dicts have keys that a pytree's have not, so there may be no pytree of
+/// them.
 ///
 /// # Errors
 /// `Corrupt`, as [`place`].
@@ -87,7 +88,8 @@ struct Branches(Vec<Branch>);
 
 impl Branches {
     /// # Errors
-    /// `Corrupt` for a path twice, a leaf below a leaf, a leaf where a branch is, a root beside others.
+    /// `Corrupt` for a path twice, a leaf below a leaf, a leaf where a branch is, a root beside
+    /// others.
     fn of(entries: &[Entry], empty: &[Vec<Literal>]) -> Result<Self> {
         let dict = || What::Dict { children: Vec::new() };
         let mut all = vec![Branch { key: Key::Index(0), what: dict() }];

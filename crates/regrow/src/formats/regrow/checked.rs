@@ -1,4 +1,5 @@
-//! The files of one checkpoint, each checked against its record before its first byte is handed out.
+//! The files of one checkpoint, each checked against its record before its first byte is handed
+//! out.
 //!
 //! | file | is checked | by |
 //! |---|---|---|
@@ -6,12 +7,13 @@
 //! | any other that `regrow.json` records | as a whole, when a byte of it is wanted | its BLAKE3 |
 //! | one that it does not record | is refused: it is of another checkpoint, or nobody's | |
 //!
-//! A view of the map is free; its blocks are checked once, whoever asks first, and have a flag that says so. What is
-//! read into memory of the caller is checked there each time, since those bytes have just come from the disk.
-//! [`reads`](crate::reads) has the ways in which many blocks are checked at once, and read.
+//! A view of the map is free; its blocks are checked once, whoever asks first, and have a flag that
+//! says so. What is read into memory of the caller is checked there each time, since those bytes
+//! have just come from the disk. [`reads`](crate::reads) has the ways in which many blocks are
+//! checked at once, and read.
 //!
-//! All files are opened below one folder, which stays open, and each data file is opened once. So reads, maps and flags
-//! are about the same bytes, also when another checkpoint has taken the path.
+//! All files are opened below one folder, which stays open, and each data file is opened once. So
+//! reads, maps and flags are about the same bytes, also when another checkpoint has taken the path.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -118,8 +120,8 @@ impl CheckedStore {
         Ok(open_whole(&*self.0.base, record)?.is_ok())
     }
 
-    /// All files that are recorded, and what each block of them should be. Those of a process whose record is damaged are
-    /// left out.
+    /// All files that are recorded, and what each block of them should be. Those of a process whose
+    /// record is damaged are left out.
     ///
     /// # Errors
     /// `Corrupt` if a record contradicts itself.
@@ -166,7 +168,8 @@ impl CheckedStore {
     /// A range of the data file of that name.
     ///
     /// # Errors
-    /// `Corrupt` if nothing is recorded of such a file, or the range leaves it; what reading its part says.
+    /// `Corrupt` if nothing is recorded of such a file, or the range leaves it; what reading its
+    /// part says.
     pub fn extent_named(&self, key: &[u8], offset_bytes: u64, len_bytes: u64) -> Result<Extent<'_>> {
         let file = self.file_named(key)?.ok_or_else(|| self.unrecorded(key))?;
         let end_bytes = offset_bytes.checked_add(len_bytes);
@@ -188,7 +191,8 @@ impl CheckedStore {
         fill(wanted, how, None, |_, error| error)
     }
 
-    /// Of data files that are read whatever their length: those that have another one than recorded, or are gone.
+    /// Of data files that are read whatever their length: those that have another one than
+    /// recorded, or are gone.
     ///
     /// # Errors
     /// What the storage says.
@@ -236,7 +240,8 @@ impl CheckedStore {
         Ok(found)
     }
 
-    /// Records of files that say nothing of their bytes: those that older checkpoints have of the database.
+    /// Records of files that say nothing of their bytes: those that older checkpoints have of the
+    /// database.
     pub fn empty_records(&self) -> impl Iterator<Item = &SmallFile> {
         self.0.small_files.iter().map(|file| &file.record).filter(|record| record.says_nothing())
     }
@@ -251,7 +256,8 @@ impl CheckedStore {
         self.0.files.get(file).ok_or_else(|| Error::invalid("no such data file"))
     }
 
-    /// Reads all of the data file of a record, past the page cache where that lacks it, and checks it.
+    /// Reads all of the data file of a record, past the page cache where that lacks it, and checks
+    /// it.
     ///
     /// # Errors
     /// `Corrupt` with file and offset of what fails; what the storage says; `Cancelled`.
@@ -289,7 +295,8 @@ impl Store for CheckedStore {
         if let Some(file) = self.file_named(key)? {
             let part = resolve_range(range, file.record.len_bytes)
                 .map_err(|error| error.in_file(file.blob.describe()))?;
-            // Not a part of the map, which would fault where the file is cut while somebody decodes it.
+            // Not a part of the map, which would fault where the file is cut while somebody decodes
+            // it.
             return file.read(part).map(Some);
         }
         if let Some(file) = self.small_file_named(key) {

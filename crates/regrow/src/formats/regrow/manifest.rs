@@ -23,13 +23,15 @@
 //! }
 //! ```
 //!
-//! A checkpoint whose arrays are cut into shards, or were written by several processes, is in version 2: its arrays lie
-//! in *parts*. The part of process `k` is a `regrow.process_<k>.json` of this same form, whose leaves are the pieces that
-//! the process wrote, and whose data files are its own. The first one repeats the pytree of the whole as `whole`, and its
-//! `chunks`. `regrow.json` then names the parts, and places all arrays in the
-//! database (-1), which knows of each chunk the file and the offset. A part is read when one of its files is.
+//! A checkpoint whose arrays are cut into shards, or were written by several processes, is in
+//! version 2: its arrays lie in *parts*. The part of process `k` is a `regrow.process_<k>.json` of
+//! this same form, whose leaves are the pieces that the process wrote, and whose data files are its
+//! own. The first one repeats the pytree of the whole as `whole`, and its `chunks`. `regrow.json`
+//! then names the parts, and places all arrays in the database (-1), which knows of each chunk the
+//! file and the offset. A part is read when one of its files is.
 //!
-//! Unknown members are ignored. A reader that finds no `regrow.json` reads the folder as Orbax would.
+//! Unknown members are ignored. A reader that finds no `regrow.json` reads the folder as Orbax
+//! would.
 
 use serde::{Deserialize, Serialize};
 
@@ -135,7 +137,8 @@ pub(super) struct ChunkShapes {
     pub shapes: Vec<Vec<u64>>,
     /// For each leaf, into `shapes`; -1 for a leaf that is no array.
     pub leaf_shapes: Vec<i64>,
-    /// The same for what was written at once, the array or a shard of it, where that is larger than a chunk of some leaf.
+    /// The same for what was written at once, the array or a shard of it, where that is larger than
+    /// a chunk of some leaf.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leaf_write_shapes: Vec<i64>,
     /// The leaves that are compressed with zstd, rising.
@@ -195,8 +198,8 @@ pub struct DataFile {
     /// CRC-32C of each block.
     #[serde(with = "hex::list")]
     pub block_crc32c: Vec<u32>,
-    /// BLAKE3 of the bytes from `data_offset` to the end, in 64 hex digits: of files of leaves that had not changed
-    /// since the save before, so that the next one need not read them to know.
+    /// BLAKE3 of the bytes from `data_offset` to the end, in 64 hex digits: of files of leaves that
+    /// had not changed since the save before, so that the next one need not read them to know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blake3: Option<String>,
 }
@@ -208,8 +211,9 @@ pub struct SmallFile {
     pub name: String,
     /// Its length.
     pub len_bytes: u64,
-    /// CRC-32C of all of it, for regrow 0.1.0, which knows nothing else. It says nothing of a file that ends in its
-    /// own CRC-32C, as those of the database do: the CRC of anything followed by its CRC is [`CRC_OF_SEALED`].
+    /// CRC-32C of all of it, for regrow 0.1.0, which knows nothing else. It says nothing of a file
+    /// that ends in its own CRC-32C, as those of the database do: the CRC of anything followed by
+    /// its CRC is [`CRC_OF_SEALED`].
     #[serde(with = "hex::number")]
     pub crc32c: u32,
     /// BLAKE3 of all of it, in 64 hex digits: what is checked, where it is recorded.
@@ -221,7 +225,8 @@ pub struct SmallFile {
 pub const CRC_OF_SEALED: u32 = 0x4867_4bc7;
 
 impl SmallFile {
-    /// Whether the record tells nothing but the length: any file that ends in its own CRC-32C would pass.
+    /// Whether the record tells nothing but the length: any file that ends in its own CRC-32C would
+    /// pass.
     pub fn says_nothing(&self) -> bool {
         self.blake3.is_none() && self.crc32c == CRC_OF_SEALED
     }
@@ -309,7 +314,8 @@ impl Manifest {
                 .expected(format_args!("version {VERSION_OF_PARTS} or earlier"), version)
                 .help("a newer regrow wrote it: update regrow, or let Orbax or safetensors read it")
         };
-        // One pass; only what cannot be read is looked at again, for a later version may say it differently.
+        // One pass; only what cannot be read is looked at again, for a later version may say it
+        // differently.
         let parsed: Self = serde_json::from_slice(bytes).map_err(|error| {
             match serde_json::from_slice::<Version>(bytes) {
                 Ok(Version { version }) if !is_known(version) => later(version),

@@ -1,8 +1,9 @@
 //! The default layout: one set of bytes that is an Orbax checkpoint and safetensors files at once.
 //!
-//! An OCDBT B+tree may point at any byte range of any file below its folder, and a zarr v3 array whose only
-//! codec is `bytes` is stored as its plain C-order bytes. So the data file is a valid safetensors file, the
-//! OCDBT database beside it refers to the tensors inside it, and a leaf can be mapped without a copy.
+//! An OCDBT B+tree may point at any byte range of any file below its folder, and a zarr v3 array
+//! whose only codec is `bytes` is stored as its plain C-order bytes. So the data file is a valid
+//! safetensors file, the OCDBT database beside it refers to the tensors inside it, and a leaf can
+//! be mapped without a copy.
 //!
 //! ```text
 //! step_100/
@@ -28,7 +29,8 @@
 //! | `recover` | files that are lost, made of the others |
 //! | `views` | whether all who read it read the same |
 //!
-//! The exact pytree in `regrow.json` is [`structure`](super::structure)'s. Source: `docs/formats/regrow-layout.md`.
+//! The exact pytree in `regrow.json` is [`structure`](super::structure)'s. Source:
+//! `docs/formats/regrow-layout.md`.
 
 use super::orbax::Orbax;
 use super::{
@@ -65,7 +67,8 @@ impl Format for Regrow {
     }
 
     fn recognise(&self, at: &Location) -> Result<bool> {
-        // Whatever it is: a folder or a dangling link of this name is damage, and no reason to read the rest without it.
+        // Whatever it is: a folder or a dangling link of this name is damage, and no reason to read
+        // the rest without it.
         Ok(at.join(manifest::FILE_NAME).is_taken())
     }
 
@@ -147,7 +150,8 @@ impl Fidelity for Regrow {
     }
 }
 
-/// Opens a step of a folder of steps, which is read at `at`; `about` says which, and which others there are.
+/// Opens a step of a folder of steps, which is read at `at`; `about` says which, and which others
+/// there are.
 pub(super) fn open_step(
     at: &Location,
     options: &OpenOptions,
@@ -182,8 +186,9 @@ fn refuse_no_file(at: &Location) -> Result<()> {
 pub(super) const MANIFEST_LOST: &str =
     "regrow.json is missing: regrow wrote this checkpoint, and its checksums are gone";
 
-/// Where the `regrow.json` was that a folder has lost; `None` if it is there or never was. That there was one is known
-/// from `_METADATA` (`is_said`), or, of earlier versions, from the name of a data file.
+/// Where the `regrow.json` was that a folder has lost; `None` if it is there or never was. That
+/// there was one is known from `_METADATA` (`is_said`), or, of earlier versions, from the name of a
+/// data file.
 pub(super) fn lost_manifest(folder: &Location, is_said: bool) -> Result<Option<Location>> {
     let file = folder.join(manifest::FILE_NAME);
     if file.is_taken() {
@@ -202,7 +207,8 @@ fn zarr_key(name: &str, part: &str) -> String {
     if name.is_empty() { part.to_owned() } else { format!("{name}/{part}") }
 }
 
-/// The dtype that zarr and Orbax are told: the nearest of the same size where TensorStore lacks the real one.
+/// The dtype that zarr and Orbax are told: the nearest of the same size where TensorStore lacks the
+/// real one.
 fn stored_dtype(dtype: Dtype) -> Dtype {
     match dtype {
         Dtype::UInt2 | Dtype::UInt4 | Dtype::Float6E2m3fn | Dtype::Float6E3m2fn | Dtype::Float8E4m3 => {

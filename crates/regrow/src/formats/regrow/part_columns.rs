@@ -1,4 +1,5 @@
-//! What whoever merges parts reads of a `regrow.process_<k>.json`: the columns, which come first in it.
+//! What whoever merges parts reads of a `regrow.process_<k>.json`: the columns, which come first in
+//! it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -34,7 +35,8 @@ impl PartColumns {
         let (mut parsed, mut missing) = (Self::default(), PART_COLUMNS);
         let mut reader = serde_json::Deserializer::from_slice(bytes);
         let read = reader.deserialize_map(ColumnsOfPart { columns: &mut parsed, missing: &mut missing });
-        // It stops when it has all columns, which is no end to the reader. The checksum vouches for the rest.
+        // It stops when it has all columns, which is no end to the reader. The checksum vouches for
+        // the rest.
         if let (Err(error), 1..) = (read, missing) {
             return Err(Error::corrupt(format!("what a process has written cannot be read: {error}")));
         }

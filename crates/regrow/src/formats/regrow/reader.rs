@@ -47,8 +47,8 @@ pub struct RegrowReader {
     step_folder: Option<StepFolder>,
     /// Opened when the first compressed leaf is read.
     database: OnceLock<Arc<OcdbtStore>>,
-    /// The last few descriptions of arrays, by their text: thousands of arrays share one, and each part of each array asks
-    /// for its own.
+    /// The last few descriptions of arrays, by their text: thousands of arrays share one, and each
+    /// part of each array asks for its own.
     metas: Mutex<HashMap<Bytes, Arc<ArrayMeta>>>,
 }
 
@@ -61,7 +61,8 @@ impl RegrowReader {
         Self::open_named(at, manifest::FILE_NAME)
     }
 
-    /// The same for whoever salvages: data files of another length than recorded are read, as far as they go.
+    /// The same for whoever salvages: data files of another length than recorded are read, as far
+    /// as they go.
     ///
     /// # Errors
     /// As [`open`](Self::open).

@@ -1,4 +1,5 @@
-//! A data file as `regrow.json` records it: opened when it is first wanted, and refused if it has another length.
+//! A data file as `regrow.json` records it: opened when it is first wanted, and refused if it has
+//! another length.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -61,7 +62,8 @@ impl RecordedBlob {
     }
 }
 
-/// What cannot fail says of a file that cannot be opened what leads to a read, which then says what is wrong.
+/// What cannot fail says of a file that cannot be opened what leads to a read, which then says what
+/// is wrong.
 impl Blob for RecordedBlob {
     fn len_bytes(&self) -> u64 {
         self.len_bytes

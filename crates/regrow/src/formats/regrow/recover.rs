@@ -5,8 +5,8 @@
 //! regrow.json             of the headers of the safetensors files, or the records of the processes, and Orbax' documents
 //! ```
 //!
-//! What has only now been summed may have been damaged before: of a new `regrow.json` the checksums are those of the files as
-//! they are.
+//! What has only now been summed may have been damaged before: of a new `regrow.json` the checksums
+//! are those of the files as they are.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -60,7 +60,8 @@ impl Recovery for Regrow {
             return Ok(Vec::new());
         }
         match other {
-            // The checksums of a new one would be those of the files as they are: then nothing is to be had of the other one.
+            // The checksums of a new one would be those of the files as they are: then nothing is
+            // to be had of the other one.
             Some(other) => match record_of_replica(at, other)? {
                 Some(file) => Ok(vec![file]),
                 None => Err(Error::corrupt("regrow.json is lost, and the other checkpoint is not of the same save")
@@ -99,7 +100,8 @@ impl Recovery for Regrow {
 
 /// Leaves of one checkpoint, where another one of the same names has them.
 struct SameLeaves {
-    /// Of each data file, its leaves in the order of their bytes: where each begins, its length, its number in `other`.
+    /// Of each data file, its leaves in the order of their bytes: where each begins, its length,
+    /// its number in `other`.
     files: HashMap<String, Vec<(u64, u64, usize)>>,
     other: RegrowReader,
 }
@@ -151,7 +153,8 @@ impl Counterpart for SameLeaves {
     }
 }
 
-/// The `regrow.json` of a replica, if the two are of the same save: the database, which is another one in each, is the same.
+/// The `regrow.json` of a replica, if the two are of the same save: the database, which is another
+/// one in each, is the same.
 fn record_of_replica(at: &Location, other: &Location) -> Result<Option<RecoveredFile>> {
     let Ok(theirs) = RegrowReader::open(other) else { return Ok(None) };
     let records: Vec<SmallFile> = theirs.store().small_records().cloned().collect();
@@ -208,7 +211,8 @@ fn is_lost(at: &Location) -> Result<bool> {
     if lost_manifest(at, false)?.is_none() {
         return Ok(false);
     }
-    // A file of this name is anybody's: ours has the pytree in its header, or Orbax' metadata say that it is ours.
+    // A file of this name is anybody's: ours has the pytree in its header, or Orbax' metadata say
+    // that it is ours.
     let is_said = Orbax.open(at, &OpenOptions::default());
     let is_said =
         is_said.is_ok_and(|view| view.description().warnings.iter().any(|it| it == super::MANIFEST_LOST));
@@ -234,8 +238,8 @@ fn names_in(store: &dyn Store) -> Result<BTreeSet<String>> {
     Ok(names.filter(|name| !is_name_of_side_file(name) && name != manifest::FILE_NAME).collect())
 }
 
-/// Documents and the database, made of `regrow.json` where they are not what was written; and `regrow.json`, which records
-/// them, at the end.
+/// Documents and the database, made of `regrow.json` where they are not what was written; and
+/// `regrow.json`, which records them, at the end.
 fn documents(reader: Arc<RegrowReader>) -> Result<Vec<RecoveredFile>> {
     let whole: HashMap<String, SmallFile> = {
         let mut whole = HashMap::new();
@@ -270,7 +274,8 @@ fn documents(reader: Arc<RegrowReader>) -> Result<Vec<RecoveredFile>> {
     if files.is_empty() {
         return Ok(Vec::new());
     }
-    // Whatever is just what is recorded needs no new record: a signature over the old one goes on fitting.
+    // Whatever is just what is recorded needs no new record: a signature over the old one goes on
+    // fitting.
     let is_recorded = |(name, bytes): &(String, Vec<u8>)| {
         let mut sum = Sum::new();
         sum.update(bytes);
@@ -418,7 +423,8 @@ impl Parts {
     }
 }
 
-/// Errs unless the pieces of the processes are of the leaves of this tree: Orbax' metadata do not know all leaves.
+/// Errs unless the pieces of the processes are of the leaves of this tree: Orbax' metadata do not
+/// know all leaves.
 fn check_pieces(tree: &Tree<LeafInfo>, pieces: &[(u32, Arc<str>)]) -> Result<()> {
     let wrong = pieces.iter().find(|(leaf, name)| {
         let of = tree.leaves().get(*leaf as usize).and_then(|info| name.strip_prefix(&*info.name));
@@ -483,7 +489,8 @@ impl DataFiles {
         Ok(())
     }
 
-    /// Adds the files to which the database refers and that have no header: chunks of compressed leaves.
+    /// Adds the files to which the database refers and that have no header: chunks of compressed
+    /// leaves.
     fn add_chunks(&mut self, store: &Arc<dyn Store>) -> Result<()> {
         let Ok(database) = OcdbtStore::open(Arc::clone(store)) else { return Ok(()) };
         let Ok(entries) = database.entries() else { return Ok(()) };

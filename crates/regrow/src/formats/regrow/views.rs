@@ -1,7 +1,8 @@
-//! Whether the three views of a checkpoint agree: `regrow.json`, the headers of the safetensors files, and what Orbax reads.
+//! Whether the three views of a checkpoint agree: `regrow.json`, the headers of the safetensors
+//! files, and what Orbax reads.
 //!
-//! Each file is under a checksum. Checksums do not tell whether the files say the same: what a program has written wrongly, it
-//! has summed rightly.
+//! Each file is under a checksum. Checksums do not tell whether the files say the same: what a
+//! program has written wrongly, it has summed rightly.
 //!
 //! ```text
 //! regrow.json     name, dtype, shape, file and offset of each leaf; the pytree
@@ -48,7 +49,8 @@ impl RegrowReader {
     pub(super) fn check_views(&self) -> Vec<Error> {
         let mut found = self.check_headers();
         found.extend(self.check_orbax());
-        // Web servers and buckets may say so of what is not there, and Orbax' view has files that need not be.
+        // Web servers and buckets may say so of what is not there, and Orbax' view has files that
+        // need not be.
         if self.location().local_path().is_err() {
             found.retain(|error| error.kind() != ErrorKind::PermissionDenied);
         }
@@ -96,7 +98,8 @@ impl RegrowReader {
         Ok(found)
     }
 
-    /// Compares the header of a data file with what is recorded of its leaves; `None` for a file without a header.
+    /// Compares the header of a data file with what is recorded of its leaves; `None` for a file
+    /// without a header.
     fn check_header(
         &self,
         at: usize,
@@ -189,7 +192,8 @@ impl RegrowReader {
         }
     }
 
-    /// Compares what Orbax reads with `regrow.json`, and checks the database by all of its own rules.
+    /// Compares what Orbax reads with `regrow.json`, and checks the database by all of its own
+    /// rules.
     fn check_orbax(&self) -> Vec<Error> {
         let view = match Orbax.open(self.location(), &OpenOptions::default()) {
             Ok(view) => view,
@@ -277,7 +281,8 @@ impl RegrowReader {
                 let what = format!("the {} bytes that lie in the data file", bytes.len());
                 if bytes == other { Ok(()) } else { Err(differs().expected(what, "others in the database")) }
             }
-            // Of some dtypes, such as bool, a reader of zarr looks at each element: it does not say where they lie.
+            // Of some dtypes, such as bool, a reader of zarr looks at each element: it does not say
+            // where they lie.
             (Source::Raw(own), Source::Coded(_)) if own.len_bytes <= DECODED_LEN_MAX_BYTES => {
                 let region = Region::whole(&info.shape);
                 let mut bytes = [allocate(own.len_bytes)?, allocate(own.len_bytes)?];

@@ -48,7 +48,8 @@ impl HeaderBuilder {
     /// Adds the next tensor, stored as it is in memory.
     ///
     /// # Errors
-    /// `NameCollision` for the one name that safetensors keeps to itself; `Limit` if offsets pass 63 bits.
+    /// `NameCollision` for the one name that safetensors keeps to itself; `Limit` if offsets pass
+    /// 63 bits.
     pub fn tensor(&mut self, name: &str, dtype: Dtype, shape: &Shape) -> Result<()> {
         let (tag, dims) = stored_as(dtype, shape);
         self.tensor_as(name, tag, &dims, shape.len_bytes(dtype)?)

@@ -1,11 +1,13 @@
-//! `model.safetensors.index.json`: which file holds which tensor, as model hubs and `transformers` write it.
+//! `model.safetensors.index.json`: which file holds which tensor, as model hubs and `transformers`
+//! write it.
 //!
 //! ```text
 //! {"metadata":{"total_size":192},
 //!  "weight_map":{"embed":"model-00001-of-00002.safetensors","head":"model-00002-of-00002.safetensors"}}
 //! ```
 //!
-//! Files that the index does not name do not belong to the checkpoint, though they may lie in the same folder.
+//! Files that the index does not name do not belong to the checkpoint, though they may lie in the
+//! same folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

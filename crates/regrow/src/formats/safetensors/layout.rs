@@ -19,10 +19,11 @@ pub const DATA_ALIGNMENT_BYTES: usize = 4096;
 /// Name under which `__metadata__` stands in the header.
 pub(super) const METADATA: &str = "__metadata__";
 
-/// safetensors' name of a dtype, the dtype, and the bits that an element takes in the file. Dtypes of less than
-/// 8 bits are packed there, and take a byte an element here.
+/// safetensors' name of a dtype, the dtype, and the bits that an element takes in the file. Dtypes
+/// of less than 8 bits are packed there, and take a byte an element here.
 ///
-/// In the order of safetensors' own list, by which its writer puts tensors into a file: the last row first.
+/// In the order of safetensors' own list, by which its writer puts tensors into a file: the last
+/// row first.
 const DTYPES: [(&str, Dtype, u64); 22] = [
     ("BOOL", Dtype::Bool, 8),
     (F4, Dtype::Float4E2m1fn, 4),
@@ -77,8 +78,8 @@ impl Tensor {
     }
 }
 
-/// A header that keeps safetensors' promises: names differ, tensors follow each other without gaps and fill the
-/// file, and each is as long as its dtype and shape say.
+/// A header that keeps safetensors' promises: names differ, tensors follow each other without gaps
+/// and fill the file, and each is as long as its dtype and shape say.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// In the order of their bytes.
@@ -205,9 +206,9 @@ fn misplaced(tensor: &Tensor, end: u64, data_offset: u64) -> Error {
         .expected(format_args!("offset {}", end - data_offset), tensor.offset_bytes - data_offset)
 }
 
-/// The dtype and shape under which an array stands in a safetensors file, byte for byte as it is in memory: its
-/// own, or where safetensors has no such dtype the nearest of the same size. complex128 becomes F64 with a last
-/// axis of 2.
+/// The dtype and shape under which an array stands in a safetensors file, byte for byte as it is in
+/// memory: its own, or where safetensors has no such dtype the nearest of the same size. complex128
+/// becomes F64 with a last axis of 2.
 pub fn stored_as(dtype: Dtype, shape: &Shape) -> (&'static str, Vec<u64>) {
     let mut dims = shape.dims().to_vec();
     let raw_bits = 8 * dtype.size_bytes() as u64;
@@ -221,7 +222,8 @@ pub fn stored_as(dtype: Dtype, shape: &Shape) -> (&'static str, Vec<u64>) {
     }
 }
 
-/// Whether an array of this dtype and shape can be packed as F4: torch counts pairs along the last axis.
+/// Whether an array of this dtype and shape can be packed as F4: torch counts pairs along the last
+/// axis.
 pub fn can_be_packed(dtype: Dtype, shape: &Shape) -> bool {
     dtype == Dtype::Float4E2m1fn && shape.dims().last().is_some_and(|len| len.is_multiple_of(2))
 }
@@ -246,7 +248,8 @@ fn corrupt(what: &str) -> Error {
     Error::corrupt(what).at_byte(LENGTH_LEN_BYTES as u64)
 }
 
-/// Why the JSON `text` cannot be read, and the byte where that shows; `text` begins at byte `base` of its file.
+/// Why the JSON `text` cannot be read, and the byte where that shows; `text` begins at byte `base`
+/// of its file.
 pub(super) fn json_error(what: &str, text: &[u8], base: usize, error: &serde_json::Error) -> Error {
     let line_start = match error.line().checked_sub(2) {
         Some(lines) => {
@@ -351,8 +354,8 @@ impl<'de> Visitor<'de> for HeaderVisitor {
     }
 }
 
-/// A map of strings to strings, in order. Of entries with the same name the last one counts, as it does for
-/// safetensors.
+/// A map of strings to strings, in order. Of entries with the same name the last one counts, as it
+/// does for safetensors.
 struct Strings(Vec<(String, String)>);
 
 impl<'de> Deserialize<'de> for Strings {

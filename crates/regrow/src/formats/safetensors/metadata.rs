@@ -15,7 +15,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// Name under which the exact pytree stands.
 pub(super) const STRUCTURE: &str = "regrow";
 
-/// Name under which custom metadata stands that is more than text by name; it means nothing without a pytree.
+/// Name under which custom metadata stands that is more than text by name; it means nothing without
+/// a pytree.
 const CUSTOM: &str = "regrow_metadata";
 
 /// Name under which a file says whose tensors it holds, and what a file with a pytree says if the
@@ -23,10 +24,12 @@ const CUSTOM: &str = "regrow_metadata";
 const FORMAT: &str = "format";
 const FORMAT_DEFAULT: &str = "pt";
 
-/// The entries of the file's `__metadata__`, without the pytree; `None` if there is to be no `__metadata__`.
+/// The entries of the file's `__metadata__`, without the pytree; `None` if there is to be no
+/// `__metadata__`.
 ///
 /// # Errors
-/// `InvalidArgument` for values that are no text, `NameCollision` for names given twice or taken by regrow.
+/// `InvalidArgument` for values that are no text, `NameCollision` for names given twice or taken by
+/// regrow.
 pub(super) fn entries(
     options: &SafetensorsOptions,
     custom: Option<&Value>,
@@ -80,7 +83,8 @@ fn of_name(texts: Vec<(String, String)>, name: &str) -> Option<String> {
     texts.into_iter().find(|(found, _)| found == name).map(|(_, text)| text)
 }
 
-/// What a reader is told, of the entries of a file whose pytree regrow kept: the custom metadata as it was.
+/// What a reader is told, of the entries of a file whose pytree regrow kept: the custom metadata as
+/// it was.
 pub(super) fn custom(mut entries: Map<String, Value>) -> Option<Value> {
     entries.shift_remove(FORMAT);
     let stored = entries.get(CUSTOM).and_then(Value::as_str);

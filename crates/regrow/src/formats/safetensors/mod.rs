@@ -4,9 +4,9 @@
 //! | header length, u64le | {"__metadata__":{...},"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},...}   | data |
 //! ```
 //!
-//! Offsets count from the start of the data. The header may end in spaces. A file that regrow wrote carries its
-//! exact pytree in `__metadata__` under `regrow`; any other is a flat dict of its names. Several files go with
-//! `model.safetensors.index.json`.
+//! Offsets count from the start of the data. The header may end in spaces. A file that regrow wrote
+//! carries its exact pytree in `__metadata__` under `regrow`; any other is a flat dict of its
+//! names. Several files go with `model.safetensors.index.json`.
 //!
 //! | module | holds |
 //! |---|---|
@@ -22,7 +22,8 @@
 //! | `plan`, `writer` | a pytree to files, or to the bytes of one |
 //! | `losses` | what they cannot give back |
 //!
-//! Nothing in the format protects the data: damage to it goes unseen. Source: safetensors 0.8, its README.
+//! Nothing in the format protects the data: damage to it goes unseen. Source: safetensors 0.8, its
+//! README.
 
 use std::ffi::OsStr;
 
@@ -140,18 +141,19 @@ impl SingleFile for Safetensors {
     }
 }
 
-/// Opens the file, index or folder `at` a location, whatever its name; `form` says what pytree it is to be.
+/// Opens the file, index or folder `at` a location, whatever its name; `form` says what pytree it
+/// is to be.
 ///
 /// # Errors
-/// `NotFound`, `Uncommitted`, `Corrupt`, `Unsupported`, `Limit`; `NameCollision` if two files hold a tensor of
-/// the same name, or names cannot be nested.
+/// `NotFound`, `Uncommitted`, `Corrupt`, `Unsupported`, `Limit`; `NameCollision` if two files hold
+/// a tensor of the same name, or names cannot be nested.
 pub fn open_as(at: &Location, form: &TreeForm) -> Result<Box<dyn Reader>> {
     refuse_absent(at)?;
     Ok(Box::new(reader::SafetensorsReader::open(at, form)?))
 }
 
-/// The same, with its files as memory of this process: what is written there stays there. No maps where the
-/// storage has none.
+/// The same, with its files as memory of this process: what is written there stays there. No maps
+/// where the storage has none.
 ///
 /// # Errors
 /// As [`open_as`].

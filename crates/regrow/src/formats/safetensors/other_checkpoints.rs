@@ -1,9 +1,9 @@
-//! Arrays in files of other layouts, in the same folder as safetensors files: who opens the folder would miss them
-//! without a word.
+//! Arrays in files of other layouts, in the same folder as safetensors files: who opens the folder
+//! would miss them without a word.
 //!
-//! A model's folder holds much else (configurations, tokenizers, files of other programs), and the same weights for
-//! Flax under a name of their own: none of that is in the way. Nor is anything if there is an index, which says what
-//! the checkpoint is.
+//! A model's folder holds much else (configurations, tokenizers, files of other programs), and the
+//! same weights for Flax under a name of their own: none of that is in the way. Nor is anything if
+//! there is an index, which says what the checkpoint is.
 
 use super::parts;
 use crate::error::{Error, ErrorKind, Result};
@@ -12,8 +12,8 @@ use crate::formats::{Format, pytree_data, suggestions};
 use crate::location::Location;
 use crate::storage::Entry;
 
-/// How the names of Flax' files begin that hold the same weights as the safetensors files beside them: those of
-/// transformers and diffusers.
+/// How the names of Flax' files begin that hold the same weights as the safetensors files beside
+/// them: those of transformers and diffusers.
 const SAME_WEIGHTS: [&str; 2] = ["flax_model", "diffusion_flax_model"];
 
 /// How many files an error names.

@@ -1,11 +1,13 @@
-//! Packed elements: F4 is two in a byte, the first in the low half, as torch's `float4_e2m1fn_x2` has them.
+//! Packed elements: F4 is two in a byte, the first in the low half, as torch's `float4_e2m1fn_x2`
+//! has them.
 //!
 //! ```text
 //! byte 0   | element 1 | element 0 |      elements in C order, rows not padded
 //!            7       4   3       0
 //! ```
 //!
-//! How the six-bit dtypes lie is said nowhere, and nothing writes them: they are named, not decoded.
+//! How the six-bit dtypes lie is said nowhere, and nothing writes them: they are named, not
+//! decoded.
 
 use crate::array::{Region, Shape};
 use crate::error::{Error, Result};
@@ -16,7 +18,8 @@ pub(super) const F4_BITS: u64 = 4;
 /// Unpacks the elements of `region` of an array of `shape` into `out`, one a byte, in C order.
 ///
 /// # Errors
-/// `InvalidArgument` if `out` is not one byte an element of the region, or a region leaves the array.
+/// `InvalidArgument` if `out` is not one byte an element of the region, or a region leaves the
+/// array.
 pub(super) fn unpack_f4(packed: &[u8], shape: &Shape, region: &Region, out: &mut [u8]) -> Result<()> {
     if !region.is_inside(shape) || out.len() as u64 != region.len_elements() {
         return Err(Error::invalid(format!("cannot unpack {region} of an array of shape {shape}")));

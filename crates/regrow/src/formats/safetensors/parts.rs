@@ -44,9 +44,10 @@ pub(super) fn is_named_so(name: &OsStr) -> bool {
 impl Parts {
     /// Finds the files `at` a location: a safetensors file, an index, or a folder with either.
     ///
-    /// Of several indexes in a folder (of variants, such as `model.fp16.safetensors.index.json`) the one with
-    /// the usual name counts; without that one, none does. Whoever salvages takes all files of a folder where an index cannot be
-    /// read, and those that there are where some are missing.
+    /// Of several indexes in a folder (of variants, such as `model.fp16.safetensors.index.json`)
+    /// the one with the usual name counts; without that one, none does. Whoever salvages takes all
+    /// files of a folder where an index cannot be read, and those that there are where some are
+    /// missing.
     pub(super) fn find(at: &Location, salvage: bool) -> Result<Self> {
         if at.is_folder() {
             let mut names = names_in(at)?;
@@ -90,7 +91,8 @@ impl Parts {
     }
 }
 
-/// Refuses a folder in which shards are missing, going by the names of the others: `model-00002-of-00005.safetensors`.
+/// Refuses a folder in which shards are missing, going by the names of the others:
+/// `model-00002-of-00005.safetensors`.
 fn refuse_missing_shards(folder: &Location, names: &[OsString]) -> Result<()> {
     let names: Vec<_> = names.iter().filter_map(|name| name.to_str()).collect();
     for name in &names {
@@ -147,7 +149,8 @@ pub(super) fn has_stray_model(folder: &Location, indexed: &[OsString]) -> bool {
     !is_named && folder.join(MODEL_FILE_NAME).is_file()
 }
 
-/// The parts of a shard's name: what stands before the numbers, its number, and how many shards there are.
+/// The parts of a shard's name: what stands before the numbers, its number, and how many shards
+/// there are.
 pub(super) fn shard_of(name: &str) -> Option<(&str, u64, u64)> {
     let (rest, count) = name.strip_suffix(SUFFIX)?.rsplit_once("-of-")?;
     let (prefix, number) = rest.rsplit_once('-')?;

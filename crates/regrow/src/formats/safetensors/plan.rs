@@ -1,4 +1,5 @@
-//! What goes where: the name, the stored form and the file of every tensor, before a byte is written.
+//! What goes where: the name, the stored form and the file of every tensor, before a byte is
+//! written.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -58,12 +59,12 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Plans the save of `tree` in one file, or, with `header_len_max_bytes`, in as many as it takes to keep
-    /// each header below that and each file below `max_shard_size`.
+    /// Plans the save of `tree` in one file, or, with `header_len_max_bytes`, in as many as it
+    /// takes to keep each header below that and each file below `max_shard_size`.
     ///
     /// # Errors
-    /// `NameCollision` or `Unsupported` with all leaves that cannot be stored like this; `InvalidArgument` for
-    /// options that contradict each other.
+    /// `NameCollision` or `Unsupported` with all leaves that cannot be stored like this;
+    /// `InvalidArgument` for options that contradict each other.
     pub fn new(
         tree: &Tree<Leaf>,
         save: &SaveOptions,
@@ -110,7 +111,8 @@ impl Plan {
             None => vec![tensors],
         };
         for file in &mut files {
-            // As safetensors' writer orders them: alignment falls, so that each begins at a multiple of its own.
+            // As safetensors' writer orders them: alignment falls, so that each begins at a
+            // multiple of its own.
             file.sort_by(|a, b| {
                 let rank = |tensor: &PlannedTensor| writing_rank(tensor.form.tag);
                 rank(a).cmp(&rank(b)).then_with(|| a.name.cmp(&b.name))
@@ -167,7 +169,8 @@ fn collision(name: &str, first: &KeyPath) -> Error {
         .help("choose another separator or rename a key")
 }
 
-/// Cuts the tensors into files, in flatten order. A tensor above `max_len_bytes` has a file of its own.
+/// Cuts the tensors into files, in flatten order. A tensor above `max_len_bytes` has a file of its
+/// own.
 fn split(
     tensors: Vec<PlannedTensor>,
     max_len_bytes: u64,

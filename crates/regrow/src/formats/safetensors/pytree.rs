@@ -1,4 +1,5 @@
-//! From tensors to a pytree: the one that regrow kept, a flat dict of names, or dicts in each other.
+//! From tensors to a pytree: the one that regrow kept, a flat dict of names, or dicts in each
+//! other.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -51,7 +52,8 @@ pub(super) struct Lost {
     pub tensors: BTreeMap<Arc<str>, Error>,
 }
 
-/// Finds the tensor of every leaf of a pytree that regrow kept. With `salvage`, leaves whose tensors are not there are lost.
+/// Finds the tensor of every leaf of a pytree that regrow kept. With `salvage`, leaves whose
+/// tensors are not there are lost.
 ///
 /// # Errors
 /// `Corrupt` if one is missing or of another dtype or shape.
@@ -113,11 +115,12 @@ pub(super) fn flat(stored: Vec<Stored>, salvage: Option<&Lost>) -> Result<Placed
     place.finish()
 }
 
-/// Dicts in each other, by the parts of the names between `separator`; each key where its first tensor lies.
+/// Dicts in each other, by the parts of the names between `separator`; each key where its first
+/// tensor lies.
 ///
 /// # Errors
-/// `NameCollision` if one name goes on where another ends; `InvalidArgument` for an empty separator; `Limit` for
-/// names of too many parts.
+/// `NameCollision` if one name goes on where another ends; `InvalidArgument` for an empty
+/// separator; `Limit` for names of too many parts.
 pub(super) fn nested(stored: Vec<Stored>, separator: &str) -> Result<Placed> {
     if separator.is_empty() {
         return Err(Error::invalid("names cannot be cut at an empty separator")
@@ -214,7 +217,8 @@ impl Default for Placing {
 impl Placing {
     fn leaf(&mut self, key: Key, (file, tensor): Stored) -> Result<()> {
         let can_be_read = !tensor.is_packed() || tensor.element_bits == F4_BITS;
-        // The bytes in memory are more than those in the file for a packed dtype; they must be countable, too.
+        // The bytes in memory are more than those in the file for a packed dtype; they must be
+        // countable, too.
         tensor.shape.len_bytes(tensor.dtype)?;
         let info = LeafInfo {
             kind: match can_be_read {

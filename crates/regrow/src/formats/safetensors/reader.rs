@@ -31,8 +31,8 @@ pub(super) struct SafetensorsReader {
     placed: Placed,
     store: Arc<dyn Store>,
     files: Vec<DataFile>,
-    /// Whether all of it is one file on a local disk, or bytes in memory: the store goes on reading the file that it
-    /// opened.
+    /// Whether all of it is one file on a local disk, or bytes in memory: the store goes on reading
+    /// the file that it opened.
     is_one_file: bool,
     /// Whether the checkpoint is salvaged without the file that a kept pytree is in.
     has_lost_pytree: bool,
@@ -54,13 +54,14 @@ impl SafetensorsReader {
     /// Reads the headers of all files `at` a location.
     ///
     /// # Errors
-    /// `Corrupt`, `Unsupported`, `Limit`; `NameCollision` if two files hold a tensor of the same name.
+    /// `Corrupt`, `Unsupported`, `Limit`; `NameCollision` if two files hold a tensor of the same
+    /// name.
     pub(super) fn open(at: &Location, form: &TreeForm) -> Result<Self> {
         Self::open_files(at, form, false, &mut |_, _| Ok(()))
     }
 
-    /// The same without files that cannot be read, as long as an index says what was in them, and of files that are cut what
-    /// is before the cut.
+    /// The same without files that cannot be read, as long as an index says what was in them, and
+    /// of files that are cut what is before the cut.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -388,7 +389,8 @@ fn place_kept(
     Ok(placed)
 }
 
-/// All of the rows, along the first axis, of which `region` has a part; of a region that leaves the array, all there are.
+/// All of the rows, along the first axis, of which `region` has a part; of a region that leaves the
+/// array, all there are.
 fn rows_of(region: &Region, shape: &Shape) -> Result<Region> {
     if !region.is_inside(shape) {
         return Ok(Region::whole(shape));

@@ -30,7 +30,8 @@ impl Structure {
         })
     }
 
-    /// Puts a tree into columns; `columns` tells what is to be kept of each leaf. One pass, no allocation a leaf.
+    /// Puts a tree into columns; `columns` tells what is to be kept of each leaf. One pass, no
+    /// allocation a leaf.
     ///
     /// # Errors
     /// `Unsupported` for a leaf that cannot be stored.
@@ -121,7 +122,8 @@ impl Structure {
 struct Interner {
     texts: Vec<String>,
     index: HashMap<Arc<str>, usize>,
-    /// Numbers that were asked for lately, by a cheap digest of their text: keys repeat in every layer of a model.
+    /// Numbers that were asked for lately, by a cheap digest of their text: keys repeat in every
+    /// layer of a model.
     recent: Vec<usize>,
 }
 

@@ -58,7 +58,8 @@ pub(super) fn leaf_letter(kind: &LeafKind) -> Result<char> {
     })
 }
 
-/// The leaf of a letter; the iterators give the next name of NumPy's own dtypes and of a key's implementation.
+/// The leaf of a letter; the iterators give the next name of NumPy's own dtypes and of a key's
+/// implementation.
 pub(super) fn leaf_kind(
     letter: u8,
     numpy_dtypes: &mut Iter<'_, String>,

@@ -1,7 +1,8 @@
 //! The exact pytree in column form: one array for each field, repeated strings once.
 //!
-//! It stands in `regrow.json`, and again in the `__metadata__` of the first safetensors file, so that this file
-//! alone regrows its tree. Other layouts that lose types keep it in a place of their own.
+//! It stands in `regrow.json`, and again in the `__metadata__` of the first safetensors file, so
+//! that this file alone regrows its tree. Other layouts that lose types keep it in a place of their
+//! own.
 //!
 //! ```text
 //! {"version":1,
@@ -151,7 +152,8 @@ impl Structure {
         struct Version {
             version: u32,
         }
-        // A later version may have other columns: what its number says comes before what is wrong with them.
+        // A later version may have other columns: what its number says comes before what is wrong
+        // with them.
         let parsed: Self = serde_json::from_str(text).map_err(|error| {
             let later =
                 serde_json::from_str(text).ok().and_then(|Version { version }| check_version(version).err());

@@ -9,7 +9,8 @@
 //! NAME/constants.pkl  NAME/code/...                                               TorchScript: refused
 //! ```
 //!
-//! Source: PyTorch `torch/serialization.py` (`_save`, `_load`), `caffe2/serialize/inline_container.cc`.
+//! Source: PyTorch `torch/serialization.py` (`_save`, `_load`),
+//! `caffe2/serialize/inline_container.cc`.
 
 use std::collections::HashMap;
 
@@ -42,7 +43,8 @@ pub(super) struct TorchArchive {
 }
 
 impl TorchArchive {
-    /// Opens the archive in `len_bytes` of a file, from `base_bytes` on; to salvage, one that is cut.
+    /// Opens the archive in `len_bytes` of a file, from `base_bytes` on; to salvage, one that is
+    /// cut.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; with the offset in the file.

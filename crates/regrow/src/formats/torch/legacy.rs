@@ -25,7 +25,8 @@ pub(super) const MAGIC: [u8; 10] = *b"\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
 /// What the second pickle is of.
 const PROTOCOL_VERSION: i64 = 1001;
 
-/// Bytes that are read at first where there is no map; four times as many each time they are not enough.
+/// Bytes that are read at first where there is no map; four times as many each time they are not
+/// enough.
 const HEAD_LEN_BYTES: u64 = 1 << 20;
 
 /// Longest pickles that are read.

@@ -7,11 +7,11 @@
 //! step/      .metadata  __0_0.distcp  __1_0.distcp                                      dcp
 //! ```
 //!
-//! The object is a pickle, and a pickle is a program that may do anything. Here it is read as data: plain containers,
-//! numbers, texts, bytes, and the few calls that build tensors, NumPy arrays and PyTorch's own names become leaves.
-//! Everything else is a leaf of kind `Unknown` that is named (class, key path, offset) and never made; the other leaves
-//! can be read. A tensor is a view of a storage, and storages lie in the file as they are, so a contiguous tensor is a
-//! slice of the map.
+//! The object is a pickle, and a pickle is a program that may do anything. Here it is read as data:
+//! plain containers, numbers, texts, bytes, and the few calls that build tensors, NumPy arrays and
+//! PyTorch's own names become leaves. Everything else is a leaf of kind `Unknown` that is named
+//! (class, key path, offset) and never made; the other leaves can be read. A tensor is a view of a
+//! storage, and storages lie in the file as they are, so a contiguous tensor is a slice of the map.
 //!
 //! | module | holds |
 //! |---|---|

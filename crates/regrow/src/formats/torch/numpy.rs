@@ -10,7 +10,8 @@
 //! of JAX           jax._src.array._reconstruct_array(_reconstruct, (ndarray, ...), state, {"weak_type": ...})
 //! ```
 //!
-//! Source: NumPy `array_reduce`, `arraydescr_reduce` and `gentype_reduce` in `_core/src/multiarray`.
+//! Source: NumPy `array_reduce`, `arraydescr_reduce` and `gentype_reduce` in
+//! `_core/src/multiarray`.
 
 use super::pickle::{Call, Id, Pickle, Span, Value};
 use super::tensors::dims;
@@ -72,7 +73,8 @@ pub(super) fn payload(pickle: &Pickle<'_>, id: Id) -> Option<Payload> {
     }
 }
 
-/// The array or scalar that a call would build; `None` if it is something else, or of a dtype that is not read.
+/// The array or scalar that a call would build; `None` if it is something else, or of a dtype that
+/// is not read.
 ///
 /// # Errors
 /// `Corrupt`, `Limit` for shapes that nothing can have.

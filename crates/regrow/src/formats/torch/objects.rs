@@ -1,4 +1,5 @@
-//! What each value of the pickle is to a user: a container, a leaf, or something that is refused by its name.
+//! What each value of the pickle is to a user: a container, a leaf, or something that is refused by
+//! its name.
 //!
 //! The names that are understood are here and in `tensors` and `numpy`; there are no others.
 

@@ -72,7 +72,8 @@ enum Opened {
 }
 
 impl TorchReader {
-    /// Opens the file `at` a location: reads its pickle, and no storage. To salvage, storages may be missing.
+    /// Opens the file `at` a location: reads its pickle, and no storage. To salvage, storages may
+    /// be missing.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; with file, leaf and offset.

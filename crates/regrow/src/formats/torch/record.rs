@@ -1,5 +1,5 @@
-//! What the objects of a file are beyond the pytree: sets, parameters, views of one storage. For `regrow.torch.load`,
-//! which gives what `torch.load` would give.
+//! What the objects of a file are beyond the pytree: sets, parameters, views of one storage. For
+//! `regrow.torch.load`, which gives what `torch.load` would give.
 //!
 //! ```text
 //! {"version":1,"at":{"/model/tied":{"storage":0,"len":96,"view":{...}},"/seen":{"is":"set"}}}
@@ -13,7 +13,8 @@ use super::pickle::{Id, Pickle, Value};
 use super::tensors::Tensor;
 use crate::tree::{Key, KeyPath};
 
-/// A module's state tells the versions of its modules in no more dicts inside each other, and values, than these.
+/// A module's state tells the versions of its modules in no more dicts inside each other, and
+/// values, than these.
 const ATTRIBUTE_DEPTH_MAX: usize = 8;
 const ATTRIBUTE_VALUES_MAX: usize = 1 << 16;
 
@@ -38,8 +39,8 @@ impl Record {
         self.0.get(&pointer(path)).is_some_and(|entry| entry.get("same").is_some())
     }
 
-    /// Adds the record of an object that stands at a path of this tree, and whose storages are numbered from
-    /// `first_storage` on.
+    /// Adds the record of an object that stands at a path of this tree, and whose storages are
+    /// numbered from `first_storage` on.
     pub(super) fn add_below(&mut self, path: &KeyPath, object: &Self, first_storage: usize) {
         let above = pointer(path);
         for (place, entry) in &object.0 {
@@ -84,7 +85,8 @@ pub(super) fn of_view(tensor: &Tensor, storage: usize, len_bytes: u64) -> Json {
     }})
 }
 
-/// What is to be known of a dict: whether it counts, what a defaultdict makes, and versions of modules.
+/// What is to be known of a dict: whether it counts, what a defaultdict makes, and versions of
+/// modules.
 pub(super) fn of_dict(pickle: &Pickle<'_>, id: Id) -> Option<Json> {
     let (call, name, args) = pickle.call(id)?;
     let mut entry = Map::new();
@@ -158,8 +160,8 @@ fn device<'p>(pickle: &'p Pickle<'_>, storage: Id) -> Option<&'p str> {
     pickle.text(*pickle.sequence(*tuple)?.get(3)?)
 }
 
-/// A key path as text that tells apart whatever a tree tells apart: a JSON pointer, with `~2` before text that would
-/// read as an integer.
+/// A key path as text that tells apart whatever a tree tells apart: a JSON pointer, with `~2`
+/// before text that would read as an integer.
 pub(crate) fn pointer(path: &KeyPath) -> String {
     let mut out = String::new();
     for key in path.keys() {

@@ -49,8 +49,8 @@ impl Storage {
         Self { place: Place::At(offset_bytes), len_bytes, crc32: None, found: OnceLock::new() }
     }
 
-    /// The data of a member of an archive that begins at `base_bytes`; what follows it begins at `end_bytes` of the
-    /// archive.
+    /// The data of a member of an archive that begins at `base_bytes`; what follows it begins at
+    /// `end_bytes` of the archive.
     pub fn member(header: Header, end_bytes: u64, base_bytes: u64, has_checksums: bool) -> Self {
         let (len_bytes, crc32) = (header.member.len_bytes, header.member.crc32);
         Self {
@@ -109,7 +109,8 @@ impl Storage {
         file.slice(self.find(file)?.0, self.len_bytes)
     }
 
-    /// Reads a region of a view, in C order and little endian, after all of the storage was checked once.
+    /// Reads a region of a view, in C order and little endian, after all of the storage was checked
+    /// once.
     ///
     /// # Errors
     /// `Corrupt`; `InvalidArgument` if the region leaves the array.

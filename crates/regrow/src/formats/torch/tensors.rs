@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks[, metadata])
-//! _rebuild_tensor_v3(untyped storage, offset, size, stride, requires_grad, hooks, dtype[, metadata])
+//! _rebuild_tensor_v3(untyped storage, offset, size, stride, requires_grad, hooks,
+//!                    dtype[, metadata])
 //! _rebuild_parameter(tensor, requires_grad, hooks)
 //! _rebuild_from_type_v2(one of these, its class, its arguments, its attributes)
 //!

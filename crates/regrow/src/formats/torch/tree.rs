@@ -1,7 +1,9 @@
-//! The values of a pickle as a pytree: containers as nodes, everything else as leaves that know where their data lies.
+//! The values of a pickle as a pytree: containers as nodes, everything else as leaves that know
+//! where their data lies.
 //!
-//! Values may be shared, and a list may hold itself. So the walk has a depth, and a count of nodes that goes with the
-//! length of the pickle: what a few bytes would unfold into gigabytes is refused.
+//! Values may be shared, and a list may hold itself. So the walk has a depth, and a count of nodes
+//! that goes with the length of the pickle: what a few bytes would unfold into gigabytes is
+//! refused.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,15 +25,16 @@ use crate::tree::{Key, KeyPath, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder}
 /// Most containers inside each other; Python's picklers stop below this.
 const DEPTH_MAX: usize = 1024;
 
-/// So many nodes any pickle may have, and so many more for each of its opcodes: a value that is shared is a node
-/// wherever it stands.
+/// So many nodes any pickle may have, and so many more for each of its opcodes: a value that is
+/// shared is a node wherever it stands.
 const NODES_MIN: u64 = 1 << 16;
 const NODES_PER_OP: u64 = 4;
 
 /// Longest names of all nodes together.
 const NAMES_LEN_MAX_BYTES: usize = 1 << 28;
 
-/// Bytes that are decoded for a pickle of so many: texts that stand for bytes, numbers of the other byte order.
+/// Bytes that are decoded for a pickle of so many: texts that stand for bytes, numbers of the other
+/// byte order.
 const DECODED_PER_BYTE: u64 = 4;
 const DECODED_MIN_BYTES: u64 = 1 << 20;
 
@@ -252,7 +255,8 @@ impl<'p> Walk<'p, '_> {
         Ok(())
     }
 
-    /// The items of a dict by their keys; a dict with other keys than texts and integers is refused as a whole.
+    /// The items of a dict by their keys; a dict with other keys than texts and integers is refused
+    /// as a whole.
     fn children(&mut self, pairs: &[(Id, Id)]) -> Result<Result<Vec<(Key, Id)>, Refusal>> {
         if pairs.len() as u64 > self.nodes_left {
             return Err(Error::new(ErrorKind::Limit, "the containers of a pickle hold each other too often"));

@@ -1,4 +1,5 @@
-//! What verify advises has to work: for every file of a store and every damage, `repair` does what was promised of it.
+//! What verify advises has to work: for every file of a store and every damage, `repair` does what
+//! was promised of it.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -113,7 +114,8 @@ fn repair_does_what_verify_says_that_it_does() {
                 }
                 damage(&folder.path().join(&file));
                 let before = complaints(folder.path());
-                // A complaint that repair cannot mend must not advise it; whatever else is wrong then stays as well.
+                // A complaint that repair cannot mend must not advise it; whatever else is wrong
+                // then stays as well.
                 if before.is_empty() || !before.iter().all(|text| text.contains("`repair`")) {
                     not_advised += 1;
                     continue;

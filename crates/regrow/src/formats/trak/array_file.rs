@@ -4,12 +4,12 @@
 //! | npy 1.0 header, 128 bytes for usual shapes | row 0 | row 1 | ...     rows x columns, C order, little endian
 //! ```
 //!
-//! The file is made whole, zeros reserved on disk, before it has its name: so nobody meets a short one, and a full
-//! disk shows when a model is registered and not in the middle of the night. Opening compares header and length
-//! with what the store's parameters say; nothing is ever padded.
+//! The file is made whole, zeros reserved on disk, before it has its name: so nobody meets a short
+//! one, and a full disk shows when a model is registered and not in the middle of the night.
+//! Opening compares header and length with what the store's parameters say; nothing is ever padded.
 //!
-//! Rows are written by `pwrite`. Unlike a store to a map it can fail with an error, where a map whose file another
-//! process has cut kills the process.
+//! Rows are written by `pwrite`. Unlike a store to a map it can fail with an error, where a map
+//! whose file another process has cut kills the process.
 
 use std::fs::File;
 use std::io;
@@ -69,8 +69,8 @@ impl ArrayFile {
     /// Opens the file, which must be exactly what `spec` says.
     ///
     /// # Errors
-    /// `NotFound` if there is none; `Corrupt` if header or length are wrong; `Mismatch` if it is a sound array of
-    /// another dtype or shape.
+    /// `NotFound` if there is none; `Corrupt` if header or length are wrong; `Mismatch` if it is a
+    /// sound array of another dtype or shape.
     pub fn open(path: &Path, spec: &ArraySpec, writable: bool) -> Result<Self> {
         let file = open_regular(path, writable).map_err(with_help)?.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "an array of the store is missing")
@@ -106,7 +106,8 @@ impl ArrayFile {
     /// Dtype and shape that the header of a file gives, whatever its length.
     ///
     /// # Errors
-    /// `NotFound`; `Corrupt` if it is no npy file; `Unsupported` if it is one of another kind than a store's.
+    /// `NotFound`; `Corrupt` if it is no npy file; `Unsupported` if it is one of another kind than
+    /// a store's.
     pub fn spec_of(path: &Path) -> Result<ArraySpec> {
         let file = open_regular(path, false)?.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "an array of the store is missing").in_file(path)
@@ -156,8 +157,9 @@ impl ArrayFile {
     /// Writes one row after another of `data` to `rows`; neighbours go in one write.
     ///
     /// # Errors
-    /// `InvalidArgument` if a row is not there or `data` has another size, before anything is written; `Corrupt`
-    /// if the file has been cut meanwhile; `StorageFull`, `Io` with some rows written.
+    /// `InvalidArgument` if a row is not there or `data` has another size, before anything is
+    /// written; `Corrupt` if the file has been cut meanwhile; `StorageFull`, `Io` with some rows
+    /// written.
     pub fn write_rows(&self, rows: &[u64], data: &[u8]) -> Result<()> {
         let row_len = self.row_len_bytes();
         if let Some(row) = rows.iter().find(|&&row| row >= self.spec.rows) {
@@ -223,8 +225,8 @@ impl ArrayFile {
     /// Waits until all that was written, by whatever way, would survive a power cut.
     ///
     /// # Errors
-    /// What the disk says. No row may then be said to be done before it is written again: the next sync succeeds
-    /// whether or not the disk has what this one failed to write.
+    /// What the disk says. No row may then be said to be done before it is written again: the next
+    /// sync succeeds whether or not the disk has what this one failed to write.
     pub fn sync(&self) -> Result<()> {
         self.file.sync_data().map_err(|error| {
             self.lost.sync_failed(&self.path);
@@ -298,8 +300,9 @@ impl ArrayFile {
         self.write_rows(rows, &mark.to_le_bytes().repeat(rows.len()))
     }
 
-    /// Takes all marks from row `first` on out of a mask, on disk; how many there were. All are written, those that
-    /// are zero already, too: a sync that failed may have left them on the disk.
+    /// Takes all marks from row `first` on out of a mask, on disk; how many there were. All are
+    /// written, those that are zero already, too: a sync that failed may have left them on the
+    /// disk.
     ///
     /// # Errors
     /// As [`write_rows`](Self::write_rows).

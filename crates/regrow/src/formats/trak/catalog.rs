@@ -1,8 +1,8 @@
 //! What a folder says of itself: its JSON files, read once, each fault kept beside what is sound.
 //!
-//! Only `id_*.json` directly in the folder count: a backup somewhere below is no live data. An ID inside a file
-//! counts more than the file's name, as in TRAK; where two files speak of one model, the one named after it wins, and
-//! the other is remembered.
+//! Only `id_*.json` directly in the folder count: a backup somewhere below is no live data. An ID
+//! inside a file counts more than the file's name, as in TRAK; where two files speak of one model,
+//! the one named after it wins, and the other is remembered.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,7 +30,8 @@ pub struct Catalog {
     pub faults: Vec<Fault>,
 }
 
-/// What a file says of a model of which another file counts. TRAK takes the one that it happens to read last.
+/// What a file says of a model of which another file counts. TRAK takes the one that it happens to
+/// read last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpareFlags {
     /// The file that does not count.
@@ -132,7 +133,8 @@ impl Catalog {
     }
 }
 
-/// The names of files of flags directly in `root`, sorted; what has such a name and is no file is damage.
+/// The names of files of flags directly in `root`, sorted; what has such a name and is no file is
+/// damage.
 ///
 /// # Errors
 /// If the folder cannot be listed.

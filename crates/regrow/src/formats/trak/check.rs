@@ -1,6 +1,6 @@
-//! What can be wrong with a store beyond files that cannot be read: flags, masks and records that contradict the
-//! arrays, and arrays that are gone while their mask says that rows of them are done. And what only looks odd: rows
-//! that are done and hold zeros.
+//! What can be wrong with a store beyond files that cannot be read: flags, masks and records that
+//! contradict the arrays, and arrays that are gone while their mask says that rows of them are
+//! done. And what only looks odd: rows that are done and hold zeros.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,8 @@ const PIECE_LEN_BYTES: u64 = 1 << 20;
 /// Rows named in one note.
 const NAMED_MAX: usize = 10;
 
-/// All contradictions in the store at `root`. Arrays that cannot be read are no matter of this: reading them says so.
+/// All contradictions in the store at `root`. Arrays that cannot be read are no matter of this:
+/// reading them says so.
 ///
 /// # Errors
 /// Only if a folder cannot be listed.
@@ -91,8 +92,8 @@ pub(super) fn check(root: &Path, catalog: &Catalog, parameters: &Parameters) -> 
     Ok(findings.0)
 }
 
-/// Models that have arrays in their folders and no flags: the file that said so is lost. One that was being registered
-/// when its process was killed has a mask already, and no row is done.
+/// Models that have arrays in their folders and no flags: the file that said so is lost. One that
+/// was being registered when its process was killed has a mask already, and no row is done.
 ///
 /// # Errors
 /// If a folder cannot be listed.
@@ -126,8 +127,8 @@ fn lost_record(root: &Path, name: &ExperimentName, what: &str, fits: bool) -> Er
     }
 }
 
-/// Whether those arrays of an experiment that can be read are of this store's kind, and of one number of targets:
-/// only then can a record be made of them.
+/// Whether those arrays of an experiment that can be read are of this store's kind, and of one
+/// number of targets: only then can a record be made of them.
 fn fits_together(root: &Path, name: &ExperimentName, parameters: &Parameters) -> Result<bool> {
     let scores = ArrayFile::spec_of(&root.join(name.scores_file())).ok();
     let (mut grads, mut masks) = (Vec::new(), Vec::new());
@@ -143,8 +144,9 @@ fn fits_together(root: &Path, name: &ExperimentName, parameters: &Parameters) ->
         && masks.iter().all(|found| *found == Parameters::target_mask(targets)))
 }
 
-/// Experiments that have scores and no record, and how many targets the scores have: another process has lost the
-/// record. One that was being started when its process was killed has no scores yet.
+/// Experiments that have scores and no record, and how many targets the scores have: another
+/// process has lost the record. One that was being started when its process was killed has no
+/// scores yet.
 ///
 /// # Errors
 /// If a folder cannot be listed.
@@ -163,8 +165,9 @@ pub(super) fn scores_without_record(root: &Path, catalog: &Catalog) -> Result<Ve
     Ok(names.filter(is_lost).map(|name| (name.clone(), targets_of(&name))).collect())
 }
 
-/// Whether an experiment without a record was being started when its process was killed: the arrays are made, the
-/// mask first and the record last, and no target is done. Starting it again goes on from there.
+/// Whether an experiment without a record was being started when its process was killed: the arrays
+/// are made, the mask first and the record last, and no target is done. Starting it again goes on
+/// from there.
 pub(super) fn is_barely_begun(root: &Path, id: i64, name: &ExperimentName) -> bool {
     marked_rows(&root.join(model_file(id, &name.targets_file()))) == Some(0)
 }
@@ -314,8 +317,8 @@ fn check_spec(path: &Path, expected: &ArraySpec, findings: &mut Findings) {
 
 /// Of rows that are marked as done and hold zeros only: where, which, how many.
 ///
-/// They need not be wrong: a gradient can be zero, or too small for half precision. So this is nothing that is
-/// damaged, though a power cut in a run of TRAK's own saver looks the same.
+/// They need not be wrong: a gradient can be zero, or too small for half precision. So this is
+/// nothing that is damaged, though a power cut in a run of TRAK's own saver looks the same.
 ///
 /// # Errors
 /// Only if a folder cannot be listed.
@@ -399,8 +402,8 @@ pub(super) fn marked_rows(mask: &Path) -> Option<u64> {
     ArrayFile::open(mask, &spec, false).and_then(|mask| mask.count_marked()).ok()
 }
 
-/// Experiments that have targets in a model's folder: those whose gradients are there, then those whose gradients
-/// are lost, as the mask of targets that are done tells.
+/// Experiments that have targets in a model's folder: those whose gradients are there, then those
+/// whose gradients are lost, as the mask of targets that are done tells.
 ///
 /// # Errors
 /// If the folder cannot be listed.

@@ -153,8 +153,8 @@ fn if_corrupt(error: Error, help: &str) -> Error {
     }
 }
 
-/// Replaces a document: a reader sees the old one or the new one, also after a power cut. The caller holds the store's
-/// lock.
+/// Replaces a document: a reader sees the old one or the new one, also after a power cut. The
+/// caller holds the store's lock.
 ///
 /// # Errors
 /// What the file system says; the old one is then still there.

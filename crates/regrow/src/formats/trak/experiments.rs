@@ -1,4 +1,5 @@
-//! Experiments of a store: their records, which all processes share, their targets and their scores.
+//! Experiments of a store: their records, which all processes share, their targets and their
+//! scores.
 
 use serde_json::{Map, Value};
 
@@ -20,17 +21,18 @@ pub struct ExperimentArrays {
 }
 
 impl TrakStore {
-    /// Starts an experiment, or joins one: its record, the gradients of its targets for this model, the scores that
-    /// all models share. What is there is kept, finished scores and their flag too; with `reset` this model's
-    /// gradients and the scores become zeros.
+    /// Starts an experiment, or joins one: its record, the gradients of its targets for this model,
+    /// the scores that all models share. What is there is kept, finished scores and their flag too;
+    /// with `reset` this model's gradients and the scores become zeros.
     ///
-    /// Where gradients were lost whose targets are marked as done, the marks and the flag of the scores are taken back
-    /// before zeros take their place: all targets are then to be done again. Lost scores lose their flag alike.
+    /// Where gradients were lost whose targets are marked as done, the marks and the flag of the
+    /// scores are taken back before zeros take their place: all targets are then to be done again.
+    /// Lost scores lose their flag alike.
     ///
     /// # Errors
-    /// `NotFound` if the model has no folder; `InvalidArgument` for a name that no file can have; `Mismatch` if the
-    /// experiment has another number of targets; `Corrupt` if `experiments.json` cannot be used: it is never
-    /// written over.
+    /// `NotFound` if the model has no folder; `InvalidArgument` for a name that no file can have;
+    /// `Mismatch` if the experiment has another number of targets; `Corrupt` if `experiments.json`
+    /// cannot be used: it is never written over.
     pub fn init_experiment(
         &self,
         name: &ExperimentName,
@@ -77,7 +79,8 @@ impl TrakStore {
                 };
             let lost = orphan.as_ref().map_or(Ok(0), ArrayFile::count_marked)?;
             let scores_path = root.join(name.scores_file());
-            // Nobody scores anew what is final; TRAK, too, takes the flag back when it makes these files.
+            // Nobody scores anew what is final; TRAK, too, takes the flag back when it makes these
+            // files.
             if lost > 0 || !is_there(&scores_path)? {
                 wanted.scores_finalized = false;
             }
@@ -95,7 +98,8 @@ impl TrakStore {
                 let scores = [(&*file_name, self.parameters().scores(num_targets))];
                 self.make_arrays(&root.join(SCORES_FOLDER), &scores, reset)
             };
-            // A flag must not speak of scores that are gone; an array that does not fit leaves no record.
+            // A flag must not speak of scores that are gone; an array that does not fit leaves no
+            // record.
             let is_taken_back = records.get(name.as_str()).is_some_and(|known| {
                 reset || known.get("scores_finalized") != record.get("scores_finalized")
             });
@@ -110,8 +114,8 @@ impl TrakStore {
         Ok(wanted)
     }
 
-    /// Opens the arrays of an experiment for one model. A folder that TRAK wrote has no mask of targets: it is made,
-    /// and says that none is known to be done.
+    /// Opens the arrays of an experiment for one model. A folder that TRAK wrote has no mask of
+    /// targets: it is made, and says that none is known to be done.
     ///
     /// # Errors
     /// `NotFound`, `Corrupt` or `Mismatch`, with file and sizes.
@@ -140,13 +144,13 @@ impl TrakStore {
         self.open_file(&path, &self.parameters().scores(num_targets))
     }
 
-    /// Says on disk whether the scores of an experiment are final; all other experiments stay as they are on disk.
-    /// To be called with `false` before scores are written over, and with `true` afterwards: then the scores are
-    /// put on disk first.
+    /// Says on disk whether the scores of an experiment are final; all other experiments stay as
+    /// they are on disk. To be called with `false` before scores are written over, and with `true`
+    /// afterwards: then the scores are put on disk first.
     ///
     /// # Errors
-    /// `NotFound` for an experiment that is not there; `Corrupt` for NaN or infinite scores, unless they are
-    /// allowed; what the disk says.
+    /// `NotFound` for an experiment that is not there; `Corrupt` for NaN or infinite scores, unless
+    /// they are allowed; what the disk says.
     pub fn finalize_scores(
         &self,
         name: &ExperimentName,

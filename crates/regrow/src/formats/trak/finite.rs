@@ -15,8 +15,8 @@ pub(super) fn is_finite(bytes: &[u8], dtype: Dtype) -> bool {
     }
 }
 
-/// As `Iterator::all`, but each piece is looked at to its end: without an early exit, processors check many numbers at
-/// once.
+/// As `Iterator::all`, but each piece is looked at to its end: without an early exit, processors
+/// check many numbers at once.
 fn all<const N: usize>(numbers: &[[u8; N]], is_sound: impl Fn([u8; N]) -> bool) -> bool {
     numbers
         .chunks(PIECE_NUMBERS)

@@ -1,4 +1,5 @@
-//! Every store that TRAK's own saver wrote, and every one that was damaged, against `expected.json`.
+//! Every store that TRAK's own saver wrote, and every one that was damaged, against
+//! `expected.json`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -83,7 +84,8 @@ fn every_valid_store_opens_as_what_it_is() {
             let sum = Sha256::digest(array.to_c_order().unwrap());
             assert_eq!(hex(&sum), expected["sha256"].as_str().unwrap(), "{name}: {}", info.name);
         }
-        // Nothing is left out, what TRAK itself has forgotten neither: an experiment whose record was lost.
+        // Nothing is left out, what TRAK itself has forgotten neither: an experiment whose record
+        // was lost.
         let forgotten: Vec<&String> = arrays.keys().collect();
         assert!(forgotten.is_empty(), "{name}: {forgotten:?}");
 
@@ -164,7 +166,8 @@ fn a_store_is_written_back_as_it_was() {
     }
 }
 
-/// What becomes of each damaged store: it cannot be opened as a checkpoint, or opens and is found wanting, or is sound.
+/// What becomes of each damaged store: it cannot be opened as a checkpoint, or opens and is found
+/// wanting, or is sound.
 #[derive(Debug, PartialEq)]
 enum Fate {
     Refused,

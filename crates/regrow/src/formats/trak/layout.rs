@@ -166,8 +166,8 @@ impl TrainArray {
     }
 }
 
-/// The name of an experiment that can be the name of a file: not empty, no `/`, no NUL, not too long, and not one
-/// of ours (`_targets_...`, `.regrow...`).
+/// The name of an experiment that can be the name of a file: not empty, no `/`, no NUL, not too
+/// long, and not one of ours (`_targets_...`, `.regrow...`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ExperimentName(String);
 

@@ -1,4 +1,5 @@
-//! Arrays that are lost while their mask says that rows of them are done; and rows of zeros, which need not be.
+//! Arrays that are lost while their mask says that rows of them are done; and rows of zeros, which
+//! need not be.
 
 use std::fs;
 use std::path::Path;
@@ -42,7 +43,8 @@ fn rows_of_zeros_are_a_note_and_done_again_only_if_asked() {
     assert!(repair(folder.path(), &asked).unwrap().is_empty());
 }
 
-/// An experiment `val` of model 0 with three targets, of which `done` are; its scores are said to be final.
+/// An experiment `val` of model 0 with three targets, of which `done` are; its scores are said to
+/// be final.
 fn with_targets(store: &TrakStore, done: &[u64]) -> ExperimentArrays {
     let val = name("val");
     store.init_experiment(&val, 3, 0, false).unwrap();
@@ -54,7 +56,8 @@ fn with_targets(store: &TrakStore, done: &[u64]) -> ExperimentArrays {
     arrays
 }
 
-/// A model whose rows are all done and whose features are final, and an experiment with all three targets.
+/// A model whose rows are all done and whose features are final, and an experiment with all three
+/// targets.
 pub(super) fn finished(root: &Path) -> TrakStore {
     let store = open(root);
     store.register(0, false).unwrap();

@@ -1,8 +1,9 @@
 //! Rows that a failed sync may have lost.
 //!
-//! A disk that cannot take a page says so once. The kernel then counts the page as written: the next sync of the same
-//! file succeeds, and reading the file still shows the new bytes, though the disk has the old ones. So from a failed
-//! sync on, no row of that file is trusted until it has been written again.
+//! A disk that cannot take a page says so once. The kernel then counts the page as written: the
+//! next sync of the same file succeeds, and reading the file still shows the new bytes, though the
+//! disk has the old ones. So from a failed sync on, no row of that file is trusted until it has
+//! been written again.
 //!
 //! Clones share what they know, so that a file that is opened once more is not trusted either.
 

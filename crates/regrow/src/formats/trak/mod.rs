@@ -1,8 +1,9 @@
-//! TRAK result stores: a folder of npy maps and small JSON files that many processes work on for days.
+//! TRAK result stores: a folder of npy maps and small JSON files that many processes work on for
+//! days.
 //!
-//! TRAK attributes predictions to training examples. For each model checkpoint it keeps a projected gradient a
-//! training example, then features made of all of them, then a projected gradient a target of each experiment, and
-//! at last one matrix of scores an experiment.
+//! TRAK attributes predictions to training examples. For each model checkpoint it keeps a projected
+//! gradient a training example, then features made of all of them, then a projected gradient a
+//! target of each experiment, and at last one matrix of scores an experiment.
 //!
 //! ```text
 //! metadata.json            sizes and the kind of projection, for all models
@@ -21,8 +22,8 @@
 //!
 //! A store is always on a local disk: it has live maps, and locks.
 //!
-//! Names, dtypes, headers and JSON are TRAK's to the byte, so that it reads what we write and the other way round.
-//! What is ours has names that it does not look at.
+//! Names, dtypes, headers and JSON are TRAK's to the byte, so that it reads what we write and the
+//! other way round. What is ours has names that it does not look at.
 //!
 //! | module | holds |
 //! |---|---|
@@ -72,7 +73,8 @@ pub use experiments::ExperimentArrays;
 pub use repair::{Repair, repair};
 pub use store::{Mode, ModelArrays, TrakStore};
 
-/// The longest `metadata.json` that is read to tell whether a folder is a store: TRAK's have three members.
+/// The longest `metadata.json` that is read to tell whether a folder is a store: TRAK's have three
+/// members.
 const RECOGNISED_LEN_MAX_BYTES: u64 = 1 << 20;
 
 /// TRAK result stores.
@@ -84,7 +86,8 @@ impl Format for Trak {
         "trak"
     }
 
-    /// A folder that has the flags of a model beside the model's mask, or whose metadata have TRAK's keys.
+    /// A folder that has the flags of a model beside the model's mask, or whose metadata have
+    /// TRAK's keys.
     fn recognise(&self, at: &Location) -> Result<bool> {
         let Some(path) = at.local_path().ok().filter(|path| path.is_dir()) else { return Ok(false) };
         let of_model = |file: &String| {

@@ -1,7 +1,8 @@
 //! A store as a checkpoint: its arrays and the members of its JSON files as one tree.
 //!
-//! A store may still be worked on while it is read, in place and also by whoever holds a map: what the bytes behind
-//! a shared map are is then anybody's guess. So all arrays are read by `pread`, and none is shown as a map.
+//! A store may still be worked on while it is read, in place and also by whoever holds a map: what
+//! the bytes behind a shared map are is then anybody's guess. So all arrays are read by `pread`,
+//! and none is shown as a map.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -55,8 +56,8 @@ impl TrakReader {
     /// Reads the JSON files and the headers of the arrays.
     ///
     /// # Errors
-    /// `Corrupt` if a JSON file cannot be used, unless the store is salvaged. An array that cannot be read is also a leaf,
-    /// of the sizes that it should have: reading it says what is wrong.
+    /// `Corrupt` if a JSON file cannot be used, unless the store is salvaged. An array that cannot
+    /// be read is also a leaf, of the sizes that it should have: reading it says what is wrong.
     pub(super) fn open(root: &Path, salvage: bool) -> Result<Self> {
         let mut catalog = Catalog::read(root)?;
         if !salvage && !catalog.faults.is_empty() {
@@ -209,7 +210,8 @@ impl Reader for TrakReader {
     }
 }
 
-/// What the store's arrays should look like: by its metadata, or else by the first array that can be read.
+/// What the store's arrays should look like: by its metadata, or else by the first array that can
+/// be read.
 pub(super) fn parameters_of(root: &Path, catalog: &Catalog) -> Result<Parameters> {
     let mut found = None;
     let mut precision = None;
@@ -307,7 +309,8 @@ impl Builder<'_> {
             .into_iter()
             .filter_map(|name| {
                 let known = experiments.get(name.as_str()).map(|experiment| experiment.num_targets);
-                // Of an experiment without a record the arrays themselves say how many targets it has.
+                // Of an experiment without a record the arrays themselves say how many targets it
+                // has.
                 let rows = || {
                     let spec = ArrayFile::spec_of(&folder.join(name.grads_file()))
                         .or_else(|_| ArrayFile::spec_of(&folder.join(name.targets_file())));
@@ -343,7 +346,8 @@ impl Builder<'_> {
         self.build.close()
     }
 
-    /// An array, of the sizes that its own header gives or, where that cannot be read, those that it should have.
+    /// An array, of the sizes that its own header gives or, where that cannot be read, those that
+    /// it should have.
     fn array(&mut self, key: Key, file: String, expected: ArraySpec) -> Result<()> {
         let spec = ArrayFile::spec_of(&self.root.join(&file)).unwrap_or(expected);
         let info = info(LeafKind::NumpyArray, spec.dtype, spec.shape()?, file.as_str());

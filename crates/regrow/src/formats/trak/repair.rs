@@ -1,9 +1,10 @@
 //! The way out of a damaged store: asked for by name, never on the side.
 //!
-//! What can be known again is made again from what is left, and the more cautious answer wins: rows that may be
-//! lost are marked as not done, flags that cannot be known are 0. So the next run computes a little more, and
-//! nothing wrong is taken for right. A damaged JSON file or array without a header is kept beside, under a name
-//! that neither TRAK nor we look at (`<name>.damaged`).
+//! What can be known again is made again from what is left, and the more cautious answer wins: rows
+//! that may be lost are marked as not done, flags that cannot be known are 0. So the next run
+//! computes a little more, and nothing wrong is taken for right. A damaged JSON file or array
+//! without a header is kept beside, under a name that neither TRAK nor we look at
+//! (`<name>.damaged`).
 //!
 //! | damage | what is done |
 //! |---|---|
@@ -42,15 +43,17 @@ pub struct Repair {
     pub metadata: Option<Map<String, Value>>,
     /// The precision, where no array is left to tell it.
     pub precision: Option<Precision>,
-    /// Mark rows that hold zeros only as not done. Their gradients may really be zero, so this is asked for.
+    /// Mark rows that hold zeros only as not done. Their gradients may really be zero, so this is
+    /// asked for.
     pub recompute_zero_rows: bool,
 }
 
-/// Repairs the store at `root`, under its lock; says what was done, a line each. No other process may be working
-/// on the models concerned.
+/// Repairs the store at `root`, under its lock; says what was done, a line each. No other process
+/// may be working on the models concerned.
 ///
 /// # Errors
-/// `Corrupt` if the metadata are lost and not given; what the disk says. What was done so far stays done.
+/// `Corrupt` if the metadata are lost and not given; what the disk says. What was done so far stays
+/// done.
 pub fn repair(root: &Path, with: &Repair) -> Result<Vec<String>> {
     let root = std::path::absolute(crate::location::local(root)?)
         .map_err(|error| Error::io("cannot find", root, error))?;
@@ -100,8 +103,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Puts aside damaged flags whose file is not named after a model that has a folder: there is nothing to make
-    /// them anew from.
+    /// Puts aside damaged flags whose file is not named after a model that has a folder: there is
+    /// nothing to make them anew from.
     fn unreadable_flags(&mut self, catalog: &Catalog) -> Result<()> {
         for fault in &catalog.faults {
             let Subject::Model(id) = fault.subject else { continue };
@@ -115,7 +118,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Puts aside second files of flags of a model. Every model has a file named after it by now, and that one counts.
+    /// Puts aside second files of flags of a model. Every model has a file named after it by now,
+    /// and that one counts.
     fn spare_flags(&mut self) -> Result<()> {
         let catalog = Catalog::read(self.root)?;
         let files: BTreeSet<&String> = catalog.spare.iter().map(|spare| &spare.file).collect();
@@ -132,7 +136,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Registered models, those of damaged files that are named after a model with a folder, and those whose file is lost.
+    /// Registered models, those of damaged files that are named after a model with a folder, and
+    /// those whose file is lost.
     fn models_meant(&self, catalog: &Catalog) -> Result<Vec<i64>> {
         let mut ids: Vec<i64> = catalog.models.keys().copied().collect();
         let folders = model_folders(self.root)?;
@@ -275,7 +280,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Makes the arrays of an experiment whole; whether the scores were, and the targets that they were made of.
+    /// Makes the arrays of an experiment whole; whether the scores were, and the targets that they
+    /// were made of.
     fn experiment_arrays(
         &mut self,
         name: &ExperimentName,
@@ -283,7 +289,8 @@ impl Work<'_> {
         parameters: &Parameters,
         ids: &[i64],
     ) -> Result<bool> {
-        // Arrays that agree with each other say more than a record: TRAK changes the number in the record alone.
+        // Arrays that agree with each other say more than a record: TRAK changes the number in the
+        // record alone.
         let scores_path = self.root.join(name.scores_file());
         if let Ok(found) = ArrayFile::spec_of(&scores_path)
             && found.columns != experiment.num_targets
@@ -300,7 +307,8 @@ impl Work<'_> {
                 (model_file(id, &name.grads_file()), model_file(id, &name.targets_file()));
             let (path, mask_path) = (self.root.join(&file), self.root.join(&mask_file));
             let has_mask = is_there(&mask_path)?;
-            // Without gradients a mask with marks speaks of what is lost; one without is of a start that was killed.
+            // Without gradients a mask with marks speaks of what is lost; one without is of a start
+            // that was killed.
             if !is_there(&path)? && (!has_mask || is_barely_begun(self.root, id, name)) {
                 continue;
             }
@@ -413,7 +421,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// If that is asked for, takes back the marks of rows that hold zeros only; whether there were any.
+    /// If that is asked for, takes back the marks of rows that hold zeros only; whether there were
+    /// any.
     fn zero_rows(&mut self, masked: &Masked<'_>) -> Result<bool> {
         if !self.recompute_zero_rows {
             return Ok(false);
@@ -446,7 +455,8 @@ impl Work<'_> {
     }
 }
 
-/// The first row of an array that is lost, if any is: the file is missing, has no header, or is cut.
+/// The first row of an array that is lost, if any is: the file is missing, has no header, or is
+/// cut.
 fn lost_from_row(path: &Path, spec: &ArraySpec) -> Result<Option<u64>> {
     match ArrayFile::open(path, spec, false) {
         Ok(_) => Ok(None),
@@ -470,7 +480,8 @@ fn row_len_bytes(spec: &ArraySpec) -> u64 {
     (spec.columns * spec.dtype.size_bytes() as u64).max(1)
 }
 
-/// Where the data of an array begins, whose file may end before that. Headers of sound arrays are all as ours.
+/// Where the data of an array begins, whose file may end before that. Headers of sound arrays are
+/// all as ours.
 fn data_start(file: &File, spec: &ArraySpec) -> Result<u64> {
     let header = crate::formats::npy::header::Header::for_array(spec.dtype, spec.shape()?, true).to_bytes();
     header_len(file, header.len())

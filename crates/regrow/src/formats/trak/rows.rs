@@ -6,17 +6,20 @@
 //!                 fdatasync data  ->  pwrite the mask  ->  fdatasync mask
 //! ```
 //!
-//! A row whose mark is on disk has its data on disk before it: so a row that is said to be done is done, whether
-//! the process was killed or the power failed. What is lost by either is the work of an interval at most, and
-//! that work is merely done again. One sync for many batches keeps it cheap.
+//! A row whose mark is on disk has its data on disk before it: so a row that is said to be done is
+//! done, whether the process was killed or the power failed. What is lost by either is the work of
+//! an interval at most, and that work is merely done again. One sync for many batches keeps it
+//! cheap.
 //!
-//! Without an interval nothing is synced: marks follow their rows at once, as with TRAK's own saver. A killed process
-//! then loses nothing, but a power cut may leave marks whose rows are zeros.
+//! Without an interval nothing is synced: marks follow their rows at once, as with TRAK's own
+//! saver. A killed process then loses nothing, but a power cut may leave marks whose rows are
+//! zeros.
 //!
 //! A sync that fails is believed for ever (`lost_writes`): the rows that waited for it are not
 //! done, and no row that was written before it is marked until it has been written again.
 //!
-//! Any subset of rows may be done by any number of processes: each writes only its own rows, of data and of mask.
+//! Any subset of rows may be done by any number of processes: each writes only its own rows, of
+//! data and of mask.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -87,8 +90,8 @@ impl Rows {
         self.masked.iter().map(|(key, array)| (*key, array))
     }
 
-    /// Writes one row after another of `data` to `rows`. A row that was done is not while it is being written, and
-    /// is again afterwards.
+    /// Writes one row after another of `data` to `rows`. A row that was done is not while it is
+    /// being written, and is again afterwards.
     ///
     /// # Errors
     /// As [`ArrayFile::write_rows`].
@@ -110,12 +113,12 @@ impl Rows {
         Ok(())
     }
 
-    /// Marks rows as done: on disk at the latest when the next call finds that the interval is over, or with
-    /// [`flush`](Self::flush).
+    /// Marks rows as done: on disk at the latest when the next call finds that the interval is
+    /// over, or with [`flush`](Self::flush).
     ///
     /// # Errors
-    /// `InvalidArgument` for a row that is not there; `Io` for one that was written before a sync failed, and not
-    /// again since; those of [`flush`](Self::flush).
+    /// `InvalidArgument` for a row that is not there; `Io` for one that was written before a sync
+    /// failed, and not again since; those of [`flush`](Self::flush).
     pub fn mark_done(&self, rows: &[u64]) -> Result<()> {
         self.check(rows)?;
         let mut pending = self.lock();
@@ -154,8 +157,8 @@ impl Rows {
     /// Puts data on disk, then the marks that are waiting.
     ///
     /// # Errors
-    /// What the disk says. If the data cannot be synced, the rows that were waiting are not done, and are not marked
-    /// before they have been written again. If the mask cannot, they wait on.
+    /// What the disk says. If the data cannot be synced, the rows that were waiting are not done,
+    /// and are not marked before they have been written again. If the mask cannot, they wait on.
     pub fn flush(&self) -> Result<()> {
         self.sync(&mut self.lock())
     }
@@ -253,7 +256,8 @@ impl Rows {
 }
 
 impl Drop for Rows {
-    /// What is waiting is written, if it can be; whoever wants to know calls [`flush`](Rows::flush).
+    /// What is waiting is written, if it can be; whoever wants to know calls
+    /// [`flush`](Rows::flush).
     fn drop(&mut self) {
         if self.pid == std::process::id() && self.has_pending() {
             let _ = self.flush();

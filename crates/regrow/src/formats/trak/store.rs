@@ -1,12 +1,12 @@
 //! A store that is being worked on, by this process and by others, for days.
 //!
-//! Whoever makes a file or changes JSON holds the lock on `.regrow.lock`; writing rows takes no lock at all. What
-//! is read under the lock is merged and put back whole, so that nothing another process has added is lost. The
-//! lock is a `flock`: it dies with its process. TRAK knows nothing of it, so a TRAK process on the same folder at
-//! the same time has its old races, with itself.
+//! Whoever makes a file or changes JSON holds the lock on `.regrow.lock`; writing rows takes no
+//! lock at all. What is read under the lock is merged and put back whole, so that nothing another
+//! process has added is lost. The lock is a `flock`: it dies with its process. TRAK knows nothing
+//! of it, so a TRAK process on the same folder at the same time has its old races, with itself.
 //!
-//! Nothing is ever emptied that was not asked to be: an array that is there is kept if it is what the parameters
-//! say, and refused if it is not.
+//! Nothing is ever emptied that was not asked to be: an array that is there is kept if it is what
+//! the parameters say, and refused if it is not.
 
 use std::fs::File;
 use std::io;
@@ -33,9 +33,11 @@ use crate::system::has_no_locks;
 /// How to open a store.
 #[derive(Debug, Clone)]
 pub enum Mode {
-    /// Make the folder and its JSON files where they are missing; this metadata must be what is there.
+    /// Make the folder and its JSON files where they are missing; this metadata must be what is
+    /// there.
     Create(Map<String, Value>),
-    /// Make the folder, but leave `metadata.json` to the process that owns it; if it is there, it must agree.
+    /// Make the folder, but leave `metadata.json` to the process that owns it; if it is there, it
+    /// must agree.
     Join(Map<String, Value>),
     /// Change nothing: no folder is made, no lock taken.
     ReadOnly,
@@ -64,9 +66,10 @@ impl TrakStore {
     /// Opens the store at `root`, which becomes absolute.
     ///
     /// # Errors
-    /// `Mismatch` if metadata or arrays on disk say something else than `parameters` and the metadata given;
-    /// `Corrupt` if `metadata.json` cannot be used. Damage to the files of single models or to the experiments is
-    /// no error here: it shows when they are needed, and in [`catalog`](Self::catalog).
+    /// `Mismatch` if metadata or arrays on disk say something else than `parameters` and the
+    /// metadata given; `Corrupt` if `metadata.json` cannot be used. Damage to the files of single
+    /// models or to the experiments is no error here: it shows when they are needed, and in
+    /// [`catalog`](Self::catalog).
     pub fn open(root: &Path, parameters: Parameters, mode: &Mode) -> Result<Self> {
         for array in TrainArray::ALL {
             parameters.train(array).len_bytes()?;
@@ -124,7 +127,8 @@ impl TrakStore {
         self
     }
 
-    /// Syncs no rows, as TRAK's own saver: after a power cut rows may be marked as done and be zeros.
+    /// Syncs no rows, as TRAK's own saver: after a power cut rows may be marked as done and be
+    /// zeros.
     #[must_use]
     pub fn without_syncs(mut self) -> Self {
         self.sync_interval = None;
@@ -149,11 +153,12 @@ impl TrakStore {
         Catalog::read(&self.root)
     }
 
-    /// Registers a model: makes its arrays, all zeros, and its flags. One that is there already, whole or in part
-    /// (its maker was killed), is kept with all its rows; with `reset` its arrays become zeros and its flags 0.
+    /// Registers a model: makes its arrays, all zeros, and its flags. One that is there already,
+    /// whole or in part (its maker was killed), is kept with all its rows; with `reset` its arrays
+    /// become zeros and its flags 0.
     ///
-    /// Where an array was lost, the mask and the flags that spoke of it are taken back before zeros take its place:
-    /// all rows are then to be done again.
+    /// Where an array was lost, the mask and the flags that spoke of it are taken back before zeros
+    /// take its place: all rows are then to be done again.
     ///
     /// # Errors
     /// `Mismatch` or `Corrupt` if an array is there and is not what the parameters say.
@@ -187,8 +192,8 @@ impl TrakStore {
         Ok(flags)
     }
 
-    /// What the flags of a model may still say once its missing arrays are made anew, as zeros; and whether there is
-    /// a mask that speaks of rows which are then gone.
+    /// What the flags of a model may still say once its missing arrays are made anew, as zeros; and
+    /// whether there is a mask that speaks of rows which are then gone.
     fn after_losses(&self, id: i64, mut flags: ModelFlags) -> Result<(ModelFlags, bool)> {
         let is_there = |array| is_there(&self.array_path(id, array));
         if !is_there(TrainArray::Features)? {
@@ -218,8 +223,8 @@ impl TrakStore {
         self.make_train_arrays(id, TrainArray::ALL, true)
     }
 
-    /// Opens the arrays of a model. The gradients of a finalized model may have been deleted; no other array may
-    /// be missing.
+    /// Opens the arrays of a model. The gradients of a finalized model may have been deleted; no
+    /// other array may be missing.
     ///
     /// # Errors
     /// `NotFound`, `Corrupt` or `Mismatch`, with file and sizes.
@@ -249,8 +254,8 @@ impl TrakStore {
         })
     }
 
-    /// Says on disk how far a model is: featurized if every row of its mask is 1; finalized if that is asked for,
-    /// once the features are on disk.
+    /// Says on disk how far a model is: featurized if every row of its mask is 1; finalized if that
+    /// is asked for, once the features are on disk.
     ///
     /// # Errors
     /// What the disk says; the flags are then as they were.
@@ -270,7 +275,8 @@ impl TrakStore {
         Ok(flags)
     }
 
-    /// Says of every model whose mask is complete that it is featurized, where a writer was killed before it could.
+    /// Says of every model whose mask is complete that it is featurized, where a writer was killed
+    /// before it could.
     ///
     /// # Errors
     /// What the disk says; masks that cannot be read are passed over.
@@ -289,7 +295,8 @@ impl TrakStore {
         Ok(())
     }
 
-    /// Before the features of a model are written over: takes back that they are final, if it was said.
+    /// Before the features of a model are written over: takes back that they are final, if it was
+    /// said.
     ///
     /// # Errors
     /// What the disk says.
@@ -303,8 +310,9 @@ impl TrakStore {
         }
     }
 
-    /// Takes back the flag that all rows of a model are done; without `keep_final` also the one that its features are
-    /// final. To be called before rows that are done are written again, or marked as not done.
+    /// Takes back the flag that all rows of a model are done; without `keep_final` also the one
+    /// that its features are final. To be called before rows that are done are written again, or
+    /// marked as not done.
     ///
     /// # Errors
     /// What the disk says; the rows are then to be left alone.
@@ -330,8 +338,8 @@ impl TrakStore {
         sync_folder(&folder).map_err(|error| Error::io("cannot sync the folder", &folder, error))
     }
 
-    /// Ties a model to the checkpoint that its rows are computed from: the first call remembers `identity` (a digest
-    /// of the parameters, say), later ones compare.
+    /// Ties a model to the checkpoint that its rows are computed from: the first call remembers
+    /// `identity` (a digest of the parameters, say), later ones compare.
     ///
     /// # Errors
     /// `Mismatch` if it is another checkpoint; `NotFound` if the model has no folder.
@@ -388,8 +396,9 @@ impl TrakStore {
         self.make_arrays(&folder, &data, reset)
     }
 
-    /// Makes the arrays of `folder` that are missing; those that are there must fit, or are replaced with `reset`.
-    /// New ones get their names together, when all are made: what one says must not be about another that is replaced.
+    /// Makes the arrays of `folder` that are missing; those that are there must fit, or are
+    /// replaced with `reset`. New ones get their names together, when all are made: what one says
+    /// must not be about another that is replaced.
     pub(super) fn make_arrays(&self, folder: &Path, arrays: &[(&str, ArraySpec)], reset: bool) -> Result<()> {
         let mut new = Vec::with_capacity(arrays.len());
         for (name, spec) in arrays {
@@ -491,7 +500,8 @@ impl TrakStore {
         for &id in self.catalog()?.models.keys() {
             for array in TrainArray::ALL {
                 let path = self.array_path(id, array);
-                // Damage shows when the model is opened; here it must not lock anyone out of the others.
+                // Damage shows when the model is opened; here it must not lock anyone out of the
+                // others.
                 let Ok(found) = ArrayFile::spec_of(&path) else { continue };
                 let expected = self.parameters.train(array);
                 if found != expected {
@@ -512,8 +522,8 @@ impl TrakStore {
     }
 }
 
-/// Whether anything has the name, be it a link that leads nowhere: that is damage, and not a file that was deleted. An
-/// answer that cannot be had is an error, since marks depend on it.
+/// Whether anything has the name, be it a link that leads nowhere: that is damage, and not a file
+/// that was deleted. An answer that cannot be had is an error, since marks depend on it.
 pub(super) fn is_there(path: &Path) -> Result<bool> {
     match std::fs::symlink_metadata(path) {
         Ok(_) => Ok(true),

@@ -8,7 +8,8 @@
 //! scores        {"<EXP>": [N,T]}
 //! experiments   {"<EXP>": {num_targets, scores_path, scores_finalized}}
 //! ```
-//! Gradients of a finalized model, `targets`, `done` and `checkpoint` may be missing, and whole empty sections.
+//! Gradients of a finalized model, `targets`, `done` and `checkpoint` may be missing, and whole
+//! empty sections.
 
 use std::collections::HashMap;
 

@@ -9,7 +9,8 @@ fn step(number: u64, seconds: f64, loss: Option<f64>) -> StepFacts {
     StepFacts { number, seconds: Some(seconds), metrics, ..StepFacts::default() }
 }
 
-/// Steps 10, 20, … 100, one every 60 seconds; the loss falls to step 50 and rises again, and step 70 has none.
+/// Steps 10, 20, … 100, one every 60 seconds; the loss falls to step 50 and rises again, and step
+/// 70 has none.
 fn run() -> Vec<StepFacts> {
     (1..=10)
         .map(|at| {
@@ -34,7 +35,8 @@ fn each_policy_by_itself() {
     assert_eq!(left(&Keep::All).len(), 10);
     assert_eq!(left(&Keep::Latest(3)), [80, 90, 100]);
     assert_eq!(left(&Keep::EverySteps(40)), [40, 80, 100]);
-    // Nearest to 0, 30, 60, 90 and 120; to 0, 40, 80 and 120, where 20, 60 and 100 lie in the middle.
+    // Nearest to 0, 30, 60, 90 and 120; to 0, 40, 80 and 120, where 20, 60 and 100 lie in the
+    // middle.
     assert_eq!(left(&Keep::ClosestSteps(30)), [10, 30, 60, 90, 100]);
     assert_eq!(left(&Keep::ClosestSteps(40)), [10, 40, 80, 100]);
     // 20 and 30 are as far from 25, 70 and 80 from 75: the newer ones stay.

@@ -21,7 +21,8 @@ const NAMES_LEN_MAX_BYTES: usize = 1 << 30;
 
 /// What is in an archive, by name.
 ///
-/// - Names are parts between slashes; none of them is empty, `.` or `..`, and there is no slash in front.
+/// - Names are parts between slashes; none of them is empty, `.` or `..`, and there is no slash in
+///   front.
 /// - No name is below one that is a value.
 #[derive(Debug, Default)]
 pub(super) struct Index {
@@ -141,7 +142,8 @@ impl Index {
         let prefix = folder_prefix(folder);
         let mut entries = Vec::new();
         let mut from = Bound::Included(prefix.clone());
-        // From each name on to the first that is not below it: a folder of a million members is one step.
+        // From each name on to the first that is not below it: a folder of a million members is one
+        // step.
         loop {
             let range = (from.as_ref().map(Vec::as_slice), Bound::Unbounded);
             let next = self.members.range::<[u8], _>(range).next();
@@ -157,7 +159,8 @@ impl Index {
                 (None, Member::Other(_)) => EntryKind::Other,
             };
             let is_link = end.is_none() && matches!(member, Member::Other(_));
-            // A folder that is named itself comes before what is below it, and perhaps before its brothers `a-b`.
+            // A folder that is named itself comes before what is below it, and perhaps before its
+            // brothers `a-b`.
             let is_twice = found == EntryKind::Folder && end.is_some() && {
                 let whole = [prefix.as_slice(), part].concat();
                 self.members.contains_key(whole.as_slice())
@@ -191,7 +194,8 @@ pub(super) fn folder_prefix(folder: &[u8]) -> Vec<u8> {
 /// A name without what says nothing: `./a//b/` is `a/b`, and so is `/a/b`. Empty for the top.
 ///
 /// # Errors
-/// `Corrupt` for a name that leads out of the archive, or that no path can be; `Limit` if it is too long.
+/// `Corrupt` for a name that leads out of the archive, or that no path can be; `Limit` if it is too
+/// long.
 pub(super) fn clean(name: &[u8]) -> Result<Vec<u8>> {
     let shown = || String::from_utf8_lossy(name.get(..name.len().min(200)).unwrap_or_default());
     if name.len() > NAME_LEN_MAX_BYTES {

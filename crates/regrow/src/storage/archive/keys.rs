@@ -17,7 +17,8 @@ use crate::store::{
 };
 use crate::system::name_of_bytes;
 
-/// Documents up to here are read at once. Of longer ones, each piece has to look like a part of a document.
+/// Documents up to here are read at once. Of longer ones, each piece has to look like a part of a
+/// document.
 const AT_ONCE_LEN_MAX_BYTES: u64 = 4 << 20;
 
 /// Bytes of a piece.

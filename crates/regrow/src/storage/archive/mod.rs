@@ -1,4 +1,5 @@
-//! Checkpoints inside archives: a tar, or a zip whose members are stored as they are. Read only, and unpacked nowhere.
+//! Checkpoints inside archives: a tar, or a zip whose members are stored as they are. Read only,
+//! and unpacked nowhere.
 //!
 //! | address | is |
 //! |---|---|
@@ -7,9 +8,9 @@
 //! | `s3://bucket/runs.tar/step_100` | the same of an archive in another storage |
 //! | `/data/all.zip/runs.tar/step_100` | the same of an archive in an archive |
 //!
-//! The name ends in `.tar` or `.zip`, in upper or lower case. A folder of such a name is just a folder. A file of such a name
-//! that does not begin like an archive is read as a checkpoint itself. If everything in an archive lies in one folder, that
-//! folder need not be named.
+//! The name ends in `.tar` or `.zip`, in upper or lower case. A folder of such a name is just a
+//! folder. A file of such a name that does not begin like an archive is read as a checkpoint
+//! itself. If everything in an archive lies in one folder, that folder need not be named.
 //!
 //! ```text
 //! | header | regrow.json | header | model.safetensors | ...  the archive: one value in the storage that it lies in
@@ -24,9 +25,9 @@
 //! | `window` | many small reads as few long ones |
 //! | `keys` | a folder in an archive as a [`Store`], a member as a [`Blob`](crate::store::Blob) |
 //!
-//! The index is read once, when a checkpoint is opened: the header of each member of a tar, the directory at the end of a zip.
-//! The archive stays the one that was opened. A checkpoint inside is checked as it would be outside, by the checksums of its
-//! layout.
+//! The index is read once, when a checkpoint is opened: the header of each member of a tar, the
+//! directory at the end of a zip. The archive stays the one that was opened. A checkpoint inside is
+//! checked as it would be outside, by the checksums of its layout.
 
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
@@ -57,12 +58,13 @@ const BESIDE: [&str; 2] = ["__MACOSX", ".DS_Store"];
 const COMPRESSED: [(&[u8], &str); 4] =
     [(b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"), (b"\xfd7zXZ\0", "xz")];
 
-/// The location in an archive that the path leads to, or leads through a file that is one; `None` for all others. Of
-/// paths without a name that ends in `.tar` or `.zip` the text alone is looked at.
+/// The location in an archive that the path leads to, or leads through a file that is one; `None`
+/// for all others. Of paths without a name that ends in `.tar` or `.zip` the text alone is looked
+/// at.
 ///
 /// # Errors
-/// `Corrupt` if the path leads through a file that is no archive; `Unsupported` if it is compressed; what the storage
-/// says.
+/// `Corrupt` if the path leads through a file that is no archive; `Unsupported` if it is
+/// compressed; what the storage says.
 pub(crate) fn find(at: &Location) -> Result<Option<Location>> {
     let mut found = None;
     while let Some(next) = find_first(found.as_ref().unwrap_or(at))? {

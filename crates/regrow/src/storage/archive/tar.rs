@@ -5,7 +5,8 @@
 //!
 //! header   0 name   124 size   148 checksum   156 type   157 link   257 ustar   345 prefix
 //! ```
-//! There is no directory: a header says where the next one is. What comes before a member may say more of it:
+//! There is no directory: a header says where the next one is. What comes before a member may say
+//! more of it:
 //!
 //! | type | says |
 //! |---|---|
@@ -13,10 +14,12 @@
 //! | `L`, `K` | GNU's long name, long link |
 //! | `g` | pax records for all that follow; those that would move or rename members are refused |
 //!
-//! A member that comes twice is the later one, which is how tar updates an archive. A hard link is the member that it
-//! leads to. An archive without its end mark was cut short: nobody knows what is missing, so it is refused.
+//! A member that comes twice is the later one, which is how tar updates an archive. A hard link is
+//! the member that it leads to. An archive without its end mark was cut short: nobody knows what is
+//! missing, so it is refused.
 //!
-//! Source: POSIX.1-2024, pax, "ustar Interchange Format" and "pax Header Block"; GNU tar manual, "Basic Tar Format".
+//! Source: POSIX.1-2024, pax, "ustar Interchange Format" and "pax Header Block"; GNU tar manual,
+//! "Basic Tar Format".
 
 use super::index::{Index, Member, Place, Value, clean};
 use super::window::Window;
@@ -253,8 +256,8 @@ fn cut_short(at: u64, wanted: impl std::fmt::Display) -> Error {
         .help("it was cut short, or is being written: copy it again")
 }
 
-/// Errs if anything but zeros follows the end mark at `at`: a part of the archive was overwritten with zeros, or another
-/// archive was put behind it, and what is there would be missed.
+/// Errs if anything but zeros follows the end mark at `at`: a part of the archive was overwritten
+/// with zeros, or another archive was put behind it, and what is there would be missed.
 fn refuse_more(input: &mut Window<'_>, at: u64) -> Result<()> {
     let mut at = at;
     let end = input.len_bytes().min(at.saturating_add(AFTER_END_LEN_MAX_BYTES));
@@ -275,7 +278,8 @@ fn is_zero(block: &[u8]) -> bool {
     block.iter().all(|&byte| byte == 0)
 }
 
-/// Errs unless the header passes its checksum: the sum of its bytes, where those of the checksum are spaces.
+/// Errs unless the header passes its checksum: the sum of its bytes, where those of the checksum
+/// are spaces.
 fn has_checksum(block: &[u8]) -> Result<()> {
     let stored = number(block, CHECKSUM)?;
     let (mut sum, mut signed) = (0_u64, 0_i64);
@@ -303,7 +307,8 @@ fn until_zero(bytes: &[u8]) -> &[u8] {
     bytes.get(..end).unwrap_or_default()
 }
 
-/// A number in octal digits, or, where those do not hold it, as GNU has it: big endian behind a set bit.
+/// A number in octal digits, or, where those do not hold it, as GNU has it: big endian behind a set
+/// bit.
 fn number(block: &[u8], (start, len): (usize, usize)) -> Result<u64> {
     let bytes = block.get(start..start + len).unwrap_or_default();
     let number = match bytes.split_first() {

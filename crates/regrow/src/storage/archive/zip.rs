@@ -1,7 +1,7 @@
 //! The members of a zip archive, from its directory alone.
 //!
-//! Where a member's data begins is in a header before it, which is read when the member is wanted: opening an archive
-//! of ten thousand files in a bucket takes two requests, not ten thousand.
+//! Where a member's data begins is in a header before it, which is read when the member is wanted:
+//! opening an archive of ten thousand files in a bucket takes two requests, not ten thousand.
 
 use std::sync::{Arc, OnceLock};
 

@@ -24,7 +24,8 @@ pub(super) const HEADER_LEN_BYTES: u64 = 64;
 
 const MAGIC: &[u8; 16] = b"regrow cache 1\n\0";
 
-/// The time of use is written into a file that was not used for so long: each write of it costs a write to the disk.
+/// The time of use is written into a file that was not used for so long: each write of it costs a
+/// write to the disk.
 const USE_AGE_MIN: Duration = Duration::from_secs(60);
 
 /// What a block is: the digest of everything that tells it from others.
@@ -71,14 +72,16 @@ pub(super) enum Outcome {
     Damaged,
 }
 
-/// Fills `out` with the bytes of a block of `len_bytes` from `skip` on. All of the block is checked.
+/// Fills `out` with the bytes of a block of `len_bytes` from `skip` on. All of the block is
+/// checked.
 pub(super) fn read(path: &Path, identity: &Identity, len_bytes: u64, skip: usize, out: &mut [u8]) -> Outcome {
     let Ok(file) = reading_no_link().open(path) else {
         return Outcome::Missing;
     };
     let checked = read_checked(&file, identity, len_bytes, skip, out);
     if !matches!(checked, Ok(true)) {
-        // Another process may have put a whole one in its place just now: then that is fetched once more than needed.
+        // Another process may have put a whole one in its place just now: then that is fetched once
+        // more than needed.
         let _ = fs::remove_file(path);
         return Outcome::Damaged;
     }
@@ -122,8 +125,8 @@ fn read_checked(
     }
 }
 
-/// Writes a block under a name of its own, then under its name. It is not synced: one that a power cut tears is seen by
-/// its checksum.
+/// Writes a block under a name of its own, then under its name. It is not synced: one that a power
+/// cut tears is seen by its checksum.
 pub(super) fn write(path: &Path, identity: &Identity, bytes: &[u8]) -> io::Result<()> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     if let Some(folder) = path.parent()

@@ -1,7 +1,8 @@
-//! How much a cache holds, and which blocks go when it holds too much: those that were not used for the longest time.
+//! How much a cache holds, and which blocks go when it holds too much: those that were not used for
+//! the longest time.
 //!
-//! What is there is counted on the disk, since other processes write too: before the first block is kept, and again
-//! whenever this process has kept a thirty-second part of the bound.
+//! What is there is counted on the disk, since other processes write too: before the first block is
+//! kept, and again whenever this process has kept a thirty-second part of the bound.
 
 use std::fs::{self, File};
 use std::io;
@@ -9,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// Blocks are removed until so much of the bound is free, in parts of it: not one for each that is kept.
+/// Blocks are removed until so much of the bound is free, in parts of it: not one for each that is
+/// kept.
 const FREE_PARTS: u64 = 10;
 
 /// What is there is counted again after so much of the bound has been kept, in parts of it.
@@ -40,7 +42,8 @@ impl Bound {
         Self { folder: folder.to_owned(), len_max_bytes, state: Mutex::default() }
     }
 
-    /// Whether so many bytes may be kept; removes others if it must. If so, [`ended`](Self::ended) is to be called.
+    /// Whether so many bytes may be kept; removes others if it must. If so, [`ended`](Self::ended)
+    /// is to be called.
     pub(super) fn has_room_for(&self, len_bytes: u64) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = state.kept_since_bytes >= self.len_max_bytes / COUNT_PARTS;
@@ -76,8 +79,8 @@ impl Bound {
         }
     }
 
-    /// Removes what was not used for the longest time, and gives what is left. One process does it at a time; the others
-    /// keep nothing meanwhile.
+    /// Removes what was not used for the longest time, and gives what is left. One process does it
+    /// at a time; the others keep nothing meanwhile.
     fn remove_oldest(&self, held: u64, len_bytes: u64) -> u64 {
         let Ok(lock) = self.lock() else { return held };
         let mut blocks = blocks(&self.folder);

@@ -5,12 +5,14 @@
 //! DIR/lock                held by whoever removes the oldest blocks
 //! DIR/blocks/3f/3f9a...   one block: a header with its identity, length and checksum, then its bytes
 //! ```
-//! A block is named by the digest of what it is a part of: storage, key, entity tag, length, position. An object that was
-//! replaced has another tag, so nobody reads old bytes for new ones. What there is, and in which version, is asked of the
-//! storage each time the checkpoint is opened: only bytes come from here.
+//! A block is named by the digest of what it is a part of: storage, key, entity tag, length,
+//! position. An object that was replaced has another tag, so nobody reads old bytes for new ones.
+//! What there is, and in which version, is asked of the storage each time the checkpoint is opened:
+//! only bytes come from here.
 //!
-//! Any number of threads and processes share a folder. A block appears whole, by rename, and is checked whenever it is
-//! read: one that is damaged or torn is removed and fetched again. Errors of the cache's disk cost speed, never a load.
+//! Any number of threads and processes share a folder. A block appears whole, by rename, and is
+//! checked whenever it is read: one that is damaged or torn is removed and fetched again. Errors of
+//! the cache's disk cost speed, never a load.
 //!
 //! | module | does |
 //! |---|---|
@@ -43,8 +45,9 @@ const CACHE_TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n# Blocks o
 
 /// A folder of a local disk that keeps what was read from buckets and web servers. Cheap to clone.
 ///
-/// Give it to [`Location::cached`](crate::location::Location::cached). The next load of the same checkpoint, by this
-/// process or another, reads from the disk what has not changed. Cost: about as much disk as was read, up to the bound.
+/// Give it to [`Location::cached`](crate::location::Location::cached). The next load of the same
+/// checkpoint, by this process or another, reads from the disk what has not changed. Cost: about as
+/// much disk as was read, up to the bound.
 ///
 /// ```no_run
 /// use regrow::location::{Location, ToLocation};
@@ -97,11 +100,13 @@ impl Source<'_> {
 }
 
 impl Cache {
-    /// The cache in a folder, which is made if it is not there. It holds at most [`CACHE_LEN_MAX_DEFAULT_BYTES`].
+    /// The cache in a folder, which is made if it is not there. It holds at most
+    /// [`CACHE_LEN_MAX_DEFAULT_BYTES`].
     ///
     /// # Errors
-    /// `InvalidArgument` if any user of the machine may write into the folder, `PermissionDenied` if it is another user's:
-    /// blocks are taken for what the bucket has. What the file system says.
+    /// `InvalidArgument` if any user of the machine may write into the folder, `PermissionDenied`
+    /// if it is another user's: blocks are taken for what the bucket has. What the file system
+    /// says.
     pub fn at(folder: impl AsRef<Path>) -> Result<Self> {
         let folder = std::path::absolute(folder.as_ref())
             .map_err(|error| Error::io("cannot make the cache", folder.as_ref(), error))?;
@@ -140,8 +145,9 @@ impl Cache {
         Ok(Self { folder, bound: Arc::new(bound), counts: Arc::default() })
     }
 
-    /// The same with another bound. When it is reached, the blocks that were not used for the longest time are removed.
-    /// While several processes write at once, each may exceed it by a thirty-second part.
+    /// The same with another bound. When it is reached, the blocks that were not used for the
+    /// longest time are removed. While several processes write at once, each may exceed it by a
+    /// thirty-second part.
     #[must_use]
     pub fn with_len_max_bytes(self, len_max_bytes: u64) -> Self {
         Self { bound: Arc::new(Bound::new(&self.folder, len_max_bytes)), ..self }
@@ -162,7 +168,8 @@ impl Cache {
         }
     }
 
-    /// Fills `out` with the bytes of a block from `skip` on. `false` if the block is not here, or no longer whole.
+    /// Fills `out` with the bytes of a block from `skip` on. `false` if the block is not here, or
+    /// no longer whole.
     pub(crate) fn read(&self, source: &Source<'_>, position: u64, skip: usize, out: &mut [u8]) -> bool {
         let identity = Identity::of(source, position);
         match block::read(
@@ -184,7 +191,8 @@ impl Cache {
         }
     }
 
-    /// Keeps a block. Where the disk does not take it, nothing is kept: the bytes have been read already.
+    /// Keeps a block. Where the disk does not take it, nothing is kept: the bytes have been read
+    /// already.
     pub(crate) fn keep(&self, source: &Source<'_>, position: u64, bytes: &[u8]) {
         let len_bytes = source.block_len_bytes(position);
         self.counts.miss_bytes.fetch_add(len_bytes, Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! URLs of a web server: taken apart when they are given, put together for each request.
 //!
-//! A path is kept as the text that it means: `https://host/my%20run` is the path `my run`, and a name that is joined to
-//! it may hold any character. What a URL says of a user or in its query goes along with every request, and is printed
-//! nowhere: both may be secrets.
+//! A path is kept as the text that it means: `https://host/my%20run` is the path `my run`, and a
+//! name that is joined to it may hold any character. What a URL says of a user or in its query goes
+//! along with every request, and is printed nowhere: both may be secrets.
 
 use reqwest::Url;
 
@@ -25,7 +25,8 @@ impl Address {
     /// `InvalidArgument` if it is none.
     pub fn parse(text: &str) -> Result<Self> {
         let refused = |what: &str| Error::invalid(format!("this is no URL of a web server: {what}"));
-        // What stands before an @ may be a secret, also where it holds a `?` or a `#`; and so may what follows a `?`.
+        // What stands before an @ may be a secret, also where it holds a `?` or a `#`; and so may
+        // what follows a `?`.
         let shown = text.rsplit_once('@').map_or(text, |(_, rest)| rest);
         let shown = shown.split(['?', '#']).next().unwrap_or_default();
         let parse = || {

@@ -1,7 +1,9 @@
-//! Checkpoints on web servers: `https://host/path` and `http://host/path`, read only, through ranges.
+//! Checkpoints on web servers: `https://host/path` and `http://host/path`, read only, through
+//! ranges.
 //!
-//! A web server gives out files and does not say which there are. So a folder is one if a file is in it that a
-//! checkpoint begins with ([`BEGINNINGS`]), and a layout opens there if its documents name all other files:
+//! A web server gives out files and does not say which there are. So a folder is one if a file is
+//! in it that a checkpoint begins with ([`BEGINNINGS`]), and a layout opens there if its documents
+//! name all other files:
 //!
 //! | layout | opens |
 //! |---|---|
@@ -19,8 +21,9 @@
 //! | `address` | URLs, taken apart and put together |
 //! | `settings` | what the storage options say |
 //!
-//! Each file is read in the version that was seen first. Nothing holds the files of one checkpoint together but their
-//! checksums: one that is replaced while it is opened is noticed by the tags of its first files.
+//! Each file is read in the version that was seen first. Nothing holds the files of one checkpoint
+//! together but their checksums: one that is replaced while it is opened is noticed by the tags of
+//! its first files.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -49,7 +52,8 @@ use settings::Settings;
 /// `https://host/path` and `http://host/path`.
 pub(super) const KIND: StorageKind = StorageKind { schemes: &["https", "http"], locate };
 
-/// What a checkpoint's folder holds at least one of. The first is asked for before the others: most have it, or none.
+/// What a checkpoint's folder holds at least one of. The first is asked for before the others: most
+/// have it, or none.
 const BEGINNINGS: [&str; 8] = [
     "regrow.json",
     "_METADATA",
@@ -117,7 +121,8 @@ impl HttpStorage {
             return Ok(vec![(first, found)]);
         }
         let seen = Mutex::new((Vec::new(), at_first.err()));
-        // Some servers say `forbidden` of what is not there: that of one file says nothing of the others.
+        // Some servers say `forbidden` of what is not there: that of one file says nothing of the
+        // others.
         let look_for = |name: &'static str| {
             let looked = look(&folder.join(name));
             let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -191,7 +196,8 @@ impl Storage for HttpStorage {
         read_beginning(&self.files(folder), &name, len_max_bytes)
     }
 
-    /// Of a file its tag, of a folder those of the files that it begins with; asked for anew each time.
+    /// Of a file its tag, of a folder those of the files that it begins with; asked for anew each
+    /// time.
     fn identity(&self, path: &Path) -> Option<Identity> {
         let key = |path: &Path| key_of(&self.server, path);
         let tag = |path: &Path| Ok(self.server.head(&key(path)?)?.map(|object| object.tag.to_string()));

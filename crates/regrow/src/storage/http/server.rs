@@ -8,8 +8,8 @@
 //! | answers with HTML | taken to have no such file: that is a list of files, or an error in friendly words |
 //! | is busy, or breaks off | asked again, from where it stopped |
 //!
-//! A range is asked for with the tag of the version that was seen first (`If-Range`), and whatever comes is compared with
-//! it: bytes of two versions never meet.
+//! A range is asked for with the tag of the version that was seen first (`If-Range`), and whatever
+//! comes is compared with it: bytes of two versions never meet.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -125,7 +125,8 @@ impl Server {
                 None => self.look_by_range(client, key).await,
             },
             status if may_pass(status) => Err(self.refused(key, status)),
-            // What says no to HEAD may say yes to GET: signed URLs, and servers that know GET alone.
+            // What says no to HEAD may say yes to GET: signed URLs, and servers that know GET
+            // alone.
             _ => self.look_by_range(client, key).await,
         }
     }

@@ -1,8 +1,9 @@
 //! Objects of which blocks are kept on a local disk.
 //!
-//! Every request goes to the storage but reads of a version whose tag is strong: those are made of blocks, each from the
-//! [`Cache`] if that has it. Blocks that it lacks and that lie side by side are fetched by one request, straight to where
-//! they are wanted; a block of which only a part is wanted is fetched whole, by itself.
+//! Every request goes to the storage but reads of a version whose tag is strong: those are made of
+//! blocks, each from the [`Cache`] if that has it. Blocks that it lacks and that lie side by side
+//! are fetched by one request, straight to where they are wanted; a block of which only a part is
+//! wanted is fetched whole, by itself.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -77,7 +78,8 @@ impl CachedObjects {
     }
 }
 
-/// Cuts what is wanted into blocks. Each has its position, where its wanted bytes begin in it, and where they go.
+/// Cuts what is wanted into blocks. Each has its position, where its wanted bytes begin in it, and
+/// where they go.
 fn blocks(offset_bytes: u64, mut out: &mut [u8]) -> Vec<(u64, usize, &mut [u8])> {
     let mut blocks = Vec::new();
     let mut at = offset_bytes;
@@ -119,7 +121,8 @@ impl Objects for CachedObjects {
             if self.cache.read(&source, position, skip, part) {
                 continue;
             }
-            // A block that is wanted in part goes by itself, so that the others are read to where they are wanted.
+            // A block that is wanted in part goes by itself, so that the others are read to where
+            // they are wanted.
             let is_whole = skip == 0 && is_end_of_block(object, offset_bytes + range.end as u64);
             match missing.last_mut() {
                 Some(last)

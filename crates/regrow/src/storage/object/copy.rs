@@ -6,8 +6,8 @@ use super::{Object, Objects, Tag};
 use crate::bytes::limits::work_space;
 use crate::error::Result;
 
-/// Makes `to` a copy of this version of an object: by the bucket itself, or, if that is too long for its copies, in parts
-/// that pass through this process, a few at a time.
+/// Makes `to` a copy of this version of an object: by the bucket itself, or, if that is too long
+/// for its copies, in parts that pass through this process, a few at a time.
 ///
 /// # Errors
 /// `Replaced` if the object has another version by now; what the bucket says.
@@ -27,8 +27,9 @@ pub(super) fn copy_within(objects: &Arc<dyn Objects>, from: &Object, to: &str) -
     upload.finish()
 }
 
-/// The same where nothing is at `to` yet; `None` if something is. As for [`Upload::finish_in_place_of`](super::Upload::finish_in_place_of), one
-/// request lies between the look and the end of what is longer than a part.
+/// The same where nothing is at `to` yet; `None` if something is. As for
+/// [`Upload::finish_in_place_of`](super::Upload::finish_in_place_of), one request lies between the
+/// look and the end of what is longer than a part.
 ///
 /// # Errors
 /// As for [`copy_within`].

@@ -1,7 +1,8 @@
 //! A copy to a bucket that another process has begun, joined: this one brings some of its objects.
 //!
-//! They are written under their final names, as the one who began would; the claim vouches for each when it is told of it,
-//! by the tag that was read back. What an earlier copy has left there is for the one who began.
+//! They are written under their final names, as the one who began would; the claim vouches for each
+//! when it is told of it, by the tag that was read back. What an earlier copy has left there is for
+//! the one who began.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,8 @@
 //! What one list has shown of a folder of objects: their names, lengths and tags.
 //!
-//! Opening a checkpoint looks at many names: which layouts could this be, which files are there. All of that is answered
-//! from one list, and every object that is read later is read in the version that the list has shown.
+//! Opening a checkpoint looks at many names: which layouts could this be, which files are there.
+//! All of that is answered from one list, and every object that is read later is read in the
+//! version that the list has shown.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
@@ -63,9 +64,9 @@ impl Listing {
         Ok(Self { prefix, objects: below, is_whole, begins: None, beginnings: Arc::default() })
     }
 
-    /// One look at what may be the folder of a checkpoint. What says whether it is one is asked for where the list was
-    /// cut before it. Of a checkpoint all is listed, so that every object is read in the version of one moment; below a
-    /// folder of many checkpoints there may be millions.
+    /// One look at what may be the folder of a checkpoint. What says whether it is one is asked for
+    /// where the list was cut before it. Of a checkpoint all is listed, so that every object is
+    /// read in the version of one moment; below a folder of many checkpoints there may be millions.
     pub(super) fn of_checkpoint(objects: &Arc<dyn Objects>, prefix: String) -> Result<Self> {
         let mut listing = Self::of(objects, prefix)?;
         if !listing.is_whole {
@@ -83,7 +84,8 @@ impl Listing {
         Ok(listing)
     }
 
-    /// What has a name in the folder `prefix` that begins with `name`: a single object, or files beside each other.
+    /// What has a name in the folder `prefix` that begins with `name`: a single object, or files
+    /// beside each other.
     fn of_names(objects: &Arc<dyn Objects>, prefix: String, name: &str) -> Result<Self> {
         let key = format!("{prefix}{name}");
         let (mut listed, is_whole) = objects.list_beginning(&key, true)?;
@@ -128,8 +130,8 @@ impl Listing {
         self.objects.contains_key(MARKER) || self.objects.contains_key(OTHER_MARKER)
     }
 
-    /// Whether nothing can be at a name that the list has not shown: all such names are known, or it lies below an
-    /// object.
+    /// Whether nothing can be at a name that the list has not shown: all such names are known, or
+    /// it lies below an object.
     pub(super) fn knows(&self, name: &str) -> bool {
         self.is_whole
             || self.begins.as_ref().is_some_and(|begins| name.starts_with(begins))
@@ -143,8 +145,8 @@ impl Listing {
         self.objects.range(start.clone()..).next().is_some_and(|(name, _)| name.starts_with(&start))
     }
 
-    /// What tells these versions of these objects from others. As on a disk, what is put beside a checkpoint makes it no other
-    /// one.
+    /// What tells these versions of these objects from others. As on a disk, what is put beside a
+    /// checkpoint makes it no other one.
     pub(super) fn identity(&self) -> Option<Identity> {
         let own = self.objects.iter().filter(|(name, _)| !is_name_of_side_file(name) && *name != SETTLING);
         let objects: Vec<_> = own.map(|(name, object)| (name, object.tag.text())).collect();
@@ -206,7 +208,8 @@ impl Listing {
     }
 }
 
-/// The first bytes of a few objects: opening looks at them several times, and each look would be a request.
+/// The first bytes of a few objects: opening looks at them several times, and each look would be a
+/// request.
 #[derive(Debug, Default)]
 pub(super) struct Beginnings {
     kept: Mutex<VecDeque<(String, Bytes)>>,
@@ -221,7 +224,8 @@ impl Beginnings {
     /// Most objects whose beginning is kept.
     const KEPT_MAX: usize = 64;
 
-    /// Bytes of an object, if they lie at its beginning; `None` if they are to be read by themselves.
+    /// Bytes of an object, if they lie at its beginning; `None` if they are to be read by
+    /// themselves.
     pub(super) fn read(
         &self,
         objects: &dyn Objects,
@@ -257,8 +261,8 @@ impl Beginnings {
     }
 }
 
-/// The list of what may be the folder of a checkpoint, and along with it what most checkpoints are opened by: over a
-/// network that is one wait instead of two.
+/// The list of what may be the folder of a checkpoint, and along with it what most checkpoints are
+/// opened by: over a network that is one wait instead of two.
 fn list_and_look_ahead(objects: &Arc<dyn Objects>, prefix: String) -> Result<Listing> {
     if prefix.is_empty() || !objects.suits().is_far() {
         return Listing::of_checkpoint(objects, prefix);
@@ -301,7 +305,8 @@ fn read_as_listed(objects: &Arc<dyn Objects>, path: &Path, may_look_again: bool)
         let root = folder_key(objects, folder)?;
         let listing = Listing::of_names(objects, root.clone(), &name)?;
         if may_look_again && listing.has_below(&name) {
-            // Somebody has begun a folder there since the look at it; by now it says whether it is a checkpoint.
+            // Somebody has begun a folder there since the look at it; by now it says whether it is
+            // a checkpoint.
             return read_as_listed(objects, path, false);
         }
         let identity = listing.object(&name).map(|object| Identity::of_objects(object.tag.text()));
@@ -340,7 +345,8 @@ fn refuse_uncommitted(objects: &Arc<dyn Objects>, listing: &Listing) -> Result<(
 #[derive(Debug)]
 struct ListedStorage {
     objects: Arc<dyn Objects>,
-    /// What stands for the prefix of the listing in paths: another one, of a checkpoint that has moved.
+    /// What stands for the prefix of the listing in paths: another one, of a checkpoint that has
+    /// moved.
     root: String,
     listing: Listing,
 }

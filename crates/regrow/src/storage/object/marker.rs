@@ -18,14 +18,15 @@ pub(super) const CLAIM: &str = "regrow-writing.json";
 /// The checkpoint is complete. Orbax' own name and meaning.
 pub(super) const MARKER: &str = "commit_success.txt";
 
-/// The same, of a layout that has no such file of its own: Orbax would take the folder for one of its checkpoints.
+/// The same, of a layout that has no such file of its own: Orbax would take the folder for one of
+/// its checkpoints.
 pub(super) const OTHER_MARKER: &str = "regrow-committed.txt";
 
 /// The checkpoint is in another folder.
 pub(super) const MOVED: &str = "regrow-moved.json";
 
-/// Who brings a checkpoint that has moved to its own name: in the folder that it has moved to, while that lasts. And who holds a place
-/// to replace or remove what is there: in that place.
+/// Who brings a checkpoint that has moved to its own name: in the folder that it has moved to,
+/// while that lasts. And who holds a place to replace or remove what is there: in that place.
 pub(super) const SETTLING: &str = "regrow-settling.json";
 
 /// Objects of which every save writes one at least, with its own nonce if it is one of ours.
@@ -70,11 +71,13 @@ pub(super) struct Claim {
     /// Nobody is at it any more: the writer has said so.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_released: bool,
-    /// Whoever has it writes nothing, and removes what a writer has left that is gone: that takes moments, and others wait for it.
+    /// Whoever has it writes nothing, and removes what a writer has left that is gone: that takes
+    /// moments, and others wait for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_sweeping: bool,
-    /// Of files beside each other: the ends of the names of those that the writer makes or replaces, in their order. The last of them
-    /// makes the checkpoint: without it the others are what the writer has left. Empty if they may be somebody else's.
+    /// Of files beside each other: the ends of the names of those that the writer makes or
+    /// replaces, in their order. The last of them makes the checkpoint: without it the others are
+    /// what the writer has left. Empty if they may be somebody else's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub suffixes: Vec<String>,
     /// What a copy has brought here, by name.
@@ -122,8 +125,8 @@ impl Claim {
         serde_json::from_slice(bytes).ok()
     }
 
-    /// Whether the writer is known to be gone: it has said so, or was a process of this machine that is no more, or a save
-    /// of this process that has ended.
+    /// Whether the writer is known to be gone: it has said so, or was a process of this machine
+    /// that is no more, or a save of this process that has ended.
     fn is_of_the_dead(&self) -> bool {
         let is_alive = || {
             if self.pid == std::process::id() {
@@ -177,14 +180,15 @@ impl Drop for Running {
     }
 }
 
-/// The machine's name, with the identity of its boot, which only Linux has: process numbers begin anew with each.
+/// The machine's name, with the identity of its boot, which only Linux has: process numbers begin
+/// anew with each.
 fn host() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     format!("{} {}", host_name(), boot.trim())
 }
 
-/// Whether a writer that gave this as its host was a process of this start of this machine. Other machines may have its
-/// name, so without the identity of a boot nobody is.
+/// Whether a writer that gave this as its host was a process of this start of this machine. Other
+/// machines may have its name, so without the identity of a boot nobody is.
 fn is_here(host_of_writer: &str) -> bool {
     host_of_writer == host() && !host_of_writer.ends_with(' ')
 }
@@ -249,7 +253,8 @@ pub(super) fn moved_to(objects: &Arc<dyn Objects>, pointer: &Object) -> Result<S
         .expected(staged_folder(target, &moved.nonce), moved.folder))
 }
 
-/// Writes a claim in the place of one whose writer is gone: of several who try, one gets it. False if another one has.
+/// Writes a claim in the place of one whose writer is gone: of several who try, one gets it. False
+/// if another one has.
 ///
 /// # Errors
 /// What the bucket says.
@@ -289,8 +294,8 @@ impl Drop for Sweeping {
     }
 }
 
-/// Takes the claim of somebody who is gone, to remove what that one has left: nobody else takes it over until that is done. `None` if
-/// another one has.
+/// Takes the claim of somebody who is gone, to remove what that one has left: nobody else takes it
+/// over until that is done. `None` if another one has.
 ///
 /// # Errors
 /// What the bucket says.
@@ -306,8 +311,8 @@ pub(super) fn take_left(objects: &Arc<dyn Objects>, dead: &Object) -> Result<Opt
     Ok(Some(Sweeping { objects: Arc::clone(objects), key: dead.key.clone(), claim, _running: running }))
 }
 
-/// A claim as it is once nobody is any more at what takes moments, or that has taken too long: to bring a checkpoint to its place, to
-/// remove what a writer has left.
+/// A claim as it is once nobody is any more at what takes moments, or that has taken too long: to
+/// bring a checkpoint to its place, to remove what a writer has left.
 ///
 /// # Errors
 /// What the bucket says.
@@ -347,7 +352,8 @@ impl Wait {
     }
 }
 
-/// Copies that replace something are written beside it under this name, so that the next one finds them.
+/// Copies that replace something are written beside it under this name, so that the next one finds
+/// them.
 pub(super) const COPY: &str = "copy";
 
 /// The claim of files beside each other, which is beside them, too.

@@ -26,16 +26,17 @@
 //! ```
 //! A folder that has the claim and not the marker is no checkpoint. Orbax goes by the same marker.
 //!
-//! An overwrite writes a whole new checkpoint beside the old one, and then says so in one small object:
+//! An overwrite writes a whole new checkpoint beside the old one, and then says so in one small
+//! object:
 //!
 //! ```text
 //! staged      T.orbax-checkpoint-tmp-<nonce>/...           all objects, with a marker of their own
 //! committed   T/regrow-moved.json                          created if absent: "the checkpoint is in that folder"
 //! settled     the objects copied to T within the bucket, then the pointer and the staged folder removed
 //! ```
-//! From `regrow-moved.json` on a reader goes where it points; Orbax sees the old checkpoint until the settling begins,
-//! none while it lasts, and then the new one. A writer that died while settling leaves a whole checkpoint, which the
-//! next overwrite settles first.
+//! From `regrow-moved.json` on a reader goes where it points; Orbax sees the old checkpoint until
+//! the settling begins, none while it lasts, and then the new one. A writer that died while
+//! settling leaves a whole checkpoint, which the next overwrite settles first.
 //!
 //! Whoever is in another one's way for moments only says so, and others wait for it:
 //!
@@ -172,7 +173,8 @@ pub(crate) enum Conditional {
     Lost(Bytes, Tag),
 }
 
-/// Requests to one bucket. Each returns when it has been answered; any number of threads may ask at once.
+/// Requests to one bucket. Each returns when it has been answered; any number of threads may ask at
+/// once.
 pub(crate) trait Objects: Debug + Send + Sync {
     /// What a person would call the key: its URL.
     fn url(&self, key: &str) -> String;
@@ -183,8 +185,8 @@ pub(crate) trait Objects: Debug + Send + Sync {
     /// All bytes of the object at `key`; `None` if there is none.
     fn get(&self, key: &str) -> Result<Option<(Bytes, Object)>>;
 
-    /// All bytes of the object at `key`, asked for before anybody knows whether they are wanted: `None` if they are many,
-    /// or did not come.
+    /// All bytes of the object at `key`, asked for before anybody knows whether they are wanted:
+    /// `None` if they are many, or did not come.
     fn get_ahead(&self, _key: &str) -> Option<(Bytes, Object)> {
         None
     }
@@ -195,7 +197,8 @@ pub(crate) trait Objects: Debug + Send + Sync {
     /// `Replaced` if the key has another version by now, or none.
     fn read(&self, object: &Object, offset_bytes: u64, out: &mut [u8]) -> Result<()>;
 
-    /// Hands bytes of this version of an object to `each` as they come; false if they do not, and then none were.
+    /// Hands bytes of this version of an object to `each` as they come; false if they do not, and
+    /// then none were.
     ///
     /// # Errors
     /// As for [`read`](Self::read); what `each` says.
@@ -209,25 +212,26 @@ pub(crate) trait Objects: Debug + Send + Sync {
         Ok(false)
     }
 
-    /// The objects whose keys begin with `prefix`, which is empty or ends in `/`, sorted by key. With `page`, only
-    /// those that one request gives, and whether these are all.
+    /// The objects whose keys begin with `prefix`, which is empty or ends in `/`, sorted by key.
+    /// With `page`, only those that one request gives, and whether these are all.
     fn list(&self, prefix: &str, page: bool) -> Result<(Vec<Object>, bool)>;
 
     /// The objects right below `prefix`, and the names of the folders there.
     fn list_level(&self, prefix: &str) -> Result<(Vec<Object>, Vec<String>)>;
 
-    /// The objects whose keys begin with this text, which need not end where a name does. With `page`, only those that
-    /// one request gives, and whether these are all.
+    /// The objects whose keys begin with this text, which need not end where a name does. With
+    /// `page`, only those that one request gives, and whether these are all.
     fn list_beginning(&self, begins: &str, page: bool) -> Result<(Vec<Object>, bool)>;
 
     /// Writes an object, whatever is there.
     fn put(&self, key: &str, bytes: Bytes) -> Result<Tag>;
 
-    /// Writes an object that is not there yet. The bytes have a nonce, by which a doubtful answer is settled.
+    /// Writes an object that is not there yet. The bytes have a nonce, by which a doubtful answer
+    /// is settled.
     fn create(&self, key: &str, bytes: Bytes) -> Result<Conditional>;
 
-    /// Writes an object in the place of this version of it, of which `Lost` says that it is there no more. The bytes have a nonce, as
-    /// those of [`create`](Self::create).
+    /// Writes an object in the place of this version of it, of which `Lost` says that it is there
+    /// no more. The bytes have a nonce, as those of [`create`](Self::create).
     fn replace(&self, old: &Object, bytes: Bytes) -> Result<Conditional>;
 
     /// Removes objects; none of them need be there.
@@ -236,8 +240,8 @@ pub(crate) trait Objects: Debug + Send + Sync {
     /// Makes `to` a copy of this version of an object, within the bucket.
     ///
     /// # Errors
-    /// `Replaced` as for [`read`](Self::read), and then what is at `to` is no such copy; `Unsupported` where the bucket
-    /// cannot.
+    /// `Replaced` as for [`read`](Self::read), and then what is at `to` is no such copy;
+    /// `Unsupported` where the bucket cannot.
     fn copy(&self, from: &Object, to: &str) -> Result<Tag>;
 
     /// Longest object that [`copy`](Self::copy) takes.
@@ -256,14 +260,14 @@ pub(crate) trait Objects: Debug + Send + Sync {
         renewal::EVERY
     }
 
-    /// How long one waits for somebody else who replaces or removes a checkpoint: most of these copy within the bucket, which takes
-    /// seconds.
+    /// How long one waits for somebody else who replaces or removes a checkpoint: most of these
+    /// copy within the bucket, which takes seconds.
     fn hold_waited_for(&self) -> Duration {
         HOLD_WAITED_FOR
     }
 
-    /// What tells this storage from all others, by which a cache on disk knows its objects. No secret is in it. `None`
-    /// where nothing is to be kept.
+    /// What tells this storage from all others, by which a cache on disk knows its objects. No
+    /// secret is in it. `None` where nothing is to be kept.
     #[cfg(feature = "cloud")]
     fn cache_name(&self) -> Option<String> {
         None
@@ -286,8 +290,9 @@ pub(crate) trait Upload: Debug + Send {
     /// Waits for all parts; then the object is there, whole.
     fn finish(self: Box<Self>) -> Result<Tag>;
 
-    /// The same in the place of this version of the object, or where nothing is yet; `None` if something else is there, which stays. Of
-    /// several who try, one gets it, unless the object is longer than a part: then one request lies between the look and the end.
+    /// The same in the place of this version of the object, or where nothing is yet; `None` if
+    /// something else is there, which stays. Of several who try, one gets it, unless the object is
+    /// longer than a part: then one request lies between the look and the end.
     fn finish_in_place_of(self: Box<Self>, before: Option<&Tag>) -> Result<Option<Tag>>;
 }
 
@@ -338,7 +343,8 @@ impl Storage for ObjectStorage {
 
     fn look(&self, path: &Path) -> Result<Option<Found>> {
         let key = key_of(&self.objects, path)?;
-        // The list comes first: a server that keeps its objects in a file system may choke on a look at a folder.
+        // The list comes first: a server that keeps its objects in a file system may choke on a
+        // look at a folder.
         let (below, _) = self.objects.list(&folder_key(&self.objects, path)?, true)?;
         if !below.is_empty() {
             return Ok(Some(Found::Folder));

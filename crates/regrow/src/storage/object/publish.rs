@@ -288,7 +288,8 @@ impl NewObjects {
         Ok(())
     }
 
-    /// Errs if another one has ended between the look at the place and the claim. Whoever comes later meets the claim.
+    /// Errs if another one has ended between the look at the place and the claim. Whoever comes
+    /// later meets the claim.
     fn check_beside(&self, suffixes: &[String], overwrite: bool, before: &Before) -> Result<()> {
         let there = beside_without_last(&self.objects, &self.target, suffixes, overwrite)?;
         match before {
@@ -301,8 +302,8 @@ impl NewObjects {
         Error::new(ErrorKind::AlreadyExists, "another save to this target was faster").in_file(&self.target)
     }
 
-    /// Errs if another save has committed, and taken its claim away, between the look at the target and this claim.
-    /// Whoever comes later meets this claim.
+    /// Errs if another save has committed, and taken its claim away, between the look at the target
+    /// and this claim. Whoever comes later meets this claim.
     fn check_alone(&self, claim: &str) -> Result<()> {
         let listed = self.objects.list(&format!("{}/", self.folder), true);
         if matches!(&listed, Ok((all, _)) if all.iter().all(|object| object.key == claim)) {
@@ -313,7 +314,8 @@ impl NewObjects {
         Err(self.exists())
     }
 
-    /// Errs if another save has written over an object of this one: both took the same dead writer's place.
+    /// Errs if another save has written over an object of this one: both took the same dead
+    /// writer's place.
     fn check_written(&self) -> Result<()> {
         let (listed, _) = self.objects.list(&format!("{}/", self.folder), false)?;
         let state = self.state();
@@ -372,7 +374,8 @@ impl NewObjects {
                     Conditional::Done(_) => self.is_over = true,
                     Conditional::Lost(..) => return Err(self.exists()),
                 }
-                // From here on the new checkpoint is there. What cannot be tidied up now, the next overwrite does.
+                // From here on the new checkpoint is there. What cannot be tidied up now, the next
+                // overwrite does.
                 let _ = self.objects.delete(&[claim]);
                 let _ = settle(&self.objects, &key, &self.folder, old.prefix());
                 Ok(())
@@ -380,14 +383,15 @@ impl NewObjects {
         }
     }
 
-    /// Removes all that is in the folder, also what was written and not answered. The claim goes last: until then it says
-    /// what the others are.
+    /// Removes all that is in the folder, also what was written and not answered. The claim goes
+    /// last: until then it says what the others are.
     fn remove_folder(&mut self) -> Result<()> {
         self.renewal = None;
         self.check_claim()?;
         let (all, _) = self.objects.list(&format!("{}/", self.folder), false)?;
         let mut keys: BTreeSet<String> = all.into_iter().map(|object| object.key).collect();
-        // A list may be older than the last writes: a file that stayed without the claim would pass for a checkpoint's.
+        // A list may be older than the last writes: a file that stayed without the claim would pass
+        // for a checkpoint's.
         keys.extend(self.state().names.iter().map(|name| format!("{}/{name}", self.folder)));
         let (claim, others): (Vec<String>, Vec<String>) =
             keys.into_iter().partition(|key| key.ends_with(CLAIM));
@@ -484,7 +488,8 @@ impl Publication for NewObjects {
         self.sink(key, expected_len_bytes, checksums_from).map(FileWriter::new)
     }
 
-    /// A copy within the bucket: each checkpoint has objects of its own, and stays whole when the other is deleted.
+    /// A copy within the bucket: each checkpoint has objects of its own, and stays whole when the
+    /// other is deleted.
     fn reuse(&self, name: &str, source: &Location, opened: &dyn Blob) -> Result<bool> {
         let Some((from, identity)) = opened.object() else { return Ok(false) };
         let is_here = source.describe().as_os_str() == self.objects.url(&from).as_str();

@@ -6,7 +6,8 @@
 //! the markers go        now it is no checkpoint
 //! the objects go, and the claim last
 //! ```
-//! A removal that is killed leaves what a killed save leaves, and the next save to the same place removes it.
+//! A removal that is killed leaves what a killed save leaves, and the next save to the same place
+//! removes it.
 
 use std::sync::Arc;
 
@@ -51,7 +52,8 @@ fn remove_files(objects: &Arc<dyn Objects>, files: &[Location]) -> Result<Remove
     Ok(removed)
 }
 
-/// Removes files beside each other, and what lies beside them. Without the first of the files the others are what the removal has left.
+/// Removes files beside each other, and what lies beside them. Without the first of the files the
+/// others are what the removal has left.
 fn remove_siblings(
     objects: &Arc<dyn Objects>,
     at: &Location,
@@ -108,7 +110,8 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
     // The place is held until the end.
     left.retain(|object| object.key != claim && object.key != format!("{key}/{SETTLING}"));
     let mut removed = delete_all(objects, left)?;
-    // What overwrites of it have left: the next save to this place finds nothing to replace, and does not look for it.
+    // What overwrites of it have left: the next save to this place finds nothing to replace, and
+    // does not look for it.
     let swept = sweep(objects, &key, Copies::Stay);
     drop(hold);
     // It goes last: until then it says what the others are.
@@ -135,7 +138,8 @@ fn delete_all(objects: &Arc<dyn Objects>, all: Vec<Object>) -> Result<Removed> {
     Ok(removed)
 }
 
-/// Errs if somebody has left a checkpoint in a folder, or what that is a part of, who was saving, copying or removing it.
+/// Errs if somebody has left a checkpoint in a folder, or what that is a part of, who was saving,
+/// copying or removing it.
 pub(super) fn check_finished(objects: &Arc<dyn Objects>, at: &Location) -> Result<()> {
     let key = key_of(objects, at.path())?;
     if key.is_empty() {
@@ -229,7 +233,8 @@ fn is_begun(listing: &Listing) -> bool {
         && listing.object(MOVED).is_none()
 }
 
-/// Takes the claim of somebody who is gone, if there is one, until what that one has left is removed.
+/// Takes the claim of somebody who is gone, if there is one, until what that one has left is
+/// removed.
 fn take_claim_of(
     objects: &Arc<dyn Objects>,
     at: &Location,
@@ -248,7 +253,8 @@ fn check_dead(
     listing: &Listing,
     force: bool,
 ) -> Result<Option<Object>> {
-    // Whoever finishes an overwrite says so in a claim of its own, when the pointer has led to the folder.
+    // Whoever finishes an overwrite says so in a claim of its own, when the pointer has led to the
+    // folder.
     if let Some(claim) = listing.object(CLAIM).or_else(|| listing.object(SETTLING)) {
         let found = objects.get(&claim.key)?;
         if !force {
@@ -456,7 +462,8 @@ mod tests {
         let suffixes = |all: &[&str]| all.iter().map(|suffix| (*suffix).to_owned()).collect::<Vec<_>>();
         let (pair, data) = (suffixes(&[".data", ".manifest"]), suffixes(&[".data"]));
         let other = suffixes(&[".data", ".json"]);
-        // What the claim says that is left, what is there, and whether the data is what its writer has left.
+        // What the claim says that is left, what is there, and whether the data is what its writer
+        // has left.
         let cases = [
             (&pair, vec![".data"], true),
             (&pair, vec![".data", ".manifest"], false),
@@ -512,7 +519,8 @@ mod tests {
             let at = Location::new(storage.clone(), nested);
             let expected = around.clone().filter(|_| !is_marked);
             assert_eq!(check_finished(&objects, &at).err().map(said), expected, "{nested} {is_marked}");
-            // A new step of it is refused, whatever else is there, and a new file of what is whole is not.
+            // A new step of it is refused, whatever else is there, and a new file of what is whole
+            // is not.
             let (kind, monitor) = (Target::Folder, Monitor::new());
             let terms = PublishOptions { kind: &kind, ..PublishOptions::of_one_file(&monitor) };
             let step = Location::new(storage.clone(), "x/2");
@@ -523,7 +531,8 @@ mod tests {
         }
     }
 
-    /// Who removes what a dead save has left of files beside each other ends while a new save waits for that.
+    /// Who removes what a dead save has left of files beside each other ends while a new save waits
+    /// for that.
     #[test]
     fn a_save_that_has_waited_for_a_removal_looks_again() {
         let pair = [".data".to_owned(), ".manifest".to_owned()];

@@ -1,10 +1,11 @@
 //! A claim that says again and again that its writer lives.
 //!
-//! A claim whose writer is on another machine is respected for [`CLAIM_TIME_MAX`] after it was written. A save may take
-//! longer, and the process that commits may have nothing to write while it waits for the others. So a thread writes the claim
-//! anew, six times in that span.
+//! A claim whose writer is on another machine is respected for [`CLAIM_TIME_MAX`] after it was
+//! written. A save may take longer, and the process that commits may have nothing to write while it
+//! waits for the others. So a thread writes the claim anew, six times in that span.
 //!
-//! What is left to chance: a writer that the bucket does not hear for so long is taken for dead, and finds out when it commits.
+//! What is left to chance: a writer that the bucket does not hear for so long is taken for dead,
+//! and finds out when it commits.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,8 +23,8 @@ pub(super) struct Renewal {
 }
 
 impl Renewal {
-    /// For the claim at `key`, which was just written. Without a thread, where the system gives none, the claim is as good
-    /// as it was.
+    /// For the claim at `key`, which was just written. Without a thread, where the system gives
+    /// none, the claim is as good as it was.
     pub(super) fn begin(objects: &Arc<dyn Objects>, key: &str, claim: &Claim) -> Self {
         let is_over: Arc<(Mutex<bool>, Condvar)> = Arc::default();
         let (objects, key, claim) = (Arc::clone(objects), key.to_owned(), claim.clone());

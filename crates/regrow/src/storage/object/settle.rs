@@ -64,7 +64,8 @@ impl Drop for Hold {
     fn drop(&mut self) {
         // What is renewed behind the deletion would stay.
         self.renewal = None;
-        // Whoever settles removes it with the pointer. What cannot be removed is that of somebody who is gone.
+        // Whoever settles removes it with the pointer. What cannot be removed is that of somebody
+        // who is gone.
         if matches!(self.is_own(), Ok(true)) {
             let _ = self.objects.delete(std::slice::from_ref(&self.place));
         }
@@ -94,8 +95,8 @@ pub(super) fn settle_moved(objects: &Arc<dyn Objects>, key: &str, old: Listing) 
     Listing::of_checkpoint(objects, format!("{key}/"))
 }
 
-/// Brings the checkpoint at `folder` to `key`, within the bucket. Whenever it stops, the pointer or the marker at `key`
-/// leads to the whole of it. One process does it at a time.
+/// Brings the checkpoint at `folder` to `key`, within the bucket. Whenever it stops, the pointer or
+/// the marker at `key` leads to the whole of it. One process does it at a time.
 ///
 /// # Errors
 /// `AlreadyExists` while another one is at it; what the bucket says.
@@ -178,9 +179,9 @@ pub(super) fn sweep(objects: &Arc<dyn Objects>, key: &str, copies: Copies) -> Re
             }
             Ok(objects.get(&key)?.map(|(bytes, object)| (Claim::parse(&bytes), object)))
         };
-        // What goes last says until then what the others are. The claim goes once the pointer is there, and the pointer once all is at
-        // its name: what neither of them knows is settled, and whoever did that was killed before the end. Others write folders of such
-        // names, too.
+        // What goes last says until then what the others are. The claim goes once the pointer is
+        // there, and the pointer once all is at its name: what neither of them knows is settled,
+        // and whoever did that was killed before the end. Others write folders of such names, too.
         let found = match claim(CLAIM)? {
             Some(found) => Some((CLAIM, found)),
             None => claim(SETTLING)?.map(|found| (SETTLING, found)),

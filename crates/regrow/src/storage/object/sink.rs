@@ -1,7 +1,8 @@
-//! One new object, written front to back: gathered into parts, which go up while the next is gathered.
+//! One new object, written front to back: gathered into parts, which go up while the next is
+//! gathered.
 //!
-//! The memory of a part that has gone up serves for the next one: to fill fresh memory takes longer than to send it. So a
-//! sink takes a part more than the upload has on its way at once.
+//! The memory of a part that has gone up serves for the next one: to fill fresh memory takes longer
+//! than to send it. So a sink takes a part more than the upload has on its way at once.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -58,7 +59,8 @@ impl ObjectSink {
         Self { replaces: Some(Replaces::Nothing(target.clone())), ..self }
     }
 
-    /// Has it fail with `Replaced` unless this version of the target is there at its end; without one, if something is.
+    /// Has it fail with `Replaced` unless this version of the target is there at its end; without
+    /// one, if something is.
     pub(super) fn in_place_of(self, target: &Location, before: Option<Tag>) -> Self {
         Self { replaces: Some(Replaces::This(target.clone(), before)), ..self }
     }

@@ -26,7 +26,8 @@ pub(super) enum Before {
     Leftovers(Object, Vec<Object>),
     /// A checkpoint, or a file, that may be replaced.
     Old(Listing),
-    /// Some of several files beside each other, and not the last of them. They may be somebody else's, and are replaced.
+    /// Some of several files beside each other, and not the last of them. They may be somebody
+    /// else's, and are replaced.
     Others,
 }
 
@@ -60,7 +61,8 @@ pub(super) fn check(
     target: &Location,
     options: PublishOptions<'_>,
 ) -> Result<Before> {
-    // What is put there now is nobody's to keep: the same copy, when it goes on, removes what it does not know.
+    // What is put there now is nobody's to keep: the same copy, when it goes on, removes what it
+    // does not know.
     if let Some((around, _)) = claim_around(objects, target)? {
         return Err(not_ended(NOT_ENDED_AROUND, &around));
     }
@@ -86,7 +88,8 @@ fn look(
         return look_beside(objects, target, suffixes, options.overwrite);
     }
     let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
-    // A server that keeps its objects in a file system may choke on a look at what is a folder there.
+    // A server that keeps its objects in a file system may choke on a look at what is a folder
+    // there.
     let single = match options.kind {
         Target::Folder if !below.is_empty() => None,
         _ => objects.head(&key)?,
@@ -119,7 +122,8 @@ fn look(
     }
 }
 
-/// The same of files beside each other. The last one is written last: without it the others are no checkpoint of this kind.
+/// The same of files beside each other. The last one is written last: without it the others are no
+/// checkpoint of this kind.
 fn look_beside(
     objects: &Arc<dyn Objects>,
     target: &Location,
@@ -142,7 +146,8 @@ fn look_beside(
     if overwrite { Ok(Some(Before::Others)) } else { Err(exists_already(&target.with_suffix(first))) }
 }
 
-/// Those of several files beside each other that are there, without the last one, which makes the checkpoint: the ends of their names.
+/// Those of several files beside each other that are there, without the last one, which makes the
+/// checkpoint: the ends of their names.
 ///
 /// # Errors
 /// That the last one is there; what the bucket says.
@@ -166,8 +171,8 @@ pub(super) fn beside_without_last(
     }
 }
 
-/// What the writer of a claim has left of files beside each other: the ends of their names. Nothing once the last one is there, with
-/// which they are a checkpoint.
+/// What the writer of a claim has left of files beside each other: the ends of their names. Nothing
+/// once the last one is there, with which they are a checkpoint.
 pub(super) fn left_beside(
     objects: &Arc<dyn Objects>,
     key: &str,
@@ -196,8 +201,8 @@ pub(super) fn pair_stays(file: &Location) -> Error {
     .help("save under another name, and remove the old files when the new ones are there")
 }
 
-/// Takes the place of files beside each other: they come and go one by one, and those of two saves together are no checkpoint.
-/// What a dead writer has left is the taker's.
+/// Takes the place of files beside each other: they come and go one by one, and those of two saves
+/// together are no checkpoint. What a dead writer has left is the taker's.
 ///
 /// # Errors
 /// `AlreadyExists` if somebody else has it.
@@ -213,7 +218,8 @@ pub(super) fn claim_siblings(
     }
 }
 
-/// Writes a claim where there is none, or that of somebody who is gone: of several who try, one gets it. False if it is another's.
+/// Writes a claim where there is none, or that of somebody who is gone: of several who try, one
+/// gets it. False if it is another's.
 ///
 /// # Errors
 /// `AlreadyExists` if whose it is may still live; what the bucket says.
@@ -236,7 +242,8 @@ pub(super) fn take_claim(
     Ok(false)
 }
 
-/// How many folders above a checkpoint may be one that it is a part of: an item is in a step, and that in a run.
+/// How many folders above a checkpoint may be one that it is a part of: an item is in a step, and
+/// that in a run.
 const FOLDERS_AROUND: usize = 2;
 
 /// Said of a place whose surroundings somebody has begun.
@@ -251,7 +258,8 @@ pub(super) fn not_ended(what: &str, begun: &Location) -> Error {
     )
 }
 
-/// The folder that a place is a part of, and that somebody has begun and not ended, with the claim; no claim if it cannot be read.
+/// The folder that a place is a part of, and that somebody has begun and not ended, with the claim;
+/// no claim if it cannot be read.
 ///
 /// # Errors
 /// What the bucket says.
@@ -338,16 +346,18 @@ fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> 
     check_gone(target, found.as_ref())?;
     match left_for_good(objects, target, below) {
         Ok(Some(left)) => Ok(Left::These(claim, left)),
-        // It has committed since that list, or somebody else has taken the claim: the next look says what for.
+        // It has committed since that list, or somebody else has taken the claim: the next look
+        // says what for.
         Ok(None) => Ok(Left::Gone),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Left::Gone),
         Err(error) => Err(error),
     }
 }
 
-/// What a writer has left in a folder that is gone, as a list has shown before; `None` if it is a checkpoint by now. It may have
-/// committed between that list and its end: whoever is gone has written all that it ever will, so a second list says what is
-/// there for good. Nothing that somebody has begun is removed without this look.
+/// What a writer has left in a folder that is gone, as a list has shown before; `None` if it is a
+/// checkpoint by now. It may have committed between that list and its end: whoever is gone has
+/// written all that it ever will, so a second list says what is there for good. Nothing that
+/// somebody has begun is removed without this look.
 ///
 /// # Errors
 /// `AlreadyExists` if another one has taken the place meanwhile.
@@ -424,7 +434,8 @@ pub(super) fn check_replaceable(
         .help("overwriting would remove all of it; choose another path, or remove it yourself"))
 }
 
-/// What was there a moment ago is not there any more: another save has brought it to its name, or replaced it.
+/// What was there a moment ago is not there any more: another save has brought it to its name, or
+/// replaced it.
 fn changed_meanwhile(error: Error, target: &Location) -> Error {
     if error.kind() != ErrorKind::NotFound {
         return error;

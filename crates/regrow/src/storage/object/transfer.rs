@@ -1,8 +1,9 @@
 //! A copy on its way to a bucket, which goes on where an earlier one was interrupted.
 //!
-//! The claim is its journal: it names each object that is whole, with the object's tag. It is written anew every few
-//! seconds, so that it also says that its writer lives. An object that has its tag still is what was read back when it was
-//! written; all others are removed when the next copy begins.
+//! The claim is its journal: it names each object that is whole, with the object's tag. It is
+//! written anew every few seconds, so that it also says that its writer lives. An object that has
+//! its tag still is what was read back when it was written; all others are removed when the next
+//! copy begins.
 //!
 //! ```text
 //! a folder            T/regrow-writing.json, the objects below T; under an overwrite below T.orbax-checkpoint-tmp-copy
@@ -164,7 +165,8 @@ impl ObjectTransfer {
         match options.kind {
             Target::Folder if new.old_prefix.is_none() => new.check_alone(&claim_key, &there)?,
             Target::Folder => {
-                // Another copy may have committed since that look, whose folder this one has the claim of now.
+                // Another copy may have committed since that look, whose folder this one has the
+                // claim of now.
                 new.check_settled().inspect_err(|_| new.give_back(&claim_key, !copied.is_empty()))?;
                 there = objects.list(&format!("{}/", new.folder), false)?.0;
             }
@@ -201,7 +203,8 @@ impl ObjectTransfer {
         }
     }
 
-    /// The files beside each other that the writer of an earlier claim has left, or a copy has brought.
+    /// The files beside each other that the writer of an earlier claim has left, or a copy has
+    /// brought.
     ///
     /// # Errors
     /// `AlreadyExists` if another one is there.
@@ -234,8 +237,9 @@ impl ObjectTransfer {
         Ok(())
     }
 
-    /// Errs if another copy has committed since the look at the target: it has the same folder, and removes what is in it when
-    /// all is at its place. Its claim goes once the pointer leads there, and the pointer before whoever settles it ends.
+    /// Errs if another copy has committed since the look at the target: it has the same folder, and
+    /// removes what is in it when all is at its place. Its claim goes once the pointer leads there,
+    /// and the pointer before whoever settles it ends.
     fn check_settled(&self) -> Result<()> {
         let settling = format!("{}/{SETTLING}", self.folder);
         let is_faster = points_to(&self.objects, &self.key)?.as_ref() == Some(&self.folder);
@@ -249,8 +253,8 @@ impl ObjectTransfer {
         Ok(())
     }
 
-    /// Errs if another writer has put something here, and perhaps committed it, between the look at the target and this
-    /// claim. Whoever comes later meets this claim.
+    /// Errs if another writer has put something here, and perhaps committed it, between the look at
+    /// the target and this claim. Whoever comes later meets this claim.
     fn check_alone(&self, claim_key: &str, there: &[Object]) -> Result<()> {
         let (listed, _) = self.objects.list(&format!("{}/", self.folder), false)?;
         let is_known = |object: &Object| {
@@ -271,7 +275,8 @@ impl ObjectTransfer {
         Err(self.was_taken())
     }
 
-    /// Lets the place go, with nothing removed. Without a claim nobody would know what an earlier copy has left.
+    /// Lets the place go, with nothing removed. Without a claim nobody would know what an earlier
+    /// copy has left.
     fn give_back(&self, claim_key: &str, has_earlier: bool) {
         self.state().is_over = true;
         let _ = match has_earlier {
@@ -402,7 +407,8 @@ impl ObjectTransfer {
             // It says nothing any more; who finds it beside the marker knows that.
             let unclaimed = self.objects.delete(&[claim_key.to_owned()]);
             if self.marker == Marker::OfSteps && unclaimed.is_ok() {
-                // With it the folder would be one checkpoint, which an overwrite replaces with all steps.
+                // With it the folder would be one checkpoint, which an overwrite replaces with all
+                // steps.
                 let _ = self.objects.delete(&[format!("{}/{OTHER_MARKER}", self.folder)]);
             }
             return Ok(());
@@ -413,7 +419,8 @@ impl ObjectTransfer {
             Conditional::Done(_) => self.state().is_over = true,
             Conditional::Lost(..) => return Err(self.was_taken()),
         }
-        // From here on the new checkpoint is there. What cannot be tidied up now, the next overwrite does.
+        // From here on the new checkpoint is there. What cannot be tidied up now, the next
+        // overwrite does.
         let _ = self.objects.delete(&[claim_key.to_owned()]);
         let _ = settle(&self.objects, &self.key, &self.folder, old_prefix);
         Ok(())
@@ -430,7 +437,8 @@ impl ObjectTransfer {
                 .ok_or_else(|| exists_already(&self.target))?,
         };
         self.state().is_over = true;
-        // The claim goes last: until then it says what the other is. What cannot be removed, the next copy removes.
+        // The claim goes last: until then it says what the other is. What cannot be removed, the
+        // next copy removes.
         let _ = self
             .objects
             .delete(&[key.to_owned()])
@@ -557,7 +565,8 @@ impl Drop for ObjectTransfer {
         if !matches!(self.has_claim(claim_key), Ok(true)) {
             return;
         }
-        // What was not finished goes: of files beside each other the last one first, which would make a checkpoint of them.
+        // What was not finished goes: of files beside each other the last one first, which would
+        // make a checkpoint of them.
         let unfinished = self.files.iter().zip(&self.keys).rev();
         let unfinished = unfinished.filter(|(file, _)| !copied.contains_key(&file.name));
         let gone = self.objects.delete(&unfinished.map(|(_, key)| key.clone()).collect::<Vec<_>>());

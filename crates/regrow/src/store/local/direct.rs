@@ -1,7 +1,8 @@
 //! One large file, written front to back at the speed of the disk.
 //!
-//! The caller's bytes are copied into a ring of aligned buffers and checksummed while they are still in cache;
-//! a thread that lives as long as the writer puts full buffers on disk by direct I/O meanwhile.
+//! The caller's bytes are copied into a ring of aligned buffers and checksummed while they are
+//! still in cache; a thread that lives as long as the writer puts full buffers on disk by direct
+//! I/O meanwhile.
 //!
 //! ```text
 //! caller:  copy + crc32c, 256 KiB at a time ─▶ | 4 MiB | ─┐      (11 GB/s)
@@ -10,12 +11,13 @@
 //! file:    | bytes 0 .. len                | zeros to a 4 KiB boundary, cut off by finish |
 //! ```
 //!
-//! Buffered writes with one fsync reach half of that here (2.2 GB/s): they fill the page cache with pages that
-//! nobody will read. Where direct I/O is refused the same writes are buffered, and each buffer's write-back is
-//! started as soon as it is written, so that the fsync at the end finds little to do. Files below 64 KiB are one
-//! ordinary write: no thread, no direct I/O.
+//! Buffered writes with one fsync reach half of that here (2.2 GB/s): they fill the page cache with
+//! pages that nobody will read. Where direct I/O is refused the same writes are buffered, and each
+//! buffer's write-back is started as soon as it is written, so that the fsync at the end finds
+//! little to do. Files below 64 KiB are one ordinary write: no thread, no direct I/O.
 //!
-//! The expected length is reserved on disk first, so that a full disk shows before a byte is written.
+//! The expected length is reserved on disk first, so that a full disk shows before a byte is
+//! written.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -43,12 +45,12 @@ const NO_MEMORY: &str = "cannot get memory to write";
 /// Pieces that `write_with` asks for begin at multiples of this, so that no element is cut in two.
 const ELEMENT_LEN_MAX_BYTES: usize = 16;
 
-/// Writes one file front to back: copies what it is given into a small ring of aligned buffers, checksums on
-/// the way, and lets a thread of its own write them with direct I/O.
+/// Writes one file front to back: copies what it is given into a small ring of aligned buffers,
+/// checksums on the way, and lets a thread of its own write them with direct I/O.
 ///
-/// Holds at most 12 MiB, whatever the file's length. An error of the disk may show one or more calls after the
-/// bytes it concerns; after an error every call fails. Dropped unfinished, it leaves the file as it is, for
-/// whoever owns the folder to remove.
+/// Holds at most 12 MiB, whatever the file's length. An error of the disk may show one or more
+/// calls after the bytes it concerns; after an error every call fails. Dropped unfinished, it
+/// leaves the file as it is, for whoever owns the folder to remove.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -77,7 +79,8 @@ pub struct DirectWriter {
     /// Ring buffers made so far, and those of them that lie idle.
     made: usize,
     idle: Vec<Buffer>,
-    /// Who writes: this thread while there has been nothing to overlap or no other could be started, then the worker.
+    /// Who writes: this thread while there has been nothing to overlap or no other could be
+    /// started, then the worker.
     disk: Option<Disk>,
     failed: bool,
     watch: Watch,
@@ -99,11 +102,13 @@ impl DirectWriter {
     /// Bytes each checksum covers.
     pub const BLOCK_LEN_BYTES: u64 = BLOCK_LEN_BYTES as u64;
 
-    /// Creates the file (it must not exist), durable. `expected_len_bytes` is reserved on disk first, so a full
-    /// disk shows before anything is written. Block checksums begin at byte `checksums_from`.
+    /// Creates the file (it must not exist), durable. `expected_len_bytes` is reserved on disk
+    /// first, so a full disk shows before anything is written. Block checksums begin at byte
+    /// `checksums_from`.
     ///
     /// # Errors
-    /// `StorageFull`, `PermissionDenied`, `AlreadyExists`, `NotFound` if the folder is not there; no file is left.
+    /// `StorageFull`, `PermissionDenied`, `AlreadyExists`, `NotFound` if the folder is not there;
+    /// no file is left.
     pub fn create(path: &Path, expected_len_bytes: u64, checksums_from: u64) -> Result<Self> {
         Self::create_with(path, &WriteOptions { expected_len_bytes, checksums_from, durable: true })
     }
@@ -193,9 +198,10 @@ impl DirectWriter {
         Ok(())
     }
 
-    /// Appends `len_bytes` that `fill` produces piece by piece, from front to back: it gets the offset of each
-    /// piece, counted from the first byte of this call, and the slice to fill (all of it; what it holds before
-    /// is left over from elsewhere). Pieces begin at multiples of 16 bytes and are at most 256 KiB long.
+    /// Appends `len_bytes` that `fill` produces piece by piece, from front to back: it gets the
+    /// offset of each piece, counted from the first byte of this call, and the slice to fill (all
+    /// of it; what it holds before is left over from elsewhere). Pieces begin at multiples of 16
+    /// bytes and are at most 256 KiB long.
     ///
     /// # Errors
     /// What `fill` says; what the disk said to these bytes or to earlier ones.
@@ -216,7 +222,8 @@ impl DirectWriter {
                     self.advance(whole);
                     done += whole as u64;
                 }
-                // Too little room before the end of the buffer for one element: it goes through here.
+                // Too little room before the end of the buffer for one element: it goes through
+                // here.
                 _ => {
                     let mut element = [0; ELEMENT_LEN_MAX_BYTES];
                     let len = usize::try_from(left).unwrap_or(usize::MAX).min(ELEMENT_LEN_MAX_BYTES);
@@ -319,7 +326,8 @@ impl DirectWriter {
                 let (full, to_write) = bounded::<Full>(RING_LEN);
                 let (written, free) = bounded(RING_LEN + 1);
                 let watch = self.watch.clone();
-                // A thread that does not start drops its closure: so the file is handed over to one that has.
+                // A thread that does not start drops its closure: so the file is handed over to one
+                // that has.
                 let (hand_over, taken) = bounded::<Output>(1);
                 let work = move || {
                     let mut output = taken.recv().ok()?;
@@ -455,7 +463,8 @@ impl DirectWriter {
 
 impl Drop for DirectWriter {
     fn drop(&mut self) {
-        // Also after `finish`, which leaves nothing to stop. The error, if any, has been or will not be asked for.
+        // Also after `finish`, which leaves nothing to stop. The error, if any, has been or will
+        // not be asked for.
         let _ = self.stop();
         std::mem::replace(&mut self.current, Buffer::Small(Box::default())).give_back();
         self.idle.drain(..).for_each(Buffer::give_back);

@@ -1,4 +1,5 @@
-//! Every length, every way of handing bytes over, on disks that take direct I/O and disks that do not.
+//! Every length, every way of handing bytes over, on disks that take direct I/O and disks that do
+//! not.
 
 use proptest::prelude::*;
 

@@ -1,8 +1,8 @@
 //! Open files, kept for the next read: a hundred thousand ranged reads of one file open it once.
 //!
-//! A file stays the one that was opened: if another process renames a new one over it, its old bytes are
-//! still read, whole and consistent, until this store writes the key itself or opens too many others. Reads
-//! are `pread`s, so a file that shrinks gives an error and never a signal.
+//! A file stays the one that was opened: if another process renames a new one over it, its old
+//! bytes are still read, whole and consistent, until this store writes the key itself or opens too
+//! many others. Reads are `pread`s, so a file that shrinks gives an error and never a signal.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -156,8 +156,8 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Hands out `range` front to back: from the page cache in pieces that the processor's cache holds, what is
-    /// only on disk in long direct reads.
+    /// Hands out `range` front to back: from the page cache in pieces that the processor's cache
+    /// holds, what is only on disk in long direct reads.
     pub(super) fn stream(
         &self,
         place: FilePlace<'_>,

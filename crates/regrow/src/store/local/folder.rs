@@ -1,8 +1,9 @@
-//! A folder from which files are opened: by its path each time, or by the folder that the path led to once.
+//! A folder from which files are opened: by its path each time, or by the folder that the path led
+//! to once.
 //!
-//! A checkpoint is replaced by exchanging two folders' names. Whoever opens one file by path before that and another
-//! one after it has parts of two checkpoints. A folder that was opened stays the folder that it was: its files are
-//! either those of one checkpoint, or gone.
+//! A checkpoint is replaced by exchanging two folders' names. Whoever opens one file by path before
+//! that and another one after it has parts of two checkpoints. A folder that was opened stays the
+//! folder that it was: its files are either those of one checkpoint, or gone.
 
 use std::fs::{self, File};
 use std::io;

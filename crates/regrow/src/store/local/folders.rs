@@ -13,7 +13,8 @@ pub(crate) const LOCK_SUFFIX: &str = ".__lock";
 /// `key` as a path that stays below the folder it is joined to.
 ///
 /// # Errors
-/// `InvalidArgument` if it is empty, has a NUL, begins with `/`, or has an empty, `.` or `..` component.
+/// `InvalidArgument` if it is empty, has a NUL, begins with `/`, or has an empty, `.` or `..`
+/// component.
 pub(crate) fn relative_path(key: &[u8]) -> Result<&Path> {
     let safe = !key.contains(&0) && key.split(|&byte| byte == b'/').all(is_name);
     let path = system::path_of_key(key).filter(|_| safe);
@@ -27,8 +28,8 @@ fn is_name(part: &[u8]) -> bool {
     !matches!(part, b"" | b"." | b"..")
 }
 
-/// Makes `folder` and those above it that are missing; gives those it made, outermost first. None of them stays if it
-/// fails.
+/// Makes `folder` and those above it that are missing; gives those it made, outermost first. None
+/// of them stays if it fails.
 pub(crate) fn make_folders(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut missing = Vec::new();
     let mut above = Some(folder);
@@ -68,11 +69,13 @@ pub(crate) fn make_folders(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(missing)
 }
 
-/// Gives the file `from` the name `to`, if that name is free; false if it is not. `from` may stay as a second name.
+/// Gives the file `from` the name `to`, if that name is free; false if it is not. `from` may stay
+/// as a second name.
 pub(crate) fn link_if_absent(from: &Path, to: &Path) -> io::Result<bool> {
     match fs::hard_link(from, to) {
         Ok(()) => return Ok(true),
-        // Over NFS the answer to a link that was made may be lost, and the second try finds its own work.
+        // Over NFS the answer to a link that was made may be lost, and the second try finds its own
+        // work.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             return Ok(system::id_at(from)? == system::id_at(to)?);
         }

@@ -1,8 +1,9 @@
 //! Read-only maps of whole files, and advice to the kernel about how they will be read.
 //!
-//! A map is made without advice: the kernel's own readahead (3.4 GB/s cold) suits a reader that wants single
-//! leaves, where `MADV_SEQUENTIAL` would read far more than was asked. Whoever walks a whole map says so with
-//! [`advise`] and gets 4.0 GB/s. `MADV_RANDOM` (0.07 GB/s) and populating files ahead (1.8 GB/s) are never used.
+//! A map is made without advice: the kernel's own readahead (3.4 GB/s cold) suits a reader that
+//! wants single leaves, where `MADV_SEQUENTIAL` would read far more than was asked. Whoever walks a
+//! whole map says so with [`advise`] and gets 4.0 GB/s. `MADV_RANDOM` (0.07 GB/s) and populating
+//! files ahead (1.8 GB/s) are never used.
 
 use std::fs::File;
 
@@ -29,10 +30,11 @@ pub(super) fn map_file(file: &File, len_bytes: u64) -> Option<Bytes> {
     if len_bytes == 0 {
         return Some(Bytes::new());
     }
-    // SAFETY: the map is private and read-only, and nothing in this process writes to files it maps: regrow
-    // commits files under a temporary name and never changes them afterwards. Another process could still
-    // truncate or rewrite the file in place; `Store::map` is documented as being for committed files, and a
-    // reader that cannot rely on that uses `Store::get`, which copies by `pread`.
+    // SAFETY: the map is private and read-only, and nothing in this process writes to files it
+    // maps: regrow commits files under a temporary name and never changes them afterwards. Another
+    // process could still truncate or rewrite the file in place; `Store::map` is documented as
+    // being for committed files, and a reader that cannot rely on that uses `Store::get`, which
+    // copies by `pread`.
     let map = unsafe { MmapOptions::new().map(file).ok()? };
     Some(Bytes::from_owner(Owner(map)))
 }
@@ -45,8 +47,8 @@ impl AsRef<[u8]> for Owner {
     }
 }
 
-/// Tells the system how `bytes`, part of a map, are about to be read. Advice only: it changes no contents, and
-/// failure is of no consequence.
+/// Tells the system how `bytes`, part of a map, are about to be read. Advice only: it changes no
+/// contents, and failure is of no consequence.
 pub fn advise(bytes: &[u8], access: Access) {
     if bytes.len() < ADVICE_LEN_MIN_BYTES {
         return;

@@ -14,14 +14,16 @@
 //! | `watch` | where the writer's time goes |
 //! | `folders` | safe keys, making and syncing folders |
 //!
-//! Reads cost a `pread` each (17.8 GB/s warm); a map costs 6 us and then nothing. A put costs a temporary
-//! file, two syncs and a rename (0.45 ms): it is for small values, large files go through [`DirectWriter`].
+//! Reads cost a `pread` each (17.8 GB/s warm); a map costs 6 us and then nothing. A put costs a
+//! temporary file, two syncs and a rename (0.45 ms): it is for small values, large files go through
+//! [`DirectWriter`].
 //!
 //! ```text
 //! put:  folder/.<random>.__lock   write, fsync  ->  rename to folder/key  ->  fsync folder
 //! ```
-//! A put on the condition that there is no value links the temporary file to its name, and syncs nothing.
-//! The temporary name ends as TensorStore's own do, so that neither it nor we list one that a crash left.
+//! A put on the condition that there is no value links the temporary file to its name, and syncs
+//! nothing. The temporary name ends as TensorStore's own do, so that neither it nor we list one
+//! that a crash left.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -62,8 +64,8 @@ use regular::is_absent;
 /// Files below a folder. Cheap to clone; clones share their open files and maps.
 ///
 /// - Keys are relative paths without empty, `.` or `..` parts; others are `InvalidArgument`.
-/// - Only regular files are values. Links are followed by reads; [`list`](Store::list) shows links to files
-///   below the folder and enters no linked folder.
+/// - Only regular files are values. Links are followed by reads; [`list`](Store::list) shows links
+///   to files below the folder and enters no linked folder.
 /// - The store keeps reading the file that it opened first, even if another process replaces it.
 #[derive(Debug, Clone)]
 pub struct LocalStore {
@@ -82,8 +84,8 @@ impl LocalStore {
         Self { inner: Arc::new(Inner { root: Folder::at_path(root), files: OpenFiles::default() }) }
     }
 
-    /// The folder that `root` leads to now: files are read from it even when another one has taken its name. Writing
-    /// and listing still go by the name.
+    /// The folder that `root` leads to now: files are read from it even when another one has taken
+    /// its name. Writing and listing still go by the name.
     ///
     /// # Errors
     /// What the system says of opening it.
@@ -260,7 +262,8 @@ impl Store for LocalStore {
         }))
     }
 
-    /// The map is kept while the file is among the store's open ones, and in any case while a view of it lives.
+    /// The map is kept while the file is among the store's open ones, and in any case while a view
+    /// of it lives.
     fn map(&self, key: &[u8]) -> Result<Option<Bytes>> {
         let Some((_, file)) = self.opened(key)? else { return Ok(None) };
         file.map().map_err(|error| Error::io("cannot look at", self.describe(key), error))

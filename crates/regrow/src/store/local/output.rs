@@ -1,7 +1,7 @@
 //! A file that takes whole buffers: by direct I/O where it can, buffered where that is refused.
 //!
-//! The flag is set on the open file when the first buffer comes, so that small files never need it, and taken off
-//! again if the file system accepts it and then refuses the write.
+//! The flag is set on the open file when the first buffer comes, so that small files never need it,
+//! and taken off again if the file system accepts it and then refuses the write.
 
 use std::fs::File;
 use std::io;
@@ -36,7 +36,8 @@ impl Output {
         self.monitor = monitor;
     }
 
-    /// Writes the first `len` bytes of `buffer`; direct writes are padded with zeros to whole device blocks.
+    /// Writes the first `len` bytes of `buffer`; direct writes are padded with zeros to whole
+    /// device blocks.
     pub(super) fn write(&mut self, buffer: &mut Buffer, len: usize, offset: u64) -> io::Result<()> {
         if len == 0 {
             return Ok(());
@@ -54,7 +55,8 @@ impl Output {
             let padded = len.next_multiple_of(ALIGN_BYTES);
             buffer.bytes_mut().get_mut(len..padded).unwrap_or_default().fill(0);
             match self.write_all(buffer, padded, offset) {
-                // Some file systems take the flag and then refuse the write, or want another alignment.
+                // Some file systems take the flag and then refuse the write, or want another
+                // alignment.
                 Err(error) if refuses_direct(&error) => {
                     set_direct(&self.file, false)?;
                     self.mode = Mode::Buffered;
@@ -83,7 +85,8 @@ fn os_error(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or_default()
 }
 
-/// Reserves disk space for a file that is not small; file systems that cannot are left to fail later.
+/// Reserves disk space for a file that is not small; file systems that cannot are left to fail
+/// later.
 pub(super) fn reserve(file: &File, len_bytes: u64) -> io::Result<()> {
     if len_bytes < SMALL_LEN_BYTES as u64 { Ok(()) } else { system::reserve(file, len_bytes) }
 }

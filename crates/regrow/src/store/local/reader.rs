@@ -1,4 +1,5 @@
-//! One large file, read by offset: through the page cache where its bytes are, past it where they are not.
+//! One large file, read by offset: through the page cache where its bytes are, past it where they
+//! are not.
 //!
 //! | the bytes are | the read is | so it is |
 //! |---|---|---|
@@ -7,12 +8,13 @@
 //! | on disk | large | direct I/O into a reused buffer: the disk's own speed, and the page cache stays as it is |
 //! | on disk | large, to be mapped | a `pread` with readahead, which takes large pages for the page cache |
 //!
-//! Filling the page cache costs more than reading the disk where memory is short: a page has to be taken from
-//! a process, and the kernel's readahead waits for it (`examples/direct_read.rs` measures it). Where direct I/O is
-//! refused (some network file systems) large reads go through the page cache as well.
+//! Filling the page cache costs more than reading the disk where memory is short: a page has to be
+//! taken from a process, and the kernel's readahead waits for it (`examples/direct_read.rs`
+//! measures it). Where direct I/O is refused (some network file systems) large reads go through the
+//! page cache as well.
 //!
-//! The file is opened once for each way, and mapped from what was opened: all of them are the same file, whatever its
-//! path leads to later.
+//! The file is opened once for each way, and mapped from what was opened: all of them are the same
+//! file, whatever its path leads to later.
 
 use std::fs::File;
 use std::io;
@@ -86,7 +88,8 @@ impl DirectReader {
         id_of(file).is_ok_and(|id| id_of(&self.cached).is_ok_and(|own| own == id))
     }
 
-    /// Reads the first `wanted` bytes of `room`, which is aligned as `start` is; false if direct I/O is refused.
+    /// Reads the first `wanted` bytes of `room`, which is aligned as `start` is; false if direct
+    /// I/O is refused.
     fn read_direct(&self, start: u64, wanted: usize, room: &mut [u8]) -> io::Result<bool> {
         let Some(file) = self.direct.as_ref().filter(|_| !self.is_refused.load(Ordering::Relaxed)) else {
             return Ok(false);
@@ -119,8 +122,8 @@ impl DirectReader {
     }
 }
 
-/// Fills the first `wanted` bytes of `room` by `direct`, which is asked at whole blocks alone; by `cached` from where a read stopped
-/// within a block.
+/// Fills the first `wanted` bytes of `room` by `direct`, which is asked at whole blocks alone; by
+/// `cached` from where a read stopped within a block.
 fn read_in_blocks(
     mut direct: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
     mut cached: impl FnMut(&mut [u8], u64) -> io::Result<()>,

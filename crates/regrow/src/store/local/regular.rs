@@ -1,5 +1,5 @@
-//! Opening what has to be a regular file, whatever has its name: opening a pipe must not wait, a device must not be
-//! read, and a link that leads nowhere must not count as nothing.
+//! Opening what has to be a regular file, whatever has its name: opening a pipe must not wait, a
+//! device must not be read, and a link that leads nowhere must not count as nothing.
 
 use std::fs::{self, File, FileType};
 use std::io;
@@ -9,11 +9,12 @@ use crate::error::{Error, Result};
 use crate::storage::local::name_of;
 use crate::system::{reading, reading_no_link};
 
-/// Opens the regular file at `path`, for reading or also for writing; `None` if nothing has the name.
+/// Opens the regular file at `path`, for reading or also for writing; `None` if nothing has the
+/// name.
 ///
 /// # Errors
-/// `Corrupt` if something else than a regular file has the name, or a link that leads nowhere; what the file system
-/// says.
+/// `Corrupt` if something else than a regular file has the name, or a link that leads nowhere; what
+/// the file system says.
 pub(crate) fn open_regular(path: &Path, writable: bool) -> Result<Option<File>> {
     let opened = reading().write(writable).open(path);
     match opened.and_then(|file| Ok((file.metadata()?.file_type(), file))) {
@@ -30,7 +31,8 @@ pub(crate) fn open_regular(path: &Path, writable: bool) -> Result<Option<File>> 
     }
 }
 
-/// Opens a regular file for reading and writing, and makes it if nothing has the name. Follows no link.
+/// Opens a regular file for reading and writing, and makes it if nothing has the name. Follows no
+/// link.
 ///
 /// # Errors
 /// As [`open_regular`].

@@ -12,18 +12,19 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::ByteRange;
 use crate::system::Caching;
 
-/// Files up to here are read at once. Of longer ones, each piece has to look like a part of a document.
+/// Files up to here are read at once. Of longer ones, each piece has to look like a part of a
+/// document.
 const AT_ONCE_LEN_MAX_BYTES: u64 = 4 << 20;
 
 /// Bytes of a piece.
 const PIECE_LEN_BYTES: u64 = 1 << 20;
 
-/// The bytes of a document; `None` if there is no regular file at `path`. `what` is its name in messages:
-/// `the manifest`.
+/// The bytes of a document; `None` if there is no regular file at `path`. `what` is its name in
+/// messages: `the manifest`.
 ///
 /// # Errors
-/// `Limit` beyond `len_max_bytes`; `Corrupt`, with the offset, for a long file that can be no document of `language`,
-/// as soon as that is seen; what the file system says. Each names the file.
+/// `Limit` beyond `len_max_bytes`; `Corrupt`, with the offset, for a long file that can be no
+/// document of `language`, as soon as that is seen; what the file system says. Each names the file.
 pub(crate) fn read_document(
     path: &Path,
     what: &str,

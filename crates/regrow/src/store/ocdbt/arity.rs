@@ -25,7 +25,8 @@ impl Arity {
         last - (last - 1) % self.span(height)
     }
 
-    /// How many generations a node of this height covers. Heights are at most [`Arity::height_max`].
+    /// How many generations a node of this height covers. Heights are at most
+    /// [`Arity::height_max`].
     pub(super) fn span(self, height: u8) -> u64 {
         1_u64.checked_shl(u32::from(self.0) * (u32::from(height) + 1)).unwrap_or(u64::MAX)
     }
@@ -35,8 +36,8 @@ impl Arity {
         self.span(self.height_max()).saturating_add(self.fan_out())
     }
 
-    /// For a manifest whose last generation is `last`: for each height from 1 on, the window `lo..=hi` that a
-    /// child of this height must end in.
+    /// For a manifest whose last generation is `last`: for each height from 1 on, the window
+    /// `lo..=hi` that a child of this height must end in.
     pub(super) fn windows(self, last: u64) -> Vec<(u8, u64, u64)> {
         let mut windows = Vec::new();
         let mut hi = self.first_generation(0, last) - 1;

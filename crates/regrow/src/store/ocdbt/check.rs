@@ -1,8 +1,9 @@
 //! The full check: every rule of the format, over all versions of a database.
 //!
-//! Reading checks what it meets on its way. This reads all the way, and adds what costs more than reading
-//! one version: statistics and counts, every version tree node, the bounds between siblings, and whether
-//! each value's file is there and long enough (values themselves have no checksum in this format).
+//! Reading checks what it meets on its way. This reads all the way, and adds what costs more than
+//! reading one version: statistics and counts, every version tree node, the bounds between
+//! siblings, and whether each value's file is there and long enough (values themselves have no
+//! checksum in this format).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

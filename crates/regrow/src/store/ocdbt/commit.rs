@@ -1,8 +1,8 @@
 //! A further commit on a database that exists.
 //!
-//! The whole tree is written anew into one new data file (values stay where they are), then the manifest is
-//! replaced: its list of versions gets one more, and where a group of versions is full, the group moves into
-//! version tree nodes behind the tree.
+//! The whole tree is written anew into one new data file (values stay where they are), then the
+//! manifest is replaced: its list of versions gets one more, and where a group of versions is full,
+//! the group moves into version tree nodes behind the tree.
 //!
 //! ```text
 //! G = 13, arity 2:   inline {13}   <- new group            before: inline {11, 12}, children 10 (h 1), 8 (h 2)
@@ -25,12 +25,12 @@ use super::rule::Rule;
 use super::versions::{Version, VersionChild, VersionContent, VersionNode};
 use super::writer::{NodeSink, now_ns, random_data_file_name};
 
-/// Adds a version: the newest one with `changes` made to it, where `None` removes a key. Of changes to
-/// one key the last one counts.
+/// Adds a version: the newest one with `changes` made to it, where `None` removes a key. Of changes
+/// to one key the last one counts.
 ///
-/// The manifest is stored last, so a reader sees the old newest version or the new one. It is compared with
-/// the one read at the start before it is replaced; a lock against other processes that commit to the same
-/// database in the same instant is the caller's.
+/// The manifest is stored last, so a reader sees the old newest version or the new one. It is
+/// compared with the one read at the start before it is replaced; a lock against other processes
+/// that commit to the same database in the same instant is the caller's.
 ///
 /// # Errors
 /// As [`OcdbtStore::open`], [`OcdbtStore::entries`] and [`write_database`](super::write_database);

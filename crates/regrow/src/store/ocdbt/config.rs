@@ -1,4 +1,5 @@
-//! The configuration at the head of every manifest. It says how to *write*; reading does not depend on it.
+//! The configuration at the head of every manifest. It says how to *write*; reading does not depend
+//! on it.
 //!
 //! ```text
 //! | uuid 16 bytes | manifest_kind u8 | max_inline_value_bytes | max_decoded_node_bytes | version_tree_arity_log2 u8 |

@@ -6,9 +6,10 @@
 //! |<------------------------------ length bytes, what the checksum covers ... -> |             |
 //! ```
 //!
-//! The length counts everything, the checksum covers everything before it, the compressed body included: so
-//! nothing that is parsed has gone unchecked. A zstd body is exactly one frame; its stated size is not
-//! trusted (larger frames state none), it is decompressed as a stream under a cap.
+//! The length counts everything, the checksum covers everything before it, the compressed body
+//! included: so nothing that is parsed has gone unchecked. A zstd body is exactly one frame; its
+//! stated size is not trusted (larger frames state none), it is decompressed as a stream under a
+//! cap.
 
 use bytes::Bytes;
 use zstd::zstd_safe::{self, DCtx, InBuffer, OutBuffer};
@@ -127,7 +128,8 @@ impl Body {
     /// Turns an offset in the body into one in the structure.
     fn place(&self, error: Error) -> Error {
         match error.place().offset_bytes {
-            // No byte of the file stands for one of a compressed body: name the frame and say where in it.
+            // No byte of the file stands for one of a compressed body: name the frame and say where
+            // in it.
             Some(inside) if self.compressed => {
                 relocate(error, self.start_bytes, format_args!("at byte {inside} of the decompressed body"))
             }
@@ -188,8 +190,8 @@ pub(super) fn fetch(store: &dyn Store, key: &[u8], structure: Structure) -> Resu
     store.get_whole(key)
 }
 
-/// Checks start and checksum of a structure, without keeping it, if it is long; `read` gives so many of its bytes from
-/// an offset on.
+/// Checks start and checksum of a structure, without keeping it, if it is long; `read` gives so
+/// many of its bytes from an offset on.
 pub(super) fn look(
     read: &dyn Fn(u64, u64) -> Result<Bytes>,
     len_bytes: u64,
@@ -213,7 +215,8 @@ pub(super) fn look(
     compare_crc(&read(covered, CRC_LEN_BYTES as u64)?, crc.value(), structure)
 }
 
-/// Appends `body` to `out` in its frame, compressed where a level is given; returns the structure's length.
+/// Appends `body` to `out` in its frame, compressed where a level is given; returns the structure's
+/// length.
 pub(super) fn seal(
     out: &mut Vec<u8>,
     structure: Structure,

@@ -1,7 +1,8 @@
-//! The fields that OCDBT structures are made of: a [`Cursor`] whose errors carry the format's rules.
+//! The fields that OCDBT structures are made of: a [`Cursor`] whose errors carry the format's
+//! rules.
 //!
-//! Varints come in three widths, *v64*, *v32* and *v16*, that differ only in their upper bound. Arrays are
-//! stored by column: [`Fields::column`] reads all values of one field.
+//! Varints come in three widths, *v64*, *v32* and *v16*, that differ only in their upper bound.
+//! Arrays are stored by column: [`Fields::column`] reads all values of one field.
 
 use crate::bytes::Cursor;
 use crate::error::{Error, Result};
@@ -19,7 +20,8 @@ impl<'a> Fields<'a> {
 
     pub(super) fn v64(&mut self, what: &str) -> Result<u64> {
         self.0.varint(what).map_err(|error| {
-            // The cursor stands at the end where bytes ran out, and at the varint's start where it is bad.
+            // The cursor stands at the end where bytes ran out, and at the varint's start where it
+            // is bad.
             if self.0.is_empty() { Rule::Eof.adopt(&error) } else { Rule::Varint.adopt(&error) }
         })
     }

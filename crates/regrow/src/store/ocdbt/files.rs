@@ -1,7 +1,8 @@
-//! Reads byte ranges, B+tree nodes and version tree nodes of one database, and keeps the nodes it has read.
+//! Reads byte ranges, B+tree nodes and version tree nodes of one database, and keeps the nodes it
+//! has read.
 //!
-//! Ranges are immutable, so what is kept stays true. A node is kept under its transitive path too: the names
-//! inside it mean different files when it is reached by different ways.
+//! Ranges are immutable, so what is kept stays true. A node is kept under its transitive path too:
+//! the names inside it mean different files when it is reached by different ways.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -45,8 +46,8 @@ impl Files {
         &self.base
     }
 
-    /// The B+tree node at `reference`, which its parent says is `height` high, begins with `min_key` or a later
-    /// relative key, and leaves out `prefix_len` bytes of its keys.
+    /// The B+tree node at `reference`, which its parent says is `height` high, begins with
+    /// `min_key` or a later relative key, and leaves out `prefix_len` bytes of its keys.
     pub(super) fn node(
         &self,
         reference: &NodeRef,
@@ -76,7 +77,8 @@ impl Files {
     }
 
     fn any_node(&self, reference: &NodeRef) -> Result<Arc<Node>> {
-        // A panic elsewhere cannot leave the cache wrong: at worst its footprint is off by one node.
+        // A panic elsewhere cannot leave the cache wrong: at worst its footprint is off by one
+        // node.
         let lock = || self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(node) = lock().nodes.get(reference) {
             return Ok(node.clone());
@@ -181,8 +183,8 @@ impl Files {
         }
     }
 
-    /// The path of a data file. Of one that has none that can be followed, the error is placed at the manifest, by which the
-    /// database is known.
+    /// The path of a data file. Of one that has none that can be followed, the error is placed at
+    /// the manifest, by which the database is known.
     fn path_of<'f>(&self, file: &'f DataFile) -> Result<&'f Arc<[u8]>> {
         file.path().map_err(|error| error.in_file(self.base.describe(MANIFEST_KEY.as_bytes())))
     }

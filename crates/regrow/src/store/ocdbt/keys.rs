@@ -4,8 +4,8 @@ use crate::bytes::varint::write_varint;
 
 use super::table::common_prefix_len;
 
-/// The keys of one node without their first `excluded_len` bytes: how much each shares with the one before, and
-/// the rest of it.
+/// The keys of one node without their first `excluded_len` bytes: how much each shares with the one
+/// before, and the rest of it.
 pub(super) struct Keys {
     excluded_len: usize,
     before: Vec<u8>,

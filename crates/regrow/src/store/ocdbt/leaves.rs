@@ -136,7 +136,8 @@ fn is_safe_pair(base: &[u8], relative: &[u8]) -> bool {
     if base.is_empty() { is_safe(relative) } else { is_safe(&[base, relative].concat()) }
 }
 
-/// The body of a leaf with the entries of `range`, whose keys lose their first `excluded_len` bytes; what is in it.
+/// The body of a leaf with the entries of `range`, whose keys lose their first `excluded_len`
+/// bytes; what is in it.
 pub(super) fn leaf_body(
     entries: &impl Entries,
     range: Range<usize>,

@@ -28,7 +28,8 @@ pub(crate) const MANIFEST_KEY: &str = "manifest.ocdbt";
 const NUMBERED_PREFIX: &str = "manifest.";
 const NUMBERED_DIGITS: usize = 16;
 
-/// Old numbered manifests vanish while a writer commits; after so many new lists something else is wrong.
+/// Old numbered manifests vanish while a writer commits; after so many new lists something else is
+/// wrong.
 const LISTS_MAX: usize = 8;
 
 /// A parsed manifest.
@@ -58,7 +59,8 @@ impl Manifest {
         })
     }
 
-    /// The files to store, in the order in which to store them: the last one makes the versions real.
+    /// The files to store, in the order in which to store them: the last one makes the versions
+    /// real.
     pub(super) fn encode(&self) -> Result<Vec<(String, Vec<u8>)>> {
         let mut files = Vec::new();
         let mut key = MANIFEST_KEY.to_owned();

@@ -11,11 +11,13 @@
 //! d/<32 hex digits>                  | values ... | B+tree leaves ... | interior nodes ... | root |
 //! ```
 //!
-//! Manifests and nodes carry a crc32c. It covers keys and small values, too, which lie inside them. Larger values are byte
-//! ranges of data files, without a checksum: the format of the value has to verify it.
+//! Manifests and nodes carry a crc32c. It covers keys and small values, too, which lie inside them.
+//! Larger values are byte ranges of data files, without a checksum: the format of the value has to
+//! verify it.
 //!
-//! The name of a data file is any relative path, so one database may point into another below it. Orbax does that:
-//! each process writes a database in `ocdbt.process_*`, and the merged one points into them.
+//! The name of a data file is any relative path, so one database may point into another below it.
+//! Orbax does that: each process writes a database in `ocdbt.process_*`, and the merged one points
+//! into them.
 //!
 //! | module | is about |
 //! |---|---|
@@ -28,8 +30,8 @@
 //! | `entries`, `leaves`, `keys`, `split`, `writer`, `commit` | writing: [`write_database`], [`commit_version`] |
 //! | `rule`, `check` | what can be wrong ([`Rule`]), and the search for it ([`check()`]) |
 //!
-//! Costs: opening reads the manifest; the first look below a node reads it whole (with Orbax's configuration
-//! the root is one leaf with every key), each later one is a binary search.
+//! Costs: opening reads the manifest; the first look below a node reads it whole (with Orbax's
+//! configuration the root is one leaf with every key), each later one is a binary search.
 //!
 //! Source: TensorStore's `ocdbt` kvstore, format version 0, as TensorStore 0.1.86 writes it.
 

@@ -7,9 +7,9 @@
 //! (*) interior nodes: subtree_common_prefix_length x n
 //! ```
 //!
-//! Keys inside a node are *relative*: a prefix K that the way down has collected is left out. The node does
-//! not store K, so everything here speaks of relative keys. A parsed node keeps its keys end to end in one
-//! buffer and its inline values in the body they came in: no allocation per key.
+//! Keys inside a node are *relative*: a prefix K that the way down has collected is left out. The
+//! node does not store K, so everything here speaks of relative keys. A parsed node keeps its keys
+//! end to end in one buffer and its inline values in the body they came in: no allocation per key.
 
 use std::cmp::Ordering;
 
@@ -123,8 +123,8 @@ pub(super) struct Child<'n> {
 }
 
 impl Node {
-    /// Parses a stored node that was reached by `transitive`. Decompressed, and in its keys spelled out, it is
-    /// at most `len_max_bytes` long.
+    /// Parses a stored node that was reached by `transitive`. Decompressed, and in its keys spelled
+    /// out, it is at most `len_max_bytes` long.
     pub(super) fn parse(stored: &Bytes, transitive: &[u8], len_max_bytes: u64) -> Result<Self> {
         let body = Body::open(stored, Structure::BtreeNode, len_max_bytes)?;
         body.parse(|input| {
@@ -307,7 +307,8 @@ fn read_keys(input: &mut Fields<'_>, count: usize, interior: bool, len_max_bytes
             return Err(input.fail(Rule::Limit, "the keys of the node are too long together"));
         }
         let suffix = input.take(suffix_len, "key_suffix")?;
-        // The first `prefix_len` bytes are the same in both keys, so the rest decides which comes first.
+        // The first `prefix_len` bytes are the same in both keys, so the rest decides which comes
+        // first.
         let rest_before = keys.bytes.get(before.start + prefix_len..before.end).unwrap_or_default();
         if i > 0 && suffix.cmp(rest_before) != Ordering::Greater {
             return Err(broken("does not come after the key before it"));

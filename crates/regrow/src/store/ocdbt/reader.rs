@@ -20,13 +20,14 @@ use super::walk::{Bounds, Walk, prefix_end};
 /// Keys of a database, and where their values lie.
 pub(crate) type Listed = Vec<(Vec<u8>, Located)>;
 
-/// Memory that listed entries may take. Shared subtrees and shared key prefixes let a small file list more.
+/// Memory that listed entries may take. Shared subtrees and shared key prefixes let a small file
+/// list more.
 const ENTRIES_LEN_MAX_BYTES: u64 = 4 << 30;
 
 /// One version of an OCDBT database, read only.
 ///
-/// Opening reads the manifest alone. Nodes are read when a key is first looked for below them, and kept: a
-/// key found again costs a binary search per level.
+/// Opening reads the manifest alone. Nodes are read when a key is first looked for below them, and
+/// kept: a key found again costs a binary search per level.
 #[derive(Debug)]
 pub struct OcdbtStore {
     manifest: Manifest,
@@ -38,7 +39,8 @@ impl OcdbtStore {
     /// Opens the newest version of the database whose `manifest.ocdbt` lies at the root of `base`.
     ///
     /// # Errors
-    /// `NotFound` where there is no manifest; `Corrupt`, `Unsupported` or `Limit` for one that cannot be read.
+    /// `NotFound` where there is no manifest; `Corrupt`, `Unsupported` or `Limit` for one that
+    /// cannot be read.
     pub fn open(base: Arc<dyn Store>) -> Result<Self> {
         let manifest = Manifest::read(&*base)?;
         let files = Files::new(base, manifest.config.node_len_max_bytes());
@@ -95,8 +97,8 @@ impl OcdbtStore {
     /// Every key with where its value lies, in key order; reads each node once.
     ///
     /// # Errors
-    /// `Corrupt` for a node that is damaged or missing, `Limit` for a database that lists without end. Whether
-    /// data files of values are there shows when a value is read.
+    /// `Corrupt` for a node that is damaged or missing, `Limit` for a database that lists without
+    /// end. Whether data files of values are there shows when a value is read.
     pub fn entries(&self) -> Result<Vec<(Vec<u8>, Located)>> {
         self.collect_entries(None)
     }

@@ -1,15 +1,16 @@
 //! Where one level of the tree is cut into nodes.
 //!
-//! The estimated size of an entry is its full key plus a fixed part plus its value or path. What remains of
-//! the level, divided by the target size and rounded up, is the number of nodes still to come; the next node
-//! takes its even share of it. TensorStore cuts the databases in the fixtures alike, all but one.
+//! The estimated size of an entry is its full key plus a fixed part plus its value or path. What
+//! remains of the level, divided by the target size and rounded up, is the number of nodes still to
+//! come; the next node takes its even share of it. TensorStore cuts the databases in the fixtures
+//! alike, all but one.
 
 use std::ops::Range;
 
 use super::node::ENTRIES_MAX;
 
-/// Cuts a level whose entries have estimated sizes `sizes_bytes` into ranges of at most [`ENTRIES_MAX`] entries,
-/// and of at least `least` but for the last one.
+/// Cuts a level whose entries have estimated sizes `sizes_bytes` into ranges of at most
+/// [`ENTRIES_MAX`] entries, and of at least `least` but for the last one.
 pub(super) fn split<T: Copy + Into<u64>>(
     sizes_bytes: &[T],
     target_bytes: u64,

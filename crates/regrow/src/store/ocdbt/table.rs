@@ -4,10 +4,11 @@
 //! | num_files n | path_prefix_length x n-1 | path_suffix_length x n | base_path_length x n | suffix bytes |
 //! ```
 //!
-//! A name is `base + rel`, relative to the structure's *transitive path* T: the file is `T + base + rel`, and
-//! a node found in it is read with `T + base` as its own T. So a database can point at the nodes of another
-//! one below it. Names share prefixes with the name before them, and come from strangers: [`DataFile::path`]
-//! is only handed out once it is known to stay inside the database's folder.
+//! A name is `base + rel`, relative to the structure's *transitive path* T: the file is `T + base +
+//! rel`, and a node found in it is read with `T + base` as its own T. So a database can point at
+//! the nodes of another one below it. Names share prefixes with the name before them, and come from
+//! strangers: [`DataFile::path`] is only handed out once it is known to stay inside the database's
+//! folder.
 
 use std::sync::Arc;
 
@@ -68,7 +69,8 @@ impl DataFile {
     }
 }
 
-/// Whether a path names a file below the folder it is resolved in: no component is empty, `.`, `..` or a lock.
+/// Whether a path names a file below the folder it is resolved in: no component is empty, `.`, `..`
+/// or a lock.
 pub(super) fn is_safe(path: &[u8]) -> bool {
     let component_is_safe = |part: &[u8]| !matches!(part, b"" | b"." | b"..") && !part.ends_with(b".__lock");
     path.len() <= PATH_LEN_MAX_BYTES
@@ -76,7 +78,8 @@ pub(super) fn is_safe(path: &[u8]) -> bool {
         && path.split(|&byte| byte == b'/' || byte == b'\\').all(component_is_safe)
 }
 
-/// Reads a table below the transitive path; all paths together are at most `paths_len_max_bytes` long.
+/// Reads a table below the transitive path; all paths together are at most `paths_len_max_bytes`
+/// long.
 pub(super) fn read(
     input: &mut Fields<'_>,
     transitive: &[u8],
@@ -138,7 +141,8 @@ pub(super) fn file_at<'f>(files: &'f [DataFile], id: u64, input: &Fields<'_>) ->
 
 /// Appends a table of `(base, relative)` pairs, which are distinct and in order.
 pub(super) fn write(out: &mut Vec<u8>, files: &[(&[u8], &[u8])]) {
-    // The bytes of `files[i]` that it shares with the one before: of the base, and beyond it where bases agree.
+    // The bytes of `files[i]` that it shares with the one before: of the base, and beyond it where
+    // bases agree.
     let shared: Vec<usize> = std::iter::once(0)
         .chain(files.iter().zip(files.iter().skip(1)).map(|(before, file)| {
             if before.0 == file.0 {

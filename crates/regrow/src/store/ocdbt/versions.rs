@@ -1,8 +1,9 @@
 //! The version tree: every commit's root, newest in the manifest, older ones in nodes of their own.
 //!
-//! With arity 2^a, generations fall into groups of 2^a. The manifest holds the newest group inline; a version
-//! leaf (height 0) holds one complete earlier group; a node of height h covers 2^(a*(h+1)) generations. The
-//! manifest points to at most one node per height, tallest (oldest) first.
+//! With arity 2^a, generations fall into groups of 2^a. The manifest holds the newest group inline;
+//! a version leaf (height 0) holds one complete earlier group; a node of height h covers
+//! 2^(a*(h+1)) generations. The manifest points to at most one node per height, tallest (oldest)
+//! first.
 //!
 //! ```text
 //! version list: | num_versions n | generation_number | root_height u8 | data_file_id | offset | length |
@@ -13,7 +14,8 @@
 //! (*) in a manifest only
 //! ```
 //!
-//! This module knows bytes; which generation lies where is in `arity`, the walk through the nodes is the reader's.
+//! This module knows bytes; which generation lies where is in `arity`, the walk through the nodes
+//! is the reader's.
 
 use bytes::Bytes;
 
@@ -200,7 +202,8 @@ pub(super) fn read_versions(
     Ok(versions)
 }
 
-/// Reads a child list: of a node of height `height`, or of a manifest, where each child states its height.
+/// Reads a child list: of a node of height `height`, or of a manifest, where each child states its
+/// height.
 pub(super) fn read_children(
     input: &mut Fields<'_>,
     files: &[DataFile],

@@ -1,7 +1,9 @@
-//! Key ranges: which children of a node can hold keys of a range, and the walk through them in key order.
+//! Key ranges: which children of a node can hold keys of a range, and the walk through them in key
+//! order.
 //!
-//! All bounds are relative to the node at hand, like its keys. On the way down into a child that leaves out a
-//! prefix, each bound either loses that prefix too, or turns out to exclude nothing, or to exclude the child.
+//! All bounds are relative to the node at hand, like its keys. On the way down into a child that
+//! leaves out a prefix, each bound either loses that prefix too, or turns out to exclude nothing,
+//! or to exclude the child.
 
 use std::ops::Range;
 
@@ -30,7 +32,8 @@ impl<'k> Bounds<'k> {
     /// Every key.
     pub(super) const ALL: Self = Self { from: b"", to: None, min_key: b"", limit: None };
 
-    /// These bounds without `common`, for a child all of whose keys begin with it; `None` if none is wanted.
+    /// These bounds without `common`, for a child all of whose keys begin with it; `None` if none
+    /// is wanted.
     pub(super) fn below(self, common: &[u8]) -> Option<Self> {
         let from = match self.from.strip_prefix(common) {
             Some(rest) => rest,
@@ -61,14 +64,16 @@ pub(super) fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(end)
 }
 
-/// What a walk does with a leaf: it gets the prefix K of its keys, the leaf, and the wanted entries.
+/// What a walk does with a leaf: it gets the prefix K of its keys, the leaf, and the wanted
+/// entries.
 pub(super) type Visit<'v> = dyn FnMut(&[u8], &Node, Range<usize>) -> Result<()> + 'v;
 
 /// One pass through a version in key order.
 pub(super) struct Walk<'w, 'v> {
     files: &'w Files,
     visit: &'w mut Visit<'v>,
-    /// Where the error of the first node that cannot be read goes, if the others are wanted all the same.
+    /// Where the error of the first node that cannot be read goes, if the others are wanted all the
+    /// same.
     damage: Option<&'w mut Option<Error>>,
     prefix: Vec<u8>,
     nodes: u64,

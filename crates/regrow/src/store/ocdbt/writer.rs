@@ -1,5 +1,6 @@
-//! Builds a database in memory: sorted keys to leaves, leaves to interior nodes up to one root, and the
-//! manifest that names it. Nothing here does I/O: the caller stores the bytes, the manifest last.
+//! Builds a database in memory: sorted keys to leaves, leaves to interior nodes up to one root, and
+//! the manifest that names it. Nothing here does I/O: the caller stores the bytes, the manifest
+//! last.
 //!
 //! ```text
 //! file `node_file`:  | (whatever comes first) | leaves in key order | interior nodes, level by level | root |
@@ -36,10 +37,11 @@ const CHILDREN_MIN: usize = 2;
 /// A database as bytes.
 #[derive(Debug, Clone)]
 pub struct Database {
-    /// The nodes, to be stored in the node file from `nodes_offset_bytes` on. Empty where there are no keys.
+    /// The nodes, to be stored in the node file from `nodes_offset_bytes` on. Empty where there are
+    /// no keys.
     pub nodes: Vec<u8>,
-    /// Keys and bytes of the manifests, to be stored in this order after everything else; the last one makes
-    /// the database real.
+    /// Keys and bytes of the manifests, to be stored in this order after everything else; the last
+    /// one makes the database real.
     pub manifests: Vec<(String, Vec<u8>)>,
     /// The identity that the manifests give it: random.
     pub uuid: [u8; 16],
@@ -47,13 +49,14 @@ pub struct Database {
 
 /// Builds a new database with one version that holds `entries`, in any order.
 ///
-/// The nodes refer to each other as lying in `node_file` from `nodes_offset_bytes` on, so they can follow values
-/// in one file. Which values go inside the nodes is the caller's choice ([`OcdbtConfig::max_inline_value_bytes`]
-/// is only recorded).
+/// The nodes refer to each other as lying in `node_file` from `nodes_offset_bytes` on, so they can
+/// follow values in one file. Which values go inside the nodes is the caller's choice
+/// ([`OcdbtConfig::max_inline_value_bytes`] is only recorded).
 ///
 /// # Errors
-/// `NameCollision` for a key given twice; `InvalidArgument` for a key above 65535 bytes, an inline value above
-/// 1 MiB, a range that ends beyond 2^63 - 1, a path that would not be followed, a configuration out of range.
+/// `NameCollision` for a key given twice; `InvalidArgument` for a key above 65535 bytes, an inline
+/// value above 1 MiB, a range that ends beyond 2^63 - 1, a path that would not be followed, a
+/// configuration out of range.
 pub fn write_database(
     config: &OcdbtConfig,
     entries: Vec<(Vec<u8>, EntryValue)>,
@@ -272,7 +275,8 @@ impl Written {
     }
 }
 
-/// The body of a leaf with the entries of `range`, and the leaf as its parent will refer to it, once it lies somewhere.
+/// The body of a leaf with the entries of `range`, and the leaf as its parent will refer to it,
+/// once it lies somewhere.
 fn leaf_node(
     entries: &impl Entries,
     range: Range<usize>,

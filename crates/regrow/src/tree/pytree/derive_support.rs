@@ -1,7 +1,7 @@
 //! What code made by `#[derive(Pytree)]` calls. Not for people: it changes with the derive.
 //!
-//! One function for each step of a struct, a tuple and an enum, so that derived code stays small and says only
-//! names, positions and types.
+//! One function for each step of a struct, a tuple and an enum, so that derived code stays small
+//! and says only names, positions and types.
 
 use super::node_ref::NodeRef;
 use super::restore::{RECURSION_MAX, Restore};
@@ -87,8 +87,8 @@ pub(super) fn put_subtree(from: NodeRef<'_>, key: Key, build: &mut TreeBuilder<L
     ends.into_iter().try_for_each(|_| build.close())
 }
 
-/// Whether the node can be a struct: it has names, or there is nothing in it (Orbax makes `None` of a dataclass
-/// without fields).
+/// Whether the node can be a struct: it has names, or there is nothing in it (Orbax makes `None` of
+/// a dataclass without fields).
 pub fn expect_struct(node: NodeRef<'_>, name: &str, restore: &mut Restore) -> Option<()> {
     if node.has_names() || node.is_empty() {
         return Some(());
@@ -253,8 +253,8 @@ pub type Variant = (&'static str, bool);
 
 /// Which variant a node is, by its position in `variants`, and the node of its data.
 ///
-/// `"Name"` is a variant without data, `{"Name": data}` one with data. Empty data is also taken for a
-/// variant without data.
+/// `"Name"` is a variant without data, `{"Name": data}` one with data. Empty data is also taken for
+/// a variant without data.
 pub fn variant<'a>(
     node: NodeRef<'a>,
     name: &str,

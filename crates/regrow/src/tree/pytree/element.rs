@@ -7,8 +7,8 @@ use crate::tree::{Key, Leaf, Scalar, TreeBuilder};
 
 /// A plain number: the element of an array leaf.
 ///
-/// `bool`, the integers up to 64 bits, `f32`, `f64`, `half::f16`, `half::bf16`, and with the feature
-/// `num-complex` `Complex<f32>` and `Complex<f64>`.
+/// `bool`, the integers up to 64 bits, `f32`, `f64`, `half::f16`, `half::bf16`, and with the
+/// feature `num-complex` `Complex<f32>` and `Complex<f64>`.
 pub trait Element: Pytree + Copy + Send + Sync + sealed::Plain + 'static {
     /// Its dtype.
     const DTYPE: Dtype;
@@ -21,7 +21,8 @@ pub(super) mod sealed {
     }
 }
 
-/// How a run of values is one array: the dtype, the axes that one value brings, and both ways to bytes.
+/// How a run of values is one array: the dtype, the axes that one value brings, and both ways to
+/// bytes.
 #[derive(Debug)]
 pub struct Packing<P> {
     pub(super) dtype: Dtype,

@@ -113,8 +113,9 @@ fn flatten_sorted<'a, K: MapKey + 'a, P: Pytree + 'a>(
     build.close()
 }
 
-/// Children with their keys, of what goes by names or could have been a dict of integers; those that nothing else
-/// has asked for, where a map is flattened into a struct. A child whose key is none of `K` is told, and has none.
+/// Children with their keys, of what goes by names or could have been a dict of integers; those
+/// that nothing else has asked for, where a map is flattened into a struct. A child whose key is
+/// none of `K` is told, and has none.
 type Entries<'a, K> = Vec<(Option<K>, NodeRef<'a>)>;
 
 fn entries_of<'a, K: MapKey>(node: NodeRef<'a>, restore: &mut Restore) -> Option<Entries<'a, K>> {

@@ -1,7 +1,8 @@
 //! Rust values as pytrees: what `#[derive(Pytree)]` stands on.
 //!
-//! A type that is [`Pytree`] turns a value into nodes and leaves, and regrows one from them. Nothing is looked up
-//! in a registry and nothing in a file names code: the type that is asked for decides what is made.
+//! A type that is [`Pytree`] turns a value into nodes and leaves, and regrows one from them.
+//! Nothing is looked up in a registry and nothing in a file names code: the type that is asked for
+//! decides what is made.
 //!
 //! | Rust | pytree |
 //! |---|---|
@@ -18,15 +19,17 @@
 //! | `HashMap`, `BTreeMap` with text or integer keys | a dict, in the order of its keys |
 //! | a derived struct, tuple struct, enum | a dataclass, a tuple, a dict of one variant: see [the derive](derive@crate::Pytree) |
 //!
-//! **Loading** compares the text of keys. So a dict that Orbax or Flax wrote regrows a struct, and a dict of `"0"`, `"1"` a
-//! tuple or a list. All that is missing, too much, or of another shape or dtype is one error, with key paths. An array must
-//! have the dtype of its field, unless a [`Fit`] asks for casts. A whole number, or a number of Python, which has no width,
-//! is taken if the field can hold its exact value.
+//! **Loading** compares the text of keys. So a dict that Orbax or Flax wrote regrows a struct, and
+//! a dict of `"0"`, `"1"` a tuple or a list. All that is missing, too much, or of another shape or
+//! dtype is one error, with key paths. An array must have the dtype of its field, unless a [`Fit`]
+//! asks for casts. A whole number, or a number of Python, which has no width, is taken if the field
+//! can hold its exact value.
 //!
-//! **Cost.** A save copies the data of each leaf once, into the tree that is written. So a model takes its memory twice while
-//! it is saved. `Arc<[T]>`, `ArcArray`, `Bytes` and `Array` are shared instead and cost nothing. A load copies raw leaves once,
-//! from the map into the fields; `Bytes` and `Array` are views of the map. Compressed leaves are held decoded until the value
-//! is complete.
+//! **Cost.** A save copies the data of each leaf once, into the tree that is written. So a model
+//! takes its memory twice while it is saved. `Arc<[T]>`, `ArcArray`, `Bytes` and `Array` are shared
+//! instead and cost nothing. A load copies raw leaves once, from the map into the fields; `Bytes`
+//! and `Array` are views of the map. Compressed leaves are held decoded until the value is
+//! complete.
 //!
 //! | module | holds |
 //! |---|---|
@@ -105,31 +108,33 @@ pub trait Pytree: Sized {
     /// Adds the value to the container that is open: one node with all below it, under `key`.
     ///
     /// # Errors
-    /// `Limit` for what is nested too deep, `InvalidArgument` for a map's key that no key can say; else what the
-    /// value's own parts say.
+    /// `Limit` for what is nested too deep, `InvalidArgument` for a map's key that no key can say;
+    /// else what the value's own parts say.
     fn flatten(&self, key: Key, build: &mut TreeBuilder<Leaf>) -> Result<()>;
 
     /// Regrows a value from a node. `None` after a difference has been told to `restore`.
     fn unflatten(node: NodeRef<'_>, restore: &mut Restore) -> Option<Self>;
 
-    /// Tells `restore` how the node differs from what [`load_into`](Self::load_into) could put into this value.
+    /// Tells `restore` how the node differs from what [`load_into`](Self::load_into) could put into
+    /// this value.
     ///
-    /// Arrays must keep their shape, lists their length, maps their keys; numbers, text, options and enum
-    /// variants are free to change.
+    /// Arrays must keep their shape, lists their length, maps their keys; numbers, text, options
+    /// and enum variants are free to change.
     fn check(&self, node: NodeRef<'_>, restore: &mut Restore) {
         let _ = Self::unflatten(node, restore);
     }
 
-    /// Puts the node's data into this value, in place where it can. Comes after [`check`](Self::check) found
-    /// nothing; what the pytree leaves out (`#[pytree(skip)]`) stays as it is.
+    /// Puts the node's data into this value, in place where it can. Comes after
+    /// [`check`](Self::check) found nothing; what the pytree leaves out (`#[pytree(skip)]`) stays
+    /// as it is.
     fn load_into(&mut self, node: NodeRef<'_>, restore: &mut Restore) {
         if let Some(value) = Self::unflatten(node, restore) {
             *self = value;
         }
     }
 
-    /// The value where the tree has nothing at its place; `None` if that is an error. Only options and values
-    /// without any data have one.
+    /// The value where the tree has nothing at its place; `None` if that is an error. Only options
+    /// and values without any data have one.
     fn absent() -> Option<Self> {
         None
     }
@@ -139,8 +144,8 @@ pub trait Pytree: Sized {
         false
     }
 
-    /// How a run of such values is one array; `None` if a run is a list of nodes. Numbers and fixed arrays of
-    /// them have one: this is what tells `Vec<f32>` from `Vec<Layer>`.
+    /// How a run of such values is one array; `None` if a run is a list of nodes. Numbers and fixed
+    /// arrays of them have one: this is what tells `Vec<f32>` from `Vec<Layer>`.
     fn packing() -> Option<Packing<Self>> {
         None
     }

@@ -81,14 +81,14 @@ impl<'a> NodeRef<'a> {
         Children { index: self.index, next: self.at + 1, end: self.end() }
     }
 
-    /// The child whose key has this text, whatever kind of key it is: `Attr("w")` and `Dict("w")` are the same
-    /// here. A placeholder is no child. O(children).
+    /// The child whose key has this text, whatever kind of key it is: `Attr("w")` and `Dict("w")`
+    /// are the same here. A placeholder is no child. O(children).
     pub fn child(self, text: &str) -> Option<Self> {
         self.children().find(|child| child.key().text() == text && !child.is_placeholder())
     }
 
-    /// The children in order of position: those of a list, tuple or named tuple, and of a dict whose keys are
-    /// all of `0`, `1`, ... `None` for anything else.
+    /// The children in order of position: those of a list, tuple or named tuple, and of a dict
+    /// whose keys are all of `0`, `1`, ... `None` for anything else.
     pub fn items(self) -> Option<Vec<Self>> {
         match self.kind() {
             NodeKind::List | NodeKind::Tuple | NodeKind::NamedTuple(_) => Some(self.children().collect()),
@@ -114,8 +114,8 @@ impl<'a> NodeRef<'a> {
             .all(|at| self.index.tree.nodes().get(at).is_some_and(|node| node.kind != NodeKind::Leaf))
     }
 
-    /// Whether it is a leaf that was left out on purpose, or that [`LoadOptions::only`](crate::LoadOptions) did not
-    /// select.
+    /// Whether it is a leaf that was left out on purpose, or that
+    /// [`LoadOptions::only`](crate::LoadOptions) did not select.
     pub fn is_placeholder(self) -> bool {
         self.leaf().is_some_and(super::restore::is_placeholder)
     }

@@ -8,8 +8,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::text::counted;
 use crate::tree::{KeyPath, Leaf, LeafKind, NodeKind, Tree};
 
-/// How deep types may nest into themselves. Regrowing recurses, and a file decides how deep: the stack must
-/// hold it.
+/// How deep types may nest into themselves. Regrowing recurses, and a file decides how deep: the
+/// stack must hold it.
 pub(super) const RECURSION_MAX: usize = 256;
 
 /// Differences named in one report; further ones are counted.
@@ -62,8 +62,8 @@ impl Restore {
         body(index.root(), self)
     }
 
-    /// Goes down to a child for the time of `body`. `None` if types nest too deep, which is told, or if there is
-    /// a placeholder where [`Fit::keep_missing`] lets values stay.
+    /// Goes down to a child for the time of `body`. `None` if types nest too deep, which is told,
+    /// or if there is a placeholder where [`Fit::keep_missing`] lets values stay.
     pub fn inside<'a, T>(
         &mut self,
         child: NodeRef<'a>,
@@ -95,7 +95,8 @@ impl Restore {
         &self.path
     }
 
-    /// Tells a difference at the present path. `what` is one word: shape, dtype, kind, length, value.
+    /// Tells a difference at the present path. `what` is one word: shape, dtype, kind, length,
+    /// value.
     pub fn differs(&mut self, what: &str, wanted: impl Display, stored: impl Display) {
         self.tell(|path| format!("{what:<9} {path}: wanted {wanted}, stored {stored}"));
     }
@@ -110,7 +111,8 @@ impl Restore {
         });
     }
 
-    /// Tells that the node at the present path is no `wanted`, and that nothing below it can be placed.
+    /// Tells that the node at the present path is no `wanted`, and that nothing below it can be
+    /// placed.
     pub fn wrong_kind(&mut self, node: NodeRef<'_>, wanted: impl Display) {
         self.take_all(node);
         match node.leaf() {

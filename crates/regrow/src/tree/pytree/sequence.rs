@@ -1,4 +1,5 @@
-//! `Vec<P>`, `[P; N]`, `Arc<[T]>`: one array where [`Pytree::packing`] says so, a list of nodes otherwise.
+//! `Vec<P>`, `[P; N]`, `Arc<[T]>`: one array where [`Pytree::packing`] says so, a list of nodes
+//! otherwise.
 //!
 //! ```text
 //! Vec<f32>        float32 [n]          Vec<[f32; 3]>    float32 [n,3]
@@ -17,7 +18,8 @@ use crate::array::{Array, Dtype, Shape};
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::{Key, Leaf, LeafKind, NodeKind, TreeBuilder};
 
-/// Values without a single element (`[f32; 0]`) take no bytes, so a file could claim any number of them.
+/// Values without a single element (`[f32; 0]`) take no bytes, so a file could claim any number of
+/// them.
 const EMPTY_VALUES_MAX: u64 = 1 << 20;
 
 impl<P: Pytree> Pytree for Vec<P> {

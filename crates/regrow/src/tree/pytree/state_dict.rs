@@ -17,8 +17,8 @@ use crate::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 /// # Ok::<(), regrow::Error>(())
 /// ```
 ///
-/// Source: `flax.serialization.to_state_dict`: lists and tuples become dicts of `"0"`, `"1"`, ..., named tuples
-/// and dataclasses dicts of their fields; `None` and leaves stay.
+/// Source: `flax.serialization.to_state_dict`: lists and tuples become dicts of `"0"`, `"1"`, ...,
+/// named tuples and dataclasses dicts of their fields; `None` and leaves stay.
 pub trait StateDict: Sized {
     /// The value with a plain dict for every container.
     ///

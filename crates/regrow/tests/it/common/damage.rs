@@ -110,8 +110,8 @@ pub fn save_items(at: impl regrow::location::ToLocation) -> regrow::Result<()> {
     save.commit().map(drop)
 }
 
-/// A checkpoint of each layout in a folder of its own, so that all that belongs to it is in that folder: what regrow writes,
-/// and what the original tools wrote. Each with its name in the tables.
+/// A checkpoint of each layout in a folder of its own, so that all that belongs to it is in that
+/// folder: what regrow writes, and what the original tools wrote. Each with its name in the tables.
 pub fn checkpoints(root: &Path) -> Vec<(String, PathBuf)> {
     let mut all = Vec::new();
     for (at, (layout, suffix)) in layouts().into_iter().enumerate() {
@@ -156,14 +156,15 @@ pub fn checkpoints(root: &Path) -> Vec<(String, PathBuf)> {
     all
 }
 
-/// Where a file stands that a flip is put into: anew, so that a map of the old one stays what it is.
+/// Where a file stands that a flip is put into: anew, so that a map of the old one stays what it
+/// is.
 pub fn put(file: &Path, bytes: &[u8]) {
     fs::remove_file(file).unwrap();
     fs::write(file, bytes).unwrap();
 }
 
-/// Each of these files lost, cut, made longer, and swapped with another one that has other bytes; `check` is told which and what.
-/// All is as it was behind each.
+/// Each of these files lost, cut, made longer, and swapped with another one that has other bytes;
+/// `check` is told which and what. All is as it was behind each.
 pub fn damaged_in_turn(all: &[(PathBuf, Vec<u8>)], check: impl Fn(&str)) {
     for (at, (file, bytes)) in all.iter().enumerate() {
         let check = |what: &str| check(&format!("{} {what}", file.display()));

@@ -235,7 +235,8 @@ fn files_that_others_write_are_part_of_it() {
             json!({"custom": "my.module.Handler", "copied": null, "one": null})
         );
 
-        // A checkpoint of items is replaced as a whole, and not where somebody has put something beside them.
+        // A checkpoint of items is replaced as a whole, and not where somebody has put something
+        // beside them.
         let again = ItemsSave::begin(&at, overwriting()).unwrap();
         again.json("config", &json!({})).unwrap();
         again.commit().unwrap();
@@ -317,7 +318,8 @@ fn all_processes_of_a_job_write_their_shards() {
             save.json("config", &json!({"a": 1})).unwrap();
             save.commit().unwrap();
 
-            // Checkpoints that are themselves one item: of a tree, and of files to which each process adds its own.
+            // Checkpoints that are themselves one item: of a tree, and of files to which each
+            // process adds its own.
             let service = Folder::new(Location::local(meet.path()), rank, 2).unwrap();
             let job = Some(Job::new(Arc::new(service)));
             let begin = |name: &str| {

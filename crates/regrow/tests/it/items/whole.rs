@@ -1,4 +1,5 @@
-//! A checkpoint that is itself one item: files of a handler, JSON, a pytree with metadata beside it.
+//! A checkpoint that is itself one item: files of a handler, JSON, a pytree with metadata beside
+//! it.
 
 use std::fs;
 

@@ -1,9 +1,9 @@
-//! Deleting, moving aside, pointing and locking, killed before any of their system calls, or with any one of them failing;
-//! the same in a bucket that refuses a request: what is listed is whole, the last good step is there, and the next save
-//! cleans up.
+//! Deleting, moving aside, pointing and locking, killed before any of their system calls, or with
+//! any one of them failing; the same in a bucket that refuses a request: what is listed is whole,
+//! the last good step is there, and the next save cleans up.
 //!
-//! The test starts itself as a child that does one thing, and traces it. `REGROW_LONG=1` does so at every call, and otherwise at
-//! some of them.
+//! The test starts itself as a child that does one thing, and traces it. `REGROW_LONG=1` does so at
+//! every call, and otherwise at some of them.
 
 use std::path::Path;
 
@@ -66,7 +66,8 @@ impl Work {
         assert!(lock.is_ok(), "{lock:?}: {context}");
         steps.refresh().unwrap();
         if self == Self::Aside {
-            // A step is in one of both places, whole; in a bucket, where it is copied first, perhaps in both.
+            // A step is in one of both places, whole; in a bucket, where it is copied first,
+            // perhaps in both.
             for number in 1..4_u64 {
                 let aside = root.join("trash").join(number.to_string());
                 let is_aside = verify(&aside).is_ok_and(|report| report.is_ok());
@@ -254,8 +255,8 @@ mod requests {
     use super::*;
     use crate::common::buckets::s3;
 
-    /// The bucket refuses a request, one after the other; another time it does what it is asked to, and says that it has
-    /// not.
+    /// The bucket refuses a request, one after the other; another time it does what it is asked to,
+    /// and says that it has not.
     #[test]
     fn a_bucket_that_refuses_leaves_whole_steps_and_the_next_save_cleans_up() {
         let server = ObjectServer::start().unwrap();

@@ -51,7 +51,8 @@ fn places(test: &str) -> Vec<(Location, Option<tempfile::TempDir>)> {
         (Location::local(folder.path().join("run")), Some(folder)),
         (format!("memory://manager-{test}/run").to_location().unwrap(), None),
     ];
-    // One kind of bucket: what differs between them is tried of the lock, and of whole checkpoints elsewhere.
+    // One kind of bucket: what differs between them is tried of the lock, and of whole checkpoints
+    // elsewhere.
     places.extend(
         crate::common::buckets::buckets(test).into_iter().take(1).map(|bucket| (bucket.join("run"), None)),
     );
@@ -346,7 +347,8 @@ fn a_writer_that_begins_removes_what_dead_ones_have_left() {
         save(&steps, 1);
         let store = root.store();
         let left = |name: &str| store.len_bytes(name.as_bytes()).unwrap().is_some();
-        // Somebody else's, of which nobody knows whether he lives; what a copy goes on with; deletions.
+        // Somebody else's, of which nobody knows whether he lives; what a copy goes on with;
+        // deletions.
         store.put(b"2.orbax-checkpoint-tmp-1/x", "x".into()).unwrap();
         store.put(b"3.orbax-checkpoint-tmp-copy/journal", "x".into()).unwrap();
         store.put(b".regrow/deleting/1", r#"{"since": 4e9, "holder": "x:1"}"#.into()).unwrap();

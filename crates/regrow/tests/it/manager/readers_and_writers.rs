@@ -25,7 +25,8 @@ fn a_lease_keeps_a_step_and_ends_with_its_reader() {
         );
         drop(lease);
         assert!(steps.leased().unwrap().is_empty());
-        // One that nobody renewed for long, one of a reader that was killed just now, and what is no lease.
+        // One that nobody renewed for long, one of a reader that was killed just now, and what is
+        // no lease.
         let record = |until: f64| format!(r#"{{"step": 1, "until": {until}, "holder": "x:1"}}"#);
         let store = root.store();
         store.put(b".regrow/leases/1~old", record(1.0).into()).unwrap();
@@ -56,7 +57,8 @@ fn a_second_writer_is_refused_and_a_dead_one_gives_way() {
         drop(lock);
         drop(steps.lock().unwrap());
     }
-    // In a bucket: a lease that holds, one of a process of this machine that has ended, and one that nobody renewed.
+    // In a bucket: a lease that holds, one of a process of this machine that has ended, and one
+    // that nobody renewed.
     let root = "memory://manager-leases/run".to_location().unwrap();
     let steps = Steps::new(&root, None).unwrap();
     // What a process of this machine writes.
@@ -148,7 +150,8 @@ fn waiting_ends_with_a_step_or_with_the_time() {
     assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Cancelled);
 }
 
-/// A slow reader stands still at any of its requests, and meanwhile newer steps come and all that it has seen go.
+/// A slow reader stands still at any of its requests, and meanwhile newer steps come and all that
+/// it has seen go.
 #[cfg(feature = "cloud")]
 #[test]
 fn steps_that_all_go_while_they_are_looked_at_are_followed_by_newer_ones() {

@@ -1,4 +1,5 @@
-//! What a manager tells of each save, restore and deletion: lines of a file, and events of the crate `log`.
+//! What a manager tells of each save, restore and deletion: lines of a file, and events of the
+//! crate `log`.
 
 use std::fs;
 use std::sync::Mutex;

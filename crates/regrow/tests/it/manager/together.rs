@@ -1,4 +1,5 @@
-//! A manager in each process of a job: they decide alike, and one of them looks, tidies and has the lock.
+//! A manager in each process of a job: they decide alike, and one of them looks, tidies and has the
+//! lock.
 //!
 //! The ranks are threads that meet in memory.
 

@@ -7,7 +7,8 @@ use regrow::tree::LeafKind;
 
 use super::{checkpoint, fixture_names, open, read_whole};
 
-/// A leaf that a damaged shape makes larger than this is not read: its destination is the caller's to bound.
+/// A leaf that a damaged shape makes larger than this is not read: its destination is the caller's
+/// to bound.
 const READ_MAX_BYTES: u64 = 16 << 20;
 
 /// Opens and reads whatever can be; the outcome is free, but there must be one.
@@ -26,7 +27,8 @@ fn use_it(path: &Path) -> usize {
     errors + reader.check_rest().map_or(1, |rest| rest.findings.len())
 }
 
-/// A new file under the same name: cutting the old one short would make some file systems wait for the disk.
+/// A new file under the same name: cutting the old one short would make some file systems wait for
+/// the disk.
 fn replace(file: &Path, bytes: &[u8]) {
     std::fs::remove_file(file).unwrap();
     std::fs::write(file, bytes).unwrap();

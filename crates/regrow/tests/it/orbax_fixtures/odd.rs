@@ -1,4 +1,5 @@
-//! Folders that are no checkpoint, have lost a part, come from former times, or hold very large and very deep trees.
+//! Folders that are no checkpoint, have lost a part, come from former times, or hold very large and
+//! very deep trees.
 
 use regrow::ErrorKind;
 use regrow::array::{Dtype, Region, Shape};
@@ -108,7 +109,8 @@ fn a_hundred_thousand_leaves_open_at_once() {
     let mut entries = Vec::new();
     let mut tree = TreeMetadata { use_ocdbt: Some(true), use_zarr3: true, ..TreeMetadata::default() };
     for i in 0..LEAVES {
-        // As an optimizer state of many layers: the parent's name repeats, the document is always the same.
+        // As an optimizer state of many layers: the parent's name repeats, the document is always
+        // the same.
         let keys = vec![
             (KeyType::Dict, "layers".to_owned()),
             (KeyType::Sequence, i.to_string()),
@@ -136,7 +138,8 @@ fn a_hundred_thousand_leaves_open_at_once() {
     let reader = open(folder.path()).unwrap();
     let order = reader.read_order();
     let took = started.elapsed();
-    // Anything quadratic takes minutes; a loaded machine may take several times the usual half second.
+    // Anything quadratic takes minutes; a loaded machine may take several times the usual half
+    // second.
     assert!(took.as_secs() < 30, "opening took {took:?}");
     assert_eq!((reader.tree().len(), order.len()), (LEAVES as usize, LEAVES as usize));
     for leaf in [0, 77_777, 99_999] {

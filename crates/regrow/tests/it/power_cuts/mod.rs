@@ -1,8 +1,9 @@
-//! Power cuts: what a child does to a folder is recorded, and every state that a power cut could leave of it is looked at. A
-//! reader finds the old checkpoint or the new one, whole and verified; what had returned is there; the next save works, and
-//! cleans up.
+//! Power cuts: what a child does to a folder is recorded, and every state that a power cut could
+//! leave of it is looked at. A reader finds the old checkpoint or the new one, whole and verified;
+//! what had returned is there; the next save works, and cleans up.
 //!
-//! The test starts itself as the child. `REGROW_LONG=1` looks at all states, and otherwise at every which one.
+//! The test starts itself as the child. `REGROW_LONG=1` looks at all states, and otherwise at every
+//! which one.
 
 mod every_call;
 mod trak;
@@ -23,7 +24,8 @@ use regrow_testkit::trace::mark;
 const ROOT: &str = "REGROW_TEST_POWER_ROOT";
 const SCENE: &str = "REGROW_TEST_POWER_SCENE";
 
-/// States that a short run looks at of each scene and rule; of those of which each takes long; of those of which there are many.
+/// States that a short run looks at of each scene and rule; of those of which each takes long; of
+/// those of which there are many.
 const SHORT_STATES: usize = 60;
 const SHORT_STATES_OF_ITEMS: usize = 16;
 const SHORT_STATES_OF_MANY: usize = 12;

@@ -1,5 +1,5 @@
-//! What was found by attack: a repair that vouches for damage, that takes what is somebody else's, or that writes where it must
-//! not.
+//! What was found by attack: a repair that vouches for damage, that takes what is somebody else's,
+//! or that writes where it must not.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,7 +14,8 @@ use super::{array, assert_sound, layout, loaded, repair, repair_from, rich_tree,
 use crate::common::cuts::dict;
 use crate::common::damage::{contents, files, options, put, small_tree};
 
-/// A `regrow.json` that is made anew has the checksums of the files as they are: that they pass these proves nothing.
+/// A `regrow.json` that is made anew has the checksums of the files as they are: that they pass
+/// these proves nothing.
 #[test]
 fn checksums_that_were_made_of_what_is_there_prove_nothing() {
     let root = memory_folder().unwrap();
@@ -72,7 +73,8 @@ fn nothing_unfinished_is_removed_before_the_checkpoint_is_whole() {
     assert!(files(&left) == before);
 }
 
-/// What Orbax and its like wrote and what opens, a repair leaves alone: no document is made that was never there.
+/// What Orbax and its like wrote and what opens, a repair leaves alone: no document is made that
+/// was never there.
 #[test]
 fn sound_checkpoints_of_every_time_are_not_touched() {
     let root = memory_folder().unwrap();

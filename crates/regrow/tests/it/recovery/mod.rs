@@ -1,5 +1,6 @@
-//! Repair without parity: files that say the same as others come back, and what a checkpoint has checksums of comes back from
-//! a replica or another step. What nothing can prove is left as it is, and told.
+//! Repair without parity: files that say the same as others come back, and what a checkpoint has
+//! checksums of comes back from a replica or another step. What nothing can prove is left as it is,
+//! and told.
 
 mod attacks;
 mod replicas;
@@ -98,7 +99,8 @@ fn has_data(path: &Path) -> bool {
     name.ends_with(".safetensors") || name.ends_with(".zstd")
 }
 
-/// Whether the database of compressed leaves is lost with a file: nobody else knows where their chunks are.
+/// Whether the database of compressed leaves is lost with a file: nobody else knows where their
+/// chunks are.
 fn is_only_one_to_know(form: &str, path: &Path) -> bool {
     let name = path.file_name().unwrap().to_string_lossy();
     let is_record = name.starts_with("regrow.process_");
@@ -208,7 +210,8 @@ fn what_nobody_else_knows_is_told_leaf_by_leaf() {
     }
 }
 
-/// What Orbax itself wrote by two processes, and what regrow writes: the root record is lost with its nodes.
+/// What Orbax itself wrote by two processes, and what regrow writes: the root record is lost with
+/// its nodes.
 #[test]
 fn the_root_of_orbax_databases_is_put_together_of_those_of_the_processes() {
     let root = memory_folder().unwrap();
@@ -456,7 +459,8 @@ fn what_interrupted_saves_have_left_is_removed() {
     assert_eq!(contents(&regrow::load_with(&path, &LoadOptions::default()).unwrap()), good);
 }
 
-/// More is lost than the parity heals, and the rest says it all the same: the parity is made anew of that.
+/// More is lost than the parity heals, and the rest says it all the same: the parity is made anew
+/// of that.
 #[test]
 fn what_is_beyond_the_parity_is_made_of_the_other_files() {
     let root = memory_folder().unwrap();

@@ -1,4 +1,5 @@
-//! What a replica gives beside the blocks of files: seals and signatures. And steps that cannot be opened.
+//! What a replica gives beside the blocks of files: seals and signatures. And steps that cannot be
+//! opened.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! What tests do to a place, and what has to hold of it after a cut, whichever moment that comes at: of a folder by
-//! `power_cuts`, of a bucket by `bucket_cuts`.
+//! What tests do to a place, and what has to hold of it after a cut, whichever moment that comes
+//! at: of a folder by `power_cuts`, of a bucket by `bucket_cuts`.
 //!
 //! Each scene is done by a child, which finds it by its name.
 
@@ -25,7 +25,8 @@ pub trait Scene {
     /// What the child does.
     fn act(&self, root: &Location) -> regrow::Result<()>;
 
-    /// What holds of the place after a cut; it may be changed. `is_done`: the child had been told that all is well.
+    /// What holds of the place after a cut; it may be changed. `is_done`: the child had been told
+    /// that all is well.
     fn check(&self, root: &Location, is_done: bool) -> Result<(), String>;
 }
 
@@ -49,12 +50,14 @@ pub fn told<T>(what: &str, result: regrow::Result<T>) -> Result<T, String> {
     result.map_err(|error| format!("{what}: {error}"))
 }
 
-/// Whether an error says that there is no checkpoint: there is nothing, or in a bucket what nobody has committed.
+/// Whether an error says that there is no checkpoint: there is nothing, or in a bucket what nobody
+/// has committed.
 pub fn is_nothing(at: &Location, error: &Error) -> bool {
     error.kind() == ErrorKind::NotFound || at.commits_by_marker() && error.kind() == ErrorKind::Uncommitted
 }
 
-/// Makes room for a save of a layout. Files beside each other are not replaced in a bucket: whoever wants that removes them first.
+/// Makes room for a save of a layout. Files beside each other are not replaced in a bucket: whoever
+/// wants that removes them first.
 pub fn make_room(target: &Location, layout: &str) -> Result<(), String> {
     if layout != "pytree_data" || !target.commits_by_marker() {
         return Ok(());

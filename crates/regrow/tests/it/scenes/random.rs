@@ -14,13 +14,14 @@ use super::{Scene, check_names, is_nothing, make_room, told};
 use crate::common::damage::contents;
 use crate::common::layouts;
 
-/// One tree saved in the place of another, beside it as its base, or where there was nothing. JSON, so that the child is given
-/// it as it is and a failure can be read.
+/// One tree saved in the place of another, beside it as its base, or where there was nothing. JSON,
+/// so that the child is given it as it is and a failure can be read.
 #[derive(Debug, Clone)]
 pub struct Random {
     pub layout: usize,
     pub over: &'static str,
-    /// Dicts are objects, lists are arrays, numbers are scalars, and `uint8:3,5:7` is an array whose bytes follow from 7.
+    /// Dicts are objects, lists are arrays, numbers are scalars, and `uint8:3,5:7` is an array
+    /// whose bytes follow from 7.
     pub trees: [Value; 2],
 }
 

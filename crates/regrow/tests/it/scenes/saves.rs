@@ -1,5 +1,5 @@
-//! Saves of one checkpoint: new, in place of another, on a base, by several processes, beside what is left of one that somebody
-//! removed by hand.
+//! Saves of one checkpoint: new, in place of another, on a base, by several processes, beside what
+//! is left of one that somebody removed by hand.
 
 use regrow::array::{Array, Dtype, Shape};
 use regrow::commit::StagedFolder;
@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use super::{Scene, check_names, is_nothing, make_room, told};
 use crate::common::cuts::{Cut, bytes_of, dict, save_shares};
 
-/// Whether a folder is replaced by two renames: between them its path is empty, until the next save puts the old one back.
+/// Whether a folder is replaced by two renames: between them its path is empty, until the next save
+/// puts the old one back.
 pub const TWO_STEPS: bool = cfg!(feature = "portable");
 
 pub const OLD: u8 = 1;
@@ -37,14 +38,16 @@ pub enum Over {
     Old,
     /// The old checkpoint is the base of the new one, at another path.
     Base,
-    /// Somebody has removed the files of the old checkpoint, and not what lies beside them. The new one is to replace nothing.
+    /// Somebody has removed the files of the old checkpoint, and not what lies beside them. The new
+    /// one is to replace nothing.
     Removed,
 }
 
 /// In the error of a load whose checkpoint lies beside the seal of another.
 const SAYS_WHAT_TO_DO: &str = "`regrow seal --remove`";
 
-/// Two arrays full of one value, and one that no generation changes; their lengths differ from one generation to the next.
+/// Two arrays full of one value, and one that no generation changes; their lengths differ from one
+/// generation to the next.
 pub fn tree(generation: u8) -> Tree<Leaf> {
     let full = |len: usize, fill: u8| {
         let shape = Shape::new(vec![len as u64]).unwrap();
@@ -185,7 +188,8 @@ impl Scene for Save {
         if self.generation(&target)? != Some(OLD) {
             return Err("the next save is not there".to_owned());
         }
-        // What a small file beside single files is first written as stays, if its writer is killed then.
+        // What a small file beside single files is first written as stays, if its writer is killed
+        // then.
         let is_beside =
             |name: &str| name.starts_with("regrow.") || name.starts_with('.') && name.ends_with(".__lock");
         let is_own = |name: &str| name.starts_with(self.file) || self.is_sealed && is_beside(name);
@@ -193,7 +197,8 @@ impl Scene for Save {
     }
 }
 
-/// What the next save does before it writes, where a folder is replaced in two steps: it puts the old one back.
+/// What the next save does before it writes, where a folder is replaced in two steps: it puts the
+/// old one back.
 pub fn put_back(target: &Location) -> Result<(), String> {
     told("the place", target.local_path().and_then(|path| StagedFolder::create(path, true))).map(drop)
 }

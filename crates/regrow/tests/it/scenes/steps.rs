@@ -81,8 +81,8 @@ impl Scene for Rotation {
     }
 }
 
-/// Steps 1, 2 and 3 are there, of two items each and what they were made with; a manager saves step 3 again, then step 4, and
-/// keeps three.
+/// Steps 1, 2 and 3 are there, of two items each and what they were made with; a manager saves step
+/// 3 again, then step 4, and keeps three.
 struct ItemsOverwritten;
 
 const ITEMS: [&str; 2] = ["default", "average"];

@@ -27,7 +27,8 @@ const WORK: &str = "REGROW_TEST_TWO_WORK";
 /// What `ptrace` says where it is forbidden.
 const EPERM: i32 = 1;
 
-/// The child: does nothing unless it was started by one of the tests below. It says how it ended, in a line.
+/// The child: does nothing unless it was started by one of the tests below. It says how it ended,
+/// in a line.
 #[test]
 fn does_what_it_is_told_to() {
     let (Some(root), Ok(world), Ok(work)) = (env::var_os(ROOT), env::var(WORLD), env::var(WORK)) else {

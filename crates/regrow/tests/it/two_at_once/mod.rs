@@ -1,9 +1,12 @@
-//! Two who change the same place at the same time: one of them stands still at any moment of its work, the other one begins and stands
-//! still at any moment of its own, the first goes on to its end, and then the second. What holds afterwards is what one of them after
-//! the other would have left. What one of them says that it has saved is there, unless the other one says that it has replaced or
-//! removed it; whoever fails has changed nothing; housekeeping never costs a save; the next save works, and cleans up.
+//! Two who change the same place at the same time: one of them stands still at any moment of its
+//! work, the other one begins and stands still at any moment of its own, the first goes on to its
+//! end, and then the second. What holds afterwards is what one of them after the other would have
+//! left. What one of them says that it has saved is there, unless the other one says that it has
+//! replaced or removed it; whoever fails has changed nothing; housekeeping never costs a save; the
+//! next save works, and cleans up.
 //!
-//! In a bucket they are threads that stand still at a request, on a disk processes that stand still at a system call.
+//! In a bucket they are threads that stand still at a request, on a disk processes that stand still
+//! at a system call.
 
 #[cfg(feature = "cloud")]
 mod buckets;
@@ -19,7 +22,8 @@ use std::time::{Duration, Instant};
 use regrow::location::Location;
 use regrow::{ErrorKind, Result};
 
-/// What is in a place: the generation of each checkpoint, by its name; and what lies beside one, by what it is.
+/// What is in a place: the generation of each checkpoint, by its name; and what lies beside one, by
+/// what it is.
 type State = BTreeMap<String, u8>;
 
 /// What is done to a place.
@@ -163,7 +167,8 @@ impl World {
             if !may_be_told {
                 return Err(format!("{} ended with {kind:?}: {message}", works[at].name));
             }
-            // Who repairs may finish what somebody has left who was killed: then there is something.
+            // Who repairs may finish what somebody has left who was killed: then there is
+            // something.
             let refuses = refuses || self.is_exclusive && !alone[1 - at].leaves.is_empty();
             let is_kept_from_it = *kind != ErrorKind::Unsupported && !refuses;
             if [works[at].kind, other.kind] == [Kind::Save, Kind::Housekeeping] && is_kept_from_it {
@@ -191,7 +196,8 @@ impl World {
 
 /// Somebody at work.
 trait Actor {
-    /// Waits for so long at most until it stands still or has ended; whether it has ended, if it does either.
+    /// Waits for so long at most until it stands still or has ended; whether it has ended, if it
+    /// does either.
     fn wait(&mut self, timeout: Duration) -> Option<bool>;
 
     /// Has it go on to its end.
@@ -207,7 +213,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Long enough for a machine that is busy with other tests.
 const LONG: Duration = Duration::from_secs(120);
 
-/// The first stands still, the second begins and stands still, the first goes on to its end, and then the second.
+/// The first stands still, the second begins and stands still, the first goes on to its end, and
+/// then the second.
 fn play(begin: [&dyn Fn() -> Box<dyn Actor>; 2]) -> Ends {
     let mut first = begin[0]();
     first.wait(LONG).expect("the first hangs");
@@ -265,7 +272,8 @@ fn kills(len: u64) -> impl Iterator<Item = u64> {
 
 /// Moments at which the two stand still, spread evenly over the work of both.
 fn moments(len: [u64; 2]) -> impl Iterator<Item = [u64; 2]> {
-    // Multiples of these two numbers, without what is before the point, fill a square evenly, however many they are.
+    // Multiples of these two numbers, without what is before the point, fill a square evenly,
+    // however many they are.
     const STEPS: [f64; 2] = [0.754_877_666_246_692_8, 0.569_840_290_998_053_2];
     (0_u32..)
         .map(move |nth| [0, 1].map(|at| ((f64::from(nth) * STEPS[at]).fract() * (len[at] + 1) as f64) as u64))

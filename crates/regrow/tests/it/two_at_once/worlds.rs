@@ -19,7 +19,8 @@ use crate::common::cuts::bytes_of;
 use crate::scenes::saves::tree;
 use crate::scenes::{check_names, is_nothing, make_room, told};
 
-/// What was there before, what the two save, what the next one saves, and what somebody who was killed has.
+/// What was there before, what the two save, what the next one saves, and what somebody who was
+/// killed has.
 const BEFORE: u8 = 1;
 const SAVED: [u8; 2] = [2, 3];
 const COPIED: u8 = 4;
@@ -308,7 +309,8 @@ impl Place {
     }
 }
 
-/// A checkpoint at one path, new or in place of another, in layouts of each kind: folders, a file, files beside each other.
+/// A checkpoint at one path, new or in place of another, in layouts of each kind: folders, a file,
+/// files beside each other.
 fn places() -> Vec<World> {
     let layouts = [
         ("regrow", json!({}), "ckpt"),
@@ -361,7 +363,8 @@ fn keep(state: &mut State) {
     }
 }
 
-/// Steps 1 and 2 of a run: a trainer with a manager, others that save by themselves, and who keeps house.
+/// Steps 1 and 2 of a run: a trainer with a manager, others that save by themselves, and who keeps
+/// house.
 fn run_of_steps() -> World {
     let place = |root: &Location, step: u64| steps(root).map(|steps| steps.place(step));
     let sweeps = move |root: &Location| {

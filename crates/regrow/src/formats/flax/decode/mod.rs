@@ -1,8 +1,9 @@
 //! An object to a pytree: maps to dicts, arrays to leaves that know where their data lies.
 //!
-//! One pass over the file's bytes, which are never copied: after it the place of every leaf is known. What is read
-//! is what Flax writes, nothing that merely looks like it: a key twice, `-1` in a shape, a NumPy scalar with axes
-//! or chunks of several dtypes are errors, with the offset and the key path.
+//! One pass over the file's bytes, which are never copied: after it the place of every leaf is
+//! known. What is read is what Flax writes, nothing that merely looks like it: a key twice, `-1` in
+//! a shape, a NumPy scalar with axes or chunks of several dtypes are errors, with the offset and
+//! the key path.
 //!
 //! | module | holds |
 //! |---|---|
@@ -67,8 +68,8 @@ pub(crate) fn decode(bytes: &Bytes) -> Result<Tree<Decoded>> {
     }
 }
 
-/// Reads as much of one object as there is before the first thing that is wrong with it. The leaf where that is is lost; of what
-/// would have come behind it nothing is known.
+/// Reads as much of one object as there is before the first thing that is wrong with it. The leaf
+/// where that is is lost; of what would have come behind it nothing is known.
 ///
 /// # Errors
 /// As [`decode`], if it is wrong from its first byte on.

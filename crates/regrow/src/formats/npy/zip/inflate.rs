@@ -9,7 +9,8 @@ use crate::error::{Error, Result};
 /// Bytes that are unpacked at a time where nobody wants them.
 const SKIPPED_LEN_BYTES: usize = 64 << 10;
 
-/// Where unpacking has got to. What comes out is checked against the CRC-32 once all of it has come.
+/// Where unpacking has got to. What comes out is checked against the CRC-32 once all of it has
+/// come.
 #[derive(Debug)]
 pub(in super::super) struct Inflater {
     decoder: Decompress,

@@ -1,6 +1,7 @@
 //! Zip archives, as much of them as `.npz` files are: stored and deflated members, zip64, CRC-32.
 //!
-//! Directories are read by [`bytes::zip`](crate::bytes::zip), which other archives have in common with these.
+//! Directories are read by [`bytes::zip`](crate::bytes::zip), which other archives have in common
+//! with these.
 
 mod inflate;
 mod writer;

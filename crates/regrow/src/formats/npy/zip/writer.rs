@@ -1,9 +1,10 @@
 //! An archive, written front to back.
 //!
-//! Local headers are written with zeros where checksum and lengths belong, and filled in at the end: tools that
-//! walk from header to header (and never look at the directory) then read the file too, which they could not if
-//! the numbers came after the data. Where a file is written front to back only, the numbers are found first. Stored data begins at multiples of [`ALIGNMENT_BYTES`], so that it can be used
-//! from a map.
+//! Local headers are written with zeros where checksum and lengths belong, and filled in at the
+//! end: tools that walk from header to header (and never look at the directory) then read the file
+//! too, which they could not if the numbers came after the data. Where a file is written front to
+//! back only, the numbers are found first. Stored data begins at multiples of [`ALIGNMENT_BYTES`],
+//! so that it can be used from a map.
 
 use flate2::{Compress, Compression, FlushCompress, Status};
 
@@ -27,7 +28,8 @@ const VERSION_ZIP64: u16 = 45;
 /// A regular file with mode 0644.
 const ATTRIBUTES: u32 = 0o100_644 << 16;
 
-/// What a local header needs beyond 32 bits goes here from this length on; deflate may grow what it packs.
+/// What a local header needs beyond 32 bits goes here from this length on; deflate may grow what it
+/// packs.
 const ZIP64_FROM_LEN_BYTES: u64 = 0xf000_0000;
 
 const DEFLATED_PIECE_LEN_BYTES: usize = 64 << 10;
@@ -71,9 +73,9 @@ impl ZipWriter {
         Self { out, members: Vec::new() }
     }
 
-    /// Adds a member of `len_bytes`, stored or deflated at a `level` from 0 to 9. `fill` gives its bytes, piece by
-    /// piece, to the function that it is given; twice, where the storage takes a file only front to back. A member that
-    /// is deflated is then held in memory.
+    /// Adds a member of `len_bytes`, stored or deflated at a `level` from 0 to 9. `fill` gives its
+    /// bytes, piece by piece, to the function that it is given; twice, where the storage takes a
+    /// file only front to back. A member that is deflated is then held in memory.
     ///
     /// # Errors
     /// `Unsupported` for a name that no archive holds; what `fill` and the disk say.

@@ -5,8 +5,8 @@
 //! params.dense.kernel/0.0  0.1 ...   c/0/0  c/0/1 ... in v3
 //! ```
 //!
-//! A file a chunk and two more system calls a leaf: fine for large leaves, slow for many small ones, for which
-//! the database is made.
+//! A file a chunk and two more system calls a leaf: fine for large leaves, slow for many small
+//! ones, for which the database is made.
 
 use super::encode::{Encoded, PlannedArray};
 use super::held::Chunk;
@@ -18,12 +18,12 @@ use crate::formats::coverage::{inside, twice};
 use crate::options::Compression;
 use crate::storage::Publication;
 
-/// Writes what falls to this process below `item`, a folder name that ends in `/`, or nothing. Process 0 writes the
-/// documents of all arrays.
+/// Writes what falls to this process below `item`, a folder name that ends in `/`, or nothing.
+/// Process 0 writes the documents of all arrays.
 ///
 /// # Errors
-/// What the disk says; what a cast or a codec says; `InvalidArgument` with region and leaf for a chunk that another process
-/// has written, where the storage tells.
+/// What the disk says; what a cast or a codec says; `InvalidArgument` with region and leaf for a
+/// chunk that another process has written, where the storage tells.
 pub(super) fn write(
     arrays: &[PlannedArray<'_>],
     writer: WriterRank,

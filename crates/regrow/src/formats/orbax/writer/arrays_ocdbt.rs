@@ -9,8 +9,9 @@
 //! manifest.ocdbt                     the merged database, written last
 //! ```
 //!
-//! Readers need only the merged one. A value is never cut, so a data file ends with the value that takes it to
-//! its target size. Memory: about 200 bytes a key, of all processes in that which merges, and what the workers hold.
+//! Readers need only the merged one. A value is never cut, so a data file ends with the value that
+//! takes it to its target size. Memory: about 200 bytes a key, of all processes in that which
+//! merges, and what the workers hold.
 
 use std::sync::Arc;
 

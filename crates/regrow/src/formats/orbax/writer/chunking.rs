@@ -5,9 +5,10 @@
 //!   [16,24] -> [16,12] -> [8,12] -> [8,6]      the largest axis goes to its next smaller divisor
 //! ```
 //!
-//! A chunk shape always divides the array's shape, or that of its shards where it has some: no chunk has two writers, and
-//! there are no edge chunks unless shards have them. In zarr v3 the outer chunk is
-//! a `ZarrShard` and may hold several inner chunks; Orbax itself makes both the same.
+//! A chunk shape always divides the array's shape, or that of its shards where it has some: no
+//! chunk has two writers, and there are no edge chunks unless shards have them. In zarr v3 the
+//! outer chunk is a `ZarrShard` and may hold several inner chunks; Orbax itself makes both the
+//! same.
 //!
 //! Source: Orbax `subchunking.choose_chunk_shape`; `SaveArgs.write_chunk_shape` of 2024.
 
@@ -29,15 +30,16 @@ pub(crate) struct ChunkShapes {
     pub(crate) inner: Shape,
 }
 
-/// The chunk shapes of the leaf at `path`, as the options ask for; `write` is the shape of one written piece, which is
-/// that of the array or of its shards.
+/// The chunk shapes of the leaf at `path`, as the options ask for; `write` is the shape of one
+/// written piece, which is that of the array or of its shards.
 ///
-/// The first rule of `per_leaf` that matches stands in place of all chunk options of the whole tree. Options
-/// of the whole tree are about arrays: scalars stay whole, and axes that a leaf has not are passed over.
+/// The first rule of `per_leaf` that matches stands in place of all chunk options of the whole
+/// tree. Options of the whole tree are about arrays: scalars stay whole, and axes that a leaf has
+/// not are passed over.
 ///
 /// # Errors
-/// `InvalidArgument` if a shape does not divide, a byte size is below one element, or a rule names an axis
-/// that its leaf has not.
+/// `InvalidArgument` if a shape does not divide, a byte size is below one element, or a rule names
+/// an axis that its leaf has not.
 pub(super) fn chunk_shapes(
     path: &KeyPath,
     shape: &Shape,
@@ -70,8 +72,8 @@ pub(super) fn chunk_shapes(
     Ok(ChunkShapes { inner: outer.clone(), outer })
 }
 
-/// What is asked of the leaf at `path`: by the first rule that matches, else what is asked of all leaves, as far as it is
-/// about one of this shape.
+/// What is asked of the leaf at `path`: by the first rule that matches, else what is asked of all
+/// leaves, as far as it is about one of this shape.
 pub(crate) fn asked_of(
     path: &KeyPath,
     shape: &Shape,
@@ -131,10 +133,11 @@ fn must_divide(what: &str, part: &Shape, of_what: &str, whole: &Shape) -> Result
         .help("choose a divisor on every axis, or let chunk_byte_size choose"))
 }
 
-/// Orbax' chooser: divisors of `write`, at most `target_bytes` a chunk, large and sharded axes first.
+/// Orbax' chooser: divisors of `write`, at most `target_bytes` a chunk, large and sharded axes
+/// first.
 ///
-/// `write` is the shape of one written piece of an array of shape `global`; `shard_axes` go down to one
-/// element before sizes are looked at.
+/// `write` is the shape of one written piece of an array of shape `global`; `shard_axes` go down to
+/// one element before sizes are looked at.
 ///
 /// # Errors
 /// `InvalidArgument` if the target is below one element or an axis is not there.

@@ -9,8 +9,8 @@
 //! commit_success.txt            that it is complete, for copies on an object store
 //! ```
 //!
-//! [`documents`] turns a tree and an [`LeafEntry`] a leaf into them all; its sibling modules know how each is
-//! spelt. The regrow layout writes the same ones.
+//! [`documents`] turns a tree and an [`LeafEntry`] a leaf into them all; its sibling modules know
+//! how each is spelt. The regrow layout writes the same ones.
 
 use std::collections::HashSet;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -119,7 +119,8 @@ pub(crate) struct LeafEntry<'a> {
     pub(crate) path: Option<&'a KeyPath>,
     /// What kind of value it is.
     pub(crate) value_type: ValueType,
-    /// What its type is called instead of that: the name that a type handler of the user's own has for it.
+    /// What its type is called instead of that: the name that a type handler of the user's own has
+    /// for it.
     pub(crate) own_type: Option<&'a str>,
     /// Shape of one written piece; for `jax.Array` only.
     pub(crate) write_shape: Option<&'a Shape>,
@@ -157,7 +158,8 @@ impl Switches<'_> {
     }
 }
 
-/// Takes the small files one after another, each piece by piece: of a million leaves they are hundreds of MiB.
+/// Takes the small files one after another, each piece by piece: of a million leaves they are
+/// hundreds of MiB.
 pub(crate) trait DocumentSink {
     /// Begins a file, by its name below the checkpoint's folder.
     fn begin(&mut self, name: &str) -> Result<()>;
@@ -208,13 +210,15 @@ fn whole(sink: &mut dyn DocumentSink, name: &str, bytes: &[u8]) -> Result<()> {
     sink.end()
 }
 
-/// All small files of a checkpoint, in which `entry` describes each leaf, by its position in flatten order.
+/// All small files of a checkpoint, in which `entry` describes each leaf, by its position in
+/// flatten order.
 ///
-/// PRNG keys have their `array_metadatas` whatever the switch says: nothing else names their algorithm.
+/// PRNG keys have their `array_metadatas` whatever the switch says: nothing else names their
+/// algorithm.
 ///
 /// # Errors
-/// `InvalidArgument` for v1 metadata that is no JSON object; `NameCollision` for equal key paths; `Limit` for rich
-/// types of a tree deeper than they reach; what the sink says.
+/// `InvalidArgument` for v1 metadata that is no JSON object; `NameCollision` for equal key paths;
+/// `Limit` for rich types of a tree deeper than they reach; what the sink says.
 pub(crate) fn documents<'a>(
     tree: &'a Tree<Leaf>,
     entry: &dyn Fn(usize) -> LeafEntry<'a>,
@@ -232,7 +236,8 @@ pub(crate) fn documents<'a>(
     sink.end()?;
     array_metadatas_of(0, tree, entry, switches, sink)?;
     if switches.write_sharding && jax_arrays().next().is_some() {
-        // Without an entry Orbax could not restore the leaf: one that says nothing gets the first CPU.
+        // Without an entry Orbax could not restore the leaf: one that says nothing gets the first
+        // CPU.
         let single = sharding::single_device();
         let shardings =
             jax_arrays().map(|(leaf, entry)| (entry.name, Some(leaf.sharding.as_deref().unwrap_or(&single))));
@@ -254,8 +259,9 @@ pub(crate) fn documents<'a>(
     whole(sink, COMMIT_FILE, COMMIT_TEXT.as_bytes())
 }
 
-/// Refuses two entries of the same texts. Where all keys of each container are of one kind and no leaf has another
-/// path than its own, different keys are different texts, and nothing has to be compared.
+/// Refuses two entries of the same texts. Where all keys of each container are of one kind and no
+/// leaf has another path than its own, different keys are different texts, and nothing has to be
+/// compared.
 fn check_key_paths<'a>(tree: &'a Tree<Leaf>, entry: &dyn Fn(usize) -> LeafEntry<'a>) -> Result<()> {
     let has_own_paths = (0..tree.len()).all(|leaf| entry(leaf).path.is_none());
     if has_own_paths && tree.has_keys_of_one_kind() && tree.first_equal_keys().is_none() {
@@ -384,7 +390,8 @@ fn rich_tree<'a>(tree: &Tree<Leaf>, entry: &dyn Fn(usize) -> LeafEntry<'a>) -> R
 #[derive(Default)]
 struct RichBuilder {
     root: Option<RichNode>,
-    /// Containers on the way down: their own key, children still to come, and what is there of them.
+    /// Containers on the way down: their own key, children still to come, and what is there of
+    /// them.
     open: Vec<(String, usize, RichNode)>,
 }
 

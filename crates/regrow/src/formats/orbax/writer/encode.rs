@@ -1,4 +1,5 @@
-//! Chunks on their way to the disk: small ones encoded in memory, large ones while they are written.
+//! Chunks on their way to the disk: small ones encoded in memory, large ones while they are
+//! written.
 //!
 //! ```text
 //! up to 1 MiB   chunk --encode_chunk--> value
@@ -6,7 +7,8 @@
 //!               zarr v3: inner chunk by inner chunk, then the shard's index and its crc32c
 //! ```
 //!
-//! Orbax' chunks are whole arrays unless somebody asks otherwise, so a chunk may be larger than any budget.
+//! Orbax' chunks are whole arrays unless somebody asks otherwise, so a chunk may be larger than any
+//! budget.
 
 use std::io::{self, Write};
 use std::sync::Arc;

@@ -128,7 +128,8 @@ mod tests {
 
     #[test]
     fn chunks_of_shards_are_parts_of_the_shards() {
-        // (5, 8) in shards of (2, 4), in chunks of (1, 2); those of the last row of shards reach beyond the array.
+        // (5, 8) in shards of (2, 4), in chunks of (1, 2); those of the last row of shards reach
+        // beyond the array.
         let whole: Vec<u8> = (0..40).collect();
         let whole = Array::new(Dtype::UInt8, shape(&[5, 8]), whole.into()).unwrap();
         let shard = |starts: [u64; 2], lens: [u64; 2]| {

@@ -1,5 +1,5 @@
-//! What several processes have written, made one checkpoint by process 0: every chunk by one of them, and one database
-//! that refers into theirs. No array data is read or written.
+//! What several processes have written, made one checkpoint by process 0: every chunk by one of
+//! them, and one database that refers into theirs. No array data is read or written.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use crate::store::{Located, MemoryStore, Store};
 use crate::text::counted;
 use crate::threads::pool;
 
-/// The entries of the databases of all processes, below `item`; none where arrays lie in plain files. Every chunk is
-/// known to have one writer.
+/// The entries of the databases of all processes, below `item`; none where arrays lie in plain
+/// files. Every chunk is known to have one writer.
 ///
 /// # Errors
-/// `NotFound` for a process that has written nothing; `Corrupt` for a database that cannot be read; `InvalidArgument`
-/// with region and leaf for a chunk that two processes have written, or none.
+/// `NotFound` for a process that has written nothing; `Corrupt` for a database that cannot be read;
+/// `InvalidArgument` with region and leaf for a chunk that two processes have written, or none.
 pub(super) fn gather(plan: &Plan<'_>, writers: u32, staged: &dyn Publication, item: &str) -> Result<Entries> {
     let mut coverage = Coverage::new(cut_leaves(plan))?;
     let mut entries = Entries::new();

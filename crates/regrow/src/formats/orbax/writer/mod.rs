@@ -18,8 +18,8 @@
 //! | `arrays_ocdbt`, `arrays_files` | where the values go |
 //! | `share`, `merge` | what several processes have written: told to process 0, and made one checkpoint by it |
 //!
-//! Documents, zarr metadata, keys and tree match Orbax 0.12.8 byte for byte; what differs is what differs
-//! between any two saves (times, random names), and how zstd was built.
+//! Documents, zarr metadata, keys and tree match Orbax 0.12.8 byte for byte; what differs is what
+//! differs between any two saves (times, random names), and how zstd was built.
 
 mod arrays_files;
 mod arrays_ocdbt;
@@ -49,12 +49,12 @@ use crate::tree::{Leaf, Tree};
 
 /// Adds all files of the checkpoint to the publication.
 ///
-/// Extra memory is the byte budget, at least 16 MiB, and 2 to 3 KiB a leaf for keys and documents, however large
-/// leaves are.
+/// Extra memory is the byte budget, at least 16 MiB, and 2 to 3 KiB a leaf for keys and documents,
+/// however large leaves are.
 ///
 /// # Errors
-/// `NameCollision`, `Unsupported` or `InvalidArgument` before anything is written, naming every leaf that is in
-/// the way; then what the disk says.
+/// `NameCollision`, `Unsupported` or `InvalidArgument` before anything is written, naming every
+/// leaf that is in the way; then what the disk says.
 pub(crate) fn write(
     tree: &Tree<Leaf>,
     staged: &dyn Publication,
@@ -70,10 +70,12 @@ pub(crate) fn write(
     documents.iter().try_for_each(|(name, bytes)| staged.write(name, bytes))
 }
 
-/// Adds the files of one of several processes: the chunks that fall to it, its database, its `array_metadatas`.
+/// Adds the files of one of several processes: the chunks that fall to it, its database, its
+/// `array_metadatas`.
 ///
 /// # Errors
-/// As [`write`]; `InvalidArgument` with region and leaf for a chunk file that another process has written.
+/// As [`write`]; `InvalidArgument` with region and leaf for a chunk file that another process has
+/// written.
 pub(crate) fn write_share(
     tree: &Tree<Leaf>,
     writer: WriterRank,
@@ -102,8 +104,9 @@ pub(crate) fn write_share(
 /// Makes one checkpoint of what `writers` processes have written.
 ///
 /// # Errors
-/// `NotFound` for a process that has written nothing; `Corrupt` for what it has written; `InvalidArgument` with region and
-/// leaf for a chunk that two have written, or none; what the disk says.
+/// `NotFound` for a process that has written nothing; `Corrupt` for what it has written;
+/// `InvalidArgument` with region and leaf for a chunk that two have written, or none; what the disk
+/// says.
 pub(crate) fn merge(
     tree: &Tree<Leaf>,
     writers: &[u32],
@@ -158,7 +161,8 @@ pub(crate) fn check(tree: &Tree<Leaf>, options: &SaveOptions, orbax: &OrbaxOptio
     prepare(tree, WriterRank::ALONE, options, orbax).map(drop)
 }
 
-/// The plan, and the small files: made before the arrays, since they can still be refused; on disk after them.
+/// The plan, and the small files: made before the arrays, since they can still be refused; on disk
+/// after them.
 fn prepare<'a>(
     tree: &'a Tree<Leaf>,
     writer: WriterRank,

@@ -4,8 +4,9 @@
 //! ('params', 'dense', 0)  --join with "."-->  params.dense.0      nothing is escaped
 //! ```
 //!
-//! So different leaves may get one name (`{"a": {"b": x}, "a.b": y}`), and Orbax then keeps one of them without
-//! a word. Here that is refused, and so is what TensorStore or the file system would reject half-way:
+//! So different leaves may get one name (`{"a": {"b": x}, "a.b": y}`), and Orbax then keeps one of
+//! them without a word. Here that is refused, and so is what TensorStore or the file system would
+//! reject half-way:
 //!
 //! | form | refused |
 //! |---|---|
@@ -14,7 +15,8 @@
 //! | a database | names that make keys of over 65,535 bytes |
 //! | text leaves | what is no JSON pointer: see [`Strings`](crate::formats::orbax::strings::Strings) |
 //!
-//! In a database a name is a key like any other: `..` and NUL do no harm there, and Orbax stores them.
+//! In a database a name is a key like any other: `..` and NUL do no harm there, and Orbax stores
+//! them.
 //!
 //! Source: Orbax `tree_utils.get_param_names`; TensorStore `file` driver, JSON pointers (RFC 6901).
 
@@ -42,7 +44,8 @@ const OWN_FILES: [&str; 6] = [
     "commit_success.txt",
 ];
 
-/// The name that the leaf at `path` is stored under: Orbax' param name. Empty for a tree that is one leaf.
+/// The name that the leaf at `path` is stored under: Orbax' param name. Empty for a tree that is
+/// one leaf.
 pub(crate) fn param_name(path: &KeyPath) -> String {
     path.join(".")
 }
@@ -52,7 +55,8 @@ pub(crate) fn kvstore_key(name: &str, zarr_key: &str) -> String {
     if name.is_empty() { zarr_key.to_owned() } else { format!("{name}/{zarr_key}") }
 }
 
-/// Refuses a name that is too long for the keys of a database, the longest of which is that of its farthest chunk.
+/// Refuses a name that is too long for the keys of a database, the longest of which is that of its
+/// farthest chunk.
 ///
 /// # Errors
 /// `Unsupported`, with the lengths and the way out.
@@ -112,7 +116,8 @@ pub(crate) fn check_siblings<L>(tree: &Tree<L>, refusals: &mut Refusals) {
     }
 }
 
-/// Refuses array names that are no path below the checkpoint's folder, or that meet another array's files.
+/// Refuses array names that are no path below the checkpoint's folder, or that meet another array's
+/// files.
 pub(crate) fn check_folders<'a>(
     arrays: impl Iterator<Item = (&'a KeyPath, &'a str)> + Clone,
     refusals: &mut Refusals,

@@ -1,4 +1,5 @@
-//! What is to be written, and whether it can be: every reason against it is found here, before the first byte.
+//! What is to be written, and whether it can be: every reason against it is found here, before the
+//! first byte.
 //!
 //! | leaf | stored as |
 //! |---|---|
@@ -116,7 +117,8 @@ impl<'a> Plan<'a> {
                         plan.arrays.push(planned);
                     }
                 }
-                // Only whether the name can be said matters here; the text follows with the documents.
+                // Only whether the name can be said matters here; the text follows with the
+                // documents.
                 LeafData::Text(_) if leaf.kind == LeafKind::Str => {
                     refusals.keep(path, strings.insert(&name, ""));
                 }
@@ -160,7 +162,8 @@ fn write_shape(array: &Array) -> &Shape {
     array.shards().map_or(array.shape(), Shards::chunk_shape)
 }
 
-/// What falls to this process of an array; `is_own` says whether it is the one to write what all hold.
+/// What falls to this process of an array; `is_own` says whether it is the one to write what all
+/// hold.
 ///
 /// # Errors
 /// `InvalidArgument` if it is the only process, and does not hold all.

@@ -15,7 +15,8 @@ pub(super) struct Share {
     leaves: Vec<u32>,
     /// And its number among the chunks of the leaf, in C order.
     chunks: Vec<u64>,
-    /// The file with the nodes of the process' database, below the folder of that; `None` without a database, or keys.
+    /// The file with the nodes of the process' database, below the folder of that; `None` without a
+    /// database, or keys.
     pub(super) node_file: Option<String>,
 }
 

@@ -4,8 +4,8 @@
 //! array in memory, any strides --copy runs--> piece in C order --cast--> piece of the stored dtype
 //! ```
 //!
-//! A chunk is walked in pieces of at most [`PIECE_LEN_BYTES`], so that it costs no memory of its own size. One
-//! that lies in memory as it is to be stored is not copied at all.
+//! A chunk is walked in pieces of at most [`PIECE_LEN_BYTES`], so that it costs no memory of its
+//! own size. One that lies in memory as it is to be stored is not copied at all.
 
 use std::borrow::Cow;
 

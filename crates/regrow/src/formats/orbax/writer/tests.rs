@@ -1,4 +1,5 @@
-//! Checkpoints written here, read back by the reader next door, and held against what Orbax itself wrote.
+//! Checkpoints written here, read back by the reader next door, and held against what Orbax itself
+//! wrote.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -193,7 +194,8 @@ fn a_single_leaf_and_an_empty_tree_read_back() {
     assert!(!path.join("manifest.ocdbt").exists());
 }
 
-/// Zarr documents and keys of the database or the folders at `item`, with whether each value is inline.
+/// Zarr documents and keys of the database or the folders at `item`, with whether each value is
+/// inline.
 fn stored(item: &Path) -> BTreeMap<String, Vec<u8>> {
     let local: Arc<dyn Store> = Arc::new(LocalStore::new(item));
     let mut found = BTreeMap::new();

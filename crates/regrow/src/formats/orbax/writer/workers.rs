@@ -1,4 +1,5 @@
-//! The threads of a save: each takes the next few chunks from one queue and writes them to a file of its own.
+//! The threads of a save: each takes the next few chunks from one queue and writes them to a file
+//! of its own.
 //!
 //! ```text
 //! leaf 0: chunk 0,1,2,...  ─┐            ┌─> worker 0: encode ─> file
@@ -6,8 +7,9 @@
 //! ...                      ─┘            └─> ...
 //! ```
 //!
-//! A worker holds the ring of its file and one chunk of at most 1 MiB with its code, so the byte budget is a
-//! number of workers. Nothing waits for anything else, and no chunk is queued behind a larger one.
+//! A worker holds the ring of its file and one chunk of at most 1 MiB with its code, so the byte
+//! budget is a number of workers. Nothing waits for anything else, and no chunk is queued behind a
+//! larger one.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,7 +48,8 @@ pub(super) struct Queue<'p, 'a> {
 }
 
 impl<'p, 'a> Queue<'p, 'a> {
-    /// The next batch: a single chunk, or small ones up to a megabyte. `None` at the end or after an error.
+    /// The next batch: a single chunk, or small ones up to a megabyte. `None` at the end or after
+    /// an error.
     pub(super) fn next(&self) -> Option<Batch<'p, 'a>> {
         if self.stopped.load(Ordering::Relaxed) {
             return None;

@@ -33,8 +33,8 @@ impl Base {
     /// Opens the checkpoint at a location.
     ///
     /// # Errors
-    /// `NotFound`; `InvalidArgument` if it is none of the default layout; `Uncommitted`, `Corrupt`, `Unsupported` as
-    /// any opening.
+    /// `NotFound`; `InvalidArgument` if it is none of the default layout; `Uncommitted`, `Corrupt`,
+    /// `Unsupported` as any opening.
     pub fn open(at: &Location) -> Result<Self> {
         Self::open_named(at, manifest::FILE_NAME)
     }
@@ -44,7 +44,8 @@ impl Base {
         Retries::until_unreplaced(|| {
             let before = at.identity();
             let opened = Self::check(at).and_then(|()| RegrowReader::open_named(at, name));
-            // What was opened may have been removed meanwhile, file by file; what was not there may be now.
+            // What was opened may have been removed meanwhile, file by file; what was not there may
+            // be now.
             if at.identity() != before {
                 return Err(
                     Error::new(ErrorKind::Replaced, "the base was replaced while it was opened").in_file(at)
@@ -54,7 +55,8 @@ impl Base {
         })
     }
 
-    /// Opens what process `rank` has written of the checkpoint at a location; `None` if no process of that rank has.
+    /// Opens what process `rank` has written of the checkpoint at a location; `None` if no process
+    /// of that rank has.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -82,7 +84,8 @@ impl Base {
         Ok(())
     }
 
-    /// The raw leaves of the base, a list for each of its files, with those of the tree that may be the same.
+    /// The raw leaves of the base, a list for each of its files, with those of the tree that may be
+    /// the same.
     pub fn match_leaves(self, plan: &Plan<'_>) -> Vec<OldFile> {
         let Self { folder, reader } = self;
         let store = reader.store().clone();
@@ -167,7 +170,8 @@ impl OldFile {
         self.store.check_data_file(&self.record, monitor)
     }
 
-    /// Whether the file begins with `header`, and its leaves follow as they would in a file that is written now.
+    /// Whether the file begins with `header`, and its leaves follow as they would in a file that is
+    /// written now.
     fn is_laid_out_as(&self, header: &[u8]) -> bool {
         let mut end = header.len() as u64;
         for leaf in &self.leaves {
@@ -200,8 +204,8 @@ impl OldFile {
 }
 
 impl Link {
-    /// Gives the file its other name, as `name` of the new checkpoint; its record there. `None` where that cannot be
-    /// done, or where something else is at its path by now.
+    /// Gives the file its other name, as `name` of the new checkpoint; its record there. `None`
+    /// where that cannot be done, or where something else is at its path by now.
     ///
     /// # Errors
     /// `Cancelled`; `InvalidArgument` for a name that leads out of the folder.

@@ -1,4 +1,5 @@
-//! The compressed pieces of one process: zstd chunks, encoded by several threads, in a data file of their own.
+//! The compressed pieces of one process: zstd chunks, encoded by several threads, in a data file of
+//! their own.
 //!
 //! ```text
 //! regrow.process_<k>.zstd    | frame of piece 4 | frame of piece 5 | frame of piece 9 | ...
@@ -19,8 +20,9 @@ use crate::storage::Publication;
 use crate::threads::pool;
 use crate::zarr::ArrayMeta;
 
-/// Writes those pieces of `own`, the plan of the pieces of process `rank`, that are compressed, and says in `pieces` where
-/// each lies; `None` if there is none. The file will be number `file` of the data files.
+/// Writes those pieces of `own`, the plan of the pieces of process `rank`, that are compressed, and
+/// says in `pieces` where each lies; `None` if there is none. The file will be number `file` of the
+/// data files.
 ///
 /// # Errors
 /// Those of the publication; what reading the leaves says.

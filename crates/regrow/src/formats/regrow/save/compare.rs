@@ -1,9 +1,10 @@
 //! Which leaves rest: those whose bytes are the base's.
 //!
-//! Nobody is trusted to say what changed. A leaf is unchanged if the base has one of its name, dtype and shape with
-//! the same bytes: they are compared piece by piece, up to the first that differs, so a leaf that changed costs one
-//! piece. Where the base knows a digest of a file ([`DataFile::blake3`]), the tree's own leaves are hashed instead, and
-//! the base is not read at all.
+//! Nobody is trusted to say what changed. A leaf is unchanged if the base has one of its name,
+//! dtype and shape with the same bytes: they are compared piece by piece, up to the first that
+//! differs, so a leaf that changed costs one piece. Where the base knows a digest of a file
+//! ([`DataFile::blake3`]), the tree's own leaves are hashed instead, and the base is not read at
+//! all.
 //!
 //! [`DataFile::blake3`]: super::super::manifest::DataFile::blake3
 
@@ -32,8 +33,9 @@ const LEAF_COST_BYTES: u64 = 4096;
 pub(super) struct Unchanged(Vec<AtomicBool>);
 
 impl Unchanged {
-    /// Compares the leaves that the tree and the base share. The monitor's total grows by the bytes that are compared.
-    /// What leaves [keep](Array::kept_len_bytes) while they are read is at most `budget_bytes`, or that of one of them.
+    /// Compares the leaves that the tree and the base share. The monitor's total grows by the bytes
+    /// that are compared. What leaves [keep](Array::kept_len_bytes) while they are read is at most
+    /// `budget_bytes`, or that of one of them.
     ///
     /// # Errors
     /// `Cancelled`; what reading the tree's own leaves says.
@@ -73,8 +75,8 @@ impl Unchanged {
     }
 }
 
-/// Whether the digest of the file is that of the tree's leaves, in their order; `None` where there is none to
-/// compare with.
+/// Whether the digest of the file is that of the tree's leaves, in their order; `None` where there
+/// is none to compare with.
 fn has_digest_of_leaves(old: &OldFile, plan: &Plan<'_>, monitor: &Monitor) -> Result<Option<bool>> {
     let Some(expected) = old.record.blake3.as_ref().filter(|_| old.is_whole) else { return Ok(None) };
     let mut hasher = blake3::Hasher::new();
@@ -131,8 +133,8 @@ fn compare(
     )
 }
 
-/// How many bytes at an offset of the file are the array's, up to the first piece that differs; what cannot be read
-/// there is not the same.
+/// How many bytes at an offset of the file are the array's, up to the first piece that differs;
+/// what cannot be read there is not the same.
 fn same_len_bytes(array: &Array, file: &dyn Blob, offset_bytes: u64, monitor: &Monitor) -> Result<u64> {
     let len_bytes = array.len_bytes();
     let piece_len = usize::try_from(len_bytes).unwrap_or(usize::MAX).min(PIECE_LEN_BYTES);

@@ -1,5 +1,5 @@
-//! How an array is cut into chunks: as the caller asks, else as its shards are; compressed ones are also cut so small that
-//! they are decoded in parallel, and within a budget.
+//! How an array is cut into chunks: as the caller asks, else as its shards are; compressed ones are
+//! also cut so small that they are decoded in parallel, and within a budget.
 //!
 //! ```text
 //! shape (5, 8) in shards of (3, 4)      chunks of at most 12 bytes, 2 bytes an element: (3, 2)
@@ -23,11 +23,12 @@ const CODED_LEN_MAX_BYTES: u64 = 8 << 20;
 /// An axis is not cut to less than this part of what would fit: its length has too few divisors.
 const LEAST_PART: u64 = 8;
 
-/// The shape of the chunks of an array that is stored as `dtype`; `None` if it stays as it is: whole, or in its shards.
+/// The shape of the chunks of an array that is stored as `dtype`; `None` if it stays as it is:
+/// whole, or in its shards.
 ///
 /// # Errors
-/// `InvalidArgument` if a shape does not divide, a byte size is below one element, or a rule names an axis that the array
-/// has not.
+/// `InvalidArgument` if a shape does not divide, a byte size is below one element, or a rule names
+/// an axis that the array has not.
 pub(super) fn chunk_shape(
     path: &KeyPath,
     array: &Array,
@@ -115,8 +116,8 @@ mod tests {
         let cut = |global: &[u64], write: &[u64]| {
             coded_chunk_shape(&shape(global), &shape(write), Dtype::Float32).unwrap().dims().to_vec()
         };
-        // 2048 rows of 4 KiB fit; of 5000 the largest divisor below that is 1250, of 10007, a prime, there is none: there the
-        // axis that has one shard is cut.
+        // 2048 rows of 4 KiB fit; of 5000 the largest divisor below that is 1250, of 10007, a
+        // prime, there is none: there the axis that has one shard is cut.
         assert_eq!(cut(&[10_000, 1024], &[5000, 1024]), [1250, 1024]);
         assert_eq!(cut(&[5000, 2048], &[5000, 1024]), [2048, 1024]);
         assert_eq!(cut(&[20_014, 1024], &[10_007, 1024]), [10_007, 209]);

@@ -1,4 +1,5 @@
-//! The OCDBT database of a save: at once where all leaves are raw, else when the chunks of compressed ones are written.
+//! The OCDBT database of a save: at once where all leaves are raw, else when the chunks of
+//! compressed ones are written.
 
 use super::super::manifest::uuid_text;
 use super::index::{RawEntries, to_list};
@@ -66,8 +67,8 @@ impl Index {
     }
 }
 
-/// As Orbax has it, but in nodes of a size that several threads can work at: one of 100 MB, as Orbax writes, would
-/// be encoded by one thread, and whoever reads a key reads all of its node.
+/// As Orbax has it, but in nodes of a size that several threads can work at: one of 100 MB, as
+/// Orbax writes, would be encoded by one thread, and whoever reads a key reads all of its node.
 fn ocdbt_config() -> OcdbtConfig {
     OcdbtConfig { max_decoded_node_bytes: NODE_LEN_BYTES, zstd_level: Some(1), ..OcdbtConfig::orbax() }
 }

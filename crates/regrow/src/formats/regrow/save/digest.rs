@@ -1,8 +1,9 @@
-//! The BLAKE3 digest of a data file's leaves, by which the next save knows that they have not changed.
+//! The BLAKE3 digest of a data file's leaves, by which the next save knows that they have not
+//! changed.
 //!
-//! Leaves in memory are hashed by a thread beside the one that writes them. What is read on demand and
-//! [keeps](crate::array::ArraySource::kept_len_bytes) what it decoded last would be decoded by each of the two for
-//! itself: it is hashed by the writer, on its way into the file.
+//! Leaves in memory are hashed by a thread beside the one that writes them. What is read on demand
+//! and [keeps](crate::array::ArraySource::kept_len_bytes) what it decoded last would be decoded by
+//! each of the two for itself: it is hashed by the writer, on its way into the file.
 
 use super::super::manifest::DataFile;
 use super::plan::Plan;
@@ -13,8 +14,9 @@ use crate::monitor::Monitor;
 /// Bytes hashed at a time.
 const PIECE_LEN_BYTES: usize = 256 << 10;
 
-/// The digest of the leaves of a file that is being written, unless its blocks tell that other bytes were written:
-/// somebody changed an array meanwhile, and a digest of anything but the file's bytes would lie to the next save.
+/// The digest of the leaves of a file that is being written, unless its blocks tell that other
+/// bytes were written: somebody changed an array meanwhile, and a digest of anything but the file's
+/// bytes would lie to the next save.
 pub(super) struct Digest {
     blake3: String,
     block_crc32c: Vec<u32>,

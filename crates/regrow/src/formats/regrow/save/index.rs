@@ -1,11 +1,13 @@
-//! The database's entries for raw leaves: of each a zarr document inline, and its one chunk by reference.
+//! The database's entries for raw leaves: of each a zarr document inline, and its one chunk by
+//! reference.
 //!
 //! ```text
 //! m.0.w/c/0          model.safetensors, offset, length      (inline, if tiny)
 //! m.0.w/zarr.json    the document of its dtype and shape    (one in memory for all leaves that are alike)
 //! ```
 //!
-//! Nothing of this is made before the writer of the database asks for it: keys come from the plan's names.
+//! Nothing of this is made before the writer of the database asks for it: keys come from the plan's
+//! names.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +22,8 @@ use crate::error::Result;
 use crate::store::ocdbt::{Entries, EntryValue, FileName, ValueRef};
 use crate::zarr::ArrayMeta;
 
-/// Values up to this size also stand inside the database's nodes, where Orbax reads them without another seek.
+/// Values up to this size also stand inside the database's nodes, where Orbax reads them without
+/// another seek.
 const INLINE_LEN_MAX_BYTES: u64 = 128;
 
 /// Entries a leaf has: its chunk, then its document, which is the order of their keys.
@@ -145,8 +148,8 @@ impl Entries for RawEntries<'_> {
     }
 }
 
-/// Whether the keys of leaves rise as their names do, which follow each other so. A name that goes on where another ends
-/// may come between its entries.
+/// Whether the keys of leaves rise as their names do, which follow each other so. A name that goes
+/// on where another ends may come between its entries.
 pub(super) fn names_rise<'n>(names: impl Iterator<Item = &'n str>) -> bool {
     let mut last: Option<&[u8]> = None;
     for name in names {

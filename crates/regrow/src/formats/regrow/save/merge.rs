@@ -1,5 +1,6 @@
-//! A checkpoint in parts, put together by one process when all have written theirs: the database that refers to every
-//! piece, what Orbax reads, and `regrow.json`, which names the parts. No array data is read or written.
+//! A checkpoint in parts, put together by one process when all have written theirs: the database
+//! that refers to every piece, what Orbax reads, and `regrow.json`, which names the parts. No array
+//! data is read or written.
 
 use std::collections::HashSet;
 
@@ -20,18 +21,20 @@ use crate::storage::Publication;
 use crate::threads::pool;
 use crate::tree::{Leaf, Tree};
 
-/// From this many tensors on, there is no `model.safetensors.index.json`: nobody would read one of hundreds of MB.
+/// From this many tensors on, there is no `model.safetensors.index.json`: nobody would read one of
+/// hundreds of MB.
 const INDEX_TENSORS_MAX: usize = 1 << 20;
 
-/// Parts that are gathered before their pieces are placed: pieces of one leaf lie beside each other.
+/// Parts that are gathered before their pieces are placed: pieces of one leaf lie beside each
+/// other.
 const PARTS_AT_A_TIME: usize = 64;
 
-/// Puts together what the `writers` have written, by their ranks. Where ranks are missing between them, or begin beyond
-/// 0, processes have died; what they left is removed.
+/// Puts together what the `writers` have written, by their ranks. Where ranks are missing between
+/// them, or begin beyond 0, processes have died; what they left is removed.
 ///
 /// # Errors
-/// `Corrupt` or `NotFound` for a part that is missing or damaged; `InvalidArgument` for a piece that two processes have
-/// written, or none; as a save.
+/// `Corrupt` or `NotFound` for a part that is missing or damaged; `InvalidArgument` for a piece
+/// that two processes have written, or none; as a save.
 pub(super) fn merge(
     tree: &Tree<Leaf>,
     writers: &[u32],
@@ -140,7 +143,8 @@ fn remove_left(parts: &[PartRecord], staged: &dyn Publication) -> Result<()> {
     staged.sweep("", &|name| is_of_a_process(name) && !kept.contains(name))
 }
 
-/// `model.safetensors.index.json` of the pieces; `None` for one file, and for more pieces than anybody would read of.
+/// `model.safetensors.index.json` of the pieces; `None` for one file, and for more pieces than
+/// anybody would read of.
 ///
 /// # Errors
 /// None in practice.

@@ -9,8 +9,9 @@
 //!
 //! Nothing is written before the last stage, and a stage knows nothing of those behind it.
 //!
-//! An array in shards, and a checkpoint that several processes write, is saved in parts: every process takes the pieces
-//! that it holds through these stages (`part`), and one of them puts the parts together (`merge`).
+//! An array in shards, and a checkpoint that several processes write, is saved in parts: every
+//! process takes the pieces that it holds through these stages (`part`), and one of them puts the
+//! parts together (`merge`).
 //!
 //! | module | holds |
 //! |---|---|

@@ -6,20 +6,23 @@
 //!                       a%2Eb    so this one is escaped; a name that nobody else has stays as it is
 //! ```
 //!
-//! A name is escaped too if it cannot be said: `..` as a part of a key, or one that is longer than a key may be.
+//! A name is escaped too if it cannot be said: `..` as a part of a key, or one that is longer than
+//! a key may be.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::store::ocdbt::KEY_LEN_MAX_BYTES;
 use crate::tree::{Key, KeyPath, Leaf, LeafKind, LeafNames, Tree};
 
-/// Longest name of a leaf in a database, whatever the rank of its array: `/c` and 64 numbers come behind it.
+/// Longest name of a leaf in a database, whatever the rank of its array: `/c` and 64 numbers come
+/// behind it.
 const NAME_LEN_MAX_BYTES: usize = KEY_LEN_MAX_BYTES - 2 - 64 * 21;
 
 /// What is left of a longer one.
 const SHORTENED_LEN_CHARS: usize = 200;
 
-/// The names of all leaves: their joined key paths, unless two would be equal or Orbax could not say one.
+/// The names of all leaves: their joined key paths, unless two would be equal or Orbax could not
+/// say one.
 #[derive(Debug)]
 pub(super) struct Names {
     joined: LeafNames,

@@ -29,7 +29,8 @@ pub(super) struct NewManifest<'a> {
     pub chunks: Option<&'a ChunkShapes>,
     /// Of a part, which pieces it has.
     pub pieces: Option<&'a Pieces>,
-    /// Of the first part, the exact pytree of the whole: what `regrow.json` is made of if it is lost.
+    /// Of the first part, the exact pytree of the whole: what `regrow.json` is made of if it is
+    /// lost.
     pub whole: Option<&'a str>,
 }
 

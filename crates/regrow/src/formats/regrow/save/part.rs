@@ -1,7 +1,9 @@
-//! What one process writes of a checkpoint in parts: its pieces, in data files of its own, and a record of them.
+//! What one process writes of a checkpoint in parts: its pieces, in data files of its own, and a
+//! record of them.
 //!
-//! A part is saved as if its pieces were the leaves of a tree of their own: planned, compared with the same part of the
-//! base, placed, written. So a process links the files of the base that still hold, as a save of one process does.
+//! A part is saved as if its pieces were the leaves of a tree of their own: planned, compared with
+//! the same part of the base, placed, written. So a process links the files of the base that still
+//! hold, as a save of one process does.
 //!
 //! ```text
 //! params.w, shards [0:4,0:8] and [4:8,0:8]  ──▶  {"params.w[0:4,0:8]": ..., "params.w[4:8,0:8]": ...}
@@ -129,8 +131,8 @@ fn chunks_of(array: &Array, shards: Option<&Shards>, chunk: &Shape) -> Result<Ve
     cut.shards().map_or_else(|| Ok(Vec::new()), Shards::chunks)
 }
 
-/// The name of a chunk as a tensor: that of the leaf if it is all of it, else with the region that it fills, which may
-/// reach beyond the array: `params.w[0:4,8:16]`.
+/// The name of a chunk as a tensor: that of the leaf if it is all of it, else with the region that
+/// it fills, which may reach beyond the array: `params.w[0:4,8:16]`.
 pub(super) fn piece_name(name: &str, number: u64, shape: &Shape, chunk_shape: &Shape) -> String {
     if chunk_counts(shape, chunk_shape).iter().product::<u64>() <= 1 {
         return name.to_owned();

@@ -1,7 +1,7 @@
 //! Where every piece of every array lies, and the database's entries for them.
 //!
-//! Twelve bytes a piece: there may be ten million of them, of a thousand processes. Keys are made when the writer of
-//! the database asks for them.
+//! Twelve bytes a piece: there may be ten million of them, of a thousand processes. Keys are made
+//! when the writer of the database asks for them.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -21,7 +21,8 @@ use crate::store::ocdbt::{Entries, FileName, ValueRef};
 use crate::tree::Leaf;
 use crate::zarr::ArrayMeta;
 
-/// Leaves whose pieces are placed at a time: the places of many processes' pieces of them lie in the cache.
+/// Leaves whose pieces are placed at a time: the places of many processes' pieces of them lie in
+/// the cache.
 const LEAVES_AT_A_TIME: usize = 64;
 
 /// Of so many entries one says which leaf it is of.
@@ -66,7 +67,8 @@ impl PiecePlaces {
     /// Adds what some processes have written, each with its rank.
     ///
     /// # Errors
-    /// `InvalidArgument` for a piece that another process has written too, or that the tree has not.
+    /// `InvalidArgument` for a piece that another process has written too, or that the tree has
+    /// not.
     pub fn add(&mut self, parts: &[(u32, PartColumns)]) -> Result<()> {
         let mut cursors = Vec::with_capacity(parts.len());
         for (rank, columns) in parts {

@@ -1,4 +1,5 @@
-//! The third stage of a save: every file gets its name and its header, and every raw leaf its offset.
+//! The third stage of a save: every file gets its name and its header, and every raw leaf its
+//! offset.
 
 use super::super::manifest::LeafPlace;
 use super::header::{header_bytes, structure_in_header};
@@ -48,7 +49,8 @@ pub(super) fn place(reused: Reused<'_>, names: FileNames) -> Result<Placed<'_>> 
     Ok(Placed { plan, files: placed })
 }
 
-/// Gives the leaves of one file their offsets, the first at `data_offset`; returns the byte after the last.
+/// Gives the leaves of one file their offsets, the first at `data_offset`; returns the byte after
+/// the last.
 fn place_leaves(plan: &mut Plan<'_>, file: usize, leaves: &[u32], data_offset: u64) -> u64 {
     let mut at = data_offset;
     for &leaf in leaves {

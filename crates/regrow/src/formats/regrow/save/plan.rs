@@ -1,7 +1,7 @@
 //! The first stage of a save: what every leaf becomes, and what cannot be saved.
 //!
-//! A leaf gets its name, the dtype it is stored with, and a kind of place: raw in a safetensors file, as compressed
-//! chunks, or none. Which file and which offset, later stages say.
+//! A leaf gets its name, the dtype it is stored with, and a kind of place: raw in a safetensors
+//! file, as compressed chunks, or none. Which file and which offset, later stages say.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -45,19 +45,20 @@ pub(super) struct Plan<'t> {
     pub data_format: DataFormat,
     /// What casts may do to values.
     pub casting: Casting,
-    /// Of the leaves that are not stored whole, or in chunks of the shape of their shards, the chunks.
+    /// Of the leaves that are not stored whole, or in chunks of the shape of their shards, the
+    /// chunks.
     chunks: HashMap<u32, Shape>,
     names: Names,
     by_name: Vec<u32>,
 }
 
 impl<'t> Plan<'t> {
-    /// Plans the save of `tree`. Raw leaves have no offset yet: it hangs on the lengths of headers, which later stages
-    /// know.
+    /// Plans the save of `tree`. Raw leaves have no offset yet: it hangs on the lengths of headers,
+    /// which later stages know.
     ///
     /// # Errors
-    /// `Unsupported` with all leaves that cannot be stored; with `strict_orbax` also those that Orbax could not
-    /// read back as they are.
+    /// `Unsupported` with all leaves that cannot be stored; with `strict_orbax` also those that
+    /// Orbax could not read back as they are.
     pub fn new(tree: &'t Tree<Leaf>, options: &SaveOptions) -> Result<Self> {
         if let Some(path) = tree.first_equal_keys() {
             return Err(Error::new(
@@ -199,8 +200,8 @@ impl<'t> Plan<'t> {
         })
     }
 
-    /// The shape of the chunks that the array of a leaf is stored in, where it is written in parts or compressed: as was
-    /// asked for, else as its shards are cut, else all of it.
+    /// The shape of the chunks that the array of a leaf is stored in, where it is written in parts
+    /// or compressed: as was asked for, else as its shards are cut, else all of it.
     pub fn chunk_shape<'s>(&'s self, leaf: usize, array: &'s Array) -> &'s Shape {
         let own = u32::try_from(leaf).ok().and_then(|leaf| self.chunks.get(&leaf));
         own.unwrap_or_else(|| Self::write_shape(array))

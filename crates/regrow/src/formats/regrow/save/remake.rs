@@ -1,4 +1,5 @@
-//! Files of a checkpoint that is there, made anew: documents, database, `regrow.json`. No array data is written.
+//! Files of a checkpoint that is there, made anew: documents, database, `regrow.json`. No array
+//! data is written.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -37,8 +38,9 @@ pub(in super::super) struct Remade {
     pub manifest: Vec<u8>,
 }
 
-/// Makes those small files of an opened checkpoint that are not among the `whole` ones, and a `regrow.json` that records
-/// them. Of a database of compressed leaves nobody else knows where the chunks lie: that one is not made.
+/// Makes those small files of an opened checkpoint that are not among the `whole` ones, and a
+/// `regrow.json` that records them. Of a database of compressed leaves nobody else knows where the
+/// chunks lie: that one is not made.
 ///
 /// # Errors
 /// `Corrupt` for the record of a process that is damaged, or a small leaf; as a save.

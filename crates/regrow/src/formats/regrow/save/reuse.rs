@@ -1,7 +1,7 @@
 //! The second stage of a save: which raw leaves share a file, and which files need not be written.
 //!
-//! Without a base, all leaves are written. With one, an earlier checkpoint, data files of it in which nothing changed
-//! are linked:
+//! Without a base, all leaves are written. With one, an earlier checkpoint, data files of it in
+//! which nothing changed are linked:
 //!
 //! ```text
 //! save 1                 model.safetensors                          everything
@@ -11,12 +11,13 @@
 //!                        what changed          another name of save 2's file: not a byte is written
 //! ```
 //!
-//! All leaves are compared before one is written, for whether a file is linked hangs on the last of its leaves. What
-//! is read on demand, as in a conversion, is read twice unless its file is linked.
+//! All leaves are compared before one is written, for whether a file is linked hangs on the last of
+//! its leaves. What is read on demand, as in a conversion, is read twice unless its file is linked.
 //!
-//! A file is linked if all its leaves are unchanged and its header is, byte for byte, the one that would be written
-//! now: names, offsets and, in the first file, the structure. The other unchanged leaves are gathered in files of
-//! their own, so that the next save can link those. Where the system cannot link, the file is written.
+//! A file is linked if all its leaves are unchanged and its header is, byte for byte, the one that
+//! would be written now: names, offsets and, in the first file, the structure. The other unchanged
+//! leaves are gathered in files of their own, so that the next save can link those. Where the
+//! system cannot link, the file is written.
 
 use std::cmp::Reverse;
 use std::panic::resume_unwind;
@@ -32,8 +33,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::monitor::{Monitor, Stage};
 use crate::options::{BUDGET_DEFAULT_BYTES, SaveOptions};
 
-/// Unchanged leaves below and from this size are gathered apart: a counter that stood still for once is not to cost
-/// the large leaves their file when it goes on.
+/// Unchanged leaves below and from this size are gathered apart: a counter that stood still for
+/// once is not to cost the large leaves their file when it goes on.
 const SMALL_LEAF_LEN_BYTES: u64 = 64 << 10;
 
 /// Less than this is no file of its own.
@@ -78,8 +79,8 @@ pub(super) fn reuse_nothing(plan: Plan<'_>, header_len_max_bytes: usize) -> Reus
 /// How a base is used.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HowReused {
-    /// What leaves [keep](crate::array::Array::kept_len_bytes) while they are compared is at most this, or that of one of
-    /// them.
+    /// What leaves [keep](crate::array::Array::kept_len_bytes) while they are compared is at most
+    /// this, or that of one of them.
     pub budget_bytes: u64,
     /// Whether files are linked that nobody has read: their blocks are not checked.
     pub trusted: bool,
@@ -129,8 +130,8 @@ pub(super) fn reuse<'t>(
     Ok(Reused { plan, files })
 }
 
-/// Reads the files that may be linked by their digests alone, and checks them: the numbers of those that are damaged, with
-/// what is wrong. What is compared byte by byte is read anyway.
+/// Reads the files that may be linked by their digests alone, and checks them: the numbers of those
+/// that are damaged, with what is wrong. What is compared byte by byte is read anyway.
 fn rotten(old_files: &[OldFile], monitor: &Monitor) -> Result<Vec<(usize, Error)>> {
     let mut rotten = Vec::new();
     for old in old_files.iter().filter(|old| old.is_whole && old.record.blake3.is_some() && !old.is_far()) {
@@ -142,8 +143,8 @@ fn rotten(old_files: &[OldFile], monitor: &Monitor) -> Result<Vec<(usize, Error)
     Ok(rotten)
 }
 
-/// The files of the save: what changed first, unless the first file of the base is linked; then other links; then
-/// what is gathered. `old_files` are those in which nothing changed.
+/// The files of the save: what changed first, unless the first file of the base is linked; then
+/// other links; then what is gathered. `old_files` are those in which nothing changed.
 fn arrange(
     plan: &Plan<'_>,
     old_files: Vec<OldFile>,

@@ -1,4 +1,5 @@
-//! Documents and nodes: small files that are read whole, written with a checksum each for `regrow.json`.
+//! Documents and nodes: small files that are read whole, written with a checksum each for
+//! `regrow.json`.
 
 use super::super::manifest::{SmallFile, Sum};
 use crate::error::{Error, Result};

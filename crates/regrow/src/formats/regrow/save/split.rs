@@ -10,8 +10,8 @@ pub(super) const HEADER_LEN_MAX_BYTES: usize = 64 << 20;
 /// Alignments beyond a page are worth nothing.
 const ALIGNMENT_MAX_BYTES: u64 = 4096;
 
-/// By falling alignment of its size, each leaf starts at a multiple of that, whatever came before; within one
-/// alignment by name.
+/// By falling alignment of its size, each leaf starts at a multiple of that, whatever came before;
+/// within one alignment by name.
 pub(super) fn raw_order(plan: &Plan<'_>) -> Vec<u32> {
     let alignment_of = |leaf: u32| match plan.leaves.get(leaf as usize) {
         Some(LeafPlan { place: LeafPlace::Raw { .. }, len_bytes, .. }) => Some(alignment(*len_bytes)),
@@ -26,8 +26,8 @@ pub(super) fn raw_order(plan: &Plan<'_>) -> Vec<u32> {
     order
 }
 
-/// Cuts the raw leaves into files whose safetensors headers stay well below what safetensors accepts. There
-/// is always one file.
+/// Cuts the raw leaves into files whose safetensors headers stay well below what safetensors
+/// accepts. There is always one file.
 pub(super) fn split_by_header(
     plan: &Plan<'_>,
     raw_order: &[u32],

@@ -60,8 +60,8 @@ fn files_that_were_split_are_linked_one_by_one() {
     assert_eq!(save(folder.path(), 0, &fills).len(), 4);
     let all = save(folder.path(), 1, &fills);
     assert!(all.len() == 4 && all.iter().all(|(_, is_linked)| *is_linked), "{all:?}");
-    // In the second file: the first with the structure and two others are linked, one leaf is written, and what
-    // else was in its file is gathered.
+    // In the second file: the first with the structure and two others are linked, one leaf is
+    // written, and what else was in its file is gathered.
     fills[15] += 100;
     let most = save(folder.path(), 2, &fills);
     let linked: Vec<bool> = most.iter().map(|(_, is_linked)| *is_linked).collect();

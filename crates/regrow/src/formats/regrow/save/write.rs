@@ -1,7 +1,7 @@
 //! The fourth stage of a save: the bytes.
 //!
-//! 1. raw leaves are streamed into the safetensors files, copied and checksummed in one pass; a file that the base has
-//!    is linked instead;
+//! 1. raw leaves are streamed into the safetensors files, copied and checksummed in one pass; a
+//!    file that the base has is linked instead;
 //! 2. compressed leaves, if any, go into a data file of their own;
 //! 3. the database refers to both;
 //! 4. Orbax' documents;
@@ -34,7 +34,8 @@ use crate::threads::Task;
 pub(super) fn write(placed: Placed<'_>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
     let Placed { plan, files } = placed;
     let plan = &plan;
-    // With many leaves the index and the documents cost as much as the data: they are made while it is written.
+    // With many leaves the index and the documents cost as much as the data: they are made while it
+    // is written.
     let (mut data_files, index, mut small) = std::thread::scope(|scope| {
         let index = Task::begin(scope, "regrow-index", || Index::new(plan, &files, options));
         let documents = Task::begin(scope, "regrow-documents", || {

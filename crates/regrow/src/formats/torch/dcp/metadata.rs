@@ -7,7 +7,8 @@
 //!   storage_data         {MetadataIndex(fqn, offset, index): _StorageInfo(relative_path, offset, length)}
 //! ```
 //!
-//! Each is a record of a call in the pickle, and its fields are what the call's result was to get as its state.
+//! Each is a record of a call in the pickle, and its fields are what the call's result was to get
+//! as its state.
 //!
 //! Source: PyTorch `torch/distributed/checkpoint/metadata.py`, `filesystem.py`.
 

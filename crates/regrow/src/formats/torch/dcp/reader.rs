@@ -44,8 +44,8 @@ enum Leaf {
 }
 
 impl DcpReader {
-    /// Opens the folder `at` a location: reads its index, and the objects that are no tensors. To salvage, files may be missing or
-    /// cut.
+    /// Opens the folder `at` a location: reads its index, and the objects that are no tensors. To
+    /// salvage, files may be missing or cut.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; with file, leaf and offset.

@@ -11,7 +11,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// The newest protocol.
 const PROTOCOL_MAX: u8 = 5;
 
-/// Most values on the stack: Python's picklers put at most a thousand items of a list or dict there at once.
+/// Most values on the stack: Python's picklers put at most a thousand items of a list or dict there
+/// at once.
 const STACK_LEN_MAX: usize = 1 << 19;
 
 /// Most values of a pickle: ten for each tensor of three million.

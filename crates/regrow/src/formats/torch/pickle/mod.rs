@@ -5,9 +5,10 @@
 //! PROTO  DICT  TEXT           GLOBAL                                   MARK  TUPLE REDUCE SETITEM STOP
 //! ```
 //!
-//! A pickle is a program for a stack machine, and a REDUCE would call whatever a GLOBAL names. Here both are data: a
-//! [`Value::Global`] is a name, and a [`Value::Call`] is the record that a call was asked for, with its arguments. Who
-//! reads the values knows a few names, and refuses all others.
+//! A pickle is a program for a stack machine, and a REDUCE would call whatever a GLOBAL names. Here
+//! both are data: a [`Value::Global`] is a name, and a [`Value::Call`] is the record that a call
+//! was asked for, with its arguments. Who reads the values knows a few names, and refuses all
+//! others.
 //!
 //! | module | holds |
 //! |---|---|
@@ -16,9 +17,10 @@
 //! | `machine` | the stack, the marks and the memo |
 //! | `mod` | the values that come of it |
 //!
-//! Every value stands once in one list, and containers hold positions in it: a pickle may make a value that holds
-//! itself, or one that holds another a million times, and neither costs more here than its bytes. Texts and bytes are
-//! not copied. Source: CPython `Lib/pickle.py`, `Lib/pickletools.py`.
+//! Every value stands once in one list, and containers hold positions in it: a pickle may make a
+//! value that holds itself, or one that holds another a million times, and neither costs more here
+//! than its bytes. Texts and bytes are not copied. Source: CPython `Lib/pickle.py`,
+//! `Lib/pickletools.py`.
 
 use crate::error::{Error, Result};
 

@@ -28,7 +28,8 @@ impl Bucket {
     /// Slashes at the end of the key are left out.
     ///
     /// # Errors
-    /// `InvalidArgument` for an address or an option that makes no sense; what the files of credentials cause.
+    /// `InvalidArgument` for an address or an option that makes no sense; what the files of
+    /// credentials cause.
     pub(crate) fn of_url(url: &str, options: &StorageOptions) -> Result<(Self, String)> {
         Self::of_url_in(url, options, &Surroundings::of_process())
     }

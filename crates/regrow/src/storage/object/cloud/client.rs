@@ -1,4 +1,5 @@
-//! A client of one bucket, made from its settings. One a process, shared by everything that speaks to the bucket.
+//! A client of one bucket, made from its settings. One a process, shared by everything that speaks
+//! to the bucket.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -5,8 +5,9 @@
 //!                  aws_access_key_id = ..     region = eu-west-1
 //! ```
 //!
-//! Keys, session token, region and endpoint of one profile are taken. What needs a program or a browser (`sso_*`,
-//! `credential_process`, `role_arn`) is not, and is said so if the profile has nothing else.
+//! Keys, session token, region and endpoint of one profile are taken. What needs a program or a
+//! browser (`sso_*`, `credential_process`, `role_arn`) is not, and is said so if the profile has
+//! nothing else.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,8 +28,9 @@ pub(super) struct AwsProfile {
     pub(super) endpoint_url: Option<String>,
 }
 
-/// The profile `by_hand`, or the one of `AWS_PROFILE`, or `default`. It is an error if a profile that was asked for is
-/// not there, or if keys are `needed` and it gets them in a way that this build lacks.
+/// The profile `by_hand`, or the one of `AWS_PROFILE`, or `default`. It is an error if a profile
+/// that was asked for is not there, or if keys are `needed` and it gets them in a way that this
+/// build lacks.
 pub(super) fn of_aws_files(by_hand: Option<&str>, around: &Surroundings, needed: bool) -> Result<AwsProfile> {
     let asked = by_hand.or_else(|| around.var("AWS_PROFILE")).or_else(|| around.var("AWS_DEFAULT_PROFILE"));
     let profile = asked.unwrap_or("default");
@@ -111,7 +113,8 @@ fn sections(file: Option<&Path>) -> Result<Sections> {
     Ok(parse(&String::from_utf8_lossy(&text)))
 }
 
-/// `[name]`, `key = value`, comments with # or ;. Lines that begin with a space belong to a nested setting: skipped.
+/// `[name]`, `key = value`, comments with # or ;. Lines that begin with a space belong to a nested
+/// setting: skipped.
 fn parse(text: &str) -> Sections {
     let mut sections = Sections::new();
     let mut current = None;

@@ -1,7 +1,8 @@
 //! From what a store answers to an error that says what is wrong and what to do.
 //!
-//! Only the code and the message of an answer are printed, and text of the operating system or the TLS library; never
-//! an address with its query or a header. Values that are known to be secret are blanked even so.
+//! Only the code and the message of an answer are printed, and text of the operating system or the
+//! TLS library; never an address with its query or a header. Values that are known to be secret are
+//! blanked even so.
 
 use object_store::client::{HttpError, HttpErrorKind};
 
@@ -411,7 +412,8 @@ pub(super) fn is_precondition(error: &object_store::Error) -> bool {
     false
 }
 
-/// The failure of the transport below an error: of a body that was being read, as those before it are in the notes.
+/// The failure of the transport below an error: of a body that was being read, as those before it
+/// are in the notes.
 fn http_error(error: &object_store::Error) -> Option<&HttpError> {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = next {

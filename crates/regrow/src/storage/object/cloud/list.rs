@@ -22,8 +22,8 @@ pub(crate) struct Listing {
 }
 
 impl Bucket {
-    /// The objects below the folder `prefix` (all, if it is empty), sorted by key, however deep; with a `limit`, the
-    /// first ones.
+    /// The objects below the folder `prefix` (all, if it is empty), sorted by key, however deep;
+    /// with a `limit`, the first ones.
     pub(crate) fn list(&self, prefix: &str, limit: Option<usize>) -> Result<Listing> {
         let folder = folder_of(self, prefix)?;
         let limit = limit.unwrap_or(usize::MAX);
@@ -65,8 +65,8 @@ impl Bucket {
         Ok(Listing { objects, is_cut })
     }
 
-    /// The objects whose keys begin with this text, which need not end where a name does; with `page`, those of the first
-    /// page, and whether these are all.
+    /// The objects whose keys begin with this text, which need not end where a name does; with
+    /// `page`, those of the first page, and whether these are all.
     pub(crate) fn list_beginning(&self, begins: &str, is_page: bool) -> Result<(Vec<ObjectInfo>, bool)> {
         let mut objects: Vec<ObjectInfo> = Vec::new();
         let mut page_token = None;
@@ -93,8 +93,8 @@ impl Bucket {
         }
     }
 
-    /// The objects directly in the folder `prefix`, and the folders in it, as whole keys without a slash at the end;
-    /// both sorted.
+    /// The objects directly in the folder `prefix`, and the folders in it, as whole keys without a
+    /// slash at the end; both sorted.
     pub(crate) fn list_level(&self, prefix: &str) -> Result<(Vec<ObjectInfo>, Vec<String>)> {
         let folder = folder_of(self, prefix)?;
         let path = StorePath::parse(&folder).map_err(|error| invalid_key(self, prefix, &error))?;

@@ -1,10 +1,12 @@
-//! Buckets of object stores, as blocking calls: S3 and its kin, Google Cloud Storage, Azure, and memory.
+//! Buckets of object stores, as blocking calls: S3 and its kin, Google Cloud Storage, Azure, and
+//! memory.
 //!
-//! `object_store` signs and sends, tokio drives the sockets; neither is seen outside this folder. What is added here:
+//! `object_store` signs and sends, tokio drives the sockets; neither is seen outside this folder.
+//! What is added here:
 //!
 //! - **Time.** Every operation ends, and a request has as long as its size needs ([`transport`]).
-//! - **Doubt.** A create that was answered by a broken connection may have happened. [`Bucket::create_settled`] and
-//!   [`Bucket::replace_settled`] look ([`settle`]).
+//! - **Doubt.** A create that was answered by a broken connection may have happened.
+//!   [`Bucket::create_settled`] and [`Bucket::replace_settled`] look ([`settle`]).
 //! - **Words.** An error says what the store meant, and holds no secret ([`error`]).
 //! - **Forks.** A child of `fork` makes its own connections ([`runtime`]).
 //!
@@ -22,8 +24,8 @@
 //! | [`error`] | what is said of a failure |
 //! | `objects` | all of it behind [`Objects`](crate::storage::object::Objects) |
 //!
-//! Keys are text without empty, `.` and `..` segments, as `object_store` wants them. What other tools leave behind under
-//! names that end in `/` to show a folder is not listed.
+//! Keys are text without empty, `.` and `..` segments, as `object_store` wants them. What other
+//! tools leave behind under names that end in `/` to show a folder is not listed.
 
 #[cfg(test)]
 use std::collections::BTreeMap;
@@ -69,7 +71,8 @@ pub(crate) use settle::{Created, Replaced};
 pub(crate) use upload::Upload;
 pub(crate) use write::{Put, PutMode};
 
-/// One bucket (or container) of an object store, with how to reach it. Cheap to clone; `Debug` shows no secret.
+/// One bucket (or container) of an object store, with how to reach it. Cheap to clone; `Debug`
+/// shows no secret.
 #[derive(Clone)]
 pub(crate) struct Bucket(Arc<Inner>);
 
@@ -132,8 +135,9 @@ impl Bucket {
 
     /// Starts to write an object of any size: [`Upload`].
     ///
-    /// `key` must be one that is written once: after a broken connection, an object of the right length there is taken
-    /// for the one that was written. Without `expected_len_bytes` an object has at most 160 GB.
+    /// `key` must be one that is written once: after a broken connection, an object of the right
+    /// length there is taken for the one that was written. Without `expected_len_bytes` an object
+    /// has at most 160 GB.
     pub(crate) fn upload(&self, key: &str, expected_len_bytes: Option<u64>) -> Result<Upload> {
         Upload::new(self, key, expected_len_bytes)
     }

@@ -155,8 +155,8 @@ fn missing_is_replaced(bucket: &Bucket, object: &Object, error: Error) -> Error 
     }
 }
 
-/// Not every server tells the tags in its lists: where it does not, each object is looked at. One that is gone by then is
-/// left out.
+/// Not every server tells the tags in its lists: where it does not, each object is looked at. One
+/// that is gone by then is left out.
 fn with_tags(bucket: &Bucket, objects: Vec<Object>) -> Result<Vec<Object>> {
     if objects.iter().all(|object| object.tag.is_known()) {
         return Ok(objects);

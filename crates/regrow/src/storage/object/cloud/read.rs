@@ -126,12 +126,13 @@ impl Bucket {
         })
     }
 
-    /// Hands `wanted` bytes from byte `offset` on to `each`, front to back and each of them once, as the body brings
-    /// them. A body that breaks off is continued where it ended, of the same object.
+    /// Hands `wanted` bytes from byte `offset` on to `each`, front to back and each of them once,
+    /// as the body brings them. A body that breaks off is continued where it ended, of the same
+    /// object.
     ///
     /// # Errors
-    /// `NotFound`; `Corrupt` if the object is too short; `Replaced` if it is not, or no longer, the one of `if_match`;
-    /// what `each` says.
+    /// `NotFound`; `Corrupt` if the object is too short; `Replaced` if it is not, or no longer, the
+    /// one of `if_match`; what `each` says.
     pub(crate) fn receive_range(
         &self,
         key: &str,

@@ -1,8 +1,10 @@
-//! The one async runtime, hidden: made at the first request, never at import, and anew in a forked child.
+//! The one async runtime, hidden: made at the first request, never at import, and anew in a forked
+//! child.
 //!
-//! A child of `fork` has none of its parent's threads, so a runtime of the parent would wait for ever there. The state
-//! is therefore marked with the process that made it; a child leaves the parent's alone, sockets and all, and makes
-//! its own. No lock is held across that decision: a lock may have been taken in the parent while it forked.
+//! A child of `fork` has none of its parent's threads, so a runtime of the parent would wait for
+//! ever there. The state is therefore marked with the process that made it; a child leaves the
+//! parent's alone, sockets and all, and makes its own. No lock is held across that decision: a lock
+//! may have been taken in the parent while it forked.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -45,7 +47,8 @@ static STATE: AtomicPtr<State> = AtomicPtr::new(std::ptr::null_mut());
 pub(in crate::storage) fn state() -> Result<&'static State> {
     let process = std::process::id();
     let found = STATE.load(Ordering::Acquire);
-    // SAFETY: whatever was stored came from `Box::leak` below and is never freed or changed but through its own locks.
+    // SAFETY: whatever was stored came from `Box::leak` below and is never freed or changed but
+    // through its own locks.
     if let Some(state) = unsafe { found.as_ref() }
         && state.process == process
     {
@@ -78,8 +81,8 @@ pub(in crate::storage) fn state() -> Result<&'static State> {
         // SAFETY: leaked above.
         Ok(_) => Ok(unsafe { &*made }),
         Err(theirs) => {
-            // Another thread was faster. Its state is of this process, since threads do not outlive a fork.
-            // SAFETY: `made` was never shown to anyone.
+            // Another thread was faster. Its state is of this process, since threads do not outlive
+            // a fork. SAFETY: `made` was never shown to anyone.
             let ours = unsafe { Box::from_raw(made) };
             ours.runtime.shutdown_background();
             // SAFETY: stored by the thread that was faster, and leaked.
@@ -91,8 +94,8 @@ pub(in crate::storage) fn state() -> Result<&'static State> {
 impl State {
     /// Waits for `future` on this thread; sockets and timers are driven by the runtime's.
     ///
-    /// A thread inside a runtime of somebody else must not block on another one: the future runs on a thread of its own
-    /// then.
+    /// A thread inside a runtime of somebody else must not block on another one: the future runs on
+    /// a thread of its own then.
     pub(in crate::storage) fn block_on<F>(&self, future: F) -> Result<F::Output>
     where
         F: Future + Send,

@@ -1,9 +1,9 @@
 //! Conditional writes whose outcome is certain.
 //!
-//! A store may say that an object is there although the create that says so made it: the answer to its first try was
-//! lost, and the second met the first. S3 also answers 409 to a create that met a delete, with nothing written. And
-//! after a time-out nobody knows. So the content decides, and it must be one that nobody else writes: callers put a
-//! random number into it.
+//! A store may say that an object is there although the create that says so made it: the answer to
+//! its first try was lost, and the second met the first. S3 also answers 409 to a create that met a
+//! delete, with nothing written. And after a time-out nobody knows. So the content decides, and it
+//! must be one that nobody else writes: callers put a random number into it.
 //!
 //! | put says | object holds | outcome |
 //! |---|---|---|
@@ -42,7 +42,8 @@ pub(crate) enum Replaced {
 }
 
 impl Bucket {
-    /// Writes an object where none is, for certain. `bytes` must hold something that only this writer writes.
+    /// Writes an object where none is, for certain. `bytes` must hold something that only this
+    /// writer writes.
     ///
     /// # Errors
     /// Those of the store. If the outcome stayed unknown, the error says so.
@@ -56,8 +57,8 @@ impl Bucket {
         }
     }
 
-    /// Writes an object in the place of the one with the tag `old`, for certain. `bytes` must hold something that only
-    /// this writer writes.
+    /// Writes an object in the place of the one with the tag `old`, for certain. `bytes` must hold
+    /// something that only this writer writes.
     ///
     /// # Errors
     /// As for [`create_settled`](Self::create_settled).
@@ -76,7 +77,8 @@ impl Bucket {
             };
             let may_pass = refused.as_ref().is_none_or(|failure| failure.may_pass);
             let looked = match self.try_get(key, None) {
-                // A failure that is certain (no right to write, say) may still follow a first try that was written.
+                // A failure that is certain (no right to write, say) may still follow a first try
+                // that was written.
                 Err(_) if !may_pass => {
                     return Err(refused.map_or_else(|| self.unsettled(key, None), Error::from));
                 }

@@ -1,8 +1,10 @@
-//! The HTTP client below `object_store`: time limits that fit the size of a request, and notes on what went wrong.
+//! The HTTP client below `object_store`: time limits that fit the size of a request, and notes on
+//! what went wrong.
 //!
-//! `object_store` keeps what it knows about a failed request private. Each operation therefore carries [`Notes`], and
-//! the transport writes down status, error code and message of the last failure, so that [`super::error`] can say what
-//! it means. The notes never hold a header or an address that could carry a secret.
+//! `object_store` keeps what it knows about a failed request private. Each operation therefore
+//! carries [`Notes`], and the transport writes down status, error code and message of the last
+//! failure, so that [`super::error`] can say what it means. The notes never hold a header or an
+//! address that could carry a secret.
 //!
 //! | request | limit |
 //! |---|---|
@@ -135,7 +137,8 @@ impl HttpConnector for Connector {
     }
 }
 
-/// A client that gives up in time and takes notes. What it wraps is made when it is needed: that reads certificates.
+/// A client that gives up in time and takes notes. What it wraps is made when it is needed: that
+/// reads certificates.
 struct Guarded {
     connector: Connector,
     options: ClientOptions,
@@ -342,7 +345,8 @@ pub(super) fn innermost(error: &dyn std::error::Error) -> String {
     deepest.to_string()
 }
 
-/// Whether the store said, to the request of this operation that it just answered, that there is no such bucket.
+/// Whether the store said, to the request of this operation that it just answered, that there is no
+/// such bucket.
 pub(super) fn is_bucket_missing() -> bool {
     NOTES
         .try_with(|notes| {

@@ -4,9 +4,10 @@
 //! part(bytes) ──> pieces until a part is full ──> up to 6 parts on their way ──> finish: one object
 //! ```
 //!
-//! All parts but the last have one size, which some stores insist on; it is chosen at the start, since no object may have
-//! more than 10 000. Pieces are sent as they are, not copied together. An object that is no longer than one part is a
-//! single put. An upload that is dropped before its end is aborted: nothing of it stays in the store.
+//! All parts but the last have one size, which some stores insist on; it is chosen at the start,
+//! since no object may have more than 10 000. Pieces are sent as they are, not copied together. An
+//! object that is no longer than one part is a single put. An upload that is dropped before its end
+//! is aborted: nothing of it stays in the store.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -24,8 +25,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Smallest part: with six on their way, enough to hide the time an answer takes.
 const PART_LEN_BYTES_MIN: u64 = 8 << 20;
-/// Parts on their way at once, unless somebody says how many: with the one that is being filled they stay below the budget
-/// of a save, which is 64 MiB.
+/// Parts on their way at once, unless somebody says how many: with the one that is being filled
+/// they stay below the budget of a save, which is 64 MiB.
 const IN_FLIGHT_LEN_BYTES: usize = 48 << 20;
 const IN_FLIGHT_MAX: usize = 6;
 /// So many even of long ones.
@@ -37,7 +38,8 @@ const PARTS_MAX: u64 = 10_000;
 /// How long a dropped upload waits until the store has forgotten its parts.
 const ABORT_LIMIT: Duration = Duration::from_secs(20);
 
-/// An object on its way into a bucket. It is there when [`finish`](Self::finish) says so, and not before.
+/// An object on its way into a bucket. It is there when [`finish`](Self::finish) says so, and not
+/// before.
 pub(crate) struct Upload {
     bucket: Bucket,
     key: String,
@@ -140,7 +142,8 @@ impl Upload {
                 .in_file(self.bucket.url_of(&self.key)));
         }
         self.written_len_bytes += bytes.len() as u64;
-        // The first part waits when it is exactly full: it may be the only one, which needs no multipart upload.
+        // The first part waits when it is exactly full: it may be the only one, which needs no
+        // multipart upload.
         while self.pieces_len_bytes + bytes.len() > self.part_len_bytes {
             let room = self.part_len_bytes.saturating_sub(self.pieces_len_bytes);
             let first = bytes.split_to(room.min(bytes.len()));
@@ -200,7 +203,8 @@ impl Upload {
         Ok(())
     }
 
-    /// A share of what all uploads of the process may have on their way. Parts that have one are being sent, so it comes.
+    /// A share of what all uploads of the process may have on their way. Parts that have one are
+    /// being sent, so it comes.
     fn permit(&self, len_bytes: u64) -> Result<Option<OwnedSemaphorePermit>> {
         let state = runtime::state()?;
         let share = u32::try_from(len_bytes >> 10).unwrap_or(u32::MAX).min(runtime::UPLOAD_BUDGET_KIB);
@@ -236,8 +240,9 @@ impl Upload {
         Ok(tag)
     }
 
-    /// The same in the place of this version of the object, or where nothing is yet; `None` if something else is there. The store takes
-    /// no condition for what has several parts: there one request lies between the look and the end.
+    /// The same in the place of this version of the object, or where nothing is yet; `None` if
+    /// something else is there. The store takes no condition for what has several parts: there one
+    /// request lies between the look and the end.
     ///
     /// # Errors
     /// As for [`finish`](Self::finish).

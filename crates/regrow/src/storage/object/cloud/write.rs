@@ -29,7 +29,8 @@ pub(crate) enum PutMode {
 pub(crate) enum Put {
     /// Written.
     Done(Tag),
-    /// Refused: something is there, says the store. That may be a lie: [`Bucket::create_settled`] looks.
+    /// Refused: something is there, says the store. That may be a lie: [`Bucket::create_settled`]
+    /// looks.
     Exists,
     /// Refused: something else is there, or nothing.
     Conflict,
@@ -38,8 +39,9 @@ pub(crate) enum Put {
 impl Bucket {
     /// Writes a whole object of modest size, on a condition.
     ///
-    /// An error may mean that it was written even so, and [`Put::Exists`] that this very call wrote it:
-    /// [`create_settled`](Self::create_settled) and [`replace_settled`](Self::replace_settled) find out.
+    /// An error may mean that it was written even so, and [`Put::Exists`] that this very call wrote
+    /// it: [`create_settled`](Self::create_settled) and [`replace_settled`](Self::replace_settled)
+    /// find out.
     pub(crate) fn put(&self, key: &str, bytes: Bytes, mode: PutMode) -> Result<Put> {
         Ok(self.try_put(key, bytes.into(), mode)?)
     }

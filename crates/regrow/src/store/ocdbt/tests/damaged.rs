@@ -148,8 +148,8 @@ proptest! {
     }
 }
 
-/// A search goes by the keys of inner nodes, a listing by those of leaves: a database that passes the checks says the same to both,
-/// whichever byte is changed under a right checksum.
+/// A search goes by the keys of inner nodes, a listing by those of leaves: a database that passes
+/// the checks says the same to both, whichever byte is changed under a right checksum.
 #[test]
 fn what_a_changed_database_lists_it_finds() {
     use super::written::{NODE_FILE, small_nodes, write};

@@ -1,4 +1,5 @@
-//! How high and how long a version tree may be, at both sides of each limit, and commits that meet another.
+//! How high and how long a version tree may be, at both sides of each limit, and commits that meet
+//! another.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -166,7 +167,8 @@ fn ranges_end_where_files_can() {
 #[test]
 fn the_nodes_of_a_manifest_go_down_from_the_highest() {
     let said = |last, children| said_of_manifest(Arity(2), vec![version(last)], children);
-    // Of seventeen generations sixteen are in one node of height 1; of twenty-one, four more in the list of that height.
+    // Of seventeen generations sixteen are in one node of height 1; of twenty-one, four more in the
+    // list of that height.
     assert_eq!(said(17, vec![child(16, 1)]), "fine");
     assert!(said(17, vec![child(4, 1), child(8, 1)]).contains("do not decrease"));
     assert!(said(17, vec![child(16, 2)]).contains("no version tree node of height 2"));
@@ -174,7 +176,8 @@ fn the_nodes_of_a_manifest_go_down_from_the_highest() {
     assert!(said(17, vec![child(15, 1)]).contains("15"));
 }
 
-/// A database of a single leaf, with three keys of one, six and three bytes, without compression; and the leaf.
+/// A database of a single leaf, with three keys of one, six and three bytes, without compression;
+/// and the leaf.
 fn one_leaf() -> (Arc<dyn Store>, NodeRef, Bytes) {
     let config = OcdbtConfig { zstd_level: None, ..OcdbtConfig::default() };
     let keys: [&[u8]; 3] = [b"a", b"abcdef", b"bcd"];
@@ -233,7 +236,8 @@ fn below_a_key_of(key_len: usize) -> Arc<dyn Store> {
     let stats = manifest.versions[0].stats;
     let mut body = vec![1];
     table::write(&mut body, &[(b"", NODE_FILE.as_bytes())]);
-    // One child, the length of its key and of what is common below it, the key; file, place and statistics of the child.
+    // One child, the length of its key and of what is common below it, the key; file, place and
+    // statistics of the child.
     [1, key_len as u64, key_len as u64].into_iter().for_each(|number| write_varint(&mut body, number));
     body.resize(body.len() + key_len, b'k');
     [0, leaf.offset_bytes, leaf.len_bytes].into_iter().for_each(|number| write_varint(&mut body, number));
@@ -324,7 +328,8 @@ impl Store for Odd {
 #[test]
 fn what_the_store_says_of_a_node_is_what_is_said() {
     let (base, ..) = one_leaf();
-    // What the store says; the kind of the error, its rule, and whether the rest would be listed all the same.
+    // What the store says; the kind of the error, its rule, and whether the rest would be listed
+    // all the same.
     type Case = (fn(Bytes) -> Result<Option<Bytes>>, ErrorKind, Option<Rule>, bool);
     let cases: [Case; 4] = [
         (|found| Ok(Some(found.slice(1..))), ErrorKind::Corrupt, Some(Rule::FileShort), true),
@@ -360,7 +365,8 @@ fn versions_come_one_after_the_other_also_where_a_node_ends() {
     assert!(check(base.clone()).is_empty());
     let mut manifest = Manifest::read(&*base).unwrap();
     assert_eq!((manifest.versions.len(), manifest.children.len()), (1, 1));
-    // The third version says that it is no younger than the second; the manifest knows the time of the first alone.
+    // The third version says that it is no younger than the second; the manifest knows the time of
+    // the first alone.
     manifest.versions[0].commit_time_ns = manifest.children[0].commit_time_ns + 1;
     let (key, bytes) = manifest.encode().unwrap().remove(0);
     base.put(key.as_bytes(), bytes.into()).unwrap();
@@ -401,7 +407,8 @@ fn a_commit_in_between_is_kept() {
     let base = first();
     let manifest = |base: &Arc<dyn Store>| base.get_whole(MANIFEST_KEY.as_bytes()).unwrap().unwrap();
     let before = manifest(&base);
-    // Of the same database, a version later; and another database, made at the same moment with the same versions.
+    // Of the same database, a version later; and another database, made at the same moment with the
+    // same versions.
     let of_another = {
         let mut other = Manifest::parse(&before).unwrap();
         other.uuid[0] ^= 1;

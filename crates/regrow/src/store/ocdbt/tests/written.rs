@@ -93,7 +93,8 @@ fn the_longest_keys_and_values_come_back() {
 
 #[test]
 fn a_base_path_is_followed_in_full() {
-    // A parent's interior node that points at the tree of a database below it, as no writer of ours does.
+    // A parent's interior node that points at the tree of a database below it, as no writer of ours
+    // does.
     let entries: Vec<_> = (0..40).map(|i| (format!("k{i:02}").into_bytes(), inline(b"v"))).collect();
     let below = MemoryStore::new();
     let child = write_database(&small_nodes(None), entries.clone(), NODE_FILE, 0).unwrap();

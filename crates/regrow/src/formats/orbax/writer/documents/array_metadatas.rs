@@ -6,8 +6,8 @@ use crate::error::Result;
 use crate::formats::orbax::array_metadatas::{self, ARRAY_METADATAS_FOLDER, process_file};
 use crate::tree::{Leaf, LeafKind, Tree};
 
-/// The document that each process writes, all of them the same: how `jax.Array` leaves are cut, and the algorithms of PRNG
-/// keys. Without such leaves there is none.
+/// The document that each process writes, all of them the same: how `jax.Array` leaves are cut, and
+/// the algorithms of PRNG keys. Without such leaves there is none.
 ///
 /// # Errors
 /// What the sink says.

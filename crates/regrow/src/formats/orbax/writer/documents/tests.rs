@@ -165,7 +165,8 @@ fn writes_the_bytes_that_orbax_wrote() {
         let fixture = entry.unwrap().file_name().into_string().unwrap();
         for below in ["ckpt", "ckpt/state"] {
             let item = item(&fixture).join(below);
-            // Documents by hand or by older versions are spelt otherwise; two processes write two of each.
+            // Documents by hand or by older versions are spelt otherwise; two processes write two
+            // of each.
             let is_other =
                 ["legacy_", "edge_", "bad_", "mp2_", "v1_partial"].iter().any(|s| fixture.starts_with(s));
             if is_other || !item.join("_METADATA").exists() {

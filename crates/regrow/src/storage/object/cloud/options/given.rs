@@ -28,7 +28,8 @@ impl Given {
     /// Sorts the options.
     ///
     /// # Errors
-    /// `InvalidArgument` for a name that is not known, a value that makes no sense, or two names of one thing.
+    /// `InvalidArgument` for a name that is not known, a value that makes no sense, or two names of
+    /// one thing.
     pub(super) fn read(service: Service, options: &StorageOptions) -> Result<Self> {
         let mut given = Self {
             config: BTreeMap::new(),

@@ -1,4 +1,5 @@
-//! Options of a store: names of `object_store`, `fsspec` and the clouds' own variables, made into one set.
+//! Options of a store: names of `object_store`, `fsspec` and the clouds' own variables, made into
+//! one set.
 //!
 //! ```text
 //! StorageOptions ──given──┐
@@ -6,8 +7,8 @@
 //! ~/.aws files ───────────┘
 //! ```
 //!
-//! What is given by hand wins over the environment, the environment over files. Keys that belong together (access key,
-//! secret key, session token) are taken from one of them, never from two.
+//! What is given by hand wins over the environment, the environment over files. Keys that belong
+//! together (access key, secret key, session token) are taken from one of them, never from two.
 //!
 //! | module | holds |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! Answers that are lost, cut short, slow, or of another object: what is asked again, and what is not.
+//! Answers that are lost, cut short, slow, or of another object: what is asked again, and what is
+//! not.
 
 use super::scripted::{Reply, Server, TAG, xml};
 use super::*;

@@ -1,4 +1,5 @@
-//! Tests against memory, against a server that answers what the test says, and against the test kit's object server.
+//! Tests against memory, against a server that answers what the test says, and against the test
+//! kit's object server.
 
 mod calls;
 mod doubts;

@@ -4,8 +4,9 @@ use regrow_testkit::object_server::{Fault, ObjectServer, Op, Refusal};
 
 use super::*;
 
-/// Against another server as well, one with an empty bucket, where `REGROW_TEST_URL` is its address;
-/// `REGROW_TEST_OPTIONS` is then a list like `endpoint_url=http://127.0.0.1:5555,key=test,secret=testtest`.
+/// Against another server as well, one with an empty bucket, where `REGROW_TEST_URL` is its
+/// address; `REGROW_TEST_OPTIONS` is then a list like
+/// `endpoint_url=http://127.0.0.1:5555,key=test,secret=testtest`.
 #[test]
 fn the_object_server_does_the_same() {
     if let (Ok(url), Ok(options)) = (std::env::var("REGROW_TEST_URL"), std::env::var("REGROW_TEST_OPTIONS")) {
