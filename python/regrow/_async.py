@@ -331,8 +331,7 @@ def refuse_skip_in_a_job(writing: Writing) -> None:
         )
 
 
-# ---- the saver behind save_async, and the end of the program
-# -------------------------------------------------
+# ---- the saver behind save_async, and the end of the program --------------------------
 
 
 class Drained(Protocol):

@@ -74,8 +74,7 @@ def kind_of(leaf: Any, options: Options) -> Kind:
     return Kind.KEY if options.prng_keys and isinstance(leaf, PrngKey) else Kind.SKIP
 
 
-# ---- before the data is read
-# --------------------------------------------------------------------------------------
+# ---- before the data is read ----------------------------------------------------------
 
 
 def read_as(stored: np.dtype[Any], like: Any) -> np.dtype[Any]:
@@ -181,8 +180,7 @@ def _key_data(like: Any) -> tuple[tuple[int, ...], Any]:
     return data.shape, data.dtype
 
 
-# ---- when the data is there
-# --------------------------------------------------------------------------------------
+# ---- when the data is there -----------------------------------------------------------
 
 
 def finish(array: np.ndarray[Any, Any], like: Any, kind: Kind) -> Any:
@@ -230,8 +228,7 @@ def _native_order(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-# ---- saying it
-# --------------------------------------------------------------------------------------
+# ---- saying it ------------------------------------------------------------------------
 
 
 def raise_problems(problems: list[Problem], stop_at_first: bool) -> None:

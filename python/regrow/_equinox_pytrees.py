@@ -50,8 +50,7 @@ def keystr(path: Path) -> str:
     return str(jax.tree_util.keystr(path)) if jax is not None else "".join(map(str, path))
 
 
-# ---- without JAX
-# --------------------------------------------------------------------------------------
+# ---- without JAX ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

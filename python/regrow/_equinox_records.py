@@ -72,8 +72,7 @@ class Record(NamedTuple):
     """The bytes, one dimension of `uint8`."""
 
 
-# ---- from a leaf to its record
-# --------------------------------------------------------------------------------------
+# ---- from a leaf to its record --------------------------------------------------------
 
 
 def to_record(leaf: Any, options: Options) -> Record | None:
@@ -162,8 +161,7 @@ def _write(file: Any, data: bytes | memoryview) -> None:
         rest = rest[file.write(rest) :]
 
 
-# ---- from a file object to an array
-# --------------------------------------------------------------------------------------
+# ---- from a file object to an array ---------------------------------------------------
 
 
 def read_record(file: Any) -> np.ndarray[Any, Any]:

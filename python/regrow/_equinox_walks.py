@@ -34,8 +34,7 @@ from ._nodes import PrngKey
 Call = Callable[[Any, Any], Any]
 """Takes the user's function and a leaf."""
 
-# ---- paths and files
-# --------------------------------------------------------------------------------------
+# ---- paths and files ------------------------------------------------------------------
 
 
 def path_of(path_or_file: Any) -> pathlib.Path | None:
@@ -86,8 +85,7 @@ def rest_of(file: Any) -> str | None:
     return None if not start or is_trailer(start) else "another record" if start == MAGIC else "more bytes"
 
 
-# ---- walking
-# --------------------------------------------------------------------------------------
+# ---- walking --------------------------------------------------------------------------
 
 
 def for_each(filter_spec: Any, tree: Any, is_leaf: IsLeaf, call: Call) -> Iterator[tuple[Any, list[Any]]]:
@@ -126,8 +124,7 @@ def read_all(filter_spec: Any, like: Any, is_leaf: IsLeaf, call: Call) -> Any:
     return flatten_with_path(filter_spec).treedef.unflatten(parts)
 
 
-# ---- single leaves
-# --------------------------------------------------------------------------------------
+# ---- single leaves --------------------------------------------------------------------
 
 
 def write_leaf(options: Options, file: Any, leaf: Any) -> None:
@@ -161,8 +158,7 @@ def changed(path: Path, new: Any, old: Any, options: Options) -> str | None:
     return difference(path, Result(type(new), None, None), old)
 
 
-# ---- Equinox before 0.11
-# --------------------------------------------------------------------------------------
+# ---- Equinox before 0.11 --------------------------------------------------------------
 
 
 def or_state_index(is_leaf: IsLeaf) -> Callable[[Any], bool]:

@@ -70,8 +70,7 @@ class RayFuture:
         return self._ray.get(self._reference)
 
 
-# ---- arguments
-# --------------------------------------------------------------------------------------
+# ---- arguments ------------------------------------------------------------------------
 
 
 def chosen(executor: Any, workers: Any) -> tuple[Executor, int] | None:

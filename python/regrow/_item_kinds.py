@@ -68,8 +68,7 @@ class Files:
         return f"regrow.Files({names!r})"
 
 
-# ---- what is written
-# --------------------------------------------------------------------------------------
+# ---- what is written ------------------------------------------------------------------
 
 
 def json_object(name: str, value: Any) -> str:

@@ -502,8 +502,7 @@ def load_items_as(
     return loaded
 
 
-# ---- arguments
-# --------------------------------------------------------------------------------------
+# ---- arguments ------------------------------------------------------------------------
 
 
 def _begin(save: ItemsSave, items: Mapping[str, Any], metrics: Mapping[str, Any] | None) -> None:

@@ -251,8 +251,7 @@ def _refuse(flat: Flat, at: int, what: str, help: str) -> NoReturn:
     raise LeafTypeError(f"the leaf {what}\n  leaf {place}\n  help: {help}", leaf=place, help=help)
 
 
-# ---- JAX, if it is there
-# --------------------------------------------------------------------------------------
+# ---- JAX, if it is there --------------------------------------------------------------
 
 
 def _jax_array_type() -> type[Any] | None:
@@ -348,8 +347,7 @@ def _device_ids(devices: Any) -> Any:
     return [_device_ids(row) for row in devices]
 
 
-# ---- from the engine
-# --------------------------------------------------------------------------------------
+# ---- from the engine ------------------------------------------------------------------
 
 
 class LoadedLeaves(NamedTuple):

@@ -136,8 +136,7 @@ class Location:
         return cls(taken.text, **taken.options)
 
 
-# ---- arguments
-# --------------------------------------------------------------------------------------
+# ---- arguments ------------------------------------------------------------------------
 
 
 def place(name: str, value: Any, storage_options: Any = None) -> Place:
@@ -254,8 +253,7 @@ def _taken(name: str, value: Any) -> _Taken:
     raise wrong(name, value, "a path: str, bytes or os.PathLike")
 
 
-# ---- options
-# --------------------------------------------------------------------------------------
+# ---- options --------------------------------------------------------------------------
 
 
 def option_texts(options: Any, name: str = "") -> dict[str, str]:
@@ -323,8 +321,7 @@ def _bad_option(name: str, value: Any, where: str) -> InvalidArgumentError:
     )
 
 
-# ---- stores of other libraries
-# --------------------------------------------------------------------------------------
+# ---- stores of other libraries --------------------------------------------------------
 
 _OBSTORE: dict[str, tuple[str, str]] = {
     "S3Store": ("s3", "bucket"),

@@ -153,8 +153,7 @@ class Manager(Reading):
             self._steps.native.refresh()
         return self._steps.native.history()
 
-    # ---- saving
-    # ----------------------------------------------------------------------------------
+    # ---- saving -----------------------------------------------------------------------
 
     def should_save(self, step: int) -> bool:
         """Whether `save` would save this step.
@@ -288,8 +287,7 @@ class Manager(Reading):
         """Whether a save is running."""
         return self._follower.is_busy
 
-    # ---- deleting
-    # ----------------------------------------------------------------------------------
+    # ---- deleting ---------------------------------------------------------------------
 
     def delete(self, step: int, *, force: bool = False) -> None:
         """Deletes a step, or moves it into the `trash` of its `Keep`.
@@ -361,8 +359,7 @@ class Manager(Reading):
         self._steps.of_rank_0("roll_back", delete)
         self._history.roll_back(number)
 
-    # ---- the end
-    # ----------------------------------------------------------------------------------
+    # ---- the end ----------------------------------------------------------------------
 
     @property
     def preempted(self) -> bool:
@@ -412,8 +409,7 @@ class Manager(Reading):
     def __repr__(self) -> str:
         return f"regrow.Manager({self.directory!r})"
 
-    # ---- helpers
-    # ----------------------------------------------------------------------------------
+    # ---- helpers ----------------------------------------------------------------------
 
     def _as_saved(
         self, items: dict[str, Any], options: Mapping[str, Mapping[str, Any]]

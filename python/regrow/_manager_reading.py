@@ -33,8 +33,7 @@ class Reading:
         self.passed_over: list[PassedOver] = []
         """Newer steps that the last `restore` skipped, newest first."""
 
-    # ---- the steps
-    # ----------------------------------------------------------------------------------
+    # ---- the steps --------------------------------------------------------------------
 
     @property
     def directory(self) -> str:
@@ -95,8 +94,7 @@ class Reading:
         """The metrics that were saved with a step."""
         return self.step(step).metrics
 
-    # ---- restoring
-    # ----------------------------------------------------------------------------------
+    # ---- restoring --------------------------------------------------------------------
 
     @keywords
     def restore(
@@ -209,8 +207,7 @@ class Reading:
                 return None
             time.sleep(left)
 
-    # ---- helpers
-    # ----------------------------------------------------------------------------------
+    # ---- helpers ----------------------------------------------------------------------
 
     def _current_history(self) -> _native.History | None:
         """The history that counts; that which the storage says, if `None`."""

@@ -117,8 +117,7 @@ def _place_of(structure: Structure, node: int) -> str:
     return paths[before].rpartition("/")[0] if before < len(paths) else "."
 
 
-# ---- taking one container apart
-# --------------------------------------------------------------------------------------
+# ---- taking one container apart -------------------------------------------------------
 
 
 def _open_dict(node: dict[Any, Any], trail: list[str | int]) -> Opened:

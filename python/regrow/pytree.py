@@ -82,8 +82,7 @@ DATA_SUFFIX = ".data"
 MANIFEST_SUFFIX = ".manifest"
 
 
-# ---- trees of dicts and arrays
-# --------------------------------------------------------------------------------------
+# ---- trees of dicts and arrays --------------------------------------------------------
 
 
 def ml_model_node_handler(
@@ -131,8 +130,7 @@ def model_contents(tree: Any) -> dict[Path, Any]:
     return dict(_leaves(tree))
 
 
-# ---- summaries
-# --------------------------------------------------------------------------------------
+# ---- summaries ------------------------------------------------------------------------
 
 _PATH_COLUMNS = 60
 _START_ITEMS = 5
@@ -189,8 +187,7 @@ def model_overview(tree: Any, out: TextIO | None = None) -> None:
         print(printable(line), file=out)
 
 
-# ---- saving
-# --------------------------------------------------------------------------------------
+# ---- saving ---------------------------------------------------------------------------
 
 
 class _Stored(NamedTuple):
@@ -348,8 +345,7 @@ def _columns(stored: list[_Stored]) -> tuple[bytes, list[Any], dict[int, str], d
     return bytes(kinds), values, notes, {}
 
 
-# ---- loading
-# --------------------------------------------------------------------------------------
+# ---- loading --------------------------------------------------------------------------
 
 _ACCESS = {"r": mmap.ACCESS_READ, "c": mmap.ACCESS_COPY, "r+": mmap.ACCESS_WRITE}
 
@@ -451,8 +447,7 @@ def _array(memory: Any, entry: tuple[str, str, tuple[int, ...], int], mmapped: b
     return array if mmapped else array.copy()
 
 
-# ---- in the original's place
-# --------------------------------------------------------------------------------------
+# ---- in the original's place ----------------------------------------------------------
 
 
 def install() -> None:

@@ -198,8 +198,7 @@ class AzureContainer(Bucket):
         return WrongSecret(options, secret)
 
 
-# ---- servers
-# --------------------------------------------------------------------------------------
+# ---- servers --------------------------------------------------------------------------
 
 Server = Callable[[Path], AbstractContextManager[Bucket]]
 
@@ -279,8 +278,7 @@ CLOUD_SERVERS: dict[str, Server] = {"s3s-fs": s3s_fs, "seaweedfs": seaweedfs, "a
 """Those of `make test-cloud`."""
 
 
-# ---- processes
-# --------------------------------------------------------------------------------------
+# ---- processes ------------------------------------------------------------------------
 
 
 @dataclass

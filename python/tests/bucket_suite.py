@@ -111,8 +111,7 @@ class InBucket:
 class StoreConformance(InBucket):
     """What every server must pass."""
 
-    # ---- saves and loads
-    # ----------------------------------------------------------------------------------
+    # ---- saves and loads --------------------------------------------------------------
 
     @pytest.mark.parametrize("form", FORMS)
     @pytest.mark.parametrize("how", ["save", "save_async"])
@@ -226,8 +225,7 @@ class StoreConformance(InBucket):
             regrow.save(at, {"w": np.full(3, -number)}, overwrite=True)
             assert regrow.load(at)["w"][0] == -number
 
-    # ---- what is a checkpoint, and what is not
-    # ----------------------------------------------------------------------------------
+    # ---- what is a checkpoint, and what is not ----------------------------------------
 
     def test_a_folder_of_steps(self, bucket: Bucket, root: regrow.Location) -> None:
         for step, fill in ((1, 1.0), (2, 2.0), (10, 10.0)):
@@ -348,8 +346,7 @@ class StoreConformance(InBucket):
         with pytest.raises(regrow.errors.ReplacedError):
             opened.load()
 
-    # ---- errors
-    # ----------------------------------------------------------------------------------
+    # ---- errors -----------------------------------------------------------------------
 
     def test_nothing_is_there(self, root: regrow.Location) -> None:
         at = root / "nothing"
@@ -466,8 +463,7 @@ class AtomicConformance(InBucket):
         assert {int(value) for leaf in regrow.load(at).values() for value in np.unique(leaf)} == {7}
 
 
-# ---- helpers
-# --------------------------------------------------------------------------------------
+# ---- helpers --------------------------------------------------------------------------
 
 MARKERS = ("/commit_success.txt", "/regrow-committed.txt")
 

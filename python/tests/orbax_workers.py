@@ -47,8 +47,7 @@ def run(arguments: dict[str, str]) -> dict[str, Any]:
     return found
 
 
-# ---- trees
-# --------------------------------------------------------------------------------------
+# ---- trees ----------------------------------------------------------------------------
 
 
 def mesh(shape: tuple[int, int] = (2, 2)) -> Any:
@@ -107,8 +106,7 @@ def refused(function: Any) -> list[str]:
     return ["nothing", ""]
 
 
-# ---- checkpointers
-# --------------------------------------------------------------------------------------
+# ---- checkpointers --------------------------------------------------------------------
 
 
 @case
@@ -148,8 +146,7 @@ def background(folder: Path, _: Any) -> list[str]:
         return refused(lambda: standard.save(folder / "standard", state(4)))
 
 
-# ---- handlers that write their own files
-# --------------------------------------------------------------------------------------
+# ---- handlers that write their own files ----------------------------------------------
 
 
 class IteratorHandler(ocp.CheckpointHandler):
@@ -247,8 +244,7 @@ def own_leaves(folder: Path, _: Any) -> None:
         check(restored, 6)
 
 
-# ---- the manager
-# --------------------------------------------------------------------------------------
+# ---- the manager ----------------------------------------------------------------------
 
 
 @case
@@ -277,8 +273,7 @@ def manager(folder: Path, _: Any) -> list[Any]:
     return [saved, steps, again]
 
 
-# ---- one replica reads
-# --------------------------------------------------------------------------------------
+# ---- one replica reads ----------------------------------------------------------------
 
 
 class _Heard:
@@ -367,8 +362,7 @@ def single_replica_of_v1(folder: Path, _: Any) -> list[int]:
     return heard.received
 
 
-# ---- errors
-# --------------------------------------------------------------------------------------
+# ---- errors ---------------------------------------------------------------------------
 
 
 @case
@@ -400,8 +394,7 @@ def errors(folder: Path, _: Any) -> list[list[str]]:
     return told
 
 
-# ---- the original's files
-# --------------------------------------------------------------------------------------
+# ---- the original's files -------------------------------------------------------------
 
 
 @case

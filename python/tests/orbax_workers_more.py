@@ -101,8 +101,7 @@ def leased(folder: Path, _: Any) -> list[Any]:
         return [between, told[1], manager.all_steps()]
 
 
-# ---- who comes late
-# --------------------------------------------------------------------------------------
+# ---- who comes late -------------------------------------------------------------------
 
 
 class Late:

@@ -123,8 +123,7 @@ def until(lines: Iterator[tuple[int, str]], end: str) -> str:
     return textwrap.dedent("\n".join(taken)) + "\n"
 
 
-# ---- names of regrow, in blocks that do not run
-# --------------------------------------------------------------------------------------
+# ---- names of regrow, in blocks that do not run ---------------------------------------
 
 
 def unknown_names(text: str) -> list[str]:

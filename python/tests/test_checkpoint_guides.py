@@ -24,8 +24,7 @@ import regrow
 import regrow.equinox
 import regrow.flax.checkpoints
 
-# ---- Flax nnx: "Save and load checkpoints"
-# --------------------------------------------------------------------------------------
+# ---- Flax nnx: "Save and load checkpoints" --------------------------------------------
 
 
 class TwoLayers(nnx.Module):
@@ -87,8 +86,7 @@ def test_nnx_shards_are_restored_onto_a_mesh(path: Path) -> None:
     assert_same_state(regrow.load(path, like=like), state)
 
 
-# ---- Flax linen: "Save and load checkpoints"
-# --------------------------------------------------------------------------------------
+# ---- Flax linen: "Save and load checkpoints" ------------------------------------------
 
 DENSE = nn.Dense(3)
 APPLY, SGD = DENSE.apply, optax.sgd(1e-3)
@@ -160,8 +158,7 @@ def test_linen_saves_in_the_background(tmp_path: Path) -> None:
     assert_same_state(regrow.load(tmp_path, like=linen_checkpoint(7)), bundle)
 
 
-# ---- Equinox: "Serialising both weights and hyperparameters"
-# ---------------------------------------------------------
+# ---- Equinox: "Serialising both weights and hyperparameters" --------------------------
 
 
 def make(seed: int, *, size: int, width: int, depth: int, use_tanh: bool) -> eqx.nn.MLP:

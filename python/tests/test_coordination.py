@@ -169,8 +169,7 @@ def test_ctrl_c_ends_a_wait_in_every_process(tmp_path):
     assert [each.value for each in ended] == ["CancelledError", "KeyboardInterrupt"]
 
 
-# ---- one process
-# --------------------------------------------------------------------------------------
+# ---- one process ----------------------------------------------------------------------
 
 
 def test_importing_regrow_and_choosing_a_coordinator_imports_no_service():

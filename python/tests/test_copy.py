@@ -57,8 +57,7 @@ def without_marker(found: dict[str, bytes]) -> dict[str, bytes]:
     return {name: data for name, data in found.items() if Path(name).name != "commit_success.txt"}
 
 
-# ---- copy
-# --------------------------------------------------------------------------------------
+# ---- copy -----------------------------------------------------------------------------
 
 
 @BY_LAYOUT
@@ -275,8 +274,7 @@ def test_the_report_as_a_line() -> None:
     )
 
 
-# ---- remove
-# --------------------------------------------------------------------------------------
+# ---- remove ---------------------------------------------------------------------------
 
 
 @BY_LAYOUT
@@ -330,8 +328,7 @@ def test_force_is_for_what_is_unfinished(path: Path) -> None:
     assert regrow.verify(path).ok
 
 
-# ---- list
-# --------------------------------------------------------------------------------------
+# ---- list -----------------------------------------------------------------------------
 
 
 def test_a_folder_of_steps_is_listed_in_their_order(in_memory: str, tmp_path: Path) -> None:

@@ -37,8 +37,7 @@ NAMES = [
 ]
 
 
-# ---- the same calls, the same bytes
-# --------------------------------------------------------------------------------------
+# ---- the same calls, the same bytes ---------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -161,8 +160,7 @@ def test_big_endian_into_jax(tmp_path: Path) -> None:
     assert_leaves(ours.tree_deserialise_leaves(tmp_path / "x", jnp.zeros(2)), jnp.array([1.5, 2]))
 
 
-# ---- the layout without a `like`
-# --------------------------------------------------------------------------------------
+# ---- the layout without a `like` ------------------------------------------------------
 
 
 def test_the_whole_pytree_without_like(tmp_path: Path) -> None:
@@ -208,8 +206,7 @@ def test_damage_is_noticed_through_the_trailer(tmp_path: Path) -> None:
         ours.tree_deserialise_leaves(tmp_path / "x", tree)
 
 
-# ---- hyperparameters, several trees, file objects
-# -----------------------------------------------------------
+# ---- hyperparameters, several trees, file objects -------------------------------------
 
 HYPER = {"depth": 2, "name": "netz ü", "sizes": [1, 2]}
 
@@ -283,8 +280,7 @@ def test_all_sorts_of_file_objects(tmp_path: Path) -> None:
             assert_leaves(ours.tree_deserialise_leaves(file, like), tree)
 
 
-# ---- paths
-# --------------------------------------------------------------------------------------
+# ---- paths ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["model", "m.npy", "v1.2", "dir.v1/m", "m.", ".hidden", "a.eqx", "b.tar.gz", "ä b"])
@@ -336,8 +332,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
         ours.tree_deserialise_leaves(tmp_path / "absent", [0])
 
 
-# ---- what is only ours
-# --------------------------------------------------------------------------------------
+# ---- what is only ours ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])

@@ -22,8 +22,7 @@ from equinox_trees import assert_leaves, chain, without, written
 import regrow
 from regrow import equinox as ours
 
-# ---- filters
-# --------------------------------------------------------------------------------------
+# ---- filters --------------------------------------------------------------------------
 
 
 def skip(_file: Any, leaf: Any = None) -> Any:
@@ -91,8 +90,7 @@ def write_fails(_file: Any, leaf: Any) -> None:
     raise KeyError(leaf)
 
 
-# ---- errors
-# --------------------------------------------------------------------------------------
+# ---- errors ---------------------------------------------------------------------------
 
 
 SAVED = {"a": jnp.arange(3.0), "b": [np.arange(2), 1.5], "c": jnp.ones((2, 2))}
@@ -180,8 +178,7 @@ def test_what_is_left_over(tmp_path: Path) -> None:
         ours.tree_deserialise_leaves(io.BytesIO(data), {"a": 0}, strict=True)
 
 
-# ---- the fixtures
-# --------------------------------------------------------------------------------------
+# ---- the fixtures ---------------------------------------------------------------------
 
 
 def case_names(kind: str) -> list[str]:

@@ -82,8 +82,7 @@ def test_without_a_template_and_through_a_program_that_has_no_classes(tmp_path: 
     assert_same_state(regrow.load(saved(tmp_path, plain), like=blank), state)
 
 
-# ---- any tree of all that
-# --------------------------------------------------------------------------------------
+# ---- any tree of all that -------------------------------------------------------------
 
 BITS = st.integers(0, 100)
 ARRAYS = st.builds(
@@ -125,8 +124,7 @@ def test_any_tree_is_a_template_for_itself(tmp_path: Path, tree: Any, in_backgro
     assert_same_plainly(regrow.load(path), tree)
 
 
-# ---- numbers that were Python's, and arrays that JAX has made of them
-# ---------------------------------------------
+# ---- numbers that were Python's, and arrays that JAX has made of them -----------------
 
 
 def train_state(step: Any) -> TrainState:
@@ -191,8 +189,7 @@ def test_weak_types_on_many_devices(tmp_path: Path) -> None:
     assert moved.weak_type and moved.sharding == here
 
 
-# ---- 64 bits
-# --------------------------------------------------------------------------------------
+# ---- 64 bits --------------------------------------------------------------------------
 
 
 def test_states_of_64_bits(tmp_path: Path) -> None:
@@ -223,8 +220,7 @@ def test_states_of_64_bits(tmp_path: Path) -> None:
     assert_same_plainly(regrow.load(path), state)
 
 
-# ---- modules
-# --------------------------------------------------------------------------------------
+# ---- modules --------------------------------------------------------------------------
 
 
 def test_nnx_modules_that_were_never_made(tmp_path: Path) -> None:
@@ -269,8 +265,7 @@ class Classifier(eqx.Module):
         self.dropout = eqx.nn.Dropout(0.5)
 
 
-# ---- data
-# --------------------------------------------------------------------------------------
+# ---- data -----------------------------------------------------------------------------
 
 
 def dataset() -> Any:

@@ -177,8 +177,7 @@ def test_memory_is_a_bucket(source: Path) -> None:
     assert report.stored_bytes > 192_000
 
 
-# ---- workers that die
-# --------------------------------------------------------------------------------------
+# ---- workers that die -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", [die_at_once, die_while_writing, die_when_done])
@@ -234,8 +233,7 @@ def test_a_share_that_is_lost_again_and_again_ends_it(source: Path, tmp_path: Pa
         regrow.verify(source, executor=executor, workers=2)
 
 
-# ---- errors
-# --------------------------------------------------------------------------------------
+# ---- errors ---------------------------------------------------------------------------
 
 
 def test_an_error_of_a_worker_ends_it_and_nothing_is_left(source: Path, tmp_path: Path, pool: Any) -> None:
@@ -294,8 +292,7 @@ def test_a_step_that_comes_meanwhile_is_not_mixed_in(tmp_path: Path, pool: Any) 
     assert_same(regrow.load(tmp_path / "shared"), {"w": np.full(30, 200), "b": np.zeros(2)})
 
 
-# ---- verifying
-# --------------------------------------------------------------------------------------
+# ---- verifying ------------------------------------------------------------------------
 
 
 def damage_nothing(path: Path) -> None:

@@ -159,8 +159,7 @@ def test_the_target_does_not_change() -> None:
     assert theirs.to_bytes(target) == before
 
 
-# ---- messages
-# --------------------------------------------------------------------------------------
+# ---- messages -------------------------------------------------------------------------
 
 UNSERIALISABLE: dict[str, Any] = {
     "tuple": (1, 2),
@@ -257,8 +256,7 @@ def test_text_with_lone_surrogates_is_refused() -> None:
         ours.to_bytes({"a": "\ud800"})
 
 
-# ---- what the original gets wrong
-# --------------------------------------------------------------------------------------
+# ---- what the original gets wrong -----------------------------------------------------
 
 
 def test_big_endian_arrays_keep_their_numbers() -> None:
@@ -278,8 +276,7 @@ def test_arrays_that_could_not_be_read_back_are_refused(dtype: Any) -> None:
         ours.to_bytes({"a": array})
 
 
-# ---- types of one's own
-# --------------------------------------------------------------------------------------
+# ---- types of one's own ---------------------------------------------------------------
 
 
 class Celsius:
@@ -375,8 +372,7 @@ def test_nothing_is_imported_and_what_was_registered_before_flax_is_handed_over(
     subprocess.run([sys.executable, "-W", "error::RuntimeWarning", "-c", BEFORE_FLAX], check=True)
 
 
-# ---- code of users
-# --------------------------------------------------------------------------------------
+# ---- code of users --------------------------------------------------------------------
 
 USER_CODE = """
 def save(path, state):

@@ -27,8 +27,7 @@ import regrow
 from regrow import _native
 from regrow import flax as ours
 
-# ---- what is written
-# --------------------------------------------------------------------------------------
+# ---- what is written ------------------------------------------------------------------
 
 OTHERS = [name for name in ("int1", "uint1", "complex32", "bcomplex32") if hasattr(ml_dtypes, name)]
 DTYPES = [
@@ -148,8 +147,7 @@ def test_only_flax_has_a_form_for_scalars_of_numpys_own_dtypes(name: str, tmp_pa
     assert isinstance(converted["scalar"], np.ndarray) and same_bits(converted["scalar"], np.asarray(tree["scalar"]))
 
 
-# ---- what is taken and refused
-# --------------------------------------------------------------------------------------
+# ---- what is taken and refused --------------------------------------------------------
 
 
 @flax.struct.dataclass

@@ -67,8 +67,7 @@ def test_a_signature_is_that_of_the_original(name: str) -> None:
     assert all(p.kind is p.KEYWORD_ONLY and p.default is not p.empty for p in more)
 
 
-# ---- which files there are
-# --------------------------------------------------------------------------------------
+# ---- which files there are ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", [case for case in FOLDERS if case["ops"]], ids=lambda case: case["dir"])
@@ -197,8 +196,7 @@ def test_an_orbax_checkpointer_is_used(tmp_path: Path) -> None:
     assert np.array_equal(ours.restore_checkpoint(tmp_path, state, orbax_transforms={})["w"], state["w"])
 
 
-# ---- what is in them
-# --------------------------------------------------------------------------------------
+# ---- what is in them ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["adamw_clip", "nested", "frozen_linen", "dtypes", "root_array", "root_none"])
@@ -277,8 +275,7 @@ def test_a_file_url_is_a_path(tmp_path: Path) -> None:
     assert ours.restore_checkpoint(f"file://{tmp_path}", None)["w"].sum() == 3
 
 
-# ---- crash safety
-# --------------------------------------------------------------------------------------
+# ---- crash safety ---------------------------------------------------------------------
 
 
 def test_a_file_is_as_readable_as_any_other(tmp_path: Path) -> None:
@@ -391,8 +388,7 @@ def test_arrays_outlive_the_file(tmp_path: Path) -> None:
     assert not restored["a"].flags.writeable
 
 
-# ---- in the background
-# --------------------------------------------------------------------------------------
+# ---- in the background ----------------------------------------------------------------
 
 
 def test_saves_in_the_background_wait_for_each_other(tmp_path: Path) -> None:
@@ -419,8 +415,7 @@ def test_an_error_in_the_background_is_raised_by_the_next_wait(tmp_path: Path) -
     assert ours.restore_checkpoint(tmp_path, None) == {"a": 1}
 
 
-# ---- arrays of several processes
-# --------------------------------------------------------------------------------------
+# ---- arrays of several processes ------------------------------------------------------
 
 
 class FakeManager:
@@ -512,8 +507,7 @@ def test_errors_survive_a_pickle() -> None:
         assert isinstance(error, flax.errors.FlaxError)
 
 
-# ---- names
-# --------------------------------------------------------------------------------------
+# ---- names ----------------------------------------------------------------------------
 
 TEXTS = [
     ["file_1", "file_10", "file_2"],

@@ -71,8 +71,7 @@ def state_of(step: float) -> dict[str, Any]:
     return {"step": step, "w": np.full(3, step, np.float32), "deep": {"b": np.arange(2), "none": None}}
 
 
-# ---- files
-# --------------------------------------------------------------------------------------
+# ---- files ----------------------------------------------------------------------------
 
 
 def save(step: float, **options: Any) -> tuple[str, Call]:
@@ -149,8 +148,7 @@ def test_histories_of_files_are_the_same(seed: int, tmp_path: Path) -> None:
     run_both(tmp_path, history, {"ours": None, "theirs": None})
 
 
-# ---- folders of Orbax, by Flax' switch
-# --------------------------------------------------------------------------------------
+# ---- folders of Orbax, by Flax' switch ------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -173,8 +171,7 @@ def test_histories_with_the_switch_on_are_the_same(seed: int, tmp_path: Path) ->
         run_both(tmp_path, history, {"ours": None, "theirs": None})
 
 
-# ---- folders of Orbax, by a checkpointer
-# --------------------------------------------------------------------------------------
+# ---- folders of Orbax, by a checkpointer ----------------------------------------------
 
 
 def orbax_save(step: int, name: str = "save_checkpoint", **options: Any) -> tuple[str, Call]:

@@ -84,8 +84,7 @@ def tree() -> dict[str, Any]:
     }
 
 
-# ---- the layout
-# --------------------------------------------------------------------------------------
+# ---- the layout -----------------------------------------------------------------------
 
 
 def test_a_file_is_what_to_bytes_makes(file: Path) -> None:
@@ -210,8 +209,7 @@ def assert_raw(left: Any, right: Any) -> None:
         assert left == right
 
 
-# ---- the low level
-# --------------------------------------------------------------------------------------
+# ---- the low level --------------------------------------------------------------------
 
 
 def test_pack_is_msgpack_serialize_in_place() -> None:

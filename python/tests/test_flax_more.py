@@ -148,8 +148,7 @@ def test_text_is_no_buffer() -> None:
         ours.msgpack_restore("text")  # type: ignore[arg-type]
 
 
-# ---- strict
-# --------------------------------------------------------------------------------------
+# ---- strict ---------------------------------------------------------------------------
 
 
 def test_all_differences_come_in_one_error() -> None:
@@ -208,8 +207,7 @@ def test_strict_says_the_place_of_a_root() -> None:
         ours.from_bytes(np.ones(2), ours.to_bytes(np.ones(3)), strict=True)
 
 
-# ---- nnx
-# --------------------------------------------------------------------------------------
+# ---- nnx ------------------------------------------------------------------------------
 
 
 def test_a_state_of_nnx_is_written_as_its_pure_dict() -> None:
@@ -262,8 +260,7 @@ def test_integer_keys_come_back_as_integers() -> None:
     assert list(nnx.to_pure_dict(restored)) == [0, 1, 2]
 
 
-# ---- extended
-# --------------------------------------------------------------------------------------
+# ---- extended -------------------------------------------------------------------------
 
 
 def test_typed_keys_are_written_on_request() -> None:

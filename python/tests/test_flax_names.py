@@ -112,8 +112,7 @@ def test_every_exception_stands_in_the_guide() -> None:
         assert f"`{name}`" in guide
 
 
-# ---- what the private names do
-# --------------------------------------------------------------------------------------
+# ---- what the private names do --------------------------------------------------------
 
 LEAVES = [
     np.arange(6, dtype=np.float32).reshape(2, 3),

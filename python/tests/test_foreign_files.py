@@ -162,8 +162,7 @@ def test_the_message_says_what_to_do(tmp_path: Path) -> None:
     assert "2336927755350992246" not in str(raised.value)
 
 
-# ---- known layouts under other names
-# --------------------------------------------------------------------------------------
+# ---- known layouts under other names --------------------------------------------------
 
 
 def torch_zip() -> bytes:
@@ -244,8 +243,7 @@ def test_blobs_of_the_hub_are_read(tmp_path: Path) -> None:
         np.testing.assert_array_equal(regrow.load(path)["w"], TREE["w"])
 
 
-# ---- indexes
-# --------------------------------------------------------------------------------------
+# ---- indexes --------------------------------------------------------------------------
 
 
 def test_a_stale_index_names_the_shards_that_are_there(tmp_path: Path) -> None:

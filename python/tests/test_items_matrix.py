@@ -151,8 +151,7 @@ def refuses(kind: Kind, path: Path, good: Any) -> bool:
         return True
 
 
-# ---- the operations
-# --------------------------------------------------------------------------------------
+# ---- the operations -------------------------------------------------------------------
 
 
 def saves(kind: Kind, path: Path) -> None:

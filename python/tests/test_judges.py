@@ -139,8 +139,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-# ---- 1, 2: the default layout, every dtype
-# --------------------------------------------------------------------------------------
+# ---- 1, 2: the default layout, every dtype --------------------------------------------
 
 
 @pytest.fixture(scope="module", params=[None, "zstd", ("zstd", 19)], ids=["raw", "zstd", "zstd 19"])
@@ -218,8 +217,7 @@ def test_the_library_loads_a_whole_file_of_ours(path: Path) -> None:
     assert not loaded
 
 
-# ---- 3: Orbax' own layout, each way of storing
-# --------------------------------------------------------------------------------------
+# ---- 3: Orbax' own layout, each way of storing ----------------------------------------
 
 
 class Pair(NamedTuple):
@@ -432,8 +430,7 @@ def test_cast_on_save(path: Path, to: str, ocdbt: bool, zarr3: bool, compression
     assert_restored(regrow.load(path), wanted)
 
 
-# ---- 4: what the default layout gives Orbax for what Orbax lacks
-# --------------------------------------------
+# ---- 4: what the default layout gives Orbax for what Orbax lacks ----------------------
 
 X, Y = random_bits("float32", (3,), seed=1), random_bits("float32", (3,), seed=2)
 NO_ARRAY = np.zeros((0, 3), np.float32)
@@ -505,8 +502,7 @@ def test_the_table_in_the_safetensors_file(path: Path) -> None:
     }
 
 
-# ---- 5, 6: what is refused
-# --------------------------------------------------------------------------------------
+# ---- 5, 6: what is refused ------------------------------------------------------------
 
 
 def test_strict_orbax_refuses_all_at_once(path: Path) -> None:

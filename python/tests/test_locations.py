@@ -46,8 +46,7 @@ def text_of(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)) + repr(error) + repr(vars(error))
 
 
-# ---- every function
-# --------------------------------------------------------------------------------------
+# ---- every function -------------------------------------------------------------------
 
 FORMS = [
     ("regrow", "x"), ("orbax", "x"), ("flax", "x.msgpack"), ("equinox", "x.eqx"), ("pytree_data", "x"),
@@ -164,8 +163,7 @@ def test_a_load_that_meets_a_replacement_begins_anew(bucket: str) -> None:
     assert regrow.load(url)["w"][0] == 1
 
 
-# ---- modules that stand in for others
-# --------------------------------------------------------------------------------------
+# ---- modules that stand in for others -------------------------------------------------
 
 
 def test_safetensors_files_in_a_bucket(bucket: str) -> None:
@@ -227,8 +225,7 @@ def test_what_opens_files_itself_takes_file_urls(tmp_path: Path) -> None:
     assert regrow.open(f"{folder}/step").path == f"{tmp_path}/step"
 
 
-# ---- paths of other libraries
-# --------------------------------------------------------------------------------------
+# ---- paths of other libraries ---------------------------------------------------------
 
 
 class FilesOfACloud(os.PathLike[str]):
@@ -314,8 +311,7 @@ def test_urls_that_pathlib_took_a_slash_of_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-# ---- locations
-# --------------------------------------------------------------------------------------
+# ---- locations ------------------------------------------------------------------------
 
 
 def test_a_location_is_a_path(bucket: str) -> None:
@@ -438,8 +434,7 @@ def test_every_function_takes_options(bucket: str) -> None:
     assert regrow.overview(url, storage_options=options)
 
 
-# ---- secrets
-# --------------------------------------------------------------------------------------
+# ---- secrets --------------------------------------------------------------------------
 
 
 def test_options_are_never_shown(bucket: str) -> None:
@@ -481,8 +476,7 @@ def test_options_are_never_pickled(bucket: str) -> None:
     assert copy.copy(location) == copy.deepcopy(location) == location
 
 
-# ---- stores of other libraries
-# --------------------------------------------------------------------------------------
+# ---- stores of other libraries --------------------------------------------------------
 
 
 def store_of(kind: str, **attributes: Any) -> Any:

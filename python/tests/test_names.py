@@ -26,8 +26,7 @@ TREE = {"params": {"dense": {"kernel": np.ones((2, 3), np.float32), "bias": np.z
 MISTYPED = ["prams/**", "params/dense/kernal", "*/kernel"]
 
 
-# ---- globs
-# --------------------------------------------------------------------------------------
+# ---- globs ----------------------------------------------------------------------------
 
 
 def copied(tree: Any) -> Any:
@@ -99,8 +98,7 @@ def test_a_cast_of_nothing_in_the_background_is_told_at_once(path: Path) -> None
         saver.save(path, TREE, cast={"prams/**": "float16"})
 
 
-# ---- leaves that print alike
-# --------------------------------------------------------------------------------------
+# ---- leaves that print alike ----------------------------------------------------------
 
 ALIKE: dict[str, Any] = {
     "a slash": {"a": {"b": 1}, "a/b": 2},
@@ -185,8 +183,7 @@ def in_order(tree: Any) -> list[Any]:
     return [leaf for child in tree for leaf in in_order(child)] if isinstance(tree, list) else [tree]
 
 
-# ---- names that a file has chosen
-# --------------------------------------------------------------------------------------
+# ---- names that a file has chosen -----------------------------------------------------
 
 FIELDS = [
     ("x", "y"), (), ("ﬁ", "fi"), ("K", "\u212a"), ("class", "x"), ("x", "x "), ("_x", "y"), ("x; import os", "y"),
@@ -301,8 +298,7 @@ def test_nothing_that_a_file_says_meets_a_compiler(tmp_path: Path) -> None:
     assert run.stdout == "quiet\n", run.stderr[-3000:]
 
 
-# ---- shapes
-# --------------------------------------------------------------------------------------
+# ---- shapes ---------------------------------------------------------------------------
 
 SHAPES = {
     "too many bytes": [2**60, 4, 0],

@@ -85,8 +85,7 @@ def same_values(left: Any, right: Any) -> bool:
     return same_bits(left, right)
 
 
-# ---- what NumPy wrote
-# --------------------------------------------------------------------------------------
+# ---- what NumPy wrote -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("order", "<>")
@@ -155,8 +154,7 @@ def test_fixtures_mean_what_expected_json_says(fixtures: Path) -> None:
         assert found == {member for member in readable if not member.endswith("/")}, name
 
 
-# ---- what regrow wrote
-# --------------------------------------------------------------------------------------
+# ---- what regrow wrote ----------------------------------------------------------------
 
 
 def npy_bytes(array: Any) -> bytes:

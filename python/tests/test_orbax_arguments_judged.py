@@ -27,8 +27,7 @@ def ocp(request: pytest.FixtureRequest) -> Any:
     return MODULES[request.param]
 
 
-# ---- one item without a name, or several
-# --------------------------------------------------------------------------------------
+# ---- one item without a name, or several ----------------------------------------------
 
 
 def test_arguments_of_several_items_are_refused_after_one_without_a_name(ocp: Any, tmp_path: Path) -> None:
@@ -65,8 +64,7 @@ def test_arguments_in_the_place_of_bare_items_are_refused(ocp: Any, tmp_path: Pa
             manager.restore(0, ocp.args.StandardRestore())
 
 
-# ---- arguments and handlers
-# --------------------------------------------------------------------------------------
+# ---- arguments and handlers -----------------------------------------------------------
 
 REFUSED = "does not match with any registered handler"
 
@@ -139,8 +137,7 @@ def test_keys_are_restored_on_the_devices_that_they_were_saved_from(ocp: Any, tm
                 assert jnp.array_equal(jax.random.key_data(restored[name]), jax.random.key_data(key))
 
 
-# ---- what goes wrong in the background
-# --------------------------------------------------------------------------------------
+# ---- what goes wrong in the background ------------------------------------------------
 
 
 def test_metrics_that_cannot_be_ranked_raise_in_save_and_delete_nothing(ocp: Any, tmp_path: Path) -> None:
@@ -198,8 +195,7 @@ def test_a_handler_that_writes_longer_than_the_time_out_ends_the_save_in_time(oc
     assert not (tmp_path / "a").exists()
 
 
-# ---- trees
-# --------------------------------------------------------------------------------------
+# ---- trees ----------------------------------------------------------------------------
 
 
 class Pair(NamedTuple):

@@ -47,8 +47,7 @@ def assert_same(left: Any, right: Any) -> None:
         assert same_bits(one, other)
 
 
-# ---- the table of behaviour
-# --------------------------------------------------------------------------------------
+# ---- the table of behaviour -----------------------------------------------------------
 
 
 def test_a_target_with_other_leaves_is_an_error(ocp: Any, saved: Path) -> None:
@@ -184,8 +183,7 @@ def test_construct_restore_args(ocp: Any) -> None:
     assert isinstance(dataclasses.replace(found["a"], strict=False), ocp.ArrayRestoreArgs)
 
 
-# ---- checkpointers and handlers
-# --------------------------------------------------------------------------------------
+# ---- checkpointers and handlers -------------------------------------------------------
 
 
 def test_each_restores_what_the_other_saved(tmp_path: Path) -> None:

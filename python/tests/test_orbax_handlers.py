@@ -32,8 +32,7 @@ def other(ocp: Any) -> Any:
     return theirs if ocp is ours else ours
 
 
-# ---- handlers: what one saves the other restores
-# --------------------------------------------------------------------------------------
+# ---- handlers: what one saves the other restores --------------------------------------
 
 
 def restored_by(other: Any, ocp: Any, path: Path, kind: str, item: Any, *restore: Any) -> Any:
@@ -131,8 +130,7 @@ def test_what_cannot_be_saved_is_a_value_error(ocp: Any, tmp_path: Path) -> None
         checkpointer.save(tmp_path / "y", {"a": np.zeros((0, 3))})
 
 
-# ---- registries
-# --------------------------------------------------------------------------------------
+# ---- registries -----------------------------------------------------------------------
 
 
 def test_registry(ocp: Any) -> None:
@@ -182,8 +180,7 @@ def test_several_classes_of_arguments_for_one_handler(ocp: Any) -> None:
     assert ocp.args.get_registered_handler_cls(Both) is Handler
 
 
-# ---- transformations
-# --------------------------------------------------------------------------------------
+# ---- transformations ------------------------------------------------------------------
 
 ORIGINAL = {"a": 1, "b": {"c": 5, "d": [0, 1, 2]}, "e": 7}
 
@@ -242,8 +239,7 @@ def test_restores_that_compute_leaves(ocp: Any, tmp_path: Path, default_to_origi
         )
 
 
-# ---- helpers
-# --------------------------------------------------------------------------------------
+# ---- helpers --------------------------------------------------------------------------
 
 
 def test_waiting_for_a_checkpoint(ocp: Any, tmp_path: Path) -> None:

@@ -54,8 +54,7 @@ def assert_same(left: Any, right: Any) -> None:
         assert same_bits(one, other)
 
 
-# ---- neuralgcm
-# --------------------------------------------------------------------------------------
+# ---- neuralgcm ------------------------------------------------------------------------
 
 
 class Config:
@@ -121,8 +120,7 @@ def test_neuralgcm_saves_a_configuration_beside_its_parameters(ocp: Any, tmp_pat
     assert_same(checkpointer.restore(tmp_path / "new", wanted)["state"], params())
 
 
-# ---- axlearn
-# --------------------------------------------------------------------------------------
+# ---- axlearn --------------------------------------------------------------------------
 
 
 class Data:
@@ -216,8 +214,7 @@ def test_axlearn_keeps_its_iterator_in_the_state(ocp: Any, tmp_path: Path) -> No
     manager.close()
 
 
-# ---- maxdiffusion
-# --------------------------------------------------------------------------------------
+# ---- maxdiffusion ---------------------------------------------------------------------
 
 
 def test_maxdiffusion_restores_many_items_by_their_metadata(ocp: Any, tmp_path: Path) -> None:

@@ -120,8 +120,7 @@ def test_both_take_turns_in_one_folder(tmp_path: Path) -> None:
             manager.save(step, args=ocp.args.StandardSave({**TREE, "c": step}))
 
 
-# ---- where the original does harm
-# --------------------------------------------------------------------------------------
+# ---- where the original does harm -----------------------------------------------------
 
 
 def test_a_restore_of_an_absent_step_decides_no_item_mode(tmp_path: Path) -> None:
@@ -211,8 +210,7 @@ def test_deleted_steps_go_where_the_options_say(tmp_path: Path) -> None:
     assert read_only.all_steps() == [1]
 
 
-# ---- policies
-# --------------------------------------------------------------------------------------
+# ---- policies -------------------------------------------------------------------------
 
 INFOS = [
     policies.PolicyCheckpointInfo(step, datetime.datetime(2026, 1, 1) + datetime.timedelta(seconds=10 * step), metrics)
@@ -261,8 +259,7 @@ def test_when_policies_save() -> None:
     assert [name for name, is_saved in said.items() if is_saved] == ["steps", "now", "preempted", "any"]
 
 
-# ---- loops in the shape of others'
-# --------------------------------------------------------------------------------------
+# ---- loops in the shape of others' ----------------------------------------------------
 
 
 class DataIterator:

@@ -33,8 +33,7 @@ def run(manager: Any, ocp: Any, steps: Any, metrics: Any = None) -> list[int]:
     return [step for step in steps if manager.save(step, args=args, metrics=told.get(step))]
 
 
-# ---- what is saved and kept
-# --------------------------------------------------------------------------------------
+# ---- what is saved and kept -----------------------------------------------------------
 
 
 def best(**options: Any) -> dict[str, Any]:
@@ -133,8 +132,7 @@ def test_saves_when_the_machine_is_taken_away(ocp: Any, tmp_path: Path, monkeypa
         assert run(manager, ocp, range(6)) == [0, 2, 4]
 
 
-# ---- what is listed
-# --------------------------------------------------------------------------------------
+# ---- what is listed -------------------------------------------------------------------
 
 
 def test_each_manager_knows_what_it_has_seen(ocp: Any, tmp_path: Path) -> None:
@@ -198,8 +196,7 @@ def test_what_broken_saves_have_left(ocp: Any, tmp_path: Path) -> None:
         assert list(manager.all_steps()) == [1]
 
 
-# ---- deleting, reading only
-# --------------------------------------------------------------------------------------
+# ---- deleting, reading only -----------------------------------------------------------
 
 
 def test_nothing_is_left_of_a_step_that_was_deleted(ocp: Any, tmp_path: Path) -> None:
@@ -279,8 +276,7 @@ def test_a_step_of_another_folder(ocp: Any, tmp_path: Path) -> None:
         assert manager.latest_step() is None
 
 
-# ---- failures and waiting
-# --------------------------------------------------------------------------------------
+# ---- failures and waiting -------------------------------------------------------------
 
 
 @pytest.fixture

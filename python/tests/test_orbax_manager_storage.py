@@ -37,8 +37,7 @@ def names(folder: Any) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-# ---- buckets
-# --------------------------------------------------------------------------------------
+# ---- buckets --------------------------------------------------------------------------
 
 
 def live(directory: Any) -> Any:
@@ -123,8 +122,7 @@ def test_paths_of_etils_with_secrets_of_the_environment(
     OrbaxInBuckets().test_v1(lambda name: root / "v1" / name)
 
 
-# ---- leases, deletions
-# --------------------------------------------------------------------------------------
+# ---- leases, deletions ----------------------------------------------------------------
 
 
 class Reader(ocp.CheckpointHandler):
@@ -268,8 +266,7 @@ def test_steps_that_are_put_aside_on_a_disk(tmp_path: Path) -> None:
     assert_same(ocp.PyTreeCheckpointer().restore(next((tmp_path / "trash").iterdir()) / "default"), STATE)
 
 
-# ---- names, unfinished saves, other writers
-# --------------------------------------------------------------------------------------
+# ---- names, unfinished saves, other writers -------------------------------------------
 
 
 def test_names_of_a_form_of_your_own(tmp_path: Path) -> None:

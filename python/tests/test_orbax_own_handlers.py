@@ -80,8 +80,7 @@ def names_in(folder: Path) -> list[str]:
     return sorted(os.listdir(folder))
 
 
-# ---- in the background
-# --------------------------------------------------------------------------------------
+# ---- in the background ----------------------------------------------------------------
 
 
 def test_futures_of_a_handler_are_waited_for_in_the_background(ocp: Any, tmp_path: Path) -> None:
@@ -138,8 +137,7 @@ def test_a_future_that_fails_leaves_no_step(tmp_path: Path) -> None:
     assert own.done == ["called", "called", "written", "finalized"]
 
 
-# ---- a checkpoint of its own
-# --------------------------------------------------------------------------------------
+# ---- a checkpoint of its own ----------------------------------------------------------
 
 
 def test_files_of_others_in_such_a_checkpoint_stay(tmp_path: Path) -> None:

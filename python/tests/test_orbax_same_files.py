@@ -73,8 +73,7 @@ def test_a_save_has_the_files_of_the_original(kind: str, tmp_path: Path) -> None
     assert names[0] == names[1]
 
 
-# ---- containers of restores without a target
-# --------------------------------------------------------------------------------------
+# ---- containers of restores without a target ------------------------------------------
 
 Pair = namedtuple("Pair", "x y")
 

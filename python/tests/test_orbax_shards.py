@@ -169,8 +169,7 @@ def test_chunks_are_the_shards_as_orbax_cuts_them(tmp_path: Path) -> None:
     assert cut("ours") == cut("theirs")
 
 
-# ---- several processes
-# --------------------------------------------------------------------------------------
+# ---- several processes ----------------------------------------------------------------
 
 SAVE = """
     import numpy as np

@@ -35,8 +35,7 @@ def names(folder: Path) -> list[str]:
     return sorted(os.listdir(folder))
 
 
-# ---- a save that fails in the background, and an overwrite that is passed over
-# --------------------------------
+# ---- a save that fails in the background, and an overwrite that is passed over --------
 
 
 class Failing:
@@ -188,8 +187,7 @@ def test_a_save_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
         assert names(tmp_path) == ["x"]
 
 
-# ---- what callers are told of a save
-# --------------------------------------------------------------------------------------
+# ---- what callers are told of a save --------------------------------------------------
 
 
 class Events:
@@ -255,8 +253,7 @@ def test_a_logger_of_v1_is_told_what_that_of_orbax_is_told(tmp_path: Path) -> No
     assert told[1] == told[0]
 
 
-# ---- what makes a folder a checkpoint
-# --------------------------------------------------------------------------------------
+# ---- what makes a folder a checkpoint -------------------------------------------------
 
 MODES = [(mode, legacy) for mode in ("AUTO", "COMMIT_FILE", "ATOMIC_RENAME") for legacy in (False, True)]
 
@@ -345,8 +342,7 @@ def test_orbax_reads_with_the_same_options_what_was_saved_with_them(mode: str, l
                 assert steps.restore(3)["w"].tolist() == [3] * 3
 
 
-# ---- policies
-# --------------------------------------------------------------------------------------
+# ---- policies -------------------------------------------------------------------------
 
 
 def policies(ocp: Any) -> dict[str, Any]:
@@ -394,8 +390,7 @@ def test_steps_closest_to_an_interval_stay(ocp: Any, tmp_path: Path) -> None:
         assert names(tmp_path) == ["1", "11", "19", "27"]
 
 
-# ---- one checkpoint in parts
-# --------------------------------------------------------------------------------------
+# ---- one checkpoint in parts ----------------------------------------------------------
 
 ALIKE: list[tuple[Any, Any]] = [
     ({"a": 1}, {"b": {"c": 2}}),

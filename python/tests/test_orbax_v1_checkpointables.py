@@ -283,8 +283,7 @@ def test_messages_of_protocol_buffers(tmp_path: Path) -> None:
         ours.load_checkpointables(tmp_path / "x", {"config": None})
 
 
-# ---- deletions
-# --------------------------------------------------------------------------------------
+# ---- deletions ------------------------------------------------------------------------
 
 
 def saved(v1: Any, path: Path) -> dict[str, Any]:

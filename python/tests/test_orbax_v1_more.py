@@ -22,8 +22,7 @@ theirs = originals.v1
 MODULES = {"orbax": theirs, "regrow": ours}
 
 
-# ---- saves in parts
-# --------------------------------------------------------------------------------------
+# ---- saves in parts -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("v1", MODULES.values(), ids=MODULES)
@@ -72,8 +71,7 @@ def test_parts_are_saved_with_the_options_of_the_first(tmp_path: Path) -> None:
     assert loaded["key"] == jax.random.key(7) and loaded["none"] is None and loaded["empty"] == {}
 
 
-# ---- contexts
-# --------------------------------------------------------------------------------------
+# ---- contexts -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("v1", MODULES.values(), ids=MODULES)
@@ -149,8 +147,7 @@ def test_the_layout_of_regrow(tmp_path: Path) -> None:
         assert v1.metadata(tmp_path / "x").metadata["w"].storage_metadata.chunk_shape == (4,)
 
 
-# ---- targets and layouts
-# --------------------------------------------------------------------------------------
+# ---- targets and layouts --------------------------------------------------------------
 
 
 def test_targets(tmp_path: Path) -> None:
@@ -237,8 +234,7 @@ def test_safetensors(tmp_path: Path, v1: Any) -> None:
     assert_same(loaded, {"a": np.arange(3.0), "b.c": np.ones(2, np.float32)})
 
 
-# ---- steps
-# --------------------------------------------------------------------------------------
+# ---- steps ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("v1", MODULES.values(), ids=MODULES)

@@ -165,8 +165,7 @@ def test_only_modules_classes_and_callees_are_asked_by_hasattr() -> None:
     assert others == []
 
 
-# ---- restores and saves
-# --------------------------------------------------------------------------------------
+# ---- restores and saves ---------------------------------------------------------------
 
 
 class Model(nnx.Module):

@@ -69,8 +69,7 @@ SAMPLE: dict[Any, Any] = {
 }
 
 
-# ---- fixtures
-# --------------------------------------------------------------------------------------
+# ---- fixtures -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", READABLE, ids=lambda case: case["stem"])
@@ -193,8 +192,7 @@ def test_records_and_objects_are_refused_where_the_original_writes_rubbish(tmp_p
             pytree.model_load(FIXTURES / stem)
 
 
-# ---- with the original
-# --------------------------------------------------------------------------------------
+# ---- with the original ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("extra_keys", [True, False])
@@ -257,8 +255,7 @@ def test_regrow_opens_the_stem_and_both_files(tmp_path: Path) -> None:
     assert regrow.verify(tmp_path / "m").ok
 
 
-# ---- saving
-# --------------------------------------------------------------------------------------
+# ---- saving ---------------------------------------------------------------------------
 
 
 def test_keys_sort_and_filter(tmp_path: Path) -> None:
@@ -348,8 +345,7 @@ def test_empty_dicts_are_kept_where_an_array_can_carry_them(tmp_path: Path) -> N
     assert_same(pytree.model_load(tmp_path / "m"), {"a": {"w": np.ones(2)}})
 
 
-# ---- loading
-# --------------------------------------------------------------------------------------
+# ---- loading --------------------------------------------------------------------------
 
 
 def test_views_do_not_change_the_file_unless_asked(tmp_path: Path) -> None:
@@ -412,8 +408,7 @@ def test_readers_see_one_save_or_the_other(tmp_path: Path) -> None:
         writer.join()
 
 
-# ---- the generic helpers
-# --------------------------------------------------------------------------------------
+# ---- the generic helpers --------------------------------------------------------------
 
 
 def handler(_path: Any, node: Any) -> Any:

@@ -81,8 +81,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "model.safetensors"
 
 
-# ---- writing
-# --------------------------------------------------------------------------------------
+# ---- writing --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -265,8 +264,7 @@ def test_a_folder_of_files_and_its_index(tmp_path: Path) -> None:
         ours.load_file(folder)
 
 
-# ---- reading
-# --------------------------------------------------------------------------------------
+# ---- reading --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -410,8 +408,7 @@ def test_the_lowest_level_reads_the_same(file: Path) -> None:
     assert sorted(ours.deserialize(raw)) == sorted(safetensors.deserialize(raw))
 
 
-# ---- damage
-# --------------------------------------------------------------------------------------
+# ---- damage ---------------------------------------------------------------------------
 
 
 def test_every_fixture_that_they_refuse_is_refused(fixtures: Path) -> None:

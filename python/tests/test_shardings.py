@@ -135,8 +135,7 @@ def test_empty_arrays(path: Path, shape: tuple[int, ...]) -> None:
     assert_spread(regrow.load(path, shardings=sharding)["x"], sharding, data)
 
 
-# ---- what Orbax wrote sharded, against what Orbax restores
-# -------------------------------------------------------
+# ---- what Orbax wrote sharded, against what Orbax restores ----------------------------
 
 FORMS = list(itertools.product((False, True), (False, True)))
 
@@ -283,8 +282,7 @@ def test_typed_keys(path: Path, implementation: str) -> None:
     assert regrow.load(path)["rng"].impl == implementation
 
 
-# ---- which sharding a leaf has
-# --------------------------------------------------------------------------------------
+# ---- which sharding a leaf has --------------------------------------------------------
 
 
 def test_the_first_glob_that_matches_decides_and_each_has_to_match(path: Path) -> None:
@@ -341,8 +339,7 @@ def test_a_template_of_another_shape_is_refused(path: Path) -> None:
         regrow.load(path, like=like)
 
 
-# ---- damage, progress
-# --------------------------------------------------------------------------------------
+# ---- damage, progress -----------------------------------------------------------------
 
 
 def test_damage_is_seen_before_an_array_is_handed_out(path: Path) -> None:

@@ -30,8 +30,7 @@ from ._upstream import is_jax_array, loaded
 Task = Callable[[], None]
 
 
-# ---- through a checkpointer
-# --------------------------------------------------------------------------------------
+# ---- through a checkpointer -----------------------------------------------------------
 
 
 def wait(checkpointer: Any) -> None:
@@ -124,8 +123,7 @@ def _restore_options(checkpointer: Any, target: Any, transforms: dict[str, Any] 
     return options
 
 
-# ---- without one
-# --------------------------------------------------------------------------------------
+# ---- without one ----------------------------------------------------------------------
 
 
 def restore(path: str, target: Any, transforms: dict[str, Any] | None, strict: bool) -> Any:

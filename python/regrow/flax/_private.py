@@ -56,8 +56,7 @@ def _is_namedtuple(x: Any) -> bool:
     return isinstance(x, tuple) and hasattr(x, "_fields")
 
 
-# ---- state dicts of Python's containers
-# --------------------------------------------------------------------------------------
+# ---- state dicts of Python's containers -----------------------------------------------
 
 
 def _list_state_dict(xs: list[Any]) -> dict[str, Any]:
@@ -84,8 +83,7 @@ def _restore_namedtuple(xs: Any, state_dict: dict[str, Any]) -> Any:
     return _state_dict.named_tuple_back(xs, state_dict)
 
 
-# ---- leaves to extensions and back
-# --------------------------------------------------------------------------------------
+# ---- leaves to extensions and back ----------------------------------------------------
 
 
 class _MsgpackExtType(enum.IntEnum):
@@ -143,8 +141,7 @@ def _ext_type() -> Any:
     return getattr(loaded("msgpack"), "ExtType", ExtType)
 
 
-# ---- arrays in pieces
-# --------------------------------------------------------------------------------------
+# ---- arrays in pieces -----------------------------------------------------------------
 
 
 def _np_convert_in_place(d: Any) -> Any:

@@ -124,8 +124,7 @@ def extended(on: bool) -> Iterator[None]:
         _per_thread.extended = before
 
 
-# ---- which handlers
-# --------------------------------------------------------------------------------------
+# ---- which handlers -------------------------------------------------------------------
 
 
 def _handlers_of(target: Any) -> Handlers | None:
@@ -179,8 +178,7 @@ def _hand_over(shared: dict[Any, Handlers]) -> None:
             shared[cls] = handlers
 
 
-# ---- the handlers
-# --------------------------------------------------------------------------------------
+# ---- the handlers ---------------------------------------------------------------------
 
 
 def dict_to(node: Any) -> dict[str, Any]:

@@ -55,8 +55,7 @@ class BucketPath(os.PathLike[str]):
             return "folder" if self._is_folder else "file"
         return self._place.look()
 
-    # ---- names
-    # ----------------------------------------------------------------------------------
+    # ---- names ------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -109,8 +108,7 @@ class BucketPath(os.PathLike[str]):
     def __lt__(self, other: BucketPath) -> bool:
         return self.location.url < other.location.url
 
-    # ---- what is there
-    # ----------------------------------------------------------------------------------
+    # ---- what is there ----------------------------------------------------------------
 
     def exists(self) -> bool:
         """Whether anything is there."""

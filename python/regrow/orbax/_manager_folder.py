@@ -72,8 +72,7 @@ class Folder:
         given = [(each.step, each.path.name) for each in found]
         return _native.Steps(place("directory", self._location), None, given)
 
-    # ---- what is there
-    # ----------------------------------------------------------------------------------
+    # ---- what is there ----------------------------------------------------------------
 
     def listed(self) -> dict[int, PolicyCheckpointInfo]:
         """The steps that are there, by number: as process 0 sees them, where the options say so."""
@@ -171,8 +170,7 @@ class Folder:
                 lease.release()
                 self._leave_nothing()
 
-    # ---- writing
-    # ----------------------------------------------------------------------------------
+    # ---- writing ----------------------------------------------------------------------
 
     def create(self) -> None:
         """Makes the folder, in all processes before any of them goes on."""
@@ -284,8 +282,7 @@ class Folder:
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.join(self.path, folder))
 
-    # ---- what the folder says of itself
-    # ----------------------------------------------------------------------------------
+    # ---- what the folder says of itself -----------------------------------------------
 
     def write_root_metadata(self, given: Mapping[str, Any] | None) -> None:
         """Writes the folder's own metadata, once."""

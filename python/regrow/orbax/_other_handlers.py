@@ -16,8 +16,7 @@ from ._standard_handlers import HANDLERS, OwnHandler, PyTreeCheckpointHandler, P
 from .checkpoint_args import CheckpointArgs, register_with_handler
 from .options import MultiprocessingOptions
 
-# ---- arrays
-# --------------------------------------------------------------------------------------
+# ---- arrays ---------------------------------------------------------------------------
 
 
 class ArrayCheckpointHandler(OwnHandler):
@@ -54,8 +53,7 @@ class ArrayCheckpointHandler(OwnHandler):
         return f"{HANDLERS}.array_checkpoint_handler.ArrayCheckpointHandler"
 
 
-# ---- JSON
-# --------------------------------------------------------------------------------------
+# ---- JSON -----------------------------------------------------------------------------
 
 
 class JsonCheckpointHandler(AsyncCheckpointHandler):

@@ -55,8 +55,7 @@ class _Groups(dict[int, _Group]):
         return found
 
 
-# ---- saves
-# --------------------------------------------------------------------------------------
+# ---- saves ----------------------------------------------------------------------------
 
 
 class OwnSave:
@@ -184,8 +183,7 @@ def _cast(value: Any, dtype: Any) -> Any:
     return value.astype(dtype) if has(value, "astype") else np.asarray(value).astype(dtype)[()]
 
 
-# ---- restores
-# --------------------------------------------------------------------------------------
+# ---- restores -------------------------------------------------------------------------
 
 Read = Callable[[Sequence[tuple[KeyPath, Any]]], list[Any]]
 """Restores leaves by the key paths under which they are stored, each as its restore args have

@@ -313,8 +313,7 @@ def _read(
     return results
 
 
-# ---- what one leaf becomes
-# --------------------------------------------------------------------------------------
+# ---- what one leaf becomes ------------------------------------------------------------
 
 _NUMBERS = {"b": bool, "i": int, "u": int, "f": float, "V": float, "c": complex}
 
@@ -477,8 +476,7 @@ def _put(array: np.ndarray[Any, Any], sharding: Any) -> Any:
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
-# ---- transformations
-# --------------------------------------------------------------------------------------
+# ---- transformations ------------------------------------------------------------------
 
 
 def _restore_transformed(
@@ -518,8 +516,7 @@ def load_flat(
     return dict(zip(order, _load(stored, args, order, structure, targets, sources), strict=True))
 
 
-# ---- metadata
-# --------------------------------------------------------------------------------------
+# ---- metadata -------------------------------------------------------------------------
 
 
 def pytree_metadata(path: Any, registry: Any = None) -> metadata.TreeMetadata:

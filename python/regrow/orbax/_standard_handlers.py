@@ -272,8 +272,7 @@ class BasePyTreeCheckpointHandler(PyTreeCheckpointHandler):
         return f"{HANDLERS}.base_pytree_checkpoint_handler.BasePyTreeCheckpointHandler"
 
 
-# ---- Standard
-# --------------------------------------------------------------------------------------
+# ---- Standard -------------------------------------------------------------------------
 
 
 class StandardCheckpointHandler(PyTreeCheckpointHandler):
@@ -413,8 +412,7 @@ def refuse_other_shapes(stored: _read.Stored, targets: Mapping[KeyPath, Any]) ->
             )
 
 
-# ---- arguments
-# --------------------------------------------------------------------------------------
+# ---- arguments ------------------------------------------------------------------------
 
 
 @register_with_handler(PyTreeCheckpointHandler, for_save=True)

@@ -106,8 +106,7 @@ def check_input_arguments(*args: Any) -> None:
         raise ValueError("Found input args with mismatched lengths.")
 
 
-# ---- the types that the engine knows
-# --------------------------------------------------------------------------------------
+# ---- the types that the engine knows --------------------------------------------------
 
 
 class EngineHandler(TypeHandler):

@@ -107,8 +107,7 @@ class CheckpointManager:
         self._deletions = Deletions(self._folder, self._options, self._committed, self._forget)
         self.reload()
 
-    # ---- what is there
-    # ----------------------------------------------------------------------------------
+    # ---- what is there ----------------------------------------------------------------
 
     @property
     def directory(self) -> Any:
@@ -197,8 +196,7 @@ class CheckpointManager:
         """
         return self.metadata(step).item_metadata
 
-    # ---- saving
-    # ----------------------------------------------------------------------------------
+    # ---- saving -----------------------------------------------------------------------
 
     def should_save(self, step: int) -> bool:
         """Whether `save` would save this step."""
@@ -356,8 +354,7 @@ class CheckpointManager:
         if self._logger is not None:
             self._logger.log_entry(entry)
 
-    # ---- restoring
-    # ----------------------------------------------------------------------------------
+    # ---- restoring --------------------------------------------------------------------
 
     def restore(
         self,
@@ -398,8 +395,7 @@ class CheckpointManager:
         self.tell(record)
         return result
 
-    # ---- deleting
-    # ----------------------------------------------------------------------------------
+    # ---- deleting ---------------------------------------------------------------------
 
     def delete(self, step: int) -> None:
         """Deletes a step: process 0 does, and what it finds is true of all.
@@ -416,8 +412,7 @@ class CheckpointManager:
             raise FileNotFoundError(f"Requested deleting a non-existent step: {step}.")
         self._deletions.delete(step)
 
-    # ---- waiting
-    # ----------------------------------------------------------------------------------
+    # ---- waiting ----------------------------------------------------------------------
 
     def wait_until_finished(self) -> None:
         """Waits for the save in the background and the deletions after it, and raises what went

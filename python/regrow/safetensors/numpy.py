@@ -123,8 +123,7 @@ def loaded(tensors: Tensors, nested: bool, copy: bool, framework: str = "numpy")
     return tree
 
 
-# ---- names that are private there, and that others import
-# ---------------------------------------------------
+# ---- names that are private there, and that others import -----------------------------
 
 
 _TYPES: dict[str, Any] = {tag: dtype.type for tag, dtype in DTYPES.items()}

@@ -49,8 +49,7 @@ fn leftovers(at: &Location) -> Vec<String> {
         .collect()
 }
 
-// ---- converting
-// -------------------------------------------------------------------------------------
+// ---- converting ----------------------------------------------------------------------
 
 fn converting() -> ConvertOptions {
     ConvertOptions { save: SaveOptions { not_durable: true, ..Default::default() }, ..Default::default() }
@@ -269,8 +268,7 @@ fn a_share_is_not_begun_for_ever() {
     }
 }
 
-// ---- copying
-// -------------------------------------------------------------------------------------
+// ---- copying -------------------------------------------------------------------------
 
 fn copying() -> CopyOptions {
     CopyOptions { not_durable: true, ..CopyOptions::default() }

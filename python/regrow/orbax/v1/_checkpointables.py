@@ -70,8 +70,7 @@ def check_names(checkpointables: Any, what: str) -> None:
         raise ValueError(f"Provided reserved checkpointable keys: {reserved}.\n  help: give them other names")
 
 
-# ---- saves
-# --------------------------------------------------------------------------------------
+# ---- saves ----------------------------------------------------------------------------
 
 
 def add(save: ItemsSave, name: str, value: Any, context: Context, written: Written, *, in_background: bool) -> None:
@@ -93,8 +92,7 @@ async def _begun(call: Awaitable[Any]) -> Any:
     return await call
 
 
-# ---- loads
-# --------------------------------------------------------------------------------------
+# ---- loads ----------------------------------------------------------------------------
 
 
 def load(path: Any, name: str | None, abstract: Any, context: Context, *, is_one_of: bool = False) -> Any:

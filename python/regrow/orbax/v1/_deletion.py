@@ -187,8 +187,7 @@ def _remove_item(path: Any, name: str, told: dict[str, Any]) -> bool:
     return True
 
 
-# ---- records
-# --------------------------------------------------------------------------------------
+# ---- records --------------------------------------------------------------------------
 
 
 def read_record(path: Any) -> dict[str, Any] | None:

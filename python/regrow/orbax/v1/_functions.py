@@ -28,8 +28,7 @@ from ._status import Status
 from .errors import InvalidLayoutError
 from .options import CheckpointLayout
 
-# ---- saves
-# --------------------------------------------------------------------------------------
+# ---- saves ----------------------------------------------------------------------------
 
 
 def save_checkpointables(
@@ -168,8 +167,7 @@ def save_async(
     return _save_async(path, {checkpointable_name: state}, overwrite, custom_metadata, are_states=True)
 
 
-# ---- loads
-# --------------------------------------------------------------------------------------
+# ---- loads ----------------------------------------------------------------------------
 
 
 def load(path: Any, abstract_state: Any = None, *, checkpointable_name: str | None = AUTO) -> Any:
@@ -235,8 +233,7 @@ def _as_layout(path: Any) -> Iterator[None]:
         raise _find.no_pytree(path, error.message) from None
 
 
-# ---- metadata
-# --------------------------------------------------------------------------------------
+# ---- metadata -------------------------------------------------------------------------
 
 
 def metadata(path: Any, checkpointable_name: str | None = AUTO) -> CheckpointMetadata[Any]:
@@ -278,8 +275,7 @@ def _of_checkpoint(path: Any, found: Any, own: Mapping[str, Any] | None = None) 
     )
 
 
-# ---- old names
-# --------------------------------------------------------------------------------------
+# ---- old names ------------------------------------------------------------------------
 
 
 def deprecated(name: str, instead: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,8 +23,7 @@ from .tree import Leaf
 LEAF_TYPES = (jax.Array, np.ndarray, np.generic, int, float, complex, bool, str, bytes)
 
 
-# ---- saves
-# --------------------------------------------------------------------------------------
+# ---- saves ----------------------------------------------------------------------------
 
 
 def check_leaves(tree: Any) -> None:
@@ -100,8 +99,7 @@ def _save_args(keys: Any, leaf: Any, storage: Any, scoped: Callable[..., Any] | 
     )
 
 
-# ---- loads
-# --------------------------------------------------------------------------------------
+# ---- loads ----------------------------------------------------------------------------
 
 
 def load(path: Any, abstract: Any, context: Context) -> Any:
@@ -208,8 +206,7 @@ def _as_array(leaf: Any) -> Any:
     return np.broadcast_to(np.zeros(()), shape)
 
 
-# ---- metadata
-# --------------------------------------------------------------------------------------
+# ---- metadata -------------------------------------------------------------------------
 
 
 def metadata(path: Any) -> tuple[Any, dict[str, Any]]:

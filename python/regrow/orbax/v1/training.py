@@ -83,8 +83,7 @@ class Checkpointer:
         self._saving: tuple[int, _functions.Begun, Response[bool]] | None = None
         self._deleting: Response[bool] | None = None
 
-    # ---- what is there
-    # ----------------------------------------------------------------------------------
+    # ---- what is there ----------------------------------------------------------------
 
     @property
     def directory(self) -> Any:
@@ -136,8 +135,7 @@ class Checkpointer:
             raise errors.StepNotFoundError(f"there is {which} in {self.directory}\n  found the steps {known}")
         return found
 
-    # ---- saves
-    # ----------------------------------------------------------------------------------
+    # ---- saves ------------------------------------------------------------------------
 
     def should_save(self, step: int) -> bool:
         """Whether a save of this step would not be passed over."""
@@ -264,8 +262,7 @@ class Checkpointer:
         if number is not None and any(found.step == number for found in self.checkpoints):
             self.delete(number)
 
-    # ---- loads
-    # ----------------------------------------------------------------------------------
+    # ---- loads ------------------------------------------------------------------------
 
     def load(self, step: Any = None, abstract_state: Any = None, *, checkpointable_name: str = STATE) -> Any:
         """Loads a pytree of a step, the latest if `None`.
@@ -321,8 +318,7 @@ class Checkpointer:
         with current(self._context):
             return _of_step(found, _functions.checkpointables_metadata(found.path))
 
-    # ---- deletions
-    # ----------------------------------------------------------------------------------
+    # ---- deletions --------------------------------------------------------------------
 
     def delete(self, step: Any, *, checkpointable_name: str | None = None, missing_ok: bool = False) -> bool:
         """Deletes a step, or one checkpointable of it; whether there was something to delete.
@@ -362,8 +358,7 @@ class Checkpointer:
         self._deleting = response
         return response
 
-    # ---- waiting
-    # ----------------------------------------------------------------------------------
+    # ---- waiting ----------------------------------------------------------------------
 
     def is_saving_in_progress(self) -> bool:
         """Whether a save is in progress."""
@@ -407,8 +402,7 @@ class Checkpointer:
     ) -> None:
         self.close()
 
-    # ---- old names
-    # ----------------------------------------------------------------------------------
+    # ---- old names --------------------------------------------------------------------
 
     def save_pytree(self, *args: Any, **kwargs: Any) -> bool:
         """`save`."""
