@@ -1,10 +1,10 @@
-"""Orbax' interfaces over regrow's engine.
+"""The interfaces of Orbax, on regrow's engine.
 
     import regrow.orbax as ocp                    # instead of: import orbax.checkpoint as ocp
 
-Checkpoints are written as Orbax writes them, so that both can take turns in one folder;
-`use_layout("regrow")` writes regrow's own layout, which Orbax restores too. Orbax itself need not
-be installed. `install()` puts this package in the original's place, for libraries that import that
+Saves write the layout of Orbax, so regrow and Orbax can both use one folder. `use_layout("regrow")`
+makes saves write regrow's own layout, which Orbax restores too. Orbax itself need not be installed.
+`install()` makes ``import orbax.checkpoint`` import this package, for libraries that import Orbax
 themselves.
 """
 
@@ -143,10 +143,10 @@ __all__ = [
 ]
 
 __version__ = version.__version__
-"""The version of Orbax whose interfaces these are."""
+"""The version of Orbax whose interfaces this package has."""
 
 checkpoint = _sys.modules[__name__]
-"""This package itself: for ``import regrow.orbax`` with ``orbax.checkpoint`` after it."""
+"""This package itself, so that ``orbax.checkpoint`` works after ``import regrow.orbax``."""
 
 _alias(__name__, f"{__name__}.checkpoint")
 _put_reexports(__name__)

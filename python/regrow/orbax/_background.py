@@ -1,4 +1,4 @@
-"""Work in threads: of whoever begins it, and waits for it later."""
+"""Work in threads, which its caller starts and waits for later."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ T = TypeVar("T")
 
 
 class Task(Generic[T]):
-    """Work that is done in a thread of its own, with the options that were in force at its
-    start.
-    """
+    """Work in its own thread, with the options that were in force when it started."""
 
     def __init__(self, work: Callable[[], T], *, name: str | None = None) -> None:
         self._work = work
@@ -23,8 +21,8 @@ class Task(Generic[T]):
         self._ended = False
         self._callbacks: list[Callable[[Any], None]] = []
         self.was_raised = False
-        """Whether somebody was told that it went wrong."""
-        # Not a daemon: the program waits for it at its end.
+        """Whether the error of the work was raised to a caller."""
+        # Not a daemon: the interpreter waits for the thread at exit.
         self._thread = threading.Thread(target=contextvars.copy_context().run, args=(self._run,), name=name)
         self._thread.start()
 
@@ -41,31 +39,31 @@ class Task(Generic[T]):
                 callback(self._value)
 
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Whether the work has ended."""
         return self._ended
 
     def result(self, timeout: float | None = None) -> Any:
-        """Waits for it; what comes of it.
+        """Waits for the work and returns its result.
 
         Raises:
-            TimeoutError: if it has not ended after `timeout` seconds.
-            What went wrong.
+            TimeoutError: if the work has not ended after `timeout` seconds.
+            Exception: the error of the work.
         """
         self.join(timeout)
         if not self._ended:
-            raise TimeoutError(f"it has not ended after {timeout} s")
+            raise TimeoutError(f"the work has not ended after {timeout} s")
         if self._error is not None:
             self.was_raised = True
             raise self._error
         return self._value
 
     def join(self, timeout: float | None = None) -> None:
-        """Waits for it, whatever comes of it."""
+        """Waits for the work, and ignores its error."""
         self._thread.join(timeout)
 
     def on_complete(self, callback: Callable[[Any], None]) -> None:
-        """Calls back with what comes of it, on its thread, or here if it has ended; not if it
-        goes wrong.
+        """Calls back with the result, on the thread of the work, or here if the work has ended.
+        After an error there is no call.
         """
         with self._lock:
             if not self._ended:
@@ -76,14 +74,14 @@ class Task(Generic[T]):
 
 
 class Background:
-    """One task at a time, whose failure is told once."""
+    """One task at a time. Each error is raised once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._task: Task[None] | None = None
 
     def run(self, work: Callable[[], Any], then: Callable[[], Any] | None = None) -> None:
-        """Begins a task; the one before has been waited for."""
+        """Starts a task. The caller has waited for the task before."""
 
         def both() -> None:
             work()
@@ -93,19 +91,19 @@ class Background:
         self._task = Task(both, name="regrow.orbax save")
 
     def is_busy(self) -> bool:
-        """Whether it is running."""
+        """Whether a task is running."""
         task = self._task
         return task is not None and not task.done()
 
     def wait(self) -> None:
-        """Waits for it, and raises what went wrong, once."""
+        """Waits for the task, and raises its error once."""
         task = self._task
         if task is not None:
             task.join()
         self.check()
 
     def check(self) -> None:
-        """Raises what went wrong, once."""
+        """Raises the error of the task, once."""
         if self.is_busy():
             return
         with self._lock:

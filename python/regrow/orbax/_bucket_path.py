@@ -1,4 +1,4 @@
-"""Paths of buckets, with what Orbax' callers and handlers ask of a path. They read through the
+"""Paths in buckets, with the methods that callers and handlers of Orbax use. They read through the
 engine.
 """
 
@@ -12,11 +12,11 @@ from .. import _native
 from .._location import Location, is_url, local_path, place
 
 _LEN_MAX_BYTES = 64 << 20
-"""Longest document that is read whole."""
+"""Longest document that is read whole, in bytes."""
 
 
 def bucket_path(path: Any) -> BucketPath | None:
-    """The path, if it is one of a bucket; `None` for one of the local file system.
+    """The path as a path in a bucket; `None` for a path on the local file system.
 
     Raises:
         UnsupportedError: for a URL that regrow has no storage for.
@@ -31,8 +31,8 @@ def bucket_path(path: Any) -> BucketPath | None:
 
 
 class BucketPath(os.PathLike[str]):
-    """A path in a bucket: ``/``, ``exists``, ``iterdir`` and the like. There are no folders to
-    make.
+    """A path in a bucket: ``/``, ``exists``, ``iterdir`` and more. A bucket has no folders
+    to make.
     """
 
     def __init__(self, location: Location, is_folder: bool | None = None) -> None:
@@ -41,7 +41,7 @@ class BucketPath(os.PathLike[str]):
 
     @property
     def storage_options(self) -> Mapping[str, str]:
-        """How its storage is reached; they may be secrets."""
+        """The options that reach the storage. They may hold secrets."""
         return self.location._options
 
     @property
@@ -59,12 +59,12 @@ class BucketPath(os.PathLike[str]):
 
     @property
     def name(self) -> str:
-        """The last part."""
+        """The last part of the path."""
         return self.location.url.rstrip("/").rpartition("/")[2]
 
     @property
     def parent(self) -> BucketPath:
-        """The path without its last part; the bucket is its own."""
+        """The path without its last part. The parent of a bucket is the bucket."""
         scheme, _, rest = self.location.url.rstrip("/").partition("://")
         above = rest.rpartition("/")[0]
         return BucketPath(Location(f"{scheme}://{above}", **self.location._options)) if above else self
@@ -76,14 +76,14 @@ class BucketPath(os.PathLike[str]):
         return BucketPath(self.location / text.strip("/"))
 
     def joinpath(self, *names: Any) -> BucketPath:
-        """The path below this one."""
+        """The path with these names below it."""
         path = self
         for name in names:
             path = path / name
         return path
 
     def is_absolute(self) -> bool:
-        """Always."""
+        """True: paths in buckets are absolute."""
         return True
 
     def as_posix(self) -> str:
@@ -108,34 +108,34 @@ class BucketPath(os.PathLike[str]):
     def __lt__(self, other: BucketPath) -> bool:
         return self.location.url < other.location.url
 
-    # ---- what is there ----------------------------------------------------------------
+    # ---- reads and writes --------------------------------------------------------------
 
     def exists(self) -> bool:
-        """Whether anything is there."""
+        """Whether an object or a folder has this path."""
         return self._look() is not None
 
     def is_dir(self) -> bool:
-        """Whether there is anything below."""
+        """Whether objects lie below this path."""
         return self._look() == "folder"
 
     def is_file(self) -> bool:
-        """Whether an object is there."""
+        """Whether an object has this path."""
         return self._look() == "file"
 
     def iterdir(self) -> Iterator[BucketPath]:
-        """What is right below, by name.
+        """The direct children, by name.
 
         Raises:
-            NotFoundError: (a `FileNotFoundError`) if nothing is.
+            NotFoundError: (a `FileNotFoundError`) if the path has no children.
         """
         for name, is_folder in self._place.entries():
             yield BucketPath(self.location / name, is_folder)
 
     def read_bytes(self) -> bytes:
-        """What an object holds.
+        """The content of an object.
 
         Raises:
-            FileNotFoundError: if there is none.
+            FileNotFoundError: if the object does not exist.
         """
         found = self._place.read(_LEN_MAX_BYTES)
         if found is None:
@@ -143,16 +143,16 @@ class BucketPath(os.PathLike[str]):
         return found
 
     def read_text(self, encoding: str | None = None) -> str:
-        """The same as text."""
+        """The content of an object as text."""
         return self.read_bytes().decode(encoding or "utf-8")
 
     def write_bytes(self, data: bytes) -> int:
-        """Writes an object, whatever is there."""
+        """Writes an object, and replaces an existing one."""
         self._place.write(data)
         return len(data)
 
     def write_text(self, text: str, encoding: str | None = None) -> int:
-        """The same of text."""
+        """Writes text to an object, and replaces an existing one."""
         return self.write_bytes(text.encode(encoding or "utf-8"))
 
     def mkdir(self, mode: int | None = None, parents: bool = False, exist_ok: bool = False) -> None:

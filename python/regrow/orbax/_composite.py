@@ -1,4 +1,4 @@
-"""Several items in one checkpoint: which handler each has, and what comes back."""
+"""Checkpoints of several items: the handler of each item, and the results of a restore."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RESERVED_ITEM_NAMES: tuple[str, ...] = ()
 
 
 class CompositeArgs(CheckpointArgs, Mapping[str, Any]):
-    """Arguments, or results, of several items: by key or attribute."""
+    """Arguments or results of several items, by key or attribute."""
 
     def __init__(self, **items: Any) -> None:
         reserved = [name for name in items if name in RESERVED_ITEM_NAMES]
@@ -74,21 +74,19 @@ class NoEntryError(KeyError):
 
 
 class CheckpointHandlerRegistry(Protocol):
-    """Which handler saves or restores an item, by its name and the class of the arguments. To
-    subclass.
-    """
+    """Maps an item's name and the class of its arguments to a handler. An interface to subclass."""
 
     def add(self, item: str | None, args: Any, handler: Any = None) -> None:
-        """Says who is in charge of an item, or with `None` of all items, given such arguments."""
+        """Registers a handler for an item and a class of arguments. `None` stands for all items."""
 
     def get(self, item: str | None, args: Any) -> Any:
-        """Who is in charge."""
+        """The handler of an item and its arguments."""
 
     def has(self, item: str | None, args: Any) -> bool:
-        """Whether somebody is in charge."""
+        """Whether an item and its arguments have a handler."""
 
     def get_all_entries(self) -> Mapping[tuple[str | None, type[Any]], Any]:
-        """All that was said."""
+        """All entries of the registry."""
 
 
 class DefaultCheckpointHandlerRegistry(CheckpointHandlerRegistry):
@@ -100,18 +98,18 @@ class DefaultCheckpointHandlerRegistry(CheckpointHandlerRegistry):
             self._entries |= other_registry.get_all_entries()
 
     def add(self, item: str | None, args: Any, handler: Any = None) -> None:
-        """Says who is in charge of an item, or with `None` of all items, given such arguments.
+        """Registers a handler for an item and a class of arguments. `None` stands for all items.
 
         Args:
             item: The name of the item.
-            args: A class of arguments, or one of them.
-            handler: A handler or its class; the one that is registered with the arguments if
-                `None`.
+            args: A class of arguments, or an instance of it.
+            handler: A handler or its class. `None` takes the handler that is registered with the
+                arguments.
 
         Raises:
-            AlreadyExistsError: (a `ValueError`) if that has been said before.
-            ValueError: without a handler for arguments that are registered with none, and for a
-                class that cannot be called without arguments.
+            AlreadyExistsError: (a `ValueError`) if the registry has an entry for them.
+            ValueError: if `handler` is `None` and the arguments have no registered handler, and for
+                a class that needs arguments.
         """
         cls = _class_of(args)
         if self.has(item, cls):
@@ -130,10 +128,10 @@ class DefaultCheckpointHandlerRegistry(CheckpointHandlerRegistry):
         self._entries[item, cls] = handler
 
     def get(self, item: str | None, args: Any) -> Any:
-        """Who is in charge.
+        """The handler of an item and its arguments.
 
         Raises:
-            NoEntryError: (a `KeyError`) if nobody is.
+            NoEntryError: (a `KeyError`) if the registry has no such handler.
         """
         cls = _class_of(args)
         if (item, cls) not in self._entries:
@@ -141,11 +139,11 @@ class DefaultCheckpointHandlerRegistry(CheckpointHandlerRegistry):
         return self._entries[item, cls]
 
     def has(self, item: str | None, args: Any) -> bool:
-        """Whether somebody is in charge."""
+        """Whether an item and its arguments have a handler."""
         return (item, _class_of(args)) in self._entries
 
     def get_all_entries(self) -> dict[tuple[str | None, type[Any]], Any]:
-        """All that was said."""
+        """All entries of the registry."""
         return self._entries
 
     def __repr__(self) -> str:
@@ -158,7 +156,7 @@ def _class_of(args: Any) -> type[Any]:
 
 
 def of_registry(registry: CheckpointHandlerRegistry | None, item: str, args: Any) -> Any:
-    """Who is in charge of an item, by its name or that of no item; `None` if nobody is."""
+    """The handler of an item, or else of all items; `None` if the registry has neither."""
     if registry is None or args is None:
         return None
     for name in (item, None):
@@ -168,7 +166,7 @@ def of_registry(registry: CheckpointHandlerRegistry | None, item: str, args: Any
 
 
 def create_default_handler_registry(**items_to_handlers: Any) -> CheckpointHandlerRegistry:
-    """A registry of items with a handler each."""
+    """A registry with one handler for each item."""
     registry = DefaultCheckpointHandlerRegistry()
     for item, handler in items_to_handlers.items():
         for args in dict.fromkeys(get_registered_args_cls(handler)):
@@ -178,7 +176,7 @@ def create_default_handler_registry(**items_to_handlers: Any) -> CheckpointHandl
 
 @dataclasses.dataclass
 class CompositeOptions:
-    """Accepted; see `options`."""
+    """Accepted and ignored; see `options`."""
 
     multiprocessing_options: MultiprocessingOptions = dataclasses.field(default_factory=MultiprocessingOptions)
     temporary_path_class: Any = None
@@ -188,11 +186,11 @@ class CompositeOptions:
 
 
 def handler_of_args(args: Any) -> Any:
-    """A handler for arguments: ours for the original's of the same name, else the one they are
-    registered with.
+    """A handler for arguments: regrow's if the original has one of that name, else the one that is
+    registered with the arguments.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if the arguments have no handler.
     """
     cls = type(args)
     own = _OWN_ARGS.get(cls.__name__) if cls.__module__.split(".")[0] == "orbax" else None
@@ -215,7 +213,7 @@ _OWN_ARGS: dict[str, type[Any]] = {
 
 
 class CompositeCheckpointHandler(CheckpointHandler):
-    """Saves and restores several items. The checkpointer stages and commits them; see `_saving`."""
+    """Saves and restores several items. The checkpointer commits them; see `_saving`."""
 
     def __init__(
         self,
@@ -239,12 +237,12 @@ class CompositeCheckpointHandler(CheckpointHandler):
         self._handler_registry = handler_registry
 
     def handler_for(self, name: str, args: Any) -> Any:
-        """The handler of an item: the one that is told, or the one of the first arguments that it
-        is given.
+        """The handler of an item: the one from the constructor, or the one of the item's first
+        arguments.
 
         Raises:
-            ValueError: for arguments of another handler, and for an item that the constructor was
-                not told of.
+            ValueError: for arguments of another handler, and for an item that the constructor does
+                not name.
         """
         found = of_registry(self._handler_registry, name, args)
         if found is not None:
@@ -278,9 +276,7 @@ class CompositeCheckpointHandler(CheckpointHandler):
         return handler_of_stored(path, typestr) if args is None else handler_of_args(args)
 
     def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Saves items into a folder that is there: without a checkpointer, nothing commits them
-        at once.
-        """
+        """Saves items into an existing folder. Without a checkpointer the save is not atomic."""
         composite = next(value for value in (*args, *kwargs.values()) if is_args(value))
         for name, own in composite.items():
             handler = self.handler_for(name, own)
@@ -289,15 +285,15 @@ class CompositeCheckpointHandler(CheckpointHandler):
             handler.save(folder, args=own)
 
     async def async_save(self, directory: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        """As `save`."""
+        """Saves as `save` does."""
         self.save(directory, *args, **kwargs)
         return [NoopFuture()]
 
     def restore(self, directory: Any, args: Any = None, **_: Any) -> Any:
-        """Restores the items that the arguments name; all of them if there are none.
+        """Restores the items that the arguments name, or all items without arguments.
 
         Raises:
-            KeyError: for an item that is not there.
+            KeyError: for an item that the checkpoint does not have.
             FileNotFoundError: if there is no checkpoint.
         """
         path = as_path(directory)
@@ -315,8 +311,8 @@ class CompositeCheckpointHandler(CheckpointHandler):
         return CompositeResults(**results)
 
     def metadata(self, directory: Any) -> metadata.StepMetadata:
-        """What is known of the checkpoint and of its items: also of those whose handler is not
-        told.
+        """The metadata of the checkpoint and of its items, also of items without a known
+        handler.
         """
         path = as_path(directory)
         if not path.exists():
@@ -333,7 +329,7 @@ class CompositeCheckpointHandler(CheckpointHandler):
         return dataclasses.replace(found, item_handlers=handlers, item_metadata=metadata.CompositeMetadata(items))
 
     def metadata_from_temporary_paths(self, directory: Any) -> Any:
-        """What is known of a checkpoint that is being written, without its items."""
+        """The metadata of a checkpoint that is being written, without that of its items."""
         path = as_path(directory)
         if not path.exists():
             raise FileNotFoundError(f"Directory does not exist: {path}")
@@ -357,10 +353,10 @@ def _restore_item(handler: Any, path: Any, args: Any) -> Any:
 
 
 def item_names(path: Any) -> list[str]:
-    """The items of a checkpoint.
+    """The names of the items of a checkpoint.
 
     Raises:
-        FileNotFoundError: if there is no such folder.
+        FileNotFoundError: if the folder does not exist.
     """
     path = as_path(path)
     if not path.exists():
@@ -369,7 +365,7 @@ def item_names(path: Any) -> list[str]:
 
 
 def item_metadata(handler: Any, path: Any) -> Any:
-    """What a handler knows of an item; `None` where that cannot be read, as Orbax has it."""
+    """The metadata of an item from its handler; `None` if it cannot be read, as in Orbax."""
     from .._errors import RegrowError
 
     try:
@@ -379,11 +375,11 @@ def item_metadata(handler: Any, path: Any) -> Any:
 
 
 BY_STORED_NAME: dict[str, type[Any]] = {"ArrayCheckpointHandler": _other_handlers.ArrayCheckpointHandler}
-"""Handlers of Orbax' own that are found by the name that is stored, and not by the content."""
+"""Handlers of Orbax that are found by their stored name, not by the content."""
 
 
 def handler_of_stored(path: Any, typestr: str | None) -> Any:
-    """Who restores what is stored: by its content, and by the name that was stored with it."""
+    """The handler that restores an item, by its content and by the stored name."""
     path = as_path(path)
     short = (typestr or "").rpartition(".")[2]
     if short in BY_STORED_NAME:
@@ -400,9 +396,7 @@ def handler_of_stored(path: Any, typestr: str | None) -> Any:
 
 
 def _registered_class(typestr: str | None) -> Any:
-    """A handler class of that name, among those of modules that the program has imported:
-    nothing is imported.
-    """
+    """A handler class of that name from modules that are already imported. It imports nothing."""
     module, _, name = (typestr or "").rpartition(".")
     found = getattr(sys.modules.get(module), name, None)
     is_handler = isinstance(found, type) and hasattr(found, "restore") and hasattr(found, "save")
@@ -410,7 +404,7 @@ def _registered_class(typestr: str | None) -> Any:
 
 
 class _Unknown(CheckpointHandler):
-    """Of an item that nothing is known of."""
+    """The handler of an item of unknown kind."""
 
     def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:
         raise NotImplementedError
@@ -426,8 +420,8 @@ register_with_handler(CompositeCheckpointHandler, for_save=True, for_restore=Tru
 
 
 def metadata_of(handler: Any, path: Any) -> metadata.StepMetadata:
-    """What a checkpoint says of itself and its content, as a checkpointer with this handler
-    tells it.
+    """The metadata of a checkpoint and its content, as a checkpointer with this handler
+    returns it.
     """
     if isinstance(handler, CompositeCheckpointHandler):
         return handler.metadata(path)

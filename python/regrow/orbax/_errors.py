@@ -1,4 +1,4 @@
-"""Exceptions: those of regrow, which are those that callers of Orbax catch, too."""
+"""Exceptions of regrow that are also the exceptions which callers of Orbax catch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .. import _errors
 
 
 class DestinationExistsError(_errors.AlreadyExistsError, ValueError):
-    """There is a checkpoint already, and ``force=True`` was not given."""
+    """The path has a checkpoint, and the call did not pass ``force=True``."""
 
 
 class IncompleteError(_errors.UncommittedError, ValueError):
@@ -25,23 +25,23 @@ class DamagedError(_errors.CorruptError, ValueError):
 
 
 class StepAlreadyExistsError(ValueError):
-    """There is a checkpoint of this step already."""
+    """A checkpoint of this step exists."""
 
 
 class StructureError(_errors.MismatchError):
-    """Target and checkpoint have other leaves. Also a `ValueError`."""
+    """The target and the checkpoint have different leaves. Also a `ValueError`."""
 
 
 class UnsupportedLeafError(_errors.LeafTypeError, ValueError):
-    """A leaf is of a type that nothing saves."""
+    """A leaf is of a type that cannot be saved."""
 
 
 class UnsupportedTreeError(_errors.UnsupportedError, ValueError):
-    """The layout cannot hold what is saved."""
+    """The layout cannot hold this pytree."""
 
 
 class NotCoveredError(_errors.UnsupportedError, NotImplementedError):
-    """Something of Orbax that this front does not have."""
+    """A part of Orbax that regrow does not have."""
 
 
 _ALSO: dict[type[_errors.RegrowError], type[_errors.RegrowError]] = {
@@ -56,7 +56,9 @@ _ALSO: dict[type[_errors.RegrowError], type[_errors.RegrowError]] = {
 
 @contextlib.contextmanager
 def as_orbax() -> Iterator[None]:
-    """Raises errors of the engine as what Orbax' callers catch, with the same text."""
+    """Raises errors of the engine as the exceptions that callers of Orbax catch, with the same
+    text.
+    """
     try:
         yield
     except _errors.RegrowError as error:
@@ -72,13 +74,13 @@ def as_orbax() -> Iterator[None]:
 
 
 def not_covered(name: str, help: str) -> NotCoveredError:
-    """The error for a name of Orbax that is not there."""
+    """The error for a name of Orbax that regrow does not have."""
     return NotCoveredError(f"regrow.orbax does not have {name}\n  help: {help}", help=help)
 
 
 def refusing(module: str, names: Mapping[str, str]) -> Callable[[str], object]:
-    """The `__getattr__` of a module: public names of the original that it does not have raise,
-    with a hint each.
+    """A `__getattr__` for a module: names of the original that regrow lacks raise an error with a
+    hint.
     """
 
     def get(name: str) -> object:

@@ -1,4 +1,4 @@
-"""In the original's place: for libraries that import `orbax.checkpoint` themselves."""
+"""Makes ``orbax.checkpoint`` this package, for libraries that import Orbax themselves."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ WITHIN = {
     "path.atomicity_types": "path.atomicity",
     "metadata.value": "metadata",
 }
-"""Sub-modules of the original whose names are in one of the above."""
+"""Sub-modules of the original whose names are in one of the modules above."""
 
 
 def alias(package: str, name: str) -> None:
-    """Puts a package and its sub-modules at another name, too, with the private ones that have a
-    place here.
+    """Registers a package and its sub-modules under another name, with the private modules that
+    have a counterpart here.
     """
     sys.modules[name] = sys.modules[package]
     for sub in SUB_MODULES:
@@ -67,10 +67,10 @@ def alias(package: str, name: str) -> None:
 
 
 def install() -> None:
-    """Puts this package at ``orbax.checkpoint``, for what imports that from now on.
+    """Registers this package as ``orbax.checkpoint``, for all imports from now on.
 
     Raises:
-        RuntimeError: if the program has imported the original already: who has it would keep it.
+        RuntimeError: if the program has already imported the original: those imports would keep it.
     """
     package = __name__.rpartition(".")[0]
     present = sys.modules.get("orbax.checkpoint")

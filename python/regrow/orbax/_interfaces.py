@@ -1,4 +1,4 @@
-"""What a handler is: the interfaces that callers subclass, and futures."""
+"""Interfaces of handlers, which callers subclass, and futures."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ class CheckpointHandler(abc.ABC):
 
     @abc.abstractmethod
     def save(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
-        """Saves the item into a folder that is there."""
+        """Saves the item into an existing folder."""
 
     @abc.abstractmethod
     def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
         """Restores the item from a folder."""
 
     def metadata(self, directory: Any) -> Any:
-        """What is known of the item; `None` by default."""
+        """The metadata of the item; `None` by default."""
         return None
 
     def finalize(self, directory: Any) -> None:  # noqa: B027
-        """Is called when all is written, before the commit."""
+        """Called after all files are written, before the commit."""
 
     def close(self) -> None:  # noqa: B027
-        """Lets go of what the handler holds."""
+        """Releases the resources of the handler."""
 
     @classmethod
     def typestr(cls) -> str:
@@ -41,31 +41,31 @@ class AsyncCheckpointHandler(CheckpointHandler):
 
     @abc.abstractmethod
     async def async_save(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
-        """Begins to save; a list of futures that end when all is written, or `None`."""
+        """Starts a save. Returns a list of futures that end when all is written, or `None`."""
 
 
 class Future:
-    """Something that ends."""
+    """The result of work in the background."""
 
     def result(self, timeout: float | None = None) -> Any:
-        """Waits for it, and raises what went wrong."""
+        """Waits for the result, and raises the error of the work."""
         raise NotImplementedError
 
     def cancel(self) -> bool | None:
-        """Asks it to end early; what cannot do that goes on."""
+        """Asks the work to stop early. Work that cannot stop goes on."""
         return None
 
 
 class NoopFuture(Future):
-    """Ended before it began."""
+    """A future that has already ended."""
 
     def result(self, timeout: float | None = None) -> Any:
-        """Nothing."""
+        """Returns `None`."""
         return None
 
 
 class CommitFuture(Future):
-    """A coroutine, run in a thread of its own from now on."""
+    """Runs a coroutine in its own thread."""
 
     def __init__(
         self,
@@ -88,10 +88,10 @@ class CommitFuture(Future):
             self._error = error
 
     def result(self, timeout: float | None = None) -> Any:
-        """Waits for the coroutine, and raises what went wrong.
+        """Waits for the coroutine, and raises its error.
 
         Raises:
-            TimeoutError: if it has not ended after `timeout` seconds.
+            TimeoutError: if the coroutine has not ended after `timeout` seconds.
         """
         self._thread.join(timeout)
         if self._thread.is_alive():
@@ -101,25 +101,25 @@ class CommitFuture(Future):
 
 
 class ChainedFuture(Future):
-    """Several futures, and what is called when all have ended."""
+    """Several futures, and a function that is called when all have ended."""
 
     def __init__(self, futures: Any, cb: Any) -> None:
         self._futures, self._callback = list(futures), cb
 
     def result(self, timeout: float | None = None) -> Any:
-        """Waits for all of them."""
+        """Waits for all futures."""
         for future in self._futures:
             future.result(timeout)
         self._callback()
 
     def cancel(self) -> None:
-        """Asks all of them to end early."""
+        """Asks all futures to stop early."""
         for future in self._futures:
             future.cancel()
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Runs a coroutine, also where a loop is running in this thread."""
+    """Runs a coroutine, also if this thread has a running event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

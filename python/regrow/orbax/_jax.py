@@ -1,4 +1,4 @@
-"""JAX, without its types: half of them are not for others to see."""
+"""JAX without its types: many of its types are private."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The handlers of random keys: the key beside a small JSON file that says of which kind it is."""
+"""Handlers of random keys: the key, and a small JSON file with its kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .checkpoint_args import CheckpointArgs, register_with_handler
 
 
 class BaseRandomKeyCheckpointHandler(AsyncCheckpointHandler):
-    """A key in one folder and what is known of it in another, both below the item's."""
+    """A key in one folder and its metadata in another, both below the folder of the item."""
 
     def __init__(self, key_name: str) -> None:
         self._key_name = key_name
@@ -22,10 +22,10 @@ class BaseRandomKeyCheckpointHandler(AsyncCheckpointHandler):
         self._items = CompositeCheckpointHandler()
 
     def checkpoint_save_args(self, args: Any) -> tuple[Any, Any]:
-        """Arguments that save the key, and those that save what is known of it as JSON.
+        """Arguments that save the key, and arguments that save its metadata as JSON.
 
         Raises:
-            TypeError: for what is no key.
+            TypeError: for a value that is not a key.
         """
         raise NotImplementedError
 
@@ -34,7 +34,7 @@ class BaseRandomKeyCheckpointHandler(AsyncCheckpointHandler):
         raise NotImplementedError
 
     def post_restore(self, item: Any, metadata: dict[str, Any]) -> Any:
-        """The key, from what is stored."""
+        """The key, made from the stored value."""
         raise NotImplementedError
 
     def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:
@@ -44,7 +44,7 @@ class BaseRandomKeyCheckpointHandler(AsyncCheckpointHandler):
         self._items.save(directory, args=CompositeArgs(**items))
 
     async def async_save(self, directory: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        """Saves, with nothing left to do afterwards."""
+        """Saves before it returns; the list of futures is empty."""
         self.save(directory, *args, **kwargs)
         return [NoopFuture()]
 
@@ -69,7 +69,7 @@ class JaxRandomKeyCheckpointHandler(BaseRandomKeyCheckpointHandler):
             raise TypeError(f"Unsupported type: {type(key)}.")
         about: dict[str, Any] = {"typed": bool(jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key))}
         if about["typed"]:
-            # Orbax does not note the implementation, and restores the default one.
+            # Orbax does not store the implementation, and restores the default one.
             about["impl"] = str(jax.random.key_impl(key))
             key = jax.random.key_data(key)
         return _other_handlers.ArraySaveArgs(key, args.save_args), _other_handlers.JsonSaveArgs(about)
@@ -84,7 +84,7 @@ class JaxRandomKeyCheckpointHandler(BaseRandomKeyCheckpointHandler):
 
     @classmethod
     def typestr(cls) -> str:
-        """The original's, for its readers."""
+        """The name of the original's class, for its readers."""
         return f"{HANDLERS}.random_key_checkpoint_handler.JaxRandomKeyCheckpointHandler"
 
 
@@ -111,7 +111,7 @@ class NumpyRandomKeyCheckpointHandler(BaseRandomKeyCheckpointHandler):
 
     @classmethod
     def typestr(cls) -> str:
-        """The original's, for its readers."""
+        """The name of the original's class, for its readers."""
         return f"{HANDLERS}.random_key_checkpoint_handler.NumpyRandomKeyCheckpointHandler"
 
 

@@ -1,4 +1,4 @@
-"""What a caller may want of one leaf: how it is saved, and what it becomes."""
+"""Arguments of one leaf: how it is saved, and what it is restored as."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._jax import jax
 from .tree import KeyPath, is_empty_node, tuple_path_from_keypath
 
 PLACEHOLDER = ...
-"""In a target: this leaf is not restored, and comes back as it is."""
+"""A placeholder in a target: this leaf is not restored, and the placeholder is returned."""
 
 
 @dataclasses.dataclass
@@ -20,10 +20,10 @@ class SaveArgs:
     """How a leaf is saved.
 
     Attributes:
-        aggregate: Of old layouts; not used.
-        dtype: Saved as this dtype.
-        chunk_byte_size: Cut chunks down to at most this many bytes.
-        shard_axes: Cut these axes first.
+        aggregate: For old layouts; ignored.
+        dtype: The dtype that is written.
+        chunk_byte_size: The largest size of a chunk in bytes.
+        shard_axes: The axes that are divided first.
     """
 
     aggregate: bool = False
@@ -34,12 +34,12 @@ class SaveArgs:
 
 @dataclasses.dataclass
 class RestoreArgs:
-    """What a leaf becomes.
+    """What a leaf is restored as.
 
     Attributes:
-        restore_type: ``jax.Array``, ``np.ndarray``, ``int``, ``float``, ``str``; what it was if
-            `None`.
-        dtype: Restored as this dtype.
+        restore_type: ``jax.Array``, ``np.ndarray``, ``int``, ``float`` or ``str``. `None` keeps the
+            saved type.
+        dtype: The dtype of the result.
     """
 
     restore_type: Any = None
@@ -48,15 +48,15 @@ class RestoreArgs:
 
 @dataclasses.dataclass
 class ArrayRestoreArgs(RestoreArgs):
-    """What a JAX array becomes.
+    """What a JAX array is restored as.
 
     Attributes:
-        mesh: With `mesh_axes` in the place of `sharding`.
+        mesh: With `mesh_axes`, instead of `sharding`.
         mesh_axes: The partition spec.
-        sharding: A sharding, or what the metadata of a leaf has there.
-        global_shape: The shape; another one than the stored is an error, unless `strict` is false.
-        shape: The same.
-        strict: If false, axes are cut at their ends, or filled with zeros.
+        sharding: A sharding, or the sharding from the metadata of a leaf.
+        global_shape: The shape. A shape that differs from the stored one is an error if `strict`.
+        shape: Another name of `global_shape`.
+        strict: If false, axes are truncated at their ends, or filled with zeros.
     """
 
     restore_type: Any = jax.Array
@@ -70,17 +70,17 @@ class ArrayRestoreArgs(RestoreArgs):
 
 @dataclasses.dataclass
 class AsItWas(ArrayRestoreArgs):
-    """As `ArrayRestoreArgs` for what was saved as a JAX array; a NumPy array for all else."""
+    """As `ArrayRestoreArgs` for a saved JAX array; all other leaves become NumPy arrays."""
 
 
 @dataclasses.dataclass
 class SingleReplicaArrayRestoreArgs(ArrayRestoreArgs):
-    """As `ArrayRestoreArgs`; one replica reads what all replicas hold.
+    """As `ArrayRestoreArgs`. One replica reads the data that all replicas hold.
 
     Attributes:
         single_replica_sharding: The sharding within the replica that reads.
         replica_axis_index: The axis of the mesh whose groups are replicas.
-        primary_replica_id: Which one reads.
+        primary_replica_id: The replica that reads.
     """
 
     single_replica_sharding: Any = None
@@ -89,12 +89,12 @@ class SingleReplicaArrayRestoreArgs(ArrayRestoreArgs):
 
 
 def is_restore_args(value: Any) -> bool:
-    """Whether it is one of these classes or of the original's, by its class."""
+    """Whether a value is one of these classes or the original's, by its class."""
     return is_a(value, "RestoreArgs")
 
 
 def is_save_args(value: Any) -> bool:
-    """Whether it is `SaveArgs` or the original's, by its class."""
+    """Whether a value is `SaveArgs` or the original's, by its class."""
     return is_a(value, "SaveArgs")
 
 
@@ -107,10 +107,10 @@ def by_path(tree: Any, is_args: Callable[[Any], bool]) -> dict[KeyPath, Any]:
 
 
 def refuse_idle(found: Iterable[KeyPath], known: Collection[KeyPath], what: str) -> None:
-    """Refuses args that belong to no leaf: they would be ignored.
+    """Refuses args that fit no leaf: they would be ignored.
 
     Raises:
-        StructureError: that names all of them.
+        StructureError: names all of these args.
     """
     idle = sorted("/".join(path) for path in found if path not in known)
     if not idle:
@@ -121,13 +121,13 @@ def refuse_idle(found: Iterable[KeyPath], known: Collection[KeyPath], what: str)
 
 
 def sharding_of(args: Any) -> Any:
-    """The sharding that restore args ask for; `None` if they leave it to the checkpoint."""
+    """The sharding that restore args ask for; `None` for the one of the checkpoint."""
     sharding: Any = getattr(args, "sharding", None)
     if sharding is None and getattr(args, "mesh", None) is not None and args.mesh_axes is not None:
         return jax.sharding.NamedSharding(args.mesh, args.mesh_axes)
     if has(sharding, "to_jax_sharding"):
         return sharding.to_jax_sharding()
     if sharding is not None and not isinstance(sharding, jax.sharding.Sharding):
-        # A `Format`: a layout of memory, and a sharding.
+        # A `Format` has a memory layout and a sharding.
         return own_attribute(sharding, "sharding")
     return sharding

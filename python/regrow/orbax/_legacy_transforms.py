@@ -1,11 +1,11 @@
-"""Restores by a function of the caller that lays out the pytree anew: Orbax' oldest form of
+"""Restores through a function of the caller that changes the pytree: Orbax' oldest form of
 transformations.
 
     function(item, structure, infos) -> structure, infos
 
-`structure` and `infos` are trees as they are stored: of what each leaf is, and of where it is. What
-the function gives back is the result: each info in it stands for the leaf that it came from, and is
-read by the restore args of its new place.
+`structure` and `infos` are trees in the stored structure: the description of each leaf, and its
+location. The function returns the structure of the result. Each info in the result stands for the
+leaf that it came from. The restore reads the leaf with the restore args of its new place.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _VALUE_TYPES = {"jax_array": "jax.Array", "numpy_array": "np.ndarray", "str": "s
 
 @dataclasses.dataclass
 class ValueEntry:
-    """What a leaf is, as Orbax calls it."""
+    """The description of a leaf, as in Orbax."""
 
     value_type: str
     skip_deserialize: bool = False
 
 
 def restore(path: Any, args: Any, registry: Any = None) -> Any:
-    """Restores what the function in the arguments of a restore makes of the pytree at a path.
+    """Restores the pytree at a path, as the function in the arguments changes it.
 
     Raises:
-        ValueError: for something in its result that stands for no leaf; with `transforms`.
+        ValueError: if its result has an info of no leaf, and with `transforms`.
     """
     if args.transforms is not None:
         raise ValueError("Cannot provide both `transforms` and `legacy_transform_fn`.\n  help: leave one of them out")

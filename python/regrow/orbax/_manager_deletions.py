@@ -1,8 +1,8 @@
-"""What a manager deletes: what follows saves, and what a caller asks for.
+"""Deletions of a manager: those after saves, and those that a caller asks for.
 
-Process 0 of a job chooses and deletes, and tells the others what is gone: so their lists are what
-storage has, also where somebody reads a step that was to go, and though each process has times of
-its own.
+Process 0 of a job chooses the steps, deletes them and sends the list of deleted steps to the
+others. So the lists of all processes match the storage, although a reader may keep a step and each
+process has its own clock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = logging.getLogger("regrow.orbax")
 
 
 class Deletions:
-    """Deletes steps of a folder: in a thread of its own those that follow saves."""
+    """Deletes steps of a folder. Deletions after saves run in their own thread."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Deletions:
         listed: Callable[[], list[PolicyCheckpointInfo]],
         forget: Callable[[int], object],
     ) -> None:
-        """Of the steps that are `listed`; is to `forget` those that are gone."""
+        """Deletes steps of `listed`, and calls `forget` for each deleted step."""
         self._folder = folder
         self._options = options
         self._listed = listed
@@ -41,33 +41,34 @@ class Deletions:
         self._chosen = threading.Event()
         self._chosen.set()
         self.doomed: set[int] = set()
-        """Steps that are being deleted."""
+        """Steps that a thread is deleting."""
 
     def follow(self, saved: int, *, is_unranked: bool = False) -> None:
-        """Deletes what the options do not keep, in the background, now that this step is saved.
+        """After this step is saved, deletes the steps that the options do not keep, in the
+        background.
 
-        What goes wrong with the choice is not told if it `is_unranked`: the save has raised it.
+        Errors of the choice are not raised if `is_unranked`: the save has raised them.
         """
         self._chosen = chosen = threading.Event()
         self._followed.add(self._tidy, saved, chosen, is_unranked)
 
     def wait_for_choice(self) -> None:
-        """Waits until it is known which steps are deleted after the last save."""
+        """Waits until the steps to delete after the last save are chosen."""
         self._chosen.wait()
 
     def wait(self) -> None:
-        """Waits for the deletions that follow saves, and raises what went wrong, once."""
+        """Waits for the deletions after saves, and raises their error once."""
         self._followed.wait()
 
     def close(self) -> None:
-        """Waits for them, and ends their thread."""
+        """Waits for the deletions, and ends their thread."""
         self._followed.close()
 
     def delete(self, step: int) -> None:
         """Deletes a step.
 
         Raises:
-            InvalidArgumentError: if somebody reads it, or there are files of others in it.
+            InvalidArgumentError: if a reader has it open, or it holds files of other programs.
         """
         self.wait()
 
@@ -83,8 +84,8 @@ class Deletions:
             self._folder.point()
 
     def _tidy(self, saved: int, chosen: threading.Event, is_unranked: bool) -> None:
-        """Deletes what the options do not keep, once a save is there that is known to be; never
-        all of it.
+        """Deletes the steps that the options do not keep, once a save is known to exist. It never
+        deletes all steps.
         """
         doomed: list[int] = []
         try:
@@ -108,7 +109,7 @@ class Deletions:
         return _manager_policies.to_delete(self._listed(), self._options) if self._folder.is_good(saved) else []
 
     def _delete(self, doomed: list[int]) -> list[int]:
-        """The steps that are gone."""
+        """The steps that were deleted."""
         left = self._folder.delete(doomed)
         for step, error in left.items():
             # The next save tries again.

@@ -1,7 +1,7 @@
-"""The folder of a manager, on a disk or in a bucket: the steps that storage has committed, what is
-deleted of them, and what the folder says of itself.
+"""The folder of a manager, on a disk or in a bucket: its committed steps, their deletion, and the
+folder's own metadata.
 
-Steps are found, leased and deleted by the engine's own manager. On a disk it leaves nothing of its
+The engine's own manager finds, leases and deletes the steps. On a disk it leaves no files of its
 own in the folder.
 """
 
@@ -38,7 +38,7 @@ METADATA_ITEM_NAME = "metadata"
 _log = logging.getLogger("regrow.orbax")
 
 _OWN = ".regrow"
-"""Where the engine's manager keeps leases, and who writes."""
+"""The folder of leases and of the writer's lock of the engine's manager."""
 
 _LOCK_TRIES = 20
 _LOCK_PACE_SECONDS = 0.05
@@ -48,7 +48,7 @@ class Folder:
     """The steps of a folder."""
 
     def __init__(self, directory: Any, options: CheckpointManagerOptions) -> None:
-        """Of a folder, which need not be there."""
+        """The folder at `directory`, which need not exist."""
         self.path = as_path(directory)
         self.name_format = options.step_name_format or steps.standard_name_format(
             step_prefix=options.step_prefix, step_format_fixed_length=options.step_format_fixed_length
@@ -63,8 +63,8 @@ class Folder:
 
     @property
     def _engine(self) -> _native.Steps:
-        """The engine's steps. Names of a form that it does not know are found by whoever made
-        the form.
+        """The engine's steps. A name format that the engine does not know finds its steps
+        itself.
         """
         if self._forms is not None:
             return self._steps.native
@@ -72,10 +72,12 @@ class Folder:
         given = [(each.step, each.path.name) for each in found]
         return _native.Steps(place("directory", self._location), None, given)
 
-    # ---- what is there ----------------------------------------------------------------
+    # ---- steps -------------------------------------------------------------------------
 
     def listed(self) -> dict[int, PolicyCheckpointInfo]:
-        """The steps that are there, by number: as process 0 sees them, where the options say so."""
+        """The existing steps, by number. Process 0 lists them for all if the options ask
+        for that.
+        """
 
         def look() -> Any:
             found = self._engine.list()[0]
@@ -86,8 +88,8 @@ class Folder:
         return {step[0]: self._info(*step) for step in found}
 
     def of_process_0(self, what: str, look: Callable[[], Any]) -> Any:
-        """What `look` gives on process 0, in every process: something that JSON can say. Its
-        error is that of all.
+        """Returns in every process what `look` returns on process 0, as JSON. An error is raised in
+        all processes.
         """
         return self._steps.of_rank_0(what, look)
 
@@ -100,26 +102,26 @@ class Folder:
         return not lacks_marker(self.path / name, self._options.atomicity_options)
 
     def path_of(self, step: int) -> Any:
-        """Where a new step of this number goes."""
+        """The path for a new step of this number."""
         return steps.build_step_path(self.path, self.name_format, step)
 
     def find(self, step: int) -> Any:
-        """The path of a step that is there; `None` if it is not."""
+        """The path of an existing step; `None` if there is none."""
         found = self._engine.find(step) if step >= 0 else None
         return None if found is None or not self._is_marked(found[1]) else self.path / found[1]
 
     def metrics(self, step: int) -> Any:
-        """The metrics that are stored with a step; `None` if it has none."""
+        """The metrics stored with a step; `None` if it has none."""
         found = self._engine.find(step)
         return None if found is None else json.loads(found[4]) or None
 
     def to_restore(self, step: Any) -> tuple[Any, int | None]:
-        """Where a step is, the latest if `None`, and its number; of a path, which is taken as it
-        is, there is none.
+        """The path and number of a step, or of the latest step for `None`. A path is returned
+        unchanged, without a number.
 
         Raises:
-            FileNotFoundError: if it is not there.
-            ValueError: if it was never committed.
+            FileNotFoundError: if the step does not exist.
+            ValueError: if the step was never committed.
         """
         if step is None:
             step = max(self.listed(), default=None)
@@ -135,10 +137,10 @@ class Folder:
         return path, None if is_path else step
 
     def is_good(self, step: int) -> bool:
-        """Whether a step is committed; where the switch says so it is read for that, all of it.
+        """Whether a step is committed. If the switch is on, the whole step is read to check it.
 
         Raises:
-            CorruptError: if it is not what was saved.
+            CorruptError: if the step is damaged.
         """
         path = self.find(step)
         if path is None or not _settings.checks_saves() or not _saving.is_primary():
@@ -156,11 +158,11 @@ class Folder:
 
     @contextlib.contextmanager
     def reading(self, step: int) -> Iterator[None]:
-        """Keeps a step from being deleted meanwhile, by this program or another, where the
-        folder can be written to.
+        """Protects a step from deletion by any process while it is read, if the folder is
+        writable.
         """
         lease = None
-        # Where it is gone the restore says so.
+        # If the step was deleted, the restore reports it.
         with contextlib.suppress(RegrowError):
             lease = self._engine.lease(step)
         try:
@@ -173,7 +175,7 @@ class Folder:
     # ---- writing ----------------------------------------------------------------------
 
     def create(self) -> None:
-        """Makes the folder, in all processes before any of them goes on."""
+        """Makes the folder before any process continues."""
         if self._bucket is None and _saving.is_primary():
             mode = getattr(self._options.file_options, "path_permission_mode", None)
             is_new = not self.path.exists()
@@ -183,7 +185,7 @@ class Folder:
         _saving.barrier(f"{self.path}:created", 300)
 
     def set_permissions(self, step: int) -> None:
-        """Gives the folders of a step that was saved the permissions that the options say."""
+        """Sets the permissions from the options on the folders of a saved step."""
         mode = getattr(self._options.file_options, "path_permission_mode", None)
         if mode is None or self._bucket is not None or not _saving.is_primary():
             return
@@ -192,17 +194,18 @@ class Folder:
             _native.set_mode(folder, mode)
 
     def check_writer(self) -> None:
-        """Refuses to write beside a `regrow.Manager`, which writes alone.
+        """Refuses to write in the folder of a `regrow.Manager`, which is its only writer.
 
         Raises:
-            AlreadyExistsError: if one has this folder, in this program or another.
+            AlreadyExistsError: if a `regrow.Manager` has this folder open, in any process.
         """
         own = self.path / _OWN
         if not _saving.is_primary() or not (own / ("writer.lock" if self._bucket is None else "writer.json")).exists():
             return
         for left in reversed(range(_LOCK_TRIES)):
             try:
-                # Others of this package, who only ask as this does, have it for a moment.
+                # Other managers of this package make the same check, and hold the lock for a
+                # moment.
                 self._steps.native.lock().release()
                 return
             except AlreadyExistsError:
@@ -211,15 +214,15 @@ class Folder:
                 time.sleep(_LOCK_PACE_SECONDS)
 
     def point(self) -> None:
-        """Says which step is newest, where lists are long: in a bucket."""
+        """Stores which step is newest, in buckets, where listings are long."""
         if self._bucket is not None and _saving.is_primary():
             self._engine.refresh()
 
     def delete(self, numbers: list[int]) -> dict[int, RegrowError | None]:
-        """Deletes steps, or moves them where the options say; those that are still there: somebody
-        reads them, or why.
+        """Deletes steps, or moves them where the options say. Returns the steps that remain: `None`
+        for a step with a reader, else the error.
 
-        Process 0 deletes, and tells the others.
+        Process 0 deletes, and sends the result to the others.
         """
         if not numbers or not _saving.is_primary():
             return {}
@@ -238,7 +241,7 @@ class Folder:
         return left
 
     def _copy_aside(self, native: _native.Steps, number: int, full_path: str) -> None:
-        """Copies a step to another place: below the folder, or of the bucket."""
+        """Copies a step to another folder below this one, or in the bucket."""
         found = native.find(number)
         if found is None:
             return
@@ -254,8 +257,8 @@ class Folder:
         copy(self.path / found[1], target)
 
     def clean_up(self) -> None:
-        """Removes what broken saves have left, where the options say so; what is being written
-        by regrow stays.
+        """Removes temporary files of broken saves, if the options say so. Saves of regrow in
+        progress stay.
         """
         if not self._options.cleanup_tmp_directories or not _saving.is_primary():
             return
@@ -265,8 +268,8 @@ class Folder:
             try:
                 _native.remove(at, True, False)
             except AlreadyExistsError as error:
-                # Written to lately. Regrow's writers hold a lock; of others nobody knows, and their
-                # caller has asked.
+                # The file was written recently. Writers of regrow hold a lock. Other writers do
+                # not, and the caller has asked for the removal.
                 if self._bucket is None and not _is_locked(path):
                     _native.remove(at, True, True)
                 else:
@@ -275,14 +278,14 @@ class Folder:
                 _log.warning("%s was not removed: %s", path, error)
 
     def _leave_nothing(self) -> None:
-        """Removes the folders of leases, where nobody has put anything into them."""
+        """Removes the folders of leases if they are empty."""
         if self._bucket is not None:
             return
         for folder in (os.path.join(_OWN, "leases"), os.path.join(_OWN, "deleting"), _OWN):
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.join(self.path, folder))
 
-    # ---- what the folder says of itself -----------------------------------------------
+    # ---- metadata of the folder --------------------------------------------------------
 
     def write_root_metadata(self, given: Mapping[str, Any] | None) -> None:
         """Writes the folder's own metadata, once."""
@@ -300,7 +303,7 @@ class Folder:
         os.replace(staged, file)
 
     def read_root_metadata(self) -> RootMetadata | None:
-        """The folder's own metadata; `None` where there is none."""
+        """The folder's own metadata; `None` if it has none."""
         for name in ("_ROOT_METADATA", "metadata"):
             try:
                 told = json.loads((self.path / METADATA_ITEM_NAME / name).read_text())
@@ -313,7 +316,7 @@ class Folder:
 
 
 def _is_locked(folder: Any) -> bool:
-    """Whether a writer of regrow has this temporary folder."""
+    """Whether a writer of regrow holds the lock of this temporary folder."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:

@@ -1,4 +1,4 @@
-"""The items of a manager: what it was constructed with, and what a call gives it to save."""
+"""The items of a manager: those of its constructor, and those of each save."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from .checkpointers import call_of
 
 
 class DefaultItem:
-    """Whether a manager has one item without a name: said once, by the constructor or the first
-    call.
+    """Whether a manager has a single item without a name. The constructor or the first call sets it
+    once.
     """
 
     def __init__(self, known: bool | None) -> None:
         self._known = known
 
     def get(self) -> bool | None:
-        """Whether it has; `None` while nothing has said so."""
+        """Whether the item has no name; `None` if it is not set yet."""
         return self._known
 
     def set_if_none(self, known: bool) -> None:
-        """Says so, unless it has been said."""
+        """Sets it, unless it is set."""
         self._known = known if self._known is None else self._known
 
     def check(self, items: Any, args: Any) -> None:
         """Refuses arguments of the other kind.
 
         Raises:
-            ValueError: for them, for anything else as `args`, and for arguments in the place of
-                bare items.
+            ValueError: for arguments of the other kind, for a value that is not arguments, and for
+                arguments instead of bare items.
         """
         if is_args(items):
             raise ValueError(
@@ -60,7 +60,7 @@ def check_constructor(
     """Refuses arguments of a manager that exclude each other.
 
     Raises:
-        ValueError: for them.
+        ValueError: if two of them exclude each other.
     """
     given = {"checkpointers": checkpointers, "item_names": item_names, "item_handlers": item_handlers}
     for name, other in given.items():
@@ -77,14 +77,14 @@ def check_constructor(
 
 
 class Items:
-    """Which handler each item has, and whether bare items are given by name."""
+    """The handler of each item, and whether bare items have names."""
 
     def __init__(self, checkpointers: Any, item_names: Any, item_handlers: Any, handler_registry: Any) -> None:
         given = item_handlers if checkpointers is None else _handlers_of(checkpointers)
         self.is_by_name = isinstance(given, Mapping)
-        """Whether bare items are given by name."""
+        """Whether bare items have names."""
         self.is_async = checkpointers is None or _any_async(checkpointers)
-        """Whether saves go on in the background: with checkpointers, if one of them does that."""
+        """Whether saves run in the background: with checkpointers, if one of them does."""
         handlers = dict(given) if isinstance(given, Mapping) else {} if given is None else {DEFAULT_ITEM_NAME: given}
         is_told = checkpointers is not None or item_names is not None or item_handlers is not None
         self.default_item = DefaultItem(bool(handlers) and not self.is_by_name if is_told else None)
@@ -113,7 +113,7 @@ class Items:
 
 
 def _handlers_of(checkpointers: Any) -> Any:
-    """The handlers of a checkpointer, or of several by name; of the original's too."""
+    """The handlers of a checkpointer, or of several by name, ours or the original's."""
     if isinstance(checkpointers, Mapping):
         return {name: _handlers_of(checkpointer) for name, checkpointer in checkpointers.items()}
     handler = getattr(checkpointers, "handler", getattr(checkpointers, "_handler", None))

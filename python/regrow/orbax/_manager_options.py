@@ -1,4 +1,4 @@
-"""What a manager may be asked for."""
+"""The options of a manager."""
 
 from __future__ import annotations
 
@@ -21,40 +21,41 @@ _WRITES = {
     "todelete_full_path": None,
     "should_save_fn": None,
 }
-"""What a manager that only reads has no use for."""
+"""Options that a read-only manager does not use."""
 
 
 @dataclasses.dataclass
 class CheckpointManagerOptions:
-    """When a manager saves, what it keeps, and how steps are called.
+    """When a manager saves, which steps it keeps, and how it names them.
 
     Attributes:
-        save_interval_steps: Save each step that this divides.
-        max_to_keep: Keep the latest so many, or with `best_fn` the best; all if `None`.
-        keep_time_interval: Keep one step in each interval of time besides.
-        keep_period: Keep each step that this divides besides.
-        best_fn: A number made of the metrics.
+        save_interval_steps: Save each step that is a multiple of it.
+        max_to_keep: Keep this number of latest steps, or of best steps with `best_fn`; all if
+            `None`.
+        keep_time_interval: Also keep one step of each interval of time.
+        keep_period: Also keep each step that is a multiple of it.
+        best_fn: A function from the metrics of a step to a number.
         best_mode: ``"max"`` or ``"min"``.
-        keep_checkpoints_without_metrics: Whether steps without metrics are kept.
-        step_prefix, step_format_fixed_length, step_name_format: How steps are called.
+        keep_checkpoints_without_metrics: Whether to keep steps without metrics.
+        step_prefix, step_format_fixed_length, step_name_format: The names of steps.
         create: Make the folder.
-        cleanup_tmp_directories: Remove at the start what broken saves have left.
-        save_on_steps: Save these steps besides.
-        single_host_load_and_broadcast: Process 0 looks for steps, and tells the others.
-        todelete_subdir: Move steps into this folder below, instead of deleting them.
-        todelete_full_path: Move them there, from the root of the bucket on.
+        cleanup_tmp_directories: Remove temporary files of broken saves at the start.
+        save_on_steps: Also save these steps.
+        single_host_load_and_broadcast: Process 0 lists the steps, and sends the list to the others.
+        todelete_subdir: Move deleted steps into this subfolder instead of removing them.
+        todelete_full_path: Move deleted steps to this path, relative to the root of the bucket.
         enable_background_delete: `wait_until_finished` does not wait for deletions; `close` does.
-        read_only: Neither save nor delete.
+        read_only: Refuse saves and deletions.
         enable_async_checkpointing: Save in the background.
         async_options: See `AsyncOptions`.
-        should_save_fn: Says instead whether to save, from the step and the last one saved.
-        save_decision_policy: Says instead whether to save.
-        preservation_policy: Says instead what is kept.
-        prevent_write_metrics: Metrics are used and not stored.
-        save_root_metadata: Write the metadata that the manager is given.
-        file_options: `path_permission_mode` of the folders that are made.
+        should_save_fn: Decides whether to save, from the step and the last saved step.
+        save_decision_policy: Decides whether to save.
+        preservation_policy: Decides which steps to keep.
+        prevent_write_metrics: Use metrics, but do not store them.
+        save_root_metadata: Write the metadata that the constructor gets.
+        file_options: `path_permission_mode` is the mode of new folders.
 
-    All others are accepted and change nothing: the engine decides.
+    All other options are accepted and ignored.
     """
 
     save_interval_steps: int = 1

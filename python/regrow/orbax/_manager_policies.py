@@ -1,4 +1,4 @@
-"""When a manager saves, and which steps it deletes: functions of the steps and the options."""
+"""When a manager saves, and which steps it deletes, as functions of the steps and the options."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Listed = Sequence[PolicyCheckpointInfo]
 
 
 def is_due(step: int, previous: Listed, options: CheckpointManagerOptions, *, is_saving: bool, preempted: bool) -> bool:
-    """Whether a step is saved; the previous ones are those that are there and the one that is
-    being saved.
+    """Whether to save a step. `previous` has the existing steps and the step that is being
+    saved.
     """
     latest = max((info.step for info in previous), default=None)
     if latest is not None and latest >= step:
@@ -52,7 +52,7 @@ def _usual(options: CheckpointManagerOptions) -> AnySavePolicy:
 
 
 def to_delete(listed: Listed, options: CheckpointManagerOptions) -> list[int]:
-    """The steps that are not kept. One step always is: the latest, where nothing else would be."""
+    """The steps to delete. At least one step stays: the latest, if nothing else would."""
     policy = _preservation(options)
     if policy is None or len(listed) < 2:
         return []
@@ -63,7 +63,7 @@ def to_delete(listed: Listed, options: CheckpointManagerOptions) -> list[int]:
 
 
 def error_of_ranks(listed: Listed, options: CheckpointManagerOptions) -> Exception | None:
-    """What `best_fn` raises for one of these metrics, if there are more steps than are kept."""
+    """The error of `best_fn` for one of the metrics, if there are more steps than are kept."""
     is_due = options.max_to_keep is not None and len(listed) > options.max_to_keep
     if options.best_fn is not None and options.preservation_policy is None and is_due:
         try:
@@ -76,7 +76,7 @@ def error_of_ranks(listed: Listed, options: CheckpointManagerOptions) -> Excepti
 
 
 def keeps_all(options: CheckpointManagerOptions) -> bool:
-    """Whether no step is ever deleted."""
+    """Whether the options keep all steps."""
     return _preservation(options) is None
 
 
@@ -105,7 +105,7 @@ def _preservation(options: CheckpointManagerOptions) -> Any:
 
 
 def best(listed: Listed, options: CheckpointManagerOptions) -> int | None:
-    """The best step by `best_fn`, the latest of several; `None` where nothing is measured. NaN
+    """The best step by `best_fn`, the latest of equal ones; `None` if no step has metrics. NaN
     sorts as in Orbax.
     """
     function = options.best_fn

@@ -1,6 +1,4 @@
-"""What a manager's logger is told of each save and each restore: the fields that Orbax' loggers
-are given.
-"""
+"""Records of saves and restores for a manager's logger, with the fields of Orbax' records."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from .logging import RestoreStepStatistics, SaveStepStatistics
 
 
 class SaveRecord(SaveStepStatistics):
-    """A save: when each part of what held up the caller began, and how many seconds it took."""
+    """A save: when each of its parts that blocks the caller began, and its seconds."""
 
     def __init__(self, step: int, *, directory: str, synchronous: bool) -> None:
         super().__init__(step, directory=directory, synchronous=synchronous)
@@ -28,7 +26,7 @@ class SaveRecord(SaveStepStatistics):
         self.wait_for_prev_duration_secs = now - (self.wait_for_prev_start_time or now)
 
     def returns(self) -> None:
-        """The caller goes on. Which steps are old is found out in the background."""
+        """The call returns. The choice of old steps runs in the background."""
         self.get_old_steps_start_time, self.get_old_steps_duration_secs = time.time(), 0.0
         now = self.get_old_steps_start_time
         self.checkpointer_blocking_duration_secs = now - (self.checkpointer_blocking_start_time or now)
@@ -36,12 +34,12 @@ class SaveRecord(SaveStepStatistics):
 
 
 class RestoreRecord(RestoreStepStatistics):
-    """A restore: when it began, and how many seconds it took."""
+    """A restore: when it began, and its seconds."""
 
     def __init__(self, step: int | None, *, directory: str) -> None:
         super().__init__(step, directory=directory)
         self._began = self.checkpointer_start_time = self.checkpoint_manager_start_time = time.time()
 
     def returns(self) -> None:
-        """The caller goes on."""
+        """The call returns."""
         self.checkpointer_duration_secs = self.checkpoint_manager_duration_secs = time.time() - self._began

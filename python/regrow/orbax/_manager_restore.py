@@ -1,4 +1,4 @@
-"""Restores of a step: of the item without a name, or of several."""
+"""Restores of a step: of its item without a name, or of several items."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ DEFAULT_ITEM_NAME = "default"
 
 
 class Restorer:
-    """Decides by each call and step what comes back, not once for a manager's life."""
+    """Decides at each call, not once for a manager, which items are restored."""
 
     def __init__(self, composite: CompositeCheckpointHandler, is_by_name: bool) -> None:
         self._composite = composite
         self._is_by_name = is_by_name
 
     def restore(self, path: Any, items: Any, restore_kwargs: Any, args: Any) -> Any:
-        """What the arguments, or the older way's items and keywords, ask for."""
+        """Restores what the arguments ask for, or the items and keywords of the older interface."""
         names = _composite.item_names(path)
         if args is not None and not is_composite(args):
             return self._restore_default(path, names, args)

@@ -1,8 +1,8 @@
-"""What a manager has begun: the save that is on its way, and the deletions that follow saves.
+"""Work that a manager has started: the save in progress, and the deletions after saves.
 
-    save ── snapshot ── [background: write, commit] ── [a thread of its own: choose, delete]
+    save ── snapshot ── [background: write, commit] ── [own thread: choose, delete]
 
-Whoever saves next waits for the write before, and not for the deletions.
+The next save waits for the write, and not for the deletions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .checkpoint_managers import PolicyCheckpointInfo
 
 
 class Tracked:
-    """A save that was begun, to be finished by whoever calls it."""
+    """A save in progress. The thread that calls it finishes the save."""
 
     def __init__(self, info: PolicyCheckpointInfo, work: Callable[[], None], *, tells: bool) -> None:
         self.info = info
@@ -28,7 +28,7 @@ class Tracked:
         self._told: set[int] = set()
 
     def __call__(self) -> bool:
-        """Finishes it; true, or what went wrong."""
+        """Finishes the save. Returns true, or raises its error."""
         try:
             self._work()
         except BaseException as error:
@@ -39,24 +39,22 @@ class Tracked:
         return True
 
     def finish(self) -> None:
-        """Finishes it in a thread of its own: `wait` says what went wrong."""
+        """Finishes the save in its own thread; `wait` raises its error."""
         with contextlib.suppress(BaseException):
             self()
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended."""
+        """Whether the save has ended."""
         return self._done.is_set()
 
     def wait(self) -> None:
-        """Waits for it, wherever it is being finished, and raises what went wrong, once in each
-        thread.
-        """
+        """Waits for the save in any thread, and raises its error once in each thread."""
         self._done.wait()
         self.check()
 
     def check(self) -> None:
-        """Raises what went wrong with it, if it has ended, once in each thread."""
+        """Raises the error of a save that has ended, once in each thread."""
         thread = threading.get_ident()
         if self._tells and self._error is not None and self.is_done and thread not in self._told:
             self._told.add(thread)
@@ -64,21 +62,21 @@ class Tracked:
 
 
 class Followed:
-    """What follows saves, one after the other in a thread."""
+    """Tasks after saves, in one thread and in order."""
 
     def __init__(self) -> None:
         self._executor: ThreadPoolExecutor | None = None
         self._last: Future[None] | None = None
 
     def add(self, task: Callable[..., None], *args: Any) -> None:
-        """Does this after all that was added before."""
+        """Runs a task after all earlier ones."""
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="regrow.orbax deletions")
         before = self._last
 
         def work() -> None:
             if before is not None and (error := before.exception()) is not None:
-                # Of a failure that nobody was told of the next one tells.
+                # If no caller saw this error, the next error reports it.
                 task(*args)
                 raise error
             task(*args)
@@ -86,12 +84,12 @@ class Followed:
         try:
             self._last = self._executor.submit(work)
         except RuntimeError:
-            # The program ends, and only waits for threads that it has begun: for the one of the
-            # save.
+            # At exit the interpreter waits only for threads that it started itself: for the thread
+            # of the save.
             task(*args)
 
     def wait(self) -> None:
-        """Waits for all of it, and raises what went wrong, once."""
+        """Waits for all tasks, and raises their error once."""
         last = self._last
         if last is None:
             return
@@ -102,7 +100,7 @@ class Followed:
             raise
 
     def close(self) -> None:
-        """Waits for all of it, and ends the thread."""
+        """Waits for all tasks, and ends the thread."""
         try:
             self.wait()
         finally:

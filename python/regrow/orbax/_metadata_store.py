@@ -1,6 +1,4 @@
-"""The JSON files that say something of a checkpoint or a manager's folder, read and written as
-dicts.
-"""
+"""Reads and writes the JSON files of checkpoints and managers' folders, as dicts."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from ._paths import as_path
 
 
 def step_metadata_file_path(path: Any) -> Any:
-    """The file of a checkpoint.
+    """The metadata file of a checkpoint.
 
     Raises:
         NotADirectoryError: for a file.
@@ -21,7 +19,7 @@ def step_metadata_file_path(path: Any) -> Any:
 
 
 def root_metadata_file_path(path: Any, *, legacy: bool = False) -> Any:
-    """The file of a manager's folder; the name that it had before 2024 with `legacy`.
+    """The metadata file of a manager's folder; with `legacy`, under its name before 2024.
 
     Raises:
         NotADirectoryError: for a file.
@@ -37,25 +35,25 @@ def _folder(path: Any) -> Any:
 
 
 class MetadataStore(Protocol):
-    """Reads and writes such files."""
+    """Reads and writes JSON files of metadata."""
 
     def is_blocking_writer(self) -> bool:
-        """Whether a file is there when `write` returns."""
+        """Whether `write` returns after the file is written."""
 
     def write(self, file_path: Any, metadata: dict[str, Any]) -> None:
-        """Writes a file anew."""
+        """Writes a file, and replaces an existing one."""
 
     def read(self, file_path: Any) -> dict[str, Any] | None:
-        """What is in a file; `None` if it is missing or no JSON."""
+        """The content of a file; `None` if it is missing or is not JSON."""
 
     def update(self, file_path: Any, **kwargs: Any) -> None:
-        """Replaces some of what is in a file."""
+        """Replaces some keys of a file."""
 
     def wait_until_finished(self) -> None:
-        """Waits for what is being written."""
+        """Waits for writes in progress."""
 
     def close(self) -> None:
-        """Waits, and ends."""
+        """Waits for writes, and closes the store."""
 
 
 class _Store(MetadataStore):
@@ -96,7 +94,7 @@ class _Store(MetadataStore):
 
 
 def metadata_store(*, enable_write: bool, blocking_write: bool = False) -> MetadataStore:
-    """A store; without `enable_write` it only reads. `blocking_write` is not used: writes always
-    are.
+    """A store; without `enable_write` it only reads. `blocking_write` is ignored: writes always
+    block.
     """
     return _Store(enable_write)

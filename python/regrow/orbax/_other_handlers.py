@@ -1,4 +1,4 @@
-"""The handlers of single arrays and of JSON."""
+"""Handlers of single arrays and of JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ArrayCheckpointHandler(OwnHandler):
         """As `OwnHandler`.
 
         Raises:
-            TypeError: for what is no array and no number.
+            TypeError: for a value that is neither an array nor a number.
         """
         if not isinstance(args.item, (int, float, np.ndarray, np.generic, jax.Array)):
             raise TypeError(f"Unsupported type: {type(args.item)}.")
@@ -49,7 +49,7 @@ class ArrayCheckpointHandler(OwnHandler):
 
     @classmethod
     def typestr(cls) -> str:
-        """The original's, for its readers."""
+        """The name of the original's class, for its readers."""
         return f"{HANDLERS}.array_checkpoint_handler.ArrayCheckpointHandler"
 
 
@@ -57,7 +57,7 @@ class ArrayCheckpointHandler(OwnHandler):
 
 
 class JsonCheckpointHandler(AsyncCheckpointHandler):
-    """What JSON can say, in a file."""
+    """A JSON value, in a file."""
 
     def __init__(
         self, filename: str | None = None, *, multiprocessing_options: MultiprocessingOptions | None = None
@@ -70,21 +70,21 @@ class JsonCheckpointHandler(AsyncCheckpointHandler):
         return self._filename
 
     def save(self, directory: Any, item: Any = None, args: Any = None) -> None:
-        """Saves into a folder that is there."""
+        """Saves into an existing folder."""
         value = item if args is None else args.item
         if jax.process_index() == 0:
             (as_path(directory) / self._filename).write_text(json.dumps(value))
 
     async def async_save(self, directory: Any, item: Any = None, args: Any = None) -> list[Any]:
-        """Saves, with nothing left to do afterwards."""
+        """Saves before it returns; the list of futures is empty."""
         self.save(directory, item, args)
         return [NoopFuture()]
 
     def restore(self, directory: Any, item: Any = None, args: Any = None) -> Any:
-        """What was saved.
+        """The saved value.
 
         Raises:
-            FileNotFoundError: if there is no such file.
+            FileNotFoundError: if the file does not exist.
         """
         file = as_path(directory) / self._filename
         if not file.exists():
@@ -93,7 +93,7 @@ class JsonCheckpointHandler(AsyncCheckpointHandler):
 
     @classmethod
     def typestr(cls) -> str:
-        """The original's, for its readers."""
+        """The name of the original's class, for its readers."""
         return f"{HANDLERS}.json_checkpoint_handler.JsonCheckpointHandler"
 
 
@@ -118,7 +118,7 @@ class ArrayRestoreArgs(CheckpointArgs):
 @register_with_handler(JsonCheckpointHandler, for_save=True)
 @dataclasses.dataclass
 class JsonSaveArgs(CheckpointArgs):
-    """Saves what JSON can say."""
+    """Saves a JSON value."""
 
     item: Any
 
@@ -126,6 +126,6 @@ class JsonSaveArgs(CheckpointArgs):
 @register_with_handler(JsonCheckpointHandler, for_restore=True)
 @dataclasses.dataclass
 class JsonRestoreArgs(CheckpointArgs):
-    """Restores JSON."""
+    """Restores a JSON value."""
 
     item: Any = None

@@ -1,12 +1,12 @@
-"""Leaves of types that handlers of the caller's own are in charge of, in a save and in a restore.
+"""Leaves of types with a handler of the caller, in saves and restores.
 
     save      tree ── each handler, with all its leaves ──┬── files in a folder that the save lends
                                                           └── arrays that it hands on ──▶ the engine's tree
     restore   value types ── each handler, with all its leaves ──┬── files
                                                                  └── arrays that it asks the engine for
 
-In the engine's tree a leaf that a handler writes itself is a placeholder; in ``_METADATA`` it has
-the handler's name.
+In the engine's tree a placeholder stands for a leaf that its handler writes. ``_METADATA`` has the
+handler's name for that leaf.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Groups(dict[int, _Group]):
         return self.setdefault(id(handler), _Group(handler))
 
     def run(self, calls: Callable[[_Group], Any]) -> list[Any]:
-        """All handlers at once, in one event loop; what each gives."""
+        """Calls all handlers at once, in one event loop, and returns their results."""
 
         async def all_of_them() -> list[Any]:
             return list(await asyncio.gather(*map(calls, self.values())))
@@ -59,7 +59,7 @@ class _Groups(dict[int, _Group]):
 
 
 class OwnSave:
-    """The leaves of one pytree that the engine does not save as they are."""
+    """The leaves of one pytree that the engine does not save unchanged."""
 
     def __init__(self, tree: Any, save_args: Any, registry: Any) -> None:
         flat, self._structure = flatten_with_path(tree)
@@ -85,11 +85,11 @@ class OwnSave:
         return bool(self._groups)
 
     def write(self, folder: Path, **about: Any) -> list[Any]:
-        """Has all handlers save their leaves; futures of what is left of it.
+        """Lets all handlers save their leaves. Returns futures of the remaining work.
 
         Args:
-            folder: Where they write.
-            **about: Members of the infos that the handlers get.
+            folder: The folder that they write into.
+            **about: Fields of the infos that the handlers get.
         """
         parent = as_path(folder)
         for group in self._groups.values():
@@ -104,7 +104,7 @@ class OwnSave:
         return [future for futures in found for future in futures or ()]
 
     def finalize(self, folder: Path) -> None:
-        """Tells the handlers that all is written."""
+        """Tells the handlers that all files are written."""
         if jax.process_index() == 0:
             for group in self._groups.values():
                 finalize = getattr(group.handler, "finalize", None)
@@ -112,18 +112,18 @@ class OwnSave:
                     finalize(as_path(folder))
 
     def keep(self, info: Any, value: Any, args: Any) -> None:
-        """Takes a leaf that a handler hands on: the engine saves it."""
+        """Takes a leaf from a handler, for the engine to save."""
         dtype = getattr(args, "dtype", None)
         self._kept[info.name] = value if dtype is None or isinstance(value, str) else _cast(value, dtype)
 
     def describe(self, info: Any) -> Any:
-        """Nothing is known of a leaf that is being saved."""
+        """`None`: a leaf that is being saved has no metadata yet."""
         return None
 
     @property
     def tree(self) -> Any:
-        """What the engine saves: what handlers handed on, and placeholders where they have
-        written files.
+        """The tree that the engine saves: leaves from handlers, and placeholders for leaves in
+        handlers' files.
         """
         leaves = list(self._leaves)
         for group in self._groups.values():
@@ -133,8 +133,8 @@ class OwnSave:
 
     @property
     def value_types(self) -> dict[str, str]:
-        """What handlers call the types of their leaves, where that is not what the engine calls
-        them.
+        """The handlers' names for the types of their leaves, where they differ from the engine's
+        names.
         """
         types = {}
         for group in self._groups.values():
@@ -147,9 +147,7 @@ class OwnSave:
 
 
 def of_save(tree: Any, save_args: Any, registry: Any) -> OwnSave | None:
-    """The leaves of a pytree that handlers are in charge of; `None` where the engine knows all
-    of them.
-    """
+    """The leaves of a pytree that have handlers; `None` if the engine knows all leaves."""
     registry = GLOBAL_TYPE_HANDLER_REGISTRY if registry is None else registry
     if knows_all(registry):
         return None
@@ -157,10 +155,10 @@ def of_save(tree: Any, save_args: Any, registry: Any) -> OwnSave | None:
 
 
 def _handler_of(registry: Any, kind: type[Any], keys: Any) -> Any:
-    """The handler of a class; `None` if that is the engine's business."""
+    """The handler of a class; `None` if the engine saves that class."""
     if not registry.has(kind):
         if registry is GLOBAL_TYPE_HANDLER_REGISTRY:
-            # The engine refuses what it does not know, and says why.
+            # The engine refuses unknown types with its own error.
             return None
         where = "/".join(tuple_path_from_keypath(keys))
         raise ValueError(
@@ -186,13 +184,11 @@ def _cast(value: Any, dtype: Any) -> Any:
 # ---- restores -------------------------------------------------------------------------
 
 Read = Callable[[Sequence[tuple[KeyPath, Any]]], list[Any]]
-"""Restores leaves by the key paths under which they are stored, each as its restore args have
-it.
-"""
+"""Restores leaves by their stored key paths, as the restore args of each ask."""
 
 
 class OwnRestore:
-    """The leaves of one restore that handlers are in charge of."""
+    """The leaves of one restore that have handlers."""
 
     def __init__(self, path: Any, registry: Any, read: Read, describe: Callable[[KeyPath], Any]) -> None:
         self._folder = as_path(path)
@@ -207,7 +203,7 @@ class OwnRestore:
         self._sources: dict[str, KeyPath] = {}
 
     def takes(self, path: KeyPath, source: KeyPath, args: Any) -> bool:
-        """Takes a leaf of the result, unless the engine restores it by itself."""
+        """Takes a leaf of the result, unless the engine restores it."""
         handler = self._handler_of(source, args)
         if handler is None:
             return False
@@ -218,7 +214,7 @@ class OwnRestore:
         return True
 
     def results(self) -> dict[KeyPath, Any]:
-        """What the handlers make of the leaves that were taken."""
+        """The leaves that the handlers restore."""
         found = self._groups.run(lambda group: group.handler.deserialize(group.infos, group.args))
         restored: dict[KeyPath, Any] = {}
         for group, values in zip(self._groups.values(), found, strict=True):
@@ -226,7 +222,7 @@ class OwnRestore:
         return restored
 
     def metadata(self, source: KeyPath) -> Any:
-        """What the handler of a leaf knows of it; `None` if the engine knows it by itself."""
+        """The metadata of a leaf from its handler; `None` if the engine knows the leaf."""
         handler = self._handler_of(source, None)
         if handler is None:
             return None
@@ -257,12 +253,12 @@ class OwnRestore:
         return self._read([(self._sources[info.name], arg) for info, arg in zip(infos, args, strict=True)])
 
     def describe(self, info: Any) -> Any:
-        """For a handler: what the engine knows of a leaf."""
+        """For a handler: the engine's metadata of a leaf."""
         return self._describe(self._sources[info.name])
 
 
 def unknown_leaf(path: KeyPath, kind: str) -> StructureError:
-    """The error for a leaf that nobody can decode."""
+    """The error for a leaf of a type without a handler."""
     where = "/".join(path)
     help = "register the TypeHandler that saved it, or leave it out: `partial_restore=True`, or `...` in its place"
     return StructureError(
@@ -282,7 +278,7 @@ def _document(folder: Any) -> Mapping[str, Any]:
 
 
 def _value_types(document: Mapping[str, Any]) -> dict[KeyPath, str]:
-    """What the types of leaves are called, by key path."""
+    """The stored names of the types of leaves, by key path."""
     entries = document.get("tree_metadata")
     types = {}
     for entry in entries.values() if isinstance(entries, dict) else ():

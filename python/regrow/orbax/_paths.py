@@ -1,4 +1,4 @@
-"""Paths as Orbax' callers have them: of etils where it is installed, else of the standard
+"""Path objects as callers of Orbax use them: of etils if it is installed, else of the standard
 library.
 """
 
@@ -17,8 +17,8 @@ COMMIT_SUCCESS_FILE = "commit_success.txt"
 
 
 def as_path(path: Any) -> Any:
-    """A path with ``/``, ``exists``, ``iterdir`` and ``as_posix``; of a bucket one that reads
-    through the engine.
+    """A path with ``/``, ``exists``, ``iterdir`` and ``as_posix``. A path in a bucket reads through
+    the engine.
     """
     found = bucket_path(path)
     return path_class()(os.fspath(path)) if found is None else found
@@ -35,8 +35,8 @@ def absolute(path: Any) -> Any:
     """The path of a checkpoint.
 
     Raises:
-        ValueError: for a relative one, as Orbax: jobs whose processes start in different folders
-            would part.
+        ValueError: for a relative path, as in Orbax: processes of a job may start in different
+            folders.
     """
     path = as_path(path)
     if not path.is_absolute():
@@ -45,16 +45,16 @@ def absolute(path: Any) -> Any:
 
 
 def is_temporary(path: Any) -> bool:
-    """Whether a folder is a save in progress, or what one has left."""
+    """Whether a folder is a save in progress, or the temporary files of a broken one."""
     path = as_path(path)
     return TMP_DIR_SUFFIX in path.name and not os.path.islink(path)
 
 
 def wants_marker(atomicity_options: Any) -> bool:
-    """Whether options say that only the marker of a commit makes a folder on a disk a checkpoint.
+    """Whether options accept a folder on a disk as a checkpoint only with the marker of a commit.
 
     Raises:
-        ValueError: for a mode that there is not.
+        ValueError: for an unknown mode.
     """
     if atomicity_options is None:
         return False
@@ -65,17 +65,17 @@ def wants_marker(atomicity_options: Any) -> bool:
 
 
 def lacks_marker(path: Any, atomicity_options: Any) -> bool:
-    """Whether a folder has no marker, and options want one: its save never ended."""
+    """Whether options want a marker and a folder has none: its save never ended."""
     return wants_marker(atomicity_options) and not (as_path(path) / COMMIT_SUCCESS_FILE).is_file()
 
 
 def is_finalized(path: Any, atomicity_options: Any = None) -> bool:
-    """Whether a folder has been committed: by its marker in a bucket and where options say so, else
+    """Whether a folder has been committed: by its marker in a bucket or if options ask for it, else
     by its name.
 
     Raises:
-        ValueError: for options of a mode that there is not.
-        FileNotFoundError, NotADirectoryError: if it is no folder.
+        ValueError: for options with an unknown mode.
+        FileNotFoundError, NotADirectoryError: if the path is not a folder.
     """
     path = as_path(path)
     if not path.exists():

@@ -1,9 +1,9 @@
-"""The original's private modules that programs reach by name: each is the public module here that
-has its names.
+"""The original's private modules that programs import: each is the public module here that has its
+names.
 
-Some programs import from ``orbax.checkpoint._src``, and checkpoints hold the names of handlers
-there, which are looked up with `pydoc.locate`. What has no place here is an `ImportError` that says
-so.
+Some programs import from ``orbax.checkpoint._src``. Checkpoints hold the names of handlers there,
+which `pydoc.locate` looks up. A private module without a counterpart here raises an `ImportError`
+that says so.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ _PLACES: dict[str, tuple[str, ...]] = {
 
 
 class _Alias(types.ModuleType):
-    """A private module whose names are in several modules here: the first that has a name gives
-    it.
+    """A private module whose names are in several modules here. The first module with a name
+    provides it.
     """
 
     def __init__(self, name: str, found_in: list[types.ModuleType]) -> None:
@@ -85,14 +85,12 @@ class _Alias(types.ModuleType):
 
 
 def without_names(name: str) -> types.ModuleType:
-    """A private module that has no place here: each name of it is an error that says so."""
+    """A private module without a counterpart here: each of its names raises an error."""
     return _Alias(name, [])
 
 
 def modules(package: str, name: str) -> dict[str, types.ModuleType]:
-    """The private modules and their packages by their names below `name`, with what is in
-    `package`.
-    """
+    """The private modules and their packages, by name below `name`, with names from `package`."""
     found: dict[str, types.ModuleType] = {}
     for folder in [PRIVATE, *dict.fromkeys(f"{PRIVATE}.{place.rpartition('.')[0]}" for place in _PLACES)]:
         made = found[f"{name}.{folder}"] = types.ModuleType(f"{name}.{folder}")
@@ -104,7 +102,7 @@ def modules(package: str, name: str) -> dict[str, types.ModuleType]:
 
 
 class _Refusing(importlib.abc.MetaPathFinder):
-    """Says of a private module that it is not covered."""
+    """Raises an error for private modules that regrow does not have."""
 
     def __init__(self, package: str) -> None:
         self.inside = f"{package}.{PRIVATE}."
@@ -122,6 +120,6 @@ class _Refusing(importlib.abc.MetaPathFinder):
 
 
 def refuse_others(package: str) -> None:
-    """Has imports of other private modules end with an error that names them."""
+    """Makes imports of other private modules raise an error with their name."""
     if not any(isinstance(finder, _Refusing) and finder.inside.startswith(f"{package}.") for finder in sys.meta_path):
         sys.meta_path.append(_Refusing(package))

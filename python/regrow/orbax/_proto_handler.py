@@ -1,4 +1,4 @@
-"""The handler of protocol buffers, as text; it needs the caller's ``protobuf``."""
+"""The handler of protocol buffers, as text. It needs the ``protobuf`` package."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ProtoCheckpointHandler(AsyncCheckpointHandler):
         self._filename = filename
 
     def save(self, directory: Any, item: Any = None, args: Any = None) -> None:
-        """Saves into a folder that is there.
+        """Saves into an existing folder.
 
         Raises:
             ModuleNotFoundError: without ``protobuf``.
@@ -33,12 +33,12 @@ class ProtoCheckpointHandler(AsyncCheckpointHandler):
             (as_path(directory) / self._filename).write_text(_text_format().MessageToString(message))
 
     async def async_save(self, directory: Any, item: Any = None, args: Any = None) -> list[Any]:
-        """Saves, with nothing left to do afterwards."""
+        """Saves before it returns; the list of futures is empty."""
         self.save(directory, item, args)
         return [NoopFuture()]
 
     def restore(self, directory: Any, item: Any = None, args: Any = None) -> Any:
-        """The message that was saved.
+        """The saved message.
 
         Raises:
             ValueError: without the class of the message.
@@ -50,7 +50,7 @@ class ProtoCheckpointHandler(AsyncCheckpointHandler):
 
     @classmethod
     def typestr(cls) -> str:
-        """The original's, for its readers."""
+        """The name of the original's class, for its readers."""
         return f"{HANDLERS}.proto_checkpoint_handler.ProtoCheckpointHandler"
 
 

@@ -1,10 +1,9 @@
-"""Pytrees out of checkpoints: what Orbax' `item` and `restore_args` ask for, as one load of the
-engine.
+"""Reads pytrees: turns Orbax' `item` and `restore_args` into one load of the engine.
 
-The leaves of the checkpoint and those of the target are matched by key path, as strings. What a
-leaf becomes is a `Wish`: the template that the engine loads it into, and what is left to do then.
-The engine loads into a tree of templates that has the stored structure, with ``...`` for what is
-left out; the results go into the target's.
+Leaves of the checkpoint and of the target are matched by key path, as strings. A `Wish` says what a
+leaf becomes: the template for the engine, and the steps after the read. The engine loads into a
+tree of templates with the stored structure. ``...`` leaves a leaf out. The results go into the
+structure of the target.
 """
 
 from __future__ import annotations
@@ -46,15 +45,15 @@ class Stored(NamedTuple):
     order: list[KeyPath]
     """The key paths in the order of the structure."""
     structure: Any
-    """That of a restore without a target: as Orbax, dicts and lists."""
+    """The structure of a restore without a target: dicts and lists, as in Orbax."""
     own_order: list[KeyPath]
     own_structure: Any
-    """The same of the checkpoint itself, whose containers may be of other classes."""
+    """The structure of the checkpoint itself, with its own classes of containers."""
     registry: Any
-    """Whose handlers restore leaves of types of the caller's own."""
+    """The registry whose handlers restore leaves of the caller's own types."""
 
     def own_leaves(self) -> OwnRestore | None:
-        """Such leaves; `None` where the engine knows all."""
+        """Leaves of the caller's own types; `None` if the engine knows all."""
         if knows_all(self.registry):
             return None
         return OwnRestore(self.path, self.registry, self._leaves, lambda at: _leaf_metadata(self.leaves[at], self.path))
@@ -70,14 +69,14 @@ class Stored(NamedTuple):
 
 @Paused()
 def open_pytree(path: Any, registry: Any = None, *, by_names: bool = False) -> Stored:
-    """Opens a pytree: the folder itself, or what was saved in it as its only item.
+    """Opens a pytree: the folder itself, or the only item in it.
 
-    With a registry of handlers of types that is not the program's. Without ``_METADATA`` only
-    `by_names` of the arrays.
+    `registry` replaces the program's registry of type handlers. A folder without ``_METADATA``
+    opens only with `by_names`, by the names of its arrays.
 
     Raises:
-        NotFoundError, NoStructureError: (each a `FileNotFoundError`).
-        IncompleteError: (a `ValueError`) for what was never committed.
+        NotFoundError, NoStructureError: (each a `FileNotFoundError`) if there is no pytree.
+        IncompleteError: (a `ValueError`) for a checkpoint that was never committed.
     """
     name = as_path(path).name
     with as_orbax():
@@ -108,7 +107,7 @@ def open_pytree(path: Any, registry: Any = None, *, by_names: bool = False) -> S
 
 
 def _as_stored_by_orbax(leaf: Any) -> Any:
-    """An empty node of another class as Orbax notes it."""
+    """An empty node of another class, as Orbax stores it."""
     if isinstance(leaf, Leaf) or leaf is None or type(leaf) in (dict, list, tuple):
         return leaf
     return {} if isinstance(leaf, Mapping) else None
@@ -129,24 +128,24 @@ class Target(NamedTuple):
 
     @classmethod
     def of(cls, item: Any) -> Target:
-        """Of a pytree."""
+        """Flattens a pytree."""
         flat, structure = flatten_with_path(item)
         order = [tuple_path_from_keypath(keys) for keys, _ in flat]
         return cls(order, dict(zip(order, (leaf for _, leaf in flat), strict=True)), structure)
 
 
 class Wish(NamedTuple):
-    """What one leaf is loaded as, and what is left to do with it then."""
+    """The template that a leaf is loaded into, and the steps after the read."""
 
     like: Any
     finish: Callable[[Any], Any] | None = None
     resized: bool = False
     cast: np.dtype[Any] | None = None
-    """What the engine casts it to while it reads: as NumPy does."""
+    """The dtype that the engine casts to while it reads, as NumPy does."""
 
 
 class _Missing:
-    """No leaf of the target."""
+    """Stands for a leaf that the target lacks."""
 
 
 _MISSING = _Missing()
@@ -166,19 +165,19 @@ def restore(
     """Restores a pytree as `PyTreeCheckpointHandler` does.
 
     Args:
-        path: Where it is.
-        item: The target: its structure; `None` for what is stored.
-        restore_args: What leaves become; a tree as the target, or as what is stored.
-        partial: Leaves that the target lacks are left out; those that the checkpoint lacks stay as
+        path: The path of the checkpoint.
+        item: The target, which gives the structure; `None` for the stored structure.
+        restore_args: What leaves become, in a tree like the target or like the stored one.
+        partial: Leaves that the target lacks are skipped. Leaves that the checkpoint lacks stay as
             in the target.
         transforms: As Orbax': ``{}``, or `Transform` by key path.
         default_to_original: If false, leaves that no transformation names stay as in the target.
-        registry: Handlers of types, instead of the program's.
-        replica: Which replica reads for the others, if not the handler of JAX arrays says so.
+        registry: Type handlers, instead of the program's.
+        replica: The replica that reads for the others, unless the handler of JAX arrays names one.
 
     Raises:
-        StructureError: (a `ValueError`) with all leaves that only one of them has, and shapes that
-            differ; a leaf of a type that has no handler.
+        StructureError: (a `ValueError`) names all leaves that only one side has, shapes that
+            differ, and a leaf of a type without a handler.
     """
     stored = open_pytree(path, registry, by_names=item is not None)
     if is_a(item, "TreeMetadata"):
@@ -199,7 +198,7 @@ def restore(
     target = Target.of(item)
     if not partial:
         _check_structure(stored, target.leaves)
-    # Of what a partial restore leaves out, there may be args.
+    # Args may name leaves that a partial restore skips.
     _leaf_args.refuse_idle(args, target.leaves.keys() | stored.leaves.keys(), "restore_args")
     return restore_into(stored, target, args, partial=partial, replica=replica)
 
@@ -212,8 +211,8 @@ def restore_into(
     partial: bool = False,
     replica: SingleReplica | None = None,
 ) -> Any:
-    """Restores what has been opened into a target that has been flattened; `args` by key path.
-    Else as `restore`.
+    """Restores an opened pytree into a flattened target; `args` are by key path. Otherwise as
+    `restore`.
     """
     order, targets, structure = target.order, target.leaves, target.structure
     if not partial:
@@ -224,8 +223,8 @@ def restore_into(
 
 
 def _check_structure(stored: Stored, targets: Mapping[KeyPath, Any]) -> None:
-    """Refuses a target with other leaves, all of them named. An empty node of one of them is the
-    result.
+    """Refuses a target with other leaves, and names all of them. An empty node of either side is
+    the result.
     """
     if stored.leaves.keys() == targets.keys():
         return
@@ -257,9 +256,7 @@ def _load(
     sources: Mapping[KeyPath, KeyPath] | None = None,
     replica: SingleReplica | None = None,
 ) -> Any:
-    """The target's structure, with leaves of the checkpoint where it has them and the target
-    wants them.
-    """
+    """The target's structure, with the leaves of the checkpoint that the target asks for."""
     results: dict[KeyPath, Any] = {}
     wishes: dict[KeyPath, list[tuple[KeyPath, Wish]]] = {}
     wish = _Wishes()
@@ -283,13 +280,13 @@ def _load(
 def _read(
     stored: Stored, wishes: Mapping[KeyPath, list[tuple[Any, Wish]]], replica: SingleReplica | None = None
 ) -> dict[Any, Any]:
-    """One load of what is wished for as it is stored, and one for each other dtype; the same of
-    resized leaves.
+    """One load for leaves with their stored dtype, and one for each other dtype; resized leaves
+    likewise.
     """
     results: dict[Any, Any] = {}
     rounds: dict[Any, dict[KeyPath, tuple[Any, Wish]]] = {}
     for source, wanted in wishes.items():
-        # Of a leaf that several places want, all but the first are read by themselves.
+        # If several places ask for one leaf, the second and later ones are read separately.
         for at, (path, wish) in enumerate(wanted):
             which = wish.resized, wish.cast, (source, at) if at else None
             rounds.setdefault(which, {})[source] = path, wish
@@ -319,23 +316,25 @@ _NUMBERS = {"b": bool, "i": int, "u": int, "f": float, "V": float, "c": complex}
 
 
 class _Wishes:
-    """What leaves become. Thousands are alike: what one of them becomes is found out once."""
+    """What leaves become. Thousands of leaves have the same description, so each result is
+    cached.
+    """
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], Wish] = {}
         self._args: list[Any] = []
-        """Those that are known by their addresses, which must not be given to others meanwhile."""
+        """Keeps objects alive whose addresses are keys of the cache."""
 
     def of(self, leaf: Leaf, args: Any, path: KeyPath) -> Wish:
-        """What one becomes, at a key path that errors name.
+        """The wish for a leaf. Errors name the key path.
 
         Raises:
-            StructureError: for another shape than the stored one, and a leaf of a type without a
-                handler.
+            StructureError: for a shape that differs from the stored one, and a leaf of a type
+                without a handler.
         """
         kind = leaf.kind
-        # Only in these kinds nothing of a leaf itself is in its wish, but for the sharding that it
-        # was saved with.
+        # Only for these kinds the wish depends on nothing of the leaf itself, except its saved
+        # sharding.
         if kind not in ("jax_array", "numpy_array") or getattr(args, "sharding", None) is None:
             return _wish(leaf, args, path)
         key = (kind, leaf.dtype, leaf.shape, id(args))
@@ -382,7 +381,7 @@ def _number_like(dtype: np.dtype[Any]) -> Any:
 
 
 def _own_array(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """An array that the caller may write into."""
+    """An array that the caller may write to."""
     array = np.asarray(value)
     if array.dtype == dtype and array.flags.writeable:
         return array
@@ -396,14 +395,14 @@ def _wish_key(leaf: Leaf, args: Any, wanted: Any) -> Wish:
 
     def to_key(value: Any) -> Any:
         impl = getattr(value, "impl", None) or "threefry2x32"
-        # Of the data: its sharding may have an axis more than that of the keys.
+        # The sharding of the data: it may have one axis more than the keys.
         return jax.random.wrap_key_data(_put(np.asarray(value.data), sharding), impl=impl)
 
     return _wish_of_array(leaf, to_key)
 
 
 def _wish_of_array(leaf: Leaf, finish: Callable[[Any], Any]) -> Wish:
-    """Keys are read by themselves: what implementation they are of is theirs to say."""
+    """Keys are read as data: the keys themselves know their implementation."""
     return Wish(..., lambda _: finish(leaf.read()))
 
 
@@ -421,7 +420,7 @@ def _wish_jax(leaf: Leaf, args: Any, cast: np.dtype[Any] | None, path: KeyPath) 
 
 
 def _sharding(leaf: Leaf, args: Any) -> Any:
-    """The sharding that is asked for; else the saved one; else one device."""
+    """The sharding that was asked for; else the saved one; else one device."""
     sharding = _leaf_args.sharding_of(args)
     if sharding is not None:
         return sharding
@@ -431,13 +430,13 @@ def _sharding(leaf: Leaf, args: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def _described(shape: tuple[int, ...], dtype: np.dtype[Any], sharding: Any) -> Any:
-    # Thousands of leaves are alike, and JAX takes its time for each.
+    # Thousands of leaves have the same description, and JAX is slow for each.
     return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
 
 def _refuse_target(leaf: Any, target: Any, args: Any, path: KeyPath) -> None:
-    """Refuses a target of another shape, for strict args of an array that say no shape
-    themselves: as Orbax.
+    """Refuses a target with another shape, for strict args that give no shape themselves, as Orbax
+    does.
     """
     shape = own_attribute(target, "shape")
     if not isinstance(shape, tuple) or not is_a(args, "ArrayRestoreArgs") or _wanted_shape(args) is not None:
@@ -448,7 +447,7 @@ def _refuse_target(leaf: Any, target: Any, args: Any, path: KeyPath) -> None:
 
 
 def _refuse_shape(leaf: Any, args: Any, path: KeyPath) -> None:
-    """Refuses another shape than the stored one, unless that was asked for."""
+    """Refuses a shape that differs from the stored one, unless the args ask for it."""
     wanted = _wanted_shape(args)
     if wanted is None or wanted == leaf.shape or (not getattr(args, "strict", True) and leaf.kind != "scalar"):
         return
@@ -482,8 +481,8 @@ def _put(array: np.ndarray[Any, Any], sharding: Any) -> Any:
 def _restore_transformed(
     stored: Stored, item: Any, restore_args: Any, transforms: Any, default_to_original: bool
 ) -> Any:
-    """Leaves that a `Transform` says where to find, and all others where they are, if they are
-    there.
+    """Restores leaves from where a `Transform` says, and all other leaves from their own key path,
+    if the checkpoint has it.
     """
     from .transform_utils import plan
 
@@ -511,7 +510,7 @@ def load_flat(
     targets: Mapping[KeyPath, Any],
     sources: Mapping[KeyPath, KeyPath] | None,
 ) -> dict[KeyPath, Any]:
-    """The same, by key path."""
+    """Restores as `restore`, by key path."""
     structure = jax.tree_util.tree_structure([0] * len(order))
     return dict(zip(order, _load(stored, args, order, structure, targets, sources), strict=True))
 
@@ -520,10 +519,10 @@ def load_flat(
 
 
 def pytree_metadata(path: Any, registry: Any = None) -> metadata.TreeMetadata:
-    """What is known of a pytree, its data left alone.
+    """The metadata of a pytree, without its data.
 
     Raises:
-        As `open_pytree`.
+        Exception: as `open_pytree`.
     """
     stored = open_pytree(path, registry)
     own = stored.own_leaves()

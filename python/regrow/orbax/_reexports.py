@@ -1,8 +1,8 @@
-"""Names that the original's modules have only because they import them; programs reach for these,
+"""Names that modules of the original have only because they import them. Programs use these names,
 too.
 
-Each is what the module or class of that name is here. A private module that has no place here is
-there without names: the error comes when a name of it is used.
+Each name is the module or class of that name here. A private module without a counterpart here
+exists without names: using one of its names raises the error.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def is_async_checkpointer(checkpointer: Any) -> bool:
 
 
 def determine_default_item_mode_from_args(args: Any) -> bool:
-    """Whether arguments are those of one item, and not of several by name."""
+    """Whether arguments are those of one item, not of several by name."""
     return not isinstance(args, CompositeArgs)
 
 
 def serialize_root_metadata(metadata: Any) -> dict[str, Any]:
-    """The metadata of a folder of steps as JSON can say them."""
+    """The metadata of a folder of steps, as JSON values."""
     return {
         "internal_metadata": dict(metadata.internal_metadata or {}),
         "custom_metadata": dict(metadata.custom_metadata or {}),
@@ -38,7 +38,7 @@ def serialize_root_metadata(metadata: Any) -> dict[str, Any]:
 
 
 def deserialize_root_metadata(metadata_dict: Mapping[str, Any]) -> RootMetadata:
-    """The same, back; keys that Orbax does not know are the caller's own."""
+    """Root metadata from JSON values; keys that Orbax does not know are the caller's own."""
     known = {"internal_metadata", "custom_metadata"}
     others = {key: value for key, value in metadata_dict.items() if key not in known}
     internal, custom = (metadata_dict.get(key) or {} for key in ("internal_metadata", "custom_metadata"))
@@ -193,7 +193,7 @@ _MODULES: dict[str, dict[str, str]] = {
 
 
 def put(package: str) -> None:
-    """Gives the modules of the package these names, where they have none of their own."""
+    """Adds these names to the modules of the package that lack them."""
     for module, values in _VALUES.items():
         for name, value in values.items():
             vars(sys.modules[f"{package}.{module}"]).setdefault(name, value)

@@ -1,6 +1,4 @@
-"""One reads for the others, as Orbax' callers ask for it: a replica arrays, process 0 what is
-small.
-"""
+"""One process or replica reads for the others: a replica reads arrays, process 0 small data."""
 
 from __future__ import annotations
 
@@ -19,10 +17,10 @@ from ._type_registry import array_handler
 
 
 def chosen(registry: Any, restore_args: Iterable[Any]) -> SingleReplica | None:
-    """Which replica reads: what the handler of JAX arrays says, or else the first args of a leaf
-    that say something.
+    """The replica that reads: from the handler of JAX arrays, or else from the first args of a leaf
+    that name one.
 
-    `None` if every process reads for itself: without that handler, without
+    Returns `None` if every process reads for itself: without that handler, without
     `SingleReplicaArrayRestoreArgs`, and where there is one process.
     """
     handler = array_handler(registry)
@@ -42,7 +40,7 @@ def chosen(registry: Any, restore_args: Iterable[Any]) -> SingleReplica | None:
 
 
 def of_loading(loading: Any) -> SingleReplica | None:
-    """The same of the loading options of v1: ``use_load_and_broadcast``, and
+    """The replica that reads, from the loading options of v1: ``use_load_and_broadcast`` and
     ``load_and_broadcast_options``.
     """
     if not getattr(loading, "use_load_and_broadcast", False) or jax.process_count() == 1:
@@ -60,19 +58,19 @@ def from_process_0(
     check: Callable[[], None] | None = None,
     timeout: float | None = None,
 ) -> Any:
-    """What `find` gives on process 0, in all processes: what JSON can say. They all call it.
+    """Returns in all processes what `find` returns on process 0, as JSON. All processes call it.
 
-    With ``single_host_load_and_broadcast`` a folder of steps is listed so: once, however many
-    processes there are.
+    With ``single_host_load_and_broadcast`` a folder of steps is listed this way: once for any
+    number of processes.
 
     Args:
-        path: What it is about.
-        find: Is called on process 0.
-        check: Is called in each process before.
-        timeout: Seconds to wait for the others; as long as saves do if `None`.
+        path: The path that errors name.
+        find: Called on process 0.
+        check: Called in each process before `find`.
+        timeout: Seconds to wait for the others; `None` for the time-out of saves.
 
     Raises:
-        What `find` and `check` raise; in the other processes an error that says so.
+        Exception: the error of `find` or `check`. The other processes raise an error that names it.
     """
     job = _job.chosen(None)
     if job is None:
@@ -94,7 +92,7 @@ def from_process_0(
 
 
 def _agree(session: Session, phase: str, check: Callable[[], None]) -> None:
-    """Goes on if `check` raises in no process; where it does, with what it has raised."""
+    """Continues if `check` raises in no process; else raises its error."""
     failed = None
     try:
         check()
@@ -109,7 +107,7 @@ def _agree(session: Session, phase: str, check: Callable[[], None]) -> None:
 
 
 def of_round(replica: SingleReplica | None, likes: Iterable[Any]) -> SingleReplica | None:
-    """The same, if there is an array that several replicas hold alike: else there is nothing to
+    """The replica that reads, if several replicas hold the same array; else there is nothing to
     send.
     """
     if replica is None:

@@ -1,6 +1,6 @@
-"""One save: begun in the caller's thread, finished there or in the background.
+"""One save: started in the caller's thread, finished there or in the background.
 
-The engine publishes all of it at once, also what handlers of others write.
+The engine publishes all files at once, also those that other handlers write.
 """
 
 from __future__ import annotations
@@ -32,15 +32,13 @@ from .checkpoint_args import is_args
 
 @dataclasses.dataclass
 class About:
-    """What is stored with a checkpoint besides its items."""
+    """Data stored with a checkpoint in addition to its items."""
 
     custom_metadata: dict[str, Any] | None = None
     metrics: dict[str, Any] | None = None
     permission_mode: int | None = None
     timeout_secs: float | None = None
-    """How long the processes of a job wait for each other in each phase; as long as usual if
-    `None`.
-    """
+    """Seconds that processes of a job wait for each other in each phase; `None` for the default."""
 
     @property
     def job(self) -> Job | None:
@@ -54,7 +52,7 @@ def is_primary() -> bool:
 
 
 def barrier(name: str, timeout_secs: int) -> None:
-    """Waits for all processes of the job; nothing where there is one."""
+    """Waits for all processes of the job; returns at once if there is only one."""
     if jax.process_count() == 1:
         return
     from jax._src import distributed
@@ -69,7 +67,7 @@ _barriers: dict[str, int] = {}
 
 
 class Pending:
-    """A save that was begun: what is left of it, and how it is given up."""
+    """A save in progress: its remaining work, and how to cancel it."""
 
     def __init__(
         self,
@@ -80,13 +78,13 @@ class Pending:
         self._work = work
         self._discard = discard
         self.cancel = cancel
-        """Asks whoever is at work to stop."""
+        """Asks the running work to stop."""
 
     def finish(self) -> None:
-        """Does what is left, and waits for it.
+        """Does the remaining work, and waits for it.
 
         Raises:
-            What went wrong; nothing is left then of what was begun.
+            Exception: the error of the save. Its temporary files are removed then.
         """
         try:
             with as_orbax():
@@ -97,7 +95,7 @@ class Pending:
 
 
 class Written:
-    """What handlers write themselves: what is left of it when they have returned."""
+    """Files that handlers write themselves: the work that remains after they returned."""
 
     def __init__(self, timeout_secs: float | None = None) -> None:
         self._timeout = timeout_secs
@@ -107,7 +105,9 @@ class Written:
         self._error: BaseException | None = None
 
     def add(self, futures: Any, last: Callable[[], object]) -> None:
-        """Futures of what a handler goes on writing, and what it does when all is written."""
+        """Adds futures of a handler's writes, and the function to call when all files are
+        written.
+        """
         self._futures += list(futures or [])
         self._last.append(last)
 
@@ -115,7 +115,7 @@ class Written:
         return bool(self._last)
 
     def finish(self) -> None:
-        """Waits until all is written, and has the handlers end it: before the commit.
+        """Waits for all writes, and lets the handlers finish: before the commit.
 
         Raises:
             TimeoutError: if a handler writes longer than the time-out of the save.
@@ -144,14 +144,14 @@ class Written:
             ) from error
 
     def abandon(self) -> None:
-        """Waits until no handler writes any more, so that nothing comes back that was removed."""
+        """Waits until no handler writes, so that removed files do not come back."""
         for future in self._futures:
             with contextlib.suppress(BaseException):
                 future.result()
 
     def wait_for(self, save: SaveHandle, saver: AsyncSaver) -> None:
-        """Waits for the save that calls `finish`, by a saver that lives until then; raises what
-        that has raised.
+        """Waits for the save that calls `finish`, with a saver that lives until then. Raises its
+        error.
         """
         try:
             save.result()
@@ -162,12 +162,10 @@ class Written:
 
 
 def begin(handler: Any, path: Any, call: Call, *, overwrite: bool, saver: AsyncSaver | None, about: About) -> Pending:
-    """Begins a save with a handler. With a `saver` what can be done in the background is left to
-    it.
+    """Starts a save with a handler. A `saver` does the rest in the background.
 
-    All that is saved is one publication of the engine: several items, or one that is the checkpoint
-    itself. What other handlers write is written into a folder of it, and what they leave to futures
-    is waited for before the commit.
+    The engine publishes the whole save at once: several items, or one item that is the checkpoint
+    itself. Other handlers write into a folder of it. The commit waits for their futures.
     """
     with as_orbax():
         if not isinstance(handler, CompositeCheckpointHandler):
@@ -194,14 +192,14 @@ def _begin(
 def publish(
     save: ItemsSave, add: Callable[[Written], None], saver: AsyncSaver | None, timeout_secs: float | None = None
 ) -> Pending:
-    """Has `add` add what is saved. A `saver` does the rest in the background; else the one that
-    finishes it does.
+    """Calls `add` to add the items. A `saver` does the rest in the background; else the caller of
+    `finish` does it.
     """
     began, written = time.perf_counter(), Written(timeout_secs)
 
     def discard(error: BaseException | None = None) -> None:
         if isinstance(error, TimeoutError):
-            # The caller hears of it now; the handler may go on for long.
+            # The caller gets the error now; the handler may run for much longer.
             threading.Thread(target=remove, args=(error,), daemon=True).start()
         else:
             remove(error)
@@ -218,7 +216,7 @@ def publish(
         add(written)
         if saver is None:
             return Pending(commit, discard, save.cancel)
-        # Handlers find the options that were in force at the call.
+        # Handlers run with the options that were in force at the call.
         context = contextvars.copy_context()
         context.run(_is_before_commit.set, True)
         before_commit = functools.partial(context.run, written.finish) if written else None
@@ -236,8 +234,8 @@ _is_before_commit = contextvars.ContextVar("_is_before_commit", default=False)
 
 
 def saver_of_calls() -> AsyncSaver:
-    """The saver that calls share; for a handler that saves something itself another one: the
-    first waits for it.
+    """The saver that all calls share. A handler that saves inside a save gets another one, since
+    the first waits for it.
     """
     return AsyncSaver() if _is_before_commit.get() else _async.saver_of_calls()
 
@@ -257,8 +255,8 @@ def _add_item(save: ItemsSave, name: str, handler: Any, call: Call, saver: Async
 
 
 def _plan(handler: OwnHandler, args: Any, lend: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
-    """What the engine saves of a pytree, when type handlers have written their leaves into a
-    folder beside it.
+    """The tree that the engine saves, after type handlers have written their leaves into a folder
+    beside it.
     """
     own = handler.own_leaves(args)
     if own is None:
@@ -271,13 +269,15 @@ def _plan(handler: OwnHandler, args: Any, lend: Callable[[], Any]) -> tuple[Any,
 
 
 def _saves_as(handler: Any, cls: type[Any]) -> bool:
-    """Whether nobody has given the handler a `save` of his own."""
+    """Whether the handler uses `save` of this class, not an override."""
     return all(getattr(type(handler), name) is getattr(cls, name) for name in ("save", "async_save"))
 
 
 @dataclasses.dataclass
 class Call:
-    """What a caller has given a handler: arguments of a class that is made for it, or anything."""
+    """The arguments that a caller passes to a handler: an instance of its class of arguments, or
+    any values.
+    """
 
     args: Any = None
     positional: tuple[Any, ...] = ()
@@ -294,7 +294,7 @@ def _items(args: Any) -> dict[str, Any]:
 
 
 def _write(handler: Any, folder: Any, call: Call, saver: AsyncSaver | None) -> list[Any]:
-    """Has a handler write its own files; futures of what is left."""
+    """Lets a handler write its own files. Returns futures of the remaining work."""
     positional, keywords = call.positional, dict(call.keywords)
     if call.args is not None:
         positional = ()

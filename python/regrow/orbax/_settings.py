@@ -1,4 +1,4 @@
-"""The switches: in which layout this front saves, and whether managers read a new step again."""
+"""Switches: the layout of saves, and whether managers read each new step again."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ _is_checked = False
 
 
 def use_layout(layout: Layout) -> None:
-    """Saves from now on as Orbax does, or in regrow's own layout: Orbax checkpoint and safetensors
-    files in one.
+    """Sets the layout of saves: Orbax', or regrow's own, which is an Orbax checkpoint and a set of
+    safetensors files in one.
 
-    Orbax restores both. Raises:
+    Orbax restores both.
+
+    Raises:
         ValueError: for any other layout.
     """
     global _layout
@@ -29,16 +31,15 @@ def layout() -> Any:
 
 
 def check_saves(is_checked: bool = True) -> None:
-    """From now on managers read each new step again, all of it, before they delete others.
+    """Makes managers read each new step again, completely, before they delete other steps.
 
-    A step that is not what was saved is told as a `CorruptError` by `wait_until_finished` or the
-    next call, and nothing is deleted for it. Files in Orbax' layout have checksums of some of what
-    they hold, those of regrow's of all.
+    If a step is damaged, `wait_until_finished` or the next call raises `CorruptError`, and no step
+    is deleted. Orbax' layout has checksums for a part of the data, regrow's for all of it.
     """
     global _is_checked
     _is_checked = bool(is_checked)
 
 
 def checks_saves() -> bool:
-    """Whether they do."""
+    """Whether managers read each new step again."""
     return _is_checked

@@ -1,6 +1,4 @@
-"""How arrays were spread over devices when they were saved: made from shardings of JAX, and made
-into them.
-"""
+"""How saved arrays were distributed over devices, converted from and to shardings of JAX."""
 
 from __future__ import annotations
 
@@ -23,28 +21,28 @@ class DeviceMetadata:
 
     @classmethod
     def from_jax_device(cls, device: Any) -> Self:
-        """Of a device of JAX."""
+        """Converts a device of JAX."""
         return cls(int(device.id))
 
 
 @dataclasses.dataclass
 class DeviceMetadataMesh:
-    """Devices in nested lists, as in a mesh."""
+    """Devices in nested lists, with the shape of a mesh."""
 
     mesh: Any
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Of what is stored."""
+        """Converts stored data."""
         return cls(_map_nested(data["mesh"], lambda stored: DeviceMetadata(int(stored["id"]))))
 
     @classmethod
     def from_jax_mesh(cls, mesh: Any) -> Self:
-        """Of a mesh of JAX."""
+        """Converts a mesh of JAX."""
         return cls(_map_nested(mesh.devices.tolist(), DeviceMetadata.from_jax_device))
 
     def ids(self) -> list[int]:
-        """The numbers of the devices, in their order."""
+        """The ids of the devices, in order."""
         found: list[int] = []
         _map_nested(self.mesh, lambda device: found.append(device.id))
         return found
@@ -56,55 +54,55 @@ def _map_nested(node: Any, function: Any) -> Any:
 
 @dataclasses.dataclass
 class ShardingMetadata:
-    """How an array was spread over devices when it was saved."""
+    """How a saved array was distributed over devices."""
 
     @classmethod
     def from_jax_sharding(cls, jax_sharding: Any) -> ShardingMetadata:
-        """Of a sharding of JAX."""
+        """Converts a sharding of JAX."""
         raise NotImplementedError
 
     @classmethod
     def from_deserialized_dict(cls, deserialized_dict: Mapping[str, Any]) -> ShardingMetadata:
-        """Of what is stored."""
+        """Converts stored data."""
         raise NotImplementedError
 
     def to_jax_sharding(self) -> Any:
-        """The same on the devices of this process."""
+        """The sharding on the devices of this process."""
         raise NotImplementedError
 
     def to_serialized_string(self) -> str:
-        """What is stored."""
+        """The stored form."""
         raise NotImplementedError
 
 
 @dataclasses.dataclass
 class SingleDeviceShardingMetadata(ShardingMetadata):
-    """On one device."""
+    """A sharding on one device."""
 
     device_str: str
 
     @classmethod
     def from_jax_sharding(cls, jax_sharding: Any) -> Self:
-        """Of a sharding of JAX."""
+        """Converts a sharding of JAX."""
         return cls(str(next(iter(jax_sharding.device_set))))
 
     @classmethod
     def from_deserialized_dict(cls, deserialized_dict: Mapping[str, Any]) -> Self:
-        """Of what is stored."""
+        """Converts stored data."""
         return cls(str(deserialized_dict.get("device_str")))
 
     def to_jax_sharding(self) -> Any:
-        """On the device of that name, or the first one if there is none here.
+        """The sharding on the device of that name, or on the first device if this process has none
+        of that name.
 
-        Orbax raises for a device that is not here: what a checkpoint holds does not depend on where
-        it was saved.
+        Orbax raises an error in this case. regrow does not: a checkpoint loads on any machine.
         """
         local = jax.local_devices()
         found = next((device for device in local if _as_now(str(device)) == _as_now(self.device_str)), local[0])
         return jax.sharding.SingleDeviceSharding(found)
 
     def to_serialized_string(self) -> str:
-        """What is stored."""
+        """The stored form."""
         return json.dumps({"sharding_type": "SingleDeviceSharding", "device_str": self.device_str})
 
     def __eq__(self, other: object) -> bool:
@@ -112,13 +110,13 @@ class SingleDeviceShardingMetadata(ShardingMetadata):
 
 
 def _as_now(device_str: str) -> str:
-    """The name of a device as JAX has it since 0.10."""
+    """The name of a device in the form of JAX 0.10 and later."""
     return device_str.replace("TFRT_CPU_", "cpu:")
 
 
 @dataclasses.dataclass
 class NamedShardingMetadata(ShardingMetadata):
-    """On a mesh with names."""
+    """A sharding on a mesh with named axes."""
 
     shape: Any
     axis_names: list[str]
@@ -128,7 +126,7 @@ class NamedShardingMetadata(ShardingMetadata):
 
     @classmethod
     def from_jax_sharding(cls, jax_sharding: Any) -> Self:
-        """Of a sharding of JAX."""
+        """Converts a sharding of JAX."""
         mesh = jax_sharding.mesh
         devices = DeviceMetadataMesh.from_jax_mesh(mesh)
         shape = np.array(list(mesh.shape.values()))
@@ -136,7 +134,7 @@ class NamedShardingMetadata(ShardingMetadata):
 
     @classmethod
     def from_deserialized_dict(cls, deserialized_dict: Mapping[str, Any]) -> Self:
-        """Of what is stored."""
+        """Converts stored data."""
         told = deserialized_dict
         types = {str(kind): kind for kind in jax.sharding.AxisType}
         stored = told.get("axis_types")
@@ -149,7 +147,9 @@ class NamedShardingMetadata(ShardingMetadata):
         )
 
     def to_jax_sharding(self) -> Any:
-        """On the same devices, or the first as many, or one: whatever of that is here."""
+        """The sharding on the same devices, else on as many devices from the first on, else
+        on one.
+        """
         sizes = tuple(map(int, self.shape))
         count, by_id = int(np.prod(sizes)), {device.id: device for device in jax.devices()}
         ids = [] if self.device_mesh is None else self.device_mesh.ids()
@@ -164,7 +164,7 @@ class NamedShardingMetadata(ShardingMetadata):
         return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
 
     def to_serialized_string(self) -> str:
-        """What is stored."""
+        """The stored form."""
         told: dict[str, Any] = {
             "sharding_type": "NamedSharding",
             "shape": self.shape.tolist(),
@@ -195,16 +195,16 @@ _KINDS: dict[str, type[ShardingMetadata]] = {
 
 
 def sharding_from_json(told: Any) -> ShardingMetadata | None:
-    """What `_sharding` says of one leaf; `None` for kinds that no sharding is made of."""
+    """The sharding of one leaf in `_sharding`; `None` for kinds that cannot be converted."""
     kind = _KINDS.get(told.get("sharding_type", "")) if isinstance(told, Mapping) else None
     return None if kind is None else kind.from_deserialized_dict(told)
 
 
 def from_serialized_string(serialized_str: str) -> ShardingMetadata:
-    """What is stored of one leaf, as text.
+    """Converts the stored text of one leaf.
 
     Raises:
-        NotImplementedError: for kinds that no sharding is made of.
+        NotImplementedError: for kinds that cannot be converted.
     """
     told = json.loads(serialized_str)
     found = sharding_from_json(told)
@@ -214,9 +214,7 @@ def from_serialized_string(serialized_str: str) -> ShardingMetadata:
 
 
 def from_jax_sharding(jax_sharding: Any) -> ShardingMetadata | None:
-    """What is stored of a sharding of JAX; `None`, with a warning, for kinds that nothing is
-    stored of.
-    """
+    """The stored form of a sharding of JAX; `None`, with a warning, for kinds that have none."""
     kind = _KINDS.get(type(jax_sharding).__name__)
     if kind is None:
         logging.getLogger("regrow.orbax").warning("Conversion for %s has not been implemented.", type(jax_sharding))

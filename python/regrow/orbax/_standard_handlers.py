@@ -1,4 +1,4 @@
-"""The handlers of pytrees, of single arrays, and of JSON."""
+"""Handlers of pytrees, of single arrays, and of JSON."""
 
 from __future__ import annotations
 
@@ -29,42 +29,42 @@ HANDLERS = "orbax.checkpoint._src.handlers"
 
 
 class OwnHandler(AsyncCheckpointHandler):
-    """A handler whose folder the engine makes: `plan` is all that it says of a save."""
+    """A handler whose folder the engine writes. A subclass only implements `plan`."""
 
     def plan(self, args: Any) -> tuple[Any, dict[str, Any]]:
-        """The pytree that is saved, and keywords of the engine's save.
+        """The pytree to save, and keywords of the engine's save.
 
         Raises:
-            ValueError: for what Orbax refuses, too.
+            ValueError: for pytrees that Orbax refuses.
         """
         raise NotImplementedError
 
     def own_leaves(self, args: Any) -> OwnSave | None:
-        """Leaves that handlers of types save; `None` where the engine saves all."""
+        """The leaves that type handlers save; `None` if the engine saves all leaves."""
         return None
 
     def plan_beside(self, args: Any, own: OwnSave) -> tuple[Any, dict[str, Any]]:
-        """As `plan`, when those leaves have been written: with placeholders in their places."""
+        """As `plan`, after the type handlers have written: with placeholders for their leaves."""
         raise NotImplementedError
 
     def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Saves at a path, over an empty folder or what is there."""
+        """Saves at a path, and replaces an empty folder or a checkpoint."""
         with as_orbax():
             tree, options = self.plan(self.save_arguments(*args, **kwargs))
             save_as(directory, tree, Writing(overwrite=True, **options), progress=False)
 
     async def async_save(self, directory: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        """Saves, with nothing left to do afterwards."""
+        """Saves before it returns; the list of futures is empty."""
         self.save(directory, *args, **kwargs)
         return [NoopFuture()]
 
     def save_arguments(self, item: Any = None, save_args: Any = None, args: Any = None) -> Any:
-        """The arguments of a save, from what a caller of the older interface gives."""
+        """The arguments of a save, from a call of the older interface."""
         raise NotImplementedError
 
 
 class PyTreeCheckpointHandler(OwnHandler):
-    """Pytrees. What says how Orbax does its work is accepted and changes nothing."""
+    """Pytrees. Options of Orbax' implementation are accepted and ignored."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class PyTreeCheckpointHandler(OwnHandler):
         """As `OwnHandler`.
 
         Raises:
-            ValueError: for a tree without leaves, as Orbax.
+            ValueError: for a tree without leaves, as in Orbax.
         """
         self.check(args.item)
         return self._plan(args.item, args, {})
@@ -145,7 +145,7 @@ class PyTreeCheckpointHandler(OwnHandler):
         return _cast(tree, wanted), options
 
     def check(self, tree: Any) -> None:
-        """Refuses what Orbax refuses."""
+        """Refuses pytrees that Orbax refuses."""
         if is_empty_node(tree):
             raise ValueError("Found empty item.")
 
@@ -167,17 +167,17 @@ class PyTreeCheckpointHandler(OwnHandler):
         return restore_pytree(directory, args, self._registry)
 
     def metadata(self, directory: Any) -> Any:
-        """What is known of the pytree."""
+        """The metadata of the pytree."""
         return _read.pytree_metadata(directory, self._registry)
 
     @classmethod
     def typestr(cls) -> str:
-        """The original's, for its readers."""
+        """The name of the original's class, for its readers."""
         return f"{HANDLERS}.pytree_checkpoint_handler.PyTreeCheckpointHandler"
 
 
 def _chunking(found: Mapping[KeyPath, Any]) -> dict[str, dict[str, Any]]:
-    """Chunking by leaf; one rule for all, where all want the same."""
+    """Chunk shapes by leaf; one rule for all leaves if they ask for the same."""
     rules: dict[str, dict[str, Any]] = {}
     for path, args in found.items():
         rule = {"chunk_byte_size": args.chunk_byte_size, "shard_axes": tuple(args.shard_axes or ())}
@@ -190,7 +190,7 @@ def _chunking(found: Mapping[KeyPath, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _cast(tree: Any, found: Mapping[KeyPath, Any]) -> Any:
-    """The tree with leaves of the dtypes that save args ask for."""
+    """The tree with leaves cast to the dtypes of their save args."""
     wanted = {path: args.dtype for path, args in found.items() if args.dtype is not None}
     if not wanted:
         return tree
@@ -201,14 +201,14 @@ def _cast(tree: Any, found: Mapping[KeyPath, Any]) -> Any:
             return leaf
         if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
             return leaf if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf.astype(dtype)
-        # As Orbax: a number gets the dtype in what is stored.
+        # As in Orbax, the stored number gets the dtype.
         return np.asarray(leaf).astype(dtype)[()]
 
     return jax.tree_util.tree_map_with_path(cast, tree)
 
 
 def restore_pytree(directory: Any, args: Any, registry: Any = None) -> Any:
-    """Restores what any class of arguments asks for, by its attributes."""
+    """Restores with any class of arguments, by its attributes."""
     if own_attribute(args, "legacy_transform_fn") is not None:
         return _legacy_transforms.restore(directory, args, registry)
     if not has(args, "restore_args"):
@@ -225,7 +225,7 @@ def restore_pytree(directory: Any, args: Any, registry: Any = None) -> Any:
 
 
 class BasePyTreeCheckpointHandler(PyTreeCheckpointHandler):
-    """As `PyTreeCheckpointHandler`, with arguments of its own."""
+    """As `PyTreeCheckpointHandler`, with its own classes of arguments."""
 
     def restore(self, directory: Any, args: Any = None) -> Any:  # type: ignore[override]
         """Restores a pytree; see `BasePyTreeRestoreArgs`."""
@@ -268,7 +268,7 @@ class BasePyTreeCheckpointHandler(PyTreeCheckpointHandler):
 
     @classmethod
     def typestr(cls) -> str:
-        """The original's, for its readers."""
+        """The name of the original's class, for its readers."""
         return f"{HANDLERS}.base_pytree_checkpoint_handler.BasePyTreeCheckpointHandler"
 
 
@@ -276,7 +276,7 @@ class BasePyTreeCheckpointHandler(PyTreeCheckpointHandler):
 
 
 class StandardCheckpointHandler(PyTreeCheckpointHandler):
-    """Pytrees of arrays and numbers; a target alone says what comes back."""
+    """Pytrees of arrays and numbers. Only the target says what the leaves become."""
 
     def __init__(
         self,
@@ -294,7 +294,7 @@ class StandardCheckpointHandler(PyTreeCheckpointHandler):
         return StandardSaveArgs(item, save_args) if args is None else args
 
     def check(self, tree: Any) -> None:
-        """Refuses what Orbax refuses.
+        """Refuses pytrees that Orbax refuses.
 
         Raises:
             ValueError: for single leaves, text and objects.
@@ -313,7 +313,7 @@ class StandardCheckpointHandler(PyTreeCheckpointHandler):
 
     @classmethod
     def typestr(cls) -> str:
-        """The original's, for its readers."""
+        """The name of the original's class, for its readers."""
         return f"{HANDLERS}.standard_checkpoint_handler.StandardCheckpointHandler"
 
 
@@ -324,7 +324,7 @@ def _check_standard(leaves: Mapping[KeyPath, Any], kinds: tuple[type[Any], ...])
 
 
 def restore_standard(directory: Any, args: Any) -> Any:
-    """Restores as the target has it."""
+    """Restores into the form of the target."""
     from .checkpoint_utils import construct_restore_args
 
     target = args.item
@@ -345,8 +345,8 @@ def restore_standard(directory: Any, args: Any) -> Any:
 
 
 def _args_of(leaf: Any, args: Any, known: dict[tuple[Any, ...], Any]) -> Any:
-    """What a leaf of a target asks for: one object for all descriptions that are alike; there
-    are thousands.
+    """The restore args of a target's leaf. Equal descriptions share one object, since there are
+    thousands.
     """
     from .checkpoint_utils import construct_restore_args
 
@@ -362,8 +362,8 @@ def _args_of(leaf: Any, args: Any, known: dict[tuple[Any, ...], Any]) -> Any:
 
 
 def _where_it_was(leaf: Any, own: Any, args: Any) -> Any:
-    """A description without a sharding is of what was saved: a JAX array on its saved sharding,
-    or the fallback.
+    """A description without a sharding restores the saved kind of leaf: a JAX array gets its saved
+    sharding, or the fallback.
     """
     if leaf.sharding is not None:
         return own
@@ -394,8 +394,8 @@ def _restore_with_fallback(directory: Any, sharding: Any) -> Any:
 
 
 def refuse_other_shapes(stored: _read.Stored, targets: Mapping[KeyPath, Any]) -> None:
-    """Refuses NumPy targets of another shape than the stored one, which Orbax gives back without
-    a word.
+    """Refuses NumPy targets with a shape that differs from the stored one. Orbax ignores such
+    shapes.
     """
     for path, leaf in targets.items():
         if not isinstance(leaf, np.ndarray):
@@ -418,7 +418,7 @@ def refuse_other_shapes(stored: _read.Stored, targets: Mapping[KeyPath, Any]) ->
 @register_with_handler(PyTreeCheckpointHandler, for_save=True)
 @dataclasses.dataclass
 class PyTreeSaveArgs(CheckpointArgs):
-    """Saves a pytree: `save_args` is a tree of `SaveArgs`."""
+    """Saves a pytree; `save_args` is a tree of `SaveArgs`."""
 
     item: Any
     save_args: Any = None
@@ -429,7 +429,7 @@ class PyTreeSaveArgs(CheckpointArgs):
 @register_with_handler(PyTreeCheckpointHandler, for_restore=True)
 @dataclasses.dataclass
 class PyTreeRestoreArgs(CheckpointArgs):
-    """Restores a pytree: `item` gives the structure, `restore_args` what leaves become."""
+    """Restores a pytree; `item` gives the structure, `restore_args` says what leaves become."""
 
     item: Any = None
     restore_args: Any = None
@@ -473,7 +473,7 @@ class StandardSaveArgs(CheckpointArgs):
 @register_with_handler(StandardCheckpointHandler, for_restore=True)
 @dataclasses.dataclass
 class StandardRestoreArgs(CheckpointArgs):
-    """Restores a pytree as the target `item` has it."""
+    """Restores a pytree into the form of the target `item`."""
 
     item: Any = None
     strict: bool = True

@@ -1,4 +1,4 @@
-"""Two or more trees at once: what differs, and one tree with the leaves of all."""
+"""Compares and merges trees."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ IsLeaf = Callable[[Any], bool]
 
 
 class Diff(NamedTuple):
-    """What two trees have at one key path; `None` for a key that one of them lacks."""
+    """The values of two trees at one key path; `None` if a tree lacks the key."""
 
     lhs: Any
     rhs: Any
@@ -25,12 +25,13 @@ def tree_difference(
     is_leaf: IsLeaf | None = None,
     leaves_equal: Callable[[Any, Any], bool] | None = None,
 ) -> Any:
-    """Where two trees differ: a tree of `Diff`, with `None` where they agree; `None` if they agree
-    everywhere.
+    """The differences of two trees: a tree of `Diff`, with `None` where they agree. Returns `None`
+    if the trees are equal.
 
-    Leaves are equal if they are of one type, unless `leaves_equal` says otherwise. Keys of a
-    mapping with equal values are left out. Sequences of two lengths are one `Diff` of type and
+    Leaves are equal if they have the same type, unless `leaves_equal` decides. Keys of a mapping
+    with equal values are left out. Sequences of different lengths give one `Diff` of type and
     length.
+
     """
     ends = is_leaf or _is_leaf
     equal = leaves_equal or (lambda one, other: type(one) is type(other))
@@ -55,16 +56,16 @@ def tree_difference(
 
 
 def merge_trees(*trees: Any, overwrite: bool = False, is_leaf: IsLeaf | None = None) -> Any:
-    """One tree with the leaves of all, in their containers.
+    """Merges trees into one that has the leaves of all.
 
     Args:
         *trees: Mappings are merged by key, sequences of one length and other nodes child by child.
         overwrite: Whether later trees replace leaves of earlier ones.
-        is_leaf: What is a leaf besides.
+        is_leaf: Says which nodes are also leaves.
 
     Raises:
-        ValueError: for a leaf of two trees without `overwrite`, nodes of two types, sequences of
-            two lengths.
+        ValueError: for a leaf in two trees without `overwrite`, for nodes of two types, and for
+            sequences of two lengths.
     """
     ends: IsLeaf = lambda node: node is None or _is_leaf(node) or (is_leaf is not None and is_leaf(node))  # noqa: E731
     if not overwrite:
@@ -113,7 +114,7 @@ def _one_level(node: Any) -> tuple[list[tuple[Any, Any]], Any]:
 
 
 def children_by_key(node: Any) -> dict[Any, Any]:
-    """The children of a node: of a mapping by its keys, of any other node by JAX' keys as text."""
+    """The children of a node: of a mapping by its keys, of other nodes by JAX' keys as text."""
     if isinstance(node, Mapping):
         return dict(node)
     return {jax.tree_util.keystr(path): child for path, child in _one_level(node)[0]}

@@ -1,14 +1,13 @@
-"""Handlers of types of leaves: the interface that callers implement, those of the engine's own
-types, and registries.
+"""Handlers for types of leaves: the interface for callers, the handlers of the engine's types, and
+registries.
 
-The engine writes and reads arrays, numbers and text. A handler of the caller's own comes in where a
-registry has one:
+The engine writes and reads arrays, numbers and text. A registry may add handlers of the caller:
 
-    a handler that writes its own files      beside the tree, in the same checkpoint
-    one that hands on to `ArrayHandler` & co.   what it hands on is what the engine saves
-    the standard ones                        are never called: the engine knows these types by itself
+    handler writes its own files              they lie beside the tree, in the same checkpoint
+    handler calls `ArrayHandler` and others   the engine saves the leaves that it passes on
+    standard handler                          never called: the engine knows these types
 
-What the engine does for a handler hangs on the `ParamInfo` of each leaf; see `_own_leaves`.
+The `ParamInfo` of each leaf connects a handler with the engine; see `_own_leaves`.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from ._jax import jax
 
 @dataclasses.dataclass(kw_only=True)
 class ParamInfo:
-    """Where one leaf is. The members after `keypath` say how Orbax does its work, and are not
-    used here.
+    """The location of one leaf. Fields after `keypath` describe Orbax' implementation and are not
+    used.
     """
 
     name: str
-    """The keys on the way to the leaf, with dots between them."""
+    """The keys on the path to the leaf, joined by dots."""
     parent_dir: Any
     """The folder of the pytree."""
     path: Any = None
-    """The place of this leaf's own files: nothing is there before its handler makes it."""
+    """The path for this leaf's own files. Nothing exists there before its handler makes it."""
     keypath: Any = None
     skip_deserialize: bool | None = None
     byte_limiter: Any = None
@@ -55,25 +54,25 @@ class ParamInfo:
     write_shape: tuple[int, ...] | None = None
     is_prioritized_key_fn: Any = None
     engine: Any = dataclasses.field(default=None, repr=False, compare=False)
-    """The save or restore that this is part of."""
+    """The save or restore that this info belongs to."""
 
     def __post_init__(self) -> None:
         if self.path is None and self.parent_dir is not None:
             self.path = self.parent_dir / self.name
 
     def replace(self, **changes: Any) -> ParamInfo:
-        """A copy with other members."""
+        """A copy with changed fields."""
         new = copy.copy(self)
         for name, value in changes.items():
             setattr(new, name, value)
         return new
 
     async def await_path_creation(self) -> None:
-        """Returns: the folder is there before a handler is called."""
+        """Returns at once: the folder exists before a handler is called."""
 
 
 class TypeHandler(abc.ABC):
-    """What saves and restores leaves of one type."""
+    """Saves and restores leaves of one type."""
 
     @abc.abstractmethod
     def typestr(self) -> str:
@@ -81,24 +80,24 @@ class TypeHandler(abc.ABC):
 
     @abc.abstractmethod
     async def metadata(self, infos: Sequence[ParamInfo]) -> Sequence[Any]:
-        """What is known of leaves, their data left alone."""
+        """The metadata of leaves, without their data."""
 
     @abc.abstractmethod
     async def serialize(
         self, values: Sequence[Any], infos: Sequence[ParamInfo], args: Sequence[Any] | None = None
     ) -> Sequence[Any]:
-        """Saves leaves; futures that end when all is written."""
+        """Saves leaves. Returns futures that end when all is written."""
 
     @abc.abstractmethod
     async def deserialize(self, infos: Sequence[ParamInfo], args: Sequence[Any] | None = None) -> Sequence[Any]:
         """Restores leaves."""
 
     def finalize(self, directory: Any) -> None:  # noqa: B027
-        """Is called on process 0 when all is written, before the commit."""
+        """Called on process 0 after all files are written, before the commit."""
 
 
 def check_input_arguments(*args: Any) -> None:
-    """Refuses arguments of different lengths, and of none."""
+    """Refuses arguments of different lengths, and empty ones."""
     lengths = [len(arg) for arg in args]
     if 0 in lengths[:-1]:
         raise ValueError("Cannot pass TypeHandler input of length 0.")
@@ -110,28 +109,26 @@ def check_input_arguments(*args: Any) -> None:
 
 
 class EngineHandler(TypeHandler):
-    """A type that the engine saves and restores. A subclass may change leaves on the way there
-    and back.
+    """A type that the engine saves and restores. A subclass may convert leaves in both
+    directions.
     """
 
     _type_name: str
     _restore_type: Any = None
-    """What leaves are restored as, whatever a caller's own type is."""
+    """The type that leaves are restored as, for any type of the caller."""
 
     def typestr(self) -> str:
-        """As Orbax has it."""
+        """The name that Orbax uses."""
         return self._type_name
 
     async def metadata(self, infos: Sequence[ParamInfo]) -> Sequence[Any]:
-        """As the engine knows it."""
+        """The metadata from the engine."""
         return [_engine(self, info).describe(info) for info in infos]
 
     async def serialize(
         self, values: Sequence[Any], infos: Sequence[ParamInfo], args: Sequence[Any] | None = None
     ) -> Sequence[Any]:
-        """Hands the leaves on to the engine, which writes them when all handlers have been
-        called.
-        """
+        """Passes the leaves to the engine, which writes them after all handlers were called."""
         args = [None] * len(values) if args is None else args
         check_input_arguments(values, infos, args)
         for value, info, arg in zip(values, infos, args, strict=True):
@@ -183,21 +180,21 @@ class ArrayHandler(EngineHandler):
         dispatcher: Any = None,
         callback: Any = None,
     ) -> None:
-        """Of options. What is not listed is accepted and changes nothing.
+        """Takes the original's options. Unlisted ones are accepted and ignored.
 
         Args:
             metadata_key: Not covered.
-            primary_host: Process 0 commits, whatever it says.
+            primary_host: Ignored: process 0 commits.
             replica_id: Accepted.
-            use_replica_parallel: Each replica of a shard writes a slice of it; Orbax does that by
-                default, and regrow where this is `True`.
+            use_replica_parallel: Each replica of a shard writes a slice of it. Orbax does that by
+                default, regrow only if this is `True`.
             min_slice_bytes_for_replica_parallel: Accepted.
             max_replicas_for_replica_parallel: Accepted.
             enable_write_sharding_file: Write ``_sharding``.
-            array_metadata_store: Accepted: ``array_metadatas`` are always written.
+            array_metadata_store: Accepted: ``array_metadatas`` is always written.
             enable_replica_parallel_separate_folder: Accepted.
             dispatcher: Not covered.
-            callback: Accepted, and never called.
+            callback: Accepted, never called.
         """
         _refuse_metadata_key(self, metadata_key)
         if dispatcher is not None:
@@ -210,11 +207,11 @@ class ArrayHandler(EngineHandler):
         self._array_metadata_store = array_metadata_store
 
     def has_dispatcher(self) -> bool:
-        """No: that is of Pathways."""
+        """False: dispatchers belong to Pathways."""
         return False
 
     def save_options(self) -> dict[str, Any]:
-        """What of the constructor's options the engine is told, by its own names."""
+        """The constructor's options that the engine uses, under its own names."""
         return {
             "replica_parallel": self._use_replica_parallel,
             "write_sharding": self._enable_write_sharding_file,
@@ -227,12 +224,11 @@ class ArrayHandler(EngineHandler):
 
 
 class SingleReplicaArrayHandler(ArrayHandler):
-    """JAX arrays, read by one replica and sent to the others: what `regrow.jobs.SingleReplica` is
-    to `regrow.load`.
+    """JAX arrays that one replica reads and sends to the others, as `regrow.jobs.SingleReplica`
+    does for `regrow.load`.
 
-    It reads so where several processes restore, and a leaf's `SingleReplicaArrayRestoreArgs` say
-    where it goes. Leaves that are cut along the axis of the replicas every process reads for
-    itself.
+    It applies if several processes restore and `SingleReplicaArrayRestoreArgs` of a leaf give its
+    sharding. Each process reads leaves that are divided along the replica axis for itself.
     """
 
     def __init__(
@@ -243,15 +239,15 @@ class SingleReplicaArrayHandler(ArrayHandler):
         broadcast_memory_scaling_factor: float | None = 0.75,
         **kwargs: Any,
     ) -> None:
-        """Of options.
+        """Takes the original's options.
 
         Args:
-            replica_axis_index: The axis of the mesh along which replicas lie.
-            primary_replica_id: Which one reads.
-            broadcast_memory_limit_bytes: Memory of each device that broadcasts may take; 256 MiB if
-                `None`.
+            replica_axis_index: The axis of the mesh whose entries are replicas.
+            primary_replica_id: The replica that reads.
+            broadcast_memory_limit_bytes: Memory in bytes that broadcasts may use on each device;
+                256 MiB if `None`.
             broadcast_memory_scaling_factor: Accepted.
-            **kwargs: Those of `ArrayHandler`.
+            **kwargs: The options of `ArrayHandler`.
         """
         super().__init__(**kwargs)
         self.replica_axis_index = replica_axis_index
@@ -272,7 +268,7 @@ class NumpyHandler(EngineHandler):
         ocdbt_process_id: str | None = None,
         deepcopy_host_arrays: bool = True,
     ) -> None:
-        """Of options: `metadata_key` is not covered, the others change nothing."""
+        """Takes the original's options: `metadata_key` is not covered, the others are ignored."""
         _refuse_metadata_key(self, metadata_key)
         self._metadata_key = metadata_key
 
@@ -301,13 +297,13 @@ class StringHandler(EngineHandler):
     _restore_type = str
 
     def __init__(self, filename: str | None = None) -> None:
-        """Of the name of a file, which is the usual one."""
+        """`filename` is not covered."""
         if filename not in (None, "_strings.json"):
             raise not_covered("StringHandler(filename=)", "leave it out: text is in _strings.json")
 
 
 class PlaceholderHandler(EngineHandler):
-    """Leaves that are left out."""
+    """Leaves that are not saved."""
 
     _type_name = "placeholder"
 

@@ -1,5 +1,5 @@
-"""Registries of type handlers: which handler is in charge of a type, and whether the engine
-needs any of them.
+"""Registries of type handlers: the handler of each type, and whether the engine needs any
+of them.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ _HOOKS = (
     "_get_json_tspec_write",
     "_open_and_write",
 )
-"""Parts of the original's handlers that subclasses have replaced, which exist there alone."""
+"""Methods of the original's handlers that subclasses may override, and that exist only there."""
 
 
 def is_standard(handler: Any) -> bool:
-    """Whether the engine does what a handler is for: one of ours, or of the original's."""
+    """Whether the engine does the work of a handler: one of ours, or of the original's."""
     return type(handler) in _STANDARD or type(handler).__module__.startswith("orbax.checkpoint")
 
 
 def _check(handler: Any) -> None:
-    """Refuses handlers that would write arrays by means of the original's.
+    """Refuses handlers that write arrays through the original's.
 
     Raises:
-        NotCoveredError: with the name of the handler.
+        NotCoveredError: names the handler.
     """
     cls = type(handler)
     if is_standard(handler):
@@ -70,7 +70,7 @@ def _check(handler: Any) -> None:
 
 
 class TypeHandlerRegistry:
-    """Which handler is in charge of a type: the first that fits."""
+    """Maps types to handlers. The first handler that fits is used."""
 
     def __init__(self, *handlers: tuple[Any, Any]) -> None:
         self._of_types: list[tuple[Callable[[Any], bool], Any]] = []
@@ -86,13 +86,13 @@ class TypeHandlerRegistry:
         override: bool = False,
         ignore_warnings: bool = False,
     ) -> None:
-        """Puts a handler in charge of a class and its subclasses, or of those for which `func` is
+        """Adds a handler for a class and its subclasses, or for the classes for which `func` is
         true.
 
         Raises:
-            ValueError: if the class or the handler's name has one, and `override` was not given.
-            NotCoveredError: for a subclass of a standard handler that replaces what only the
-                original has.
+            ValueError: if the class or the handler's name has a handler, without `override`.
+            NotCoveredError: for a subclass of a standard handler that overrides methods which only
+                the original has.
         """
         _check(handler)
         fits = func or (lambda cls: issubclass(cls, ty))
@@ -114,7 +114,7 @@ class TypeHandlerRegistry:
         """The handler of a class, or of a name in ``_METADATA``.
 
         Raises:
-            ValueError: if there is none.
+            ValueError: if the registry has none.
         """
         if isinstance(ty, str):
             if ty in self._of_names:
@@ -126,7 +126,7 @@ class TypeHandlerRegistry:
         raise ValueError(f'Unknown type: "{ty}". Must register a TypeHandler.')
 
     def has(self, ty: Any) -> bool:
-        """Whether there is one."""
+        """Whether a class has a handler."""
         try:
             self.get(ty)
         except ValueError:
@@ -135,7 +135,7 @@ class TypeHandlerRegistry:
 
     @property
     def handlers(self) -> list[Any]:
-        """All of them."""
+        """All handlers."""
         return [handler for _, handler in self._of_types]
 
 
@@ -151,35 +151,35 @@ _DEFAULTS: tuple[tuple[Any, Any], ...] = (
 )
 
 GLOBAL_TYPE_HANDLER_REGISTRY = TypeHandlerRegistry(*_DEFAULTS)
-"""The registry of handlers that are given none."""
+"""The registry of pytree handlers that get none."""
 
 
 def knows_all(registry: Any) -> bool:
-    """Whether the engine needs nobody: the registry of the program, as it was or with other
+    """Whether the engine needs no handlers: the program's registry is unchanged or has only
     standard handlers.
     """
     return registry is GLOBAL_TYPE_HANDLER_REGISTRY and all(map(is_standard, registry.handlers))
 
 
 def array_handler(registry: Any) -> Any:
-    """The handler of JAX arrays; `None` if there is none."""
+    """The handler of JAX arrays; `None` if the registry has none."""
     return registry.get(jax.Array) if registry.has(jax.Array) else None
 
 
 def create_type_handler_registry(*handlers: tuple[Any, Any]) -> TypeHandlerRegistry:
-    """A registry of pairs of a class and its handler, and of nothing else."""
+    """A registry of pairs of a class and its handler, without the standard handlers."""
     return TypeHandlerRegistry(*handlers)
 
 
 def register_type_handler(
     ty: Any, handler: Any, func: Callable[[Any], bool] | None = None, override: bool = False
 ) -> None:
-    """Puts a handler in charge of a class, in the whole program; see `TypeHandlerRegistry.add`."""
+    """Adds a handler for a class to the program's registry; see `TypeHandlerRegistry.add`."""
     GLOBAL_TYPE_HANDLER_REGISTRY.add(ty, handler, func, override)
 
 
 def get_type_handler(ty: Any) -> Any:
-    """The handler that the program has for a class.
+    """The handler of a class in the program's registry.
 
     Raises:
         ValueError: if there is none.
@@ -188,20 +188,19 @@ def get_type_handler(ty: Any) -> Any:
 
 
 def has_type_handler(ty: Any) -> bool:
-    """Whether the program has a handler for a class."""
+    """Whether the program's registry has a handler for a class."""
     return GLOBAL_TYPE_HANDLER_REGISTRY.has(ty)
 
 
 def supported_types() -> list[Any]:
-    """The classes that have a standard handler."""
+    """The classes with a standard handler."""
     return [ty for ty, _ in _DEFAULTS]
 
 
 def register_standard_handlers_with_options(**kwargs: Any) -> None:
-    """Puts standard handlers with these options in charge of numbers and arrays.
+    """Sets standard handlers with these options for numbers and arrays.
 
-    With ``use_single_replica_array_handler=True`` that of JAX arrays is
-    `SingleReplicaArrayHandler`.
+    With ``use_single_replica_array_handler=True`` JAX arrays get a `SingleReplicaArrayHandler`.
     """
     for name in ("use_ocdbt", "ts_context"):
         kwargs.pop(name, None)

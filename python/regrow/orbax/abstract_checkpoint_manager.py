@@ -1,4 +1,4 @@
-"""What every manager of steps can do."""
+"""The interface of all managers of steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RestoreParams = Mapping[str, Any]
 
 
 class AbstractCheckpointManager(Protocol):
-    """The interface of `CheckpointManager`, to subclass or to annotate with."""
+    """The interface of `CheckpointManager`, for subclasses and annotations."""
 
     @property
     @abc.abstractmethod
@@ -34,15 +34,15 @@ class AbstractCheckpointManager(Protocol):
 
     @abc.abstractmethod
     def reload(self) -> None:
-        """Lists the steps anew."""
+        """Lists the steps again."""
 
     @abc.abstractmethod
     def reached_preemption(self, step: int) -> bool:
-        """Whether the job is about to be ended."""
+        """Whether the job is about to be preempted."""
 
     @abc.abstractmethod
     def should_save(self, step: int) -> bool:
-        """Whether a save of this step would be one."""
+        """Whether `save` would save this step."""
 
     @abc.abstractmethod
     def delete(self, step: int) -> None:
@@ -50,7 +50,7 @@ class AbstractCheckpointManager(Protocol):
 
     @abc.abstractmethod
     def save(self, step: int, *args: Any, **kwargs: Any) -> bool:
-        """Saves a step; false if it is none that is saved."""
+        """Saves a step. Returns false for a step that is not due."""
 
     @abc.abstractmethod
     def restore(self, step: int | None, *args: Any, **kwargs: Any) -> Any:
@@ -58,11 +58,11 @@ class AbstractCheckpointManager(Protocol):
 
     @abc.abstractmethod
     def item_metadata(self, step: int) -> Any:
-        """What is known of the items of a step."""
+        """The metadata of the items of a step."""
 
     @abc.abstractmethod
     def metadata(self, step: int | None = None) -> Any:
-        """What a step, or the folder, says of itself."""
+        """The metadata of a step, or of the folder."""
 
     @abc.abstractmethod
     def metrics(self, step: int) -> Any:
@@ -74,8 +74,8 @@ class AbstractCheckpointManager(Protocol):
 
     @abc.abstractmethod
     def check_for_errors(self) -> None:
-        """Raises what went wrong in the background."""
+        """Raises the error of a save in the background."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Waits, and lets go of everything."""
+        """Waits for saves, and releases all resources."""

@@ -1,5 +1,5 @@
-"""Names of the layouts of 2022, which kept leaves in one msgpack file. regrow reads them by
-itself.
+"""Names for the layouts of 2022, which kept leaves in one msgpack file. regrow reads these layouts
+without a handler.
 """
 
 from __future__ import annotations

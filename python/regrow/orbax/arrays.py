@@ -1,4 +1,4 @@
-"""Descriptions of arrays, and shardings that spread them over devices."""
+"""Descriptions of arrays, and shardings that distribute them over devices."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ Index = tuple[slice, ...]
 
 
 def construct_maximal_shardings(abstract_state: Any, devices: Sequence[Any] | None = None) -> Any:
-    """Shardings that cut each array into as many parts as the devices allow.
+    """Shardings that divide each array into as many shards as the devices allow.
 
     Args:
         abstract_state: A pytree of arrays or their descriptions.
-        devices: The devices; all of them by default.
+        devices: The devices; all devices by default.
 
     Returns:
-        A pytree of `NamedSharding`, with a mesh of its own for each array.
+        A pytree of `NamedSharding`. Each array has its own mesh.
     """
     chosen = list(jax.devices() if devices is None else devices)
     return jax.tree.map(lambda leaf: _spread(tuple(leaf.shape), chosen), abstract_state)
 
 
 def _spread(shape: Shape, devices: list[Any]) -> Any:
-    """The longest axes are cut first, each by what its length and the devices that are left have
-    in common.
+    """Divides the longest axes first, each by the common divisor of its length and the remaining
+    devices.
     """
     left = len(devices)
     sizes: list[int] = []

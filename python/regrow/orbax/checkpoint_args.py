@@ -1,4 +1,4 @@
-"""What a handler is given: classes of arguments, and which handler each belongs to."""
+"""Classes of arguments for handlers, and the handler of each class."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ ArgsClass = TypeVar("ArgsClass", bound=type[Any])
 
 @dataclasses.dataclass
 class CheckpointArgs:
-    """The base of all arguments of saves and restores."""
+    """The base class of all arguments of saves and restores."""
 
 
 _HANDLERS: dict[type[Any], type[Any]] = {}
 """The handler of each class of arguments."""
 _ARGS: dict[type[Any], dict[str, type[Any]]] = {}
-"""For each handler its arguments, ``save`` and ``restore``."""
+"""The arguments of each handler, for ``save`` and ``restore``."""
 
 
 def register_with_handler(
     handler_cls: type[Any], for_save: bool = False, for_restore: bool = False
 ) -> Callable[[ArgsClass], ArgsClass]:
-    """Says which handler a class of arguments is for.
+    """Registers a class of arguments with a handler.
 
     Raises:
-        ValueError: if it is neither for saves nor for restores.
-        TypeError: for a class that is no subclass of `CheckpointArgs`.
+        ValueError: without `for_save` and `for_restore`.
+        TypeError: for a class that is not a subclass of `CheckpointArgs`.
     """
     if not for_save and not for_restore:
         raise ValueError("Must provide at least one of `for_save` or `for_restore`.")
@@ -52,7 +52,8 @@ def register_with_handler(
         if not is_args_class(cls):
             raise TypeError(f"{cls} must subclass `CheckpointArgs`.")
         own = _ARGS.setdefault(handler_cls, {})
-        # As Orbax: of several classes the first one is the handler's, and all of them find it.
+        # As in Orbax: the first of several classes is the handler's, and all of them find the
+        # handler.
         if for_save:
             own.setdefault("save", cls)
         if for_restore:
@@ -64,7 +65,7 @@ def register_with_handler(
 
 
 def is_args_class(cls: Any) -> bool:
-    """Whether a class is one of arguments, ours or the original's."""
+    """Whether a class is a class of arguments, ours or the original's."""
     return isinstance(cls, type) and any(base.__name__ == "CheckpointArgs" for base in cls.__mro__)
 
 
@@ -74,27 +75,27 @@ def is_args(value: Any) -> bool:
 
 
 def get_registered_handler_cls(arg: Any) -> type[Any]:
-    """The handler that arguments are for.
+    """The handler class of arguments.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if the arguments have none.
     """
     cls = arg if inspect.isclass(arg) else type(arg)
     if cls in _HANDLERS:
         return _HANDLERS[cls]
     original = _original()
     if original is not None and issubclass(cls, original.CheckpointArgs):
-        # The original's arguments may belong to the caller's own handler.
+        # The original's arguments may belong to a handler of the caller.
         found: type[Any] = original.get_registered_handler_cls(cls)
         return found
     raise ValueError(f"No handler is registered for {cls}\n  help: decorate it with `register_with_handler`")
 
 
 def get_registered_args_cls(handler: Any) -> tuple[type[Any], type[Any]]:
-    """The arguments of a handler's saves and restores.
+    """The classes of arguments of a handler, for saves and restores.
 
     Raises:
-        ValueError: if it has none, or those of one of them only.
+        ValueError: if one of the two is missing.
     """
     for cls in (handler if inspect.isclass(handler) else type(handler)).__mro__:
         own = _ARGS.get(cls, {})
@@ -108,7 +109,7 @@ def get_registered_args_cls(handler: Any) -> tuple[type[Any], type[Any]]:
 
 
 def has_registered_args(handler: Any) -> bool:
-    """Whether a handler has arguments of its own."""
+    """Whether a handler has its own classes of arguments."""
     try:
         get_registered_args_cls(handler)
     except ValueError:
@@ -117,14 +118,13 @@ def has_registered_args(handler: Any) -> bool:
 
 
 def takes(handler: Any, args: Any) -> bool:
-    """Whether arguments are for a handler: those of its class, ours or the original's; any, if
-    it has none.
+    """Whether a handler takes these arguments: those of its class, ours or the original's. A
+    handler without registered arguments takes any.
     """
     if not is_args(args) or not has_registered_args(handler):
         return True
     own = get_registered_args_cls(handler)
-    # A handler may have several classes of arguments; those of a handler that it is made from are
-    # not its own.
+    # A handler may have several classes of arguments. Those of its base class are not its own.
     is_own = next((cls for cls in type(handler).__mro__ if cls in _ARGS), None) is _HANDLERS.get(type(args), object)
     if isinstance(args, own) or is_own:
         return True
@@ -133,8 +133,8 @@ def takes(handler: Any, args: Any) -> bool:
 
 
 def _original() -> Any:
-    """The original's module of the same name, if the program has imported it; never ours under
-    its name.
+    """The original's module of the same name if the program has imported it; never this module
+    under that name.
     """
     found = sys.modules.get("orbax.checkpoint.checkpoint_args")
     return None if found is sys.modules[__name__] else found

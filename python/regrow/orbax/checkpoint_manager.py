@@ -1,8 +1,8 @@
-"""A manager of steps, with the constructors and keywords that Orbax has had, the older ones too.
+"""A manager of steps, with the constructors and keywords of Orbax, old and new.
 
-The list of steps is what storage has committed, and the manager's own save in progress; one that
-failed is in no list. Other managers may write to the folder at the same time: each deletes only
-steps that it has listed or saved itself.
+Its list of steps has the steps that the storage has committed, and the manager's own save in
+progress. A failed save is not in the list. Other managers may write to the folder at the same time.
+Each manager deletes only steps that it has listed or saved itself.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ class CheckpointManager:
         logger: Any = None,
         handler_registry: Any = None,
     ) -> None:
-        """Of a folder.
+        """Opens a folder of steps.
 
         Args:
-            directory: Where the steps are.
-            checkpointers: One, or a dict of them by item: whose handlers save and restore. The
-                older way.
+            directory: The folder.
+            checkpointers: A checkpointer, or a dict of them by item, whose handlers save and
+                restore. The older interface.
             options: See `CheckpointManagerOptions`.
-            metadata: Your own metadata of the folder, written once.
-            item_names: Names of items; not needed.
-            item_handlers: A handler, or a dict of them by item.
-            logger: Is told of saves and restores.
+            metadata: Your own metadata of the folder; it is written once.
+            item_names: Names of items; optional.
+            item_handlers: A handler, or a dict of handlers by item.
+            logger: Receives a record of each save and restore.
             handler_registry: Handlers by item and class of arguments.
 
         Raises:
@@ -107,7 +107,7 @@ class CheckpointManager:
         self._deletions = Deletions(self._folder, self._options, self._committed, self._forget)
         self.reload()
 
-    # ---- what is there ----------------------------------------------------------------
+    # ---- steps -------------------------------------------------------------------------
 
     @property
     def directory(self) -> Any:
@@ -119,38 +119,38 @@ class CheckpointManager:
         return self._listed()
 
     def all_steps(self, read: bool = False) -> list[int]:
-        """The steps that are committed, and this manager's own that is being saved; `read` lists
-        the folder again.
+        """The committed steps, and the step that this manager is saving; `read` lists the folder
+        again.
         """
         if read:
             self.reload()
         return sorted(info.step for info in self._listed())
 
     def latest_step(self) -> int | None:
-        """The highest of them; `None` if there are none."""
+        """The highest step; `None` if there is none."""
         return max(self.all_steps(), default=None)
 
     def best_step(self) -> int | None:
-        """The best by `best_fn`, the latest of several; the latest step where nothing is
-        measured.
+        """The best step by `best_fn`, the latest of equal ones; the latest step if no step has
+        metrics.
         """
         if self._options.best_fn is None:
             return self.latest_step()
         return _manager_policies.best(self._listed(), self._options)
 
     def reload(self) -> None:
-        """Looks for steps anew."""
+        """Lists the steps again."""
         with as_orbax():
             self._infos = self._folder.listed()
 
     def _committed(self) -> list[PolicyCheckpointInfo]:
-        """In the order in which they were saved: of those that were there, by number."""
+        """The committed steps in the order of their saves; steps from before, by number."""
         return [info for info in list(self._infos.values()) if info.step not in self._deletions.doomed]
 
     def _listed(self) -> list[PolicyCheckpointInfo]:
-        """The same, with what this manager is saving."""
+        """The committed steps, and the one that this manager is saving."""
         tracked = self._tracked
-        # Before the list is read: when it has ended, the list has it.
+        # Read before the list: if the save ends in between, the list has its step.
         saving = None if tracked is None or tracked.is_done else tracked.info
         committed = self._committed()
         if saving is None or any(info.step == saving.step for info in committed):
@@ -165,10 +165,10 @@ class CheckpointManager:
         return next((info.metrics for info in self._listed() if info.step == step), None)
 
     def metadata(self, step: int | None = None) -> Any:
-        """What a step says of itself, or without one the folder.
+        """The metadata of a step, or of the folder without a step.
 
         Raises:
-            FileNotFoundError: if there is no such step.
+            FileNotFoundError: if the step does not exist.
         """
         if step is None:
             given = self._given_metadata if self._options.read_only else {}
@@ -180,7 +180,7 @@ class CheckpointManager:
             raise FileNotFoundError(f"Directory does not exist: {self.path_of(step)}")
         found = self._composite.metadata(path)
         if self._options.best_fn is None:
-            # Nobody has asked for them: they are stored all the same.
+            # The metrics are stored even if no option asks for them.
             found.item_metadata.pop(METRIC_ITEM_NAME, None)
         found.item_metadata = found.item_metadata.get(DEFAULT_ITEM_NAME, found.item_metadata)
         if not found.metrics:
@@ -188,11 +188,10 @@ class CheckpointManager:
         return found
 
     def item_metadata(self, step: int) -> Any:
-        """What is known of the items of a step, by name; of the item itself where there is one
-        without a name.
+        """The metadata of the items of a step by name, or of its item without a name.
 
         Raises:
-            FileNotFoundError: if there is no such step.
+            FileNotFoundError: if the step does not exist.
         """
         return self.metadata(step).item_metadata
 
@@ -203,7 +202,7 @@ class CheckpointManager:
         return self.is_due(step, self._listed())
 
     def is_due(self, step: int, others: list[PolicyCheckpointInfo]) -> bool:
-        """Whether `save` would save this step beside these."""
+        """Whether `save` would save this step, given the other steps."""
         if self._options.read_only:
             return False
         return _manager_policies.is_due(
@@ -215,7 +214,7 @@ class CheckpointManager:
         )
 
     def reached_preemption(self, step: int) -> bool:
-        """Whether JAX' preemption service wants a save; false where the service is off."""
+        """Whether JAX' preemption service asks for a save; false if the service is off."""
         return reached_preemption(step)
 
     def save(
@@ -228,28 +227,28 @@ class CheckpointManager:
         args: Any = None,
         custom_metadata: dict[str, Any] | None = None,
     ) -> bool:
-        """Saves a step, if it is due: in the background, unless the options say otherwise.
+        """Saves a step if it is due, in the background unless the options say otherwise.
 
         Args:
             step: Its number.
-            items: An item, or a dict of them by name, without arguments: the older way.
-            save_kwargs: With `items`: ``{"save_args": ...}``, or a dict of these by name.
-            metrics: Numbers of this step; kept also where no `best_fn` asks for them.
+            items: An item, or a dict of items by name, without arguments. The older interface.
+            save_kwargs: For `items`: ``{"save_args": ...}``, or a dict of these by name.
+            metrics: Numbers of this step; stored also if there is no `best_fn`.
             force: Save also if it is not due.
             args: Arguments of an item, or `args.Composite` of several.
             custom_metadata: Your own metadata.
 
         Returns:
-            Whether it is saved; false for a step that is not due, or not after the last one.
+            Whether the step is saved; false for a step that is not due, or not after the last one.
 
         Raises:
-            StepAlreadyExistsError: (a `ValueError`) with `force`, for a step that is there.
+            StepAlreadyExistsError: (a `ValueError`) with `force`, for an existing step.
             ValueError: for arguments of another kind than before: of one item without a name, or of
                 several by name.
-            Exception: what `best_fn` raises, once it ranks steps: the step is saved, and none is
+            Exception: the error of `best_fn` when it ranks steps. The step is saved, and no step is
                 deleted.
             RuntimeError: after `close`.
-            Exception: what an earlier save in the background ended with.
+            Exception: the error of an earlier save in the background.
         """
         if self._is_closed:
             raise RuntimeError("save() after close()\n  help: make a new CheckpointManager")
@@ -265,7 +264,7 @@ class CheckpointManager:
             return False
         record = SaveRecord(step, directory=str(self._directory), synchronous=not self._is_async)
         record.waits(self.last_save)
-        # For the write before, and not for the deletions that follow it.
+        # Waits for the earlier write, and not for the deletions after it.
         self._wait_for_write()
         if step in self._deletions.doomed:
             self._deletions.wait()
@@ -290,7 +289,7 @@ class CheckpointManager:
         about = _saving.About(custom, told, mode, self._timeout if self._is_async else None)
         with as_orbax():
             self._folder.check_writer()
-        # What lies there is no step: an empty folder, or what a broken deletion or save has left.
+        # The path has no step: an empty folder, or temporary files of a broken deletion or save.
         is_none = path.exists() and (not any(path.iterdir()) or lacks_marker(path, self._options.atomicity_options))
         call = _saving.Call(CompositeArgs(**items))
         saver = self._saver if self._is_async else None
@@ -302,13 +301,13 @@ class CheckpointManager:
         try:
             tracked()
         except BaseException:
-            # Told now, and not once more.
+            # Raised here, and not again later.
             self._tracked = None
             raise
         self.wait_for_deletions()
 
     def path_of(self, step: int) -> Any:
-        """Where a step is, or would be."""
+        """The path of a step, which need not exist."""
         return self._folder.path_of(step)
 
     def keep_track(
@@ -320,11 +319,11 @@ class CheckpointManager:
         tells: bool = True,
         is_unranked: bool = False,
     ) -> Tracked:
-        """Takes a save that was begun for this manager's; what finishes it, lists the step and
-        deletes older ones.
+        """Takes over a save in progress. The returned object finishes the save, lists the step and
+        deletes older steps.
 
-        Unless it `tells`, the one that finishes it says what went wrong, and not this manager.
-        Nothing is deleted without an error if it `is_unranked`: then `save` has raised that error.
+        Unless it `tells`, the object raises the error of the save, and not this manager. With
+        `is_unranked` nothing is deleted and no error raised: `save` has raised that error.
         """
         info = PolicyCheckpointInfo(step, datetime.datetime.now(tz=datetime.UTC), metrics)
 
@@ -341,14 +340,14 @@ class CheckpointManager:
                 if callback is not None:
                     callback()
             finally:
-                # Whatever these do here: the other processes of a job meet there.
+                # These calls need no result here: the other processes of a job meet in them.
                 self._deletions.follow(step, is_unranked=is_unranked)
 
         self._tracked = tracked = Tracked(info, work, tells=tells)
         return tracked
 
     def tell(self, record: SaveRecord | RestoreRecord) -> None:
-        """Tells the logger of a save or a restore."""
+        """Passes the record of a save or restore to the logger."""
         entry = dataclasses.asdict(record)
         _log.info("%s", entry)
         if self._logger is not None:
@@ -367,19 +366,19 @@ class CheckpointManager:
         """Restores a step.
 
         Args:
-            step: Its number; the latest if `None`. A path is taken as it is, below the folder.
-            items: A target, or a dict of them by name: the older way.
+            step: Its number; the latest if `None`. A path is used unchanged, below the folder.
+            items: A target, or a dict of targets by name. The older interface.
             restore_kwargs: With or without `items`: ``{"restore_args": ...}``, or a dict of these
                 by name.
             directory: Another folder of steps.
             args: Arguments of an item, or `args.Composite` of several.
 
         Returns:
-            The item without a name, or what `args.Composite` is of several.
+            The item without a name, or an `args.Composite` of several items.
 
         Raises:
-            FileNotFoundError: if there is no such step, or none at all.
-            KeyError: for an item that is not there.
+            FileNotFoundError: if the step does not exist, or the folder has no steps.
+            KeyError: for an item that the step does not have.
         """
         folder = self._folder if directory is None else Folder(directory, self._options)
         if folder is self._folder:
@@ -398,11 +397,11 @@ class CheckpointManager:
     # ---- deleting ---------------------------------------------------------------------
 
     def delete(self, step: int) -> None:
-        """Deletes a step: process 0 does, and what it finds is true of all.
+        """Deletes a step. Process 0 deletes it, and all processes get its result.
 
         Raises:
-            FileNotFoundError: if it is not there.
-            ValueError: if somebody reads it, or there are files of yours in it.
+            FileNotFoundError: if the step does not exist.
+            ValueError: if a reader has the step open, or it holds files of yours.
         """
         if self._options.read_only:
             _log.warning("%s is read only: step %s was not deleted", self._directory, step)
@@ -415,10 +414,10 @@ class CheckpointManager:
     # ---- waiting ----------------------------------------------------------------------
 
     def wait_until_finished(self) -> None:
-        """Waits for the save in the background and the deletions after it, and raises what went
-        wrong.
+        """Waits for the save in the background and the deletions after it, and raises their error.
 
-        Each thread is told once. With `enable_background_delete` only `close` waits for deletions.
+        Each thread gets an error once. With `enable_background_delete` only `close` waits for
+        deletions.
         """
         self._wait_for_write()
         if self._options.enable_background_delete:
@@ -426,7 +425,7 @@ class CheckpointManager:
         self.wait_for_deletions()
 
     def wait_for_deletions(self) -> None:
-        """Waits for the deletions that follow saves, unless they are to go on in the background."""
+        """Waits for the deletions after saves, unless they run in the background."""
         if not self._options.enable_background_delete:
             self._deletions.wait()
 
@@ -436,13 +435,13 @@ class CheckpointManager:
             self._tracked.wait()
 
     def _wait_for(self, step: Any) -> None:
-        """Waits for the save of a step that is asked for, or of any if the latest is."""
+        """Waits for the save of that step, or of any step if the latest is asked for."""
         tracked = self._tracked
         if tracked is not None and (step is None or step == tracked.info.step):
             self._wait_for_write()
 
     def check_for_errors(self) -> None:
-        """Raises what went wrong with a save that has ended, once."""
+        """Raises the error of a save that has ended, once."""
         if self._tracked is not None:
             self._tracked.check()
 
@@ -451,7 +450,7 @@ class CheckpointManager:
         return self._tracked is not None and not self._tracked.is_done
 
     def close(self) -> None:
-        """Waits for the save and all deletions, and refuses any other save."""
+        """Waits for the save and all deletions. Later saves are refused."""
         try:
             self._wait_for_write()
         finally:

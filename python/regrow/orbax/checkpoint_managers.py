@@ -35,7 +35,7 @@ __all__ = [
 
 @dataclasses.dataclass
 class PolicyCheckpointInfo:
-    """A step, as policies see it."""
+    """The data of a step that policies use."""
 
     step: int = 0
     time: datetime.datetime = dataclasses.field(default_factory=lambda: datetime.datetime.now(tz=datetime.UTC))
@@ -47,7 +47,7 @@ class PolicyCheckpointInfo:
 
 @dataclasses.dataclass(kw_only=True)
 class DecisionContext:
-    """What a decision to save may depend on."""
+    """The data that a decision to save may use."""
 
     is_saving_in_progress: bool
     reached_preemption: bool
@@ -58,7 +58,7 @@ Previous = Sequence[PolicyCheckpointInfo]
 
 
 class SaveDecisionPolicy:
-    """Whether a step is saved. Subclass it for rules of your own."""
+    """Decides whether a step is saved. Subclass it for your own rules."""
 
     def should_save(self, step: PolicyCheckpointInfo, previous_steps: Previous, *, context: DecisionContext) -> bool:
         """Whether this step is saved."""
@@ -67,7 +67,7 @@ class SaveDecisionPolicy:
 
 @dataclasses.dataclass
 class FixedIntervalPolicy(SaveDecisionPolicy):
-    """Every `interval` steps."""
+    """Saves every `interval` steps."""
 
     interval: int
 
@@ -77,7 +77,7 @@ class FixedIntervalPolicy(SaveDecisionPolicy):
 
 
 class PreemptionCheckpointingPolicy(SaveDecisionPolicy):
-    """When the machine is about to be taken away."""
+    """Saves when the machine is about to be preempted."""
 
     def should_save(self, step: PolicyCheckpointInfo, previous_steps: Previous, *, context: DecisionContext) -> bool:
         """Whether this step is saved."""
@@ -85,7 +85,7 @@ class PreemptionCheckpointingPolicy(SaveDecisionPolicy):
 
 
 class InitialSavePolicy(SaveDecisionPolicy):
-    """When there is no step yet."""
+    """Saves if there is no step yet."""
 
     def should_save(self, step: PolicyCheckpointInfo, previous_steps: Previous, *, context: DecisionContext) -> bool:
         """Whether this step is saved."""
@@ -94,7 +94,7 @@ class InitialSavePolicy(SaveDecisionPolicy):
 
 @dataclasses.dataclass
 class SpecificStepsPolicy(SaveDecisionPolicy):
-    """These steps."""
+    """Saves these steps."""
 
     steps: Container[int]
 
@@ -105,7 +105,7 @@ class SpecificStepsPolicy(SaveDecisionPolicy):
 
 @dataclasses.dataclass(kw_only=True)
 class ContinuousCheckpointingPolicy(SaveDecisionPolicy):
-    """As often as saves end, and not more often than every `minimum_interval_secs`."""
+    """Saves when the save before has ended, at most once in `minimum_interval_secs`."""
 
     minimum_interval_secs: int | None = None
 
@@ -120,7 +120,7 @@ class ContinuousCheckpointingPolicy(SaveDecisionPolicy):
 
 @dataclasses.dataclass
 class AnySavePolicy(SaveDecisionPolicy):
-    """When any of these says so."""
+    """Saves if any of these policies does."""
 
     policies: Sequence[SaveDecisionPolicy]
 
@@ -131,20 +131,20 @@ class AnySavePolicy(SaveDecisionPolicy):
 
 @dataclasses.dataclass
 class PreservationContext:
-    """What a decision to keep may depend on."""
+    """The data that a decision to keep may use."""
 
 
 class PreservationPolicy:
-    """Which steps are kept. Subclass it for rules of your own."""
+    """Decides which steps are kept. Subclass it for your own rules."""
 
     def should_preserve(self, checkpoints: Previous, *, context: PreservationContext) -> Sequence[bool]:
-        """For each step whether it is kept."""
+        """For each step, whether to keep it."""
         raise NotImplementedError
 
 
 @dataclasses.dataclass
 class LatestN(PreservationPolicy):
-    """The latest `n`; all of them if `None`."""
+    """Keeps the latest `n` steps; all if `None`."""
 
     n: int | None = None
 
@@ -156,7 +156,7 @@ class LatestN(PreservationPolicy):
 
 @dataclasses.dataclass
 class EveryNSeconds(PreservationPolicy):
-    """One in each interval of time."""
+    """Keeps one step in each interval of time."""
 
     interval_secs: int
 
@@ -172,8 +172,8 @@ class EveryNSeconds(PreservationPolicy):
 
 @dataclasses.dataclass
 class EveryNSteps(PreservationPolicy):
-    """Each step that `interval_steps` divides, or that is at least as far from the last one
-    kept.
+    """Keeps each step that is a multiple of `interval_steps`, or that is at least that far from the
+    last kept step.
     """
 
     interval_steps: int
@@ -198,7 +198,7 @@ class EveryNSteps(PreservationPolicy):
             kept.append(is_due)
         if self.max_to_keep is not None:
             due = [at for at, is_due in enumerate(kept) if is_due]
-            # Of 0 all stay, as in Orbax.
+            # An interval of 0 keeps all steps, as in Orbax.
             for at in due[: -self.max_to_keep]:
                 kept[at] = False
         return kept
@@ -206,7 +206,7 @@ class EveryNSteps(PreservationPolicy):
 
 @dataclasses.dataclass
 class EveryNStepsClosest(PreservationPolicy):
-    """For each multiple of `interval_steps` the step that is closest to it, and the last step."""
+    """Keeps the step closest to each multiple of `interval_steps`, and the last step."""
 
     interval_steps: int
     max_to_keep: int | None = None
@@ -227,14 +227,14 @@ class EveryNStepsClosest(PreservationPolicy):
                 closest[multiple] = distance, at
         kept = sorted({at for _, at in closest.values()} | ({len(checkpoints) - 1} if checkpoints else set()))
         if self.max_to_keep is not None:
-            # Of 0 all stay, as in Orbax.
+            # An interval of 0 keeps all steps, as in Orbax.
             kept = kept[-self.max_to_keep :]
         return [at in kept for at in range(len(checkpoints))]
 
 
 @dataclasses.dataclass
 class LatestDuration(PreservationPolicy):
-    """Steps that are not older than that, and all after the first of them."""
+    """Keeps steps that are not older than a duration, and all steps after the first of them."""
 
     duration: datetime.timedelta
 
@@ -248,7 +248,7 @@ class LatestDuration(PreservationPolicy):
 
 @dataclasses.dataclass
 class PreserveAll(PreservationPolicy):
-    """All of them."""
+    """Keeps all steps."""
 
     def should_preserve(self, checkpoints: Previous, *, context: PreservationContext) -> Sequence[bool]:
         """For each step whether it is kept."""
@@ -257,7 +257,7 @@ class PreserveAll(PreservationPolicy):
 
 @dataclasses.dataclass
 class CustomSteps(PreservationPolicy):
-    """These steps."""
+    """Keeps these steps."""
 
     steps: Sequence[int]
 
@@ -268,7 +268,7 @@ class CustomSteps(PreservationPolicy):
 
 @dataclasses.dataclass
 class AnyPreservationPolicy(PreservationPolicy):
-    """What any of these keeps."""
+    """Keeps the steps that any of these policies keeps."""
 
     policies: Sequence[PreservationPolicy]
 
@@ -280,7 +280,9 @@ class AnyPreservationPolicy(PreservationPolicy):
 
 @dataclasses.dataclass(kw_only=True)
 class BestN(PreservationPolicy):
-    """The best `n` by a number made of the metrics: the highest, or with `reverse` the lowest."""
+    """Keeps the best `n` steps by a number from the metrics: the highest, with `reverse` the
+    lowest.
+    """
 
     get_metric_fn: Callable[[Any], float]
     reverse: bool = False

@@ -1,4 +1,4 @@
-"""Restore args of a target, and waiting for checkpoints."""
+"""Makes restore args from a target, and waits for checkpoints."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def construct_restore_args(
     support_layout: bool = False,
     strict: bool = True,
 ) -> Any:
-    """What the leaves of a target ask for.
+    """The restore args of the leaves of a target.
 
     Args:
         target: A pytree of arrays, their descriptions, metadata, numbers and text.
         sharding_tree: Shardings by leaf, instead of those of the target.
-        set_global_shape: Ask for the target's shapes, too.
-        support_layout: Not used: layouts of memory are the device's business.
+        set_global_shape: Also ask for the target's shapes.
+        support_layout: Ignored: the device decides on memory layouts.
         strict: As in `ArrayRestoreArgs`.
 
     Raises:
@@ -103,7 +103,7 @@ def wait_for_new_checkpoint(
     set_immutable: bool | None = None,
     ignore_snapshot_errors: bool = True,
 ) -> Iterator[int]:
-    """Waits for a step of `until_step` or later: ``with`` gives its number, or -1 after the
+    """Waits for a step of at least `until_step`. ``with`` gives its number, or -1 after the
     time-out.
     """
     form = step_name_format or _names(step_prefix, step_format_fixed_length)
@@ -149,8 +149,7 @@ def checkpoints_iterator(
     set_immutable: bool | None = None,
     ignore_snapshot_errors: bool = True,
 ) -> Iterator[int]:
-    """Yields the newest step again and again, as soon as there is a newer one; ends after the
-    time-out.
+    """Yields the newest step each time there is a newer one. Ends after the time-out.
 
     Unlike Orbax it makes no snapshot folder: an open checkpoint stays readable while it is deleted.
     """
@@ -160,7 +159,7 @@ def checkpoints_iterator(
         began = time.monotonic()
         step = _wait(checkpoint_dir, form, last + 1, seconds_to_sleep, timeout, timeout_fn)
         if step < 0:
-            # As Orbax: the function that has ended the wait is asked once more.
+            # As in Orbax, the function that ended the wait is called once more.
             if timeout_fn is None or timeout_fn():
                 return
             continue

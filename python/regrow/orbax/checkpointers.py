@@ -1,4 +1,4 @@
-"""Checkpointers: a handler, and where its item goes."""
+"""Checkpointers: each saves and restores one item with a handler."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["AbstractCheckpointer", "AsyncCheckpointer", "Checkpointer", "PyTreeC
 
 
 class AbstractCheckpointer(abc.ABC):
-    """What all checkpointers are."""
+    """The base class of all checkpointers."""
 
     @abc.abstractmethod
     def save(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
@@ -38,7 +38,7 @@ class AbstractCheckpointer(abc.ABC):
         """Restores."""
 
     def metadata(self, directory: Any) -> Any:
-        """What is known of a checkpoint."""
+        """The metadata of a checkpoint."""
         raise NotImplementedError
 
     def structure(self, directory: Any) -> Any:
@@ -46,11 +46,13 @@ class AbstractCheckpointer(abc.ABC):
         raise NotImplementedError
 
     def close(self) -> None:  # noqa: B027
-        """Lets go of what is held."""
+        """Releases the resources."""
 
 
 def call_of(handler: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, for_save: bool) -> _saving.Call:
-    """What a caller has given, as the handler takes it: any arguments among the values win."""
+    """The arguments of a call in the handler's form. An instance of arguments among the values
+    wins.
+    """
     given = next((value for value in (*args, *kwargs.values()) if is_args(value)), None)
     if given is not None:
         return _saving.Call(given)
@@ -89,17 +91,17 @@ class Checkpointer(AbstractCheckpointer):
         return self._handler
 
     def get_temporary_path(self, directory: Any) -> atomicity.TemporaryPath:
-        """Where Orbax would write such a checkpoint first; the engine's saves have places of
-        their own.
+        """The path that Orbax would write such a checkpoint to first. The engine's saves use other
+        paths.
         """
         return (self._temporary_path_class or atomicity.AtomicRenameTemporaryPath).from_final(as_path(directory))
 
     async def create_temporary_path(self, temporary_path: Any) -> None:
-        """Makes that folder."""
+        """Makes the folder of a temporary path."""
         await temporary_path.create()
 
     def synchronize_next_awaitable_signal_operation_id(self) -> None:
-        """Nothing: the engine's saves have no such numbers."""
+        """Does nothing: the engine's saves have no such ids."""
 
     def save(
         self,
@@ -110,19 +112,18 @@ class Checkpointer(AbstractCheckpointer):
         save_context: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Saves an item: all of it or nothing.
+        """Saves an item, atomically.
 
         Args:
-            directory: An absolute path; parents are made.
-            *args: The item and more, or arguments made for the handler.
-            force: Replace a checkpoint that is there.
+            directory: An absolute path; its parents are made.
+            *args: The item and more values, or an instance of the handler's arguments.
+            force: Replace an existing checkpoint.
             custom_metadata: Your own metadata.
-            save_context: Not used.
-            **kwargs: The same by name.
+            save_context: Ignored.
+            **kwargs: More values, by name.
 
         Raises:
-            DestinationExistsError: (a `ValueError`) if there is something, and `force` was not
-                given.
+            DestinationExistsError: (a `ValueError`) if the path exists, without `force`.
             ValueError: for a relative path.
         """
         self._begin(directory, args, kwargs, force, custom_metadata, None).finish()
@@ -152,8 +153,8 @@ class Checkpointer(AbstractCheckpointer):
         """Restores the item.
 
         Raises:
-            FileNotFoundError: if there is none.
-            ValueError: if it was never committed, or is not what the arguments ask for.
+            FileNotFoundError: if the path does not exist.
+            ValueError: if it was never committed, or does not fit the arguments.
         """
         path = as_path(directory)
         if not path.exists():
@@ -169,17 +170,15 @@ class Checkpointer(AbstractCheckpointer):
             return self._handler.restore(path, args=call.args)
 
     def metadata(self, directory: Any) -> metadata.StepMetadata:
-        """What the checkpoint says of itself; ``.item_metadata`` is `None` where there is
-        nothing to read.
-        """
+        """The metadata of the checkpoint; ``.item_metadata`` is `None` if there is none."""
         return _composite.metadata_of(self._handler, as_path(directory))
 
     def structure(self, directory: Any) -> Any:
-        """`None`, as the original says of all but old layouts."""
+        """`None`, as in the original for all but old layouts."""
         return None
 
     def close(self) -> None:
-        """Lets go of the handler."""
+        """Closes the handler."""
         self._is_closed = True
         self._handler.close()
 
@@ -193,8 +192,8 @@ class Checkpointer(AbstractCheckpointer):
 
 
 class AsyncCheckpointer(Checkpointer):
-    """Saves in the background: one save at a time, the next call waits for it and raises what
-    went wrong.
+    """Saves in the background, one save at a time. The next call waits for the save and raises its
+    error.
     """
 
     def __init__(
@@ -229,26 +228,26 @@ class AsyncCheckpointer(Checkpointer):
         save_context: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Begins a save: as `Checkpointer.save`, which the next call or `wait_until_finished`
-        tells the failures of.
+        """Starts a save as `Checkpointer.save`. The next call or `wait_until_finished` raises its
+        error.
         """
         self.wait_until_finished()
         pending = self._pending = self._begin(directory, args, kwargs, force, custom_metadata, self._saver)
         self._background.run(pending.finish, self._on_commit)
 
     def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
-        """As `Checkpointer.restore`, once what is being saved has been."""
+        """Restores as `Checkpointer.restore`, after the save in progress has ended."""
         self.wait_until_finished()
         return super().restore(directory, *args, **kwargs)
 
     def wait_until_finished(self) -> None:
-        """Waits for the save, and raises what went wrong. Can be called again, and from several
+        """Waits for the save, and raises its error. May be called again, and from several
         threads.
         """
         self._background.wait()
 
     def check_for_errors(self) -> None:
-        """Raises what went wrong with a save that has ended."""
+        """Raises the error of a save that has ended."""
         self._background.check()
 
     def is_busy(self) -> bool:
@@ -256,8 +255,8 @@ class AsyncCheckpointer(Checkpointer):
         return self._background.is_busy()
 
     def cancel(self) -> None:
-        """Gives up the save in the background: nothing is left of it, unless it was committed
-        before.
+        """Cancels the save in the background and removes its temporary files, unless it is already
+        committed.
         """
         pending, self._pending = self._pending, None
         if pending is not None:
@@ -266,7 +265,7 @@ class AsyncCheckpointer(Checkpointer):
                 self._background.wait()
 
     def close(self) -> None:
-        """Waits for the save, and lets go of the handler."""
+        """Waits for the save, and closes the handler."""
         try:
             self.wait_until_finished()
         finally:
@@ -289,8 +288,8 @@ class PyTreeCheckpointer(Checkpointer):
 
 
 class StandardCheckpointer(AsyncCheckpointer):
-    """Saves pytrees of arrays and numbers in the background. Call `wait_until_finished` before
-    the files are used.
+    """Saves pytrees of arrays and numbers in the background. Call `wait_until_finished` before you
+    use the files.
     """
 
     def __init__(
@@ -319,23 +318,25 @@ class StandardCheckpointer(AsyncCheckpointer):
         custom_metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Begins to save a pytree.
+        """Starts to save a pytree.
 
         Args:
             directory: An absolute path.
             state: The pytree, or `StandardSaveArgs`.
-            *args: Arguments made for the handler, instead.
+            *args: An instance of the handler's arguments, instead of `state`.
             save_args: A tree of `SaveArgs`.
-            force: Replace a checkpoint that is there.
+            force: Replace an existing checkpoint.
             custom_metadata: Your own metadata.
-            **kwargs: More, by name.
+            **kwargs: More values, by name.
         """
         given = next((value for value in (state, *args, *kwargs.values()) if is_args(value)), None)
         chosen = StandardSaveArgs(state, save_args) if given is None else given
         super().save(directory, args=chosen, force=force, custom_metadata=custom_metadata)
 
     def restore(self, directory: Any, target: Any = None, *args: Any, strict: bool = True, **kwargs: Any) -> Any:
-        """Restores a pytree as the target has it; with `strict=False` also to other shapes."""
+        """Restores a pytree into the form of the target; with `strict=False` also into other
+        shapes.
+        """
         given = next((value for value in (target, *args, *kwargs.values()) if is_args(value)), None)
         chosen = StandardRestoreArgs(target, strict=strict) if given is None else given
         return super().restore(directory, args=chosen)

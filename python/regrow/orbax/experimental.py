@@ -1,4 +1,4 @@
-"""What Orbax calls experimental: v1, under its first name."""
+"""Orbax' experimental names: v1, under its first name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Futures, as Orbax names them."""
+"""Futures, under Orbax' names."""
 
 from __future__ import annotations
 

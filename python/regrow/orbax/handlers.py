@@ -1,4 +1,4 @@
-"""Handlers: what saves and restores one kind of item."""
+"""Handlers, each of which saves and restores one kind of item."""
 
 from __future__ import annotations
 

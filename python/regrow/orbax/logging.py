@@ -1,4 +1,4 @@
-"""Loggers that a manager may be given; it tells them of saves and restores."""
+"""Loggers for a manager, which receive a record of each save and restore."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
 
 
 class AbstractLogger:
-    """Something that takes one record."""
+    """The base class of loggers."""
 
     def log_entry(self, msg: Any, *args: Any, **kwargs: Any) -> None:
         """Takes a record."""
@@ -26,7 +26,7 @@ class AbstractLogger:
 
 
 class StandardLogger(AbstractLogger):
-    """Records go to Python's logging."""
+    """Writes records to Python's logging."""
 
     def log_entry(self, msg: Any, *args: Any, **kwargs: Any) -> None:
         """Takes a record."""
@@ -34,7 +34,7 @@ class StandardLogger(AbstractLogger):
 
 
 class CompositeLogger(AbstractLogger):
-    """Records go to several loggers."""
+    """Passes records to several loggers."""
 
     def __init__(self, *loggers: AbstractLogger) -> None:
         self._loggers = loggers
@@ -47,7 +47,7 @@ class CompositeLogger(AbstractLogger):
 
 @dataclasses.dataclass
 class SaveStepStatistics:
-    """One save of a manager, as its loggers are told of it. Times are in seconds."""
+    """The record of one save of a manager. Times are in seconds."""
 
     step: int | None = None
     event_type: str | None = "save"
@@ -67,14 +67,14 @@ class SaveStepStatistics:
 
 
 def statistics_of(told: Mapping[str, Any]) -> SaveStepStatistics:
-    """What a checkpoint says of its save, as far as it is known here."""
+    """The record of a save from the metadata of its checkpoint, as far as it is stored."""
     names = {field.name for field in dataclasses.fields(SaveStepStatistics)}
     return SaveStepStatistics(**{name: value for name, value in told.items() if name in names})
 
 
 @dataclasses.dataclass
 class RestoreStepStatistics:
-    """One restore of a manager."""
+    """The record of one restore of a manager."""
 
     step: int | None = None
     event_type: str | None = "restore"
@@ -87,7 +87,7 @@ class RestoreStepStatistics:
 
 @dataclasses.dataclass
 class EmergencyRestoreStepStatistics:
-    """One restore of an emergency manager, which is not covered."""
+    """The record of one restore of an emergency manager, which is not covered."""
 
     step: int | None = None
     event_type: str | None = "emergency_restore"

@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself, as Orbax' callers ask for it."""
+"""The metadata of checkpoints and their leaves, under Orbax' names."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ SingleItemMetadata = Any
 
 @dataclasses.dataclass
 class PyTreeMetadataOptions:
-    """Whether the names of the containers' classes are stored, too."""
+    """Whether the names of the containers' classes are also stored."""
 
     support_rich_types: bool = False
 
@@ -75,7 +75,7 @@ PYTREE_METADATA_OPTIONS = PyTreeMetadataOptions()
 
 @dataclasses.dataclass
 class StorageMetadata:
-    """How an array is cut."""
+    """How an array is divided into chunks and shards."""
 
     chunk_shape: tuple[int, ...] | None
     write_shape: tuple[int, ...] | None = None
@@ -84,7 +84,7 @@ class StorageMetadata:
 
 @dataclasses.dataclass
 class Metadata:
-    """What is known of a leaf."""
+    """The metadata of a leaf."""
 
     name: str
     directory: Any
@@ -92,7 +92,7 @@ class Metadata:
 
 @dataclasses.dataclass
 class ArrayMetadata(Metadata):
-    """What is known of an array."""
+    """The metadata of an array."""
 
     shape: tuple[int, ...]
     sharding: ShardingMetadata | None
@@ -100,7 +100,7 @@ class ArrayMetadata(Metadata):
     storage: StorageMetadata | None = None
 
     def __eq__(self, other: object) -> bool:
-        # As Orbax: the same array under another name or in another folder.
+        # As in Orbax: equal if only the name or the folder differs.
         return (
             isinstance(other, ArrayMetadata)
             and (self.shape, self.dtype) == (other.shape, other.dtype)
@@ -109,13 +109,13 @@ class ArrayMetadata(Metadata):
 
     @classmethod
     def from_shape_dtype_struct(cls, s: Any, name: str | None = None, directory: Any = None) -> ArrayMetadata:
-        """Of the description of an array."""
+        """Converts the description of an array."""
         return cls(name or "", directory, s.shape, s.sharding, s.dtype)
 
 
 @dataclasses.dataclass
 class ScalarMetadata(ArrayMetadata):
-    """What is known of a number."""
+    """The metadata of a number."""
 
     shape: tuple[int, ...] = ()
     sharding: ShardingMetadata | None = None
@@ -127,7 +127,7 @@ class ScalarMetadata(ArrayMetadata):
 
 @dataclasses.dataclass
 class StringMetadata(Metadata):
-    """What is known of a text."""
+    """The metadata of a text."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StringMetadata)
@@ -135,8 +135,8 @@ class StringMetadata(Metadata):
 
 @jax.tree_util.register_pytree_with_keys_class
 class TreeMetadata(Mapping[str, Any]):
-    """What is known of a pytree: a mapping as the tree is one, and a pytree of leaves with shape
-    and dtype.
+    """The metadata of a pytree: a mapping with the structure of the tree, and a pytree of leaves
+    with shape and dtype.
     """
 
     def __init__(self, tree: Any, custom_metadata: Any = None, use_zarr3: bool = False) -> None:
@@ -148,7 +148,7 @@ class TreeMetadata(Mapping[str, Any]):
 
     @classmethod
     def build(cls, tree: Any, *, custom_metadata: Any = None, **_: Any) -> TreeMetadata:
-        """Of a tree."""
+        """Makes the metadata of a tree."""
         return cls(tree, custom_metadata)
 
     def __getitem__(self, key: Any) -> Any:
@@ -198,7 +198,7 @@ class TreeMetadata(Mapping[str, Any]):
 
 @dataclasses.dataclass
 class RootMetadata(Mapping[str, Any]):
-    """What a manager's folder says of itself. A mapping of the caller's own metadata, too."""
+    """The metadata of a manager's folder, and a mapping of the caller's own metadata."""
 
     internal_metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
     custom_metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -242,9 +242,7 @@ class CompositeMetadata(dict[str, Any]):
 )
 @dataclasses.dataclass
 class StepMetadata:
-    """What a checkpoint says of itself. A pytree: a map over it is one over the leaves of its
-    items.
-    """
+    """The metadata of a checkpoint. As a pytree, it has the leaves of its items."""
 
     item_handlers: Any = None
     item_metadata: Any = None
@@ -263,7 +261,7 @@ jax.tree_util.register_pytree_node(
 
 
 def read_step_metadata(path: Any) -> StepMetadata:
-    """What `_CHECKPOINT_METADATA` says; nothing where it is missing or no JSON, as Orbax has it."""
+    """The content of `_CHECKPOINT_METADATA`; empty if it is missing or not JSON, as in Orbax."""
     file = as_path(path) / "_CHECKPOINT_METADATA"
     try:
         told = json.loads(file.read_text())
@@ -281,7 +279,7 @@ def read_step_metadata(path: Any) -> StepMetadata:
 
 
 def get_step_metadata(path: Any) -> StepMetadata:
-    """What a checkpoint says of itself, its items left aside.
+    """The metadata of a checkpoint, without that of its items.
 
     Raises:
         NotFoundError: (a `FileNotFoundError`) if there is none.
@@ -292,4 +290,4 @@ def get_step_metadata(path: Any) -> StepMetadata:
 
 
 value = sys.modules[__name__]
-"""This module itself, under the name that the original has for its classes of leaves."""
+"""This module, under the original's name for its classes of leaves."""

@@ -1,4 +1,4 @@
-"""Pytrees as msgpack: the encoding of Flax, and tuples that stay tuples."""
+"""Pytrees as msgpack: Flax' encoding, extended by tuples."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from .._msgpack import ExtType
 __all__ = ["MAX_CHUNK_SIZE", "msgpack_restore", "msgpack_serialize"]
 
 MAX_CHUNK_SIZE = 2**30
-"""Arrays of more bytes are stored in pieces."""
+"""Larger arrays, in bytes, are stored in several parts."""
 
 _TUPLE = 4
-"""The code of the extension that holds a tuple."""
+"""The code of the extension for a tuple."""
 
 
 def msgpack_serialize(pytree: Any, in_place: bool = False) -> bytes:
-    """A pytree of dicts, lists, tuples, arrays and numbers as bytes. `in_place` is not used:
-    nothing is changed.
+    """Encodes a pytree of dicts, lists, tuples, arrays and numbers. `in_place` is ignored: the
+    pytree is not changed.
     """
     return _native.msgpack_pack(_without_tuples(pytree), MAX_CHUNK_SIZE)
 
 
 def msgpack_restore(encoded_pytree: bytes) -> Any:
-    """The pytree of such bytes.
+    """Decodes a pytree.
 
     Raises:
-        ValueError: for other bytes, with their offset.
+        ValueError: for other bytes; it names the offset.
     """
     return _with_tuples(_native.msgpack_unpack(encoded_pytree))
 

@@ -1,4 +1,4 @@
-"""The processes of a job, as Orbax asks for them."""
+"""The processes of a job, under Orbax' names."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ __getattr__ = refusing(
 
 
 def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
-    """The arrays of one process (0 by default), in all."""
+    """The arrays of one process (0 by default), in all processes."""
     from jax.experimental import multihost_utils
 
     return multihost_utils.broadcast_one_to_all(in_tree, is_source=is_source)
 
 
 def process_index() -> int:
-    """The number of this process."""
+    """The index of this process."""
     return int(jax.process_index())
 
 
 def process_count() -> int:
-    """How many processes there are."""
+    """The number of processes."""
     return int(jax.process_count())
 
 
 def is_primary_host(primary_host: int | None = 0) -> bool:
-    """Whether this process is the one of that number; with `None` every one is."""
+    """Whether this process has that index; with `None`, true in every process."""
     return primary_host is None or primary_host == jax.process_index()
 
 
 def is_jax_distributed_client_initialized() -> bool:
-    """Whether this process belongs to a job of several."""
+    """Whether this process belongs to a job of several processes."""
     from jax._src import distributed
 
     return distributed.global_state.client is not None
@@ -79,7 +79,7 @@ def sync_global_processes(
 
 
 def reached_preemption(step: int) -> bool:
-    """Whether JAX' preemption service wants a save at this step; false where the service is off."""
+    """Whether JAX' preemption service asks for a save at this step; false if the service is off."""
     from jax.experimental import multihost_utils
 
     try:

@@ -1,6 +1,4 @@
-"""Options, as Orbax names them. Those that say how Orbax does its work are accepted and change
-nothing here.
-"""
+"""Options, under Orbax' names. Those of Orbax' implementation are accepted and ignored."""
 
 from __future__ import annotations
 
@@ -22,15 +20,14 @@ __all__ = [
 
 @dataclasses.dataclass
 class AsyncOptions:
-    """How saves in the background go.
+    """Options of saves in the background.
 
     Attributes:
-        timeout_secs: How long the processes of a job wait for each other, in each phase of a save
-            in the background.
-        barrier_sync_fn: Orbax' own barrier; not used, the engine has one.
-        post_finalization_callback: Is called when a checkpoint has been committed.
-        create_directories_asynchronously: Not used: nothing is created before the background save
-            begins.
+        timeout_secs: Seconds that the processes of a job wait for each other in each phase of a
+            save in the background.
+        barrier_sync_fn: Orbax' own barrier; ignored, the engine has one.
+        post_finalization_callback: Called after a checkpoint is committed.
+        create_directories_asynchronously: Ignored: the save in the background creates all folders.
     """
 
     timeout_secs: int = 1200
@@ -40,10 +37,10 @@ class AsyncOptions:
 
 
 def timeout_of(options: Any, given: int | None = None) -> int:
-    """The time-out that a caller has given, or that is in options of any class.
+    """The time-out that a caller passes, or that options of any class have.
 
     Raises:
-        ValueError: for one that nobody could keep.
+        ValueError: for a time-out that is not positive.
     """
     seconds: int = given or int(getattr(options, "timeout_secs", AsyncOptions.timeout_secs))
     if seconds <= 0:
@@ -53,7 +50,7 @@ def timeout_of(options: Any, given: int | None = None) -> int:
 
 @dataclasses.dataclass
 class MultiprocessingOptions:
-    """Which processes take part, and who commits: always process 0."""
+    """The processes that take part. Process 0 always commits."""
 
     primary_host: int | None = 0
     active_processes: set[int] | None = None
@@ -61,8 +58,8 @@ class MultiprocessingOptions:
 
 
 class AtomicityMode(enum.Enum):
-    """What says that a checkpoint is committed: its name, or the file ``commit_success.txt``.
-    Saves leave both.
+    """How a committed checkpoint is recognised: by its name, or by the file ``commit_success.txt``.
+    Saves write both.
     """
 
     AUTO = "auto"
@@ -82,7 +79,7 @@ class AtomicityOptions:
 
 @dataclasses.dataclass
 class FileOptions:
-    """Permissions of the folders that are made."""
+    """Permissions of new folders."""
 
     path_permission_mode: int | None = None
     skip_sync_file_validations: bool = False
@@ -91,13 +88,13 @@ class FileOptions:
 
 @dataclasses.dataclass
 class MemoryLimitOptions:
-    """Accepted; the engine works under a budget of its own."""
+    """Accepted and ignored; the engine has its own budget."""
 
     max_transfer_concurrent_gb: int | None = None
 
 
 @dataclasses.dataclass
 class Cns2StorageOptions:
-    """Accepted and not used."""
+    """Accepted and ignored."""
 
     default_data_governance_annotations: Any = None

@@ -1,4 +1,4 @@
-"""Names of what is for Pathways."""
+"""Names that Orbax has for Pathways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of how Orbax drives TensorStore."""
+"""Names of Orbax' interface to TensorStore."""
 
 from __future__ import annotations
 

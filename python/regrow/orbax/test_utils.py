@@ -1,4 +1,4 @@
-"""What programs use of Orbax' test helpers."""
+"""The helpers of Orbax' tests that programs use."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ __getattr__ = refusing(
 
 
 def erase_and_create_empty(directory: Any) -> Any:
-    """Removes a folder with all that is in it, and makes it anew."""
+    """Removes a folder with its content, and makes it again."""
     path = as_path(directory)
     if path.exists():
         shutil.rmtree(path)

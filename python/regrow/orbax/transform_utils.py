@@ -1,4 +1,4 @@
-"""Transformations: where a leaf of the target comes from, in a tree or in a checkpoint."""
+"""Transformations: the source of each leaf of the target, in a tree or in a checkpoint."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ MultiValueFn = Callable[..., Any]
 
 @dataclasses.dataclass
 class Transform:
-    """Where a leaf of the target comes from.
+    """The source of a leaf of the target.
 
     Attributes:
-        original_key: The key path in the original, with ``/``; groups of the pattern as ``\\1``.
-        use_fallback: Take what is not the default: see `apply_transformations`.
-        value_fn: What becomes of the value.
-        multi_value_fn: Computes the value, from its key path and the whole original.
+        original_key: The key path in the original, with ``/``; ``\\1`` is a group of the pattern.
+        use_fallback: Use the other source than the default; see `apply_transformations`.
+        value_fn: Converts the value.
+        multi_value_fn: Computes the value from its key path and the whole original.
     """
 
     original_key: Any = None
@@ -56,9 +56,9 @@ class RestoreTransform(Transform):
     """As `Transform`, for restores.
 
     Attributes:
-        multi_value_fn: Is given the restore args of the leaf, too.
-        multi_value_fn_input_args: What it needs: patterns of key paths in the checkpoint, with
-            restore args.
+        multi_value_fn: Also gets the restore args of the leaf.
+        multi_value_fn_input_args: The inputs: patterns of key paths in the checkpoint, with restore
+            args.
     """
 
     multi_value_fn_input_args: dict[str, Any] | None = None
@@ -72,14 +72,14 @@ class RestoreTransform(Transform):
 def apply_transformations(
     original_tree: Any, transformations: Any, new_tree: Any, default_to_original: bool | None = True
 ) -> Any:
-    """A tree as `new_tree`, with leaves of another.
+    """A tree with the structure of `new_tree`, and leaves of another tree.
 
     Args:
-        original_tree: Where leaves come from.
-        transformations: A `Transform` by key path, which is a pattern.
-        new_tree: The structure of the result, and the values of leaves that come from nowhere.
-        default_to_original: Leaves that no transformation names come from the original, and
-            `use_fallback` means those of `new_tree`; if false, it is the other way round.
+        original_tree: The tree that leaves come from.
+        transformations: A `Transform` by key path; the key path is a pattern.
+        new_tree: The structure of the result, and the values of leaves without a source.
+        default_to_original: If true, leaves without a transformation come from the original, and
+            `use_fallback` takes those of `new_tree`. If false, the reverse.
 
     Raises:
         ValueError: for a key that the original does not have.
@@ -118,7 +118,7 @@ def _flat_rules(transformations: Any) -> dict[str, Any]:
 
 
 def _rule_of(rules: Mapping[str, Any], name: str) -> tuple[Any, re.Match[str]] | None:
-    """The last of the rules whose pattern a key path matches: it would overwrite those before."""
+    """The last rule whose pattern matches a key path: later rules override earlier ones."""
     found = None
     for pattern, rule in rules.items():
         match = re.fullmatch(pattern, name)
@@ -135,28 +135,28 @@ def _source(rule: Any, match: re.Match[str], name: str) -> str:
 
 
 class Plan(NamedTuple):
-    """What a restore with transformations reads, and what becomes of it."""
+    """The leaves that a restore with transformations reads, and how it converts them."""
 
     sources: dict[KeyPath, KeyPath]
-    """The stored leaf of a leaf of the target, where it is another one."""
+    """The stored leaf of a target leaf, if its key path differs."""
     functions: dict[KeyPath, Callable[[Any], Any]]
-    """What becomes of a value."""
+    """The conversion of a value."""
     kept: set[KeyPath]
     """Leaves that stay as in the target."""
     computed: dict[KeyPath, Callable[..., Any]]
     """Leaves that are computed from the checkpoint."""
     inputs: dict[KeyPath, Any]
-    """Stored leaves that these are computed from, with restore args."""
+    """Stored leaves that are inputs of computed leaves, with restore args."""
 
 
 def plan(
     transformations: Any, order: list[KeyPath], stored: Collection[KeyPath], *, default_to_original: bool = True
 ) -> Plan:
-    """Where each leaf of the target of a restore comes from.
+    """The source of each leaf of a restore's target.
 
     Raises:
         ValueError: for a key that the checkpoint does not have, and for a `multi_value_fn` without
-            its inputs.
+            inputs.
     """
     rules = _flat_rules(transformations)
     inputs: dict[KeyPath, Any] = {}
@@ -202,8 +202,8 @@ def _inputs(rule: Any, stored: Collection[KeyPath]) -> dict[KeyPath, Any]:
 
 
 def merge_trees(*trees: Any, target: Any = None) -> Any:
-    """The leaves of all of the trees, those of the last where several have one; nested dicts, or
-    as the target.
+    """The leaves of all trees, from the last tree that has each; as nested dicts, or in the
+    target's structure.
     """
     merged: dict[KeyPath, Any] = {}
     for tree in trees:
@@ -212,8 +212,8 @@ def merge_trees(*trees: Any, target: Any = None) -> Any:
 
 
 def intersect_trees(*trees: Any, target: Any = None) -> Any:
-    """The leaves whose key path all of the trees have, of the last of them; nested dicts, or as
-    the target.
+    """The leaves whose key path all trees have, from the last tree; as nested dicts, or in the
+    target's structure.
     """
     flats = [to_flat_dict(tree) for tree in trees]
     common = {path: leaf for path, leaf in flats[-1].items() if all(path in flat for flat in flats)}

@@ -58,7 +58,7 @@ KeyPath = tuple[str, ...]
 
 
 def is_empty_node(x: Any) -> bool:
-    """Whether it is `None` or a container without children."""
+    """Whether a value is `None` or a container without children."""
     if x is None:
         return True
     if type(x) in _NO_NODES:
@@ -70,13 +70,13 @@ def is_empty_node(x: Any) -> bool:
 
 
 _NO_NODES = frozenset({np.ndarray, jax.ShapeDtypeStruct, Leaf, str, bool, int, float, complex})
-"""Types of leaves that nobody can make nodes of: most leaves are of them, and asking JAX takes
-long.
+"""Types of leaves that cannot be registered as nodes. Most leaves have such a type, and asking JAX
+is slow.
 """
 
 
 def _is_container(cls: type[Any]) -> bool:
-    # Asking whether something is a `Mapping` takes long, and a tree has few types.
+    # `isinstance(_, Mapping)` is slow, and a tree has few types.
     known = _CONTAINERS.get(cls)
     if known is None:
         known = _CONTAINERS[cls] = issubclass(cls, (Mapping, list, tuple))
@@ -87,12 +87,12 @@ _CONTAINERS: WeakKeyDictionary[type[Any], bool] = WeakKeyDictionary()
 
 
 def is_empty_or_leaf(x: Any) -> bool:
-    """Whether it is an empty node, or no container."""
+    """Whether a value is an empty node, or not a container."""
     return is_empty_node(x) or jax.tree_util.treedef_is_leaf(jax.tree_util.tree_structure(x))
 
 
 def get_key_name(key: Any) -> int | str:
-    """What a key of JAX is called: an index, or a name as text."""
+    """The name of a key of JAX: an index, or a name as text."""
     if isinstance(key, jax.tree_util.DictKey):
         return str(key.key)
     for name in ("key", "idx", "name"):
@@ -108,16 +108,16 @@ _NAME_OF: dict[type[Any], Callable[[Any], Any]] = {
     jax.tree_util.SequenceKey: attrgetter("idx"),
     jax.tree_util.GetAttrKey: attrgetter("name"),
 }
-"""What JAX' own keys are called: these are nearly all that there are."""
+"""The names of JAX' own keys. Nearly all keys are of these types."""
 
 
 def is_sequence_key(key: Any) -> bool:
-    """Whether it is an index."""
+    """Whether a key is an index."""
     return isinstance(key, (jax.tree_util.FlattenedIndexKey, jax.tree_util.SequenceKey))
 
 
 def is_dict_key(key: Any) -> bool:
-    """Whether it is a name."""
+    """Whether a key is a name."""
     return isinstance(key, (jax.tree_util.DictKey, jax.tree_util.GetAttrKey))
 
 
@@ -137,7 +137,7 @@ def flatten_with_path(tree: Any) -> tuple[list[tuple[tuple[Any, ...], Any]], Any
 
 
 def from_flattened_with_keypath(flat_with_keys: list[tuple[tuple[Any, ...], Any]]) -> Any:
-    """Nested dicts and lists, of leaves with JAX' key paths."""
+    """Nested dicts and lists, made from leaves with JAX' key paths."""
     if not flat_with_keys:
         raise ValueError("Unsupported empty flattened tree")
     root: list[Any] = [None]
@@ -157,7 +157,7 @@ def from_flattened_with_keypath(flat_with_keys: list[tuple[tuple[Any, ...], Any]
 
 
 def serialize_tree(tree: Any, keep_empty_nodes: bool = False) -> Any:
-    """The same with dicts for classes and lists for tuples.
+    """The tree with dicts for classes and lists for tuples.
 
     Raises:
         ValueError: for a tree without leaves, unless empty nodes are kept.
@@ -189,7 +189,7 @@ def deserialize_tree(serialized: Any, target: Any, keep_empty_nodes: bool = Fals
 
 
 def _child(node: Any, key: Any) -> Any:
-    """What a node has at a key: dicts and sequences by its name, other containers by the key
+    """The child of a node at a key: dicts and sequences use its name, other containers the key
     itself.
     """
     name = get_key_name(key)
@@ -201,7 +201,7 @@ def _child(node: Any, key: Any) -> Any:
 
 
 def is_flat_dict(tree: Any) -> bool:
-    """Whether it is a dict without containers in it."""
+    """Whether a tree is a dict that holds no containers."""
     return isinstance(tree, dict) and all(is_empty_or_leaf(value) for value in tree.values())
 
 
@@ -211,7 +211,7 @@ def to_flat_dict(
     keep_empty_nodes: bool = False,
     is_leaf: Callable[[Any], bool] | None = None,
 ) -> dict[Any, Any]:
-    """Leaves by key path: tuples of strings, or with `sep` strings."""
+    """Leaves by key path: tuples of strings, or strings joined by `sep`."""
     stop: Callable[[Any], bool] = lambda node: is_empty_node(node) or (is_leaf is not None and is_leaf(node))  # noqa: E731
     flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=stop)
     named = {tuple_path_from_keypath(path): leaf for path, leaf in flat if keep_empty_nodes or not is_empty_node(leaf)}
@@ -221,7 +221,7 @@ def to_flat_dict(
 def from_flat_dict(
     flat_dict: Mapping[Any, Any], target: Any = None, sep: str | None = None, *, inplace: bool = False
 ) -> Any:
-    """The tree of a flat dict: with the containers of a target, or nested dicts."""
+    """The tree of a flat dict, in the containers of a target or as nested dicts."""
     if target is None:
         if () in flat_dict:
             if len(flat_dict) > 1:
@@ -250,16 +250,14 @@ def param_name_from_keypath(keypath: tuple[Any, ...]) -> str:
 
 
 def get_param_names(item: Any, *, include_empty_nodes: bool = True) -> Any:
-    """The tree with the names that its leaves are stored under."""
+    """A tree of the names that the leaves are stored under."""
     return jax.tree_util.tree_map_with_path(
         lambda path, _: param_name_from_keypath(path), item, is_leaf=is_empty_node if include_empty_nodes else None
     )
 
 
 def to_shape_dtype_struct(arr: Any, dtype: Any = None, scalar_dtype: Any = None, support_format: bool = False) -> Any:
-    """A description of an array, with its sharding; numbers become `scalar_dtype`, if that is
-    given.
-    """
+    """The description of an array, with its sharding. Numbers get `scalar_dtype` if it is given."""
     if isinstance(arr, (int, float, np.number)):
         return arr if scalar_dtype is None else scalar_dtype(arr)
     if isinstance(arr, str) or arr is PLACEHOLDER_LEAF:

@@ -1,4 +1,4 @@
-"""Types of leaves: their handlers and registries, and what callers ask of a leaf."""
+"""Types of leaves: their handlers, registries, and questions about a leaf."""
 
 from __future__ import annotations
 
@@ -74,20 +74,20 @@ __getattr__ = refusing(
 
 
 def is_supported_type(value: Any, pytree_metadata_options: Any = None) -> bool:
-    """Whether a value is an empty node, or needs no handler of the caller's own."""
+    """Whether a value is an empty node, or needs no handler of the caller."""
     return is_supported_empty_value(value) or isinstance(value, tuple(supported_types()))
 
 
 def is_ocdbt_checkpoint(path: Any) -> bool:
-    """Whether the arrays are in a database."""
+    """Whether the arrays are in an OCDBT database."""
     return bool((as_path(path) / "manifest.ocdbt").exists())
 
 
 def is_supported_empty_value(
     value: Any, pytree_metadata_options: PyTreeMetadataOptions = PYTREE_METADATA_OPTIONS
 ) -> bool:
-    """Whether it is an empty value that needs no handler: named tuples only where the options
-    keep them as such.
+    """Whether a value is an empty value that needs no handler. Named tuples are, only if the
+    options keep them as such.
     """
     if isinstance(value, tuple) and hasattr(type(value), "_fields"):
         return pytree_metadata_options.support_rich_types and not value

@@ -1,4 +1,4 @@
-"""Helpers, as Orbax names them."""
+"""Helpers, under Orbax' names."""
 
 from __future__ import annotations
 
@@ -85,20 +85,20 @@ _LEAF_PLACEHOLDER = "PLACEHOLDER://"
 
 
 def leaf_placeholder(name: str) -> str:
-    """What stands in the msgpack file of old layouts for a leaf that is stored elsewhere."""
+    """The placeholder in the msgpack file of old layouts for a leaf in another file."""
     return _LEAF_PLACEHOLDER + name
 
 
 def leaf_is_placeholder(leaf: Any) -> bool:
-    """Whether a leaf of that file is stored elsewhere."""
+    """Whether a leaf of that file is stored in another file."""
     return isinstance(leaf, str) and leaf.startswith(_LEAF_PLACEHOLDER)
 
 
 def name_from_leaf_placeholder(placeholder: str) -> str:
-    """The name that it is stored under.
+    """The name of the leaf that a placeholder stands for.
 
     Raises:
-        ValueError: for what is no placeholder.
+        ValueError: for text that is not a placeholder.
     """
     if not leaf_is_placeholder(placeholder):
         raise ValueError(f"Malformed placeholder: {placeholder}")
@@ -106,33 +106,33 @@ def name_from_leaf_placeholder(placeholder: str) -> str:
 
 
 def all_leaves_are_placeholders(tree: Any) -> bool:
-    """Whether all leaves are stored elsewhere."""
+    """Whether all leaves are stored in other files."""
     return all(leaf_is_placeholder(leaf) for leaf in jax.tree.leaves(tree))
 
 
 def is_scalar(x: Any) -> bool:
-    """Whether it is a number."""
+    """Whether a value is a number."""
     return isinstance(x, (int, float, np.number))
 
 
 def is_gcs_path(path: Any) -> bool:
-    """Whether it is a place on Google's storage."""
+    """Whether a path lies on Google Cloud Storage."""
     return str(path).startswith(("gs://", "/gcs/"))
 
 
 def record_saved_duration(checkpoint_start_time: float) -> None:
-    """Nothing: the engine's reports say how long a save has taken."""
+    """Does nothing: the engine's reports have the seconds of a save."""
 
 
 def pytree_structure(directory: Any) -> Any:
-    """The tree that is stored, with the metadata of its leaves."""
+    """The stored tree, with the metadata of its leaves."""
     from ._read import pytree_metadata
 
     return pytree_metadata(directory).tree
 
 
 def fully_replicated_host_local_array_to_global_array(arr: Any) -> Any:
-    """An array of this process, as one that all processes have on all of their devices."""
+    """An array of this process, as a global array that all devices of all processes hold."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()), ("x",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     value = np.asarray(arr)

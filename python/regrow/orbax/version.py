@@ -1,4 +1,4 @@
-"""The version of Orbax whose interfaces these are."""
+"""The version of Orbax whose interfaces this package has."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ __version__ = "0.12.8"
 
 
 def get_details() -> str:
-    """What answers, and as which version."""
+    """The name of this implementation and the version of its interfaces."""
     return f"regrow.orbax, with the interfaces of orbax-checkpoint {__version__}"

@@ -1,4 +1,4 @@
-"""Names of steps, and how checkpoints appear at once."""
+"""Names of steps, and atomic publication of checkpoints."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""How checkpoints appear at once, for who stages files by hand: the engine decides for itself,
-by the storage.
+"""Atomic publication of folders that a caller writes. The engine's own saves choose the method by
+storage.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ __getattr__ = refusing(
 
 
 class ValidationError(ValueError):
-    """A folder is not what its name says."""
+    """A folder does not fit its name."""
 
 
 class TemporaryPath(abc.ABC):
-    """A folder that is being written, and what it will be."""
+    """A folder that is being written, and its final path."""
 
     def __init__(
         self,
@@ -71,19 +71,19 @@ class TemporaryPath(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def from_final(cls, final_path: Any, **options: Any) -> Self:
-        """Of what it will be."""
+        """The temporary path of a final path."""
 
     @classmethod
     @abc.abstractmethod
     def from_temporary(cls, temporary_path: Any, **options: Any) -> Self:
-        """Of a folder that is being written."""
+        """The object for a folder that is being written."""
 
     @classmethod
     async def validate(cls, temporary_path: Any) -> None:
-        """Errs unless it is a folder that is being written.
+        """Raises an error unless the path is a folder that is being written.
 
         Raises:
-            ValidationError: if it is another one, or none.
+            ValidationError: if it is another folder, or none.
         """
         path = as_path(temporary_path)
         if TMP_DIR_SUFFIX not in path.name or not path.is_dir():
@@ -91,25 +91,25 @@ class TemporaryPath(abc.ABC):
 
     @classmethod
     async def validate_final(cls, final_path: Any) -> None:
-        """Errs unless it is a folder that was committed.
+        """Raises an error unless the path is a committed folder.
 
         Raises:
-            ValidationError: if it is another one, or none.
+            ValidationError: if it is another folder, or none.
         """
         path = as_path(final_path)
         if TMP_DIR_SUFFIX in path.name or not path.is_dir():
             raise ValidationError(f"Expected {path} to be a directory without {TMP_DIR_SUFFIX} in its name.")
 
     def get(self) -> Any:
-        """The folder that is being written."""
+        """The path of the folder that is being written."""
         return self._tmp_path
 
     def get_final(self) -> Any:
-        """What it will be."""
+        """The final path."""
         return self._final_path
 
     async def create(self) -> Any:
-        """Makes the folder; what an earlier save left there is removed."""
+        """Makes the folder, and removes the temporary files of an earlier save there."""
         await asyncio.to_thread(self._create)
         return self._tmp_path
 
@@ -123,7 +123,7 @@ class TemporaryPath(abc.ABC):
             _native.set_mode(self._tmp_path, self._mode)
 
     async def finalize(self) -> None:
-        """Commits it."""
+        """Commits the folder."""
         await asyncio.to_thread(self._finalize)
 
     @abc.abstractmethod
@@ -139,20 +139,20 @@ class TemporaryPath(abc.ABC):
 
 
 class AtomicRenameTemporaryPath(TemporaryPath):
-    """Written under another name and renamed: what the engine does on a local disk."""
+    """Writes under another name and renames, as the engine does on a local disk."""
 
     @classmethod
     def from_final(cls, final_path: Any, **options: Any) -> Self:
-        """Of what it will be."""
+        """The temporary path of a final path."""
         final = as_path(final_path)
         return cls(final.parent / f"{final.name}{TMP_DIR_SUFFIX}", final, **options)
 
     @classmethod
     def from_temporary(cls, temporary_path: Any, **options: Any) -> Self:
-        """Of a folder that is being written.
+        """The object for a folder that is being written.
 
         Raises:
-            ValueError: for a name that no such folder has.
+            ValueError: for a name that no temporary folder has.
         """
         temporary = as_path(temporary_path)
         name, suffix, _ = temporary.name.partition(TMP_DIR_SUFFIX)
@@ -166,16 +166,16 @@ class AtomicRenameTemporaryPath(TemporaryPath):
 
 
 class CommitFileTemporaryPath(TemporaryPath):
-    """Written under the final name and a marker last: what the engine does in a bucket."""
+    """Writes under the final name, the marker last, as the engine does in a bucket."""
 
     @classmethod
     def from_final(cls, final_path: Any, **options: Any) -> Self:
-        """Of what it will be."""
+        """The temporary path of a final path."""
         return cls(final_path, final_path, **options)
 
     @classmethod
     def from_temporary(cls, temporary_path: Any, **options: Any) -> Self:
-        """Of a folder that is being written."""
+        """The object for a folder that is being written."""
         return cls(temporary_path, temporary_path, **options)
 
     def _finalize(self) -> None:
@@ -183,7 +183,7 @@ class CommitFileTemporaryPath(TemporaryPath):
 
 
 async def create_all(paths: Sequence[TemporaryPath], *, multiprocessing_options: Any = None) -> None:
-    """Makes several folders; in a job of several processes, process 0 does."""
+    """Makes several folders. In a job of several processes, process 0 makes them."""
     if is_primary_host():
         for path in paths:
             await path.create()

@@ -1,4 +1,4 @@
-"""What a folder is, by the files that are in it."""
+"""Recognises the kind of a folder by its files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AGGREGATE_FILE = "checkpoint"
 
 
 def is_ocdbt_checkpoint(path: Any) -> bool:
-    """Whether the arrays are in a database."""
+    """Whether the arrays are in an OCDBT database."""
     return bool((as_path(path) / OCDBT_MANIFEST_FILE).exists())
 
 
@@ -35,8 +35,7 @@ def is_pytree_checkpoint(path: Any) -> bool:
 
 
 def is_orbax_checkpoint(path: Any) -> bool:
-    """Whether a folder is likely a checkpoint: of a step, of an item, or of one that holds a
-    pytree.
+    """Whether a folder is probably a checkpoint: a step, an item, or a folder that holds a pytree.
 
     Raises:
         FileNotFoundError: if there is no such folder.

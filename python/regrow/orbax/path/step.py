@@ -1,4 +1,4 @@
-"""Names of steps: how they are written, and which are read."""
+"""Names of steps: the name that is written, and the names that are read."""
 
 from __future__ import annotations
 
@@ -52,24 +52,24 @@ is_path_temporary = is_tmp_checkpoint = is_temporary
 
 @dataclasses.dataclass(frozen=True)
 class Metadata:
-    """A step that is there."""
+    """An existing step."""
 
     step: int
     path: Any
 
     @property
     def init_timestamp_nsecs(self) -> int | None:
-        """When its save began; `None` where that is not noted."""
+        """When its save began; `None` if that is not stored."""
         return self._noted("init_timestamp_nsecs")
 
     @property
     def commit_timestamp_nsecs(self) -> int | None:
-        """When it was committed; `None` where that is not noted."""
+        """When the step was committed; `None` if that is not stored."""
         return self._noted("commit_timestamp_nsecs")
 
     @property
     def commit_timestamp(self) -> datetime.datetime:
-        """When it was committed, or last written where that is not noted."""
+        """When the step was committed, or else last written."""
         noted = self.commit_timestamp_nsecs
         seconds = os.stat(self.path).st_mtime if noted is None else noted / 1e9
         return datetime.datetime.fromtimestamp(seconds, tz=datetime.UTC)
@@ -84,7 +84,7 @@ MetadataT = TypeVar("MetadataT", bound="Metadata")
 
 
 class NameFormat(Generic[MetadataT]):
-    """How the folder of a step is called. Subclass it for names of your own."""
+    """The format of the names of steps. Subclass it for your own names."""
 
     def build_name(self, step: int) -> str:
         """The name of a step."""
@@ -95,10 +95,10 @@ class NameFormat(Generic[MetadataT]):
         raise NotImplementedError
 
     def find_step(self, base_path: Any, step: int) -> Metadata:
-        """One of them.
+        """A committed step.
 
         Raises:
-            ValueError: if it is not there.
+            ValueError: if the step does not exist.
         """
         for found in self.find_all(base_path):
             if found.step == step:
@@ -108,7 +108,7 @@ class NameFormat(Generic[MetadataT]):
 
 @dataclasses.dataclass(frozen=True)
 class StandardNameFormat(NameFormat[Any]):
-    """``[<prefix>_]<number>``, the number padded with zeros where a width is given."""
+    """``[<prefix>_]<number>``, the number padded with zeros if a width is given."""
 
     step_prefix: str | None = None
     step_format_fixed_length: int | None = None
@@ -121,7 +121,7 @@ class StandardNameFormat(NameFormat[Any]):
         return f"{step_prefix_with_underscore(self.step_prefix)}{number}"
 
     def parse(self, name: str) -> int | None:
-        """The step of a name; `None` if it is no name of a step."""
+        """The step of a name; `None` if it is not the name of a step."""
         prefix = step_prefix_with_underscore(self.step_prefix)
         if not name.startswith(prefix):
             return None
@@ -139,10 +139,10 @@ class StandardNameFormat(NameFormat[Any]):
                 yield Metadata(step, child)
 
     def find_step(self, base_path: Any, step: int) -> Metadata:
-        """One of them.
+        """A committed step.
 
         Raises:
-            ValueError: if it is not there.
+            ValueError: if the step does not exist.
         """
         path = as_path(base_path) / self.build_name(step)
         if not path.exists() or not is_finalized(path, self.atomicity_options):
@@ -182,10 +182,10 @@ def standard_name_format(
 def composite_name_format(
     write_name_format: NameFormat[Any], read_name_formats: Sequence[NameFormat[Any]]
 ) -> NameFormat[Any]:
-    """Several names that are read, of which one is written.
+    """Several formats that are read. One of them is written.
 
     Raises:
-        ValueError: if what is written would not be read.
+        ValueError: if the format that is written is not among those that are read.
     """
     if write_name_format not in read_name_formats:
         raise ValueError(f"{read_name_formats} must include {write_name_format}.")
@@ -193,8 +193,8 @@ def composite_name_format(
 
 
 def forms_of(name_format: Any) -> list[tuple[str | None, int | None]] | None:
-    """Prefix and width of each name that is read, the one that is written first; `None` for
-    names of another kind.
+    """Prefix and width of each name that is read, the written one first; `None` for names of
+    another kind.
     """
     if isinstance(name_format, _CompositeNameFormat):
         several = [name_format.write, *(form for form in name_format.read if form != name_format.write)]
@@ -219,17 +219,17 @@ def step_prefix_with_underscore(step_prefix: str | None) -> str:
 
 
 def build_step_path(base_path: Any, name_format: NameFormat[Any], step: int) -> Any:
-    """The path of a step, there or not."""
+    """The path of a step, which need not exist."""
     return as_path(base_path) / name_format.build_name(step)
 
 
 def find_step_path(
     base_path: Any, name_format: NameFormat[Any], *, step: int, include_uncommitted: bool = False
 ) -> Any:
-    """The path of a step that is there; with `include_uncommitted` also of one that is being saved.
+    """The path of an existing step; with `include_uncommitted` also of one that is being saved.
 
     Raises:
-        ValueError: if it is not.
+        ValueError: if the step does not exist.
     """
     if include_uncommitted:
         final = build_step_path(base_path, name_format, step)
@@ -240,7 +240,7 @@ def find_step_path(
 
 
 def maybe_find_step_metadata(base_path: Any, name_format: NameFormat[Any], *, step: int) -> Metadata | None:
-    """A step, if it is there."""
+    """A step, if it exists."""
     try:
         return name_format.find_step(base_path, step)
     except ValueError:
@@ -248,7 +248,7 @@ def maybe_find_step_metadata(base_path: Any, name_format: NameFormat[Any], *, st
 
 
 def build_step_metadatas(step_paths: Iterable[Any], build_metadata: Callable[[Any], Any]) -> Iterator[Any]:
-    """What `build_metadata` says of paths, those that it says nothing of left out."""
+    """The results of `build_metadata` for the paths, without `None`."""
     return (found for path in step_paths if (found := build_metadata(path)) is not None)
 
 
@@ -258,10 +258,10 @@ def latest_step_metadata(root_path: Any, name_format: NameFormat[Any]) -> Metada
 
 
 def step_metadata_of_checkpoint_path(checkpoint_path: Any, name_format: NameFormat[Any]) -> Metadata:
-    """The step that a path is of.
+    """The step of a path.
 
     Raises:
-        ValueError: if it is no name of a step.
+        ValueError: if the path has not the name of a step.
     """
     path = as_path(checkpoint_path)
     for found in name_format.find_all(path.parent):
@@ -281,7 +281,7 @@ def get_save_directory(
     step_format_fixed_length: int | None = None,
     step_name_format: NameFormat[Any] | None = None,
 ) -> Any:
-    """Where a step, or an item of it, is saved."""
+    """The path that a step, or an item of it, is saved to."""
     if directory is None:
         raise ValueError("Directory cannot be None.")
     form = step_name_format or StandardNameFormat(step_prefix, step_format_fixed_length)
@@ -290,10 +290,10 @@ def get_save_directory(
 
 
 def step_from_checkpoint_name(name: str) -> int:
-    """The step of a name with any prefix, also of one that is being saved.
+    """The step of a name with any prefix, also of a save in progress.
 
     Raises:
-        ValueError: if it is no name of a step.
+        ValueError: if it is not the name of a step.
     """
     committed = name.partition(TMP_DIR_SUFFIX)[0]
     if committed.isdigit():
@@ -327,32 +327,32 @@ def checkpoint_steps(checkpoint_dir: Any) -> list[int]:
 
 
 def any_checkpoint_step(checkpoint_dir: Any) -> int | None:
-    """Some step; `None` if there is none."""
+    """Any step; `None` if there is none."""
     return next(iter(checkpoint_steps(checkpoint_dir)), None)
 
 
 def all_temporary_paths(root_directory: Any, **_: Any) -> list[TemporaryPath]:
-    """Saves in progress, or what they left."""
+    """Saves in progress, and temporary files of broken saves."""
     folder = as_path(root_directory)
     found = [path for path in folder.iterdir() if is_temporary(path)] if folder.exists() else []
     return [AtomicRenameTemporaryPath.from_temporary(path) for path in found]
 
 
 def tmp_checkpoints(checkpoint_dir: Any) -> list[str]:
-    """Their names."""
+    """The names of saves in progress."""
     return [path.get().name for path in all_temporary_paths(checkpoint_dir)]
 
 
 def is_standard_name_format(name_format: NameFormat[Any]) -> bool:
-    """Whether it is that of `standard_name_format`."""
+    """Whether it is a format of `standard_name_format`."""
     return isinstance(name_format, StandardNameFormat)
 
 
 def single_host_load_and_broadcast_name_format(name_format: NameFormat[Any]) -> NameFormat[Any]:
-    """The same names, with the list of steps read by one process.
+    """The same names. One process reads the list of steps.
 
     Raises:
-        ValueError: for names of your own.
+        ValueError: for your own names.
     """
     if not isinstance(name_format, StandardNameFormat):
         raise ValueError(

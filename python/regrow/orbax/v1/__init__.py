@@ -1,5 +1,5 @@
-"""Orbax' v1: functions that save and load pytrees and checkpointables, and a checkpointer of steps
-for training.
+"""Orbax' v1: functions that save and load pytrees and checkpointables, and a checkpointer for the
+steps of a training run.
 
 from regrow.orbax import v1 as ocp
 

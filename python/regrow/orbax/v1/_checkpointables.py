@@ -1,6 +1,4 @@
-"""Things that a checkpoint holds by name: each is saved and loaded by the handler that is in
-charge of it.
-"""
+"""Checkpointables: the named objects of a checkpoint, each saved and loaded by its handler."""
 
 from __future__ import annotations
 
@@ -27,19 +25,19 @@ from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
 
 
 class Directory:
-    """A folder, which handlers wait for before they write into it: here it is there already."""
+    """A folder that handlers await before they write to it. It always exists already."""
 
     def __init__(self, path: Any) -> None:
         self._path = path
 
     @property
     def path(self) -> Any:
-        """Where it is."""
+        """The path of the folder."""
         return self._path
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the folder."""
         return str(self._path.name)
 
     async def await_creation(self) -> Any:
@@ -54,10 +52,10 @@ class Directory:
 
 
 def check_names(checkpointables: Any, what: str) -> None:
-    """Refuses what is no dict of checkpointables by name.
+    """Refuses a value that is not a dict of checkpointables by name.
 
     Raises:
-        ValueError: for that, an empty name, and a name that the checkpoint uses itself.
+        ValueError: for such a value, an empty name, and a reserved name.
     """
     if not isinstance(checkpointables, dict):
         raise ValueError(f"`{what}` must be a dict by name, found {type(checkpointables)}")
@@ -74,7 +72,7 @@ def check_names(checkpointables: Any, what: str) -> None:
 
 
 def add(save: ItemsSave, name: str, value: Any, context: Context, written: Written, *, in_background: bool) -> None:
-    """Adds one of them: what its handler leaves to do is done before the commit."""
+    """Adds one checkpointable. The commit waits for the remaining work of its handler."""
     handler = _registration.resolve_handler_for_save(context.checkpointables.registry, value, name=name)
     if isinstance(handler, _handlers.PyTreeHandler):
         _pytrees.check_leaves(value)
@@ -96,12 +94,11 @@ async def _begun(call: Awaitable[Any]) -> Any:
 
 
 def load(path: Any, name: str | None, abstract: Any, context: Context, *, is_one_of: bool = False) -> Any:
-    """Loads one of a checkpoint, as `abstract` has it; with `None` as its name what the path itself
-    is.
+    """Loads one checkpointable into the form of `abstract`; the path itself if its name is `None`.
 
     Raises:
-        IncompatibleHandlerError: if it `is_one_of` several, for errors of its handler while it
-            reads.
+        IncompatibleHandlerError: for an error of its handler during the read, if it `is_one_of`
+            several.
     """
     handler = _for_load(path, name, abstract, context)
     folder = _folder(path, name, context)
@@ -125,7 +122,7 @@ def _incompatible(name: str | None, handler: Any) -> Iterator[None]:
 
 
 def _folder(path: Any, name: str | None, context: Context) -> Any:
-    """Where one of them is, as handlers get it: of the class that the context says, on a disk."""
+    """The path of a checkpointable for handlers: of the context's class, on a disk."""
     found = bucket_path(path)
     found = context.file.path_class(path) if found is None else found
     return found if name is None else found / name
@@ -138,10 +135,10 @@ async def _loaded(handler: Any, folder: Any, abstract: Any, reading: AbstractCon
 
 
 def _for_load(path: Any, name: str | None, abstract: Any, context: Context) -> Any:
-    """The handler that loads one of them: by registration, else that of pytrees.
+    """The handler that loads a checkpointable: the registered one, else that of pytrees.
 
     Raises:
-        NoEntryError: if the registry has none, not even for the usual name of a pytree.
+        NoEntryError: if the registry has none, and none for the usual name of a pytree.
     """
     registry = context.checkpointables.registry
     if name is None and not _find.is_pytree(as_path(path)):
@@ -163,7 +160,7 @@ def _for_load(path: Any, name: str | None, abstract: Any, context: Context) -> A
 
 
 def described(path: Any, name: str, context: Context) -> Any:
-    """What is known of one of them; `None` where that is nothing."""
+    """The metadata of a checkpointable; `None` if it has none."""
     handler = _for_load(path, name, None, context)
     if isinstance(handler, _handlers.PyTreeHandler) and not _find.is_pytree(as_path(path) / name):
         return None

@@ -1,4 +1,4 @@
-"""What saves and loads are to do, set before a ``with`` block and in force within it."""
+"""Options of saves and loads, set before a ``with`` block and in force within it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .options import FROZEN, CheckpointLayout
 
 
 class Context:
-    """Options, in groups: ``context.array.saving.use_zarr3 = False``."""
+    """Groups of options: ``context.array.saving.use_zarr3 = False``."""
 
     array: options.ArrayOptions
     asynchronous: options.AsyncOptions
@@ -45,7 +45,7 @@ class Context:
         safetensors_options: options.SafetensorsOptions | None = None,
         atomicity_options: options.AtomicityOptions | None = None,
     ) -> None:
-        """The defaults, or a copy of another context; with groups of options of their own."""
+        """The defaults, or a copy of another context, with its own groups of options."""
         given = locals()
         for name, (argument, default) in _GROUPS.items():
             group = given[argument]
@@ -102,7 +102,7 @@ _GROUP_OF_ARGUMENT = {argument: name for name, (argument, _) in _GROUPS.items()}
 
 
 def _ids(groups: list[Any]) -> set[int]:
-    """The groups and all groups in them."""
+    """The groups, and all groups in them."""
     found: set[int] = set()
     while groups:
         group = groups.pop()
@@ -115,14 +115,12 @@ def _ids(groups: list[Any]) -> set[int]:
 _outer: contextvars.ContextVar[tuple[tuple[Context | None, frozenset[int]], ...]] = contextvars.ContextVar(
     "regrow.orbax.v1.outer", default=()
 )
-"""What was in force around each context that is: of this thread, which may share a context with
-others.
-"""
+"""The context that each active context of this thread replaced. Threads may share a context."""
 _current: contextvars.ContextVar[Context | None] = contextvars.ContextVar("regrow.orbax.v1.context", default=None)
 
 
 def current(default: Context | None = None) -> Context:
-    """The context that is in force; `default`, or a new one, where none is."""
+    """The context in force; else `default`, or a new one."""
     return _current.get() or default or Context()
 
 

@@ -1,9 +1,9 @@
 """Deleting a checkpoint, or one checkpointable of several.
 
-Of a whole checkpoint all is left or nothing. One checkpointable goes in three steps: a record of
-what is to be done is put beside it, its files go, and the checkpoint's metadata and the record
-follow. Whoever finds a record knows that the checkpointable it names is gone; the same deletion,
-asked for again, finishes it. Orbax reads and writes the same record, in `_CHECKPOINT_DELETION`.
+The deletion of a whole checkpoint is atomic. The deletion of one checkpointable has three steps:
+write a record beside it, remove its files, update the checkpoint's metadata and remove the record.
+A reader that finds a record treats the checkpointable as deleted. The same deletion, repeated,
+finishes it. Orbax reads and writes the same record, in `_CHECKPOINT_DELETION`.
 """
 
 from __future__ import annotations
@@ -38,21 +38,20 @@ _MARKS = (INDICATOR, METADATA, PYTREE_METADATA_FILE)
 
 
 def delete(path: Any, *, checkpointable_name: str | None = None, missing_ok: bool = False) -> bool:
-    """Deletes a checkpoint, or one checkpointable of several; whether there was something to
-    delete.
+    """Deletes a checkpoint, or one checkpointable of several. Returns whether there was one.
 
     Raises:
-        FileNotFoundError: if it is not there, without `missing_ok`.
-        InvalidLayoutError: for a path that is no checkpoint.
-        ValueError: for the only checkpointable of a checkpoint, and what is no name of one.
-        DeletionRecoveryError: if the deletion of another checkpointable was begun and has not
+        FileNotFoundError: if it does not exist, without `missing_ok`.
+        InvalidLayoutError: for a path that is not a checkpoint.
+        ValueError: for the only checkpointable of a checkpoint, and an invalid name.
+        DeletionRecoveryError: if the deletion of another checkpointable was started and has not
             ended.
     """
     return bool(delete_async(path, checkpointable_name=checkpointable_name, missing_ok=missing_ok).result())
 
 
 def delete_async(path: Any, *, checkpointable_name: str | None = None, missing_ok: bool = False) -> Response[bool]:
-    """The same in the background: what is wrong with the arguments is raised here."""
+    """Deletes as `delete`, in the background. Errors of the arguments are raised at once."""
     work = plan(path, checkpointable_name, missing_ok, current())
     return Response(lambda: False) if work is None else Response(work)
 
@@ -60,8 +59,8 @@ def delete_async(path: Any, *, checkpointable_name: str | None = None, missing_o
 def plan(
     path: Any, name: str | None, missing_ok: bool, context: Context, *, is_step: bool = False
 ) -> Callable[[], bool] | None:
-    """What is left to do for a deletion; `None` if there is nothing to delete. A record of it is
-    written here.
+    """Writes the record of a deletion and returns its steps; `None` if there is nothing to
+    delete.
     """
     check_arguments(name, missing_ok)
     path = as_path(path)
@@ -98,11 +97,11 @@ def plan(
 
 
 def check_arguments(name: Any, missing_ok: Any) -> None:
-    """Refuses what is no name.
+    """Refuses invalid arguments.
 
     Raises:
-        TypeError: for what is no text, and a `missing_ok` that is no flag.
-        ValueError: for what is no name of one folder.
+        TypeError: for a name that is not text, and a `missing_ok` that is not a bool.
+        ValueError: for text that cannot name a folder.
     """
     if not isinstance(missing_ok, bool):
         raise TypeError(f"missing_ok: expected True or False, found {missing_ok!r}")
@@ -116,7 +115,7 @@ def check_arguments(name: Any, missing_ok: Any) -> None:
 
 
 def _check_root(path: Any) -> None:
-    """Refuses what is no checkpoint: all in the folder would go."""
+    """Refuses a path that is not a checkpoint: the deletion would remove the whole folder."""
     if any((path.parent / mark).exists() for mark in (INDICATOR, METADATA, RECORD)):
         raise InvalidLayoutError(
             f"{path} is a part of a checkpoint\n  help: give the path of the checkpoint, and checkpointable_name",
@@ -132,7 +131,7 @@ def _check_root(path: Any) -> None:
 
 
 def _remove(path: Any) -> bool:
-    """Removes a folder, which has no name any more as soon as that begins."""
+    """Removes a folder. Its name disappears first."""
     if isinstance(path, BucketPath):
         if _saving.is_primary():
             with as_orbax():
@@ -191,10 +190,10 @@ def _remove_item(path: Any, name: str, told: dict[str, Any]) -> bool:
 
 
 def read_record(path: Any) -> dict[str, Any] | None:
-    """The record of a deletion that was begun; `None` if there is none.
+    """The record of a deletion in progress; `None` if there is none.
 
     Raises:
-        DeletionRecoveryError: for one that does not fit the checkpoint.
+        DeletionRecoveryError: for a record that does not fit the checkpoint.
     """
     file = as_path(path) / RECORD
     if not file.exists():
@@ -215,10 +214,10 @@ def read_record(path: Any) -> dict[str, Any] | None:
 
 
 def pending(path: Any, requested: Collection[str]) -> str | None:
-    """The checkpointable whose deletion has begun.
+    """The checkpointable whose deletion was started.
 
     Raises:
-        DeletionInProgressError: if it is one of those that are `requested`.
+        DeletionInProgressError: if it is among the `requested` ones.
     """
     record = read_record(path)
     if record is None:
@@ -232,7 +231,7 @@ def pending(path: Any, requested: Collection[str]) -> str | None:
 
 
 def refuse_pending(path: Any) -> None:
-    """Refuses to replace a checkpoint in which a deletion was begun.
+    """Refuses to replace a checkpoint with a deletion in progress.
 
     Raises:
         DeletionInProgressError: for such a checkpoint.
@@ -251,7 +250,7 @@ def _metadata(path: Any) -> dict[str, Any]:
 
 
 def _write_json(file: Any, value: dict[str, Any], mode: int | None = None) -> None:
-    """All of the file or nothing, on the disk."""
+    """Writes a file atomically and syncs it."""
     target = Path(file)
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}")
     try:
@@ -260,7 +259,7 @@ def _write_json(file: Any, value: dict[str, Any], mode: int | None = None) -> No
             stream.flush()
             os.fsync(stream.fileno())
         wanted = target.stat().st_mode & 0o777 if target.exists() else mode or 0o644
-        # Where modes cannot be changed, the file is as private as it was made.
+        # If the mode cannot be changed, the file keeps the private mode of its creation.
         with contextlib.suppress(RegrowError):
             _native.set_mode(name, wanted)
         os.replace(name, target)

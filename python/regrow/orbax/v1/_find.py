@@ -1,8 +1,8 @@
-"""Where a checkpoint and its pytrees are, by Orbax' rules.
+"""Finds a checkpoint and its pytrees, by Orbax' rules.
 
-A checkpoint with the file ``orbax.checkpoint`` is one of v1: its checkpointables have names, and it
-has a ``_CHECKPOINT_METADATA``. All others are of v0: checkpointables by name, or one pytree. A
-pytree has a ``_METADATA``.
+A checkpoint with the file ``orbax.checkpoint`` is of v1: its checkpointables have names, and it has
+a ``_CHECKPOINT_METADATA``. All others are of v0: checkpointables by name, or one pytree. A pytree
+has a ``_METADATA``.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _MARKS = (CHECKPOINT_METADATA_FILENAME, ORBAX_CHECKPOINT_INDICATOR_FILE)
 
 
 def is_pytree(path: Any) -> bool:
-    """Whether the folder is that of a pytree as Orbax or regrow writes it."""
+    """Whether a folder is a pytree in the layout of Orbax or regrow."""
     return any((path / name).exists() for name in _PYTREE_FILES)
 
 
 def names_in(path: Any, *, requested: Any = ()) -> list[str]:
-    """The checkpointables of a checkpoint, those left out whose deletion has begun.
+    """The checkpointables of a checkpoint, without those whose deletion was started.
 
     Raises:
-        DeletionInProgressError: if one of these is `requested`.
+        DeletionInProgressError: if such a checkpointable is `requested`.
     """
     deleted = _deletion.pending(path, requested)
     return [name for name in item_names(path) if name not in RESERVED and name != deleted]
@@ -79,7 +79,7 @@ def _what_is_wrong(path: Any) -> str | None:
 
 
 def composite(path: Any) -> Any:
-    """The path of a checkpoint of checkpointables by name.
+    """The path of a checkpoint with named checkpointables.
 
     Raises:
         InvalidLayoutError: for anything else.
@@ -99,11 +99,11 @@ def composite(path: Any) -> Any:
 
 
 def pytree(path: Any, name: str | None) -> tuple[Any, str | None]:
-    """Where a pytree is: a checkpoint and one of its names; or with `None` the path itself.
+    """The path of a pytree: a checkpoint and one of its names, or the path itself for `None`.
 
     Raises:
         InvalidLayoutError: if there is none.
-        ValueError: for a name that no pytree has.
+        ValueError: for an invalid name.
     """
     if name == "" or (name != AUTO and name in RESERVED):
         raise ValueError(f"checkpointable_name: expected the name of a pytree, found {name!r}")
@@ -135,7 +135,7 @@ def pytree(path: Any, name: str | None) -> tuple[Any, str | None]:
 
 
 def _is_of_orbax(path: Any) -> bool:
-    """Whether a folder has the layout of Orbax, and not that of another tool."""
+    """Whether a folder has the layout of Orbax, and not of another tool."""
     try:
         return open_checkpoint(path).layout == "orbax"
     except RegrowError as error:
@@ -143,13 +143,13 @@ def _is_of_orbax(path: Any) -> bool:
 
 
 def no_pytree(path: Any, why: str) -> InvalidLayoutError:
-    """The error for a path without the pytree that was asked for."""
+    """The error for a path without the requested pytree."""
     version = "V1" if _is_v1(path) else "V0"
     return InvalidLayoutError(f"Failed to interpret path {path} as a {version} Orbax PyTree: {why}", file=str(path))
 
 
 def is_orbax_checkpoint(path: Any) -> bool:
-    """Whether there is a checkpoint of Orbax: not a part of one, and not a folder of several."""
+    """Whether the path is a checkpoint of Orbax, not a part of one and not a folder of several."""
     path = as_path(path)
     if not path.is_dir() or is_temporary(path) or _is_marked(path.parent):
         return False

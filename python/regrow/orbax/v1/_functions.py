@@ -1,4 +1,4 @@
-"""Saving and loading one checkpoint."""
+"""Saves and loads one checkpoint."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from .options import CheckpointLayout
 def save_checkpointables(
     path: Any, checkpointables: dict[str, Any], *, overwrite: bool = False, custom_metadata: Any = None
 ) -> None:
-    """Saves pytrees, JSON and objects with handlers by name: all of them or nothing.
+    """Saves pytrees, JSON values and objects with handlers by name, atomically.
 
     Raises:
-        ValueError: if there is a checkpoint, without `overwrite`.
-        KeyError: for an object that nobody can save.
+        ValueError: if the path has a checkpoint, without `overwrite`.
+        KeyError: for an object without a handler.
     """
     _save(path, checkpointables, overwrite, custom_metadata)
 
@@ -46,7 +46,7 @@ def save_checkpointables(
 def save_checkpointables_async(
     path: Any, checkpointables: dict[str, Any], *, overwrite: bool = False, custom_metadata: Any = None
 ) -> Response[None]:
-    """The same in the background: returns when the snapshot is taken."""
+    """Saves as `save_checkpointables`, in the background. Returns when the snapshot is taken."""
     return _save_async(path, checkpointables, overwrite, custom_metadata)
 
 
@@ -65,7 +65,7 @@ def _save_async(
 
 
 class Begun:
-    """A save that was begun: who waits for it does what is left of it."""
+    """A save in progress. The thread that waits for it does the remaining work."""
 
     def __init__(self, path: Any, pending: Pending, context: Context, status: Status, *, calls_back: bool) -> None:
         self._path = path
@@ -75,14 +75,14 @@ class Begun:
         self._calls_back = calls_back
 
     def cancel(self) -> None:
-        """Asks whoever is at work to stop."""
+        """Asks the running work to stop."""
         self._pending.cancel()
 
     def wait(self) -> None:
-        """Waits for it, and commits.
+        """Waits for the save, and commits.
 
         Raises:
-            What went wrong; nothing is left of it then.
+            Exception: the error of the save. Its temporary files are removed then.
         """
         self._pending.finish()
         self._status.end()
@@ -105,7 +105,7 @@ def begin(
     are_states: bool = False,
     of_step: bool = False,
 ) -> Begun:
-    """Begins a save: in the background checkpointables may change as soon as this has returned."""
+    """Starts a save. In the background checkpointables may change as soon as this returns."""
     _checkpointables.check_names(checkpointables, "checkpointables")
     if not checkpointables:
         raise ValueError("`checkpointables` must be a dict with at least one, found none")
@@ -128,7 +128,7 @@ def begin(
             if are_states and value is None:
                 raise ValueError("checkpointable must not be None for saving: found no pytree")
             if are_states:
-                # Not before: other processes of a job are told of what is wrong here.
+                # Not earlier: the other processes of a job get the error here.
                 _pytrees.check_leaves(value)
             _checkpointables.add(save, name, value, context, written, in_background=in_background)
 
@@ -150,7 +150,8 @@ def save(
     """Saves a pytree.
 
     Raises:
-        ValueError: if there is a checkpoint, without `overwrite`; for leaves that cannot be saved.
+        ValueError: if the path has a checkpoint, without `overwrite`; for leaves that cannot be
+            saved.
     """
     _save(path, {checkpointable_name: state}, overwrite, custom_metadata, are_states=True)
 
@@ -171,10 +172,10 @@ def save_async(
 
 
 def load(path: Any, abstract_state: Any = None, *, checkpointable_name: str | None = AUTO) -> Any:
-    """Loads a pytree as `abstract_state` has it; as it was saved if that is `None`.
+    """Loads a pytree into the form of `abstract_state`, or as it was saved if that is `None`.
 
     Raises:
-        InvalidLayoutError: (a `FileNotFoundError` and a `ValueError`) if there is none.
+        InvalidLayoutError: (a `FileNotFoundError` and a `ValueError`) if there is no pytree.
         ValueError: if the target does not fit.
         NoEntryError: (a `KeyError`) if the registry of the context has no handler for it.
     """
@@ -185,17 +186,17 @@ def load(path: Any, abstract_state: Any = None, *, checkpointable_name: str | No
 
 
 def load_async(path: Any, abstract_state: Any = None, *, checkpointable_name: str | None = AUTO) -> Response[Any]:
-    """The same in the background."""
+    """Loads as `load`, in the background."""
     return Response(lambda: load(path, abstract_state, checkpointable_name=checkpointable_name))
 
 
 def load_checkpointables(path: Any, abstract_checkpointables: Any = None) -> dict[str, Any]:
-    """Loads those that are named, as they are given; all of them if `None`.
+    """Loads the named checkpointables into the given forms; all checkpointables if `None`.
 
     Raises:
-        InvalidLayoutError: (a `FileNotFoundError`) if there is no checkpoint, or one of a single
+        InvalidLayoutError: (a `FileNotFoundError`) if there is no checkpoint, or it is a single
             pytree.
-        KeyError: for a name that is not there.
+        KeyError: for a name that the checkpoint does not have.
     """
     context = current()
     abstract = _unwrapped(abstract_checkpointables)
@@ -213,7 +214,7 @@ def load_checkpointables(path: Any, abstract_checkpointables: Any = None) -> dic
 
 
 def load_checkpointables_async(path: Any, abstract_checkpointables: Any = None) -> Response[dict[str, Any]]:
-    """The same in the background."""
+    """Loads as `load_checkpointables`, in the background."""
     return Response(lambda: load_checkpointables(path, abstract_checkpointables))
 
 
@@ -223,7 +224,7 @@ def _unwrapped(abstract: Any) -> Any:
 
 @contextlib.contextmanager
 def _as_layout(path: Any) -> Iterator[None]:
-    """Raises that there is no checkpoint as v1 does."""
+    """Raises v1's error for a missing checkpoint."""
     try:
         with as_orbax():
             yield
@@ -237,10 +238,10 @@ def _as_layout(path: Any) -> Iterator[None]:
 
 
 def metadata(path: Any, checkpointable_name: str | None = AUTO) -> CheckpointMetadata[Any]:
-    """What is known of a pytree: ``.metadata`` is a tree of shapes and dtypes that `load` takes.
+    """The metadata of a pytree: ``.metadata`` is a tree of shapes and dtypes that `load` takes.
 
     Raises:
-        InvalidLayoutError: (a `FileNotFoundError`) if there is none.
+        InvalidLayoutError: (a `FileNotFoundError`) if there is no pytree.
     """
     path, name = _find.pytree(path, checkpointable_name)
     with _as_layout(path):
@@ -249,10 +250,10 @@ def metadata(path: Any, checkpointable_name: str | None = AUTO) -> CheckpointMet
 
 
 def checkpointables_metadata(path: Any) -> CheckpointMetadata[dict[str, Any]]:
-    """What is known of all of them, by name.
+    """The metadata of all checkpointables, by name.
 
     Raises:
-        InvalidLayoutError: (a `FileNotFoundError`) if there is no checkpoint, or one of a single
+        InvalidLayoutError: (a `FileNotFoundError`) if there is no checkpoint, or it is a single
             pytree.
     """
     context = current()
@@ -262,9 +263,7 @@ def checkpointables_metadata(path: Any) -> CheckpointMetadata[dict[str, Any]]:
 
 
 def _of_checkpoint(path: Any, found: Any, own: Mapping[str, Any] | None = None) -> CheckpointMetadata[Any]:
-    """The same with the metadata of the checkpoint; of the `own` metadata of its files where
-    that has none.
-    """
+    """Adds the metadata of the checkpoint, or the `own` metadata of its files if it has none."""
     told = read_step_metadata(path)
     return CheckpointMetadata(
         as_path(path),

@@ -1,4 +1,4 @@
-"""What a checkpointable is, and who is in charge of one: the interfaces that callers write."""
+"""Interfaces of checkpointables and handlers, which callers implement."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Awaitable
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 Checkpointable = Any
-"""Something that a checkpoint holds by name: a pytree, JSON, an object with files of its own."""
+"""A named object of a checkpoint: a pytree, JSON, or an object with its own files."""
 AbstractCheckpointable = Any
-"""What stands for one in a target and in metadata."""
+"""Describes a checkpointable in a target and in metadata."""
 
 T = TypeVar("T")
 AbstractT = TypeVar("AbstractT")
@@ -19,30 +19,31 @@ class StatefulCheckpointable(Protocol):
     """An object that saves itself: grain's iterators, adapters of your own."""
 
     async def save(self, directory: Any) -> Any:
-        """Saves what must be saved now; gives the coroutine that saves the rest."""
+        """Saves at once the data that may change. Returns the coroutine that saves the rest."""
 
     async def load(self, directory: Any) -> Any:
-        """Loads what must be loaded now; gives the coroutine that loads the rest."""
+        """Loads the data needed at once. Returns the coroutine that loads the rest."""
 
 
 class CheckpointableHandler(Protocol[T, AbstractT]):
-    """Saves and loads objects of some kind. Subclass it, and register the class:
-    `register_handler`, or a registry.
+    """Saves and loads one kind of object. Subclass it, and register the class with
+    `register_handler` or in a registry.
     """
 
     async def save(self, directory: Any, checkpointable: T) -> Awaitable[None]:
-        """Saves what must be saved now; gives what saves the rest, in the background.
+        """Saves at once the data that may change. Returns an awaitable that saves the rest, in the
+        background.
 
-        `directory` is a `PathAwaitingCreation`: wait for it before you write into it.
+        `directory` is a `PathAwaitingCreation`: await it before you write to it.
         """
         ...
 
     async def load(self, directory: Any, abstract_checkpointable: AbstractT | None = None) -> Awaitable[T]:
-        """Begins to load; gives what ends with the object."""
+        """Starts to load. Returns an awaitable of the object."""
         ...
 
     async def metadata(self, directory: Any) -> AbstractT:
-        """What is known of a stored object, its data left alone."""
+        """The metadata of a stored object, without its data."""
         ...
 
     def is_handleable(self, checkpointable: Any) -> bool:
@@ -50,8 +51,8 @@ class CheckpointableHandler(Protocol[T, AbstractT]):
         ...
 
     def is_abstract_handleable(self, abstract_checkpointable: Any) -> bool | None:
-        """Whether this handler can load what such a target asks for; `None`: whoever has saved
-        it decides.
+        """Whether this handler can load into such a target; `None` leaves the choice to the handler
+        that saved the object.
         """
         ...
 

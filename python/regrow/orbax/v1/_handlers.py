@@ -1,6 +1,4 @@
-"""The handlers that are there: pytrees, JSON, metrics, messages of protocol buffers, stateful
-objects.
-"""
+"""The built-in handlers: pytrees, JSON, metrics, messages of protocol buffers, stateful objects."""
 
 from __future__ import annotations
 
@@ -56,25 +54,25 @@ class PyTreeHandler(CheckpointableHandler[Any, Any]):
         self._context = context or current()
 
     def validate_leaves_handleable(self, checkpointable: Any) -> None:
-        """Errs with a leaf that cannot be saved.
+        """Raises an error for a leaf that cannot be saved.
 
         Raises:
-            ValueError: that names it.
+            ValueError: names the leaf.
         """
         _pytrees.check_leaves(checkpointable)
 
     def validate_abstract_leaves_handleable(self, abstract_checkpointable: Any) -> None:
-        """Errs with a leaf that stands for nothing that can be loaded.
+        """Raises an error for a leaf of a target that cannot be loaded.
 
         Raises:
-            TypeError: that names its type.
+            TypeError: names its type.
         """
         for leaf in jax.tree_util.tree_leaves(abstract_checkpointable):
             _pytrees.restore_args(leaf, True)
 
     async def save(self, directory: Any, checkpointable: Any) -> Awaitable[None]:
-        """Writes all of it before it returns: what has the engine's saver in the background
-        calls that itself.
+        """Writes the whole pytree before it returns. A caller with a background saver calls the
+        engine itself.
         """
         _pytrees.check_leaves(checkpointable)
         tree, options = _pytrees.save_plan(checkpointable, self._context)
@@ -98,7 +96,7 @@ class PyTreeHandler(CheckpointableHandler[Any, Any]):
         return read()
 
     async def metadata(self, directory: Any) -> Any:
-        """A tree of what is known of the leaves.
+        """A tree of the metadata of the leaves.
 
         Raises:
             InvalidLayoutError: (a `FileNotFoundError`) for a folder without ``_METADATA``.
@@ -108,11 +106,11 @@ class PyTreeHandler(CheckpointableHandler[Any, Any]):
         return _pytrees.metadata(directory)[0]
 
     def is_handleable(self, checkpointable: Any) -> bool:
-        """Whether all leaves are of types that are saved."""
+        """Whether all leaves have types that can be saved."""
         return all(map(_pytrees.is_leaf, jax.tree_util.tree_leaves(checkpointable)))
 
     def is_abstract_handleable(self, abstract_checkpointable: Any) -> bool | None:
-        """Whether all leaves stand for something."""
+        """Whether all leaves describe something that can be loaded."""
         try:
             jax.tree.map(lambda leaf: _pytrees.restore_args(leaf, True), abstract_checkpointable)
         except TypeError:
@@ -121,7 +119,7 @@ class PyTreeHandler(CheckpointableHandler[Any, Any]):
 
 
 class JsonHandler(CheckpointableHandler[Any, None]):
-    """What JSON can say."""
+    """JSON values."""
 
     _TYPESTR = f"{_PRIVATE}.json_handler.JsonHandler"
 
@@ -140,10 +138,10 @@ class JsonHandler(CheckpointableHandler[Any, None]):
         return write()
 
     async def load(self, directory: Any, abstract_checkpointable: None = None) -> Awaitable[Any]:
-        """What was saved.
+        """The saved value.
 
         Raises:
-            FileNotFoundError: if there is no file of a name that is known.
+            FileNotFoundError: if there is no file of a known name.
         """
 
         async def read() -> Any:
@@ -155,11 +153,11 @@ class JsonHandler(CheckpointableHandler[Any, None]):
         return read()
 
     async def metadata(self, directory: Any) -> None:
-        """Nothing."""
+        """`None`: JSON has no metadata."""
         return None
 
     def is_handleable(self, checkpointable: Any) -> bool:
-        """Whether JSON can say it."""
+        """Whether a value can be written as JSON."""
         try:
             json.dumps(checkpointable)
         except (TypeError, ValueError, RecursionError):
@@ -167,7 +165,7 @@ class JsonHandler(CheckpointableHandler[Any, None]):
         return True
 
     def is_abstract_handleable(self, abstract_checkpointable: Any) -> bool | None:
-        """JSON has no targets."""
+        """Whether there is no target: JSON takes none."""
         return None
 
     def file_in(self, directory: Any) -> Any:
@@ -209,7 +207,7 @@ class ProtoHandler(CheckpointableHandler[Any, Any]):
         return write()
 
     async def load(self, directory: Any, abstract_checkpointable: Any = None) -> Awaitable[Any]:
-        """A message of the class that is given.
+        """A message of the given class.
 
         Raises:
             ValueError: without a class.
@@ -224,7 +222,7 @@ class ProtoHandler(CheckpointableHandler[Any, Any]):
         return read()
 
     async def metadata(self, directory: Any) -> Any:
-        """Is not known.
+        """Raises: the class of a message is not stored.
 
         Raises:
             NotImplementedError: always.
@@ -249,12 +247,12 @@ class StatefulCheckpointableHandler(CheckpointableHandler[Any, Any]):
     _TYPESTR = f"{_PRIVATE}.stateful_checkpointable_handler.StatefulCheckpointableHandler"
 
     async def save(self, directory: Any, checkpointable: Any) -> Awaitable[None]:
-        """Has the object save itself."""
+        """Lets the object save itself."""
         rest: Awaitable[None] | None = await checkpointable.save(directory)
         return _nothing() if rest is None else rest
 
     async def load(self, directory: Any, abstract_checkpointable: Any = None) -> Awaitable[Any]:
-        """Has the object that is given load itself.
+        """Lets the given object load itself.
 
         Raises:
             ValueError: without an object.
@@ -274,7 +272,7 @@ class StatefulCheckpointableHandler(CheckpointableHandler[Any, Any]):
         return loaded()
 
     async def metadata(self, directory: Any) -> Any:
-        """Is not known.
+        """Raises: such objects have no metadata.
 
         Raises:
             NotImplementedError: always.
@@ -295,7 +293,7 @@ def _is_stateful(value: Any) -> bool:
 
 
 def _register() -> None:
-    """The later, the sooner chosen."""
+    """Registers the handlers. A later handler is chosen first."""
 
     def names(*of_v0: str) -> list[str]:
         return [f"{package}.{name}" for name in of_v0 for package in _V0]

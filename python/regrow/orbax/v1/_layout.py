@@ -1,4 +1,4 @@
-"""Names that every checkpoint of v1 has."""
+"""File names of every checkpoint of v1."""
 
 from __future__ import annotations
 
@@ -26,4 +26,4 @@ PYTREE_METADATA_FILE = "_METADATA"
 CHECKPOINT_METADATA_FILENAME = "_CHECKPOINT_METADATA"
 ORBAX_CHECKPOINT_INDICATOR_FILE = "orbax.checkpoint"
 RESERVED_CHECKPOINTABLE_KEYS = frozenset({METRICS_CHECKPOINTABLE_KEY, AUTO_CHECKPOINTABLE_KEY, CHECKPOINT_DELETION_KEY})
-"""Names that no checkpointable of a caller has."""
+"""Names that a checkpointable of a caller cannot have."""

@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself, in v1's form."""
+"""The metadata of a checkpoint, in v1's form."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 PyTreeMetadata = Any
-"""A tree of what is known of its leaves: `arrays.ArrayMetadata`, numbers, text."""
+"""A tree of the metadata of the leaves: `arrays.ArrayMetadata`, numbers, text."""
 
 
 def _time(nsecs: int | None) -> datetime.datetime | None:
@@ -17,8 +17,8 @@ def _time(nsecs: int | None) -> datetime.datetime | None:
 
 
 class CheckpointMetadata(Generic[T]):
-    """What is known of a checkpoint: ``.metadata`` is a tree of shapes and dtypes, or a dict of
-    such by name.
+    """The metadata of a checkpoint: ``.metadata`` is a tree of shapes and dtypes, or a dict of such
+    trees by name.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class CheckpointMetadata(Generic[T]):
 
     @property
     def path(self) -> Any:
-        """Where it is."""
+        """The path of the checkpoint."""
         return self._path
 
     @property
     def metadata(self) -> T:
-        """What is known of what is in it."""
+        """The metadata of the content."""
         return self._metadata
 
     @property
@@ -52,7 +52,7 @@ class CheckpointMetadata(Generic[T]):
 
     @property
     def commit_timestamp_nsecs(self) -> int | None:
-        """When it was committed, in nanoseconds since 1970."""
+        """When the checkpoint was committed, in nanoseconds since 1970."""
         return self._times[1]
 
     @property
@@ -62,12 +62,12 @@ class CheckpointMetadata(Generic[T]):
 
     @property
     def commit_timestamp(self) -> datetime.datetime | None:
-        """When it was committed."""
+        """When the checkpoint was committed."""
         return _time(self._times[1])
 
     @property
     def custom_metadata(self) -> Any:
-        """What the caller has stored with it."""
+        """The caller's own metadata."""
         return self._custom_metadata
 
     def _told(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class CheckpointMetadata(Generic[T]):
 
 
 class StepMetadata(CheckpointMetadata[T]):
-    """What is known of a step: also its number and its metrics."""
+    """The metadata of a step, with its number and metrics."""
 
     def __init__(
         self,
@@ -109,12 +109,12 @@ class StepMetadata(CheckpointMetadata[T]):
 
     @property
     def metrics(self) -> Any:
-        """What the caller has measured; `None` if nothing."""
+        """The metrics of the caller; `None` if there are none."""
         return self._metrics
 
     @property
     def time(self) -> datetime.datetime | None:
-        """When it was committed."""
+        """When the step was committed."""
         return self.commit_timestamp
 
     def _told(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class StepMetadata(CheckpointMetadata[T]):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RootMetadata:
-    """What a folder of steps says of itself."""
+    """The metadata of a folder of steps."""
 
     directory: Any
     custom_metadata: Any = None

@@ -1,5 +1,5 @@
-"""v1 under all names of the original: ``v1``, ``experimental.v1``, and its private modules that
-have a place here.
+"""v1 under all names of the original: ``v1``, ``experimental.v1``, and the private modules that
+have a counterpart here.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ PLACES = {
     "training": ("training.checkpointer", "training.metadata.types"),
     "tree": ("tree.structure_utils", "tree.types"),
 }
-"""The private modules of the original by the module here that has their names."""
+"""The private modules of the original, by the module here that has their names."""
 
 
 def alias(package: str, name: str) -> None:
-    """Puts v1 of the package where the original of that name has it."""
+    """Registers v1 of the package under the original's names."""
     ours = f"{package}.v1"
     for there in (f"{name}.v1", f"{name}.experimental.v1"):
         sys.modules[there] = sys.modules[ours]
@@ -70,7 +70,7 @@ def alias(package: str, name: str) -> None:
 
 
 def _put(name: str, module: types.ModuleType) -> None:
-    """A module at a name, in packages that are made for it."""
+    """Registers a module under a name, and makes its parent packages."""
     sys.modules[name] = module
     parent, _, own = name.rpartition(".")
     if parent not in sys.modules:

@@ -1,4 +1,4 @@
-"""Pytrees: what a context says of their saves, and what targets ask for."""
+"""Pytrees: the options of their saves from a context, and the restore args of targets."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ LEAF_TYPES = (jax.Array, np.ndarray, np.generic, int, float, complex, bool, str,
 
 
 def check_leaves(tree: Any) -> None:
-    """Refuses what cannot be saved.
+    """Refuses trees that cannot be saved.
 
     Raises:
-        ValueError: for leaves of another type, and trees without any.
+        ValueError: for leaves of another type, and trees without leaves.
     """
     if is_empty_node(tree):
         raise ValueError("Found empty item.")
@@ -45,12 +45,12 @@ def check_leaves(tree: Any) -> None:
 
 
 def is_leaf(leaf: Any) -> bool:
-    """Whether it can be saved as a leaf."""
+    """Whether a value can be saved as a leaf."""
     return leaf is ... or isinstance(leaf, LEAF_TYPES) or type(leaf).__module__ == "torch"
 
 
 def save_plan(tree: Any, context: Context) -> tuple[Any, dict[str, Any]]:
-    """What is saved of a tree, and the keywords of the engine's save."""
+    """The tree to save, and the keywords of the engine's save."""
     saving = context.array.saving
     storage = saving.storage_options
     scoped = saving.scoped_storage_options_creator
@@ -103,10 +103,11 @@ def _save_args(keys: Any, leaf: Any, storage: Any, scoped: Callable[..., Any] | 
 
 
 def load(path: Any, abstract: Any, context: Context) -> Any:
-    """Loads a pytree as `abstract` has it: arrays, their descriptions, metadata, numbers, types.
+    """Loads a pytree into the form of `abstract`: arrays, their descriptions, metadata, numbers,
+    types.
 
     Raises:
-        TypeError: for leaves of the target that stand for nothing.
+        TypeError: for leaves of the target that describe nothing.
         ValueError: for a target with other leaves or shapes.
     """
     if isinstance(abstract, CheckpointMetadata):
@@ -134,8 +135,8 @@ def load(path: Any, abstract: Any, context: Context) -> Any:
 
 
 def _args_of(leaf: Any, strict: bool, known: dict[tuple[Any, ...], Any]) -> Any:
-    """What a leaf of a target asks for: one object for all descriptions that are alike; there
-    are thousands.
+    """The restore args of a target's leaf. Equal descriptions share one object, since there are
+    thousands.
     """
     if is_empty_node(leaf):
         return None
@@ -148,10 +149,10 @@ def _args_of(leaf: Any, strict: bool, known: dict[tuple[Any, ...], Any]) -> Any:
 
 
 def restore_args(leaf: Any, strict: bool) -> Any:
-    """What a leaf of a target asks for.
+    """The restore args of a target's leaf.
 
     Raises:
-        TypeError: for a leaf that stands for nothing.
+        TypeError: for a leaf that describes nothing.
     """
     if leaf is ...:
         return _leaf_args.RestoreArgs(restore_type=type(...))
@@ -188,15 +189,15 @@ def _of_type(kind: type[Any]) -> Any:
 
 
 def _sharding(sharding: Any) -> Any:
-    """The sharding, on the mesh that is in force if it is on an abstract one."""
+    """The sharding; one on an abstract mesh is moved to the mesh in force."""
     if isinstance(sharding, jax.sharding.NamedSharding) and isinstance(sharding.mesh, jax.sharding.AbstractMesh):
         return jax.sharding.NamedSharding(jax.sharding.get_mesh(), sharding.spec)
     return sharding
 
 
 def _as_array(leaf: Any) -> Any:
-    """A NumPy array in the place of what describes one, for a look at its shape. One without
-    elements says a dtype.
+    """A NumPy array instead of a description, for a check of its shape. One without elements
+    carries a dtype.
     """
     shape = own_attribute(leaf, "shape")
     if type(leaf) is np.ndarray and shape == (0,):
@@ -210,7 +211,7 @@ def _as_array(leaf: Any) -> Any:
 
 
 def metadata(path: Any) -> tuple[Any, dict[str, Any]]:
-    """A tree of what is known of the leaves, and the metadata that its files have of the caller.
+    """A tree of the metadata of the leaves, and the caller's metadata from its files.
 
     Raises:
         NoStructureError: if there is no pytree.

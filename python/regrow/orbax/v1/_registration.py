@@ -1,4 +1,4 @@
-"""Who is in charge of a checkpointable: registries of handlers, and who is found in them."""
+"""Registries of handlers for checkpointables, and the search in them."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ C = TypeVar("C", bound=type[Any])
 
 
 class AlreadyExistsError(ValueError):
-    """There is an entry already."""
+    """The registry has such an entry."""
 
 
 class NoEntryError(KeyError):
-    """Nobody is in charge."""
+    """The registry has no handler."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class IncompatibleHandlerError(NoEntryError, ValueError):
-    """A handler could not load one of several checkpointables: its error is the cause."""
+    """A handler failed to load one of several checkpointables; its error is the cause."""
 
 
 class NotHandleableError(ValueError):
-    """A handler that was chosen by name cannot do what is asked."""
+    """A handler that was chosen by name cannot do the requested work."""
 
 
 class CheckpointableHandlerRegistry(Protocol):
-    """Handlers, each for all checkpointables or for those of one name. The last that fits is
-    chosen.
+    """Handlers for all checkpointables, or for those of one name. The last handler that fits is
+    used.
     """
 
     def add(
@@ -43,21 +43,19 @@ class CheckpointableHandlerRegistry(Protocol):
         checkpointable_name: str | None = None,
         secondary_typestrs: Sequence[str] | None = None,
     ) -> CheckpointableHandlerRegistry:
-        """Adds a handler; other names, under which checkpoints know it, are its
-        `secondary_typestrs`.
-        """
+        """Adds a handler. `secondary_typestrs` are other names that checkpoints may have for it."""
         ...
 
     def get(self, checkpointable_name: str) -> HandlerType:
-        """Who is in charge of that name."""
+        """The handler of that name."""
         ...
 
     def has(self, checkpointable_name: str) -> bool:
-        """Whether somebody is in charge of that name."""
+        """Whether that name has a handler."""
         ...
 
     def get_all_entries(self) -> Sequence[Entry]:
-        """All that was added, with the name that it was added for."""
+        """All entries, with the name that each was added for."""
         ...
 
     def get_secondary_typestrs(self, handler_type: HandlerType) -> Sequence[str]:
@@ -66,7 +64,7 @@ class CheckpointableHandlerRegistry(Protocol):
 
 
 class Registry(CheckpointableHandlerRegistry):
-    """The usual one."""
+    """The default registry."""
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
@@ -82,8 +80,9 @@ class Registry(CheckpointableHandlerRegistry):
         """Adds a handler.
 
         Raises:
-            AlreadyExistsError: for a name that has one, and a class that is there for all names.
-            ValueError: for what is no class.
+            AlreadyExistsError: for a name that has a handler, and a class that is registered for
+                all names.
+            ValueError: for a value that is not a class.
         """
         if not isinstance(handler_type, type):
             raise ValueError(f"handler_type: expected a class, found {handler_type!r}")
@@ -97,10 +96,10 @@ class Registry(CheckpointableHandlerRegistry):
         return self
 
     def get(self, checkpointable_name: str) -> HandlerType:
-        """Who is in charge of that name.
+        """The handler of that name.
 
         Raises:
-            NoEntryError: if nobody is.
+            NoEntryError: if the registry has none.
         """
         for handler_type, name in self._entries:
             if name == checkpointable_name:
@@ -108,11 +107,11 @@ class Registry(CheckpointableHandlerRegistry):
         raise NoEntryError(f"the registry has no handler for the name {checkpointable_name!r}")
 
     def has(self, checkpointable_name: str) -> bool:
-        """Whether somebody is in charge of that name."""
+        """Whether that name has a handler."""
         return any(name == checkpointable_name for _, name in self._entries)
 
     def get_all_entries(self) -> Sequence[Entry]:
-        """All that was added."""
+        """All entries."""
         return self._entries
 
     def get_secondary_typestrs(self, handler_type: HandlerType) -> Sequence[str]:
@@ -124,7 +123,7 @@ class Registry(CheckpointableHandlerRegistry):
 
 
 class ReadOnlyCheckpointableHandlerRegistry(CheckpointableHandlerRegistry):
-    """A registry to which nothing is added."""
+    """A registry that refuses new entries."""
 
     def __init__(self, registry: CheckpointableHandlerRegistry) -> None:
         self._registry = registry
@@ -136,7 +135,7 @@ class ReadOnlyCheckpointableHandlerRegistry(CheckpointableHandlerRegistry):
         checkpointable_name: str | None = None,
         secondary_typestrs: Sequence[str] | None = None,
     ) -> CheckpointableHandlerRegistry:
-        """Refuses.
+        """Refuses new entries.
 
         Raises:
             NotImplementedError: always.
@@ -147,15 +146,15 @@ class ReadOnlyCheckpointableHandlerRegistry(CheckpointableHandlerRegistry):
         )
 
     def get(self, checkpointable_name: str) -> HandlerType:
-        """Who is in charge of that name."""
+        """The handler of that name."""
         return self._registry.get(checkpointable_name)
 
     def has(self, checkpointable_name: str) -> bool:
-        """Whether somebody is in charge of that name."""
+        """Whether that name has a handler."""
         return self._registry.has(checkpointable_name)
 
     def get_all_entries(self) -> Sequence[Entry]:
-        """All that was added."""
+        """All entries."""
         return self._registry.get_all_entries()
 
     def get_secondary_typestrs(self, handler_type: HandlerType) -> Sequence[str]:
@@ -170,14 +169,14 @@ _GLOBAL_REGISTRY = Registry()
 
 
 def global_registry() -> CheckpointableHandlerRegistry:
-    """The registry that all contexts begin with."""
+    """The registry that all contexts start with."""
     return _GLOBAL_REGISTRY
 
 
 def local_registry(
     other_registry: CheckpointableHandlerRegistry | None = None, *, include_global_registry: bool = True
 ) -> CheckpointableHandlerRegistry:
-    """A registry of one's own, with the entries of the global one and of another."""
+    """A new registry, with the entries of the global one and of another."""
     registry = Registry()
     if include_global_registry:
         add_all(registry, _GLOBAL_REGISTRY)
@@ -202,7 +201,7 @@ def add_all(
 def register_handler(
     cls: C, *, checkpointable_name: str | None = None, secondary_typestrs: Sequence[str] | None = None
 ) -> C:
-    """Adds a handler to the global registry. Also a decorator of the class."""
+    """Adds a handler to the global registry. It is also a decorator of the class."""
     _GLOBAL_REGISTRY.add(cls, checkpointable_name=checkpointable_name, secondary_typestrs=secondary_typestrs)
     return cls
 
@@ -230,12 +229,12 @@ def _fitting(registry: CheckpointableHandlerRegistry, fits: Callable[[Any], Any]
 
 
 def resolve_handler_for_save(registry: CheckpointableHandlerRegistry, checkpointable: Any, *, name: str) -> Any:
-    """Who saves an object: a stateful one itself; else whoever is there for its name; else the last
-    that can.
+    """The handler that saves an object: a stateful object itself; else the handler of its name;
+    else the last handler that can.
 
     Raises:
         ValueError: for `None`.
-        NoEntryError: if nobody can.
+        NoEntryError: if no handler can.
     """
     if checkpointable is None:
         raise ValueError(f"the checkpointable {name!r} is None\n  help: leave it out of what is saved")
@@ -261,13 +260,13 @@ def resolve_handler_for_load(
     name: str,
     handler_typestr: str | None = None,
 ) -> Any:
-    """Who loads an object: whoever is there for its name; else who has saved it; else the last that
-    can.
+    """The handler that loads an object: the handler of its name; else the one that saved it; else
+    the last handler that can.
 
-    Each of them only if it can load what the target asks for.
+    Each is used only if it can load into the target.
 
     Raises:
-        NoEntryError: if nobody can.
+        NoEntryError: if no handler can.
     """
     for_name = _made(registry.get(name)) if registry.has(name) else None
     saver = _by_typestr(registry, handler_typestr)

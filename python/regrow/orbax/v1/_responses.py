@@ -1,4 +1,4 @@
-"""What goes on in the background, as callers see it."""
+"""Work in the background, as callers see it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class AsyncResponse(Protocol[T_co]):
-    """Something that goes on in the background."""
+    """Work in the background."""
 
     def result(self, timeout: float | None = None) -> T_co:
-        """Waits for it; what comes of it, or an exception with what went wrong."""
+        """Waits for the work. Returns its result, or raises its error."""
         ...
 
     def on_complete(self, callback: Callable[[Any], None]) -> None:
-        """Calls back with what comes of it, on some thread; not if it goes wrong."""
+        """Calls back with the result, on any thread. After an error there is no call."""
         ...
 
 
 Response = Task
-"""Work that is done in a thread of its own."""
+"""Work in its own thread."""

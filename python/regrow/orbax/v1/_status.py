@@ -1,5 +1,5 @@
-"""What a context's `serialization_status_callback` is told of a save: each array that was
-copied, and written.
+"""Reports to a context's `serialization_status_callback`: each array that was copied, and
+written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Status:
         self._to_transfer = list(self._paths)
 
     def transfer(self) -> None:
-        """All of them have been copied, and may change."""
+        """All arrays have been copied, and may change."""
         for path in self._to_transfer:
             self._callback.on_transfer_end(path)
         self._to_transfer = []

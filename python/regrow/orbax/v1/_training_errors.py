@@ -8,8 +8,8 @@ __all__ = ["StepAlreadyExistsError", "StepNotFoundError"]
 
 
 class StepAlreadyExistsError(_errors.StepAlreadyExistsError, FileExistsError):
-    """There is a checkpoint of this step already."""
+    """A checkpoint of this step exists."""
 
 
 class StepNotFoundError(FileNotFoundError):
-    """There is no checkpoint of this step."""
+    """No checkpoint of this step exists."""

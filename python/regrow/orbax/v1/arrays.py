@@ -1,4 +1,4 @@
-"""Arrays, and what stands for them in targets and in metadata."""
+"""Arrays, and their descriptions in targets and in metadata."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AbstractScalar: TypeAlias = Scalar
 
 @runtime_checkable
 class AbstractArray(Protocol):
-    """What has a shape and a dtype: in a target it stands for a NumPy array."""
+    """A shape and a dtype: in a target, it describes a NumPy array."""
 
     shape: Any
     dtype: Any
@@ -36,7 +36,7 @@ class AbstractArray(Protocol):
 
 @runtime_checkable
 class AbstractShardedArray(Protocol):
-    """What has a sharding, too: in a target it stands for a JAX array."""
+    """Adds a sharding: in a target, it describes a JAX array."""
 
     shape: Any
     dtype: Any
@@ -48,7 +48,7 @@ ArrayLike: TypeAlias = AbstractArray | AbstractShardedArray
 
 @dataclasses.dataclass
 class ArrayMetadata:
-    """What is known of a JAX array that is stored."""
+    """The metadata of a stored JAX array."""
 
     shape: Shape | None
     dtype: Any
@@ -57,15 +57,13 @@ class ArrayMetadata:
 
     @property
     def sharding(self) -> Any:
-        """The sharding that it was saved with, on the devices of this process; `None` if that is
-        not known.
-        """
+        """The saved sharding, on the devices of this process; `None` if it is not known."""
         return None if self.sharding_metadata is None else self.sharding_metadata.to_jax_sharding()
 
 
 @dataclasses.dataclass
 class NumpyShapeDtype:
-    """A NumPy array of a target."""
+    """Describes a NumPy array in a target."""
 
     shape: Shape | None
     dtype: Any
@@ -73,7 +71,7 @@ class NumpyShapeDtype:
 
 @dataclasses.dataclass
 class NumpyMetadata:
-    """What is known of a NumPy array that is stored."""
+    """The metadata of a stored NumPy array."""
 
     shape: Shape | None
     dtype: Any

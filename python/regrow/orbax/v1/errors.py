@@ -8,14 +8,14 @@ __all__ = ["DeletionInProgressError", "DeletionRecoveryError", "InvalidLayoutErr
 
 
 class InvalidLayoutError(NotACheckpointError, ValueError, FileNotFoundError):
-    """There is no checkpoint, or not what was asked for."""
+    """The path has no checkpoint, or not the requested content."""
 
 
 class DeletionInProgressError(RuntimeError):
-    """A checkpointable is asked for, or replaced, whose deletion was begun and has not ended."""
+    """The call loads or replaces a checkpointable whose deletion was started and has not ended."""
 
 
 class DeletionRecoveryError(RuntimeError):
-    """The record of a deletion that was begun does not fit the checkpoint, or another deletion
-    was asked for.
+    """The record of an unfinished deletion does not fit the checkpoint, or names another
+    checkpointable.
     """

@@ -1,4 +1,4 @@
-"""Handlers of checkpointables: those that are there, your own, and registries of them."""
+"""Handlers of checkpointables: built-in ones, your own, and registries of both."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def is_pathways_backend() -> bool:
 
 
 def is_primary_host(primary_host: int | None) -> bool:
-    """Whether this process is the one of that number; with `None` every one is."""
+    """Whether this process has that index; with `None`, true in every process."""
     return _all.is_primary_host(primary_host)
 
 
@@ -35,7 +35,7 @@ async def sync_global_processes(
     """Waits for all processes at a barrier of this name.
 
     Raises:
-        ValueError: for a time-out that is no positive number of seconds.
+        ValueError: for a time-out that is not a positive number of seconds.
     """
     if timeout is not None and timeout <= 0:
         raise ValueError(f"timeout: expected a positive number of seconds, found {timeout}")
@@ -43,13 +43,13 @@ async def sync_global_processes(
 
 
 def unique_barrier_key(key: str, *, prefix: str | None = None, suffix: str | None = None) -> str:
-    """The name of a barrier, with what keeps it apart from others."""
+    """The name of a barrier, made unique by a prefix and a suffix."""
     key = key if prefix is None else f"{prefix}_{key}"
     return key if suffix is None else f"{key}.{suffix}"
 
 
 def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
-    """The tree of one process, in all of them."""
+    """The tree of one process, in all processes."""
     from jax.experimental import multihost_utils
 
     return multihost_utils.broadcast_one_to_all(in_tree, is_source=is_source)

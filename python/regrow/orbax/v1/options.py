@@ -1,6 +1,6 @@
 """The groups of options of a context.
 
-Those that the guide does not name say how Orbax does its work: they are taken and change nothing.
+Options that the guide does not name describe Orbax' implementation: they are accepted and ignored.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FROZEN: contextvars.ContextVar[frozenset[int]] = contextvars.ContextVar("regrow.
 
 
 class Options:
-    """A group of options; nothing is set in it while its context is in force."""
+    """A group of options. It cannot be changed while its context is in force."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if id(self) in FROZEN.get():
@@ -50,8 +50,8 @@ class Options:
 
 
 class CheckpointLayout(enum.Enum):
-    """The layout that is loaded. Any layout that regrow knows is recognised by itself; saves are
-    Orbax'.
+    """The layout to load. regrow recognises any layout that it knows without this option; saves
+    write Orbax' layout.
     """
 
     ORBAX = "orbax"
@@ -61,9 +61,10 @@ class CheckpointLayout(enum.Enum):
 
 @dataclasses.dataclass(kw_only=True)
 class AsyncOptions(Options):
-    """Saves in the background: `post_finalization_callback` is called after the commit of one.
+    """Saves in the background: `post_finalization_callback` is called after each commit.
 
-    `timeout_secs` is how long the processes of a job wait for each other, in each phase of a save.
+    `timeout_secs` limits the seconds that processes of a job wait for each other, in each phase of
+    a save.
     """
 
     timeout_secs: int = 1200
@@ -71,7 +72,7 @@ class AsyncOptions(Options):
     create_directories_asynchronously: bool = True
 
     def v0(self) -> Any:
-        """The same of v0."""
+        """The options of v0."""
         return v0_options.AsyncOptions(
             timeout_secs=self.timeout_secs,
             post_finalization_callback=self.post_finalization_callback,
@@ -81,13 +82,13 @@ class AsyncOptions(Options):
 
 @dataclasses.dataclass(kw_only=True)
 class AtomicityOptions(Options):
-    """What is read as a checkpoint on a disk: as `AtomicityOptions` of v0."""
+    """How a committed checkpoint on a disk is recognised; see `AtomicityOptions` of v0."""
 
     mode: AtomicityMode = AtomicityMode.AUTO
     allow_legacy_atomic_rename: bool = False
 
     def v0(self) -> Any:
-        """The same of v0."""
+        """The options of v0."""
         return v0_options.AtomicityOptions(
             mode=self.mode,
             allow_legacy_atomic_rename=self.allow_legacy_atomic_rename,
@@ -96,14 +97,14 @@ class AtomicityOptions(Options):
 
 @dataclasses.dataclass(kw_only=True)
 class MultiprocessingOptions(Options):
-    """Accepted: all processes of the job take part, and process 0 commits."""
+    """Accepted and ignored: all processes of the job take part, and process 0 commits."""
 
     primary_host: int | None = 0
     active_processes: set[int] | None = None
     barrier_sync_key_prefix: str | None = None
 
     def v0(self) -> Any:
-        """The same of v0."""
+        """The options of v0."""
         return v0_options.MultiprocessingOptions(
             primary_host=self.primary_host,
             active_processes=self.active_processes,
@@ -113,14 +114,14 @@ class MultiprocessingOptions(Options):
 
 @dataclasses.dataclass(kw_only=True)
 class FileOptions(Options):
-    """Files: permissions of a checkpoint's folder, and the class of the paths that handlers get."""
+    """The mode of a checkpoint's folder, and the class of the paths that handlers get."""
 
     path_permission_mode: int | None = None
     path_class: Any = Path
     skip_sync_file_validations: bool = False
 
     def v0(self) -> Any:
-        """The same of v0."""
+        """The options of v0."""
         return v0_options.FileOptions(
             path_permission_mode=self.path_permission_mode,
             skip_sync_file_validations=self.skip_sync_file_validations,
@@ -129,7 +130,7 @@ class FileOptions(Options):
 
 @dataclasses.dataclass
 class PyTreeMetadataOptions:
-    """What is kept of a tree's structure: tuples and named tuples with `support_rich_types`."""
+    """What is stored of a tree's structure: with `support_rich_types`, tuples and named tuples."""
 
     support_rich_types: bool = False
 
@@ -140,13 +141,13 @@ class PyTreeOptions(Options):
 
     @dataclasses.dataclass(kw_only=True)
     class Saving(Options):
-        """Saves."""
+        """Options of saves."""
 
         pytree_metadata_options: Any = field(default_factory=PyTreeMetadataOptions)
 
     @dataclasses.dataclass(kw_only=True)
     class Loading(Options):
-        """Loads: with `partial_load` a target may lack leaves that are stored."""
+        """Options of loads: with `partial_load` a target may lack stored leaves."""
 
         partial_load: bool = False
 
@@ -160,18 +161,18 @@ class ArrayOptions(Options):
 
     @dataclasses.dataclass(kw_only=True)
     class Saving(Options):
-        """Saves."""
+        """Options of saves."""
 
         class ScopedStorageOptionsCreator(Protocol):
-            """Says how one leaf is stored; `None`: as all."""
+            """Chooses how a leaf is stored; `None` for the common options."""
 
             def __call__(self, key: Any, value: Any) -> ArrayOptions.Saving.StorageOptions | None:
-                """For a key path and its leaf."""
+                """The options for a key path and its leaf."""
 
         @dataclasses.dataclass(kw_only=True)
         class StorageOptions(Options):
-            """The dtype of what is stored, at most how many bytes a chunk has, and which axes
-            are cut first.
+            """The stored dtype, the largest size of a chunk in bytes, and the axes that are divided
+            first.
             """
 
             dtype: Any = None
@@ -195,11 +196,11 @@ class ArrayOptions(Options):
 
     @dataclasses.dataclass(kw_only=True)
     class Loading(Options):
-        """Loads."""
+        """Options of loads."""
 
         @dataclasses.dataclass(kw_only=True)
         class LoadAndBroadcastOptions(Options):
-            """Which replica reads for the others."""
+            """The replica that reads for the others."""
 
             replica_axis_index: int | None = 0
             primary_replica_id: int | None = 0
@@ -219,9 +220,7 @@ class ArrayOptions(Options):
 
 @dataclasses.dataclass(kw_only=True)
 class CheckpointablesOptions(Options):
-    """Who is in charge of checkpointables: a registry of handlers; by default those that are
-    registered globally.
-    """
+    """The registry of handlers for checkpointables; by default the global one."""
 
     registry: _registration.CheckpointableHandlerRegistry = field(
         default_factory=lambda: _registration.ReadOnlyCheckpointableHandlerRegistry(_registration.local_registry())
@@ -230,7 +229,7 @@ class CheckpointablesOptions(Options):
 
 @dataclasses.dataclass(kw_only=True)
 class PathwaysOptions(Options):
-    """Accepted and not used."""
+    """Accepted and ignored."""
 
     checkpointing_impl: Any = None
 
@@ -241,7 +240,9 @@ class DeletionOptions(Options):
 
     @dataclasses.dataclass(kw_only=True)
     class GcsDeletionOptions(Options):
-        """Where buckets keep what is deleted, for somebody else to remove."""
+        """The path in a bucket that deleted checkpoints are moved to, for another program to
+        remove.
+        """
 
         todelete_full_path: str | None = None
 
@@ -250,11 +251,11 @@ class DeletionOptions(Options):
 
 @dataclasses.dataclass(kw_only=True)
 class MemoryOptions(Options):
-    """Memory: `write_concurrent_bytes` is the budget of a save beside what it saves."""
+    """`write_concurrent_bytes` is the memory budget of a save, in addition to the saved data."""
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class RegulatorOptions:
-        """Accepted and not used: the engine keeps to its budget."""
+        """Accepted and ignored: the engine keeps its budget."""
 
         max_memory_limit_gib: float
         profiler: Any
@@ -280,7 +281,7 @@ class MemoryOptions(Options):
 
 @dataclasses.dataclass(kw_only=True)
 class SafetensorsOptions(Options):
-    """Accepted and not used: the engine plans its reads."""
+    """Accepted and ignored: the engine plans its reads."""
 
     max_over_read_ratio: float | None = None
     read_chunk_bytes: int | None = None

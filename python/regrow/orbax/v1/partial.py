@@ -1,12 +1,11 @@
-"""One checkpoint of a pytree that is saved in parts, one after the other, and published in the end.
+"""One checkpoint of a pytree that several calls save in parts, and one call publishes.
 
     ocp.partial.save(path, {"encoder": encoder})
     ocp.partial.save(path, {"decoder": decoder})
     ocp.partial.finalize(path)
 
-Until `finalize` there is nothing at the path. A part is a checkpoint of regrow's own layout in
-``<path>.partial_save``, whose arrays are views of its files: `finalize` holds none of them in
-memory while it writes the whole.
+Until `finalize` the path does not exist. A part is a checkpoint of regrow's own layout in
+``<path>.partial_save``. `finalize` maps the files of the parts, and holds no array in memory.
 """
 
 from __future__ import annotations
@@ -52,23 +51,23 @@ PARTIAL_SAVE_SUFFIX = ".partial_save"
 _ERRORS = {kind.__name__: kind for kind in (FileExistsError, FileNotFoundError, PartialSaveReplacementError)}
 
 _TIMEOUT_SECONDS = 1200
-"""How long processes wait for each other."""
+"""Seconds that processes wait for each other."""
 
 
 def save(path: Any, state: Any, *, custom_metadata: Any = None) -> None:
-    """Saves some leaves of a checkpoint. Leaves that are saved later may not be saved again.
+    """Saves some leaves of a checkpoint. A later part cannot save the same leaves again.
 
     Raises:
-        FileExistsError: if there is something at the path.
-        PartialSaveReplacementError: (a `ValueError`) for a leaf where an earlier part has one, or
-            has leaves below.
+        FileExistsError: if the path exists.
+        PartialSaveReplacementError: (a `ValueError`) for a leaf that an earlier part has, at its
+            key path or below it.
         ValueError: for leaves that cannot be saved.
     """
     save_async(path, state, custom_metadata=custom_metadata).result()
 
 
 def save_async(path: Any, state: Any, *, custom_metadata: Any = None) -> Response[None]:
-    """The same in the background: returns when the snapshot is taken."""
+    """Saves as `save`, in the background. Returns when the snapshot is taken."""
     from ..._async import saver_of_calls
 
     final, session = _places(path)
@@ -90,13 +89,13 @@ def save_async(path: Any, state: Any, *, custom_metadata: Any = None) -> Respons
 
 
 def finalize(path: Any) -> None:
-    """Publishes what was saved in parts: all of it or nothing. In a job process 0 does, when all
-    have called.
+    """Publishes all parts, atomically. In a job, process 0 publishes after all processes have
+    called it.
 
     Raises:
-        FileExistsError: if there is something at the path.
-        FileNotFoundError: if nothing was saved in parts for it.
-        PartialSaveReplacementError: (a `ValueError`) for a leaf that was saved twice.
+        FileExistsError: if the path exists.
+        FileNotFoundError: if the path has no parts.
+        PartialSaveReplacementError: (a `ValueError`) for a leaf in two parts.
     """
     final, session = _places(path)
 
@@ -112,8 +111,8 @@ def finalize(path: Any) -> None:
 
 
 def _by_process_0(final: Any, work: Callable[[], Any], check: Callable[[], None] | None = None) -> Any:
-    """What `work` gives on process 0, for all: others may see parts come and go. So are the
-    errors of this module.
+    """Returns in all processes what `work` returns on process 0: other processes may see parts
+    appear and disappear. Errors of this module are shared the same way.
     """
 
     def told() -> Any:
@@ -136,7 +135,7 @@ def _refuse_finished(final: Any) -> None:
 
 
 def _next_part(final: Any, session: Any, wanted: list[tuple[_Path, str]]) -> str:
-    """The name of the part that is saved next, of what is wanted."""
+    """The name of the next part, which saves the `wanted` leaves."""
     _refuse_finished(final)
     taken = _Taken()
     for part in _parts(session):
@@ -144,35 +143,35 @@ def _next_part(final: Any, session: Any, wanted: list[tuple[_Path, str]]) -> str
             taken.add(at, kind)
     for at, kind in wanted:
         taken.add(at, kind)
-    # Sorted by name, parts are in the order of their saves.
+    # Parts sorted by name are in the order of their saves.
     return f"{time.time_ns():020}-{uuid.uuid4().hex}"
 
 
 def _form(keywords: dict[str, Any]) -> dict[str, Any]:
-    """How the whole is written, as JSON has it."""
+    """The options of the final save, as JSON values."""
     layout = keywords["layout"]
     form = {"layout": layout.name, "options": json.loads(layout._json())}
     return form | {name: keywords[name] for name in ("compression",) if name in keywords}
 
 
 def _places(path: Any) -> tuple[Any, Any]:
-    """Where the checkpoint will be, and where its parts are."""
+    """The path of the checkpoint, and the path of its parts."""
     final = remove_partial_save_suffix(absolute(path))
     return final, add_partial_save_suffix(final)
 
 
 def is_partial_save_path(path: Any, allow_tmp_dir: bool = False) -> bool:
-    """Whether a path is that of the parts of a checkpoint."""
+    """Whether a path is the folder of a checkpoint's parts."""
     return PARTIAL_SAVE_SUFFIX in path.name if allow_tmp_dir else path.name.endswith(PARTIAL_SAVE_SUFFIX)
 
 
 def add_partial_save_suffix(path: Any) -> Any:
-    """Where the parts of a checkpoint are."""
+    """The path of a checkpoint's parts."""
     return path.parent / f"{path.name}{PARTIAL_SAVE_SUFFIX}"
 
 
 def remove_partial_save_suffix(path: Any) -> Any:
-    """The checkpoint that parts are of."""
+    """The path of the checkpoint that parts belong to."""
     return path.parent / path.name.removesuffix(PARTIAL_SAVE_SUFFIX)
 
 
@@ -183,13 +182,13 @@ def _parts(session: Any) -> list[Any]:
 
 
 def _remove(session: Any) -> None:
-    """Removes the parts, and what saves of some have left that never ended."""
+    """Removes the parts, and the temporary files of broken saves of parts."""
     if not isinstance(session, BucketPath):
         shutil.rmtree(session)
         return
     for part in session.iterdir():
         is_unfinished = not is_finalized(part)
-        # What is no save at all stays.
+        # Files of other programs stay.
         with contextlib.suppress(NotFoundError):
             remove(part, unfinished=is_unfinished, force=is_unfinished)
 
@@ -198,19 +197,19 @@ _Path = tuple[str, ...]
 
 
 class _Taken:
-    """What parts have so far, by key path: a leaf, or the type of an empty node."""
+    """The content of all parts by key path: a leaf, or the type of an empty node."""
 
     def __init__(self) -> None:
         self._kinds: dict[_Path, str] = {}
         self._above: set[_Path] = set()
 
     def add(self, at: _Path, kind: str) -> bool:
-        """Adds one; false if it says nothing new: an empty node that is there, or an empty
-        container of what is there.
+        """Adds an entry. Returns false if it adds nothing: a known empty node, or an empty
+        container that already has children.
 
         Raises:
-            PartialSaveReplacementError: for a leaf that is there, above what is there, or below a
-                leaf.
+            PartialSaveReplacementError: for an existing leaf, and a leaf above or below existing
+                ones.
         """
         if kind != _LEAF and (self._kinds.get(at) == kind or (at in self._above and kind != _NONE)):
             return False
@@ -233,7 +232,7 @@ def _kind(leaf: Any) -> str:
 
 
 def _paths(tree: Any) -> list[tuple[_Path, str]]:
-    """What a tree has, placeholders left out."""
+    """The leaves and empty nodes of a tree, without placeholders."""
     return [
         (tuple_path_from_keypath(keys), _kind(leaf)) for keys, leaf in _leaves_of(tree) if not _is_placeholder(leaf)
     ]
@@ -251,7 +250,7 @@ def _leaves_of(tree: Any) -> list[tuple[Any, Any]]:
 
 
 def _publish(final: Any, session: Any) -> None:
-    """Writes what is in the parts as one checkpoint."""
+    """Writes the content of all parts as one checkpoint."""
     leaves: list[tuple[Any, Any]] = []
     taken = _Taken()
     shardings: dict[int, Any] = {}
@@ -283,7 +282,7 @@ def _publish(final: Any, session: Any) -> None:
 
 
 def _add(whole: ItemsSave, tree: Any, shardings: Mapping[int, Any]) -> None:
-    """Adds the tree, its arrays as what they were when they were saved: JAX' or NumPy's."""
+    """Adds the tree; its arrays get back their saved kind, JAX or NumPy."""
     flat, columns, options = whole._tree(STATE, tree, {})
     kinds = bytearray(columns.kinds)
     texts = dict(columns.shardings)

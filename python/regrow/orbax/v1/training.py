@@ -39,7 +39,7 @@ def __getattr__(name: str) -> object:
 
 
 def _default_policy() -> Any:
-    """As often as saves end, and when the machine is about to be taken away."""
+    """Saves when the save before has ended, and when the machine is about to be preempted."""
     policies = save_decision_policies
     return policies.AnySavePolicy(
         [
@@ -66,8 +66,8 @@ class Checkpointer:
         lightweight_initialize: bool = False,
         logger: Any = None,
     ) -> None:
-        """Of a folder, which is made. `context` is in force in all of its calls where no other
-        is.
+        """Opens or makes a folder of steps. `context` applies to all calls outside of another
+        context.
         """
         self._context = Context(context or current())
         options = CheckpointManagerOptions(
@@ -83,7 +83,7 @@ class Checkpointer:
         self._saving: tuple[int, _functions.Begun, Response[bool]] | None = None
         self._deleting: Response[bool] | None = None
 
-    # ---- what is there ----------------------------------------------------------------
+    # ---- steps -------------------------------------------------------------------------
 
     @property
     def directory(self) -> Any:
@@ -97,7 +97,7 @@ class Checkpointer:
 
     @property
     def checkpoints(self) -> Sequence[CheckpointMetadata[None]]:
-        """All steps that storage has committed, by number: as they were known at the last look."""
+        """All committed steps, by number, as of the last listing."""
         return [
             CheckpointMetadata(
                 info.step,
@@ -110,19 +110,19 @@ class Checkpointer:
         ]
 
     def reload(self) -> None:
-        """Looks for steps anew."""
+        """Lists the steps again."""
         self._wait_for_deletion()
         self._manager.reload()
 
     def root_metadata(self) -> RootMetadata:
-        """What the folder says of itself."""
+        """The metadata of the folder."""
         return RootMetadata(directory=self.directory, custom_metadata=self._manager.metadata().custom_metadata)
 
     def _found(self, step: Any) -> CheckpointMetadata[None]:
-        """A step that is there, the latest if `None`.
+        """An existing step, the latest if `None`.
 
         Raises:
-            StepNotFoundError: if there is none.
+            StepNotFoundError: if the step does not exist.
         """
         number = getattr(step, "step", step)
         if self._saving is not None and number in (None, self._saving[0]):
@@ -138,15 +138,13 @@ class Checkpointer:
     # ---- saves ------------------------------------------------------------------------
 
     def should_save(self, step: int) -> bool:
-        """Whether a save of this step would not be passed over."""
+        """Whether a save of this step is due."""
         self._let_go()
         with current(self._context):
             return self._manager.should_save(getattr(step, "step", step))
 
     def _is_due(self, step: int) -> bool:
-        """The same where the step is not there yet: so what it replaces is no reason to pass it
-        over.
-        """
+        """Whether a save of this step is due, without the step that it would replace."""
         self._let_go()
         with current(self._context):
             return self._manager.is_due(step, [info for info in self._manager._checkpoints if info.step != step])
@@ -162,7 +160,7 @@ class Checkpointer:
         metrics: Any = None,
         custom_metadata: Any = None,
     ) -> bool:
-        """As `save_checkpointables`, of one pytree."""
+        """Saves one pytree; see `save_checkpointables`."""
         states = {checkpointable_name: state}
         return _done(self._save(step, states, force, overwrite, metrics, custom_metadata, are_states=True))
 
@@ -176,12 +174,12 @@ class Checkpointer:
         metrics: Any = None,
         custom_metadata: Any = None,
     ) -> bool:
-        """Saves a step; false if it is not due.
+        """Saves a step. Returns false if the step is not due.
 
-        With `overwrite`, a step that is not due stays what it was; `force` saves it.
+        With `overwrite`, a step that is not due stays unchanged; `force` saves it.
 
         Raises:
-            StepAlreadyExistsError: for a step that is there, without `overwrite`.
+            StepAlreadyExistsError: for an existing step, without `overwrite`.
         """
         return _done(self._save(step, checkpointables, force, overwrite, metrics, custom_metadata))
 
@@ -196,7 +194,7 @@ class Checkpointer:
         metrics: Any = None,
         custom_metadata: Any = None,
     ) -> Response[bool] | None:
-        """As `save_checkpointables_async`, of one pytree."""
+        """Saves one pytree in the background; see `save_checkpointables_async`."""
         states = {checkpointable_name: state}
         return self._save(step, states, force, overwrite, metrics, custom_metadata, are_states=True)
 
@@ -210,7 +208,9 @@ class Checkpointer:
         metrics: Any = None,
         custom_metadata: Any = None,
     ) -> Response[bool] | None:
-        """The same in the background; `None` if the step is not due."""
+        """Saves as `save_checkpointables`, in the background. Returns `None` if the step is not
+        due.
+        """
         return self._save(step, checkpointables, force, overwrite, metrics, custom_metadata)
 
     def _save(
@@ -252,7 +252,7 @@ class Checkpointer:
         return response
 
     def cancel(self, step: Any = None) -> None:
-        """Gives up the save in the background, and deletes a step."""
+        """Cancels the save in the background, and deletes a step."""
         self._wait_for_deletion()
         saving, self._saving = self._saving, None
         if saving is not None:
@@ -268,7 +268,7 @@ class Checkpointer:
         """Loads a pytree of a step, the latest if `None`.
 
         Raises:
-            StepNotFoundError: (a `FileNotFoundError`) if there is no such step.
+            StepNotFoundError: (a `FileNotFoundError`) if the step does not exist.
             InvalidLayoutError: if the step has no pytree of that name.
         """
         found = self._found(step)
@@ -277,14 +277,14 @@ class Checkpointer:
 
     @contextlib.contextmanager
     def _telling(self, step: int) -> Iterator[None]:
-        """Tells the logger of the load within."""
+        """Passes a record of the load in the block to the logger."""
         record = RestoreRecord(step, directory=str(self.directory))
         yield
         record.returns()
         self._manager.tell(record)
 
     def load_async(self, step: Any = None, abstract_state: Any = None) -> Response[Any]:
-        """The same in the background."""
+        """Loads as `load`, in the background."""
         found = self._found(step)
         return Response(lambda: self.load(found, abstract_state))
 
@@ -292,8 +292,8 @@ class Checkpointer:
         """Loads checkpointables of a step, the latest if `None`.
 
         Raises:
-            StepNotFoundError: (a `FileNotFoundError`) if there is no such step.
-            KeyError: for a name that is not there.
+            StepNotFoundError: (a `FileNotFoundError`) if the step does not exist.
+            KeyError: for a name that the step does not have.
         """
         found = self._found(step)
         with current(self._context), self._telling(found.step):
@@ -302,18 +302,18 @@ class Checkpointer:
     def load_checkpointables_async(
         self, step: Any = None, abstract_checkpointables: Any = None
     ) -> Response[dict[str, Any]]:
-        """The same in the background."""
+        """Loads as `load_checkpointables`, in the background."""
         found = self._found(step)
         return Response(lambda: self.load_checkpointables(found, abstract_checkpointables))
 
     def metadata(self, step: Any = None) -> CheckpointMetadata[Any]:
-        """What is known of the pytree of a step."""
+        """The metadata of the pytree of a step."""
         found = self._found(step)
         with current(self._context):
             return _of_step(found, _functions.metadata(found.path))
 
     def checkpointables_metadata(self, step: Any = None) -> CheckpointMetadata[dict[str, Any]]:
-        """What is known of a step."""
+        """The metadata of a step."""
         found = self._found(step)
         with current(self._context):
             return _of_step(found, _functions.checkpointables_metadata(found.path))
@@ -321,12 +321,12 @@ class Checkpointer:
     # ---- deletions --------------------------------------------------------------------
 
     def delete(self, step: Any, *, checkpointable_name: str | None = None, missing_ok: bool = False) -> bool:
-        """Deletes a step, or one checkpointable of it; whether there was something to delete.
+        """Deletes a step, or one checkpointable of it. Returns whether there was one.
 
         Raises:
-            StepNotFoundError: (a `FileNotFoundError`) if there is no such step, without
+            StepNotFoundError: (a `FileNotFoundError`) if the step does not exist, without
                 `missing_ok`.
-            As `v1.delete`.
+            Exception: as `v1.delete`.
         """
         response = self.delete_async(step, checkpointable_name=checkpointable_name, missing_ok=missing_ok)
         self._wait_for_deletion()
@@ -335,7 +335,7 @@ class Checkpointer:
     def delete_async(
         self, step: Any, *, checkpointable_name: str | None = None, missing_ok: bool = False
     ) -> Response[bool]:
-        """The same in the background. A step is in no list from now on."""
+        """Deletes as `delete`, in the background. The step leaves all lists at once."""
         number = getattr(step, "step", step)
         if not isinstance(number, int) or isinstance(number, bool):
             raise TypeError(f"step: expected a number, found {step!r}")
@@ -366,14 +366,12 @@ class Checkpointer:
         return self._manager.is_saving_in_progress()
 
     def _let_go(self) -> None:
-        """Has the manager know that a save has ended: its own thread may not have seen that yet."""
+        """Tells the manager that a save has ended, in case its thread has not noticed yet."""
         if self._saving is not None and self._saving[2].done():
             self._manager.wait_until_finished()
 
     def wait(self) -> None:
-        """Waits for what goes on in the background, and raises what went wrong, if nobody was
-        told yet.
-        """
+        """Waits for work in the background, and raises its error unless a caller has had it."""
         self._wait_for_deletion()
         saving, self._saving = self._saving, None
         if saving is not None:
@@ -388,7 +386,7 @@ class Checkpointer:
             deleting.result()
 
     def close(self) -> None:
-        """Waits for what goes on in the background, and refuses any other save."""
+        """Waits for work in the background. Later saves are refused."""
         try:
             self.wait()
         finally:
@@ -405,23 +403,23 @@ class Checkpointer:
     # ---- old names --------------------------------------------------------------------
 
     def save_pytree(self, *args: Any, **kwargs: Any) -> bool:
-        """`save`."""
+        """The old name of `save`."""
         return bool(_renamed("save", self.save)(*args, **kwargs))
 
     def save_pytree_async(self, *args: Any, **kwargs: Any) -> Any:
-        """`save_async`."""
+        """The old name of `save_async`."""
         return _renamed("save_async", self.save_async)(*args, **kwargs)
 
     def load_pytree(self, *args: Any, **kwargs: Any) -> Any:
-        """`load`."""
+        """The old name of `load`."""
         return _renamed("load", self.load)(*args, **kwargs)
 
     def load_pytree_async(self, *args: Any, **kwargs: Any) -> Any:
-        """`load_async`."""
+        """The old name of `load_async`."""
         return _renamed("load_async", self.load_async)(*args, **kwargs)
 
     def pytree_metadata(self, *args: Any, **kwargs: Any) -> CheckpointMetadata[Any]:
-        """`metadata`."""
+        """The old name of `metadata`."""
         found: CheckpointMetadata[Any] = _renamed("metadata", self.metadata)(*args, **kwargs)
         return found
 

@@ -29,6 +29,6 @@ PyTreeKey: TypeAlias = (
 PyTreeKeyPath: TypeAlias = tuple[PyTreeKey, ...]
 JsonType: TypeAlias = list[Any] | dict[str, Any]
 Leaf = jax.Array | np.ndarray | Scalar | str
-"""What may be a leaf of a tree that is saved."""
+"""Types of leaves that can be saved."""
 AbstractLeaf = AbstractArray | AbstractShardedArray | AbstractScalar | str
-"""What may be a leaf of a target."""
+"""Types of leaves in a target."""

@@ -1,4 +1,4 @@
-"""Paths, and those of folders that are being made."""
+"""Paths, and paths of folders that are being made."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ PathLike = str | os.PathLike[str]
 
 @runtime_checkable
 class PathAwaitingCreation(Protocol):
-    """A folder that will be there once one has waited for it."""
+    """A folder that exists after `await_creation`."""
 
     @property
     def path(self) -> Any:
-        """Where it will be."""
+        """The path of the folder."""
 
     def __truediv__(self, other: Any) -> PathAwaitingCreation:
-        """A folder in it."""
+        """A path below the folder."""
         ...
 
     async def await_creation(self) -> Any:
-        """Waits for it; the path."""
+        """Waits for the folder, and returns its path."""
