@@ -32,7 +32,7 @@ TEST_PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 
 # Each imports JAX and what is compared with; a file of tests stays in one of them.
 PYTEST_PROCESSES ?= 2
 NEXTEST := $(if $(shell command -v cargo-nextest),,$(TOOLS)/bin/cargo-nextest)
-PYTHON_DIRS := python/regrow python/tests python/tests_torch python/tests_gpu python/tests_cloud python/tests_browser python/tests_executors python/tests_long python/tests_orbax_suite python/tests_clients examples benches docs/site.py docs/prose.py docs/griffe_keys.py
+PYTHON_DIRS := python/regrow python/tests python/tests_torch python/tests_gpu python/tests_cloud python/tests_browser python/tests_executors python/tests_long python/tests_orbax_suite python/tests_clients examples benches docs/site.py docs/prose.py docs/griffe_defaults.py
 
 # Its own, so that a wheel needs none of the judges.
 MATURIN := $(TOOLS)/maturin/bin/maturin

@@ -36,6 +36,9 @@ HIDDEN = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)
 
 FETCHED = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"']?(?:https?:)?//[^\"'> ]*", re.IGNORECASE)
 LINKED = re.compile(r"<link\b[^>]*\bhref=[\"']?(?:https?:)?//[^\"'> ]*[^>]*>", re.IGNORECASE)
+CODE = re.compile(r"<pre\b.*?</pre>", re.DOTALL)
+COLUMNS = 76
+"""That a block of code has room for; in pages, a test looks for longer lines."""
 TARGET = re.compile(r"<(?:a|img|script|link)\b[^>]*?\b(?:href|src)=\"([^\"]*)\"", re.IGNORECASE)
 IMPORTED = re.compile(r"(?:@import|url\()\s*[\"']?(?:https?:)?//[^\"') ]*", re.IGNORECASE)
 
@@ -90,6 +93,8 @@ def check() -> list[str]:
         problems += [f"{file.relative_to(HTML)} fetches from the network: {each[:120]}" for each in found]
         if file.suffix == ".html" and file.name != "404.html":
             problems += [f"{file.relative_to(HTML)}: {each} is not there" for each in dead(file, text)]
+        if file.is_relative_to(HTML / "docs/reference"):
+            problems += [f"{file.relative_to(HTML)}: a long line of code: {each}" for each in long(text)]
     return problems
 
 
@@ -97,6 +102,12 @@ def dead(page: Path, text: str) -> list[str]:
     """The relative links of a page that was built, and its pictures, that lead nowhere."""
     names = {unquote(html.unescape(name)).split("#")[0] for name in TARGET.findall(text)}
     return sorted(name for name in names if name and ":" not in name and not (page.parent / name).exists())
+
+
+def long(text: str) -> list[str]:
+    """The lines of code that are wider than the column of the site."""
+    lines = [line for code in CODE.findall(text) for line in html.unescape(re.sub(r"<[^>]*>", "", code)).splitlines()]
+    return [line for line in lines if len(line) > COLUMNS]
 
 
 if __name__ == "__main__":

@@ -2,16 +2,16 @@
 
     import regrow
 
-    regrow.save(path, tree)                       # an Orbax checkpoint and safetensors files in one
-    regrow.save_async(path, tree)                 # returns at once; saves while the program goes on
-    tree = regrow.load(path)                      # numpy views, exact containers; no template, no class needed
-    state = regrow.load(path, like=state)         # strict: same structure, shapes and dtypes; jax as in `like`
-    ckpt = regrow.open(path)                      # any layout: a mapping of key paths to lazy leaves
-    ckpt["params/dense/kernel"][0:16]             # reads just those bytes
+    regrow.save(path, tree)  # an Orbax checkpoint and safetensors in one
+    regrow.save_async(path, tree)  # saves in the background
+    tree = regrow.load(path)  # NumPy arrays, the same containers
+    state = regrow.load(path, like=state)  # compares shapes and dtypes
+    ckpt = regrow.open(path)  # any layout; reads metadata only
+    ckpt["params/dense/kernel"][0:16]  # reads only these rows
     regrow.verify(path).ok
-    regrow.diff(path, other).equal                # any two layouts, or a pytree in memory; with tolerances, by leaf
-    regrow.report(path, out="report.html")        # a page to look at: sizes, statistics, damage; of a notebook, too
-    regrow.copy(path, "s3://bucket/run")          # byte for byte, read back; also `remove`, `list_checkpoints`
+    regrow.diff(path, other).equal  # any two layouts, or a pytree
+    regrow.report(path, out="report.html")  # sizes, statistics, damage
+    regrow.copy(path, "s3://bucket/run")  # copies, and reads back
 
 Needs numpy and ml_dtypes; JAX, Flax, Equinox and optax are used when the program has imported them.
 Loading never runs code from a file and never imports a class that a file names.

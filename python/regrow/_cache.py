@@ -33,7 +33,8 @@ class Cache:
     """A folder of a local disk that keeps blocks read from buckets and web servers.
 
         cache = regrow.Cache("/scratch/regrow-cache", max_size="50GB")
-        params = regrow.load("s3://bucket/runs/step_100", options=regrow.Options(cache=cache))
+        with regrow.options(cache=cache):
+            params = regrow.load("s3://bucket/runs/step_100")
 
     Several processes may share a folder. Every block is checked when it is read. Each open asks the
     bucket for the current version, and an object that was replaced is fetched again. When

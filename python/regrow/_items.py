@@ -435,7 +435,7 @@ def load_items(
 
     An item that cannot be read is an error only if it is asked for.
 
-        loaded = regrow.load_items("run", {"state": state, "config": None})     # the newest step
+        loaded = regrow.load_items("run", {"state": state, "config": None})
         loaded["state"], loaded["config"]
 
     Args:

@@ -24,9 +24,12 @@ class Job:
     In an initialised job of JAX, torch or MPI `regrow.save` finds the other processes without a
     `Job`.
 
-        regrow.save(path, tree)                                    # every process of the job calls it
-        regrow.save(path, tree, job=regrow.jobs.Job(timeout=60))   # waits up to a minute for the others
-        regrow.save(path, tree, job=regrow.jobs.Job.alone())       # this process saves alone
+        regrow.save(path, tree)  # every process of the job calls it
+
+        # Waits up to a minute for the others.
+        regrow.save(path, tree, job=regrow.jobs.Job(timeout=60))
+        # This process saves alone.
+        regrow.save(path, tree, job=regrow.jobs.Job.alone())
     """
 
     coordinator: Coordinator | None = None

@@ -42,7 +42,10 @@ _AS_JSON = {"token", "service_account_key"}
 class Location:
     """A path or URL, with options for its storage. Whatever takes a path takes one.
 
-        runs = regrow.Location("s3://bucket/runs", endpoint_url="http://localhost:9000", key="...", secret="...")
+        runs = regrow.Location(
+            "s3://bucket/runs",
+            endpoint_url="http://localhost:9000", key="...", secret="...",
+        )
         regrow.save(runs / "step_100", state)
 
     Options go by the names of fsspec or of the cloud, in the spelling of either. What is left out

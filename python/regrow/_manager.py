@@ -36,12 +36,15 @@ class Manager(Reading):
     """Numbered steps in one folder: saves the steps that are due, keeps some, restores the newest
     good one.
 
-        with regrow.Manager("run", save_every=1000, keep=regrow.Keep(last=3, by="eval/loss:min")) as steps:
+        keep = regrow.Keep(last=3, by="eval/loss:min")
+        with regrow.Manager("run", save_every=1000, keep=keep) as steps:
             if steps.latest is not None:
                 state = steps.restore(like=state)
             for step in range(steps.next, 100_000):
                 state = train(state)
-                saved = steps.save(step, state, metrics={"eval": {"loss": loss}})  # returns at once; saves every 1000th
+                metrics = {"eval": {"loss": loss}}
+                # Saves every 1000th step, in the background.
+                saved = steps.save(step, state, metrics=metrics)
                 if saved and steps.preempted:
                     break
 

@@ -21,8 +21,9 @@ class ShardedArray:
     Every process of a job saves such a leaf at the same place of its tree, with the shards that no
     other one holds. Together they cover the array.
 
-        rows = np.arange(50).reshape(5, 10)                                  # rank 1 of two has the last five rows
-        regrow.save(path, {"w": regrow.jobs.ShardedArray((10, 10), [((5, 0), rows)])})
+        rows = np.arange(50).reshape(5, 10)  # rank 1 of 2: the last 5 rows
+        w = regrow.jobs.ShardedArray((10, 10), [((5, 0), rows)])
+        regrow.save(path, {"w": w})
     """
 
     __slots__ = ("chunk_shape", "dtype", "shape", "shards")

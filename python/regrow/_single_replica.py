@@ -53,7 +53,9 @@ class SingleReplica:
     receive it over the network of the accelerators. What is cut along it, and all that is no
     `jax.Array`, every process reads for itself.
 
-        regrow.load(path, like=state, single_replica=regrow.jobs.SingleReplica("data"))
+        replica = regrow.jobs.SingleReplica("data")
+        options = regrow.Options(single_replica=replica)
+        regrow.load(path, like=state, options=options)
 
     In Orbax' words these are `replica_axis_index`, `primary_replica_id` and
     `broadcast_memory_limit_bytes` of `SingleReplicaArrayHandler`.

@@ -3,8 +3,10 @@ and the same calls.
 
     from regrow.equinox import tree_deserialise_leaves, tree_serialise_leaves
 
-    tree_serialise_leaves("model.eqx", model)                       # all of it or nothing, synced to disk
-    model = tree_deserialise_leaves("model.eqx", like=model)        # every leaf compared before data is read
+    # Writes all or nothing, and syncs.
+    tree_serialise_leaves("model.eqx", model)
+    # Compares every leaf before it reads data.
+    model = tree_deserialise_leaves("model.eqx", like=model)
 
 It reads files of Equinox, and Equinox reads its files, to the bit. Beyond Equinox: files are
 replaced in one step; float8, int4 and integers beyond 64 bits come back; every path-like object is

@@ -1,7 +1,8 @@
 """The layouts that regrow writes, each with its own options.
 
     regrow.save(path, tree, layout=regrow.layouts.Orbax(zarr3=True))
-    regrow.save("model", tree, layout=regrow.layouts.Safetensors(max_shard_bytes="5GB"))
+    shards = regrow.layouts.Safetensors(max_shard_bytes="5GB")
+    regrow.save("model", tree, layout=shards)
 
 A plain name, such as ``layout="orbax"``, means the layout with its defaults.
 """

@@ -4,7 +4,7 @@ engine.
     from regrow import pytree
 
     size, seconds = pytree.model_save(params, "runs/gemma")
-    params = pytree.model_load("runs/gemma")          # views of the file; changing them does not change it
+    params = pytree.model_load("runs/gemma")  # private views of the file
     pytree.model_overview(params)
 
 A model is a tree of dicts with any keys that Python can print and read again, and with NumPy or JAX

@@ -2,7 +2,10 @@
 
     from regrow.trak import MmapSaver
 
-    traker = TRAKer(model=model, task=task, train_set_size=N, saver=MmapSaver, save_dir=folder)
+    traker = TRAKer(
+        model=model, task=task, train_set_size=N,
+        saver=MmapSaver, save_dir=folder,
+    )
 
 The folder is TRAK's own: TRAK reads what this writes, and the other way round. What is better:
 nothing is lost when a process is killed or the power fails, experiments of several processes are

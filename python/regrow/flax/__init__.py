@@ -2,9 +2,10 @@
 
     from regrow import flax as serialization
 
-    data = serialization.to_bytes(state)                 # the same bytes
-    state = serialization.from_bytes(state, data)        # leaves are views of `data`, nothing is copied
-    state = serialization.from_bytes(state, data, strict=True)    # shapes, dtypes and keys are compared first
+    data = serialization.to_bytes(state)  # the same bytes as Flax
+    state = serialization.from_bytes(state, data)  # views of `data`
+    # Compares shapes, dtypes and keys first.
+    state = serialization.from_bytes(state, data, strict=True)
 
 Two layers. A *state dict* is what an object is as nested maps of leaves: `to_state_dict`,
 `from_state_dict`. The *encoding* makes bytes of such maps: `msgpack_serialize`, `msgpack_restore`.

@@ -1,6 +1,6 @@
 """The interfaces of Orbax, on regrow's engine.
 
-    import regrow.orbax as ocp                    # instead of: import orbax.checkpoint as ocp
+    import regrow.orbax as ocp  # not: import orbax.checkpoint as ocp
 
 Saves write the layout of Orbax, so regrow and Orbax can both use one folder. `use_layout("regrow")`
 makes saves write regrow's own layout, which Orbax restores too. Orbax itself need not be installed.

@@ -1,12 +1,13 @@
 """safetensors files under safetensors' own names: a drop-in for the package of that name.
 
-    from regrow.safetensors import safe_open                     # instead of: from safetensors import safe_open
-    from regrow.safetensors.numpy import load_file, save_file    # .flax for jax.Array, .torch for torch.Tensor
+    from regrow.safetensors import safe_open
+    # `.flax` for jax.Array, `.torch` for torch.Tensor
+    from regrow.safetensors.numpy import load_file, save_file
 
     save_file({"w": w, "b": b}, "model.safetensors", metadata={"format": "np"})
     tensors = load_file("model.safetensors")
     with safe_open("model.safetensors", framework="numpy") as file:
-        part = file.get_slice("w")[0:16]                         # reads just those bytes
+        part = file.get_slice("w")[0:16]  # reads only these bytes
 
 The files are byte for byte those of safetensors, and are written all or not at all, synced to disk.
 What is here beside the original: folders with ``model.safetensors.index.json``, trees of dicts

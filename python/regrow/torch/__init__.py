@@ -3,14 +3,17 @@ behind them.
 
     import regrow.torch
 
-    regrow.torch.save(path, {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 7})
-    checkpoint = regrow.torch.load(path, map_location="cpu")       # the same objects: types, values, tied memory
+    regrow.torch.save(path, {"model": model.state_dict(), "step": 7})
+    # The same objects: types, values, tied memory.
+    checkpoint = regrow.torch.load(path, map_location="cpu")
 
-    saving = regrow.torch.async_save(path, state)                  # copies and writes in the background
-    saving.wait_for_staging()                                      # before the optimizer changes the parameters
+    # Copies and writes in the background.
+    saving = regrow.torch.async_save(path, state)
+    saving.wait_for_staging()  # before parameters change
     optimizer.step()
 
-    with regrow.torch.Manager("run", keep=3, every=1000) as steps: # numbered steps; see regrow.Manager
+    # Numbered steps: see regrow.Manager.
+    with regrow.torch.Manager("run", keep=3, save_every=1000) as steps:
         steps.save(step, state)
 
     dcp.save(state, storage_writer=regrow.torch.StorageWriter(path))

@@ -78,7 +78,8 @@ class Planned(NamedTuple):
 class StorageWriter(_storage.StorageWriter):  # type: ignore[misc]
     """Writes what `torch.distributed.checkpoint` saves as a regrow checkpoint.
 
-        dcp.save(state, storage_writer=regrow.torch.StorageWriter("s3://bucket/run/step_100"))
+        writer = regrow.torch.StorageWriter("s3://bucket/run/step_100")
+        dcp.save(state, storage_writer=writer)
 
     All processes write together. The checkpoint is committed when the last one has written, or not
     at all.
@@ -322,7 +323,8 @@ _NAMED_MAX = 8
 class StorageReader(_storage.StorageReader):  # type: ignore[misc]
     """Reads a regrow checkpoint, or one of any layout, for `torch.distributed.checkpoint`.
 
-        dcp.load(state, storage_reader=regrow.torch.StorageReader("s3://bucket/run/step_100"))
+        reader = regrow.torch.StorageReader("s3://bucket/run/step_100")
+        dcp.load(state, storage_reader=reader)
 
     Each process reads the regions that its own shards are made of, whatever the checkpoint was
     saved from.

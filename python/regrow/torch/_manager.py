@@ -32,7 +32,7 @@ class Manager(PytreeManager):
                 model.load_state_dict(checkpoint["model"])
             for step in range(steps.next, 100_000):
                 train(model, optimizer)
-                steps.save(step, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+                steps.save(step, {"model": model.state_dict()})
 
     `save` copies the tensors before it returns, and writes them in the background.
     """
