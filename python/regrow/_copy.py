@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from . import _arguments, _executors, _native, _shares
-from ._executors import Executor
-from ._location import StrPath, places, portables
+from . import _arguments, _native
+from ._location import StrPath, places
 from ._progress import Progress, Watch, format_bytes
 from ._readable import readable
 from ._text import counted, printable
@@ -52,8 +51,6 @@ def copy(
     budget: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress = None,
-    executor: Executor | None = None,
-    workers: int | None = None,
 ) -> CopyReport:
     """Copies the checkpoint at `source` to `target`, byte for byte, whatever its layout.
 
@@ -71,10 +68,6 @@ def copy(
         budget: Memory for data on its way, in bytes; 64 MiB if `None`.
         storage_options: How to reach the storage of URLs, as for `save`; a `Location` has its own.
         progress: As for `save`. Bytes that are read back count too.
-        executor: Does the work in processes of its own: an executor of `concurrent.futures`, a Dask
-            client, or `regrow.jobs.ray_executor()`. Each call copies some of the files; all see the
-            same paths. The caller commits, and copies a checkpoint of one file by itself.
-        workers: As for `convert`.
 
     Raises:
         AlreadyExistsError: if the target exists and `overwrite` was not given; if another copy to
@@ -84,18 +77,13 @@ def copy(
         UnsupportedError: for a checkpoint that could not be opened at the target.
         CorruptError: if the copy that is read back differs.
         NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to copy.
-        IoError: if the workers of an executor died three times over one share.
     """
-    shared = _executors.chosen(executor, workers)
     options = (
         _arguments.flag("overwrite", overwrite),
         _arguments.flag("durable", durable),
         _arguments.flag("verify", verify),
         _arguments.count("budget", budget),
     )
-    if shared is not None:
-        portable = portables(storage_options, source=source, target=target)
-        return CopyReport(*_shares.copy(shared, portable["source"], portable["target"], options, progress))
     at = places(storage_options, source=source, target=target)
     with Watch(progress, "copying") as watch:
         return CopyReport(*_native.copy(at["source"], at["target"], options, watch))

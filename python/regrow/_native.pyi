@@ -472,37 +472,6 @@ def copy(
     """Copies; gives path, files, bytes, bytes that were there already, seconds. Options: whether to
     overwrite, whether to sync, whether to read back, budget."""
 
-@final
-class SharedCopy:
-    """A copy by several processes, which this one has begun."""
-
-    def __new__(
-        cls, source: _Place, target: _Place, options: tuple[bool, bool, bool, int | None], gets_signals: bool
-    ) -> SharedCopy: ...
-    def about(self, count: int) -> tuple[str, list[tuple[list[tuple[str, int]], int]]]:
-        """By what workers join; and of at most `count` shares names and lengths of the files,
-        with the bytes of all.
-        """
-
-    def take(self, share: tuple[list[tuple[str, str, str, bool]], int]) -> None:
-        """Takes over what `copy_share` gave for a share."""
-
-    def finish(self, gets_signals: bool) -> tuple[str, int, int, int, float]:
-        """Copies the rest, and makes it a checkpoint; gives what `copy` gives."""
-
-    def give_up(self) -> None:
-        """Ends it, unless it is finished; what was taken over stays for the next copy."""
-
-def copy_share(
-    source: _Place,
-    target: _Place,
-    options: tuple[bool, bool, bool, int | None],
-    share: tuple[str, list[tuple[str, int]]],
-    watch: _Watch,
-) -> tuple[list[tuple[str, str, str, bool]], int]:
-    """Brings a share of a copy, by its ticket and files; gives of each file the name, by what it is
-    found, its digest, and whether it was read back; and bytes that were there already."""
-
 def seal(path: _Place, step: int | None, remove: bool, watch: _Watch) -> tuple[str, int, int, bool]:
     """Path, files, bytes, whether anything has changed."""
 

@@ -105,63 +105,6 @@ def _with_base(save: tuple[Any, ...], base: Portable | None) -> tuple[Any, ...]:
     return with_base(save, None if base is None else arrived(base))
 
 
-# ---- copying --------------------------------------------------------------------------
-
-_CopyOptions = tuple[bool, bool, bool, int | None]
-
-
-def copy(
-    shared: tuple[Executor, int], source: Portable, target: Portable, options: _CopyOptions, progress: Progress
-) -> tuple[str, int, int, int, float]:
-    """Copies, each share by a call of the executor; gives what the native half's `copy` does.
-
-    Plans, begins and commits here. Starts again if the source is replaced meanwhile.
-    """
-    for is_last in attempts():
-        try:
-            return _copy(shared, source, target, options, progress)
-        except ReplacedError:
-            if is_last:
-                raise
-    raise AssertionError("the last attempt has returned or raised")
-
-
-def _copy(
-    shared: tuple[Executor, int], source: Portable, target: Portable, options: _CopyOptions, progress: Progress
-) -> tuple[str, int, int, int, float]:
-    executor, count = shared
-    with Watch(progress, "copying") as (gets_signals, callback):
-        begun = _native.SharedCopy(arrived(source), arrived(target), options, gets_signals)
-        try:
-            ticket, shares = begun.about(count)
-            calls = [(source, target, options, (ticket, files)) for files, _ in shares]
-            told = _told(callback, [len_bytes for _, len_bytes in shares])
-
-            def done(share: int, brought: Any) -> None:
-                # At once: a copy that is interrupted goes on with it.
-                begun.take(brought)
-                told(share, brought)
-
-            run(executor, "a copy", copy_share, calls, done)
-            return begun.finish(gets_signals)
-        finally:
-            begun.give_up()
-
-
-def copy_share(
-    source: Portable,
-    target: Portable,
-    options: _CopyOptions,
-    share: tuple[str, list[tuple[str, int]]],
-    _call: tuple[Any, ...],
-) -> _Outcome:
-    """Brings a share of a copy, in a process of an executor."""
-    try:
-        return _native.copy_share(arrived(source), arrived(target), options, share, unwatched()), None
-    except RegrowError as error:
-        return None, error
-
-
 # ---- verifying ------------------------------------------------------------------------
 
 

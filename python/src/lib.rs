@@ -100,7 +100,7 @@ mod _native {
     #[pymodule_export]
     use crate::coordination::{Coordinator, Session};
     #[pymodule_export]
-    use crate::copy::{SharedCopy, copy, copy_share};
+    use crate::copy::copy;
     #[pymodule_export]
     use crate::diff::{diff, held};
     #[pymodule_export]

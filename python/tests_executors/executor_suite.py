@@ -99,17 +99,3 @@ class ExecutorSuite:
         assert len(parts) == 2
         assert "regrow.process_0.json" not in parts
         assert len(list((tmp_path / "shared").glob("model-*.safetensors"))) == 2
-
-    def test_what_they_copy_is_the_same(self, tmp_path: Path, executor: Any) -> None:
-        arrays = {f"w{index}": np.full((40, 50 + index), index, np.float32) for index in range(6)}
-        regrow.save(tmp_path / "arrays", arrays, compression="none", layout=regrow.layouts.Orbax(ocdbt=False))
-        killing = Killing(executor, 1, die_when_done, flag=str(tmp_path / "died"))
-        report = regrow.copy(tmp_path / "arrays", tmp_path / "copied", executor=killing, workers=3)
-        assert (tmp_path / "died").exists()
-        assert report.reused_bytes == 0
-
-        def files_of(path: Path) -> dict[str, bytes]:
-            return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
-
-        assert files_of(tmp_path / "copied") == files_of(tmp_path / "arrays")
-        assert not list(tmp_path.glob("copied.*"))

@@ -45,7 +45,6 @@ mod belongs;
 mod folder_files;
 mod hold;
 mod joined_folder;
-mod joined_transfer;
 mod leftovers;
 mod move_folder;
 mod naming;
@@ -65,7 +64,6 @@ mod transfer;
 
 pub(crate) use belongs::{note_of_files, noted_files, strangers_in};
 pub(crate) use hold::hold;
-pub(crate) use joined_transfer::JoinedTransfer;
 pub(crate) use leftovers::{Begun, begun, reappears};
 pub(crate) use move_folder::move_folder;
 pub(crate) use new_file::{NewFile, sweep_new_files};

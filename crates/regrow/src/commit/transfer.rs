@@ -4,7 +4,6 @@
 //! step_100.orbax-checkpoint-tmp-copy/                  locked while its writer lives; made anew only if it is not there
 //!   journal                                            a line of JSON for each file that is whole, or whose beginning is
 //!   .orbax-checkpoint-tmp-files/                       the files; this folder gets the target's name
-//!   .orbax-checkpoint-tmp-share-0/                     those of a process that has joined: see `joined_transfer`
 //! ```
 //! What the journal does not name is removed when the next copy begins. The journal goes before the
 //! name is given: a folder without one holds nothing to go on with, for it may be what an overwrite
@@ -27,8 +26,8 @@ use super::{SYNC_LATER_LEN_MAX_BYTES, StagedFile, StagedFolder, StagedSiblings};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
-use crate::storage::{Brought, Identity, Left, Target, Transfer, TransferFile, TransferOptions};
-use crate::store::local::folders::{make_folders, relative_path};
+use crate::storage::{Identity, Left, Target, Transfer, TransferFile, TransferOptions};
+use crate::store::local::folders::make_folders;
 use crate::store::{
     Blob, DirectWriter, FileSink, FileWriter, LocalStore, Store, WriteOptions, WrittenFile, missing,
 };
@@ -37,9 +36,6 @@ use crate::system;
 /// The files of a folder, or the one file, below the temporary folder. No reader takes it for a
 /// checkpoint by its name.
 pub(super) const FILES: &str = ".orbax-checkpoint-tmp-files";
-
-/// How the folders begin of processes that have joined.
-pub(super) const SHARE_PREFIX: &str = ".orbax-checkpoint-tmp-share-";
 
 /// Of a longer journal nothing is read.
 const JOURNAL_LEN_MAX_BYTES: u64 = 256 << 20;
@@ -256,33 +252,6 @@ impl Transfer for LocalTransfer {
             }
             _ => Ok(()),
         }
-    }
-
-    fn ticket(&self) -> Result<String> {
-        let folder = &self.staging().own.path;
-        let name = folder.file_name().and_then(|name| name.to_str()).filter(|_| self.is_folder);
-        name.map(str::to_owned).ok_or_else(|| {
-            Error::unsupported("one process alone makes this copy")
-                .in_file(&self.staging().absolute)
-                .help("copy without an executor, or to a folder of another name")
-        })
-    }
-
-    fn take(&self, at: usize, brought: &Brought) -> Result<()> {
-        let (file, path) = self.file(at)?;
-        if !brought.by.is_empty() {
-            let is_share = brought.by.starts_with(SHARE_PREFIX) && !brought.by.contains('/');
-            let top = &self.staging().own.path;
-            let from = match (is_share, relative_path(file.name.as_bytes())) {
-                (true, Ok(name)) => top.join(&brought.by).join(name),
-                _ => return Err(Error::invalid(format!("{:?} has brought no file", brought.by))),
-            };
-            let folder = path.parent().unwrap_or(path);
-            make_folders(folder).map_err(|error| Error::io("cannot make the folder", folder, error))?;
-            fs::rename(&from, path).map_err(|error| Error::io("cannot take over", &from, error))?;
-        }
-        self.staging().sync_later(path.to_owned());
-        self.note(at, file.len_bytes, brought.digest)
     }
 
     fn commit(self: Box<Self>) -> Result<Option<Identity>> {

@@ -100,9 +100,7 @@ pub use convert::{
     PlannedLeaf, Rename, RenameRule, ReshapeRule, SharedConvert, TransposeRule, convert, convert_share,
     convert_steps, plan_convert, plan_convert_steps,
 };
-pub use copy::{
-    CopiedFile, CopiedShare, CopyOptions, CopyReport, CopyShare, FilesOfShare, SharedCopy, copy, copy_share,
-};
+pub use copy::{CopyOptions, CopyReport, copy};
 pub use diff::{
     ContainerDiff, DiffCounts, DiffFinding, DiffOptions, DiffReport, LeafDiff, LeafStatus, Side, diff,
     diff_with,

@@ -10,8 +10,8 @@ use super::{
     Storage, StorageKind, StorageOptions, Transfer, TransferOptions, Url,
 };
 use crate::commit::{
-    self, JoinedTransfer, LocalTransfer, finish_unfinished, hold, move_folder, remove_checkpoint,
-    remove_files, remove_unfinished, stock,
+    self, LocalTransfer, finish_unfinished, hold, move_folder, remove_checkpoint, remove_files,
+    remove_unfinished, stock,
 };
 use crate::error::{Error, Result};
 use crate::location::Location;
@@ -137,15 +137,6 @@ impl Storage for LocalDisk {
 
     fn transfer(&self, target: &Location, options: TransferOptions<'_>) -> Result<Box<dyn Transfer>> {
         Ok(Box::new(LocalTransfer::begin(target, options)?))
-    }
-
-    fn join_transfer(
-        &self,
-        target: &Location,
-        ticket: &str,
-        options: TransferOptions<'_>,
-    ) -> Result<Box<dyn Transfer>> {
-        Ok(Box::new(JoinedTransfer::join(target, ticket, options)?))
     }
 
     fn remove(&self, at: &Location, what: &Removal) -> Result<Removed> {

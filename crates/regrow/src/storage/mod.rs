@@ -39,7 +39,7 @@ pub use publication::{Publication, PublishOptions, Target, UNCOMMITTED_MARK};
 pub(crate) use publication::{no_such_file, replaced_meanwhile};
 pub(crate) use removal::{RESPECTED_FOR, is_recent};
 pub use removal::{Removal, Removed};
-pub use transfer::{Brought, Left, Marker, Transfer, TransferFile, TransferOptions};
+pub use transfer::{Left, Marker, Transfer, TransferFile, TransferOptions};
 
 /// Every kind of storage that this build knows.
 const KINDS: &[&StorageKind] = &[
@@ -389,23 +389,6 @@ pub trait Storage: Debug + Send + Sync {
     /// under way.
     fn transfer(&self, target: &Location, _options: TransferOptions<'_>) -> Result<Box<dyn Transfer>> {
         Err(Error::unsupported("checkpoints cannot be copied to this storage").in_file(target))
-    }
-
-    /// Joins the copy that another process has begun at `target`, by its
-    /// [ticket](Transfer::ticket), to bring the files of the options;
-    /// [`finish_share`](Transfer::finish_share) makes them durable. The one who began
-    /// [takes](Transfer::take) them, and commits.
-    ///
-    /// # Errors
-    /// `NotFound` if this process does not see what the other one has begun; `Unsupported` where
-    /// one process copies.
-    fn join_transfer(
-        &self,
-        target: &Location,
-        _ticket: &str,
-        _options: TransferOptions<'_>,
-    ) -> Result<Box<dyn Transfer>> {
-        Err(Error::unsupported("several processes cannot copy to this storage together").in_file(target))
     }
 
     /// Removes a checkpoint. Whatever is left when this fails is no checkpoint, or all of it.

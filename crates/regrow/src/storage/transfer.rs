@@ -18,7 +18,7 @@ use std::sync::Arc;
 use blake3::Hash;
 
 use super::{Identity, PublishOptions, Target};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::store::{Blob, FileWriter};
@@ -104,20 +104,6 @@ pub enum Left {
     },
 }
 
-/// A file that a process has brought which joined a transfer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Brought {
-    /// Its number among the files of that process.
-    pub at: usize,
-    /// By what the one who began finds it; empty for one that an earlier transfer has left where it
-    /// belongs.
-    pub by: String,
-    /// Of all of it.
-    pub digest: Hash,
-    /// Whether it was read back.
-    pub is_verified: bool,
-}
-
 /// A transfer that has begun. Dropped uncommitted, it leaves what it has for another one to go on
 /// with.
 pub trait Transfer: Debug + Send + Sync {
@@ -156,32 +142,6 @@ pub trait Transfer: Debug + Send + Sync {
     /// # Errors
     /// What the storage says.
     fn discard(&self, at: usize) -> Result<()>;
-
-    /// By what other processes [join](super::Storage::join_transfer) this transfer, to bring files
-    /// of a folder.
-    ///
-    /// # Errors
-    /// `Unsupported` if one process makes it alone.
-    fn ticket(&self) -> Result<String> {
-        Err(Error::unsupported("one process alone makes this copy"))
-    }
-
-    /// Takes over file number `at`, which a process has brought that joined.
-    ///
-    /// # Errors
-    /// What the storage says; `AlreadyExists` if another writer has taken the place of this one.
-    fn take(&self, _at: usize, _brought: &Brought) -> Result<()> {
-        Err(Error::invalid("this copy takes no files of others"))
-    }
-
-    /// Of a transfer that was joined: makes what this process has written durable, and says what it
-    /// has brought.
-    ///
-    /// # Errors
-    /// What the storage says; `InvalidArgument` if this process has begun the transfer itself.
-    fn finish_share(&self) -> Result<Vec<Brought>> {
-        Err(Error::invalid("whoever begins a copy commits it"))
-    }
 
     /// Makes it a checkpoint: as [`Publication::commit`](super::Publication::commit), but that what
     /// was written stays if this fails before the name is given. By what files that are no folder

@@ -1,18 +1,15 @@
-//! Conversions and copies by several workers, on disks, in memory and in buckets: what they make is
+//! Conversions by several workers, on disks, in memory and in buckets: what they make is
 //! what one makes; workers that die, come late, or find something else.
 
 use std::collections::BTreeMap;
 use std::thread;
 
 use crate::common::{buckets, bytes_of, layouts, tree};
-use regrow::engine::{
-    ConvertShare, ConvertedShare, CopiedShare, CopyShare, Layout, SharedConvert, SharedCopy, convert_share,
-    copy_share,
-};
+use regrow::engine::{ConvertShare, ConvertedShare, Layout, SharedConvert, convert_share};
 use regrow::location::{Location, ToLocation};
 use regrow::store::ByteRange;
 use regrow::tree::{Key, NodeKind, TreeBuilder};
-use regrow::{ConvertOptions, CopyOptions, ErrorKind, SaveOptions};
+use regrow::{ConvertOptions, ErrorKind, SaveOptions};
 use regrow_testkit::memory_folder;
 
 /// Places to write to; the folder goes with the test.
@@ -43,7 +40,7 @@ fn files_at(at: &Location) -> BTreeMap<String, Vec<u8>> {
 
 /// Keys beside or in a checkpoint that are of no use to anybody when it is there.
 fn leftovers(at: &Location) -> Vec<String> {
-    let marks = ["checkpoint-tmp", "regrow-writing", "regrow-moved", ".claim", "tmp-share"];
+    let marks = ["checkpoint-tmp", "regrow-writing", "regrow-moved", ".claim"];
     let keys = at.parent().store().list(b"").unwrap().into_iter().map(|key| String::from_utf8(key).unwrap());
     keys.filter(|key| key.starts_with(&at.name_text()) && marks.iter().any(|mark| key.contains(mark)))
         .collect()
@@ -265,209 +262,5 @@ fn a_share_is_not_begun_for_ever() {
         let numbers: Vec<u32> = (0..64).map(|_| write().unwrap().writer).collect();
         assert_eq!(numbers, (0..64).map(|at| 3 + 4 * at).collect::<Vec<u32>>());
         assert_eq!(write().unwrap_err().kind(), ErrorKind::InvalidArgument, "{to}");
-    }
-}
-
-// ---- copying -------------------------------------------------------------------------
-
-fn copying() -> CopyOptions {
-    CopyOptions { not_durable: true, ..CopyOptions::default() }
-}
-
-fn copy_all(begun: &SharedCopy, from: &Location, to: &Location, count: u32) -> Vec<CopiedShare> {
-    thread::scope(|scope| {
-        let threads: Vec<_> = begun
-            .shares(count)
-            .into_iter()
-            .map(|share| {
-                let ticket = begun.ticket();
-                scope.spawn(move || {
-                    copy_share(from, to, &copying(), &CopyShare { ticket, files: &share.files }).unwrap()
-                })
-            })
-            .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
-}
-
-/// But for markers, which storages have each of their own.
-fn data_of(at: &Location) -> BTreeMap<String, Vec<u8>> {
-    let mut files = if at.is_folder() { files_at(at) } else { BTreeMap::new() };
-    files.retain(|name, _| !["commit_success.txt", "regrow-committed.txt"].contains(&&**name));
-    files
-}
-
-#[test]
-fn what_several_copy_is_what_one_copies() {
-    let (_folder, places) = places("shares-copy");
-    for from in &places {
-        for (at, (layout, suffix)) in layouts().into_iter().enumerate() {
-            let source = from.join(format!("s{at}{suffix}"));
-            save(&source, at as u8, &layout);
-            for (number, to) in places.iter().enumerate() {
-                let target = to.join(format!("t{}{at}{suffix}", from.name_text()));
-                let count = [1, 2, 3, 7][(at + number) % 4];
-                let begun = SharedCopy::begin(&source, &target, &copying()).unwrap();
-                for brought in copy_all(&begun, &source, &target, count) {
-                    begun.take(&brought).unwrap();
-                }
-                let report = begun.finish().unwrap();
-                assert!(report.file_count > 0, "{target}");
-                assert!(data_of(&target) == data_of(&source), "{source} {target}");
-                assert_eq!(bytes_of(&regrow::load(&target).unwrap()), bytes_of(&tree(at as u8)), "{target}");
-                assert!(regrow::verify(&target).unwrap().is_ok(), "{target}");
-                assert_eq!(leftovers(&target), Vec::<String>::new());
-            }
-        }
-    }
-}
-
-#[test]
-fn a_copy_that_was_given_up_goes_on_with_what_was_taken_over() {
-    let (_folder, places) = places("shares-resume");
-    for to in &places {
-        let (source, target) = (to.join("s"), to.join("t"));
-        save(&source, 1, &Layout::default());
-        let begun = SharedCopy::begin(&source, &target, &copying()).unwrap();
-        let brought = copy_all(&begun, &source, &target, 3);
-        assert!(brought.len() > 1);
-        let taken =
-            brought.iter().find(|share| share.files.iter().any(|file| file.name.contains("model"))).unwrap();
-        begun.take(taken).unwrap();
-        let ticket = begun.ticket().to_owned();
-        let files = begun.shares(1).remove(0).files;
-        drop(begun);
-        assert!(!target.exists() || regrow::open(&target).is_err(), "{to}");
-        let late = copy_share(&source, &target, &copying(), &CopyShare { ticket: &ticket, files: &files });
-        if to.commits_by_marker() {
-            assert_eq!(late.unwrap_err().kind(), ErrorKind::NotFound, "{to}");
-        }
-        let report = regrow::copy(&source, &target, &copying()).unwrap();
-        let len_bytes = files_at(&source)["model.safetensors"].len() as u64;
-        assert!(report.reused_bytes >= len_bytes, "{to}: {}", report.reused_bytes);
-        assert!(data_of(&target) == data_of(&source), "{to}");
-        assert_eq!(leftovers(&target), Vec::<String>::new());
-    }
-}
-
-#[test]
-fn workers_that_bring_the_same_or_nothing_do_no_harm() {
-    let (_folder, places) = places("shares-same");
-    for to in &places {
-        let (source, target) = (to.join("s"), to.join("t"));
-        save(&source, 1, &Layout::default());
-        let begun = SharedCopy::begin(&source, &target, &copying()).unwrap();
-        let first = copy_all(&begun, &source, &target, 2);
-        let second = copy_all(&begun, &source, &target, 2);
-        begun.take(&first[0]).unwrap();
-        // In a bucket the second has written the same object anew; on a disk each has its own file.
-        begun.take(&second[1]).unwrap();
-        let first_again = copy_all(&begun, &source, &target, 2);
-        let unknown = CopiedShare {
-            files: vec![regrow::engine::CopiedFile {
-                name: "../../etc/passwd".into(),
-                ..first[0].files[0].clone()
-            }],
-            reused_bytes: 0,
-        };
-        assert_eq!(begun.take(&unknown).unwrap_err().kind(), ErrorKind::InvalidArgument, "{to}");
-        let no_digest = CopiedShare {
-            files: vec![regrow::engine::CopiedFile { digest: "zz".into(), ..first[0].files[0].clone() }],
-            reused_bytes: 0,
-        };
-        assert_eq!(begun.take(&no_digest).unwrap_err().kind(), ErrorKind::InvalidArgument, "{to}");
-        if to.local_path().is_ok() {
-            let by = &second[0].files[0].by;
-            for by in [format!("{by}/../../.."), "../..".to_owned(), "s".to_owned()] {
-                let file = regrow::engine::CopiedFile { by, ..first[0].files[0].clone() };
-                let elsewhere = CopiedShare { files: vec![file], reused_bytes: 0 };
-                assert_eq!(begun.take(&elsewhere).unwrap_err().kind(), ErrorKind::InvalidArgument);
-            }
-        }
-        // Where an object that was written again is another one, though the bytes are the same, the
-        // copy ends and goes on later.
-        if let Err(error) = begun.finish() {
-            assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{to}: {error}");
-            assert!(to.commits_by_marker() && first_again.len() == 2, "{to}");
-            regrow::copy(&source, &target, &copying()).unwrap();
-        }
-        assert!(data_of(&target) == data_of(&source), "{to}");
-        assert!(regrow::verify(&target).unwrap().is_ok(), "{to}");
-        assert_eq!(leftovers(&target), Vec::<String>::new());
-    }
-}
-
-#[test]
-fn a_source_of_a_copy_that_is_replaced_is_not_mixed() {
-    let (_folder, places) = places("shares-copy-replaced");
-    for to in &places {
-        let (source, target) = (to.join("s"), to.join("t"));
-        save(&source, 1, &Layout::default());
-        let begun = SharedCopy::begin(&source, &target, &copying()).unwrap();
-        for brought in copy_all(&begun, &source, &target, 2) {
-            begun.take(&brought).unwrap();
-        }
-        save(&source, 2, &Layout::default());
-        assert_eq!(begun.finish().unwrap_err().kind(), ErrorKind::Replaced, "{to}");
-        assert!(!target.exists() || regrow::open(&target).is_err(), "{to}");
-        // One worker before, the other after, and files of the same names and lengths. The old one
-        // is kept elsewhere.
-        let begun = SharedCopy::begin(&source, &target, &copying()).unwrap();
-        let shares = begun.shares(2);
-        let bring = |at: usize| {
-            let share = CopyShare { ticket: begun.ticket(), files: &shares[at].files };
-            copy_share(&source, &target, &copying(), &share)
-        };
-        begun.take(&bring(0).unwrap()).unwrap();
-        if let Ok(path) = source.local_path() {
-            std::fs::rename(path, to.join("aside").local_path().unwrap()).unwrap();
-        }
-        save(&source, 3, &Layout::default());
-        if let Ok(brought) = bring(1) {
-            begun.take(&brought).unwrap();
-        }
-        assert_eq!(begun.finish().unwrap_err().kind(), ErrorKind::Replaced, "{to}");
-        assert!(!target.exists() || regrow::open(&target).is_err(), "{to}");
-        // Other files than were planned.
-        let begun = SharedCopy::begin(&source, &target, &copying()).unwrap();
-        let mut files = begun.shares(1).remove(0).files;
-        files[0].1 += 1;
-        let share = CopyShare { ticket: begun.ticket(), files: &files };
-        let error = copy_share(&source, &target, &copying(), &share).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Replaced, "{to}: {error}");
-    }
-}
-
-#[test]
-fn tickets_of_copies_lead_nowhere_else() {
-    let (_folder, places) = places("shares-copy-tickets");
-    for to in &places {
-        let (source, target) = (to.join("s"), to.join("t"));
-        save(&source, 1, &Layout::default());
-        let begun = SharedCopy::begin(&source, &target, &copying()).unwrap();
-        let files = begun.shares(1).remove(0).files;
-        let (version, rest) = begun.ticket().split_once(' ').unwrap();
-        let before = files_at(&source);
-        for ticket in [
-            String::new(),
-            version.to_owned(),
-            format!("0.0.0 {rest}"),
-            format!("{version} ../s"),
-            format!("{version} ../s.orbax-checkpoint-tmp-copy"),
-            format!("{version} s"),
-            format!("{version} /tmp/x.orbax-checkpoint-tmp-1"),
-            format!("{version} {rest}x"),
-        ] {
-            let share = CopyShare { ticket: &ticket, files: &files };
-            let error = copy_share(&source, &target, &copying(), &share).unwrap_err();
-            let kinds = [ErrorKind::InvalidArgument, ErrorKind::NotFound];
-            assert!(kinds.contains(&error.kind()), "{to} {ticket:?}: {error}");
-            // On a disk no ticket leads out of the folder, whatever is there.
-            let is_elsewhere =
-                ticket.contains('/') && to.local_path().is_ok() && !ticket.starts_with("0.0.0");
-            assert!(!is_elsewhere || error.kind() == ErrorKind::InvalidArgument, "{ticket:?}: {error}");
-        }
-        assert!(files_at(&source) == before, "{to}");
-        assert!(!target.exists() || regrow::open(&target).is_err(), "{to}");
     }
 }

@@ -31,10 +31,7 @@ use crate::text::{counted, printable};
 mod beside;
 mod plan;
 mod read;
-mod shared;
 mod work;
-
-pub use shared::{CopiedFile, CopiedShare, CopyShare, FilesOfShare, SharedCopy, copy_share};
 
 use beside::Beside;
 use plan::Plan;
@@ -128,7 +125,7 @@ fn copy_once(source: &Location, target: &Location, options: &CopyOptions) -> Res
     let bytes = plan.len_bytes();
     options.monitor.expect(bytes.saturating_mul(passes(options)));
     let copying = Copying::new(&*transfer, options);
-    copying.all(&plan, &|_| true).map_err(|error| stays(error, options))?;
+    copying.all(&plan).map_err(|error| stays(error, options))?;
     let reused_bytes = copying.reused_bytes.load(Ordering::Relaxed);
     options.monitor.finish()?;
     commit(source, target, &plan.kind, transfer, options.overwrite)?;

@@ -1,6 +1,5 @@
 //! What is copied: the files of a checkpoint, each in the version that was found.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -72,37 +71,6 @@ impl Plan {
         }
     }
 
-    /// Errs unless these files have the versions that they had, as somebody finds them who opens
-    /// the checkpoint now.
-    ///
-    /// # Errors
-    /// `Replaced`; what the storage says.
-    pub(super) fn check_versions(
-        &self,
-        source: &Location,
-        target: &Location,
-        is_wanted: impl Fn(usize) -> bool,
-    ) -> Result<()> {
-        let now = match crate::engine::open(source).and_then(|checkpoint| Self::of(&checkpoint, target)) {
-            Ok(now) => now,
-            Err(error) => {
-                use ErrorKind::{NotACheckpoint, NotFound, Uncommitted};
-                let is_gone = matches!(error.kind(), NotFound | NotACheckpoint | Uncommitted);
-                return Err(if is_gone { replaced(source) } else { error });
-            }
-        };
-        let now: HashMap<&str, &str> =
-            now.files.iter().map(|file| (&*file.transfer.name, &*file.transfer.version)).collect();
-        let is_other = |file: &SourceFile| {
-            !file.is_made() && now.get(&*file.transfer.name).copied() != Some(&*file.transfer.version)
-        };
-        let mut wanted = self.files.iter().enumerate().filter(|(at, _)| is_wanted(*at)).map(|(_, file)| file);
-        match wanted.find(|file| is_other(file)) {
-            Some(file) => Err(replaced(file.describe())),
-            None => Ok(()),
-        }
-    }
-
     /// Bytes of all files.
     pub(super) fn len_bytes(&self) -> u64 {
         self.files.iter().map(|file| file.transfer.len_bytes).fold(0, u64::saturating_add)
@@ -164,11 +132,6 @@ impl Plan {
 impl SourceFile {
     pub(super) fn is_marker(&self) -> bool {
         self.transfer.name.rsplit('/').next() == Some(MARKER)
-    }
-
-    /// Whether the source does without it.
-    pub(super) fn is_made(&self) -> bool {
-        matches!(self.content, Content::Made(_))
     }
 
     fn made(name: String, text: &str) -> Self {

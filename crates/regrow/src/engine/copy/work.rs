@@ -44,10 +44,10 @@ impl<'a> Copying<'a> {
         }
     }
 
-    /// Copies those files of which `is_wanted` says so, by their numbers.
-    pub(super) fn all(&self, plan: &Plan, is_wanted: &(dyn Fn(usize) -> bool + Sync)) -> Result<()> {
+    /// Copies all files, markers last.
+    pub(super) fn all(&self, plan: &Plan) -> Result<()> {
         self.options.monitor.enter(Stage::Copy);
-        let numbered = || plan.files.iter().enumerate().filter(|(at, _)| is_wanted(*at));
+        let numbered = || plan.files.iter().enumerate();
         if plan.kind != Target::Folder {
             // In their order: the last makes the checkpoint.
             return numbered().try_for_each(|(at, file)| self.one(at, file));

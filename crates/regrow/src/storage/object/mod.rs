@@ -13,7 +13,6 @@
 //! | `renewal` | a claim that says again and again that its writer lives |
 //! | `marker` | the small objects that say what a folder is |
 //! | `transfer` | a copy, which goes on where an earlier one was interrupted |
-//! | `joined_transfer` | what another process brings to it |
 //! | `sink` | one new object, part by part |
 //! | `memory` | objects in memory |
 //! | `cached` | the same objects with blocks kept on a local disk: the feature `cloud` |
@@ -68,7 +67,6 @@ pub(super) mod cached;
 #[cfg(feature = "cloud")]
 pub(super) mod cloud;
 mod copy;
-mod joined_transfer;
 pub(super) mod keys;
 mod listing;
 mod marker;
@@ -426,15 +424,6 @@ impl Storage for ObjectStorage {
 
     fn transfer(&self, target: &Location, options: TransferOptions<'_>) -> Result<Box<dyn Transfer>> {
         Ok(Box::new(transfer::ObjectTransfer::begin(&self.objects, target, options)?))
-    }
-
-    fn join_transfer(
-        &self,
-        target: &Location,
-        ticket: &str,
-        options: TransferOptions<'_>,
-    ) -> Result<Box<dyn Transfer>> {
-        Ok(Box::new(joined_transfer::JoinedTransfer::join(&self.objects, target, ticket, options)?))
     }
 
     fn remove(&self, at: &Location, what: &Removal) -> Result<Removed> {

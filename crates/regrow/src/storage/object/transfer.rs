@@ -34,9 +34,7 @@ use super::{Conditional, Object, Objects, key_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
-use crate::storage::{
-    Brought, Identity, Left, Marker, Target, Transfer, TransferFile, TransferOptions, no_such_file,
-};
+use crate::storage::{Identity, Left, Marker, Target, Transfer, TransferFile, TransferOptions, no_such_file};
 use crate::store::{Blob, FileWriter, missing};
 
 /// The name of a single file before the commit.
@@ -512,18 +510,6 @@ impl Transfer for ObjectTransfer {
 
     fn discard(&self, at: usize) -> Result<()> {
         self.objects.delete(&[self.key(at)?.to_owned()])
-    }
-
-    fn ticket(&self) -> Result<String> {
-        if self.kind != Target::Folder {
-            return Err(Error::unsupported("one process alone makes this copy").in_file(&self.target));
-        }
-        Ok(format!("{} {}", self.state().claim.nonce, self.folder))
-    }
-
-    fn take(&self, at: usize, brought: &Brought) -> Result<()> {
-        self.state().tags.insert(at, brought.by.clone());
-        self.finished(at, brought.digest, brought.is_verified)
     }
 
     fn commit(self: Box<Self>) -> Result<Option<Identity>> {
