@@ -74,7 +74,7 @@ PAGES_CHECKED := '*.md' ':!fixtures' ':!docs/decisions/2*' ':!docs/formats' ':!d
 DOCS_VENV := .venv-docs
 DOCS_BIN := $(CURDIR)/$(DOCS_VENV)/bin
 
-.PHONY: help demo test test-rust test-python test-long soak test-browser report-assets test-portable test-torch test-gpu test-aarch64 test-executors test-orbax-suite test-flax-suite test-clients example-candle test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz fuzz-long differential sanitize coverage mutants prose
+.PHONY: help demo test test-rust test-python test-long soak test-browser report-assets test-portable test-torch test-gpu test-aarch64 test-executors test-orbax-suite test-flax-suite test-clients example-candle test-cloud cloud-servers check package test-sdist wheel workflows api notebook docs bench bench-quick bench-long guard fuzz fuzz-long differential sanitize coverage mutants prose
 .PHONY: bench-torch bench-buckets bench-processes bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## List the targets
@@ -311,6 +311,9 @@ api: develop $(NEXTEST) ## Write the lists of public names: python/public_api.tx
 	$(SAY) "public names of Python and Rust"
 	$(BIN)/python python/tests/public_api.py
 	PATH="$(TOOLS)/bin:$$PATH" REGROW_WRITE_API=1 $(CARGO) nextest run -p regrow --test it public_api::
+
+notebook: develop ## Execute the notebook of the documentation and write its outputs
+	$(BIN)/python python/tests/test_notebook.py
 
 docs: rust-prerequisites $(DOCS_VENV)/.installed ## The documentation site, with the references of Python and Rust: into docs/site-out/html/
 	$(SAY) "cargo doc"

@@ -12,11 +12,13 @@ it (docs/api).
 from __future__ import annotations
 
 import html
+import json
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 REPOSITORY = Path(__file__).parents[1]
@@ -24,6 +26,7 @@ OUT = REPOSITORY / "docs/site-out"
 PAGES, HTML = OUT / "pages", OUT / "html"
 
 SHOWN = ["*.md", "LICENSE-*", "docs/**/*.md", "docs/**/*.png", "docs/site.css", "**/public_api.txt"]
+SHOWN += ["docs/**/*.ipynb"]
 SHOWN += [f"examples/**/*.{suffix}" for suffix in ("py", "rs", "toml")]
 DECISIONS = Path("docs/decisions")
 RUST = Path("docs/api")
@@ -49,13 +52,35 @@ def stage() -> None:
     for name in tracked():
         (PAGES / name).parent.mkdir(parents=True, exist_ok=True)
         if name.suffix == ".md":
-            (PAGES / name).write_text(HIDDEN.sub("", (REPOSITORY / name).read_text()))
+            text = HIDDEN.sub("", (REPOSITORY / name).read_text())
+            (PAGES / name).write_text(text.replace(".ipynb)", ".md)"))
+        elif name.suffix == ".ipynb":
+            notebook = json.loads((REPOSITORY / name).read_text())
+            (PAGES / name).with_suffix(".md").write_text(page_of(notebook))
         else:
             shutil.copyfile(REPOSITORY / name, PAGES / name)
     with (PAGES / DECISIONS / "README.md").open("a") as page:
         page.write("\n" + "".join(decision_lines()))
     if (REPOSITORY / RUST).exists():
         shutil.copytree(REPOSITORY / RUST, PAGES / RUST)
+
+
+def page_of(notebook: dict[str, Any]) -> str:
+    """A notebook as Markdown, with the outputs that it holds."""
+    parts = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        parts += [shown(output) for output in cell.get("outputs", [])]
+    return "\n\n".join(parts) + "\n"
+
+
+def shown(output: dict[str, Any]) -> str:
+    """An output as HTML if it has HTML, else as text."""
+    data = output.get("data", {"text/plain": output.get("text", [])})
+    if "text/html" in data:
+        return f'<div class="output">{"".join(data["text/html"])}</div>'
+    return f"```text\n{''.join(data['text/plain']).rstrip()}\n```"
 
 
 def tracked() -> list[Path]:

@@ -32,12 +32,13 @@ def text(value: Any) -> str:
 
 
 def table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[Any]], left_out: int = 0) -> str:
-    """A table under a line of text; without rows the line alone."""
+    """A table under a line of text; without titles no head, without rows the line alone."""
     head = "".join(f'<th style="text-align:left">{text(title)}</th>' for title in titles)
+    head = f"<thead><tr>{head}</tr></thead>" if head else ""
     body = "".join(
         "<tr>" + "".join(f'<td style="text-align:left">{text(cell)}</td>' for cell in row) + "</tr>" for row in rows
     )
-    shown = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if body else ""
+    shown = f"<table>{head}<tbody>{body}</tbody></table>" if body else ""
     more = f"<p>and {left_out} more</p>" if left_out > 0 else ""
     return f"<div><p>{text(caption)}</p>{shown}{more}</div>"
 
@@ -75,7 +76,7 @@ def of_leaf(leaf: Leaf) -> str:
         "sharding": leaf.sharding,
         "coding": leaf.coding or None,
     }
-    return table(leaf.path, ("", ""), [(name, value) for name, value in known.items() if value is not None])
+    return table(leaf.path, (), [(name, value) for name, value in known.items() if value is not None])
 
 
 def of_save(report: SaveReport) -> str:

@@ -95,7 +95,8 @@ def test_the_site_has_all_that_its_pages_link_to() -> None:
 def test_the_site_has_every_page_and_no_other() -> None:
     with (REPOSITORY / "docs/zensical.toml").open("rb") as file:
         shown = list(pages_of(tomllib.load(file)["project"]["nav"]))
-    names = [str(path.relative_to(REPOSITORY)) for path in documents()]
+    notebooks = [path.with_suffix(".md") for path in (REPOSITORY / "docs").rglob("*/*.ipynb")]
+    names = [str(path.relative_to(REPOSITORY)) for path in (*documents(), *notebooks)]
     # Decisions are in a list that docs/site.py makes.
     docs = [name for name in names if name.startswith("docs/") and not name.startswith("docs/decisions/2")]
     assert sorted(shown) == sorted(["README.md", "CHANGELOG.md", "CONTRIBUTING.md", *docs])
