@@ -97,8 +97,8 @@ const CHECKPOINT_METADATA_FILE: &str = "_CHECKPOINT_METADATA";
 /// How many are named in an error.
 const SHOWN_MAX: usize = 5;
 
-/// Whether this is what a seal, a signature or parity is first written as, and what whoever is
-/// killed leaves of it. What a save has staged is not: it may be all that there is of a step.
+/// Whether this is the temporary name of a seal, a signature or parity, which a killed writer may
+/// leave. Folders staged by a save do not count: such a folder may be the only copy of a step.
 pub(super) fn is_on_its_way(name: &str) -> bool {
     let is_staged = || name.split_once(UNCOMMITTED_MARK).is_some_and(|(of, _)| is_name_of_side_file(of));
     name.starts_with('.') && name.ends_with(LOCK_SUFFIX) || is_staged()
@@ -112,8 +112,8 @@ pub(crate) fn strangers_in(folder: &Location) -> Result<Vec<String>> {
     let strangers = look_for_strangers(folder, SHOWN_MAX)?;
     match strangers.is_empty() {
         true => Ok(strangers),
-        // Once more: another writer may have put a checkpoint there while this looked, with the
-        // files of which what the one before said of its own does not agree.
+        // Looks again: another writer may have put a checkpoint there in between, and the earlier
+        // answer does not cover its files.
         false => look_for_strangers(folder, SHOWN_MAX),
     }
 }
@@ -383,7 +383,7 @@ mod tests {
         assert_eq!(strangers(), Vec::<String>::new());
     }
 
-    /// Whatever regrow would take for its own without a record, an overwrite removes.
+    /// An overwrite removes every file that regrow would take for its own without a record.
     #[test]
     fn names_of_regrow_are_told_from_those_that_look_like_them() {
         for name in [

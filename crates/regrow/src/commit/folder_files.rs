@@ -21,12 +21,12 @@ pub(super) struct FolderFiles<'a> {
     pub(super) folder: &'a Path,
     pub(super) durable: bool,
     pub(super) monitor: &'a Monitor,
-    /// Files that nobody has synced yet.
+    /// Files that are not synced yet.
     pub(super) unsynced: &'a Mutex<Vec<PathBuf>>,
 }
 
 impl FolderFiles<'_> {
-    /// The path of `name` below the folder, its folders made. Whoever writes it there syncs it.
+    /// The path of `name` below the folder, whose folders are made. The caller writes and syncs it.
     ///
     /// # Errors
     /// `InvalidArgument` if the name leads out of the folder.
@@ -70,10 +70,10 @@ impl FolderFiles<'_> {
         Ok(FileWriter::new(writer.watched(self.monitor)))
     }
 
-    /// Makes `name` another name of the regular file at `source`, which is `opened`: its length;
-    /// `None`, with nothing left, where the system cannot do that (another file system, one without
-    /// hard links, too many of them, somebody else's file), or `source` leads to something else by
-    /// now. Nothing is written into the file, and its owner and mode stay.
+    /// Makes `name` a hard link to the regular file at `source`, which is `opened`, and returns its
+    /// length. Returns `None`, with nothing left, if the system cannot do that (another file
+    /// system, no hard links, too many of them, a file of another user), or if `source` is another
+    /// file by now. The content, owner and mode of the file stay.
     ///
     /// # Errors
     /// `InvalidArgument` if the name leads out of the folder; `Cancelled`.

@@ -18,8 +18,8 @@
 //! The lock is `flock` on the folder itself: the kernel gives it up when the writer dies, however
 //! it dies. A folder that cannot be locked because the file system has no locks is left alone.
 //!
-//! Whoever writes or removes holds it alone. Who only asks whether the writer lives shares it with
-//! all others who ask: of many readers at once, none may take another for a writer.
+//! A process that writes or removes takes the exclusive lock. A process that only asks whether the
+//! writer lives takes a shared lock, so that readers do not mistake each other for a writer.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, TryLockError};
@@ -80,8 +80,8 @@ pub(super) struct OwnFolder {
 }
 
 impl OwnFolder {
-    /// Makes a temporary folder for `name` in `parent` and locks it. With `private`, nobody else
-    /// may look into it.
+    /// Makes a temporary folder for `name` in `parent` and locks it. With `private` its mode is
+    /// 0700.
     pub(super) fn make(parent: &Path, name: &OsStr, private: bool) -> Result<Self> {
         let mode = if private { 0o700 } else { 0o777 };
         for _ in 0..TRIES {
@@ -127,7 +127,7 @@ impl OwnFolder {
                     let has_beginning = !is_over(&path);
                     return Ok(Self { path, has_beginning, _lock: lock });
                 }
-                // Another copy, or somebody who looks for a moment whether there is one.
+                // Another copy, or a process that checks for a moment whether there is one.
                 Ok(Lock::Theirs) => std::thread::sleep(READER_PACE),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(cannot_lock(error)),
@@ -175,9 +175,9 @@ pub(super) fn replaced_path(parent: &Path, name: &OsStr) -> Result<PathBuf> {
     Ok(parent.join(temporary_name(name, REPLACED)?))
 }
 
-/// Removes what killed writers of `name` left in `parent`; puts back a target that was caught
-/// between two renames. What cannot be removed stays: it is in nobody's way. True if a checkpoint
-/// has its name again.
+/// Removes temporary files of killed writers of `name` from `parent`, and puts back a target that
+/// was killed between two renames. Files that cannot be removed stay, which is harmless. Returns
+/// whether a checkpoint got its name back.
 pub(super) fn sweep(parent: &Path, name: &OsStr) -> bool {
     settle(parent, name, false)
 }
@@ -228,7 +228,7 @@ fn settle(parent: &Path, name: &OsStr, only_finish: bool) -> bool {
     has_named
 }
 
-/// The lock on a folder that nobody writes to any more.
+/// The lock on a folder without a writer.
 fn lock_leftover(path: &Path, kind: Kind) -> Option<File> {
     for _ in 0..READER_TRIES {
         match lock(path) {
@@ -394,8 +394,7 @@ pub(super) fn lock(path: &Path) -> io::Result<Lock> {
     lock_by(path, File::try_lock)
 }
 
-/// The same for who only looks: others may look at the same time, and `Theirs` is somebody's who
-/// does more.
+/// Takes a shared lock (readers). `Theirs` means that a writer has the lock.
 fn lock_shared(path: &Path) -> io::Result<Lock> {
     lock_by(path, File::try_lock_shared)
 }
@@ -518,7 +517,7 @@ mod tests {
     fn a_reader_waits_for_a_name_while_its_writer_lives() {
         let root = tempfile::tempdir().unwrap();
         let target = root.path().join("target");
-        assert!(!reappears(&target), "nobody is at it");
+        assert!(!reappears(&target), "no process has it");
         let aside = replaced_path(root.path(), OsStr::new("target")).unwrap();
         fs::create_dir(&aside).unwrap();
         assert!(!reappears(&target), "its writer is dead");
@@ -602,7 +601,7 @@ mod tests {
         assert!(!finish(root.path(), name));
         assert_eq!(fs::read(aside.join("file")).unwrap(), b"older");
         assert_eq!(fs::read(root.path().join("target/file")).unwrap(), b"old");
-        // Locked, it is somebody's.
+        // A locked folder belongs to a live process.
         let held = lock(&aside).unwrap();
         assert!(!sweep(root.path(), name));
         assert!(aside.is_dir() && !unfinished.exists());

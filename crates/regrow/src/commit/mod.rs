@@ -7,9 +7,9 @@
 //! commit   fsync files and folders  ->  rename to parent/step_100  ->  fsync parent
 //!          with overwrite: exchange the two names  ->  fsync parent  ->  remove the old one
 //! ```
-//! Killed before the rename, a writer leaves a folder that nobody takes for a checkpoint; the lock
-//! on it dies with the writer, and the next save to the same target removes it. Killed after, the
-//! new checkpoint is there. Where the file system cannot exchange two names in one step, an
+//! Killed before the rename, a writer leaves a folder that no reader takes for a checkpoint; the
+//! lock on it ends with the writer, and the next save to the same target removes it. Killed after,
+//! the new checkpoint is there. Where the file system cannot exchange two names in one step, an
 //! overwrite takes two renames; between them the target is missing, and the next save puts the old
 //! one back if the writer died there. A checkpoint of several files beside each other has such a
 //! moment on every file system; there a reader finds them all the same: see `siblings`.

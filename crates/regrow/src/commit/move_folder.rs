@@ -6,7 +6,7 @@ use super::rename::rename_new;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::folders::{make_folders, sync_folder};
 
-/// Gives a folder a name that nobody has, in a folder that is made if need be.
+/// Renames a folder to an unused name. The parent folder is made if it is missing.
 pub(crate) fn move_folder(from: &Path, to: &Path) -> Result<()> {
     let cannot = |error| Error::io("cannot move the folder", from, error);
     let (Some(old), Some(new)) = (from.parent(), to.parent()) else {

@@ -13,8 +13,8 @@ use crate::monitor::Stage;
 use crate::store::local::folders::{sync_folder, sync_made};
 use crate::system::{set_mode, set_mode_or_less, sync_at, sync_file_system};
 
-/// From this many files and folders on, one sync of the file system is cheaper than one of each,
-/// whatever else it flushes.
+/// From this many files and folders on, one sync of the file system is cheaper than one sync of
+/// each, although it also flushes other data.
 const SYNC_EACH_MAX: usize = 64;
 
 /// How often the target may change under an overwrite before it gives up.
@@ -56,9 +56,9 @@ fn name_it(mut staged: Box<dyn Staged>) -> Result<()> {
     synced
 }
 
-/// Gives `source`, a file or a folder, the name of the target. Where somebody has that name,
-/// `check` errs unless it may be taken from him, and `replace` takes it; what that leaves to
-/// remove.
+/// Gives `source`, a file or a folder, the name of the target. If the name is taken, `check`
+/// returns an error unless it may be replaced, and `replace` replaces it. Returns the path to
+/// remove afterwards.
 pub(super) fn take_name(
     staging: &Staging,
     source: &Path,
@@ -92,7 +92,8 @@ pub(super) fn take_name(
         }
         match replace() {
             Ok(to_remove) => return Ok(to_remove),
-            // Somebody took it away in between, and the name is free now; or put an old one back.
+            // Another process removed the target in between, so that the name is free, or put an
+            // old one back.
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists)
                     && source.exists() => {}

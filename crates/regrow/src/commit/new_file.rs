@@ -2,8 +2,8 @@
 //! gets its own.
 //!
 //! A folder that several processes write to for days is no checkpoint that could be staged as a
-//! whole; its files come one at a time. Whoever makes them holds the folder's own lock, so a
-//! temporary name that is found under that lock belongs to nobody who lives.
+//! whole; its files come one at a time. Their writer holds the folder's own lock, so a temporary
+//! name that is found under that lock belongs to no live process.
 
 use std::fs::{self, File};
 use std::io;
@@ -42,11 +42,11 @@ impl NewFile {
         &self.file
     }
 
-    /// Syncs the file and gives it its name, for good: with `replace`, over whatever has the name
-    /// now.
+    /// Syncs the file and gives it its final name; with `replace`, in the place of an existing
+    /// file.
     ///
     /// # Errors
-    /// `AlreadyExists` if somebody has the name and it is not to be replaced.
+    /// `AlreadyExists` if the name is taken and `replace` is false.
     pub(crate) fn give_name(self, name: &str, replace: bool) -> Result<()> {
         let folder = self.folder.clone();
         self.sync()?.give_name_unsynced(name, replace)?;

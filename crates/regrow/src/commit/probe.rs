@@ -28,7 +28,7 @@ pub enum Ability {
     DirectReads,
     /// Disk space taken before it is written to.
     Reserve,
-    /// A new name that replaces nobody's, in one step.
+    /// Renames to an unused name in one step.
     RenameNew,
     /// Two folders that change names in one step.
     Exchange,
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(done(false).unwrap_err().kind(), io::ErrorKind::Unsupported);
         let folder = tempfile::tempdir().unwrap();
         has_folder_locks(folder.path()).unwrap();
-        let Lock::Ours(_held) = lock(folder.path()).unwrap() else { panic!("nobody else has it") };
+        let Lock::Ours(_held) = lock(folder.path()).unwrap() else { panic!("no other process has it") };
         assert_eq!(has_folder_locks(folder.path()).unwrap_err().kind(), io::ErrorKind::Unsupported);
     }
 

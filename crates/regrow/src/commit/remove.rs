@@ -78,7 +78,7 @@ pub(crate) fn remove_unfinished(at: &Path, force: bool) -> Result<Removed> {
         return Err(Error::new(ErrorKind::NotFound, "no unfinished save is here").in_file(at));
     }
     let stocks: Vec<_> = left.iter().map(|folder| stock(folder).ok()).collect();
-    // What dead writers have left, of which some is to be put back rather than removed.
+    // Temporary files of dead writers. Some of them are put back, not removed.
     let target = match is_temporary {
         true => OsString::from(name.to_string_lossy().split(UNCOMMITTED_MARK).next().unwrap_or_default()),
         false => name.to_owned(),
@@ -189,7 +189,7 @@ mod tests {
             });
             std::thread::sleep(Duration::from_millis(100));
             let freed = Instant::now();
-            assert!(path("x.manifest").exists(), "somebody else has the folder");
+            assert!(path("x.manifest").exists(), "another process has the folder");
             drop(lock);
             assert!(pair.join().unwrap().unwrap() >= freed);
         });

@@ -16,10 +16,10 @@ use crate::store::local::folders::rename_if_free;
 use crate::system;
 pub(super) use crate::system::exchange;
 
-/// Gives `from` the name `to`, which nobody may have.
+/// Renames `from` to the unused name `to`.
 ///
 /// # Errors
-/// `AlreadyExists` if somebody has.
+/// `AlreadyExists` if the name is taken.
 pub(super) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     if system::rename_no_replace(from, to)? { Ok(()) } else { rename_new_without_flags(from, to) }
 }

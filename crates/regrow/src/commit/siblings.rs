@@ -1,7 +1,7 @@
 //! Files beside each other that are one checkpoint: `model.data` and `model.manifest`.
 //!
 //! No system call gives two names at once, so one of them, the last, is what makes the checkpoint:
-//! without it, nobody takes the others for one. It goes first and comes last:
+//! without it, no reader takes the others for one. It is removed first and written last:
 //!
 //! ```text
 //! write    tmp/.regrow-0/model.data  tmp/.regrow-1/model.manifest
@@ -295,7 +295,7 @@ fn waiting(staged: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(waiting)
 }
 
-/// Whether somebody commits into the folder of `target` now, as far as its lock can tell.
+/// Whether a process commits into the folder of `target` now, as far as its lock can tell.
 pub(crate) fn is_under_way(target: &Path) -> bool {
     let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     open_folder(parent).is_ok_and(|folder| matches!(folder.try_lock_shared(), Err(TryLockError::WouldBlock)))
@@ -309,8 +309,7 @@ pub(super) fn lock(parent: &Path) -> Result<File> {
     let since = Instant::now();
     loop {
         match folder.try_lock() {
-            // A file system without locks: two writers to the same names must be kept apart by
-            // whoever runs them.
+            // A file system without locks: the caller must not run two writers to the same names.
             Ok(()) | Err(TryLockError::Error(_)) => return Ok(folder),
             Err(TryLockError::WouldBlock) if since.elapsed() < LOCK_WAIT => std::thread::sleep(LOCK_PACE),
             Err(TryLockError::WouldBlock) => {

@@ -17,7 +17,7 @@ use super::target::{check_file, check_name, resolve};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
-use crate::storage::{Identity, Publication, PublishOptions, replaced_meanwhile};
+use crate::storage::{Identity, Publication, PublishOptions, replaced_in_between};
 use crate::store::FileWriter;
 
 /// Errs unless the file at a path, which is there, may be replaced.
@@ -103,12 +103,12 @@ impl StagedFile {
         }
     }
 
-    /// Gives the file its name, if what has it is what is expected. Another one that has come
-    /// meanwhile keeps it.
+    /// Gives the file its name, if the name still belongs to the expected file. Another file that
+    /// has taken the name keeps it.
     fn take_place_of(&self, before: Option<Identity>) -> Result<()> {
         let (source, target) = (self.single_file(), &self.staging.absolute);
         let identity = |path: &Path| Location::local(path).identity();
-        let replaced = || replaced_meanwhile(target);
+        let replaced = || replaced_in_between(target);
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists => replaced(),
             _ => Error::io("cannot give the file its name", target, error),
@@ -249,7 +249,7 @@ mod tests {
         let identity = || Location::local(&path).identity();
         let is_replaced = |done: Result<()>| done.is_err_and(|error| error.kind() == ErrorKind::Replaced);
         staged("first").commit_in_place_of(None).unwrap();
-        assert!(is_replaced(staged("new").commit_in_place_of(None)), "somebody is there");
+        assert!(is_replaced(staged("new").commit_in_place_of(None)), "the name is taken");
         let first = identity();
         staged("second").commit_in_place_of(first).unwrap();
         assert!(is_replaced(staged("third").commit_in_place_of(first)), "another one is there");

@@ -86,9 +86,9 @@ impl StagedFolder {
         FolderFiles { folder: self.folder(), durable: *durable, monitor, unsynced }
     }
 
-    /// Syncs, gives the final name, syncs the folder above: a reader sees all of the checkpoint or
-    /// none of it. An old checkpoint that it replaces is removed; whatever of that cannot be
-    /// removed stays under a temporary name.
+    /// Syncs, renames to the final name, and syncs the parent folder: a reader sees the complete
+    /// checkpoint or none. The checkpoint that it replaces is removed; parts that cannot be removed
+    /// keep a temporary name.
     ///
     /// # Errors
     /// `AlreadyExists` if another writer was faster and `overwrite` is not set; `InvalidArgument`
@@ -110,7 +110,7 @@ impl StagedFolder {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         let aside = replaced_path(parent, name).map_err(|error| io::Error::other(error.to_string()))?;
-        // Held so that nobody takes it for a leftover while it lies aside.
+        // Held so that no process takes the moved folder for a temporary one.
         let _lock: Lock = lock(absolute)?;
         replace_in_two_steps(data, absolute, &aside)?;
         Ok(Some(aside))

@@ -1,4 +1,4 @@
-//! What every checkpoint has that is on its way to a local disk, whatever it is made of.
+//! Common parts of all checkpoints that are being written to a local disk.
 
 use std::ffi::OsStr;
 use std::fmt::Debug;
@@ -36,7 +36,7 @@ pub(super) trait Staged: Debug + Send + Sync {
     fn take_name(&mut self) -> Result<Option<PathBuf>>;
 }
 
-/// Gives the temporary folder for a name in a folder, and whether nobody else may look into it.
+/// Makes the temporary folder for a name in a folder. The flag sets mode 0700.
 type MakeFolder = fn(&Path, &OsStr, bool) -> Result<OwnFolder>;
 
 /// How a checkpoint is written.
@@ -207,7 +207,7 @@ impl Drop for Staging {
     }
 }
 
-/// Removes folders that were made for nothing, unless somebody uses them.
+/// Removes folders that were made in vain, unless they are in use.
 fn remove_made(made: &[PathBuf]) {
     for folder in made.iter().rev() {
         let _ = fs::remove_dir(folder);

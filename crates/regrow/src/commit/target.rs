@@ -12,9 +12,9 @@ use crate::location::Location;
 use crate::seal::is_name_of_side_file;
 use crate::storage::{UNCOMMITTED_MARK, is_desktop_file};
 
-/// Names of which a folder must hold one, as a file, for `overwrite` to replace it (or be empty).
-/// Names that other folders have too (`checkpoint`, `zarr.json`) are not among them: what they hold
-/// may be precious.
+/// A folder must hold a file of one of these names, or be empty, for `overwrite` to replace it.
+/// Names that other programs use too (`checkpoint`, `zarr.json`) are not among them: such folders
+/// may hold other data.
 pub const CHECKPOINT_MARKERS: [&str; 6] =
     ["_METADATA", ORBAX_RECORD, "regrow.json", "orbax.checkpoint", "manifest.ocdbt", "regrow-structure.json"];
 
@@ -43,10 +43,9 @@ pub(super) fn no_name(target: &Path) -> Error {
     .help("give the path of the checkpoint itself, such as `runs/a/step_100`")
 }
 
-/// Errs for a name that every reader takes for a save that never ended, unless the folder is there
-/// and Orbax has just made it: it makes one for a handler, and renames it when the handler has
-/// written what it had to. A folder that holds more is what a save has left, and nobody would
-/// rename it.
+/// Returns an error for a name that marks an unfinished save, with one exception: an empty folder
+/// of that name, which Orbax makes for a handler and renames afterwards. A folder with content is a
+/// broken save, and no process would rename it.
 pub(super) fn check_name(target: &Path) -> Result<()> {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     if !name.contains(UNCOMMITTED_MARK) || was_just_made(target) {
@@ -64,7 +63,8 @@ fn was_just_made(folder: &Path) -> bool {
     fs::read_dir(folder).is_ok_and(|mut entries| entries.all(is_record))
 }
 
-/// Errs unless a folder may take the target; with `keeps_others` whatever the folder there holds.
+/// Returns an error unless a folder may take the target; with `keeps_others`, for any content of
+/// the folder there.
 pub(super) fn check_folder(target: &Path, overwrite: bool, keeps_others: bool) -> Result<()> {
     match find_replaced(target, overwrite)? {
         None => Ok(()),
@@ -159,9 +159,8 @@ pub(crate) fn refuse_strangers(strangers: &[String], folder: impl Into<PathBuf>)
         .help("overwriting would remove all of it; move it elsewhere, or choose another path"))
 }
 
-/// Whether a folder holds the safetensors files of one model and their index and nothing else:
-/// often there is more in such folders, a tokenizer or a configuration or another model, which
-/// nobody wants to lose.
+/// Whether a folder holds only the safetensors files of one model and their index. Such folders
+/// often hold more files that must not be lost: a tokenizer, a configuration or another model.
 fn holds_only_safetensors(folder: &Path) -> bool {
     let Ok(entries) = fs::read_dir(folder) else { return false };
     let mut names = Vec::new();
@@ -180,8 +179,8 @@ fn holds_only_safetensors(folder: &Path) -> bool {
     are_of_one_model(&names.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Whether these are the safetensors files of one model and their index, and nothing else but what
-/// regrow puts beside them. A repair writes a file of them anew in the same folder.
+/// Whether these are the safetensors files of one model and their index, and otherwise only side
+/// files of regrow. A repair rewrites one of them in the same folder.
 pub(crate) fn are_of_one_model(names: &[&str]) -> bool {
     let is_beside = |name: &str| is_name_of_side_file(name) || is_none_of_it(name);
     let names = names.iter().filter(|name| name.contains('/') || !is_beside(name));
@@ -201,8 +200,8 @@ fn is_staged(name: &str) -> bool {
     !name.contains('/') && name.contains(UNCOMMITTED_MARK)
 }
 
-/// What the files of one model begin with, of which this is one: of `m.safetensors`,
-/// `m-00001-of-00002.safetensors` and `m.safetensors.index.json` it is `m`.
+/// The stem of the files of one model, from the name of one file: `m` for `m.safetensors`,
+/// `m-00001-of-00002.safetensors` and `m.safetensors.index.json`.
 fn model_of(name: &str) -> Option<&str> {
     let name = name.strip_suffix(".index.json").unwrap_or(name).strip_suffix(".safetensors")?;
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -233,7 +232,7 @@ mod tests {
         fs::write(root.path().join(".0123456789abcdef.__lock"), b"").unwrap();
         assert!(holds_only_safetensors(root.path()));
         fs::create_dir(root.path().join(staged("model-00001-of-00002.safetensors"))).unwrap();
-        assert!(holds_only_safetensors(root.path()), "a file of it that is written anew");
+        assert!(holds_only_safetensors(root.path()), "a file of it that is rewritten");
         fs::remove_file(root.path().join("model.safetensors")).unwrap();
         assert!(!holds_only_safetensors(root.path()), "it may be the first save of a file");
     }

@@ -1,4 +1,4 @@
-//! All or nothing, whoever else is there.
+//! All or nothing, with any other processes.
 
 use std::fs;
 use std::io;
@@ -365,7 +365,7 @@ fn nobody_else_looks_into_what_replaces_something() {
         save_file(true).unwrap();
         assert_eq!((mode(&folder), mode(&file)), (folder_mode, file_mode));
     }
-    // What was private and went meanwhile does not come back open to all.
+    // A private folder that was removed in between does not come back open to all users.
     set_mode(&folder, 0o700);
     let staged = StagedFolder::create(&folder, true).unwrap();
     fs::remove_dir_all(&folder).unwrap();
@@ -579,7 +579,7 @@ fn what_may_not_be_replaced_is_refused_before_anything_begins() {
         let options = PublishOptions { overwrite, may_replace, ..PublishOptions::of_one_file(&monitor) };
         StagedFile::may_begin(&target, &options)
     };
-    // Nothing is there, so nobody is asked.
+    // The target does not exist, so `check` is not called.
     for overwrite in [false, true] {
         may_begin(overwrite, Some(is_empty)).unwrap();
     }

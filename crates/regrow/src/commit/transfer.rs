@@ -176,7 +176,7 @@ pub(super) fn left_of(file: &TransferFile, path: &Path, lines: &BTreeMap<String,
     }
 }
 
-/// Removes all files of which nothing can be used, and folders that hold none.
+/// Removes all files that cannot be used, and folders that become empty.
 fn prune(folder: &Path, paths: &[PathBuf], left: &[Left]) -> Result<()> {
     let journal = folder.join(JOURNAL);
     let of_use = paths.iter().zip(left).filter(|(_, left)| **left != Left::Nothing).map(|(path, _)| &**path);
@@ -371,7 +371,7 @@ mod tests {
         assert_eq!(rest.offset_bytes(), 9);
         rest.write(b", middle").unwrap();
         assert_eq!(rest.offset_bytes(), 17);
-        // In pieces, of which the last is short.
+        // In pieces. The last piece is shorter.
         let long: Vec<u8> = (0..40_001_u32).map(|at| at as u8).collect();
         rest.write_with(long.len() as u64, &mut |at, piece| {
             piece.copy_from_slice(&long[at as usize..at as usize + piece.len()]);
@@ -412,7 +412,7 @@ mod tests {
         assert_eq!(left(lines(&[9], "1")), Left::Nothing, "it is a folder");
         fs::remove_dir(&path).unwrap();
         fs::write(&path, [7; 9]).unwrap();
-        assert_eq!(left(BTreeMap::new()), Left::Nothing, "nobody knows it");
+        assert_eq!(left(BTreeMap::new()), Left::Nothing, "no line names it");
         assert_eq!(left(lines(&[9], "2")), Left::Nothing, "it is of another version");
         let whole = Left::Whole { digest: digest(9), is_proven: false };
         assert_eq!(left(lines(&[4, 9], "1")), whole);
@@ -444,7 +444,8 @@ mod tests {
         write(&first, 0);
         assert_eq!(first.staging().unsynced.lock().unwrap().len(), 1, "the commit syncs what is short");
         drop(first);
-        // What is whole stays, also if the next one writes nothing at all; what nobody knows goes.
+        // What is whole stays, also if the next one writes nothing at all; unknown files are
+        // removed.
         let own = begin().staging().own.path.clone();
         fs::create_dir_all(own.join("empty/deep")).unwrap();
         fs::create_dir(own.join("junk")).unwrap();

@@ -34,7 +34,7 @@ pub(super) fn check_casts<L>(
     Ok(())
 }
 
-/// Whether a pattern is for whatever leaves there are.
+/// Whether a pattern matches all leaves.
 pub(super) fn is_for_all(pattern: &PathPattern) -> bool {
     pattern.as_str() == "**"
 }

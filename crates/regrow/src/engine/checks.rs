@@ -18,8 +18,8 @@ use crate::options::refuse_folder_named_like_a_file;
 use crate::storage::{Publication, PublishOptions, Target};
 use crate::tree::{Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
-/// Errs where nothing may be saved at a location. Looks again if another save replaces what is
-/// there meanwhile.
+/// Returns an error if a location cannot be saved to. Looks again if another save replaces the
+/// checkpoint there in between.
 pub(super) fn check_place(at: &Location, options: &SaveOptions) -> Result<()> {
     Retries::until_unreplaced(|| replace::check_place(at, options))
 }
@@ -150,7 +150,7 @@ pub(super) fn losses_refused(mut what: String, losses: &[&Loss]) -> Error {
     Error::unsupported(what)
 }
 
-/// Options that the layout has no use for are refused: whoever set them expects something of them.
+/// Refuses options that the layout does not use: they would have no effect.
 pub(super) fn check_options(format: &dyn Format, options: &SaveOptions) -> Result<()> {
     let name = format.name();
     let is_compressed = matches!(options.compression, Some(Compression::Zstd(_)));

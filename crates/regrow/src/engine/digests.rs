@@ -41,7 +41,7 @@ impl<D: Send> Digest<D> {
     /// Reads the files of these names, which are keys of `store`.
     ///
     /// # Errors
-    /// `Replaced` if one of them changes meanwhile; what the storage says; `Cancelled`.
+    /// `Replaced` if one of them changes during the read; errors of the storage; `Cancelled`.
     pub fn files(
         &self,
         store: &dyn Store,

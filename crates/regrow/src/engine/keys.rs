@@ -1,8 +1,8 @@
 //! A text for every leaf that names this leaf and no other.
 //!
 //! Nearly always that is the printed key path. But `{"a": {"b": x}, "a/b": y}` and `{1: x, "1": y}`
-//! each have two leaves whose key paths print alike. Such leaves go by their stored names; if those
-//! are taken as well, by key paths that quote every key.
+//! each have two leaves whose key paths print as the same text. Such leaves go by their stored
+//! names; if those are taken as well, by key paths that quote every key.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::{Discriminant, discriminant};
@@ -10,8 +10,8 @@ use std::mem::{Discriminant, discriminant};
 use crate::text::{is_printable, printable};
 use crate::tree::{Key, KeyPath, LeafInfo, NodeKind, Tree};
 
-/// Whether no two leaves can print alike, by a look at the keys: each prints as one step, and no
-/// container has keys of two kinds.
+/// Whether no two leaves can print as the same text, from the keys alone: each key prints as one
+/// step, and no container has keys of two kinds.
 pub(super) fn print_apart(tree: &Tree<LeafInfo>) -> bool {
     let prints_as_one = |key: &Key| match key {
         Key::Dict(text) | Key::Attr(text) => !text.contains(|c: char| c == '/' || !is_printable(c)),
@@ -56,7 +56,8 @@ pub(super) fn unique(tree: &Tree<LeafInfo>, paths: &[KeyPath]) -> Vec<String> {
         if printed.get(text) == Some(&1) {
             continue;
         }
-        // A name that several print as is nobody else's: there the name decides.
+        // A text that several leaves print as identifies none of them: there the stored name
+        // decides.
         *text = if names.get(&*info.name) == Some(&1) && printed.get(&*info.name) != Some(&1) {
             info.name.to_string()
         } else {

@@ -11,8 +11,8 @@ use crate::reads::{CheckFor, Source};
 use crate::tree::{Leaf, LeafData, LeafInfo, LeafKind};
 
 impl Checkpoint {
-    /// Reads one leaf, checked; a view of the map where it can be one, and nobody writes into the
-    /// file or [`OpenOptions::mapped`](crate::OpenOptions::mapped) was asked for.
+    /// Reads one leaf, checked. Returns a view of the map if it can be one, and if the file has no
+    /// other writers or [`OpenOptions::mapped`](crate::OpenOptions::mapped) asked for maps.
     ///
     /// # Errors
     /// `Corrupt` with file, leaf and offset.

@@ -126,7 +126,7 @@ fn look(folder: &Location, name: String) -> Option<Listed> {
             listed.steps.clone_from(&about.steps);
         }
         Err(error) => match error.kind() {
-            // Removed meanwhile, or something else.
+            // Removed in between, or not a checkpoint.
             ErrorKind::NotACheckpoint | ErrorKind::NotFound => return None,
             ErrorKind::Uncommitted => listed.state = ListedState::Unfinished,
             _ => listed.state = ListedState::Damaged(error),

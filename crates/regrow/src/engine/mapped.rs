@@ -1,5 +1,4 @@
-//! Leaves where they lie, as memory of this process: private maps of their files, of which nothing
-//! is copied.
+//! Leaves in place, as memory of this process: private maps of their files, without copies.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

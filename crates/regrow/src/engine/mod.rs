@@ -2,9 +2,10 @@
 //!
 //! | module | does |
 //! |---|---|
-//! | `open`, `retry` | finds the layout, gives a [`Checkpoint`] of lazy leaves; begins anew if it is replaced meanwhile |
+//! | `open`, `retry` | finds the layout, gives a [`Checkpoint`] of lazy leaves; starts again if it
+//! is replaced in between |
 //! | `leaves` | reads one leaf, or a part of one |
-//! | `search`, `keys` | finds a leaf by its key path, also where two print alike |
+//! | `search`, `keys` | finds a leaf by its key path, also if two print as the same text |
 //! | `patterns` | refuses globs that match nothing |
 //! | `load`, `template` | selection, casts, restoring into a template: a plan of reads, and the one executor of it |
 //! | `regions` | loads regions of many leaves at once, each byte of them read once |

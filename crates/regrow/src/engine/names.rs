@@ -47,8 +47,8 @@ pub(super) fn names_in(at: &Location, store: &dyn Store) -> Result<Vec<String>> 
     Ok(names.into_iter().filter(is_part).collect())
 }
 
-/// Errs if a folder below this one is a link: what is behind it may be somebody else's, and is not
-/// to be written.
+/// Returns an error if a folder below this one is a link: it may lead to files of another owner,
+/// which must not be written.
 ///
 /// # Errors
 /// `Unsupported`; what the storage says.

@@ -55,12 +55,12 @@ enum Match {
     Several,
 }
 
-/// Opens the checkpoint at a path or URL, whatever its layout: metadata only.
+/// Opens the checkpoint at a path or URL, in any layout: metadata only.
 ///
 /// # Errors
 /// `NotFound`, `NotACheckpoint` (says what was looked for and what is there), `Uncommitted`,
-/// `Corrupt`, `Unsupported` (also for a URL of which this build knows no storage). A checkpoint
-/// with [`warnings`](Description::warnings) is opened; with [`strict`](OpenOptions::strict) it is
+/// `Corrupt`, `Unsupported` (also for a URL without a storage in this build). A checkpoint with
+/// [`warnings`](Description::warnings) is opened; with [`strict`](OpenOptions::strict) it is
 /// `Corrupt`.
 pub fn open(path: impl ToLocation) -> Result<Checkpoint> {
     open_with(path, &OpenOptions::default())
@@ -151,7 +151,7 @@ impl Checkpoint {
     /// one layout has. Its leaves are read as with [`OpenOptions::mapped`].
     ///
     /// # Errors
-    /// What `read` says; it is asked again if somebody replaces the checkpoint meanwhile.
+    /// Errors of `read`, which is called again if the checkpoint is replaced in between.
     pub fn open_by(
         path: impl ToLocation,
         read: impl Fn(&Location) -> Result<Box<dyn Reader>>,
@@ -173,10 +173,10 @@ impl Checkpoint {
             let opened = read_under_seal(&opening.location, options, &read);
             let opened =
                 opened.map(|reader| Self::of(&at, before, options.mapped, opening.is_pinned(), reader));
-            // Opened while somebody replaced it: parts of two checkpoints, or neither.
+            // Opened during a replacement: parts of two checkpoints, or neither.
             let is_replaced = match &opened {
                 Ok(checkpoint) if checkpoint.reader().standing().reads_open_files => false,
-                // Whatever is of another one fails its checksum, or has another version.
+                // Bytes of another checkpoint fail their checksum, or have another version.
                 Ok(checkpoint)
                     if opening.is_pinned() && checkpoint.reader().standing().has_data_checksums =>
                 {
@@ -201,7 +201,7 @@ impl Checkpoint {
                 if opened.is_ok() && !is_replaced {
                     retries.were_of_use();
                 }
-                // Whatever a document says that no layout has named the file of.
+                // An error in a document that has no file name yet.
                 return opened.map_err(|error| match error.kind() {
                     ErrorKind::Corrupt | ErrorKind::Limit => error.in_file(&at),
                     _ => error,
@@ -238,18 +238,19 @@ impl Checkpoint {
         }))
     }
 
-    /// The same checkpoint, of which another reader tells: one that reads through this one.
+    /// The same checkpoint with another reader, which reads through this one.
     pub(super) fn read_by(&self, reader: impl FnOnce(Self) -> Box<dyn Reader>) -> Self {
         let Inner { location, identity, is_mapped, is_pinned, .. } = &*self.0;
         Self::of(location, *identity, *is_mapped, *is_pinned, reader(self.clone()))
     }
 
-    /// Whether it was opened for views of whatever is stored raw.
+    /// Whether it was opened for views of all raw data.
     pub(super) fn is_mapped(&self) -> bool {
         self.0.is_mapped
     }
 
-    /// Whether leaves are read as views of maps: it was asked for, or nobody writes into the files.
+    /// Whether leaves are read as views of maps: the options ask for it, or the files have no other
+    /// writers.
     pub(super) fn has_views(&self) -> bool {
         self.is_mapped()
             || self.reader().standing().is_never_rewritten && !self.0.location.storage().is_written_in_place()
@@ -283,8 +284,8 @@ impl Checkpoint {
         identity(&self.0.location) != self.0.identity || step.is_some_and(StepFolder::is_replaced)
     }
 
-    /// What was read, or `Replaced` if it may be parts of two checkpoints, because another one took
-    /// the path meanwhile. It is of one if all of it came from files that stayed open, or if every
+    /// The result, or `Replaced` if it may mix two checkpoints because another one took the path in
+    /// between. It is of one checkpoint if all bytes came from files that stayed open, or if every
     /// byte passed a checksum that was read first.
     pub(super) fn unless_replaced<T>(&self, result: Result<T>) -> Result<T> {
         let is_whole = self.0.is_pinned
@@ -351,9 +352,9 @@ impl Checkpoint {
         leaves.sort_unstable_by_key(|&leaf| ranks.get(leaf));
     }
 
-    /// A text for each leaf, in flatten order, by which [`find`](Self::find) finds it and no other:
-    /// its printed key path; where several leaves print alike, its stored name, or its key path
-    /// with every key quoted (`['a/b'][0]`).
+    /// A text for each leaf, in flatten order, by which [`find`](Self::find) finds exactly this
+    /// leaf: its printed key path; if several leaves print as the same text, its stored name, or
+    /// its key path with every key quoted (`['a/b'][0]`).
     pub fn keys(&self) -> Vec<String> {
         keys::unique(self.tree(), self.paths())
     }
@@ -368,8 +369,8 @@ impl Checkpoint {
     /// stored name is (`params.dense.kernel`), or that has this text among [`keys`](Self::keys).
     ///
     /// # Errors
-    /// `NotFound` with the nearest names; `InvalidArgument` if two leaves print alike and neither
-    /// name decides.
+    /// `NotFound` with the nearest names; `InvalidArgument` if two leaves print as this text and no
+    /// stored name decides.
     pub fn find(&self, text: &str) -> Result<usize> {
         // Key paths are compared as they print.
         let printed = printable(text);
@@ -383,8 +384,9 @@ impl Checkpoint {
         match by_text.get(text).or_else(|| by_text.get(&*printed)) {
             Some(Match::One(leaf)) => Ok(*leaf),
             Some(Match::Several) => {
-                let alike = self.paths().iter().zip(self.keys()).filter(|(path, _)| path.to_string() == text);
-                let keys: Vec<String> = alike.take(5).map(|(_, key)| key).collect();
+                let same_text =
+                    self.paths().iter().zip(self.keys()).filter(|(path, _)| path.to_string() == text);
+                let keys: Vec<String> = same_text.take(5).map(|(_, key)| key).collect();
                 Err(Error::invalid(format!("{text:?} is the printed key path of several leaves"))
                     .in_file(self.path())
                     .help(format!("they go by {}", keys.join(", "))))

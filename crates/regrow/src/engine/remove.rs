@@ -51,11 +51,12 @@ pub struct RemoveReport {
 /// save to that path has left that never ended.
 ///
 /// # Errors
-/// `NotFound` if nothing is there; `NotACheckpoint` for something else; `InvalidArgument` for a
-/// folder of steps, for one with something beside the checkpoint, for a part of one, for a link;
-/// `Uncommitted` for a save that never ended, without `unfinished`; `AlreadyExists` if the writer
-/// of one may still live, without `force`; what the storage says. Whatever is left then is no
-/// checkpoint, or all of it, but for what lay beside single files: that goes first.
+/// `NotFound` if the path does not exist; `NotACheckpoint` for other files; `InvalidArgument` for a
+/// folder of steps, for a folder with other files beside the checkpoint, for a part of a
+/// checkpoint, for a link; `Uncommitted` for an unfinished save, without `unfinished`;
+/// `AlreadyExists` if the writer of an unfinished save may live, without `force`; errors of the
+/// storage. After an error the path is no checkpoint, or the complete one, except for side files of
+/// single files: they are removed first.
 pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveReport> {
     let at = path.to_location()?;
     if archive::find(&at)?.is_some() {
@@ -79,8 +80,8 @@ pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveRe
         false => {
             let what = check(&at)?;
             let mut removed = at.storage().remove(&at, &what)?;
-            // Of a save that has ended meanwhile the files are gone now, and what lies beside them
-            // is left.
+            // If a save has ended in between, its files are removed now, and only the side files
+            // are left.
             let left = if matches!(what, Removal::Files { .. }) { beside(&at)? } else { Vec::new() };
             if !left.is_empty() && identity(&at).is_none() && is_gone(&at) {
                 take_away(&left)?;
@@ -95,9 +96,11 @@ pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveRe
 /// Errs unless one checkpoint is there, and nothing that is no part of it; what it is made of.
 fn check(at: &Location) -> Result<Removal> {
     if at.is_link() {
-        return Err(Error::invalid("this is a link, and what it leads to is somebody else's to remove")
-            .in_file(at)
-            .help("name the checkpoint itself, or remove the link yourself"));
+        return Err(Error::invalid(
+            "the path is a link: regrow does not remove the checkpoint that it leads to",
+        )
+        .in_file(at)
+        .help("name the checkpoint itself, or remove the link yourself"));
     }
     let reading = at.for_reading()?;
     let looked = reading.location.look()?;

@@ -6,7 +6,7 @@
 //! | the file | is replaced |
 //! |---|---|
 //! | is empty | yes |
-//! | has a name that only checkpoints have (`x.msgpack`, `x.npy`, …), whatever is in it | yes |
+//! | has a name that only checkpoints have (`x.msgpack`, `x.npy`, …), with any content | yes |
 //! | is recognised by what is in it, and is not a pickle of any program | yes |
 //! | is anything else | no |
 //!
@@ -34,7 +34,7 @@ const FOLDERS_ABOVE_MAX: usize = 4;
 pub(super) fn check_file(at: &Location) -> Result<()> {
     let len_bytes = match at.look()? {
         Some(Found::File { len_bytes }) => len_bytes,
-        // Taken away meanwhile.
+        // Removed in between.
         None => return Ok(()),
         Some(Found::Folder | Found::Other(_)) => 0,
     };

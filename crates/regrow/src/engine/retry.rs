@@ -1,5 +1,5 @@
-//! Beginning anew: an open or a load whose checkpoint is replaced meanwhile tries again, for a
-//! while.
+//! Retries: an open or a load starts again if its checkpoint is replaced in between, for a limited
+//! time.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -47,7 +47,7 @@ impl Retries {
         Self { is_outermost: outermost.is_none(), before, _here: PhantomData }
     }
 
-    /// Reads until what was read was not replaced meanwhile.
+    /// Reads until the checkpoint was not replaced during the read.
     ///
     /// # Errors
     /// What `read` says; `Replaced` if a writer wins.
@@ -142,7 +142,7 @@ mod tests {
         }
         assert!((1..ATTEMPTS_MIN).all(|_| outer.another()));
         drop(outer);
-        // The next one begins anew.
+        // The next call starts again.
         let mut next = Retries::begin();
         assert!((0..ATTEMPTS_MIN).all(|_| next.another()));
     }

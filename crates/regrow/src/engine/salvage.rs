@@ -11,9 +11,9 @@
 //! A leaf is given if it can be read and passes every checksum that is over it. Where no checksum
 //! is over it, nothing can tell, and it is given as it is.
 //!
-//! [`open_intact`] stops after the verification. It gives a checkpoint in which lost leaves are
-//! placeholders, so that whatever works on a checkpoint (a conversion, regions, lazy leaves) works
-//! on what is left of one.
+//! [`open_intact`] stops after the verification. It returns a checkpoint with placeholders for lost
+//! leaves, so that every operation on a checkpoint (a conversion, regions, lazy leaves) works on
+//! the rest.
 
 use std::collections::HashMap;
 
@@ -178,8 +178,8 @@ fn openable_len(checkpoint: &Checkpoint) -> usize {
 }
 
 impl Opened {
-    /// The same, where files of another length than recorded are read as far as they go. Items that
-    /// could not be opened before are damage, whatever is left of them.
+    /// Opens it so that files with another length than recorded are read as far as they go. Items
+    /// that could not be opened before count as damage.
     fn leniently(self, at: &Location, damage: &mut Vec<Error>) -> Self {
         let has_items = self.checkpoint.reader().standing().items.is_some();
         let leaves = if has_items && !self.options.salvage { self.checkpoint.tree().len() } else { 0 };
@@ -204,8 +204,8 @@ fn intact(
     options: &LoadOptions,
     damage: &mut Vec<Error>,
 ) -> Result<(Tree<Leaf>, Vec<Error>)> {
-    // Patterns that match nothing and templates that do not fit are the caller's errors. Of what
-    // cannot even be opened nobody knows whether it fits.
+    // Patterns that match nothing and templates that do not fit are the caller's errors. For leaves
+    // that cannot be opened, the fit is unknown.
     let unread = (0..checkpoint.tree().len()).filter(|&leaf| !is_openable(checkpoint, leaf)).collect();
     let selected = checkpoint.select(&LoadOptions { unread, ..options.clone() })?;
     let mut wanted: Vec<usize> = selected.into_iter().flatten().map(|selected| selected.leaf).collect();

@@ -26,17 +26,17 @@ use crate::tree::{KeyPath, Leaf, LeafData, Pytree, Tree};
 /// # Errors
 /// `AlreadyExists`, `PermissionDenied`, `StorageFull`, `Unsupported` or `NameCollision` with key
 /// paths; `InvalidArgument` for the suffix of a file that regrow does not write, such as `.pt`.
-/// Whatever the error, nothing that was there before has changed and no temporary file is left; but
-/// for `NotDurable`, after which the new checkpoint is there, and may not survive a power cut; and
-/// an overwrite of a single file in a bucket that fails with its last request has taken away what
-/// lay beside the old file: its seal, its signature, its parity.
+/// After an error all earlier files are unchanged and no temporary file is left, with two
+/// exceptions: after `NotDurable` the new checkpoint exists, and may not survive a power cut; and
+/// an overwrite of a single file in a bucket that fails in its last request has removed the seal,
+/// signature and parity of the old file.
 pub fn save<P: Pytree>(path: impl ToLocation, value: &P) -> Result<SaveReport> {
     let at = path.to_location()?;
     let layout = Layout::for_target(&at)?;
     save_with(at, value, &SaveOptions { layout, ..SaveOptions::default() })
 }
 
-/// Saves a value at `path` in the layout that the options name, whatever its suffix is: see
+/// Saves a value at `path` in the layout that the options name, with any suffix: see
 /// [`Layout::for_target`].
 ///
 /// # Errors

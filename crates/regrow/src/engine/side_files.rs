@@ -39,9 +39,9 @@ impl SideFiles {
         Some(files).filter(|files| files.seal.is_wanted() || files.parity.is_wanted())
     }
 
-    /// Before the commit. What lies beside files that are about to be replaced goes: better nothing
-    /// than what does not fit. Where nothing is to be replaced it is of somebody who was faster,
-    /// and stays; or of files that are gone, and goes after the commit.
+    /// Before the commit, removes the side files of files that are about to be replaced: no side
+    /// files are better than wrong ones. If the target has no files, the side files belong to a
+    /// faster save, and stay; or to removed files, and are removed after the commit.
     ///
     /// # Errors
     /// What the storage says.
@@ -51,8 +51,8 @@ impl SideFiles {
         let target = publication.target();
         match target.is_folder() {
             true => Ok(()),
-            // There files have their names as soon as they are whole, and somebody may have put
-            // something beside the new ones.
+            // On these storages files have their names as soon as they are complete, and another
+            // process may have written side files for the new ones.
             false if target.commits_by_marker() && self.is_overwrite => take_from_replaced(target),
             false if target.commits_by_marker() => take_misfits(target),
             false if self.is_overwrite => take_from_files(target),
@@ -60,8 +60,7 @@ impl SideFiles {
         }
     }
 
-    /// After the commit. Somebody may have put something beside files that were replaced, which was
-    /// made of the old ones.
+    /// After the commit, removes side files that another process made for the replaced files.
     ///
     /// # Errors
     /// What the storage says, and that the checkpoint is there without the side file.
@@ -88,9 +87,8 @@ pub(super) fn take_from_files(at: &Location) -> Result<()> {
     take_away(&files)
 }
 
-/// The same when the files are there: somebody may have put something beside them meanwhile that
-/// was made of the old ones. What is of those that are there now stays: it came with a save that
-/// was faster, or was made since.
+/// Removes side files that another process wrote for the old files in between, when the new files
+/// exist. Side files of the new files stay: a faster save wrote them, or they were made since.
 ///
 /// # Errors
 /// What the storage says; the checkpoint is there.
@@ -113,7 +111,7 @@ pub(super) fn take_misfits(at: &Location) -> Result<()> {
     }
     let before = identity(at);
     if before.is_none() && is_gone(at) {
-        // Somebody has removed the files, and did not find what was put beside them then.
+        // Another process removed the files, and did not find their side files then.
         return take_from_files(at);
     }
     let parity = ParityPlace::of(at);
@@ -125,7 +123,7 @@ pub(super) fn take_misfits(at: &Location) -> Result<()> {
     for (fits, files) in kinds {
         let is_fit = fits(at);
         if identity(at) != before {
-            // Whoever has replaced them looks for such files, too.
+            // The save that replaced the files looks for such side files, too.
             return Ok(());
         }
         let is_fit = match is_fit {

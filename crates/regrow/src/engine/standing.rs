@@ -79,10 +79,10 @@ impl<'c> Standing<'c> {
         at.storage().check_unwritten(at)
     }
 
-    /// Puts a file beside the checkpoint, and takes it away again if another checkpoint has taken
-    /// the place by then: what was made of the one says of the other that it is damaged. A save
-    /// that replaces single files looks for such files when it has committed, and this looks for
-    /// such a save when it has put one there: whoever is later finds what is to go.
+    /// Writes a side file, and removes it again if another checkpoint has taken the place by then:
+    /// it would report the other checkpoint as damaged. A save that replaces single files looks for
+    /// side files after its commit, and this function looks for such a save after it has written
+    /// one. So the later of the two finds the wrong side file.
     ///
     /// # Errors
     /// `Replaced`, `AlreadyExists`; what `put` and the storage say.
@@ -99,7 +99,7 @@ impl<'c> Standing<'c> {
             // What comes to this place with the other one is to be told from what was put here.
             let _ = at.storage().finish_unfinished(at);
             side_file.take_back()?;
-            // Where the checkpoint was removed, its folder was made anew for it.
+            // If the checkpoint was removed, its folder was made again for the side file.
             if side_file.file.parent().is_same(at) {
                 at.storage().remove_if_empty(at.path());
             }

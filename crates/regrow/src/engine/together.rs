@@ -35,7 +35,7 @@ use crate::storage::{Publication, Target};
 use crate::text::counted;
 use crate::tree::{Leaf, LeafData, Tree};
 
-/// Leaves of which the bytes differ between processes are named up to so many.
+/// The largest number of named leaves whose bytes differ between processes.
 const NAMED_MAX: usize = 8;
 
 /// Saves as one of the processes of a job.
@@ -138,10 +138,10 @@ pub(super) fn write_together(
     Ok(data_bytes)
 }
 
-/// Ends a save of which every process has `written` its part: rank 0 does the `rest`, and commits.
-/// Bytes of all files, on rank 0.
+/// Ends a save after every process has `written` its part: rank 0 does the `rest`, and commits.
+/// Returns the bytes of all files, on rank 0.
 ///
-/// When the checkpoint has its name the save has succeeded, whoever hears of it.
+/// Once the checkpoint has its name the save has succeeded, even if a process does not learn of it.
 ///
 /// # Errors
 /// The first of any process, in every process.
@@ -325,8 +325,8 @@ fn structure_of(tree: &Tree<Leaf>) -> Result<String> {
     Ok(format!("{}\n{}", structure.to_json()?, cuts.join("\n")))
 }
 
-/// Errs in every process if a leaf that each holds whole has other bytes in one of them: nobody
-/// could tell which are meant.
+/// Returns an error in every process if the processes hold different bytes of a leaf that each
+/// holds whole: the right ones are not known.
 fn check_same_bytes(session: &Session, tree: &Tree<Leaf>) -> Result<()> {
     let is_own = |leaf: &Leaf| leaf.as_array().is_some_and(|array| array.shards().is_none());
     let digests = || -> Result<Bytes> {

@@ -6,8 +6,8 @@ use crate::error::{Result, ResultExt};
 use crate::location::ToLocation;
 use crate::tree::{Fit, Pytree};
 
-/// Loads the whole checkpoint at `path`, every block checked, as the type that is asked for: a
-/// model with `#[derive(Pytree)]`, or [`Tree<Leaf>`](crate::tree::Tree) for whatever there is.
+/// Loads the whole checkpoint at `path`, every block checked, as the requested type: a model with
+/// `#[derive(Pytree)]`, or [`Tree<Leaf>`](crate::tree::Tree) for any checkpoint.
 ///
 /// ```
 /// use regrow::{Pytree, tree::{Leaf, Tree}};

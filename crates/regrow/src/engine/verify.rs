@@ -60,8 +60,8 @@ pub fn verify_with(path: impl ToLocation, options: &VerifyOptions) -> Result<Ver
 pub struct VerifiedShare {
     /// As of a whole verification; only that of share 0 has what is not about leaves.
     pub report: VerifyReport,
-    /// Of each finding, its place among those of all shares: whoever sorts by it has them in the
-    /// order of one process.
+    /// The place of each finding among those of all shares. Sorted by it, the findings have the
+    /// order of a single process.
     pub places: Vec<usize>,
 }
 
@@ -144,8 +144,8 @@ impl Checkpoint {
     /// Reads and checks everything.
     ///
     /// # Errors
-    /// If the files cannot even be listed; `Replaced` if another checkpoint took the path
-    /// meanwhile, and something was found or may have been missed because of that.
+    /// If the files cannot be listed; `Replaced` if another checkpoint took the path in between,
+    /// and findings may be wrong or missing because of that.
     pub fn verify(&self) -> Result<VerifyReport> {
         self.verify_watched(&Monitor::new())
     }
@@ -315,7 +315,7 @@ impl Checkpoint {
         }
     }
 
-    /// The leaves of which is stored how they lay on devices, and that cannot have lain so.
+    /// The leaves with a stored sharding that their shape does not allow.
     fn misfit_shardings(&self) -> Vec<Error> {
         let leaves = self.tree().leaves().iter().zip(self.paths());
         let misfit = |(info, path): (&LeafInfo, &KeyPath)| {

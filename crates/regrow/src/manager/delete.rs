@@ -1,5 +1,5 @@
-//! Deleting steps: each whole, none that somebody reads, and what is no part of a step is left
-//! alone.
+//! Deletes steps: each one completely, none with a reader, and no files that are not part of a
+//! step.
 
 use super::lease::Announced;
 use super::records;
@@ -14,7 +14,7 @@ use crate::location::Location;
 pub struct DeleteOptions {
     /// Move a step into this folder, below the folder of steps, instead of removing it.
     pub aside: Option<String>,
-    /// Delete it also while somebody reads it.
+    /// Delete it also if it has a reader.
     pub also_leased: bool,
 }
 
@@ -43,7 +43,7 @@ pub enum Deleted {
         /// There.
         to: std::path::PathBuf,
     },
-    /// Somebody reads it.
+    /// The step has a reader.
     Leased,
     /// It was not there any more.
     Gone,

@@ -67,7 +67,7 @@ fn append(file: &Path, line: &str) -> std::io::Result<()> {
     opened.write_all(line.as_bytes())
 }
 
-/// Hands the record to whatever logger the program has.
+/// Passes the record to the program's logger.
 fn tell(event: &str, step: u64, is_bad: bool, record: &Map<String, Value>) {
     let level = if is_bad { Level::Warn } else { Level::Info };
     if !log::log_enabled!(target: TARGET, level) {

@@ -1,7 +1,7 @@
 //! What follows each save, on a thread of its own: wait for it, verify, point, delete, record.
 //!
-//! A failure waits for the next call of the manager; one that nobody was told of goes to standard
-//! error when the manager is dropped.
+//! The next call of the manager returns an error. An error that no call returned is written to
+//! standard error when the manager is dropped.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -102,7 +102,7 @@ impl Follower {
         waited.unwrap_or_else(PoisonError::into_inner).0.pending == 0
     }
 
-    /// The first failure that nobody was told of.
+    /// The first error that no call has returned yet.
     pub(super) fn failure(&self) -> Result<()> {
         let mut state = self.shared.state();
         match state.failures.is_empty() {

@@ -100,7 +100,7 @@ pub struct StepFacts {
     pub seconds: Option<f64>,
     /// Its metrics.
     pub metrics: Map<String, Value>,
-    /// Whether somebody reads it.
+    /// Whether the step has a reader.
     pub is_leased: bool,
     /// Whether it is known to be damaged.
     pub is_damaged: bool,
@@ -262,7 +262,7 @@ impl Keep {
             Self::EverySeconds(interval) => {
                 let mut last: Option<f64> = None;
                 let mut keeps = |step: &StepFacts| {
-                    // When it was saved nobody knows: it stays.
+                    // The time of its save is unknown: it stays.
                     let Some(seconds) = step.seconds else { return true };
                     let is_due = last.is_none_or(|last| seconds - last >= *interval);
                     if is_due {

@@ -1,5 +1,5 @@
-//! A lease keeps a step while somebody reads it: a small file beside the steps, with a time until
-//! which it holds.
+//! A lease keeps a step while a process reads it: a small file beside the steps, with the time at
+//! which it ends.
 //!
 //! The file is renewed by a thread as long as the lease lives. A reader that is killed leaves a
 //! file that holds for a while and then says nothing.
@@ -19,11 +19,10 @@ use crate::store::local::folders::random_name;
 const LEASES: &str = "leases/";
 const DELETIONS: &str = "deleting/";
 
-/// How long a lease holds that nobody renews.
+/// How long a lease holds without a renewal.
 const HOLDS: Duration = Duration::from_secs(5 * 60);
 
-/// How long an announcement counts: a deletion takes less, and one that was killed is nobody's any
-/// more.
+/// How long an announcement counts. A deletion takes less time; after a killed one it has no owner.
 const ANNOUNCED_FOR_SECONDS: f64 = 10.0 * 60.0;
 
 /// What a lease says.
@@ -45,7 +44,7 @@ struct Announcement {
 }
 
 impl Announcement {
-    /// Whether somebody may still be at it.
+    /// Whether the deletion may still be running.
     fn counts(&self) -> bool {
         self.since + ANNOUNCED_FOR_SECONDS > records::now() && !self.holder.is_dead()
     }
@@ -73,8 +72,7 @@ impl Steps {
         let step = self.step(number)?;
         let name = format!("{LEASES}{}~{nonce}", step.name);
         let root = self.root().clone();
-        // The name is nobody else's; and of a lease nothing need survive a power cut: it is not
-        // waited for.
+        // The name is unique, and a lease need not survive a power cut: no sync.
         records::create(&root, &name, &held(number))?;
         let lease = Lease { root, name, step, is_over: Arc::default(), pid: std::process::id() };
         // Now a deletion sees the lease, or has announced itself before.
@@ -87,7 +85,7 @@ impl Steps {
         Ok(lease)
     }
 
-    /// The numbers of the steps that somebody reads.
+    /// The numbers of the steps that have readers.
     ///
     /// # Errors
     /// What the storage says.
@@ -149,7 +147,7 @@ fn leased(root: &Location, now: f64) -> Result<Vec<u64>> {
     for name in records::names(root, LEASES)? {
         match records::read::<Record>(root, &name)? {
             Some(record) if record.until >= now && !record.holder.is_dead() => leased.push(record.step),
-            // Of a clock that differs by less nobody loses a lease.
+            // A clock that differs by less than this loses no lease.
             Some(record) if record.until + HOLDS.as_secs_f64() < now || record.holder.is_dead() => {
                 let _ = records::remove(root, &name);
             }
@@ -187,7 +185,7 @@ impl Drop for Announced<'_> {
     }
 }
 
-/// Removes the announcements of deletions that nobody is at any more.
+/// Removes the announcements of deletions that no longer run.
 ///
 /// # Errors
 /// What the storage says.

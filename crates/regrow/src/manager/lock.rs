@@ -3,7 +3,8 @@
 //! | | a disk | a bucket, memory |
 //! |---|---|---|
 //! | is | a lock of the system on `.regrow/writer.lock` | a lease in `.regrow/writer.json` |
-//! | of a dead writer | gone with the process | taken over when nobody has renewed it for two minutes, at once if it was a process of this machine |
+//! | of a dead writer | gone with the process | taken over after two minutes without a renewal, at
+//! once if it was a process of this machine |
 //!
 //! On a network file system that keeps locks to one machine, two machines do not see each other.
 
@@ -23,7 +24,7 @@ use crate::store::local::folders::random_name;
 const LOCK: &str = "writer.lock";
 const LEASE: &str = "writer.json";
 
-/// How long a lease holds that nobody renews.
+/// How long a lease holds without a renewal.
 const HOLDS: Duration = Duration::from_secs(2 * 60);
 
 /// The right to write to a folder of steps, until it is dropped.
@@ -49,8 +50,8 @@ impl fmt::Debug for WriterLock {
 }
 
 impl WriterLock {
-    /// Errs if another writer has taken the folder over: one whose lease nobody has renewed in
-    /// time, as of a process that was stopped, has lost its right. Costs a read in a bucket.
+    /// Returns an error if another writer has taken the folder over. A writer that does not renew
+    /// its lease in time, such as a stopped process, loses it. Costs a read in a bucket.
     ///
     /// # Errors
     /// `AlreadyExists`; what the storage says.
@@ -109,8 +110,8 @@ impl Record {
         Self { nonce: nonce.to_owned(), until, holder: Holder::own() }
     }
 
-    /// Whether whoever wrote it may still write: not after its time, and not a process of this
-    /// machine that has ended.
+    /// Whether the process that wrote it may still write: not after its time, and not if it ran on
+    /// this machine and has ended.
     fn may_live(&self) -> bool {
         self.until >= records::now() && !self.holder.is_dead()
     }
@@ -151,7 +152,7 @@ impl WriterLease {
         match records::read::<Record>(&self.root, LEASE)? {
             Some(found) if found.nonce == self.nonce => Ok(()),
             Some(found) => Err(refused(&self.root, Some(&found.holder.holder))),
-            // Somebody has removed it, and nobody has it.
+            // The lease was removed, and no process has it.
             None => match records::create(&self.root, LEASE, &Record::new(&self.nonce))? {
                 true => Ok(()),
                 false => Err(refused(&self.root, None)),

@@ -11,10 +11,10 @@
 //!   .regrow/leases/100~<nonce>         somebody reads step 100, until a time that stands in it
 //!   .regrow/deleting/100               step 100 is about to be removed
 //! ```
-//! What is in the list of steps is what the storage has committed, and nothing else: a save that
-//! failed or was killed never gets there, and nobody keeps a list of his own that could say
-//! something else. The files in `.regrow` are never needed: without them there is no pointer, no
-//! lease, and nobody is known to write. Orbax leaves them alone.
+//! The list of steps has exactly the steps that the storage has committed: a failed or killed save
+//! is never in it, and no process keeps its own list that could differ. The files in `.regrow` are
+//! never required: without them there is no pointer, no lease and no known writer. Orbax ignores
+//! them.
 //!
 //! | module | does |
 //! |---|---|
@@ -23,7 +23,7 @@
 //! | `history` | [`History`]: which steps the next save goes on from, and which were abandoned |
 //! | `steps` | [`Steps`]: a folder; the list, one step, what it takes on the disk |
 //! | `pointer` | the newest step in one read, where lists are long |
-//! | `lease` | keeps a step while somebody reads it |
+//! | `lease` | keeps a step while a process reads it |
 //! | `lock` | one writer at a time |
 //! | `delete` | removes steps, or moves them aside |
 //! | `newest` | the newest step that is good, and why others were passed over |

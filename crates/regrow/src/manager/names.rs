@@ -120,7 +120,7 @@ impl StepNames {
         Self { written, read, given: BTreeMap::new() }
     }
 
-    /// These names and no others, of whatever form: who calls knows how they are made.
+    /// These names and no others, of any form: the caller knows how they are made.
     pub fn given(names: impl IntoIterator<Item = (u64, String)>) -> Self {
         let given = names.into_iter().map(|(step, name)| (name, step)).collect();
         Self { written: StepName::default(), read: Vec::new(), given }

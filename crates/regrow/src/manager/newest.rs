@@ -101,8 +101,8 @@ impl Steps {
             .help(reasons.join("; ")))
     }
 
-    /// [`is_at_fault`](Self::is_at_fault) of a step that may be gone meanwhile, which is its own
-    /// fault.
+    /// [`is_at_fault`](Self::is_at_fault) of a step that may be deleted in between, which is its
+    /// own fault.
     ///
     /// # Errors
     /// What the storage says.
@@ -113,9 +113,9 @@ impl Steps {
         }
     }
 
-    /// Whether an error is the step's own fault, so that an older one may do: it is damaged, or
-    /// went away meanwhile. Of something that is not there, the caller may have asked for too much:
-    /// then the step is read once more, all of it.
+    /// Whether an error is the step's own fault, so that an older step may do: the step is damaged,
+    /// or was deleted in between. For a missing part, the caller may have asked for too much: then
+    /// the whole step is read once more.
     ///
     /// # Errors
     /// What the storage says.

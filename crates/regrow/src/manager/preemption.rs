@@ -1,5 +1,5 @@
-//! Whether the program is asked to end: a flag that can be set and looked at anywhere, by SIGTERM
-//! or by whoever knows.
+//! Whether the program is asked to end: a flag that SIGTERM or any code can set, and any code can
+//! read.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -22,7 +22,7 @@ struct Flag {
 }
 
 impl Preemption {
-    /// A flag that nobody has set: the program's own handlers may.
+    /// A flag without a signal handler: the program's own handlers may set it.
     pub fn new() -> Self {
         Self::default()
     }

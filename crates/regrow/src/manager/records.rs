@@ -1,4 +1,4 @@
-//! The small files of the manager: JSON in `.regrow`, none of which anything depends on.
+//! The small files of the manager: JSON in `.regrow`. The manager works without them.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -34,7 +34,7 @@ pub(super) fn read<T: DeserializeOwned>(root: &Location, name: &str) -> Result<O
     }
 }
 
-/// Writes a file, whatever is there.
+/// Writes a file, and replaces an existing one.
 ///
 /// # Errors
 /// What the storage says.
@@ -80,7 +80,7 @@ pub(super) fn now() -> f64 {
 pub(super) struct Holder {
     /// Host and process, for a person.
     pub holder: String,
-    /// The kernel and its processes that the process is one of; empty if nobody knows.
+    /// The kernel and process namespace of the process; empty if unknown.
     #[serde(default)]
     machine: String,
 }

@@ -46,13 +46,13 @@ impl Manager {
         self.restore_one(step, |step| load(step, options))
     }
 
-    /// Restores several items of the newest step of which all that is asked for is good. `restore`
-    /// is called with that step, opened, and takes what it wants: [`Checkpoint::item`] opens an
-    /// item, [`Checkpoint::item_files`] gives its files. All are of one version of the step, and
-    /// nobody who asks for leases deletes it meanwhile.
+    /// Restores several items of the newest step whose requested items are all good. `restore` is
+    /// called with that step, opened, and takes the items: [`Checkpoint::item`] opens an item,
+    /// [`Checkpoint::item_files`] returns its files. All are of one version of the step. Processes
+    /// that respect leases do not delete it in between.
     ///
-    /// `restore` is called again for an older step if one is passed over, and for the same one if
-    /// it was replaced meanwhile.
+    /// `restore` is called again for an older step if one is skipped, and for the same step if it
+    /// was replaced in between.
     ///
     /// ```
     /// use regrow::manager::{Manager, ManagerOptions, SaveStep};

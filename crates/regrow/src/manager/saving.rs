@@ -3,8 +3,8 @@
 //! ```text
 //! save ── the policy ── snapshot ── [background: write, commit] ── [a thread of its own: verify, point, delete, record]
 //! ```
-//! Whoever saves next waits for the write before, and not for what follows it. A failure of either
-//! is the next call's to say.
+//! The next save waits for the write before, and not for the work after it. The next call returns
+//! an error of either.
 //!
 //! In a job every process has a manager and calls the same. Rank 0 looks at the storage, has the
 //! lock, decides and deletes; of an earlier failure all hear at the same point, before the next
@@ -56,8 +56,8 @@ pub struct ManagerOptions {
     pub reuse: bool,
     /// Only read: no lock is taken.
     pub read_only: bool,
-    /// When it is set, in any process, the next step is saved whatever the policy says, and
-    /// [`save`](Manager::save) returns when it is there.
+    /// When it is set, in any process, the next step is saved in any case, and
+    /// [`save`](Manager::save) returns when it is committed.
     pub preemption: Option<Preemption>,
     /// How long that save may take before it is an error.
     pub grace: Duration,
@@ -90,7 +90,7 @@ pub struct SaveStep {
     pub metadata: Map<String, Value>,
     /// Whether the program was asked to end.
     pub is_preempted: bool,
-    /// Save whatever the policy says.
+    /// Save in any case.
     pub force: bool,
     /// Save it also if it is there already.
     pub overwrite: bool,
@@ -347,9 +347,9 @@ impl Manager {
     /// Deletes a step, or moves it aside as the options say, when all saves are done.
     ///
     /// # Errors
-    /// `NotFound` if it is not there. `InvalidArgument` if it is the last one or somebody reads it,
-    /// without `force`, or if something lies in it that is no part of a checkpoint: it is there as
-    /// before then.
+    /// `NotFound` if it does not exist. `InvalidArgument` if it is the last one or has a reader,
+    /// without `force`, or if it holds files that are not part of a checkpoint: then it is
+    /// unchanged.
     pub fn delete(&self, step: u64, force: bool) -> Result<()> {
         self.check_may_write()?;
         let mut state = self.state();
@@ -477,7 +477,7 @@ impl Manager {
         self.together.agree("manager-settle", checked)
     }
 
-    /// The first failure that nobody was told of.
+    /// The first error that no call has returned yet.
     fn raise(&self) -> Result<()> {
         if !self.together.has_others() {
             self.forget_failed(&mut self.state());

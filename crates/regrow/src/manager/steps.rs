@@ -23,7 +23,7 @@ use crate::location::{Location, StepFolder, ToLocation};
 use crate::storage::{Found, Stock, UNCOMMITTED_MARK};
 use crate::threads::map_ordered;
 
-/// How often a folder is looked at whose steps all go meanwhile.
+/// How often a folder is listed if all of its steps disappear in between.
 const LOOKS_MAX: usize = 16;
 
 /// Steps that are looked at at once: on a disk they wait for a little, in a bucket for a network.
@@ -50,7 +50,7 @@ pub struct Step {
     pub name: String,
     /// Where it is.
     pub location: Location,
-    /// When it was committed, in seconds since 1970, as far as anybody knows.
+    /// When it was committed, in seconds since 1970, if known.
     pub seconds: Option<f64>,
     /// What the save took from its beginning to its commit, in seconds, where both were recorded.
     pub save_seconds: Option<f64>,
@@ -343,7 +343,7 @@ impl Steps {
         })
     }
 
-    /// Writes the pointer anew, where it does not say what the list says.
+    /// Rewrites the pointer if it differs from the list.
     ///
     /// # Errors
     /// What the storage says.
@@ -363,7 +363,7 @@ impl Steps {
         pointer.write(&self.root)
     }
 
-    /// Files and bytes of a step; `None` if nobody knows.
+    /// Files and bytes of a step; `None` if unknown.
     ///
     /// # Errors
     /// What the storage says.
@@ -401,8 +401,8 @@ impl Steps {
     fn read(&self, number: u64, name: &str, location: &Location, reading: &Location) -> Result<Looked> {
         let is_bucket = location.commits_by_marker();
         let about = match read_json(&reading.join(CHECKPOINT_METADATA_FILE))? {
-            // A document that says nothing: the folder may well be a checkpoint, and whoever opens
-            // it is told.
+            // An unreadable document: the folder may be a checkpoint, and opening it reports the
+            // error.
             Some(bytes) => CheckpointMetadata::parse(&bytes).unwrap_or_default(),
             None => match location.look()? {
                 None => return Ok(Looked::Gone),
@@ -473,8 +473,7 @@ fn is_complete(step: &Location, handlers: &ItemHandlers) -> bool {
     step.join(COMMIT_SUCCESS_FILE).is_file() && items.iter().all(|(name, _)| step.join(name).is_folder())
 }
 
-/// Whether there may be an item of metrics: where somebody has listed the items, only if it is
-/// among them.
+/// Whether the step may have an item of metrics: if its items are listed, only if the list has it.
 fn lists_metrics(handlers: &ItemHandlers) -> bool {
     match handlers {
         ItemHandlers::None => true,

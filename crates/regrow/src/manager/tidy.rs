@@ -69,22 +69,22 @@ impl Steps {
         }
         let mut gone =
             to_delete(&list.facts(&self.leased()?, &options.damaged, options.adopt), &options.keep);
-        // The step that was verified is the one that is known to be good, whatever its number is.
+        // Only the verified step is known to be good, with any number.
         gone.retain(|step| *step != saved);
         let deletions = match gone.is_empty() {
             true => Vec::new(),
             false => self.delete(&gone, &options.delete)?,
         };
-        // What an earlier deletion has left that failed half-way; what cannot be removed is in
-        // nobody's way.
+        // The rest of an earlier deletion that failed half-way. Files that cannot be removed are
+        // harmless.
         list.unfinished.iter().for_each(|name| drop(self.sweep(name)));
         Ok(Tidied { deletions, is_verified: options.verify })
     }
 
-    /// Brings what stands beside the steps in line with them, as a writer does that begins: the
-    /// pointer, announcements of deletions that nobody is at any more, and what killed saves and
-    /// deletions have left. What somebody may still be writing stays, and so does what an
-    /// interrupted copy can go on with.
+    /// Brings the files beside the steps in line with them, when a writer starts: the pointer,
+    /// announcements of deletions that no longer run, and temporary files of killed saves and
+    /// deletions. Files that a process may still be writing stay, and so do files that an
+    /// interrupted copy can use.
     ///
     /// # Errors
     /// What the storage says.
@@ -110,7 +110,7 @@ impl Steps {
             Ok(_) => Ok(false),
             Err(error) => match error.kind() {
                 ErrorKind::InvalidArgument => Ok(true),
-                // Its writer lives, or is gone with it; what cannot be removed is in nobody's way.
+                // Its writer lives, or has removed it. Files that cannot be removed are harmless.
                 ErrorKind::AlreadyExists | ErrorKind::NotFound | ErrorKind::PermissionDenied => Ok(false),
                 _ => Err(error),
             },

@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
 
-/// The job of a manager; one process alone asks nobody.
+/// The job of a manager; a single process sends no messages.
 #[derive(Debug)]
 pub(super) struct Together {
     job: Option<Job>,

@@ -52,7 +52,7 @@ impl fmt::Debug for SaveIf {
     }
 }
 
-/// What is known when somebody asks whether to save.
+/// The state that decides whether to save.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Moment {

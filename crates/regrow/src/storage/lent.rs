@@ -1,12 +1,12 @@
-//! A local folder for files that somebody else writes, and that become part of a checkpoint: an
-//! item with a handler of its own, the state of an iterator.
+//! A local folder for files that other code writes, and that become part of a checkpoint: an item
+//! with its own handler, the state of an iterator.
 //!
 //! On a disk it is a folder of the checkpoint itself, under its temporary name. Elsewhere it lies
 //! among the temporary files of this machine, and is uploaded.
 //!
-//! What is written may be the checkpoint itself. Then the folder lies in that of the checkpoint,
-//! and what is in it moves up one floor at the end: whoever writes may replace it by another
-//! folder, as saves do.
+//! The files may be the checkpoint itself. Then the folder lies in that of the checkpoint, and its
+//! content moves up one level at the end: the writer may replace the folder by another one, as
+//! saves do.
 
 use std::fs::{self, File};
 use std::io::{self, Read};

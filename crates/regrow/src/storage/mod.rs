@@ -36,7 +36,7 @@ pub(crate) use desktop::is_desktop_file;
 pub(crate) use object::{is_bookkeeping, private_memory};
 pub use options::StorageOptions;
 pub use publication::{Publication, PublishOptions, Target, UNCOMMITTED_MARK};
-pub(crate) use publication::{no_such_file, replaced_meanwhile};
+pub(crate) use publication::{no_such_file, replaced_in_between};
 pub(crate) use removal::{RESPECTED_FOR, is_recent};
 pub use removal::{Removal, Removed};
 pub use transfer::{Left, Marker, Transfer, TransferFile, TransferOptions};
@@ -138,7 +138,7 @@ pub struct Entry {
     pub name: OsString,
     /// What the name leads to, through links; `Other` for a link that leads nowhere.
     pub found: EntryKind,
-    /// Whether it is a link, whatever that leads to.
+    /// Whether it is a link, to any target.
     pub is_link: bool,
 }
 
@@ -277,8 +277,7 @@ pub trait Storage: Debug + Send + Sync {
     /// What the storage says; an error if there is no folder.
     fn entries(&self, folder: &Path) -> Result<Vec<Entry>>;
 
-    /// Whether [`entries`](Self::entries) are to be had. Where they are not, only names that
-    /// somebody knows are found.
+    /// Whether [`entries`](Self::entries) works. Otherwise only known names are found.
     fn has_listings(&self) -> bool {
         true
     }
@@ -319,8 +318,8 @@ pub trait Storage: Debug + Send + Sync {
         Ok(self.identity(path))
     }
 
-    /// Errs if somebody is writing the checkpoint at this location, or bringing it there, as far as
-    /// others could meet a part of it.
+    /// Returns an error if a process is writing the checkpoint at this location, or moving it
+    /// there, if others could see a part of it.
     ///
     /// # Errors
     /// `AlreadyExists`; what the storage says.
@@ -328,8 +327,8 @@ pub trait Storage: Debug + Send + Sync {
         Ok(())
     }
 
-    /// How the checkpoint at the path is read: from another location, of which one look has shown
-    /// what is there; `None` to read it where it is.
+    /// How the checkpoint at the path is read: from another location, with the result of one look;
+    /// `None` to read it in place.
     ///
     /// # Errors
     /// `Uncommitted` if it is being written; what the storage says.
@@ -391,7 +390,7 @@ pub trait Storage: Debug + Send + Sync {
         Err(Error::unsupported("checkpoints cannot be copied to this storage").in_file(target))
     }
 
-    /// Removes a checkpoint. Whatever is left when this fails is no checkpoint, or all of it.
+    /// Removes a checkpoint. After an error the rest is no checkpoint, or the complete one.
     ///
     /// # Errors
     /// `InvalidArgument` if there is something else with it; what the storage says.
@@ -408,9 +407,8 @@ pub trait Storage: Debug + Send + Sync {
         Err(Error::unsupported("nothing can be removed from this storage").in_file(at))
     }
 
-    /// Errs if somebody has left a checkpoint at this location, or what it is a part of, who was
-    /// saving, copying or removing it: what is there is part of one, and no checkpoint that is
-    /// damaged.
+    /// Returns an error if a save, copy or removal at this location, or of a checkpoint around it,
+    /// has not ended: the files are a part of a checkpoint, not a damaged one.
     ///
     /// # Errors
     /// `Uncommitted`; what the storage says.
@@ -450,7 +448,7 @@ pub trait Storage: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Files and bytes at the path, and when any of it was changed last; `None` if nobody knows.
+    /// Files and bytes at the path, and the time of the last change; `None` if unknown.
     ///
     /// # Errors
     /// What the storage says.

@@ -16,7 +16,7 @@ use std::fmt;
 /// | `region` | `client_kwargs.region_name`, `region_name` | where the bucket is (S3) |
 /// | `key`, `secret`, `token` | `aws_access_key_id`, `aws_secret_access_key`, `aws_session_token` | credentials of S3 |
 /// | `profile` | | a section of `~/.aws/credentials` and `~/.aws/config` |
-/// | `requester_pays` | `request_payer` | whoever reads pays (S3) |
+/// | `requester_pays` | `request_payer` | the reader pays (S3) |
 /// | `token` | `bearer_token`, `service_account_key` | credentials of GCS: `anon`, a file, JSON or a token |
 /// | `account_name`, `account_key`, `sas_token`, `connection_string` | `azure_storage_*` | credentials of Azure |
 /// | `proxy_url` | `proxy` | a proxy; else `HTTPS_PROXY` and its kin count |

@@ -98,7 +98,7 @@ pub trait Publication: Debug + Send + Sync {
     }
 
     /// A writer of one large file of a folder. About `expected_len_bytes` will be written, 0 if
-    /// nobody knows; blocks of checksums begin at byte `checksums_from`.
+    /// unknown; blocks of checksums start at byte `checksums_from`.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -215,8 +215,8 @@ pub trait Publication: Debug + Send + Sync {
         Err(no_such_file("folder"))
     }
 
-    /// Removes those files right in the folder `below` (empty: the checkpoint's own) whose names
-    /// `is_left` picks, whoever has written them: what a process has left that died.
+    /// Removes the files directly in the folder `below` (empty: the checkpoint's own) whose names
+    /// `is_left` picks, of any writer: files of a dead process.
     ///
     /// # Errors
     /// What the storage says; `InvalidArgument` if the checkpoint is no folder, or another process
@@ -251,9 +251,9 @@ pub trait Publication: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Makes all of it durable, and gives it its name: a reader sees all of the checkpoint or none
-    /// of it. An old one that it replaces is removed; whatever of that cannot be removed stays
-    /// under a temporary name.
+    /// Makes all files durable, and gives the checkpoint its name: a reader sees the complete
+    /// checkpoint or none. The checkpoint that it replaces is removed; parts that cannot be removed
+    /// keep a temporary name.
     ///
     /// # Errors
     /// `AlreadyExists` if another writer was faster and nothing is to be replaced;
@@ -272,10 +272,9 @@ pub trait Publication: Debug + Send + Sync {
     }
 }
 
-/// The error of who writes a file anew that is another one by then.
-pub(crate) fn replaced_meanwhile(file: impl Into<PathBuf>) -> Error {
-    Error::new(ErrorKind::Replaced, "the file was replaced or removed while it was written anew")
-        .in_file(file)
+/// The error of a rewrite whose file was replaced in between.
+pub(crate) fn replaced_in_between(file: impl Into<PathBuf>) -> Error {
+    Error::new(ErrorKind::Replaced, "the file was replaced or removed while regrow rewrote it").in_file(file)
 }
 
 /// The error of a writer that is not for checkpoints of this kind.

@@ -44,10 +44,10 @@ impl Removed {
     }
 }
 
-/// How long a save is respected of which nobody can say whether its writer lives.
+/// How long a save is respected if its writer may live.
 pub(crate) const RESPECTED_FOR: Duration = Duration::from_secs(60 * 60);
 
-/// Whether something was changed so lately that somebody may be at it.
+/// Whether a change is so recent that its writer may still be at work.
 pub(crate) fn is_recent(modified: Option<SystemTime>) -> bool {
     // In the future, by another clock: as good as now.
     modified.is_none_or(|modified| modified.elapsed().map_or(true, |age| age < RESPECTED_FOR))

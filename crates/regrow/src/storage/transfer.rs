@@ -6,7 +6,7 @@
 //! | begin | `T.orbax-checkpoint-tmp-copy`, locked; what is in it already is looked at | the claim; so are the objects |
 //! | a file is whole | a line in the journal in that folder | a line in the claim, with the object's tag |
 //! | commit | sync, rename, sync the folder above | a marker: one object, created if absent |
-//! | drop | all stays | all stays, and the claim says that nobody is at it |
+//! | drop | all stays | all stays, and the claim says that no process works on it |
 //!
 //! Each line of a journal names a file, the version of it in the source, its length and its BLAKE3.
 //! A later transfer of the same version takes the file as it is, when it has been found to have

@@ -2,9 +2,9 @@
 //! writes it there.
 //!
 //! ```text
-//! step_100/                    the publication: begun, committed, dropped by whoever has it
-//!   state/                     Within { below: "state" }
-//!   weights/model.safetensors  Within { below: "weights", file: "model.safetensors" }: the one file of a layout
+//! step_100/                    the publication: started, committed or dropped by its owner state/
+//! Within { below: "state" } weights/model.safetensors  Within { below: "weights", file:
+//! "model.safetensors" }: the one file of a layout
 //! ```
 //!
 //! With an empty name it is the checkpoint's own folder, in which nothing else lies then. Names get

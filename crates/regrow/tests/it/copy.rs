@@ -359,7 +359,7 @@ fn save_files(at: &Location, fill: u8) {
 }
 
 #[test]
-fn a_source_that_was_replaced_meanwhile_is_copied_as_it_is_now() {
+fn a_source_that_was_replaced_in_between_is_copied_as_it_is_now() {
     for (root, _folder) in storages("copy-replaced") {
         for overwrites in [false, true] {
             let (source, target) = (root.join(format!("s{overwrites}")), root.join(format!("t{overwrites}")));

@@ -97,7 +97,7 @@ impl Victim {
             let path = self.root.join(&name);
             let _ = fs::remove_file(&path);
             if let Some(bytes) = self.files.get(&name) {
-                write_anew(&path, bytes)?;
+                rewrite_file(&path, bytes)?;
             }
         }
         Ok(())
@@ -114,13 +114,13 @@ impl Victim {
             let path = self.root.join(name);
             let _ = fs::remove_file(&path);
             self.changed.push(name.clone());
-            write_anew(&path, bytes)?;
+            rewrite_file(&path, bytes)?;
         }
         Ok(())
     }
 }
 
-fn write_anew(path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn rewrite_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }

@@ -148,7 +148,7 @@ fn a_writer_that_dies_at_any_step_leaves_the_old_the_new_or_nothing() {
             );
             assert_eq!(saved(&stem).as_deref(), Some("new"));
         }
-        // Whoever saves next finds it finished, and nothing lies about.
+        // The next save finds it finished, with no temporary files.
         drop(StagedSiblings::create(&stem, &suffixes(), true).unwrap());
         assert_eq!(saved(&stem).as_deref(), Some(if moves == 0 { "old" } else { "new" }), "{moves}");
         assert!(begun(&stem).is_none());
@@ -293,7 +293,7 @@ fn a_folder_that_is_half_removed_never_looks_begun() {
     let folder = entries.map(|entry| entry.unwrap().path()).find(|path| path.is_dir()).unwrap();
     assert!(folder.join(".regrow-replaced").is_dir());
     super::forget(&folder).unwrap();
-    // The data goes, and whoever removes it dies.
+    // The data is removed, and then the remover dies.
     fs::remove_dir_all(folder.join(".regrow-0")).unwrap();
     fs::create_dir(folder.join(".regrow-0")).unwrap();
     assert!(!has_begun(&folder) && begun(&stem).is_none());
@@ -331,7 +331,7 @@ fn overwriters_never_mix_their_files() {
     assert_eq!(count(root.path()), 2);
 }
 
-/// Who may read all of the files finds them where a dead writer has left them; nobody else looks
+/// A process that may read all of the files finds those of a dead writer. Other users cannot look
 /// into the folder.
 #[test]
 fn the_temporary_folder_is_as_open_as_its_files() {

@@ -18,8 +18,8 @@ pub struct SaveHandle {
     pub(super) job: Arc<Job>,
     pub(super) shared: Arc<Shared>,
     pub(super) pid: u32,
-    /// Of [`save_async`], whose saver nobody else holds: it is dropped, and so waited for, with the
-    /// handle.
+    /// The saver of [`save_async`], which only this handle holds. Dropping the handle drops the
+    /// saver, and so waits for the save.
     pub(super) own_saver: Option<Arc<AsyncSaver>>,
 }
 
@@ -44,8 +44,8 @@ impl SaveHandle {
         check_process(self.pid, self.path()).is_ok() && self.job.is_done()
     }
 
-    /// Asks it to stop: at its next buffer, with `Cancelled`, and nothing is left behind. Nobody
-    /// but who waits is told of it.
+    /// Asks the save to stop: at its next buffer, with `Cancelled`, and without temporary files.
+    /// Only the caller of `wait` gets this error.
     pub fn cancel(&self) {
         self.job.cancel();
     }
@@ -54,7 +54,8 @@ impl SaveHandle {
     ///
     /// # Errors
     /// As [`save_with`](crate::save_with); `Cancelled`; `SourceChanged` if an array was changed
-    /// meanwhile: over a single file in a bucket the new one is there by then, and may hold either.
+    /// during the save. Over a single file in a bucket, the new file exists by then and may hold
+    /// either state.
     pub fn wait(&self) -> Result<SaveReport> {
         loop {
             if let Some(outcome) = self.wait_for(Duration::from_secs(3600)) {

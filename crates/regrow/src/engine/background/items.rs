@@ -10,10 +10,9 @@ use crate::error::Result;
 use crate::tree::{Leaf, Tree};
 
 impl AsyncSaver {
-    /// Adds trees to a checkpoint of items and commits it, in the background; whatever else is to
-    /// be in it was added before. Waits for no other save: [`wait_for_room`](Self::wait_for_room)
-    /// does, and is to be called before the items are begun. Of `options`, how to save is each
-    /// tree's own.
+    /// Adds trees to a checkpoint of items and commits it, in the background; all other items were
+    /// added before. Waits for no other save: [`wait_for_room`](Self::wait_for_room) does, and is
+    /// to be called before the items are begun. Of `options`, how to save is each tree's own.
     ///
     /// # Errors
     /// As [`save`](Self::save); nothing is left of what was begun.

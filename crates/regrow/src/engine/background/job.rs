@@ -26,7 +26,7 @@ pub(super) struct Job {
     /// Taken by the thread, and let go as soon as it has ended.
     work: Mutex<Option<Work>>,
     outcome: OnceLock<Result<SaveReport>>,
-    /// Whether somebody has been told how it ended, or has asked it to end.
+    /// Whether a caller has seen the result, or has asked the save to stop.
     is_seen: AtomicBool,
 }
 
@@ -116,7 +116,7 @@ impl Job {
         self.outcome.get().is_some()
     }
 
-    /// How it ended; from now on somebody knows.
+    /// The result of the save; marks it as seen.
     pub(super) fn outcome(&self) -> Option<Result<SaveReport>> {
         let outcome = self.outcome.get()?;
         self.is_seen.store(true, Ordering::Release);
@@ -126,7 +126,7 @@ impl Job {
         })
     }
 
-    /// Why it failed, if it did and nobody knows; from now on somebody does.
+    /// The error of a failed save that no caller has seen; marks it as seen.
     pub(super) fn unseen_failure(&self) -> Option<Error> {
         let error = self.outcome.get()?.as_ref().err()?;
         if self.is_seen.swap(true, Ordering::AcqRel) {

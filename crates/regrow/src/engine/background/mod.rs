@@ -17,9 +17,10 @@
 //! **Saves of one saver run one after the other**, in the order of their calls. There is no thread
 //! while there is nothing to save.
 //!
-//! **Failures cannot be missed.** Who waits for a save gets its error. If nobody waits, the next
-//! [`save`](AsyncSaver::save) or [`wait`](AsyncSaver::wait) gives it. If nobody has seen it when
-//! the saver is dropped, it goes to standard error. Dropping a saver waits for its saves.
+//! **Failures cannot be missed.** A caller that waits for a save gets its error. If no caller
+//! waits, the next [`save`](AsyncSaver::save) or [`wait`](AsyncSaver::wait) returns it. If no call
+//! has returned it when the saver is dropped, it is written to standard error. Dropping a saver
+//! waits for its saves.
 //!
 //! **Fork.** The thread stays with the parent, and so do its saves: in a child every call on the
 //! saver or its handles says so, and nothing waits or locks. A saver that the child makes for
@@ -50,7 +51,8 @@ use crate::location::ToLocation;
 use crate::monitor::Progress;
 use crate::tree::{Leaf, Pytree, Tree};
 
-/// Saves that wait in the queue at most; beyond that a save waits, whatever [`WhenBusy`] says.
+/// The largest number of queued saves. Beyond that a save waits, also with other [`WhenBusy`]
+/// values.
 pub const QUEUE_LEN_MAX: usize = 8;
 
 /// Saves a value at `path` in the background, with a saver of its own. The suffix of `path` chooses
@@ -145,9 +147,9 @@ impl AsyncSaver {
     /// be shared.
     ///
     /// # Errors
-    /// The failure of an earlier save that nobody has been told of: then nothing is saved now.
-    /// `AlreadyExists` if the path is taken. `Limit` if there is no memory for the copy. Everything
-    /// else is the handle's to say.
+    /// The error of an earlier save that no call has returned yet: then this value is not saved.
+    /// `AlreadyExists` if the path is taken. `Limit` if there is no memory for the copy. The handle
+    /// returns all other errors.
     pub fn save<P: Pytree>(
         &self,
         path: impl ToLocation,
@@ -211,7 +213,7 @@ impl AsyncSaver {
     /// Waits until nothing is left to save.
     ///
     /// # Errors
-    /// The first failure that nobody has been told of; call again for more.
+    /// The first error that no call has returned yet; call again for more.
     pub fn wait(&self) -> Result<()> {
         while !self.wait_for(Duration::from_secs(3600))? {}
         Ok(())
@@ -306,7 +308,7 @@ impl AsyncSaver {
 }
 
 impl Drop for AsyncSaver {
-    /// Waits for the saves, and writes failures that nobody has been told of to standard error.
+    /// Waits for the saves, and writes unseen errors to standard error.
     fn drop(&mut self) {
         if self.check_process(Path::new("")).is_err() {
             return;
@@ -349,7 +351,7 @@ impl Shared {
     }
 }
 
-/// The first failure that nobody has been told of.
+/// The first error that no call has returned yet.
 fn report_failure(state: &mut State) -> Result<()> {
     let mut ended = std::mem::take(&mut state.ended).into_iter();
     while let Some(job) = ended.next() {

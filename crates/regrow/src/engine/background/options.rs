@@ -35,7 +35,8 @@ impl WhenBusy {
 /// Which leaves the snapshot copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CopyLeaves {
-    /// None: nobody changes them until the save is done. True of all memory that Rust shares.
+    /// No copy: the memory does not change until the save is done. This holds for all memory that
+    /// Rust shares.
     #[default]
     Nothing,
     /// Those that are not immutable arrays: all but [`LeafKind::JaxArray`], and of these the ones
@@ -45,8 +46,8 @@ pub enum CopyLeaves {
     All,
 }
 
-/// A JAX array below this size is copied too: as long as somebody refers to its memory, JAX cannot
-/// give it to the result of a computation (donation), and a copy of so little costs less than the
+/// A JAX array below this size is copied too: while a reference to its memory exists, JAX cannot
+/// reuse it for the result of a computation (donation), and so small a copy costs less than the
 /// reference.
 pub const REFER_FROM_BYTES: u64 = 4 << 10;
 

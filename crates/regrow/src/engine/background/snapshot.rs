@@ -1,7 +1,6 @@
 //! The snapshot of a background save: what the tree held when the call returned.
 //!
-//! Leaves that nobody can change are referred to. Leaves that somebody can are copied, all of them
-//! into one map:
+//! Immutable leaves are referenced. Mutable leaves are copied, all of them into one map:
 //!
 //! ```text
 //! leaves to copy ──cut into 8 MiB──▶ a few threads ──▶ | leaf 0 | leaf 3 | leaf 4 ...|   one anonymous map
@@ -77,8 +76,7 @@ impl Pool {
     }
 }
 
-/// A filled map, of which each copy is a slice; it goes back to its pool when the last of them is
-/// let go.
+/// A filled map that the copies slice. It returns to its pool when the last copy is dropped.
 struct Filled {
     map: Option<MmapMut>,
     pool: Weak<Pool>,
@@ -109,7 +107,7 @@ struct Place {
 /// A piece of a leaf, on its way to its copy.
 struct Piece<'a> {
     leaf: usize,
-    /// Let go by whoever has copied it: to let go of many takes as long as to copy them.
+    /// Released by the thread that copies it: releasing many takes as long as copying them.
     array: Array,
     offset: usize,
     out: &'a mut [u8],

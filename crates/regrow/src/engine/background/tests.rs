@@ -53,7 +53,7 @@ impl ArraySource for Gate {
     }
 }
 
-/// Memory of which Rust does not know that somebody writes to it, as NumPy's.
+/// Memory that is written without Rust's knowledge, as NumPy's.
 #[derive(Clone)]
 struct Foreign(Arc<Vec<std::sync::atomic::AtomicU8>>);
 
@@ -335,5 +335,5 @@ fn data_is_let_go_when_the_save_has_ended() {
     drop(tree);
     handle.wait().unwrap();
     saver.wait().unwrap();
-    assert_eq!(Arc::strong_count(&alive), 1, "held by nobody but this test");
+    assert_eq!(Arc::strong_count(&alive), 1, "held only by this test");
 }

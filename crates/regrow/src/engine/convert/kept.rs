@@ -104,8 +104,8 @@ impl ConvertRules {
     /// Reads a file of rules, at a path or a URL.
     ///
     /// # Errors
-    /// `NotFound` if there is none; `InvalidArgument`, with the line and the column, for one that
-    /// is no such file, or has a rule that cannot be followed whatever the source is.
+    /// `NotFound` if there is none; `InvalidArgument`, with the line and the column, for a file of
+    /// another kind, or a rule that fails for every source.
     pub fn read(file: impl ToLocation) -> Result<Self> {
         let file = file.to_location()?;
         let read = || {

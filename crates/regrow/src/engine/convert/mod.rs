@@ -134,10 +134,10 @@ impl ConvertPlan {
 /// Converts the checkpoint at `source` into one at `target`.
 ///
 /// # Errors
-/// What opening, reading and saving say; `Unsupported` with all losses named if the target cannot
-/// hold everything and `lossy` is not set; `InvalidArgument` for rules that cannot be followed.
-/// Nothing is left behind. Where the source is replaced meanwhile, the conversion begins anew with
-/// what took its place.
+/// The errors of opening, reading and saving; `Unsupported`, with all losses named, if the target
+/// cannot hold everything and `lossy` is not set; `InvalidArgument` for rules that cannot be
+/// followed. No temporary files are left. If the source is replaced during the conversion, the
+/// conversion starts again with the new checkpoint.
 pub fn convert(
     source: impl ToLocation,
     target: impl ToLocation,
@@ -204,7 +204,7 @@ impl Checkpoint {
             LeafKind::Placeholder | LeafKind::Unknown(_) => LeafData::Absent,
             _ => {
                 if info.len_bytes() == 0 {
-                    // Nobody will ask for its data, so what says that there is none is checked
+                    // Its data will not be read again, so the record that it has none is checked
                     // here.
                     self.read(leaf)?;
                 }

@@ -29,7 +29,7 @@ pub(super) struct LeafSource {
 
 #[derive(Debug, Default)]
 enum State {
-    /// Nobody has asked yet.
+    /// Not asked yet.
     #[default]
     New,
     /// It lies raw in a file, mapped and checked.
@@ -49,9 +49,9 @@ impl LeafSource {
         }
     }
 
-    /// A view of the leaf, under the same condition as a read: of a file into which somebody may
-    /// write meanwhile, what was checked would not be what is written, and what was cut off would
-    /// end the process.
+    /// A view of the leaf, under the same condition as a read. In a file that another program may
+    /// write to, the checked bytes might differ from the written ones, and a truncation would kill
+    /// the process.
     fn view(&self) -> Result<Option<Bytes>> {
         let reader = self.checkpoint.reader();
         match self.checkpoint.has_views() {

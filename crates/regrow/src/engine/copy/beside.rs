@@ -92,7 +92,7 @@ impl Beside {
     }
 }
 
-/// Puts a small file where there is none: what is there by now is of whoever has followed.
+/// Writes a small file if there is none: an existing one belongs to a later writer.
 fn put_new(file: &Location, bytes: Vec<u8>) -> Result<()> {
     if file.commits_by_marker() {
         return file.parent().store().put_if_absent(file.name().as_encoded_bytes(), bytes.into()).map(drop);

@@ -95,19 +95,20 @@ impl fmt::Display for CopyReport {
     }
 }
 
-/// Copies the checkpoint at `source` to `target`, byte for byte, whatever its layout: one
-/// checkpoint, or a folder of steps with all that are committed. Signatures are copied too. Each
-/// file is read back and compared by its BLAKE3 before the target becomes a checkpoint.
+/// Copies the checkpoint at `source` to `target`, byte for byte, in any layout: one checkpoint, or
+/// a folder with all committed steps. Signatures are copied too. Each file is read back and
+/// compared by its BLAKE3 before the target becomes a checkpoint.
 ///
 /// Where a copy to the same target was interrupted, this goes on with it.
 ///
 /// # Errors
-/// What opening the source says; `AlreadyExists` if the target is there and is not to be replaced,
-/// or another copy to it is under way; `InvalidArgument` if source and target lie inside each
-/// other; `Unsupported` for a checkpoint that could not be opened at the target; `Corrupt` if what
-/// is read back is not what was written; `Replaced` if somebody keeps changing the source;
-/// `Cancelled`; what the storages say. What was copied by then stays under its temporary name, and
-/// the target is as it was; only after `NotDurable` it is the copy.
+/// The errors of opening the source; `AlreadyExists` if the target exists and is not to be
+/// replaced, or another copy to it is in progress; `InvalidArgument` if source and target lie
+/// inside each other; `Unsupported` for a checkpoint that could not be opened at the target;
+/// `Corrupt` if the bytes read back differ from those written; `Replaced` if other processes keep
+/// changing the source; `Cancelled`; errors of the storages. After an error the copied files keep
+/// their temporary name, and the target is unchanged; only after `NotDurable` the target is the
+/// copy.
 pub fn copy(source: impl ToLocation, target: impl ToLocation, options: &CopyOptions) -> Result<CopyReport> {
     let (source, target) = (source.to_location()?, target.to_location()?);
     let monitor = &options.monitor;

@@ -29,7 +29,7 @@ pub(super) enum Outcome {
     Status(LeafStatus),
     /// Numbers, and whether they are the same bytes of one file.
     Numbers { distance: Box<Distance>, is_same_file: bool },
-    /// Bytes of which nothing else is known.
+    /// Bytes without a known meaning.
     Opaque(Box<Distance>),
     /// It could not be read.
     Failed(Vec<(Side, Error)>),
@@ -155,7 +155,7 @@ impl<'c> Comparison<'c> {
         }
     }
 
-    /// Whether a pair is the same, and nobody asks for more.
+    /// Whether a pair is equal, and the options ask for no more.
     fn is_dull(&self, job: &PairJob, outcome: &Outcome, pair: Pair<'_>) -> bool {
         job.is_whole && !self.options.list_equal && self.status(outcome, pair) == LeafStatus::Equal
     }
@@ -324,8 +324,7 @@ impl<'c> Comparison<'c> {
             };
             let read_bytes = (piece_a.len() + piece_b.len()) as u64;
             let piece_b = if job.is_same_file { piece_a } else { piece_b };
-            // Where only equality is asked for, nobody wants to know anything of bytes that are the
-            // same.
+            // If only equality is asked for, equal bytes need no more work.
             if !self.options.equality_only || a.dtype != b.dtype || piece_a != piece_b {
                 distance.update(first, piece_a, piece_b)?;
             }

@@ -15,7 +15,7 @@ pub(super) enum Task {
     Numbers,
     /// The same, of elements that are only bytes to the engine.
     Opaque,
-    /// Data of somebody else's, that cannot be read.
+    /// Data of another program, which cannot be read.
     Unknown,
 }
 

@@ -76,8 +76,8 @@ pub fn diff(a: impl ToLocation, b: impl ToLocation) -> Result<DiffReport> {
 /// As [`diff`], under a tolerance, of steps or items, of some leaves.
 ///
 /// # Errors
-/// As [`diff`]. Where one is replaced meanwhile, the comparison begins anew with what took its
-/// place.
+/// As [`diff`]. If a checkpoint is replaced during the comparison, the comparison starts again with
+/// the new one.
 pub fn diff_with(a: impl ToLocation, b: impl ToLocation, options: &DiffOptions) -> Result<DiffReport> {
     let (a, b) = (a.to_location()?, b.to_location()?);
     Retries::until_unreplaced(|| {
@@ -94,8 +94,8 @@ impl Checkpoint {
     ///
     /// # Errors
     /// `NotFound` for patterns that match nothing, `InvalidArgument` for a tolerance that is none;
-    /// `Replaced` if one of them was replaced meanwhile; `Cancelled`. Leaves that cannot be read
-    /// are findings.
+    /// `Replaced` if one of them was replaced during the comparison; `Cancelled`. Leaves that
+    /// cannot be read are findings.
     pub fn diff(&self, other: &Self, options: &DiffOptions) -> Result<DiffReport> {
         let monitor = &options.monitor;
         let _running = monitor.begin()?;

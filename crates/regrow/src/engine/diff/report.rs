@@ -50,7 +50,7 @@ pub enum LeafStatus {
     OnlyA,
     /// The second checkpoint alone has it.
     OnlyB,
-    /// It could not be read on one side or both: nobody knows.
+    /// It could not be read on one side or both, so the answer is not known.
     Unread,
 }
 
@@ -301,7 +301,7 @@ impl fmt::Display for DiffReport {
             (true, within) => {
                 write!(
                     f,
-                    "{a} and {b} are the same within what is allowed: {total}, of which {within} differ less; {read} read"
+                    "{a} and {b} are the same within what is allowed: {total}, {within} of them not identical; {read} read"
                 )?;
             }
             (false, _) => write!(

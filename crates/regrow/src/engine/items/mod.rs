@@ -270,8 +270,8 @@ impl ItemsSave {
     /// it.
     ///
     /// # Errors
-    /// As [`file`](Self::file); `NotFound`; `InvalidArgument` for links and whatever else is no
-    /// file.
+    /// As [`file`](Self::file); `NotFound`; `InvalidArgument` for links and everything else that is
+    /// not a regular file.
     pub fn copy_of(&self, name: &str, from: &Path) -> Result<()> {
         let from = Location::local(from);
         self.add(name, Taken::Alone, || {
@@ -306,11 +306,11 @@ impl ItemsSave {
     /// A local folder into which the caller writes the files of an item, until the commit: that of
     /// a handler of its own.
     ///
-    /// On a disk it is the item's folder in the checkpoint, still under its temporary name.
-    /// Elsewhere it lies among the temporary files of this machine, and the commit uploads what is
-    /// in it. In a job it is each process' own where the storage is no disk, and that of rank 0
-    /// counts. A [`tree`](Self::tree) of the same name stands beside these files: that of which
-    /// type handlers of the user's own write some leaves ([`OrbaxOptions::value_types`]).
+    /// On a disk the folder is that of the item in the checkpoint, under its temporary name. For
+    /// other storages it is a temporary folder of this machine, and the commit uploads its content.
+    /// In a job each process has its own folder unless the storage is a disk, and that of rank 0 is
+    /// saved. A [`tree`](Self::tree) of the same name may be added beside these files: a tree with
+    /// leaves that type handlers of the user write ([`OrbaxOptions::value_types`]).
     ///
     /// [`OrbaxOptions::value_types`]: super::OrbaxOptions::value_types
     ///
@@ -444,7 +444,7 @@ impl ItemsSave {
     /// Notes the item of a name, and its handler unless there is one.
     fn note(&self, name: &str, handler: Option<&str>) {
         let item = name.split('/').next().unwrap_or(name);
-        // Of what lies deeper in an item nobody but its own handler knows.
+        // Only the item's own handler knows the files deeper in the item.
         let handler = handler.filter(|_| item == name).map(str::to_owned);
         let mut state = self.state();
         match state.handlers.iter_mut().find(|(known, _)| known == item) {

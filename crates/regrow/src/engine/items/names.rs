@@ -10,7 +10,7 @@ use crate::storage::{is_bookkeeping, is_desktop_file};
 /// What a name is taken for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// One of several files, of which others may have the same name, or one below it.
+    /// One of several files. Other files may have the same name, or a name below it.
     Files,
     /// A folder that is lent, which a tree may share.
     Folder,

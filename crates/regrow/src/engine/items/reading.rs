@@ -7,8 +7,8 @@ use crate::engine::{Checkpoint, OpenOptions, open_with};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Checkpoint {
-    /// One of the items, opened by itself: in the version of the checkpoint that was opened here,
-    /// whoever replaces it.
+    /// One of the items, opened by itself, in the version of the checkpoint that was opened here,
+    /// also if a save has replaced it.
     ///
     /// ```
     /// # use regrow::engine::{ItemsOptions, ItemsSave, LoadOptions, SaveOptions};

@@ -7,13 +7,13 @@
 //! hand out  the tree of the leaves
 //! ```
 //!
-//! What is stored raw and whole in files that nobody writes into comes back as a view of the map,
-//! checked first, in the order in which it lies on disk; where the page cache does not have it and
-//! memory has room, it is read past the cache into memory, which is faster. Files of other
-//! programs, which write them in place, are read into memory unless the caller asks for maps.
-//! Everything else is decoded straight into its destination by a few threads; an array of many
-//! chunks is cut into bands along its first axis so that one leaf can keep all of them busy. Memory
-//! that the caller gives is filled in place, and what goes there is checked on the way.
+//! Leaves stored raw and whole in files without other writers come back as views of the map,
+//! checked first, in the order on disk. If the page cache does not have them and memory has room,
+//! they are read past the cache into memory, which is faster. Files of other programs, which write
+//! them in place, are read into memory unless the caller asks for maps. Everything else is decoded
+//! straight into its destination by a few threads; an array of many chunks is cut into bands along
+//! its first axis so that one leaf can keep all of them busy. Memory that the caller gives is
+//! filled in place, and what goes there is checked on the way.
 
 mod band;
 mod plan;

@@ -3,7 +3,7 @@
 //!
 //! | a leaf | comes |
 //! |---|---|
-//! | raw, in a file that nobody writes into | as a view of the map, checked first |
+//! | raw, in a file without other writers | as a view of the map, checked first |
 //! | the same, which the page cache lacks | past the cache, into memory |
 //! | raw, under checksums of blocks | block by block, into memory or to where the caller wants it |
 //! | in any other coding, or to be cast | in bands that the layout decodes |
@@ -62,8 +62,8 @@ pub(super) enum How<'r> {
     Memory(Bytes),
     /// Its blocks are read, and checked there.
     Blocks(Extent<'r>),
-    /// The layout decodes it in bands, each of which takes so much memory beside the result;
-    /// `None`: as much as the band.
+    /// The layout decodes it in bands. Each band needs this many bytes beside the result; `None`:
+    /// as many as the band.
     Bands(Option<u64>),
 }
 

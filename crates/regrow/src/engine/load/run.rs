@@ -229,7 +229,7 @@ where
     }
 }
 
-/// Blocks of a blob: those that hold one range, of which the other is data.
+/// Blocks of a blob that hold one range, and the range of data within them.
 type Ranges<'e> = (Checked<'e>, Range<u64>, Range<u64>);
 
 /// The blocks of an extent that are checked many at a time.

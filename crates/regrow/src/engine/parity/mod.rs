@@ -26,7 +26,7 @@ pub(super) use run::{Run, RunFile, is_damage};
 /// How to make parity.
 #[derive(Debug, Clone, Default)]
 pub struct ParityOptions {
-    /// How much; 1/16 if nobody says.
+    /// The amount of parity; the default is 1/16.
     pub ratio: ParityRatio,
     /// The step to protect in a folder of steps; the newest committed one if `None`.
     pub step: Option<u64>,
@@ -68,16 +68,16 @@ impl fmt::Display for ParityReport {
     }
 }
 
-/// Puts parity beside the checkpoint at a path or URL, of any layout: Reed-Solomon blocks, of which
-/// [`repair`](super::repair) makes damaged and lost files whole, as long as what is damaged is not
-/// more than the parity. The checkpoint itself is verified first, and not touched. Its files are
-/// read twice. Parity that is there is replaced.
+/// Writes parity beside the checkpoint at a path or URL, in any layout: Reed-Solomon blocks with
+/// which [`repair`](super::repair) restores damaged and lost files, as long as the damage is not
+/// larger than the parity. The checkpoint itself is verified first, and not changed. Its files are
+/// read twice. Existing parity is replaced.
 ///
 /// # Errors
-/// What opening says; `Corrupt` if the checkpoint is found to be damaged; `InvalidArgument` for a
-/// file that is one of several; `Replaced` if somebody writes to it meanwhile; `AlreadyExists`
-/// while another process brings a checkpoint to this place in a bucket; `Unsupported` in an archive
-/// and on a web server; `PermissionDenied`, `StorageFull` and what else the storage says.
+/// Errors of opening; `Corrupt` if the checkpoint is damaged; `InvalidArgument` for a file that is
+/// one of several; `Replaced` if another process writes to it in between; `AlreadyExists` while
+/// another process brings a checkpoint to this place in a bucket; `Unsupported` in an archive and
+/// on a web server; `PermissionDenied`, `StorageFull` and other errors of the storage.
 pub fn add_parity(path: impl ToLocation, options: &ParityOptions) -> Result<ParityReport> {
     let at = path.to_location()?;
     if archive::find(&at)?.is_some() {

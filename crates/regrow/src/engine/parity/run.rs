@@ -88,7 +88,7 @@ impl Run {
     /// disk cannot read it.
     ///
     /// # Errors
-    /// What keeps anybody from reading: permissions, networks.
+    /// Errors that prevent reading: permissions, networks.
     pub fn read_if_there(&self, offset_bytes: u64, out: &mut [u8]) -> Result<bool> {
         match self.read(offset_bytes, out) {
             Ok(()) => Ok(true),
@@ -157,9 +157,8 @@ impl RunReader<'_> {
     }
 }
 
-/// Whether an error says that bytes are lost at a location, and not that nobody may read them now.
-/// An I/O error of a disk is a sector that cannot be read; one of a network says nothing of what
-/// lies behind it.
+/// Whether an error means that bytes at a location are lost, and not only unreadable now. An I/O
+/// error of a disk is an unreadable sector; an error of a network says nothing about the data.
 pub(in crate::engine) fn is_damage(error: &Error, at: &Location) -> bool {
     match error.kind() {
         ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Replaced | ErrorKind::InvalidArgument => true,

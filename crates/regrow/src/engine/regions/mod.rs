@@ -6,10 +6,10 @@
 //! | raw | by the runs of all regions of all leaves together, in the order of the blob: every block is read and checked once |
 //! | raw, to be cast | the same, in bands of rows; a block in which two bands meet is read twice |
 //! | in chunks | in bands of chunk rows; a chunk that several regions meet is decoded once, and copied to each |
-//! | in any other coding | in bands of rows, of which the layout decodes what the regions span |
+//! | in any other coding | in bands of rows; the layout decodes the rows that the regions span |
 //!
-//! Regions that are asked for several times are read once. Results lie in memory of their own,
-//! never in maps of files: whoever takes them over may write to them.
+//! Regions that are asked for several times are read once. Results lie in their own memory, never
+//! in maps of files: the caller may write to them.
 
 mod raw;
 mod tiles;
@@ -247,7 +247,7 @@ impl Checkpoint {
     }
 }
 
-/// A leaf of which regions are wanted.
+/// A leaf with requested regions.
 struct Located<'r> {
     leaf: usize,
     source: Source<'r>,
@@ -302,7 +302,7 @@ impl Distinct {
 }
 
 impl<'e> RawLeaf<'e> {
-    /// A leaf of which nothing is wanted yet; `table` is how it is read if it has no checksums.
+    /// A leaf without requests yet; `table` is how it is read if it has no checksums.
     fn of(
         leaf: usize,
         info: &'e LeafInfo,

@@ -111,7 +111,7 @@ pub(super) struct Job<'e, 'a> {
     parts: Parts<'a>,
 }
 
-/// Cuts regions of a leaf into jobs, no two of which decode the same chunk.
+/// Divides regions of a leaf into jobs. No two jobs decode the same chunk.
 pub(super) fn cut_into_jobs<'e, 'a>(
     tiles: &Tiles<'e>,
     regions: Parts<'a>,

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::anew::write_anew;
 use super::guard::Guard;
 use super::lost_marker::{is_lost_marker, is_marker, not_put_back};
 use super::recovered::{of_item, parts_of};
+use super::rewrite::rewrite_file;
 use super::{HealedFile, RepairOptions, RepairReport, is_damage};
 use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};
@@ -64,7 +64,7 @@ pub(super) fn heal(
 /// Whether the files here are all what a seal says, or a signature. Reads all of them.
 ///
 /// # Errors
-/// What keeps anybody from reading; `Cancelled`.
+/// Errors that prevent reading; `Cancelled`.
 pub(super) fn fits(seal: Seal, at: &Location, monitor: &Monitor) -> Result<bool> {
     let summed = Summed::of_seal(seal, at);
     for file in &summed.files {
@@ -79,7 +79,7 @@ pub(super) fn fits(seal: Seal, at: &Location, monitor: &Monitor) -> Result<bool>
 /// each of them alone: of a seal, or of the layout.
 ///
 /// # Errors
-/// What keeps anybody from reading; `Cancelled`.
+/// Errors that prevent reading; `Cancelled`.
 pub(super) fn whole_ones(
     parts: &[Location],
     files: &BTreeSet<PathBuf>,
@@ -340,7 +340,7 @@ impl<'s> Healing<'s> {
 
     fn write(&self, guard: &Guard<'_>) -> Result<()> {
         let (folder, file) = (&self.summed.folder, self.file);
-        write_anew(folder, &file.name, file.len_bytes, guard, &mut |offset_bytes, out| {
+        rewrite_file(folder, &file.name, file.len_bytes, guard, &mut |offset_bytes, out| {
             self.fill(offset_bytes, out)
         })
     }

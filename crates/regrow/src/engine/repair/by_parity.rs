@@ -73,7 +73,7 @@ pub(super) fn heal(
     Ok(())
 }
 
-/// Makes the parity anew, of the files as they are.
+/// Rewrites the parity, from the files as they are.
 ///
 /// # Errors
 /// What the storage says.
@@ -113,7 +113,7 @@ fn prove(at: &Location, parity: &Parity, before: &Damage, lost: usize) -> Result
     if after.len() <= lost && after.is_subset(&before.data) {
         return Ok(());
     }
-    // Whoever replaces files takes their parity away first.
+    // A save that replaces files removes their parity first.
     if let Ok(now) = Parity::find(at)
         && now.is_none_or(|now| now.document.block_crc32 != parity.document.block_crc32)
     {

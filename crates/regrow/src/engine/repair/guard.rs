@@ -1,5 +1,5 @@
-//! What a repair has begun with: nothing is written where something else has taken a path
-//! meanwhile.
+//! The state of the files at the start of a repair. The repair writes to no path that another file
+//! has taken since.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,8 +48,8 @@ impl<'g> Guard<'g> {
     /// Looks at the folder.
     ///
     /// # Errors
-    /// `AlreadyExists` if somebody is writing there: what is half of one checkpoint and half of
-    /// another is not damaged. What the storage says.
+    /// `AlreadyExists` if another process is writing there: a mix of two checkpoints is not damage.
+    /// Errors of the storage.
     pub fn of(folder: &'g Location, writes: bool) -> Result<Self> {
         let before = Arc::new(Mutex::new(folder.holder()?));
         if writes {
@@ -109,7 +109,7 @@ impl<'g> Guard<'g> {
         }
     }
 
-    /// A file of it as it was, on a disk; `None` if nobody has looked at it.
+    /// The identity of a file at the start, on a disk; `None` if it was not looked at.
     pub fn file(&self, name: &str) -> Option<Option<Identity>> {
         match self.files.get(name) {
             Some(Seen::File(before)) => Some(*before),
@@ -159,7 +159,7 @@ mod tests {
         let guard = outer.over(&folder, ["a".to_owned(), "gone".to_owned()]).unwrap();
         guard.check("a").unwrap();
         guard.check("gone").unwrap();
-        // Nobody has asked for it.
+        // A file that was not looked at.
         fs::write(path.join("new"), "b").unwrap();
         fs::rename(path.join("new"), path.join("b")).unwrap();
         guard.check("b").unwrap();

@@ -1,15 +1,15 @@
-//! Files written anew, of what is good in them and what was restored.
+//! Files rewritten from their good blocks and the restored ones.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use super::anew::write_anew;
 use super::guard::Guard;
 use super::is_damage;
 use super::lost_marker::{is_lost_marker, is_marker, not_put_back};
 use super::proof::{Proof, refused};
 use super::restored::Restored;
+use super::rewrite::rewrite_file;
 use super::scan::Damage;
 use crate::bytes::limits::work_space;
 use crate::engine::parity::{Run, RunFile};
@@ -57,11 +57,10 @@ pub(super) struct Heal<'h, 'r> {
 }
 
 impl Heal<'_, '_> {
-    /// Writes each damaged file anew, and puts it in the place of the old one in one step. What
-    /// cannot be restored of a file stays as it is; a file that is gone or cut stays so where a
-    /// part of it is lost. A file that was sealed or signed as it is stays so, too: it was changed
-    /// on purpose since the parity was made. A marker that is gone comes last, and only if nothing
-    /// is lost.
+    /// Rewrites each damaged file and renames it over the old one. Blocks that cannot be restored
+    /// keep their bytes. A missing or truncated file with a lost block stays as it is. A file that
+    /// is as it was sealed or signed stays too: it was changed on purpose since the parity was
+    /// made. A missing marker is written last, and only if nothing is lost.
     ///
     /// # Errors
     /// What the storage says. Files that have been written by then are whole, all others as they
@@ -228,7 +227,7 @@ impl Heal<'_, '_> {
         let len_bytes = file.range.end - file.range.start;
         let bad: BTreeSet<u64> = bad.iter().copied().collect();
         let (folder, guard) = (self.folder, self.guard);
-        write_anew(folder, &file.name, len_bytes, guard, &mut |offset_bytes, out| {
+        rewrite_file(folder, &file.name, len_bytes, guard, &mut |offset_bytes, out| {
             self.fill(file, &bad, offset_bytes, out)
         })
     }

@@ -11,7 +11,7 @@ use crate::store::{Blob, ReadPath};
 pub(super) struct Parity {
     pub at: ParityPlace,
     pub document: ParityDocument,
-    /// Whether both copies of the index are there and alike.
+    /// Whether both copies of the index exist and are equal.
     pub is_index_whole: bool,
 }
 
@@ -28,7 +28,7 @@ impl Parity {
             if !at.blocks.is_file() && !at.place.file.is_file() {
                 return Ok(None);
             }
-            // Whoever saves just now may have put it there after the look.
+            // A save may have written it after the look.
             copies = Copies::read(&at)?;
         }
         let Copies { own, behind } = copies;

@@ -35,7 +35,7 @@ pub(super) fn not_put_back(marker: Location, wrong: Option<&Error>) -> Error {
         )
 }
 
-/// A marker that can be made anew.
+/// A marker that can be written again.
 pub(super) struct LostMarker {
     pub folder: Location,
     pub marker: RecoveredFile,

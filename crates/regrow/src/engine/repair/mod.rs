@@ -35,7 +35,6 @@ use crate::monitor::Monitor;
 use crate::storage::{Entry, archive};
 use crate::text::{counted, format_bytes, printable};
 
-mod anew;
 mod by_checksums;
 mod by_parity;
 mod guard;
@@ -45,6 +44,7 @@ mod lost_marker;
 mod proof;
 mod recovered;
 mod restored;
+mod rewrite;
 mod scan;
 mod side_files;
 mod unfinished;
@@ -83,12 +83,12 @@ pub struct RepairReport {
     pub bytes: u64,
     /// Files that are whole again; with [`RepairOptions::check`] those that would be.
     pub healed: Vec<HealedFile>,
-    /// Files that were lost or damaged and were made anew of the others, without parity; with
+    /// Files that were lost or damaged and were rebuilt from the others, without parity; with
     /// [`RepairOptions::check`] those that would be.
     pub recovered: Vec<RecoveredFile>,
     /// What could not be healed: file, offset, length.
     pub lost: Vec<Error>,
-    /// Whether the parity was damaged, too; it was made anew unless something is lost.
+    /// Whether the parity was also damaged; it was rewritten unless something is lost.
     pub is_parity_damaged: bool,
     /// What opening and verifying the checkpoint find afterwards, leaf by leaf; with
     /// [`RepairOptions::check`], before, and only where there is no parity.
@@ -129,8 +129,8 @@ impl fmt::Display for RepairReport {
         let path = self.path.to_string_lossy();
         let bytes = self.healed.iter().map(|file| file.bytes).fold(0, u64::saturating_add);
         let (heal, recover) = match self.is_check {
-            true => ("can be healed", "can be made anew"),
-            false => ("healed", "made anew"),
+            true => ("can be healed", "can be rebuilt"),
+            false => ("healed", "rebuilt"),
         };
         let mut said = Vec::new();
         if !self.healed.is_empty() {
@@ -169,17 +169,18 @@ impl fmt::Display for RepairReport {
 /// - [another checkpoint](RepairOptions::from), a replica or another step: damaged blocks, as long
 ///   as something proves them: parity, a seal, the checksums of the default layout. Of another step
 ///   that layout takes the leaves that are the same.
-/// - its own other files: those that say what others say, too, are made anew. Each layout knows
-///   which.
+/// - its own other files: a file whose content other files repeat is rebuilt. Each layout knows
+///   which files these are.
 ///
-/// What saves that never ended have left beside it is finished or removed. Each file is written
-/// anew beside the damaged one and takes its place in one step; what is restored is proved by a
-/// checksum first, and the whole is verified at the end. Killed at any moment it leaves each file
-/// as it was or whole, and can be run again. What holds the checkpoint open goes on reading the old
+/// Temporary files of unfinished saves beside it are finished or removed. Each file is rewritten
+/// beside the damaged one and renamed over it. A checksum proves each restored block first, and the
+/// whole checkpoint is verified at the end. A repair killed at any moment leaves each file as it
+/// was or complete, and can be run again. Readers with the checkpoint open go on reading the old
+/// files.
 /// files.
 ///
-/// Reads all files twice. With parity it takes 256 MiB of memory at most; documents that are made
-/// anew are in memory. Needs room on the disk for the largest damaged file.
+/// Reads all files twice. With parity it uses at most 256 MiB of memory; rebuilt documents are in
+/// memory. Needs space on the disk for the largest damaged file.
 ///
 /// # Errors
 /// `NotACheckpoint` and `NotFound` if there is nothing that could be one; `InvalidArgument` if
@@ -237,13 +238,12 @@ fn repair_once(at: &Location, options: &RepairOptions) -> Result<RepairReport> {
     let guard = Guard::of(&part, !options.check)?;
     at.storage().check_finished(&part)?;
     let repaired = repair_found(at, found, options, &guard, report);
-    // Whatever was found then may be of either. A file of its own is another one when it has been
-    // healed.
+    // The findings may be of either. A file of its own is another one when it has been healed.
     if part.is_folder() {
         guard.check_folder()?;
     }
     match repaired {
-        // Somebody has removed the files while they were read.
+        // Another process removed the files while they were read.
         Err(error) if error.kind().is_of_content() && identity(&part).is_none() && is_gone(&part) => {
             Err(replaced(&part))
         }
@@ -273,7 +273,7 @@ fn repair_found(
     }
     if let (None, Some(from), false) = (&parity, &options.from, report.recovered.is_empty() || options.check)
     {
-        // What was made anew may say what the rest should be.
+        // Rebuilt files may tell what the rest should be.
         report.lost.clear();
         report.notes.retain(|note| note != by_checksums::NO_CHECKSUMS);
         report.bytes = 0;
@@ -312,9 +312,9 @@ fn repair_found(
     Ok(report)
 }
 
-/// Files of which a part may be lost, and nothing is missing: such as share a block with one that
-/// is lost, which checksums of each of them tell, and not those that were made of what is there;
-/// and data files of a database that was made anew, of which it has its own.
+/// Files that may have lost a part although no file is missing: those that share a block with a
+/// lost one, as their checksums tell, except those rebuilt from existing files; and data files of a
+/// rebuilt database, which has its own.
 fn whole_all_the_same(
     at: &Location,
     report: &RepairReport,
@@ -384,7 +384,7 @@ fn find(at: &Location, options: &RepairOptions) -> Result<Found> {
 
 /// The step that an error of opening a folder of steps is about.
 fn damaged_step(at: &Location, error: &Error) -> Option<Location> {
-    // What has items of its own is one checkpoint, whatever they are called.
+    // A folder with item metadata is one checkpoint, with any names of the items.
     if at.first_file(&recovered::OF_ITEMS).is_some() {
         return None;
     }

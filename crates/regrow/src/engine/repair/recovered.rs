@@ -29,7 +29,7 @@ pub(super) const DATA_OF_DATABASE: &str = "d";
 /// Items that have no such file beside them, of former times.
 const ITEMS: [&str; 3] = ["default", "state", "params"];
 
-/// A file that was lost or damaged, and was made anew of the others.
+/// A file that was lost or damaged, and was rebuilt from the others.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RecoveredFile {
@@ -82,7 +82,7 @@ pub(super) fn recover(
     })
 }
 
-/// What the layout of a folder can make anew.
+/// The files of a folder that its layout can rebuild.
 fn files_of(
     folder: &Location,
     other: Option<&Location>,
@@ -155,7 +155,7 @@ fn write(
             writing.guard.has_written()?;
         }
         match report.recovered.iter_mut().find(|file| file.path == path) {
-            // Made once more, with what has come back meanwhile.
+            // Rebuilt again, with files that have come back in between.
             Some(file) => file.bytes = len_bytes,
             None => report.recovered.push(RecoveredFile { path, bytes: len_bytes, how, is_guess }),
         }
@@ -163,8 +163,8 @@ fn write(
     Ok(has_written)
 }
 
-/// Keeps what is there of a file for which there is only a guess: somebody may mend it by hand. The
-/// first that was kept stays.
+/// Keeps the remains of a file that could only be guessed, for a repair by hand. The first copy
+/// stays.
 fn put_aside(folder: &Location, name: &str) -> Result<()> {
     let (above, file) = name.rsplit_once('/').map_or(("", name), |(above, file)| (above, file));
     let aside = match above {

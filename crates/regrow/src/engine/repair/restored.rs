@@ -1,4 +1,4 @@
-//! Blocks made anew, some at a time.
+//! Restored blocks, a few at a time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -40,7 +40,7 @@ impl<'r> Restored<'r> {
     /// Finds out which blocks can be restored.
     ///
     /// # Errors
-    /// What keeps anybody from reading.
+    /// Errors that prevent reading.
     pub fn of(parity: &'r Parity, run: &'r Run, other: Option<&'r Run>, damage: &'r Damage) -> Result<Self> {
         let geometry = parity.document.geometry();
         let mut restored = Self {
@@ -85,7 +85,7 @@ impl<'r> Restored<'r> {
     /// The bytes of a damaged block as they were; `None` for one that is not damaged, or lost.
     ///
     /// # Errors
-    /// What keeps anybody from reading; `Corrupt` if what is read changes meanwhile.
+    /// Errors that prevent reading; `Corrupt` if the bytes change in between.
     pub fn get(&mut self, block: u64) -> Result<Option<&[u8]>> {
         if !self.held.contains_key(&block) {
             let Ok(at) = self.healable.binary_search(&block) else { return Ok(None) };

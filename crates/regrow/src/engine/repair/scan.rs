@@ -34,7 +34,7 @@ impl Damage {
     /// Reads all that the parity covers, and the parity.
     ///
     /// # Errors
-    /// What keeps anybody from reading; `Cancelled`.
+    /// Errors that prevent reading; `Cancelled`.
     pub fn find(parity: &Parity, run: &Run, monitor: &Monitor) -> Result<Self> {
         let document = &parity.document;
         let geometry = document.geometry();
@@ -49,7 +49,7 @@ impl Damage {
         Ok(Self { data, parity: bad, misfits: misfits(run)? })
     }
 
-    /// What is wrong with the files that the parity covers, whatever the parity itself is like.
+    /// The damage of the files that the parity covers, also if the parity itself is damaged.
     ///
     /// # Errors
     /// As [`find`](Self::find).

@@ -7,8 +7,8 @@ use crate::location::Location;
 use crate::seal::{Place, Seal, SealDocument};
 use crate::signature;
 
-/// Mends the seal and the signature of the checkpoint at a location. Those that are not there stay
-/// away: it may be that nobody has ever made one.
+/// Repairs the seal and the signature of the checkpoint at a location. Missing ones are not
+/// written: they may never have existed.
 ///
 /// # Errors
 /// What the storage says.

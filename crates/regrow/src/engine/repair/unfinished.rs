@@ -51,8 +51,7 @@ pub(super) fn remove(at: &Location, report: &mut RepairReport) -> Result<()> {
     Ok(())
 }
 
-/// The same of the files of a checkpoint, one of which a repair was writing anew when it was
-/// killed.
+/// Finishes the files of a checkpoint with a file that a killed repair was rewriting.
 ///
 /// # Errors
 /// What the storage says.

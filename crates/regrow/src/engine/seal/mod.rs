@@ -69,11 +69,11 @@ impl fmt::Display for SealReport {
 /// A checkpoint in the default layout has such checksums: nothing is done.
 ///
 /// # Errors
-/// What opening says; `Corrupt` if the checkpoint is found to be damaged; `InvalidArgument` for a
-/// file that is one of several; `Replaced` if somebody writes to it meanwhile; `AlreadyExists`
-/// while another process brings a checkpoint to this place in a bucket; `Unsupported` in an archive
-/// and on a web server; `PermissionDenied` and what else the storage says. Whatever else the error,
-/// an earlier seal is as it was.
+/// Errors of opening; `Corrupt` if the checkpoint is damaged; `InvalidArgument` for a file that is
+/// one of several; `Replaced` if another process writes to it in between; `AlreadyExists` while
+/// another process brings a checkpoint to this place in a bucket; `Unsupported` in an archive and
+/// on a web server; `PermissionDenied` and other errors of the storage. After an error an earlier
+/// seal is unchanged.
 pub fn seal(path: impl ToLocation, options: &SealOptions) -> Result<SealReport> {
     let at = path.to_location()?;
     if archive::find(&at)?.is_some() {

@@ -10,7 +10,7 @@ use crate::seal::SealedFile;
 /// Most findings of one file.
 const FINDINGS_OF_FILE_MAX: usize = 8;
 
-/// Of each file which blocks somebody else checks.
+/// The blocks of each file that another reader checks.
 #[derive(Debug)]
 pub(super) struct Touched {
     blocks: Vec<Vec<bool>>,
@@ -68,7 +68,7 @@ impl Touched {
     }
 }
 
-/// Checks all blocks that nobody else does, and says what is wrong with them.
+/// Checks all blocks that no other reader checks, and returns their errors.
 ///
 /// # Errors
 /// What opening the files says.

@@ -89,7 +89,7 @@ fn under(
     let seal = Arc::new(seal);
     match read(&seal.location(at)) {
         Ok(reader) => Ok(Box::new(SealedReader::new(reader, seal, options.salvage)?)),
-        // Some files are read whole to be opened, array data too, of which a part is damaged.
+        // Some files are read whole to be opened, with array data that may be damaged.
         Err(error) if options.salvage && seal.signer.is_none() && error.kind().is_of_content() => {
             let unchecked = read(at).and_then(|reader| SealedReader::new(reader, seal, true));
             match unchecked.and_then(|sealed| sealed.check_structure().map(|()| sealed)) {

@@ -137,9 +137,9 @@ impl SealedReader {
         touched
     }
 
-    /// Errs unless all that is no array data is as it was sealed: blocks that lie wholly within one
-    /// raw leaf are left for whoever reads that leaf. For a reader that was made of unchecked
-    /// bytes.
+    /// Returns an error unless all bytes other than array data are as they were sealed. Blocks
+    /// wholly within one raw leaf are checked when that leaf is read. For a reader that was made of
+    /// unchecked bytes.
     ///
     /// # Errors
     /// `Corrupt`; what the storage says.

@@ -48,20 +48,20 @@ impl fmt::Display for SignReport {
     }
 }
 
-/// Signs the checkpoint at a path or URL, of any layout: a BLAKE3 of each 256 KiB of its files, and
-/// an Ed25519 signature of all of these, in a file beside it. Whoever opens it with
-/// [`OpenOptions::trusted_keys`] is sure that each byte that is read is one that was signed. The
-/// checkpoint itself is verified first, and not touched. All files are read twice.
+/// Signs the checkpoint at a path or URL, in any layout: a BLAKE3 of each 256 KiB of its files, and
+/// an Ed25519 signature of all of them, in a side file. A reader that opens it with
+/// [`OpenOptions::trusted_keys`] checks that each byte it reads was signed. The checkpoint itself
+/// is verified first, and not changed. All files are read twice.
 ///
 /// Where others have signed the same files, their signatures stay. A signature of other files is
 /// replaced.
 ///
 /// # Errors
-/// What opening says; `Corrupt` if the checkpoint is found to be damaged; `InvalidArgument` for a
-/// file that is one of several; `Replaced` if somebody writes to it meanwhile; `AlreadyExists`
-/// while another process brings a checkpoint to this place in a bucket; `Unsupported` in an archive
-/// and on a web server; `PermissionDenied` and what else the storage says. Whatever else the error,
-/// an earlier signature is as it was.
+/// Errors of opening; `Corrupt` if the checkpoint is damaged; `InvalidArgument` for a file that is
+/// one of several; `Replaced` if another process writes to it in between; `AlreadyExists` while
+/// another process brings a checkpoint to this place in a bucket; `Unsupported` in an archive and
+/// on a web server; `PermissionDenied` and other errors of the storage. After an error an earlier
+/// signature is unchanged.
 pub fn sign(path: impl ToLocation, key: &PrivateKey, options: &SignOptions) -> Result<SignReport> {
     let at = path.to_location()?;
     if archive::find(&at)?.is_some() {

@@ -64,8 +64,8 @@ pub fn statistics(path: impl ToLocation) -> Result<StatisticsReport> {
 /// As [`statistics`], of a step or an item, of some leaves, of a sample.
 ///
 /// # Errors
-/// As [`statistics`]. Where the checkpoint is replaced meanwhile, the work begins anew with what
-/// took its place.
+/// As [`statistics`]. If the checkpoint is replaced in between, the work starts again with the new
+/// one.
 pub fn statistics_with(path: impl ToLocation, options: &StatisticsOptions) -> Result<StatisticsReport> {
     let at = path.to_location()?;
     Retries::until_unreplaced(|| super::open_with(&at, &options.open)?.statistics(options))
@@ -77,7 +77,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// `NotFound` for patterns that match nothing; `Replaced` if another checkpoint took the path
-    /// meanwhile; `Cancelled`. Leaves that cannot be read are findings.
+    /// in between; `Cancelled`. Leaves that cannot be read are findings.
     pub fn statistics(&self, options: &StatisticsOptions) -> Result<StatisticsReport> {
         let monitor = &options.monitor;
         let _running = monitor.begin()?;

@@ -20,7 +20,7 @@ pub(super) enum Task {
     Opaque,
     /// A text.
     Text,
-    /// Data of somebody else's, that cannot be read.
+    /// Data of another program, which cannot be read.
     Unknown,
 }
 

@@ -11,7 +11,7 @@ pub enum LeafReading {
     Nothing,
     /// Some of its elements.
     Sample,
-    /// All of it, and it passed whatever checksums there are.
+    /// All of it, and all existing checksums match.
     Whole,
     /// It could not be read: there is a finding.
     Failed,

@@ -59,7 +59,7 @@ pub(super) enum Place {
     Refused(&'static str),
 }
 
-/// A member of a zip archive of which the directory alone is known.
+/// A member of a zip archive, known only from the directory.
 #[derive(Debug)]
 pub(super) struct BehindHeader {
     pub header: zip::Header,

@@ -100,7 +100,7 @@ fn find_first(at: &Location) -> Result<Option<Location>> {
         match file.look() {
             Ok(Some(Found::File { .. })) => {}
             Ok(Some(Found::Folder)) => continue,
-            // Whoever opens it says what is wrong.
+            // Opening it reports the error.
             _ => return Ok(None),
         }
         let rest = parts.as_path();
@@ -167,7 +167,7 @@ struct ArchiveStorage {
     /// The archive itself, in the storage that it lies in.
     file: Location,
     kind: Kind,
-    /// The archive that a checkpoint was opened from; `None` to look anew each time.
+    /// The archive that a checkpoint was opened from; `None` to look again each time.
     opened: Option<Arc<Opened>>,
 }
 
@@ -320,7 +320,7 @@ fn no_such_folder(name: PathBuf) -> Error {
     Error::new(ErrorKind::NotFound, "there is no such folder in the archive").in_file(name)
 }
 
-/// The error for whoever wants to write into an archive.
+/// The error of a write into an archive.
 fn read_only(name: PathBuf) -> Error {
     Error::unsupported("nothing can be saved into an archive: it is read only")
         .in_file(name)

@@ -14,9 +14,9 @@
 //! | `L`, `K` | GNU's long name, long link |
 //! | `g` | pax records for all that follow; those that would move or rename members are refused |
 //!
-//! A member that comes twice is the later one, which is how tar updates an archive. A hard link is
-//! the member that it leads to. An archive without its end mark was cut short: nobody knows what is
-//! missing, so it is refused.
+//! The later of two members of one name counts, which is how tar updates an archive. A hard link is
+//! the member that it leads to. An archive without its end mark was truncated: the missing members
+//! are unknown, so it is refused.
 //!
 //! Source: POSIX.1-2024, pax, "ustar Interchange Format" and "pax Header Block"; GNU tar manual,
 //! "Basic Tar Format".
@@ -178,7 +178,8 @@ fn read_member(
 }
 
 impl Extra {
-    /// Takes in pax records: `len key=value\n`, of which `len` counts itself.
+    /// Takes in pax records: `len key=value
+    /// `, where `len` counts itself.
     fn take_in(&mut self, bytes: &[u8]) -> Result<()> {
         for_each_record(bytes, &mut |key, value| {
             match key {

@@ -1,4 +1,4 @@
-//! Archives that tar, zip and Python wrote, and such as nobody should write.
+//! Archives written by tar, zip and Python, and archives that are invalid.
 
 use std::path::PathBuf;
 
@@ -137,7 +137,7 @@ fn a_changed_header_of_a_tar_is_noticed() {
         let mut bytes = whole.clone();
         bytes[at] ^= 0x11;
         let error = opened(Kind::Tar, bytes).err();
-        // The checksum's own field ends in a zero and a space, which nobody reads.
+        // The checksum's own field ends in a zero and a space, which readers ignore.
         let is_noticed = error.is_some_and(|error| error.kind() == ErrorKind::Corrupt);
         assert!(is_noticed || (154..156).contains(&at), "byte {at}");
     }
@@ -200,7 +200,7 @@ fn a_tar_may_hold_all_kinds_of_members() {
         tar_member("pipe", b'6', b""),
         tar_member("old_folder/", b'\0', b""),
         tar_member("twice", b'0', b"the first"),
-        tar_member("vendor", b'Z', b"what nobody knows"),
+        tar_member("vendor", b'Z', b"unknown type"),
         tar_member("twice", b'0', b"the second"),
         tar_header("hard", b'1', 0, "./twice"),
         tar_pax(b'x', &[("path", "/named/by/pax"), ("mtime", "1.5"), ("size", "3")]),

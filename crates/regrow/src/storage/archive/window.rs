@@ -41,7 +41,7 @@ impl<'a> Window<'a> {
                 .help("it was cut short: copy it again"));
         };
         if offset_bytes < self.at || end > self.at + self.bytes.len() as u64 {
-            // Whoever goes on where the window ends will want what follows, too.
+            // A reader that continues at the end of the window will read the next bytes, too.
             let is_close = offset_bytes >= self.at && offset_bytes - self.at <= self.bytes.len() as u64;
             self.next_len_bytes = match is_close && !self.bytes.is_empty() {
                 true => (2 * self.next_len_bytes).min(LEN_MAX_BYTES),

@@ -79,8 +79,8 @@ impl Bound {
         }
     }
 
-    /// Removes what was not used for the longest time, and gives what is left. One process does it
-    /// at a time; the others keep nothing meanwhile.
+    /// Removes the blocks that were unused for the longest time, and returns the rest. One process
+    /// does it at a time; the others add no blocks at that time.
     fn remove_oldest(&self, held: u64, len_bytes: u64) -> u64 {
         let Ok(lock) = self.lock() else { return held };
         let mut blocks = blocks(&self.folder);
@@ -91,7 +91,7 @@ impl Bound {
             if left <= wanted {
                 break;
             }
-            // Whoever has it open reads it to its end.
+            // A reader that has it open can still read it to its end.
             if fs::remove_file(&block.path).is_ok() {
                 left = left.saturating_sub(block.len_bytes);
             }

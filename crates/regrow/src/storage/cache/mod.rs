@@ -5,10 +5,10 @@
 //! DIR/lock                held by whoever removes the oldest blocks
 //! DIR/blocks/3f/3f9a...   one block: a header with its identity, length and checksum, then its bytes
 //! ```
-//! A block is named by the digest of what it is a part of: storage, key, entity tag, length,
-//! position. An object that was replaced has another tag, so nobody reads old bytes for new ones.
-//! What there is, and in which version, is asked of the storage each time the checkpoint is opened:
-//! only bytes come from here.
+//! A block is named by the digest of its storage, key, entity tag, length and position. An object
+//! that was replaced has another tag, so a reader never takes old bytes for new ones. The existence
+//! and version of objects are asked of the storage each time the checkpoint is opened: only bytes
+//! come from here.
 //!
 //! Any number of threads and processes share a folder. A block appears whole, by rename, and is
 //! checked whenever it is read: one that is damaged or torn is removed and fetched again. Errors of
@@ -81,7 +81,7 @@ struct Counts {
     damaged: AtomicU64,
 }
 
-/// Which version of which object a block is a part of.
+/// The version and object that a block is a part of.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source<'a> {
     /// The storage, told from all others, without secrets.

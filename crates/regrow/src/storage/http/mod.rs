@@ -196,7 +196,7 @@ impl Storage for HttpStorage {
         read_beginning(&self.files(folder), &name, len_max_bytes)
     }
 
-    /// Of a file its tag, of a folder those of the files that it begins with; asked for anew each
+    /// For a file its tag, for a folder the tags of the files that it begins with; requested each
     /// time.
     fn identity(&self, path: &Path) -> Option<Identity> {
         let key = |path: &Path| key_of(&self.server, path);

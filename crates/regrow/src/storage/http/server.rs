@@ -8,8 +8,8 @@
 //! | answers with HTML | taken to have no such file: that is a list of files, or an error in friendly words |
 //! | is busy, or breaks off | asked again, from where it stopped |
 //!
-//! A range is asked for with the tag of the version that was seen first (`If-Range`), and whatever
-//! comes is compared with it: bytes of two versions never meet.
+//! A range is requested with the tag of the version that was seen first (`If-Range`), and the
+//! answer is compared with it: bytes of two versions never mix.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -325,7 +325,7 @@ impl Server {
                 ErrorKind::PermissionDenied,
                 "the server does not give this file out, or says so of a file that is not there",
             ),
-            _ => (ErrorKind::Io, "ask whoever runs the server, or try again later"),
+            _ => (ErrorKind::Io, "try again later, or ask the server's operator"),
         };
         let error =
             Error::new(kind, format!("the server answers {status}")).in_file(self.url(key)).help(help);
@@ -347,7 +347,7 @@ struct ContentRange {
     whole_len_bytes: Option<u64>,
 }
 
-/// `bytes 0-99/1000`, or `/*` where nobody knows.
+/// `bytes 0-99/1000`, or `/*` if the length is unknown.
 fn range_of(headers: &HeaderMap) -> Option<ContentRange> {
     let text = headers.get(CONTENT_RANGE)?.to_str().ok()?.trim().strip_prefix("bytes")?.trim_start();
     let (range, whole) = text.split_once('/')?;
@@ -491,7 +491,7 @@ impl Objects for Server {
     }
 }
 
-/// The error for whoever asks what is in a folder.
+/// The error of a listing, which web servers lack.
 pub(super) fn no_listings(folder: &Path) -> Error {
     Error::unsupported("a web server does not say what is in a folder")
         .in_file(folder)

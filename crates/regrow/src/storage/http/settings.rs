@@ -13,7 +13,7 @@ const CA_BUNDLE_LEN_MAX_BYTES: u64 = 16 << 20;
 /// Longest time for anything, so that sums of times are times.
 const TIMEOUT_MAX_SECONDS: f64 = 86_400.0;
 
-/// Most tries that anybody can wish for.
+/// The largest number of retries.
 const RETRIES_MAX: u32 = 100;
 
 /// How to reach a web server.

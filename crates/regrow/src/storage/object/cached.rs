@@ -1,9 +1,9 @@
-//! Objects of which blocks are kept on a local disk.
+//! Objects with blocks kept on a local disk.
 //!
-//! Every request goes to the storage but reads of a version whose tag is strong: those are made of
-//! blocks, each from the [`Cache`] if that has it. Blocks that it lacks and that lie side by side
-//! are fetched by one request, straight to where they are wanted; a block of which only a part is
-//! wanted is fetched whole, by itself.
+//! Every request goes to the storage except reads of a version with a strong tag. Those are
+//! assembled from blocks, each from the [`Cache`] if it has the block. Adjacent missing blocks are
+//! fetched by one request, directly into the destination. A block that is needed only in part is
+//! fetched whole, by itself.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ struct Run<'a> {
     out: &'a mut [u8],
 }
 
-/// The same objects, with blocks kept in `cache`; `None` for a storage of which nothing is kept.
+/// The same objects, with blocks kept in `cache`; `None` for a storage that is not cached.
 pub(in crate::storage) fn cached(objects: &Arc<dyn Objects>, cache: &Cache) -> Option<Arc<dyn Objects>> {
     let name = objects.cache_name()?;
     Some(Arc::new(CachedObjects { objects: Arc::clone(objects), cache: cache.clone(), name }))

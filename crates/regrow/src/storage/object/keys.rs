@@ -34,20 +34,20 @@ pub(in crate::storage) struct ObjectStore {
 }
 
 impl ObjectStore {
-    /// A folder of which nothing is known.
+    /// A folder without a known list.
     pub(in crate::storage) fn unlisted(objects: Arc<dyn Objects>, folder: &Path) -> Self {
         let prefix = folder_key(&objects, folder).map_err(|error| Arc::from(error.what()));
         Self { objects, prefix, listing: None, known: Arc::default() }
     }
 
-    /// Another folder, of which the same is known. Web servers need it: they have no lists.
+    /// Another folder with the same knowledge. Web servers need it: they have no lists.
     #[cfg(feature = "cloud")]
     pub(in crate::storage) fn in_folder(&self, folder: &Path) -> Self {
         let prefix = folder_key(&self.objects, folder).map_err(|error| Arc::from(error.what()));
         Self { prefix, listing: None, ..self.clone() }
     }
 
-    /// A folder of which one list is known.
+    /// A folder with one known list.
     pub(super) fn listed(objects: Arc<dyn Objects>, listing: Listing) -> Self {
         let prefix = Ok(listing.prefix().to_owned());
         Self { objects, prefix, listing: Some(Arc::new(listing)), known: Arc::default() }

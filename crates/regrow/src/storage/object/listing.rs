@@ -213,7 +213,7 @@ impl Listing {
 #[derive(Debug, Default)]
 pub(super) struct Beginnings {
     kept: Mutex<VecDeque<(String, Bytes)>>,
-    /// One object, whole, that was asked for along with the list. Whoever reads it first takes it.
+    /// One object, whole, requested along with the list. The first reader takes it.
     ahead: Mutex<Option<(String, Bytes)>>,
 }
 
@@ -305,7 +305,7 @@ fn read_as_listed(objects: &Arc<dyn Objects>, path: &Path, may_look_again: bool)
         let root = folder_key(objects, folder)?;
         let listing = Listing::of_names(objects, root.clone(), &name)?;
         if may_look_again && listing.has_below(&name) {
-            // Somebody has begun a folder there since the look at it; by now it says whether it is
+            // A writer has started a folder there since the look; a second look says whether it is
             // a checkpoint.
             return read_as_listed(objects, path, false);
         }
@@ -341,7 +341,7 @@ fn refuse_uncommitted(objects: &Arc<dyn Objects>, listing: &Listing) -> Result<(
         .help("it is being written now, or its writer was killed; open an earlier one, and save again"))
 }
 
-/// A bucket of which one list is known: what that has shown is not asked for again.
+/// A bucket with one known list: its objects are not requested again.
 #[derive(Debug)]
 struct ListedStorage {
     objects: Arc<dyn Objects>,

@@ -29,7 +29,7 @@ pub(super) const MOVED: &str = "regrow-moved.json";
 /// while that lasts. And who holds a place to replace or remove what is there: in that place.
 pub(super) const SETTLING: &str = "regrow-settling.json";
 
-/// Objects of which every save writes one at least, with its own nonce if it is one of ours.
+/// Every save writes at least one of these objects, with its own nonce if regrow wrote it.
 pub(super) const OF_EVERY_SAVE: [&str; 4] = [CLAIM, MARKER, OTHER_MARKER, MOVED];
 
 /// Objects that say that a whole checkpoint is here, or where it is.
@@ -68,16 +68,16 @@ pub(super) struct Claim {
     /// When the writer last said that it lives, by its clock; 0 if it never has.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub renewed: u64,
-    /// Nobody is at it any more: the writer has said so.
+    /// No process works on it: its writer has said so.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_released: bool,
-    /// Whoever has it writes nothing, and removes what a writer has left that is gone: that takes
+    /// The owner of this claim writes nothing, and removes the files of a dead writer. That takes
     /// moments, and others wait for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_sweeping: bool,
-    /// Of files beside each other: the ends of the names of those that the writer makes or
-    /// replaces, in their order. The last of them makes the checkpoint: without it the others are
-    /// what the writer has left. Empty if they may be somebody else's.
+    /// For files of one stem: the suffixes of the names that the writer makes or replaces, in their
+    /// order. The last one makes the checkpoint: without it the others are temporary. Empty if the
+    /// files may belong to other programs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub suffixes: Vec<String>,
     /// What a copy has brought here, by name.
@@ -137,7 +137,7 @@ impl Claim {
         self.is_released || is_here(&self.host) && !is_alive()
     }
 
-    /// Whether nobody writes any more: the writer is known to be gone, or its time is over.
+    /// Whether the writer no longer writes: it is known to be dead, or its time is over.
     pub(super) fn is_gone(&self) -> bool {
         let time_max = if self.is_sweeping { SWEEP_TIME_MAX } else { CLAIM_TIME_MAX };
         self.is_of_the_dead() || ago(self.since.max(self.renewed)) > time_max
@@ -180,15 +180,15 @@ impl Drop for Running {
     }
 }
 
-/// The machine's name, with the identity of its boot, which only Linux has: process numbers begin
-/// anew with each.
+/// The machine's name, with the identity of its boot, which only Linux has: process numbers start
+/// again with each boot.
 fn host() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     format!("{} {}", host_name(), boot.trim())
 }
 
-/// Whether a writer that gave this as its host was a process of this start of this machine. Other
-/// machines may have its name, so without the identity of a boot nobody is.
+/// Whether a writer with this host was a process of the current boot of this machine. Other
+/// machines may have its name, so without the identity of a boot the answer is no.
 fn is_here(host_of_writer: &str) -> bool {
     host_of_writer == host() && !host_of_writer.ends_with(' ')
 }
@@ -273,7 +273,7 @@ pub(super) fn take_over(objects: &Arc<dyn Objects>, dead: &Object, claim: &Claim
     Ok(matches!(done, Conditional::Done(_)))
 }
 
-/// Whoever removes what a writer has left that is gone, until this is dropped.
+/// Removes the files of a dead writer, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Sweeping {
     objects: Arc<dyn Objects>,
@@ -284,7 +284,7 @@ pub(super) struct Sweeping {
 
 impl Drop for Sweeping {
     fn drop(&mut self) {
-        // What could not be removed is again what somebody has left who is gone.
+        // Files that could not be removed count again as files of a dead writer.
         let found = self.objects.get(&self.key).ok().flatten();
         let found = found.and_then(|(bytes, object)| Some((Claim::parse(&bytes)?, object)));
         if let Some((_, object)) = found.filter(|(found, _)| found.nonce == self.claim.nonce) {
@@ -294,8 +294,8 @@ impl Drop for Sweeping {
     }
 }
 
-/// Takes the claim of somebody who is gone, to remove what that one has left: nobody else takes it
-/// over until that is done. `None` if another one has.
+/// Takes the claim of a dead writer, to remove its files: no other process takes it over until that
+/// is done. `None` if another process has it.
 ///
 /// # Errors
 /// What the bucket says.
@@ -311,8 +311,8 @@ pub(super) fn take_left(objects: &Arc<dyn Objects>, dead: &Object) -> Result<Opt
     Ok(Some(Sweeping { objects: Arc::clone(objects), key: dead.key.clone(), claim, _running: running }))
 }
 
-/// A claim as it is once nobody is any more at what takes moments, or that has taken too long: to
-/// bring a checkpoint to its place, to remove what a writer has left.
+/// A claim after its owner has finished a short operation, or has taken too long for it: moving a
+/// checkpoint to its place, or removing the files of a dead writer.
 ///
 /// # Errors
 /// What the bucket says.

@@ -37,7 +37,7 @@
 //! the settling begins, none while it lasts, and then the new one. A writer that died while
 //! settling leaves a whole checkpoint, which the next overwrite settles first.
 //!
-//! Whoever is in another one's way for moments only says so, and others wait for it:
+//! A process that blocks others only for moments says so, and the others wait for it:
 //!
 //! ```text
 //! a hold      T/regrow-settling.json                       somebody replaces or removes what is there, or brings it there
@@ -95,7 +95,7 @@ fn locate_in_memory(url: &Url<'_>, _options: &StorageOptions) -> Result<Location
     Ok(Location::new(Arc::new(storage), path.trim_end_matches('/')))
 }
 
-/// A place in memory that nobody else knows, and that goes with the last who does.
+/// A place in memory that no other code knows, and that is freed with its last reference.
 pub(crate) fn private_memory() -> Location {
     let objects: Arc<dyn Objects> = Arc::new(MemoryObjects::new("private"));
     Location::new(Arc::new(ObjectStorage::new(objects)), "")
@@ -159,7 +159,7 @@ impl std::fmt::Display for Tag {
     }
 }
 
-/// How long one waits at most for somebody else who replaces or removes a checkpoint.
+/// How long to wait at most for a process that replaces or removes a checkpoint.
 const HOLD_WAITED_FOR: Duration = Duration::from_secs(20);
 
 /// What came of creating or replacing an object under a condition.
@@ -183,8 +183,8 @@ pub(crate) trait Objects: Debug + Send + Sync {
     /// All bytes of the object at `key`; `None` if there is none.
     fn get(&self, key: &str) -> Result<Option<(Bytes, Object)>>;
 
-    /// All bytes of the object at `key`, asked for before anybody knows whether they are wanted:
-    /// `None` if they are many, or did not come.
+    /// All bytes of the object at `key`, requested before they are known to be needed: `None` if
+    /// they are many, or did not arrive.
     fn get_ahead(&self, _key: &str) -> Option<(Bytes, Object)> {
         None
     }
@@ -221,15 +221,15 @@ pub(crate) trait Objects: Debug + Send + Sync {
     /// `page`, only those that one request gives, and whether these are all.
     fn list_beginning(&self, begins: &str, page: bool) -> Result<(Vec<Object>, bool)>;
 
-    /// Writes an object, whatever is there.
+    /// Writes an object, and replaces an existing one.
     fn put(&self, key: &str, bytes: Bytes) -> Result<Tag>;
 
     /// Writes an object that is not there yet. The bytes have a nonce, by which a doubtful answer
     /// is settled.
     fn create(&self, key: &str, bytes: Bytes) -> Result<Conditional>;
 
-    /// Writes an object in the place of this version of it, of which `Lost` says that it is there
-    /// no more. The bytes have a nonce, as those of [`create`](Self::create).
+    /// Writes an object in the place of this version of it. `Lost` means that this version is gone.
+    /// The bytes have a nonce, as those of [`create`](Self::create).
     fn replace(&self, old: &Object, bytes: Bytes) -> Result<Conditional>;
 
     /// Removes objects; none of them need be there.
@@ -247,7 +247,7 @@ pub(crate) trait Objects: Debug + Send + Sync {
         u64::MAX
     }
 
-    /// Begins a large object of about `expected_len_bytes`, 0 if nobody knows.
+    /// Starts a large object of about `expected_len_bytes`, 0 if unknown.
     fn upload(&self, key: &str, expected_len_bytes: u64) -> Result<Box<dyn Upload>>;
 
     /// How objects are read fastest.
@@ -258,8 +258,8 @@ pub(crate) trait Objects: Debug + Send + Sync {
         renewal::EVERY
     }
 
-    /// How long one waits for somebody else who replaces or removes a checkpoint: most of these
-    /// copy within the bucket, which takes seconds.
+    /// How long to wait for a process that replaces or removes a checkpoint: most of them copy
+    /// within the bucket, which takes seconds.
     fn hold_waited_for(&self) -> Duration {
         HOLD_WAITED_FOR
     }

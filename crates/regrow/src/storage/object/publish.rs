@@ -68,7 +68,7 @@ pub(super) fn begin(
         Before::Nothing | Before::Leftovers(..) | Before::Others => {}
         Before::Old(old) => {
             let old = settle_moved(objects, &key, old)?;
-            // What cannot be removed now is nobody's checkpoint, and waits for the next save.
+            // Objects that cannot be removed now are no checkpoint. The next save removes them.
             let _ = sweep(objects, &key, Copies::Go);
             new.folder = staged_folder(&key, &nonce);
             new.old = Some(old);
@@ -94,7 +94,7 @@ pub(super) fn begin(
 /// Removes what a writer has left in a folder that is gone; what is there then.
 ///
 /// # Errors
-/// `AlreadyExists` if somebody else has begun there; what the bucket says.
+/// `AlreadyExists` if another process has started there; errors of the bucket.
 fn without_left(
     objects: &Arc<dyn Objects>,
     target: &Location,
@@ -288,8 +288,8 @@ impl NewObjects {
         Ok(())
     }
 
-    /// Errs if another one has ended between the look at the place and the claim. Whoever comes
-    /// later meets the claim.
+    /// Returns an error if another save has ended between the look at the place and the claim.
+    /// Later saves find the claim.
     fn check_beside(&self, suffixes: &[String], overwrite: bool, before: &Before) -> Result<()> {
         let there = beside_without_last(&self.objects, &self.target, suffixes, overwrite)?;
         match before {
@@ -302,8 +302,8 @@ impl NewObjects {
         Error::new(ErrorKind::AlreadyExists, "another save to this target was faster").in_file(&self.target)
     }
 
-    /// Errs if another save has committed, and taken its claim away, between the look at the target
-    /// and this claim. Whoever comes later meets this claim.
+    /// Returns an error if another save has committed, and removed its claim, between the look at
+    /// the target and this claim. Later saves find this claim.
     fn check_alone(&self, claim: &str) -> Result<()> {
         let listed = self.objects.list(&format!("{}/", self.folder), true);
         if matches!(&listed, Ok((all, _)) if all.iter().all(|object| object.key == claim)) {
@@ -326,7 +326,7 @@ impl NewObjects {
         if listed.iter().any(is_anothers) { Err(self.exists()) } else { Ok(()) }
     }
 
-    /// The marker, created if nobody else has done so.
+    /// The marker, created unless another process has done so.
     fn mark(&self, folder: &str) -> Result<()> {
         let text = self.state().marker.clone();
         let name = if text.is_some() { MARKER } else { OTHER_MARKER };
@@ -462,7 +462,7 @@ impl Publication for NewObjects {
         let sink = if self.overwrite { sink } else { sink.only_new(&self.target) };
         let (monitor, make_way, target) = (self.monitor.clone(), self.make_way, self.target.clone());
         Ok(FileWriter::new(sink.before_end(Box::new(move || {
-            // Whoever watches is told while this can still be stopped.
+            // The monitor is called while the save can still be cancelled.
             monitor.finish()?;
             make_way.map_or(Ok(()), |make_way| make_way(&target))
         }))))
@@ -482,7 +482,7 @@ impl Publication for NewObjects {
             _ => None,
         };
         let suffix = suffix.ok_or_else(|| no_such_file("file of this number"))?;
-        // Nobody has taken this one for dead.
+        // No other process has taken this one for dead.
         self.check_claim()?;
         let key = key_of(&self.objects, self.target.with_suffix(suffix).path())?;
         self.sink(key, expected_len_bytes, checksums_from).map(FileWriter::new)

@@ -89,7 +89,8 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
         _ => error,
     })?;
     let hold = Hold::take(objects, &key)?;
-    // By now somebody may have replaced what was looked at, or removed it and begun another one.
+    // By now another process may have replaced this checkpoint, or removed it and started another
+    // one.
     let now = Listing::of_checkpoint(objects, below.prefix().to_owned())?;
     let has_begun = now.object(CLAIM).is_some() && !now.is_marked();
     if now.object(MOVED).is_some() || has_begun || below.is_marked() != now.is_marked() {
@@ -138,8 +139,8 @@ fn delete_all(objects: &Arc<dyn Objects>, all: Vec<Object>) -> Result<Removed> {
     Ok(removed)
 }
 
-/// Errs if somebody has left a checkpoint in a folder, or what that is a part of, who was saving,
-/// copying or removing it.
+/// Returns an error if a save, copy or removal in a folder, or of a checkpoint around it, has not
+/// ended.
 pub(super) fn check_finished(objects: &Arc<dyn Objects>, at: &Location) -> Result<()> {
     let key = key_of(objects, at.path())?;
     if key.is_empty() {
@@ -149,7 +150,7 @@ pub(super) fn check_finished(objects: &Arc<dyn Objects>, at: &Location) -> Resul
     if !below.is_empty() && is_begun(&below) {
         return Err(not_ended("a save, a copy or a removal of this checkpoint has not ended", at));
     }
-    // What has its own marker is whole, whatever becomes of the rest.
+    // A checkpoint with its own marker is complete, also if files around it are removed.
     match claim_around(objects, at)?.filter(|_| !below.is_marked()) {
         Some((around, _)) => Err(not_ended(NOT_ENDED_AROUND, &around)),
         None => Ok(()),
@@ -233,8 +234,7 @@ fn is_begun(listing: &Listing) -> bool {
         && listing.object(MOVED).is_none()
 }
 
-/// Takes the claim of somebody who is gone, if there is one, until what that one has left is
-/// removed.
+/// Takes the claim of a dead writer, if there is one, until the writer's files are removed.
 fn take_claim_of(
     objects: &Arc<dyn Objects>,
     at: &Location,
@@ -253,8 +253,8 @@ fn check_dead(
     listing: &Listing,
     force: bool,
 ) -> Result<Option<Object>> {
-    // Whoever finishes an overwrite says so in a claim of its own, when the pointer has led to the
-    // folder.
+    // A process that finishes an overwrite says so in its own claim, after the pointer has led to
+    // the folder.
     if let Some(claim) = listing.object(CLAIM).or_else(|| listing.object(SETTLING)) {
         let found = objects.get(&claim.key)?;
         if !force {
@@ -288,14 +288,14 @@ mod tests {
     use crate::storage::{PublishOptions, Storage, Target};
     use crate::store::Suits;
 
-    /// What a writer does behind the answer to a look at its claim.
-    type Meanwhile = fn(&MemoryObjects);
+    /// The work of a writer after the answer to a look at its claim.
+    type Interlude = fn(&MemoryObjects);
 
-    /// A bucket in which somebody else is at work.
+    /// A bucket with another process at work.
     struct Overtaken {
         objects: MemoryObjects,
-        meanwhile: Mutex<Option<Meanwhile>>,
-        /// Whether objects are replaced under a condition, which not every server knows.
+        interlude: Mutex<Option<Interlude>>,
+        /// Whether objects can be replaced under a condition, which some servers lack.
         knows_conditions: bool,
     }
 
@@ -315,9 +315,9 @@ mod tests {
         fn get(&self, key: &str) -> Result<Option<(Bytes, Object)>> {
             let found = self.objects.get(key);
             if key.ends_with(CLAIM)
-                && let Some(meanwhile) = self.meanwhile.lock().unwrap().take()
+                && let Some(interlude) = self.interlude.lock().unwrap().take()
             {
-                meanwhile(&self.objects);
+                interlude(&self.objects);
             }
             found
         }
@@ -361,13 +361,13 @@ mod tests {
 
     const STAGED: &str = "x.orbax-checkpoint-tmp-of-it";
 
-    /// A folder that a writer of this process has begun that has ended by now.
-    fn begun(folder: &str, meanwhile: Option<Meanwhile>) -> (Arc<dyn Objects>, Location) {
+    /// A folder that a writer of this process has started, and that has ended by now.
+    fn begun(folder: &str, interlude: Option<Interlude>) -> (Arc<dyn Objects>, Location) {
         let objects = MemoryObjects::new("b");
         objects.put(&format!("{folder}/{CLAIM}"), Claim::new("of-it").to_bytes()).unwrap();
         objects.put(&format!("{folder}/data"), Bytes::from_static(b"...")).unwrap();
-        let (meanwhile, knows_conditions) = (Mutex::new(meanwhile), true);
-        let objects: Arc<dyn Objects> = Arc::new(Overtaken { objects, meanwhile, knows_conditions });
+        let (interlude, knows_conditions) = (Mutex::new(interlude), true);
+        let objects: Arc<dyn Objects> = Arc::new(Overtaken { objects, interlude, knows_conditions });
         let at = Location::new(Arc::new(ObjectStorage::new(Arc::clone(&objects))), "x");
         (objects, at)
     }
@@ -413,9 +413,9 @@ mod tests {
     #[test]
     fn a_claim_is_taken_over_from_a_server_that_knows_no_conditions() {
         let bucket = MemoryObjects::new("b");
-        let (meanwhile, knows_conditions) = (Mutex::new(None), false);
+        let (interlude, knows_conditions) = (Mutex::new(None), false);
         let objects: Arc<dyn Objects> =
-            Arc::new(Overtaken { objects: bucket.clone(), meanwhile, knows_conditions });
+            Arc::new(Overtaken { objects: bucket.clone(), interlude, knows_conditions });
         let dead = |objects: &Arc<dyn Objects>| {
             objects.put("x", Claim::new("of the dead").to_bytes()).unwrap();
             objects.head("x").unwrap().unwrap()
@@ -439,14 +439,14 @@ mod tests {
 
     #[test]
     fn what_has_committed_before_its_writer_was_gone_stays() {
-        let cases: [(&str, Meanwhile, ErrorKind); 4] = [
+        let cases: [(&str, Interlude, ErrorKind); 4] = [
             ("x", commits, ErrorKind::NotFound),
             ("x", commits_and_cannot_remove_its_claim, ErrorKind::NotFound),
             (STAGED, commits_an_overwrite, ErrorKind::NotFound),
             ("x", makes_room_for_another, ErrorKind::AlreadyExists),
         ];
-        for (at_case, (folder, meanwhile, kind)) in cases.into_iter().enumerate() {
-            let (objects, at) = begun(folder, Some(meanwhile));
+        for (at_case, (folder, interlude, kind)) in cases.into_iter().enumerate() {
+            let (objects, at) = begun(folder, Some(interlude));
             let error = remove_unfinished(&objects, &at, false).unwrap_err();
             assert_eq!(error.kind(), kind, "{at_case}: {error}");
             let data = format!("{folder}/data");
@@ -519,8 +519,7 @@ mod tests {
             let at = Location::new(storage.clone(), nested);
             let expected = around.clone().filter(|_| !is_marked);
             assert_eq!(check_finished(&objects, &at).err().map(said), expected, "{nested} {is_marked}");
-            // A new step of it is refused, whatever else is there, and a new file of what is whole
-            // is not.
+            // A new step of it is refused in all cases; a new file of a complete checkpoint is not.
             let (kind, monitor) = (Target::Folder, Monitor::new());
             let terms = PublishOptions { kind: &kind, ..PublishOptions::of_one_file(&monitor) };
             let step = Location::new(storage.clone(), "x/2");

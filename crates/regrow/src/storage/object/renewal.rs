@@ -2,7 +2,7 @@
 //!
 //! A claim whose writer is on another machine is respected for [`CLAIM_TIME_MAX`] after it was
 //! written. A save may take longer, and the process that commits may have nothing to write while it
-//! waits for the others. So a thread writes the claim anew, six times in that span.
+//! waits for the others. So a thread rewrites the claim, six times in that span.
 //!
 //! What is left to chance: a writer that the bucket does not hear for so long is taken for dead,
 //! and finds out when it commits.
@@ -119,7 +119,7 @@ mod tests {
         let renewed = read(&objects).unwrap();
         assert_eq!((renewed.since, renewed.nonce.as_str()), (1, "mine"));
         drop(renewal);
-        // Whatever comes after the end is not from here.
+        // Writes after the end come from other processes.
         objects.delete(&["claim".to_owned()]).unwrap();
         std::thread::sleep(10 * SOON);
         assert_eq!(read(&objects), None);

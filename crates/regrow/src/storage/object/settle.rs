@@ -26,7 +26,7 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// Takes the place; waits a while for somebody else who has it.
+    /// Takes the place; waits a while for another process that has it.
     ///
     /// # Errors
     /// `AlreadyExists` if that one keeps it.
@@ -64,15 +64,15 @@ impl Drop for Hold {
     fn drop(&mut self) {
         // What is renewed behind the deletion would stay.
         self.renewal = None;
-        // Whoever settles removes it with the pointer. What cannot be removed is that of somebody
-        // who is gone.
+        // The process that settles removes it with the pointer. If it cannot be removed, it counts
+        // as that of a dead process.
         if matches!(self.is_own(), Ok(true)) {
             let _ = self.objects.delete(std::slice::from_ref(&self.place));
         }
     }
 }
 
-/// Whether a hold was taken: nobody has it, or somebody who is gone.
+/// Whether a hold was taken: no live process has it.
 fn try_take(objects: &Arc<dyn Objects>, place: &str, claim: &Claim) -> Result<bool> {
     match objects.get(place)? {
         None => Ok(matches!(objects.create(place, claim.to_bytes())?, Conditional::Done(_))),
@@ -88,7 +88,7 @@ pub(super) fn settle_moved(objects: &Arc<dyn Objects>, key: &str, old: Listing) 
     let Some(pointer) = old.object(MOVED) else { return Ok(old) };
     match moved_to(objects, pointer) {
         Ok(folder) => settle(objects, key, &folder, old.prefix())?,
-        // Somebody else has settled it since that list.
+        // Another process has settled it since that list.
         Err(error) if error.kind() == ErrorKind::Replaced => {}
         Err(error) => return Err(error),
     }
@@ -104,7 +104,7 @@ pub(super) fn settle(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_pr
     let _hold = Hold::at(objects, format!("{folder}/{SETTLING}"))?;
     match points_to(objects, key)? {
         Some(found) if found == folder => bring(objects, key, folder, old_prefix),
-        // Somebody else has settled it meanwhile.
+        // Another process has settled it in between.
         _ => Ok(()),
     }
 }
@@ -127,7 +127,7 @@ fn bring(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) 
         .filter(|object| is_marker(object) || !is_bookkeeping(&name_of(object)))
         .partition(is_marker);
     let Some(marker) = markers.first() else {
-        // Somebody else has settled it.
+        // Another process has settled it.
         return Ok(());
     };
     let (old, _) = objects.list(old_prefix, false)?;
@@ -149,9 +149,9 @@ fn bring(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) 
     )?;
     objects.delete(&stale)?;
     copy_within(objects, marker, &format!("{key}/{}", name_of(marker)))?;
-    // Whoever holds the place has put the pointer there, or gives up when it finds the pointer.
+    // The holder of the place has put the pointer there, or gives up when it finds the pointer.
     objects.delete(&[MOVED, CLAIM, SETTLING].map(|name| format!("{key}/{name}")))?;
-    // The marker goes last: what is left without one is nobody's checkpoint.
+    // The marker is removed last: without it the rest is no checkpoint.
     objects.delete(&files.into_iter().map(|file| file.key).collect::<Vec<_>>())?;
     objects.delete(&[marker.key.clone(), format!("{folder}/{CLAIM}")])
 }
@@ -179,9 +179,10 @@ pub(super) fn sweep(objects: &Arc<dyn Objects>, key: &str, copies: Copies) -> Re
             }
             Ok(objects.get(&key)?.map(|(bytes, object)| (Claim::parse(&bytes), object)))
         };
-        // What goes last says until then what the others are. The claim goes once the pointer is
-        // there, and the pointer once all is at its name: what neither of them knows is settled,
-        // and whoever did that was killed before the end. Others write folders of such names, too.
+        // The object that is removed last identifies the others until then. The claim is removed
+        // after the pointer is written, and the pointer after all objects have their names. Objects
+        // that neither names are settled, by a process that was killed before the end. Other
+        // programs write folders of such names, too.
         let found = match claim(CLAIM)? {
             Some(found) => Some((CLAIM, found)),
             None => claim(SETTLING)?.map(|found| (SETTLING, found)),

@@ -15,7 +15,7 @@ use crate::bytes::limits::work_space;
 use crate::error::Result;
 use crate::location::Location;
 use crate::monitor::Monitor;
-use crate::storage::replaced_meanwhile;
+use crate::storage::replaced_in_between;
 use crate::store::BlockChecksums;
 use crate::store::{FileSink, WrittenFile};
 
@@ -179,7 +179,7 @@ impl FileSink for ObjectSink {
                 upload.finish_in_place_of(None)?.ok_or_else(|| exists_already(&target))?
             }
             Some(Replaces::This(target, before)) => {
-                upload.finish_in_place_of(before.as_ref())?.ok_or_else(|| replaced_meanwhile(&target))?
+                upload.finish_in_place_of(before.as_ref())?.ok_or_else(|| replaced_in_between(&target))?
             }
         };
         on_finish(len_bytes, tag);

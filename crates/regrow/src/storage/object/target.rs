@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::storage::{PublishOptions, Target, UNCOMMITTED_MARK};
 
-/// How often a target is looked at that changes meanwhile.
+/// How often a target is looked at if it changes in between.
 pub(super) const LOOKS_MAX: usize = 16;
 
 /// What is at a target before a save.
@@ -26,8 +26,8 @@ pub(super) enum Before {
     Leftovers(Object, Vec<Object>),
     /// A checkpoint, or a file, that may be replaced.
     Old(Listing),
-    /// Some of several files beside each other, and not the last of them. They may be somebody
-    /// else's, and are replaced.
+    /// Some of several files of one stem, without the last one. They may belong to another program,
+    /// and are replaced.
     Others,
 }
 
@@ -61,8 +61,8 @@ pub(super) fn check(
     target: &Location,
     options: PublishOptions<'_>,
 ) -> Result<Before> {
-    // What is put there now is nobody's to keep: the same copy, when it goes on, removes what it
-    // does not know.
+    // Files that are put there now do not stay: the same copy, when it continues, removes files
+    // that it does not know.
     if let Some((around, _)) = claim_around(objects, target)? {
         return Err(not_ended(NOT_ENDED_AROUND, &around));
     }
@@ -205,7 +205,7 @@ pub(super) fn pair_stays(file: &Location) -> Error {
 /// together are no checkpoint. What a dead writer has left is the taker's.
 ///
 /// # Errors
-/// `AlreadyExists` if somebody else has it.
+/// `AlreadyExists` if another process has it.
 pub(super) fn claim_siblings(
     objects: &Arc<dyn Objects>,
     target: &Location,
@@ -218,8 +218,8 @@ pub(super) fn claim_siblings(
     }
 }
 
-/// Writes a claim where there is none, or that of somebody who is gone: of several who try, one
-/// gets it. False if it is another's.
+/// Writes a claim if there is none, or in the place of a dead writer's: of several processes that
+/// try, one succeeds. False if another process has the claim.
 ///
 /// # Errors
 /// `AlreadyExists` if whose it is may still live; what the bucket says.
@@ -237,7 +237,7 @@ pub(super) fn take_claim(
         if take_over(objects, &object, claim)? {
             return Ok(true);
         }
-        // Somebody else has it, perhaps only to remove what that one has left.
+        // Another process has it, perhaps only to remove the dead writer's files.
     }
     Ok(false)
 }
@@ -246,7 +246,7 @@ pub(super) fn take_claim(
 /// that in a run.
 const FOLDERS_AROUND: usize = 2;
 
-/// Said of a place whose surroundings somebody has begun.
+/// The error text for a place inside an unfinished checkpoint.
 pub(super) const NOT_ENDED_AROUND: &str =
     "a save, a copy or a removal of the folder that this is a part of has not ended";
 
@@ -258,8 +258,8 @@ pub(super) fn not_ended(what: &str, begun: &Location) -> Error {
     )
 }
 
-/// The folder that a place is a part of, and that somebody has begun and not ended, with the claim;
-/// no claim if it cannot be read.
+/// The unfinished checkpoint's folder around a place, with its claim; no claim if it cannot be
+/// read.
 ///
 /// # Errors
 /// What the bucket says.
@@ -292,14 +292,15 @@ pub(super) fn claim_around(
     Ok(None)
 }
 
-/// Errs if somebody is writing the checkpoint at a place, or bringing it there, or taking it away.
+/// Returns an error if a process is writing the checkpoint at a place, moving it there, or removing
+/// it.
 ///
 /// # Errors
 /// `AlreadyExists`; what the bucket says.
 pub(super) fn check_unwritten(objects: &Arc<dyn Objects>, at: &Location) -> Result<()> {
     let key = key_of(objects, at.path())?;
     let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
-    // What has its own marker is whole, whatever becomes of the rest.
+    // A checkpoint with its own marker is complete, also if files around it are removed.
     if let Some((around, claim)) = claim_around(objects, at)?.filter(|_| !below.is_marked()) {
         check_gone(&around, claim.as_ref())?;
     }
@@ -339,28 +340,27 @@ fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> 
     if below.is_marked() || below.object(MOVED).is_some() {
         return Ok(Left::Nothing);
     }
-    // Somebody may have held the place when nothing was there any more, and been killed.
+    // A process may have held the place when it was already empty, and been killed.
     let held = below.object(SETTLING).filter(|_| below.objects().all(|(name, _)| name == SETTLING));
     let Some(claim) = below.object(CLAIM).or(held) else { return Ok(Left::Nothing) };
     let Some((found, claim)) = claim_at(objects, &claim.key)? else { return Ok(Left::Gone) };
     check_gone(target, found.as_ref())?;
     match left_for_good(objects, target, below) {
         Ok(Some(left)) => Ok(Left::These(claim, left)),
-        // It has committed since that list, or somebody else has taken the claim: the next look
-        // says what for.
+        // It has committed since that list, or another process has taken the claim: the next look
+        // tells which.
         Ok(None) => Ok(Left::Gone),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Left::Gone),
         Err(error) => Err(error),
     }
 }
 
-/// What a writer has left in a folder that is gone, as a list has shown before; `None` if it is a
-/// checkpoint by now. It may have committed between that list and its end: whoever is gone has
-/// written all that it ever will, so a second list says what is there for good. Nothing that
-/// somebody has begun is removed without this look.
+/// The files of a dead writer in a folder, as a list has shown before; `None` if they are a
+/// checkpoint by now. The writer may have committed between that list and its end. It writes
+/// nothing more, so a second list is final. No unfinished files are removed without this look.
 ///
 /// # Errors
-/// `AlreadyExists` if another one has taken the place meanwhile.
+/// `AlreadyExists` if another process has taken the place in between.
 pub(super) fn left_for_good(
     objects: &Arc<dyn Objects>,
     at: &Location,
@@ -383,7 +383,7 @@ pub(super) fn left_for_good(
         (Some(before), Some(now)) if before.tag.is_known() && !before.tag.is_same(&now.tag) => {
             Err(has_begun(at))
         }
-        // Somebody else has removed it, and is about to write here.
+        // Another process has removed it, and is about to write here.
         (Some(_), None) => Ok(None),
         _ => Ok(Some(all)),
     }
@@ -399,7 +399,7 @@ pub(super) fn check_gone(target: &Location, claim: Option<&Claim>) -> Result<()>
             claim.host.split(' ').next().unwrap_or_default(),
             claim.age().as_secs()
         )),
-        None => Err("nobody that can be read".to_owned()),
+        None => Err("an unknown writer (its claim cannot be read)".to_owned()),
     };
     match gone {
         Ok(()) => Ok(()),

@@ -1,9 +1,9 @@
 //! A copy on its way to a bucket, which goes on where an earlier one was interrupted.
 //!
-//! The claim is its journal: it names each object that is whole, with the object's tag. It is
-//! written anew every few seconds, so that it also says that its writer lives. An object that has
-//! its tag still is what was read back when it was written; all others are removed when the next
-//! copy begins.
+//! The claim is its journal: it names each complete object, with the object's tag. The copy
+//! rewrites the claim every few seconds, so that it also shows that its writer lives. An object
+//! with its recorded tag has the bytes that were read back after the write; all other objects are
+//! removed when the next copy starts.
 //!
 //! ```text
 //! a folder            T/regrow-writing.json, the objects below T; under an overwrite below T.orbax-checkpoint-tmp-copy
@@ -69,7 +69,7 @@ pub(super) struct ObjectTransfer {
     /// `None` for one file that is written to its place.
     claim_key: Option<String>,
     state: Mutex<State>,
-    /// Which process may say that nobody is at it: not a fork's child.
+    /// The process that may release it: not a fork's child.
     pid: u32,
     /// For as long as this is there, the claim is respected.
     _running: Running,
@@ -235,9 +235,9 @@ impl ObjectTransfer {
         Ok(())
     }
 
-    /// Errs if another copy has committed since the look at the target: it has the same folder, and
-    /// removes what is in it when all is at its place. Its claim goes once the pointer leads there,
-    /// and the pointer before whoever settles it ends.
+    /// Returns an error if another copy has committed since the look at the target: it has the same
+    /// folder, and removes the files in it when all are at their place. Its claim is removed after
+    /// the pointer leads there, and the pointer before the settling process ends.
     fn check_settled(&self) -> Result<()> {
         let settling = format!("{}/{SETTLING}", self.folder);
         let is_faster = points_to(&self.objects, &self.key)?.as_ref() == Some(&self.folder);
@@ -251,8 +251,8 @@ impl ObjectTransfer {
         Ok(())
     }
 
-    /// Errs if another writer has put something here, and perhaps committed it, between the look at
-    /// the target and this claim. Whoever comes later meets this claim.
+    /// Returns an error if another writer has put an object here, and perhaps committed it, between
+    /// the look at the target and this claim. Later writers find this claim.
     fn check_alone(&self, claim_key: &str, there: &[Object]) -> Result<()> {
         let (listed, _) = self.objects.list(&format!("{}/", self.folder), false)?;
         let is_known = |object: &Object| {
@@ -273,8 +273,8 @@ impl ObjectTransfer {
         Err(self.was_taken())
     }
 
-    /// Lets the place go, with nothing removed. Without a claim nobody would know what an earlier
-    /// copy has left.
+    /// Releases the place, and removes nothing. Without a claim the files of an earlier copy would
+    /// be unknown.
     fn give_back(&self, claim_key: &str, has_earlier: bool) {
         self.state().is_over = true;
         let _ = match has_earlier {

@@ -112,7 +112,7 @@ fn a_lease_keeps_the_step_until_all_is_restored() {
 }
 
 #[test]
-fn items_are_of_one_version_of_a_step_that_is_replaced_meanwhile() {
+fn items_are_of_one_version_of_a_step_that_is_replaced_in_between() {
     for (root, _folder) in places("restored-version") {
         let manager = manager(&root);
         save(&manager, 1);

@@ -108,7 +108,7 @@ fn a_base_that_is_replaced_stays_the_one_that_was_opened() {
 }
 
 #[test]
-fn a_file_that_was_replaced_meanwhile_is_not_linked() {
+fn a_file_that_was_replaced_in_between_is_not_linked() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("model.safetensors");
     fs::write(&source, b"old").unwrap();

@@ -35,7 +35,7 @@ impl Client {
         Self { store: Arc::new(InMemory::new()), pages: None, traffic: Arc::default() }
     }
 
-    /// Speaks to nobody yet, but reads the files that credentials are in.
+    /// Sends no request yet, but reads the files with credentials.
     pub(super) fn new(settings: &Settings) -> Result<Self> {
         let traffic = Arc::new(Traffic::default());
         let metadata_authority = ["aws_metadata_endpoint", "azure_msi_endpoint"].iter().find_map(|key| {

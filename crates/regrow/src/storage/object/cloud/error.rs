@@ -400,7 +400,7 @@ fn without_userinfo(endpoint: &str) -> String {
     }
 }
 
-/// Whether a condition of the request was not met, at whatever depth that is said.
+/// Whether a condition of the request was not met, at any depth of the error.
 pub(super) fn is_precondition(error: &object_store::Error) -> bool {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = next {

@@ -91,7 +91,7 @@ impl Bucket {
         Self(Arc::new(Inner { root, settings, located: OnceLock::new(), memory }))
     }
 
-    /// A bucket in memory that nobody else has.
+    /// A private bucket in memory.
     #[cfg(test)]
     pub(crate) fn in_memory() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);

@@ -214,7 +214,7 @@ enum Received {
     BrokeOff,
     Replaced,
     TooShort(u64),
-    /// Whoever takes the bytes says no.
+    /// The receiver of the bytes refuses them.
     Refused(Error),
 }
 

@@ -1,5 +1,5 @@
-//! The one async runtime, hidden: made at the first request, never at import, and anew in a forked
-//! child.
+//! The one async runtime, hidden: made at the first request, never at import, and made again in a
+//! forked child.
 //!
 //! A child of `fork` has none of its parent's threads, so a runtime of the parent would wait for
 //! ever there. The state is therefore marked with the process that made it; a child leaves the
@@ -34,7 +34,7 @@ pub(in crate::storage) struct State {
     clients: Mutex<HashMap<Arc<str>, Arc<Client>>>,
     /// Of web servers.
     web_clients: Mutex<HashMap<String, reqwest::Client>>,
-    /// Of buckets on AWS whose region nobody gave.
+    /// Regions of AWS buckets that the options do not give.
     regions: Mutex<HashMap<String, Option<String>>>,
     /// In KiB.
     pub(super) budget: Arc<Semaphore>,
@@ -47,8 +47,8 @@ static STATE: AtomicPtr<State> = AtomicPtr::new(std::ptr::null_mut());
 pub(in crate::storage) fn state() -> Result<&'static State> {
     let process = std::process::id();
     let found = STATE.load(Ordering::Acquire);
-    // SAFETY: whatever was stored came from `Box::leak` below and is never freed or changed but
-    // through its own locks.
+    // SAFETY: every stored pointer comes from `Box::leak` below and is never freed, and changed
+    // only through its own locks.
     if let Some(state) = unsafe { found.as_ref() }
         && state.process == process
     {
@@ -94,8 +94,8 @@ pub(in crate::storage) fn state() -> Result<&'static State> {
 impl State {
     /// Waits for `future` on this thread; sockets and timers are driven by the runtime's.
     ///
-    /// A thread inside a runtime of somebody else must not block on another one: the future runs on
-    /// a thread of its own then.
+    /// A thread inside a runtime of another library must not block on this one: then the future
+    /// runs on its own thread.
     pub(in crate::storage) fn block_on<F>(&self, future: F) -> Result<F::Output>
     where
         F: Future + Send,

@@ -38,7 +38,7 @@ pub(super) struct Tuning {
     pub(super) max_retries: usize,
     /// Smallest part of an upload.
     pub(super) part_len_bytes: Option<u64>,
-    /// Parts of one upload on their way at once, if somebody has said how many.
+    /// Parts of one upload in flight at once, if the options give a number.
     pub(super) parts_in_flight: Option<usize>,
 }
 

@@ -1,9 +1,9 @@
 //! Conditional writes whose outcome is certain.
 //!
-//! A store may say that an object is there although the create that says so made it: the answer to
-//! its first try was lost, and the second met the first. S3 also answers 409 to a create that met a
-//! delete, with nothing written. And after a time-out nobody knows. So the content decides, and it
-//! must be one that nobody else writes: callers put a random number into it.
+//! A store may report that an object exists although the same create made it: the answer to its
+//! first try was lost, and the second try found the first. S3 also answers 409 to a create that met
+//! a delete, with nothing written. After a time-out the result is unknown. So the content decides,
+//! and it must be unique: callers put a random number into it.
 //!
 //! | put says | object holds | outcome |
 //! |---|---|---|
@@ -26,7 +26,7 @@ const TRIES: u32 = 4;
 pub(crate) enum Created {
     /// The object is there and holds our bytes.
     Ours(Tag),
-    /// Somebody else's is there.
+    /// Another writer's object exists.
     Theirs(Bytes, Tag),
 }
 
@@ -35,9 +35,9 @@ pub(crate) enum Created {
 pub(crate) enum Replaced {
     /// The object holds our bytes.
     Ours(Tag),
-    /// Somebody else has replaced it.
+    /// Another writer has replaced it.
     Theirs(Bytes, Tag),
-    /// Somebody has removed it.
+    /// It was removed.
     Gone,
 }
 

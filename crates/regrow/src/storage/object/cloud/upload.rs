@@ -25,8 +25,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Smallest part: with six on their way, enough to hide the time an answer takes.
 const PART_LEN_BYTES_MIN: u64 = 8 << 20;
-/// Parts on their way at once, unless somebody says how many: with the one that is being filled
-/// they stay below the budget of a save, which is 64 MiB.
+/// Bytes of parts in flight at once, by default: with the part that is being filled they stay below
+/// the budget of a save, which is 64 MiB.
 const IN_FLIGHT_LEN_BYTES: usize = 48 << 20;
 const IN_FLIGHT_MAX: usize = 6;
 /// So many even of long ones.
@@ -304,7 +304,7 @@ impl Upload {
         })
     }
 
-    /// The object in one piece, whatever is there.
+    /// Writes the object in one piece, and replaces an existing one.
     fn put(&self, payload: PutPayload) -> Result<Tag> {
         match self.bucket.try_put(&self.key, payload, PutMode::Overwrite)? {
             Put::Done(tag) => Ok(tag),
@@ -358,7 +358,7 @@ impl Drop for Upload {
         }
         let Some(multipart) = &mut self.multipart else { return };
         let sending = &mut self.sending;
-        // Failing here leaves parts behind that nobody sees; rules of the bucket remove them.
+        // After a failure here invisible parts stay; rules of the bucket remove them.
         if let Ok(state) = runtime::state() {
             let _ = state.block_on(tokio_timeout(async move {
                 sending.shutdown().await;

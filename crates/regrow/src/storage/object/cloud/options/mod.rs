@@ -14,7 +14,7 @@
 //! |---|---|
 //! | `given` | what was given by hand, sorted |
 //! | `names` | one spelling for names that mean the same, and `object_store`'s own |
-//! | `unknown` | a name that nobody knows, with those near it |
+//! | `unknown` | an unknown name, with similar names |
 //! | `s3`, `gcs`, `azure` | what each cloud's environment and files add |
 //! | `secrets` | which values must not be printed |
 

@@ -90,7 +90,7 @@ fn what_a_store_says_is_explained() {
 
 #[test]
 fn nothing_secret_is_ever_printed() {
-    // A server that sends back whatever it got.
+    // A server that sends back the request.
     let server = Server::new(|asked| {
         let headers: String = asked.headers.values().cloned().collect();
         let message = format!("{} {headers} {SECRET} {TOKEN}", asked.target);

@@ -1,4 +1,4 @@
-//! One file written anew beside the old one, and put in its place in one step.
+//! One file rewritten beside the old one, and renamed over it.
 
 use super::guard::Guard;
 use crate::error::Result;
@@ -12,9 +12,9 @@ pub(super) type Fill<'f> = &'f mut dyn FnMut(u64, &mut [u8]) -> Result<()>;
 /// Writes the file of this name below a folder: `len_bytes` that `fill` gives.
 ///
 /// # Errors
-/// What the storage and `fill` say; `Replaced` if something else has taken the path meanwhile. The
-/// old file is as it was then.
-pub(super) fn write_anew(
+/// Errors of the storage and of `fill`; `Replaced` if another file has taken the path in between.
+/// The old file is unchanged then.
+pub(super) fn rewrite_file(
     folder: &Location,
     name: &str,
     len_bytes: u64,
