@@ -1,7 +1,7 @@
 //! A copy on its way to a local disk, which goes on where an earlier one was interrupted.
 //!
 //! ```text
-//! step_100.orbax-checkpoint-tmp-copy/                  locked while its writer lives; made anew only if it is not there
+//! step_100.orbax-checkpoint-tmp-copy/                  locked while its writer lives; kept if it exists
 //!   journal                                            a line of JSON for each file that is whole, or whose beginning is
 //!   .orbax-checkpoint-tmp-files/                       the files; this folder gets the target's name
 //! ```

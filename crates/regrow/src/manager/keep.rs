@@ -1,10 +1,12 @@
 //! What to keep: a pure function of the steps that are there and a policy, to the steps that may
 //! go.
 //!
-//! The policy ranks good steps of the current history that this run has saved. All others neither
-//! count nor go: damaged steps, steps of other programs, steps of an abandoned history. These stay,
-//! too, whatever the policy says: - the newest ranked step; - steps with a lease: a reader has
-//! them; - with a policy that goes by a metric, steps that do not have it.
+//! The policy ranks good steps of the current history that this run has saved. All other steps
+//! neither count nor are deleted: damaged steps, steps of other programs, steps of an abandoned
+//! history. The policy also never deletes:
+//! - the newest ranked step;
+//! - steps with a lease, which have a reader;
+//! - steps without the metric, if the policy goes by a metric.
 //!
 //! What is left is left again: a second look at it removes nothing.
 

@@ -8,7 +8,7 @@
 //!   trash/100/                         a step that was moved aside, where the caller asked for that
 //!   .regrow/latest.json                the pointer: which step was newest, and how many there were
 //!   .regrow/writer.lock, writer.json   who writes: a lock of the system on a disk, a lease in a bucket
-//!   .regrow/leases/100~<nonce>         somebody reads step 100, until a time that stands in it
+//!   .regrow/leases/100~<nonce>         a process reads step 100, until the time in the file
 //!   .regrow/deleting/100               step 100 is about to be removed
 //! ```
 //! The list of steps has exactly the steps that the storage has committed: a failed or killed save

@@ -195,7 +195,7 @@ pub trait Publication: Debug + Send + Sync {
     /// # Errors
     /// What the storage says; `InvalidArgument` if this process has begun the checkpoint itself.
     fn finish_share(&self) -> Result<()> {
-        Err(Error::invalid("whoever begins a checkpoint commits it").in_file(self.target()))
+        Err(Error::invalid("the process that starts a checkpoint commits it").in_file(self.target()))
     }
 
     /// Of a checkpoint that was joined: whether the one who began has committed it.

@@ -50,7 +50,7 @@ impl<'a> TransferOptions<'a> {
         Self { kind, files, marker: &MARKER, overwrite: false, may_replace: None, durable: true, monitor }
     }
 
-    /// The same for whoever publishes a new checkpoint.
+    /// The same options for a new checkpoint.
     pub(crate) fn as_publish(self) -> PublishOptions<'a> {
         PublishOptions {
             kind: self.kind,

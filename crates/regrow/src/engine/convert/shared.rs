@@ -2,14 +2,14 @@
 //! others writes a share.
 //!
 //! ```text
-//! whoever begins   open, plan, publish ── ticket ──▶  ... waits ...  merge what they name, commit
+//! process 0        open, plan, publish ── ticket ──▶  ... waits ...  merge what they name, commit
 //! each share                              open, plan again, join,
 //!                                         its leaves in files of its own ──▶ their number
 //! ```
 //!
-//! Shares know nothing of each other, so any of them can be written again where a process died:
-//! each writer claims a number that nobody has had, and names its files by it. What the dead left,
-//! and what somebody writes who was only thought dead, has another number, and is not merged.
+//! Shares are independent, so each can be written again after its process died. Each writer claims
+//! an unused number, and names its files by it. The files of a dead writer, and of a writer that
+//! was only thought dead, have another number, and are not merged.
 
 use std::time::Instant;
 
@@ -99,7 +99,7 @@ impl SharedConvert {
         &self.ticket
     }
 
-    /// The step that was opened, of a folder of steps: a newer one may come meanwhile.
+    /// The step that was opened, of a folder of steps: a newer one may come later.
     pub fn step(&self) -> Option<u64> {
         let about = self.checkpoint.description();
         about.step.filter(|_| !about.steps.is_empty())
@@ -154,8 +154,8 @@ impl SharedConvert {
 ///
 /// # Errors
 /// As [`convert`](super::convert); `Replaced` if the source is no longer what was planned;
-/// `NotFound` if whoever began the conversion has given it up, or writes elsewhere. What was
-/// written goes with the conversion.
+/// `NotFound` if the process that started the conversion has given it up, or writes elsewhere. The
+/// files of the share are removed with the conversion.
 pub fn convert_share(
     source: impl ToLocation,
     target: impl ToLocation,
@@ -215,8 +215,8 @@ fn write_share(
     })
 }
 
-/// A number that nobody has had: that of the share, or, where it was begun before, one beyond those
-/// of all shares.
+/// An unused number: that of the share, or, if the share was started before, one beyond those of
+/// all shares.
 fn claim(joined: &dyn Publication, share: &ConvertShare<'_>) -> Result<u32> {
     for attempt in 0..CLAIMS_MAX {
         let number = share.count.checked_mul(attempt).and_then(|first| first.checked_add(share.share));

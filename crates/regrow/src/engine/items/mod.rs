@@ -10,7 +10,7 @@
 //!   lora/model.safetensors             tree(): in a layout of one file, under the name of that layout
 //!   config/metadata                    json()
 //!   metrics/metrics                    metrics()
-//!   iterator/process_0.json            file(), or whatever is written into folder()
+//!   iterator/process_0.json            file(), or files written into folder()
 //! ```
 //!
 //! The items are what Orbax' `Composite` handler and its manager write, and both read them.

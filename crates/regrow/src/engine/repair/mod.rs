@@ -7,7 +7,7 @@
 //!     index       its index, of either copy
 //!     scan        every block of the files and of the parity, by its checksum: what is damaged
 //!     restored    damaged blocks, made of a replica or of the rest of their stripe, each proved by its checksum
-//!     heal        each damaged file written anew beside the old one, and put in its place in one step
+//!     heal        each damaged file rewritten beside the old one, and renamed over it
 //! by_checksums    without parity: damaged blocks, from a replica or another step, each proved by the checkpoint's checksums
 //! side_files      a damaged seal or signature, from a replica
 //! proof           what was sealed or signed: nothing else is written by either of these two

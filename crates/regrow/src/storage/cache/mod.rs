@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! DIR/CACHEDIR.TAG        tells backup programs to leave the folder out
-//! DIR/lock                held by whoever removes the oldest blocks
+//! DIR/lock                held by the process that removes the oldest blocks
 //! DIR/blocks/3f/3f9a...   one block: a header with its identity, length and checksum, then its bytes
 //! ```
 //! A block is named by the digest of its storage, key, entity tag, length and position. An object

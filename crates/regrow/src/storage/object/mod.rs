@@ -40,8 +40,8 @@
 //! A process that blocks others only for moments says so, and the others wait for it:
 //!
 //! ```text
-//! a hold      T/regrow-settling.json                       somebody replaces or removes what is there, or brings it there
-//! a claim     with `is_sweeping` in it                     somebody removes what a writer has left that is gone
+//! a hold      T/regrow-settling.json                       a process replaces or removes this checkpoint, or moves it there
+//! a claim     with `is_sweeping` in it                     a process removes the files of a dead writer
 //! ```
 
 use std::collections::BTreeMap;

@@ -146,7 +146,8 @@ pub(super) fn join(
         is_over: true,
         is_joined: true,
         renewal: None,
-        // Threads may stand for processes: whoever began says how long the save runs.
+        // Threads may stand for processes: the process that started the save decides how long it
+        // runs.
         _running: None,
     };
     joined.check_claim()?;
@@ -525,7 +526,9 @@ impl Publication for NewObjects {
 
     fn finish_share(&self) -> Result<()> {
         if !self.is_joined {
-            return Err(Error::invalid("whoever begins a checkpoint commits it").in_file(&self.target));
+            return Err(
+                Error::invalid("the process that starts a checkpoint commits it").in_file(&self.target)
+            );
         }
         self.flush()?;
         self.monitor.check()?;
@@ -555,7 +558,9 @@ impl Publication for NewObjects {
 
     fn sweep(&self, below: &str, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
         if self.kind != Target::Folder || self.is_joined {
-            return Err(Error::invalid("whoever begins a checkpoint tidies it up").in_file(&self.target));
+            return Err(
+                Error::invalid("the process that starts a checkpoint tidies it up").in_file(&self.target)
+            );
         }
         let prefix = match below.is_empty() {
             true => format!("{}/", self.folder),

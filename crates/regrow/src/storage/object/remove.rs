@@ -1,7 +1,7 @@
 //! Removing from a bucket: first what makes the checkpoint one, then the rest.
 //!
 //! ```text
-//! the place is held     nobody else replaces or removes what is there
+//! the place is held     no other process replaces or removes the checkpoint
 //! a claim is created    readers take the folder for one that is being written as soon as the marker is gone
 //! the markers go        now it is no checkpoint
 //! the objects go, and the claim last

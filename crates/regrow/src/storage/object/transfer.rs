@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! a folder            T/regrow-writing.json, the objects below T; under an overwrite below T.orbax-checkpoint-tmp-copy
-//! files of one stem   T.orbax-checkpoint-tmp-copy, one object: the claim; the files under their names, the last of which
+//! files of one stem   T.orbax-checkpoint-tmp-copy, one object: the claim; the files under their names. The last file
 //!                     makes the checkpoint
 //! one file            T.orbax-checkpoint-tmp-copy/, with the claim and the file; the commit copies that to T within the
 //!                     bucket. A file too long for that is written to T without a claim: it appears when it is whole
