@@ -70,7 +70,7 @@ def test_repair_says_that_lost_targets_are_not_done(folder: Path) -> None:
     (folder / "0/val_grads.mmap").unlink()
     done = trak.repair(folder)
     assert "0/_targets_val.mmap: 3 rows marked as not done" in done
-    assert "0/val_grads.mmap: made anew: it was missing" in done
+    assert "0/val_grads.mmap: made again: it was missing" in done
     assert regrow.verify(folder).ok and not is_final(folder)
     assert make(folder).missing_targets("val", 0) == [0, 1, 2]
     assert trak.repair(folder) == []

@@ -35,9 +35,9 @@ pub fn add(
             continue;
         }
         let is_skipped = matches!(field.stored, Stored::Skipped);
-        let is_made_anew =
+        let is_made_again =
             is_skipped && field.default.is_none() || matches!(field.default, Some(FieldDefault::Trait));
-        if is_made_anew {
+        if is_made_again {
             defaults.push(field.ty.clone());
         }
         if !is_skipped && field.with.is_none() {

@@ -75,15 +75,15 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Whether an error of this kind says that something stored is lost, damaged or of no use to
-    /// this build, as against what the caller asked for or may not do now. Whoever salvages goes on
-    /// without it.
+    /// Whether an error of this kind means that stored data is lost, damaged or unusable for this
+    /// build, and not that the call was wrong or is not permitted now. A salvage continues without
+    /// that data.
     pub(crate) fn is_damage(self) -> bool {
         self.is_of_content() || matches!(self, Self::NotFound | Self::Io)
     }
 
-    /// Whether an error of this kind says that the bytes that are there are not what they were, or
-    /// not what this build knows, as against bytes that nobody gets.
+    /// Whether an error of this kind means that the bytes have changed, or are unknown to this
+    /// build, and not that they cannot be read.
     pub(crate) fn is_of_content(self) -> bool {
         matches!(self, Self::Corrupt | Self::Limit | Self::Unsupported)
     }
@@ -328,7 +328,7 @@ impl Error {
         Self(Box::new(Inner { kind: *kind, what: what.clone(), place, expected_found, help, source: None }))
     }
 
-    /// The same without the leaf that it is about: for whoever knows that one by another path.
+    /// The same error without its leaf: for a caller that knows the leaf by another path.
     #[must_use]
     pub(crate) fn of_no_leaf(mut self) -> Self {
         self.0.place.leaf = None;

@@ -22,9 +22,8 @@
 //! assert_eq!(model.kernel.len(), 64);
 //!
 //! let checkpoint = regrow::open(&path)?;          // metadata only
-//! assert_eq!(checkpoint.tree().len(), 2);
-//! let tree: Tree<Leaf> = regrow::load(&path)?;    // whatever is there, of any layout
-//! assert_eq!(tree.paths()[0].to_string(), "kernel");
+//! assert_eq!(checkpoint.tree().len(), 2); let tree: Tree<Leaf> = regrow::load(&path)?;    // any
+//! pytree, of any layout assert_eq!(tree.paths()[0].to_string(), "kernel");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -39,7 +38,8 @@
 //! | [`location`], [`storage`] | where a checkpoint is, and what every kind of place can do: disk, bucket, archive |
 //! | [`coordination`] | what the processes of a job tell each other |
 //! | [`reads`] | where the bytes of leaves are, and reading and checking many of them at once |
-//! | [`sharding`] | how arrays lie on devices, who writes what, and what a process reads to lay them out anew |
+//! | [`sharding`] | how arrays lie on devices, which process writes which shard, and which shards a
+//! process reads to distribute them again |
 //! | [`store`] | keys to bytes: the files of a folder, memory, an OCDBT database |
 //! | [`commit`] | a save on a local disk; the only module that renames |
 //! | [`doctor`] | what regrow finds around it: the machine, the file system |

@@ -1,8 +1,7 @@
 //! Where a checkpoint is: a storage, and a path in it.
 //!
-//! Whatever opens, saves, loads, verifies or converts makes a [`Location`] of the path or URL that
-//! it was given, and looks at files through that alone. This module is the only one that knows
-//! which schemes there are.
+//! Opens, saves, loads, verifications and conversions make a [`Location`] of a path or URL, and
+//! access files only through it. This module is the only one that knows the schemes of URLs.
 //!
 //! | given | is |
 //! |---|---|
@@ -50,7 +49,7 @@ pub trait ToLocation {
     /// The location.
     ///
     /// # Errors
-    /// `Unsupported` for a URL of which this build knows no storage.
+    /// `Unsupported` for a URL without a storage in this build.
     fn to_location(&self) -> Result<Location>;
 }
 
@@ -76,7 +75,7 @@ impl Location {
     /// What a path or a URL names.
     ///
     /// # Errors
-    /// `Unsupported` for a URL of which this build knows no storage.
+    /// `Unsupported` for a URL without a storage in this build.
     pub fn parse(path: &Path) -> Result<Self> {
         Self::with_options(path, &StorageOptions::default())
     }
@@ -104,9 +103,8 @@ impl Location {
         Url { text: &text, scheme: &scheme, rest }.locate(options)
     }
 
-    /// The same location, read through a cache on a local disk: what was read before is not fetched
-    /// again. What lies on a local disk or in memory is read as before, and whatever is written
-    /// goes to the storage alone.
+    /// The same location, read through a cache on a local disk: bytes that were read before are not
+    /// fetched again. Local disks and memory are read directly, and writes go only to the storage.
     ///
     /// What there is, and in which version, is always asked of the storage.
     /// [`verify`](crate::verify) of such a location checks the bytes that the cache gives: give it
@@ -252,9 +250,9 @@ impl Location {
         self.seen().is_some()
     }
 
-    /// What is there, as far as anybody can see. On a disk a look that fails once is no answer: a
-    /// seal would be put in the wrong place, or not be seen. What fails always is met by whoever
-    /// opens it.
+    /// The kind of this location, if it can be read. On a disk one failed look is not enough: a
+    /// seal would be put in the wrong place, or not be seen. A lasting failure is reported when it
+    /// is opened.
     fn seen(&self) -> Option<Found> {
         match self.look() {
             Err(_) if self.local_path().is_ok() => self.look().ok().flatten(),
@@ -267,7 +265,7 @@ impl Location {
         self.storage.is_taken(&self.path)
     }
 
-    /// Whether the name is a link, whatever that leads to.
+    /// Whether the name is a link, to any target.
     pub(crate) fn is_link(&self) -> bool {
         self.storage.local_path(&self.path).is_some_and(Path::is_symlink)
     }
@@ -352,8 +350,8 @@ impl Location {
         self.storage.identity(&self.path)
     }
 
-    /// Which save the folder here is of: the same as long as nothing else takes the path, whatever
-    /// is made whole in it.
+    /// The save that wrote the folder here: the same until another folder takes the path, also if a
+    /// repair rebuilds files in it.
     ///
     /// # Errors
     /// What the storage says.

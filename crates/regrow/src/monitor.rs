@@ -6,8 +6,8 @@
 //! not, that costs nothing that can be measured.
 //!
 //! ```text
-//! options.monitor ──clone──> the work:  advance(bytes), timed(stage, ..)  ──at most 20 times a second──> hook
-//!                 ──clone──> anybody:   progress(), stages(), cancel()
+//! options.monitor ──clone──> the work:  advance(bytes), timed(stage, ..)  ──at most 20 times a
+//! second──> hook ──clone──> any code:  progress(), stages(), cancel()
 //! ```
 //! ```
 //! use regrow::{Monitor, SaveOptions, save_with};
@@ -174,8 +174,8 @@ impl fmt::Display for IoPath {
 
 /// Watches a piece of work, and stops it. Clones watch the same.
 ///
-/// - Counts begin anew with each piece of work, unless another is still under way: then the two add
-///   up.
+/// - Counts start again with each piece of work, unless another is still in progress: then the two
+///   add up.
 /// - Once [cancelled](Self::cancel) it stays so: work that is given a cancelled monitor ends at
 ///   once.
 #[derive(Clone, Debug, Default)]
@@ -327,7 +327,7 @@ impl Monitor {
     pub(crate) fn advance(&self, bytes: u64) -> Result<()> {
         self.0.done_bytes.fetch_add(bytes, Ordering::Relaxed);
         if let Some(hook) = self.0.hook.as_ref().filter(|hook| hook.is_due()) {
-            // Somebody else is calling it already: then it has been told.
+            // Another thread is calling it already, so it gets the current state.
             if let Ok(refusal) = hook.refusal.try_lock() {
                 self.tell(hook, refusal);
             }

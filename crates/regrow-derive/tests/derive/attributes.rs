@@ -41,7 +41,7 @@ struct Skips {
 }
 
 #[test]
-fn skipped_fields_are_made_anew() {
+fn skipped_fields_are_made_again() {
     let value = Skips { kept: 1, cache: NoPytree(7), nine: 1, phantom: PhantomData };
     assert_eq!(shape_of(&value), [".:dataclass Skips", "kept:leaf"]);
     let back = Skips::from_tree(tree_of(&value)).unwrap();

@@ -128,7 +128,7 @@ impl Histogram {
         (self.exponent, self.first, self.counts) = (exponent, first, counts);
     }
 
-    /// The width, as a power of two, of the narrowest bins of which 32 hold this range.
+    /// The width, as a power of two, of the narrowest bins such that 32 of them cover this range.
     fn exponent_for(&self, min: f64, max: f64) -> i32 {
         // Of bins narrower than the distance to the next float64, most would be empty for ever.
         let narrowest = (exponent(min.abs().max(max.abs())) - 52).max(self.exponent_min);

@@ -8,9 +8,9 @@
 //!                                       +-------+-------+
 //! ```
 //!
-//! Whoever writes chunks takes the [`chunks`](Shards::chunks) as they lie. Whoever writes whole
-//! arrays reads such an array like any deferred one: each piece is put together from the shards
-//! that it meets, so no copy of the whole array is made.
+//! A writer of chunks takes the [`chunks`](Shards::chunks) in place. A writer of whole arrays reads
+//! such an array like any deferred one: each piece is assembled from the shards that it meets, so
+//! there is no copy of the whole array.
 
 use std::sync::Arc;
 

@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 /// Where the elements of a [deferred](Array::deferred) array come from.
 pub trait ArraySource: Debug + Send + Sync {
     /// Reads the C-order bytes from `offset_bytes` on, little endian. The piece may begin and end
-    /// inside an element. Whoever reads a whole array does so front to back: a source may keep what
-    /// it decoded last.
+    /// inside an element. A reader of a whole array goes front to back, so a source may keep its
+    /// last decoded part.
     ///
     /// # Errors
     /// What reading says: `Corrupt`, `Io`.
@@ -32,7 +32,7 @@ pub trait ArraySource: Debug + Send + Sync {
         0
     }
 
-    /// Gives up what it keeps: nobody will read on from here.
+    /// Releases what it keeps: reads will not continue from here.
     fn release(&self) {}
 
     /// The pieces that the array is made of, where they lie apart in memory.

@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn a_load_takes_half_at_most() {
         assert!(fits(50, Some(100)) && !fits(51, Some(100)) && !fits(1, Some(1)));
-        assert!(fits(u64::MAX, None), "where nobody knows, nobody is kept from it");
+        assert!(fits(u64::MAX, None), "an unknown amount allows all");
         assert!(is_available(1) && !is_available(u64::MAX));
     }
 

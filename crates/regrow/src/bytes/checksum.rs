@@ -104,7 +104,7 @@ impl BlockSums {
         }
     }
 
-    /// The checksums, that of the shorter last block included; begins anew.
+    /// The checksums, with that of the shorter last block; starts again.
     pub(crate) fn finish(&mut self) -> Vec<u32> {
         if self.filled_bytes > 0 {
             self.close();

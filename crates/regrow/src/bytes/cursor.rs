@@ -126,8 +126,8 @@ impl<'a> Cursor<'a> {
         Ok(value)
     }
 
-    /// A varint that counts things of which each takes at least `each_bytes` of what is left: no
-    /// count can ask for more memory than the input's own size justifies.
+    /// A varint that counts things. Each thing takes at least `each_bytes` of the remaining input,
+    /// so no count can ask for more memory than the size of the input justifies.
     pub fn count(&mut self, each_bytes: usize, what: &str) -> Result<usize> {
         let start = self.offset;
         let count = self.varint(what)?;

@@ -17,7 +17,8 @@
 use crate::bytes::limits::TREE_DEPTH_MAX;
 use crate::error::{Error, Result};
 
-/// Most spaces, or characters of one number or word, in a row. Nobody writes a tenth of that.
+/// Most spaces, or characters of one number or word, in a row. Real files have less than a tenth of
+/// that.
 const RUN_MAX_BYTES: u64 = 4 << 20;
 
 /// What a document is written in.

@@ -1,6 +1,6 @@
-//! The sizes regrow refuses to go beyond, whatever a file says. Each is far above what real
-//! checkpoints hold. Each keeps a hostile file from turning a few bytes into gigabytes of memory.
-//! Memory below a limit comes from `allocate`, which gives an error if the system has none.
+//! The sizes that regrow refuses to exceed for any file. Each is far above what real checkpoints
+//! hold. Each keeps a hostile file from turning a few bytes into gigabytes of memory. Memory below
+//! a limit comes from `allocate`, which gives an error if the system has none.
 //!
 //! Below a limit, opening takes as much memory as the content needs, not as much as a file claims:
 //!
@@ -20,7 +20,7 @@ pub const JSON_LEN_MAX_BYTES: u64 = 1 << 30;
 /// Longest metadata document of one zarr array.
 pub const ZARR_DOCUMENT_LEN_MAX_BYTES: usize = 1 << 20;
 
-/// Longest decoded OCDBT manifest or node, whatever `max_decoded_node_bytes` says.
+/// Longest decoded OCDBT manifest or node, for any `max_decoded_node_bytes`.
 pub const OCDBT_NODE_LEN_MAX_BYTES: u64 = 1 << 30;
 
 /// Longest array that a comparison and statistics read whole, however little of it is stored.

@@ -15,7 +15,7 @@
 //! | type | makes |
 //! |---|---|
 //! | [`Pages`] | all of them, front to back, on a thread of its own while others fill them |
-//! | [`FreshPages`] | the next few, for whoever fills them |
+//! | [`FreshPages`] | the next few, for the thread that fills them |
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use crate::system::{make_large_page, make_pages, page_size};
 
-/// A large page; so many bytes are made at a time at most, and in between somebody looks whether
+/// A large page. At most so many bytes are made at a time; in between, the thread checks whether
 /// they are still wanted.
 pub(crate) const LARGE_PAGE_LEN_BYTES: usize = 2 << 20;
 
@@ -70,7 +70,7 @@ pub(crate) fn zeroed(len_bytes: u64) -> Option<Vec<u8>> {
 pub(crate) struct Pages(Vec<(usize, usize)>);
 
 impl Pages {
-    /// The pages of memory that nobody has touched yet, by addresses and lengths.
+    /// The untouched pages of memory, by addresses and lengths.
     pub fn at(spans: Vec<(usize, usize)>) -> Self {
         Self(spans)
     }
@@ -134,7 +134,7 @@ pub(crate) struct FreshPages {
 }
 
 impl FreshPages {
-    /// The pages of `memory`, which somebody is about to fill from front to back. Few are left to
+    /// The pages of `memory`, which the caller is about to fill from front to back. Few are left to
     /// be made as they are touched.
     pub fn of(memory: &[u8]) -> Self {
         let len_bytes = memory.len();

@@ -122,7 +122,7 @@ impl BytesCodec {
         }
     }
 
-    /// The most bytes that `stored_len_bytes` can decode to, whatever they are.
+    /// The most bytes that any `stored_len_bytes` can decode to.
     pub(crate) fn decoded_len_max_bytes(&self, stored_len_bytes: u64) -> u64 {
         match self {
             Self::Zstd(_) | Self::Blosc(_) => zstd::decoded_len_max_bytes(stored_len_bytes),
@@ -182,7 +182,7 @@ pub(crate) fn buffer(len_bytes: u64) -> Result<Vec<u8>> {
     zeroed(len_bytes).ok_or_else(|| no_memory(len_bytes))
 }
 
-/// Makes `buffer` exactly `len_bytes` long, whatever it then holds.
+/// Makes `buffer` exactly `len_bytes` long, with any content.
 pub(crate) fn resize(buffer: &mut Vec<u8>, len_bytes: u64) -> Result<()> {
     let len = usize::try_from(len_bytes).map_err(|_| no_memory(len_bytes))?;
     buffer.try_reserve_exact(len.saturating_sub(buffer.len())).map_err(|_| no_memory(len_bytes))?;

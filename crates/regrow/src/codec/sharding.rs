@@ -31,7 +31,7 @@ const ENTRY_LEN_BYTES: u64 = 2 * size_of::<u64>() as u64;
 /// Offset and length of an inner chunk that is not there.
 const ABSENT: u64 = u64::MAX;
 
-/// A value of which parts can be read: bytes in memory, or a range of a file.
+/// A value that can be read in parts: bytes in memory, or a range of a file.
 pub(crate) trait ByteSource {
     /// Length of the value.
     fn len_bytes(&self) -> u64;
@@ -46,8 +46,7 @@ pub(crate) trait ByteSource {
         each: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()>;
 
-    /// The same, but front to back in pieces of any length, after some of which there may be an
-    /// error.
+    /// Reads front to back in pieces of any length. An error may come after some of the pieces.
     fn stream(
         &self,
         offset_bytes: u64,

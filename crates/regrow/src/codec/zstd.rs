@@ -70,9 +70,9 @@ impl Zstd {
 
     /// One frame that states its content size.
     ///
-    /// In one call, which nobody can cancel: given the same bytes in steps, zstd 1.5.7 cuts its
-    /// blocks elsewhere, for it decides by the 128 KiB to come. Other bytes come out, at every
-    /// level.
+    /// Encodes in one call, which cannot be cancelled. Given the same bytes in steps, zstd 1.5.7
+    /// divides its blocks elsewhere, since it decides by the next 128 KiB. The output differs then,
+    /// at every level.
     pub(crate) fn encode(self, bytes: &[u8]) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         let len_max = zstd_safe::compress_bound(bytes.len());

@@ -14,8 +14,7 @@
 //! one of them fails before it gets here. Rank 0 alone begins an attempt, under a nonce; the others
 //! go where `current` says, each at most once. So
 //!
-//! - the keys of an earlier attempt are never met again, whatever it has left, and wherever each
-//!   process left it;
+//! - the keys of an earlier attempt are never used again, wherever each process left it;
 //! - a process that is still in the earlier attempt finds `failed` there, or its time runs out;
 //!   then it comes here;
 //! - what a killed job has left in a folder is passed by: its `current` is replaced as soon as rank
@@ -95,7 +94,7 @@ impl MeetingPlace {
                 .in_file(&exchange.target));
         }
         let met = exchange.collect(PHASE, Awaited::OfOthers("here"), exchange.options.timeout);
-        // Whoever comes now is too late for this one: it waits for the next.
+        // A process that comes now is too late for this attempt: it waits for the next.
         let removed = service.remove(&self.current()).map_err(Stop::from);
         match met.and(removed).and_then(|()| Ok(exchange.put("begun", &Bytes::new())?)) {
             Ok(_) => Ok(exchange),
@@ -152,8 +151,7 @@ impl MeetingPlace {
         }
     }
 
-    /// Ends an attempt that went well. Whatever fails here is no error: keys that stay are never
-    /// met again.
+    /// Ends a successful attempt. A failure here is no error: keys that stay are never used again.
     pub(super) fn leave(&self, exchange: &Exchange) {
         if exchange.rank() != 0 {
             let _ = exchange.put(&format!("end/{}", exchange.rank()), &Bytes::new());
@@ -177,7 +175,7 @@ impl Current {
         format!("{} {}", self.nonce, self.size).into()
     }
 
-    /// Of bytes that nobody could have written: an attempt that nobody is in.
+    /// For invalid bytes: an attempt without processes.
     fn parse(bytes: &[u8]) -> Self {
         let text = String::from_utf8_lossy(bytes);
         let (nonce, size) = text.split_once(' ').unwrap_or_default();

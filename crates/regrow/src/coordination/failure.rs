@@ -15,7 +15,7 @@ pub(super) struct Failure {
     file: Option<String>,
     expected_found: Option<(String, String)>,
     help: Option<String>,
-    /// Rank 0 has begun anew: whoever has not begun yet goes there.
+    /// Rank 0 has started again: processes that have not started yet join there.
     #[serde(default)]
     pub is_superseded: bool,
 }
@@ -39,7 +39,7 @@ impl Failure {
 
     /// An attempt that rank 0 has left for a new one.
     pub(super) fn superseded() -> Self {
-        let error = Error::new(ErrorKind::Cancelled, "it has begun the same anew");
+        let error = Error::new(ErrorKind::Cancelled, "it has started the same work again");
         Self { is_superseded: true, ..Self::new(0, "begin", &error) }
     }
 

@@ -5,9 +5,9 @@
 //! file   <folder>/step_100-1f3a~9c0e~index~2~0
 //! ```
 //! A key is one file, or one object, right in the folder: so that removing keys leaves no folders
-//! behind. A file appears whole, by a link; an object by a conditional put. Whoever waits looks
-//! again and again, less and less often. The values of many keys are read by several threads; of a
-//! bucket they are listed before.
+//! behind. A file appears whole, by a link; an object by a conditional put. A waiting process polls
+//! at growing intervals. The values of many keys are read by several threads; of a bucket they are
+//! listed before.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ const THREADS: usize = 16;
 
 /// A coordinator for processes that share nothing but storage.
 ///
-/// It can be any folder that all of them see and nobody else uses at that time, also one where an
+/// It can be any folder that all of them see and no other job uses at that time, also one where an
 /// earlier job was killed. It cannot know which processes live. To gather from N processes costs 2
 /// N requests in a bucket, at rank 0, several at a time.
 #[derive(Debug, Clone)]
@@ -77,7 +77,7 @@ impl Coordinator for Folder {
         let began = Instant::now();
         let (mut pause, longest) = if self.at.commits_by_marker() { BUCKET_LOOKS } else { DISK_LOOKS };
         loop {
-            // A store anew each time: it remembers what it has not found.
+            // A new store each time: a store remembers missing files.
             match self.at.store().get(&file_name(key), ByteRange::Full) {
                 Ok(Some(value)) => return Ok(Some(value)),
                 Ok(None) => {}
@@ -105,7 +105,7 @@ impl Coordinator for Folder {
                 return Ok(None);
             }
             match store.get(name, ByteRange::Full) {
-                // Removed meanwhile.
+                // Removed in between.
                 Err(error) if error.kind() == ErrorKind::Replaced => Ok(None),
                 value => value,
             }

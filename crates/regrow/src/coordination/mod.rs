@@ -121,8 +121,7 @@ pub trait Coordinator: Debug + Send + Sync {
     /// What the service says.
     fn remove(&self, key: &str) -> Result<()>;
 
-    /// The ranks that are known to live; `None` where the service cannot know. Does not wait for
-    /// anybody.
+    /// The ranks that are known to live; `None` if the service cannot know. Does not wait.
     ///
     /// # Errors
     /// What the service says.

@@ -8,10 +8,10 @@
 //! | post | puts `<phase>/from/0`, and goes on | put `<phase>/from/<rank>`, and go on |
 //! | receive | waits for `<phase>/from/<rank>` | the same |
 //!
-//! A verdict is put once, by whoever is first: rank 0 with its value, or a process that gives up
-//! with its failure. All go by what is there then, also who put the other thing too late. So where
-//! one process ends with an error in `agree` or `broadcast`, no other one ends without, unless it
-//! never hears from the service again.
+//! A verdict is put once, by the first process: rank 0 with its value, or a process that gives up
+//! with its failure. All processes follow the stored verdict, also those that were too late with
+//! theirs. So if one process ends with an error in `agree` or `broadcast`, all others do, unless
+//! they lose the service.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +41,7 @@ const VERDICT_WAIT: Duration = Duration::from_secs(30);
 /// session without [`finish`](Self::finish).
 #[derive(Debug)]
 pub struct Session {
-    /// None for a job of one process, which asks nobody.
+    /// None for a job of one process, which sends no messages.
     with_others: Option<(MeetingPlace, Exchange)>,
     rank: usize,
     size: usize,
@@ -147,8 +147,8 @@ impl Session {
         self.agree(phase, Ok(()))
     }
 
-    /// Gives a value of this process to whoever asks for it with [`receive`](Self::receive); does
-    /// not wait.
+    /// Gives a value of this process to the processes that ask for it with
+    /// [`receive`](Self::receive); does not wait.
     ///
     /// # Errors
     /// What the service says; `InvalidArgument` for a phase that there was already.
@@ -227,7 +227,7 @@ impl Session {
         exchange.collect(phase, Awaited::OfOthers(&from), exchange.options.timeout).map(Some)
     }
 
-    /// On rank 0: all is well, unless somebody has given up before.
+    /// On rank 0: puts success, unless a process has given up before.
     fn decide(&self, exchange: &Exchange, phase: &str, value: &Bytes) -> Result<()> {
         let verdict = [&[WELL], &value[..]].concat().into();
         match exchange.put(&verdict_of(phase), &verdict) {

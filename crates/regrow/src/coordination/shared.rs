@@ -77,7 +77,7 @@ struct Probe {
 impl Probe {
     fn write(target: &Location) -> Result<Self> {
         let mut above = target.folders_above().enumerate();
-        // A bucket has the folders that somebody names.
+        // A bucket has every folder that is named.
         let there = above.find(|(_, folder)| target.commits_by_marker() || folder.is_folder());
         let (levels, above) =
             there.ok_or_else(|| Error::invalid("there is no folder above this").in_file(target))?;
@@ -98,7 +98,7 @@ impl Probe {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        // What cannot be removed is no checkpoint, and nobody waits for it.
+        // A folder that cannot be removed is no checkpoint, and no process waits for it.
         let _ = self.above.store().delete(self.key().as_bytes());
         if !self.above.commits_by_marker() {
             let _ = self.above.storage().remove_unfinished(&self.above.join(&self.folder), true);

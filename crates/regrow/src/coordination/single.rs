@@ -8,7 +8,7 @@ use super::Coordinator;
 use crate::error::Result;
 use crate::store::{ByteRange, MemoryStore, Store};
 
-/// The only process of a job. A [`Session`](super::Session) with it asks nobody.
+/// The only process of a job. A [`Session`](super::Session) with it sends no messages.
 #[derive(Debug, Default)]
 pub struct Single(MemoryStore);
 
@@ -32,7 +32,7 @@ impl Coordinator for Single {
         self.0.put_if_absent(key.as_bytes(), value)
     }
 
-    /// Waits for nothing: nobody else could put a value.
+    /// Does not wait: there is no other process to put a value.
     fn get(&self, key: &str, _wait: Duration) -> Result<Option<Bytes>> {
         self.0.get(key.as_bytes(), ByteRange::Full)
     }

@@ -1,12 +1,12 @@
-//! Values of any length in keys of limited length, of which the first parts of many can be got in
+//! Values of any length in keys of limited length. The first parts of many values can be read in
 //! one call.
 //!
 //! ```text
 //! <at>/<name>/0          | length of the value, u64le | its first bytes |     put last: who sees it sees all
 //! <at>/parts/<name>/1    | the next bytes |  ...
 //! ```
-//! The first part is short: those of all processes fit together into one message of a service. The
-//! others lie elsewhere, where nobody lists them.
+//! The first part is short: those of all processes fit into one message of a service. The other
+//! parts have keys that are not listed.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ impl Values<'_> {
         names.iter().zip(found).map(whole).collect::<Result<Vec<_>>>().map(Some)
     }
 
-    /// The value of which the first part is known.
+    /// The whole value, from its first part.
     fn whole(self, name: &str, mut first: Bytes) -> Result<Bytes> {
         let cut_short = |key: &str| Error::new(ErrorKind::Io, format!("the value at {key} was cut short"));
         let key = self.first_key(name);

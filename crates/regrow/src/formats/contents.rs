@@ -1,4 +1,4 @@
-//! The layout of a file by its first bytes, whatever its name: blobs of the Hub's cache have none,
+//! The layout of a file by its first bytes, for any name: blobs of the Hub's cache have no suffix,
 //! and some files a wrong one.
 
 use super::{Format, equinox, flax, npy, safetensors, torch};

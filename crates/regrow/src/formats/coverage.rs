@@ -1,4 +1,4 @@
-//! Which process has written which piece of every array: each piece by one, none by nobody.
+//! Which process has written which piece of every array: each piece by exactly one.
 //!
 //! ```text
 //! w (4, 6) in chunks of (2, 3)   pieces 0 1 2 3     written by process 0 0 1 1
@@ -13,7 +13,7 @@ use crate::array::{Region, Shape, chunk_counts, chunk_starts};
 use crate::error::{Error, Result};
 
 /// No process has written the piece.
-const NOBODY: u32 = u32::MAX;
+const UNWRITTEN: u32 = u32::MAX;
 
 /// What is to be written of a leaf.
 pub(crate) struct CutLeaf {
@@ -47,7 +47,7 @@ pub(crate) struct Coverage {
 }
 
 impl Coverage {
-    /// Of leaves of which nobody has written anything.
+    /// Coverage of leaves without written pieces.
     ///
     /// # Errors
     /// `InvalidArgument` for more pieces than can be counted.
@@ -61,11 +61,11 @@ impl Coverage {
             let count = counts.iter().try_fold(1_u64, |a, &b| a.checked_mul(b));
             let next = count
                 .and_then(|count| total.checked_add(usize::try_from(count).ok()?))
-                .filter(|&next| next < NOBODY as usize);
+                .filter(|&next| next < UNWRITTEN as usize);
             total = next.ok_or_else(|| Error::invalid("the arrays are cut into too many chunks"))?;
         }
         first.push(total);
-        Ok(Self { leaves, first, sources: vec![NOBODY; total], ranks: Vec::new() })
+        Ok(Self { leaves, first, sources: vec![UNWRITTEN; total], ranks: Vec::new() })
     }
 
     /// A place that pieces of process `rank` come from, by which they are known from now on: the
@@ -95,7 +95,7 @@ impl Coverage {
             ))
             .help("all processes save the same tree, with the same shardings"));
         };
-        if *place != NOBODY {
+        if *place != UNWRITTEN {
             let other = *place;
             return Err(self.of_piece(leaf, piece, |region, name| {
                 twice(&format!("processes {} and {rank}", self.rank_of(other)), region, name)
@@ -105,12 +105,12 @@ impl Coverage {
         Ok(Some(at))
     }
 
-    /// Errs if a piece was written by nobody.
+    /// Returns an error if a piece was not written.
     ///
     /// # Errors
     /// `InvalidArgument` with the region and the leaf.
     pub(crate) fn check_whole(&self) -> Result<()> {
-        let Some(at) = self.sources.iter().position(|&source| source == NOBODY) else { return Ok(()) };
+        let Some(at) = self.sources.iter().position(|&source| source == UNWRITTEN) else { return Ok(()) };
         let leaf = self.first.partition_point(|&first| first <= at).saturating_sub(1);
         let piece = at - self.first.get(leaf).copied().unwrap_or(0);
         Err(self.of_piece(leaf, piece as u64, |region, name| {
@@ -146,12 +146,12 @@ impl Coverage {
 
     /// What a piece has come from.
     pub(crate) fn source_of(&self, piece: usize) -> Option<u32> {
-        self.sources.get(piece).copied().filter(|&source| source != NOBODY)
+        self.sources.get(piece).copied().filter(|&source| source != UNWRITTEN)
     }
 }
 
-const COVER: &str = "the shards of an array cover it without holes and overlaps; each is held by one process, or has \
-                     replicas of which the one numbered 0 is saved";
+const COVER: &str = "the shards of an array cover it without holes and overlaps; each is held by one process, or the \
+                     replica with number 0 is saved";
 
 /// The error for a piece that two processes have written.
 pub(crate) fn twice(who: &str, region: &Region, name: &str) -> Error {

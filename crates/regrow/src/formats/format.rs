@@ -114,8 +114,8 @@ pub trait Fidelity {
     /// a later load could not restore.
     fn losses(&self, tree: &Tree<LeafInfo>, texts: &[(usize, &str)], options: &SaveOptions) -> Vec<Loss>;
 
-    /// Why this layout cannot write such a leaf, whatever the rest of the tree; `None` if it can.
-    /// `convert` puts what comes nearest in its place.
+    /// Why this layout cannot write such a leaf, in any tree; `None` if it can. `convert` puts the
+    /// closest possible leaf in its place.
     fn refusal(&self, leaf: &LeafInfo, options: &SaveOptions) -> Option<Error>;
 
     /// Whether a checkpoint's own metadata (any JSON) has a place in this layout.

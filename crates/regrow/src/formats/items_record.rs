@@ -181,7 +181,8 @@ impl ItemsRecord {
         })
     }
 
-    /// Errs unless these are the bytes of a file; whatever they are if nothing is recorded of it.
+    /// Returns an error unless these are the recorded bytes of a file; any bytes pass if nothing is
+    /// recorded of it.
     ///
     /// # Errors
     /// `Corrupt`, with the file.

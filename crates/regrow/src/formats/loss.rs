@@ -19,8 +19,8 @@ pub struct Loss {
 /// How bad a [`Loss`] is, the mildest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LossKind {
-    /// Advice that nobody needs to get at the data: a sharding, JAX or NumPy, a wider dtype that
-    /// holds the same values. Reported, never refused.
+    /// Information that the data does not need: a sharding, JAX or NumPy, a wider dtype with the
+    /// same values. Reported, never refused.
     Note,
     /// A container or key comes back as another kind: tuple, named tuple, integer keys, an empty
     /// dict.

@@ -1,10 +1,10 @@
 //! The layouts: the one list of them, and a folder for each.
 //!
-//! The folders are built alike: `mod` tells the story, `layout` has the bytes, `reader` and
-//! `writer` the two directions.
+//! The folders have the same files: `mod` explains, `layout` has the bytes, `reader` and `writer`
+//! the two directions.
 //!
-//! A format turns a folder into a tree of [`LeafInfo`], and says in which bytes of which file a
-//! leaf lies. It has no threads, budgets or templates: those are the engine's. It renames nothing:
+//! A format turns a folder into a tree of [`LeafInfo`], and says which bytes of which file hold a
+//! leaf. It has no threads, budgets or templates: those are the engine's. It renames nothing:
 //! [`commit`](crate::commit) does.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
@@ -104,7 +104,7 @@ pub(crate) fn without_data(leaf: &LeafInfo) -> Result<Tree<Leaf>> {
     build.finish()
 }
 
-/// Stands for data that nobody reads.
+/// Stands for data that is never read.
 #[derive(Debug)]
 struct Zeros;
 

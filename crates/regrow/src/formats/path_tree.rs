@@ -76,7 +76,7 @@ pub(in crate::formats) fn build<L>(
     Ok(build)
 }
 
-/// Positions make a list if none is missing; whatever else is a dict.
+/// Positions make a list if none is missing; everything else makes a dict.
 fn container(mut children: Vec<(Key, usize)>) -> (NodeKind, Vec<(Key, usize)>) {
     let is_position = |(key, _): &(Key, usize)| matches!(key, Key::Index(_));
     if children.is_empty() || !children.iter().all(is_position) {

@@ -64,7 +64,7 @@ pub trait Reader: Debug + Send + Sync {
     /// What the storage says.
     fn check_rest(&self) -> Result<Rest>;
 
-    /// What is sure of the files, whoever writes to them.
+    /// The guarantees about the files, with other writers.
     fn standing(&self) -> Standing<'_>;
 }
 
@@ -91,17 +91,16 @@ impl Sparse {
     }
 }
 
-/// What is sure of the files of a checkpoint, whoever writes to them.
+/// The guarantees about the files of a checkpoint, with other writers.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Standing<'r> {
     /// Whether damage to array data is sure to be noticed: every data byte is under a checksum.
     pub has_data_checksums: bool,
-    /// Whether nobody writes into the files in place: then a view of a map stays what it is. True
-    /// of folders that are committed once and for all; the files of other programs are overwritten
-    /// by whoever saves again.
+    /// Whether the files are never written in place: then a view of a map does not change. True for
+    /// folders that are committed once; other programs overwrite their files at the next save.
     pub is_never_rewritten: bool,
-    /// Whether all that is read comes from files that have been open since this was opened: then it
-    /// is of one checkpoint, whatever happens to the path.
+    /// Whether all reads come from files that have been open since this was opened: then the data
+    /// is of one checkpoint, even if the path changes.
     pub reads_open_files: bool,
     /// The folder of the step that was opened, if the path is that of a folder of steps.
     pub step_folder: Option<&'r StepFolder>,
@@ -122,7 +121,7 @@ pub struct Standing<'r> {
 pub struct Rest {
     /// What is wrong, each with its place.
     pub findings: Vec<Finding>,
-    /// What cannot be called wrong and somebody should know of, each with its place.
+    /// Notes that are no errors, each with its place.
     pub notes: Vec<String>,
 }
 

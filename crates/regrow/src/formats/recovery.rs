@@ -1,10 +1,10 @@
-//! What a layout can make anew of the files that a checkpoint has lost.
+//! Lost files of a checkpoint that a layout can rebuild.
 
 use crate::error::Result;
 use crate::location::Location;
 use crate::reads::BlockTable;
 
-/// A file of a checkpoint that was lost or damaged, made anew of the others.
+/// A file of a checkpoint that was lost or damaged, rebuilt from the others.
 #[derive(Debug)]
 pub struct RecoveredFile {
     /// Its path below the folder, with slashes.
@@ -51,7 +51,7 @@ pub trait Recovery {
     }
 }
 
-/// A file of which every block has a checksum.
+/// A file with a checksum for every block.
 #[derive(Debug)]
 pub struct SummedFile {
     /// Its path below the folder, with slashes.

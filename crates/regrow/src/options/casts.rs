@@ -1,9 +1,9 @@
 //! Which casts are for which leaf.
 //!
-//! The first rule that is for a leaf decides. A rule with wildcards, or for a container, is for
-//! leaves whose dtype is of the kind of the one asked for: bool, integer, floating, complex. So
-//! `**` and bfloat16 leave counters, masks and raw PRNG keys as they are. A rule that is a leaf's
-//! whole key path is for that leaf, whatever its kind.
+//! The first rule that applies to a leaf decides. A rule with wildcards, or for a container,
+//! applies to leaves whose dtype has the same kind as the target: bool, integer, floating, complex.
+//! So `**` and bfloat16 leave counters, masks and raw PRNG keys unchanged. A rule that is a leaf's
+//! whole key path applies to leaves of any kind.
 
 use super::{LoadOptions, SaveOptions};
 use crate::array::{Casting, Dtype, is_same_kind};

@@ -1,11 +1,11 @@
 //! Parity: what the files of a checkpoint can be made whole from again, in two files beside them,
 //! for any layout.
 //!
-//! The files of a checkpoint, one after another, are one run of bytes, cut into blocks. Blocks that
-//! lie far from each other make a stripe. Each stripe has parity blocks, of which any can stand for
-//! any block of the stripe that is lost (Reed-Solomon, erasures found by checksum). Blocks of one
-//! stripe lie as far apart as they can, so that what is damaged in one place, a file that is gone
-//! too, is spread over all stripes:
+//! The files of a checkpoint, one after another, are one run of bytes, divided into blocks. Blocks
+//! that lie far from each other make a stripe. Each stripe has parity blocks. Any parity block can
+//! replace any lost block of the stripe (Reed-Solomon, erasures found by checksum). Blocks of one
+//! stripe lie as far apart as possible, so that damage in one place, or a missing file, is spread
+//! over all stripes:
 //!
 //! ```text
 //! run of bytes   |0|1|2|3|4|5|6|7|8|9|10|11|     twelve blocks, three stripes of four blocks

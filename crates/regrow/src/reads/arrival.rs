@@ -5,7 +5,7 @@
 //! blocks     | checked | checked | checked |        each when its last byte is there
 //! parts       ##1##  ####2####  3 4   #5#           each byte as it comes
 //! ```
-//! So one request brings a piece, however many leaves it goes to, and no memory holds it meanwhile.
+//! So one request brings a piece for any number of leaves, without memory in between.
 
 use super::Checked;
 use super::pieces::Part;
@@ -13,7 +13,7 @@ use super::table::Running;
 use crate::bytes::pages::FreshPages;
 use crate::error::Result;
 
-/// A piece of whole blocks, of which some bytes have come.
+/// A piece of whole blocks that has arrived in part.
 pub(super) struct Arrival<'p, 'f, 'a> {
     checked: Checked<'f>,
     /// Those that have bytes at or after `at`.
@@ -24,8 +24,8 @@ pub(super) struct Arrival<'p, 'f, 'a> {
     verified: bool,
     /// The block that some bytes have come of.
     running: Option<Running<'f>>,
-    /// Whether nobody wants the bytes: then a bad block does not keep the good ones after it from
-    /// passing.
+    /// Whether the bytes are only checked: then a bad block does not keep the good ones after it
+    /// from passing.
     is_check: bool,
     failed: Result<()>,
 }

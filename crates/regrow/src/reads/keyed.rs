@@ -24,7 +24,7 @@ impl KeyedBlob {
         Self { store, key: key.into(), len_bytes, changed: Some(changed) }
     }
 
-    /// The value of which a span is a part. Nobody has looked at its length.
+    /// The value that a span is a part of. Its length is not known.
     pub fn of_span(span: Span) -> Self {
         let len_bytes = span.offset_bytes.saturating_add(span.len_bytes);
         Self { store: span.store, key: span.key, len_bytes, changed: None }

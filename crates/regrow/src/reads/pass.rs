@@ -45,12 +45,12 @@ const PIECES_MIN: usize = 5;
 /// Small pieces are handed to a thread so many bytes at a time.
 const BATCH_LEN_BYTES: u64 = 1 << 20;
 
-/// Why blocks are checked before anybody has asked for their bytes.
+/// Why blocks are checked before their bytes are requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckFor {
     /// Views of the map will be handed out: their pages are wanted in memory.
     Views,
-    /// Nobody wants the bytes: the page cache is left as it is.
+    /// The bytes are not needed: the page cache is left as it is.
     Verify,
 }
 
@@ -74,9 +74,9 @@ pub struct Checked<'f> {
 }
 
 /// Checks, with several threads, the blocks that the ranges touch: for views those that have not
-/// passed yet, to verify all of them. Each range of a blob comes with the part of it that is data,
-/// of which the monitor is told. The ranges are in the order of their blobs, whose blocks are
-/// short. What fails or cannot be read is then unpassed, and [`Checked::check`] says what is wrong.
+/// passed yet, to verify all of them. Each range of a blob comes with its part that is data, which
+/// the monitor counts. The ranges are in the order of their blobs, whose blocks are short. A block
+/// that fails or cannot be read stays unpassed, and [`Checked::check`] returns its error.
 ///
 /// # Errors
 /// `Cancelled`.
@@ -124,7 +124,7 @@ pub fn check_ahead<'f>(
 }
 
 /// Reads bytes of blobs into place: each part with the range whose checksums cover it. Those of one
-/// table are in the order of their blob and do not overlap. `named` says of which leaf an error is.
+/// table are in the order of their blob and do not overlap. `named` adds the leaf to an error.
 ///
 /// # Errors
 /// `Corrupt` with file and offset of a block that fails; what the storage says; `Cancelled`. Parts
@@ -325,7 +325,7 @@ impl Piece<'_, '_> {
     }
 }
 
-/// Reads bytes that nobody wants but the checksum of their block.
+/// Reads bytes only for the checksum of their block.
 fn pass_over(blob: &dyn Blob, range: Range<u64>, step: u64, running: &mut Option<Running<'_>>) -> Result<()> {
     let Some(running) = running else { return Ok(()) };
     let mut scratch = Scratch::default();

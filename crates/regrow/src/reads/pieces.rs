@@ -118,7 +118,7 @@ fn piece_len_bytes(checked: Checked<'_>) -> u64 {
     if checked.table.is_short() { PIECE_LEN_BYTES } else { checked.table.block_len_bytes() }
 }
 
-/// Sees to it that the blocks of a range are read, though nobody wants their bytes.
+/// Adds the blocks of a range to the reads, though only their checksums are needed.
 fn touch<'f>(pieces: &mut Vec<Piece<'f, '_>>, checked: Checked<'f>, range: Range<u64>, leaf: usize) {
     for block in checked.table.blocks(range.start, range.end) {
         if let Some(piece) = piece_for(pieces, checked, block, leaf) {

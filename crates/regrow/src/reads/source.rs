@@ -91,7 +91,7 @@ pub enum Text<'r> {
 pub struct Unreadable<'r> {
     /// Why.
     pub why: Error,
-    /// What is checked first: of damaged data nobody knows what they were.
+    /// Checked first: the original bytes of damaged data are unknown.
     pub seal: Box<dyn Seal + 'r>,
     /// Whether that is as it should be: what only its own program could make is in the file, and
     /// nothing is wrong with it.

@@ -152,8 +152,8 @@ impl BlockTable {
         Ok(Self { range, block_len_bytes, expected, passed, words, label: 0, is_never_rewritten: false })
     }
 
-    /// Blocks of which nobody knows what they should be: only how they are read together. All of
-    /// them pass.
+    /// Blocks without known checksums: the table only says how they are read together. All of them
+    /// pass.
     pub fn without_checksums(range: Range<u64>, block_len_bytes: u64) -> Self {
         let words = Words { what: |_, _| String::new(), help: "", help_if_zeros: "" };
         Self {
@@ -167,14 +167,14 @@ impl BlockTable {
         }
     }
 
-    /// Of a blob that nobody writes into: a block that has passed once, whoever read it, stays what
-    /// it was.
+    /// For a blob that is never written: a block that has passed once, for any reader, does not
+    /// change.
     #[must_use]
     pub fn never_rewritten(self) -> Self {
         Self { is_never_rewritten: true, ..self }
     }
 
-    /// Whether nobody writes into the blob.
+    /// Whether the blob is never written.
     pub fn is_never_rewritten(&self) -> bool {
         self.is_never_rewritten
     }

@@ -177,7 +177,7 @@ fn each_part_comes_checked_and_its_leaf_is_named_where_a_block_fails() {
             assert_eq!(error.help_text(), Some(&*format!("leaf {leaf}")));
             assert_eq!(place.offset_bytes, Some((50 + block * len) as u64));
             assert_eq!(error.what(), format!("0: {block}"));
-            assert!(read_two(&bad, &table, false).is_ok(), "nobody asked");
+            assert!(read_two(&bad, &table, false).is_ok(), "no check was asked for");
         }
     }
 }
@@ -200,7 +200,7 @@ fn what_comes_by_itself_is_checked_and_goes_where_it_is_wanted_whatever_the_chun
             assert_eq!(error.what(), format!("0: {block}"));
             assert_eq!(error.place().offset_bytes, Some((50 + block * 100) as u64));
             assert_eq!(error.help_text(), Some(&*format!("leaf {leaf}")));
-            assert!(read_two_of(&coming(&bad), &table, false).is_ok(), "nobody asked");
+            assert!(read_two_of(&coming(&bad), &table, false).is_ok(), "no check was asked for");
         }
         // Only to be checked: the good ones pass.
         let mut bad = bytes.clone();

@@ -9,8 +9,8 @@ use crate::error::Result;
 use crate::storage::Identity;
 use crate::store::{Blob, ReadPath, Suits};
 
-/// A file of which every byte is checked before it is handed out. It gives no maps: whoever wants
-/// views has the file itself, and the table of its blocks, from the reader of the checkpoint.
+/// A file that checks every byte before it returns the byte. It gives no maps: for views, the
+/// reader of the checkpoint has the file itself, and the table of its blocks.
 #[derive(Debug)]
 pub(super) struct SealedBlob {
     blob: Arc<dyn Blob>,
@@ -79,7 +79,7 @@ mod tests {
     use crate::error::{Error, ErrorKind};
     use crate::reads::{BlockTable, Checksum, Words};
 
-    /// A file of three bytes of which everything is unusual.
+    /// A file of three bytes that behaves unusually in every way.
     #[derive(Debug)]
     struct Unusual;
 

@@ -103,7 +103,7 @@ impl Place {
             None => Ok(()),
             Some(other) => Err(Error::corrupt("what lies beside this file is about another one")
                 .expected(format_args!("{:?}", self.stem), format_args!("{other:?}"))
-                .help("it was copied by hand: remove it, and make it anew (`regrow seal`, `regrow parity`); `regrow cp` \
+                .help("it was copied by hand: remove it, and make it again (`regrow seal`, `regrow parity`); `regrow cp` \
                        copies a file with its seal")),
         }
     }
@@ -405,7 +405,7 @@ mod tests {
         std::fs::write(seal.path(), b"{}").unwrap();
         let name = seal.path().file_name().unwrap().to_str().unwrap();
         let name = name.strip_prefix(before).unwrap().strip_suffix(behind).unwrap();
-        for (name, is_found) in [(name, true), ("a-name-that-nobody-has", false)] {
+        for (name, is_found) in [(name, true), ("an-unused-name", false)] {
             assert_eq!(
                 read(&Place::beside(&name.to_location().unwrap(), NAMES)).is_some(),
                 is_found,

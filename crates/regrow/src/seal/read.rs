@@ -9,9 +9,8 @@ use crate::store::{Blob, ReadPath};
 pub(super) type ReadRaw<'a> = &'a dyn Fn(u64, &mut [u8]) -> Result<()>;
 
 impl SealedFile {
-    /// Fills `out` with the bytes from `offset_bytes` on, all of which lie in the file. Blocks that
-    /// are wanted whole are read to where they go; `is_far` has all of it come by one request
-    /// instead.
+    /// Fills `out` with the bytes from `offset_bytes` on, which must lie in the file. Whole blocks
+    /// are read directly into the destination; `is_far` fetches all bytes by one request instead.
     ///
     /// # Errors
     /// `Corrupt` with file and offset of the first block that fails; what `read` says.

@@ -12,7 +12,7 @@ use crate::storage::{
 };
 use crate::store::{ByteRange, Store};
 
-/// Another storage, of which nothing that is sealed is read unchecked. Nothing is written to it.
+/// Another storage whose sealed files are never read unchecked. Nothing is written to it.
 #[derive(Debug)]
 pub(super) struct SealedStorage {
     storage: Arc<dyn Storage>,
@@ -220,8 +220,7 @@ mod tests {
         assert!(folder.path().join("later").exists() && !folder.path().join("new").exists());
         assert_eq!(store.version(b"a.npy").unwrap(), plain.version(b"a.npy").unwrap());
         assert_eq!(store.describe(b"a.npy"), plain.describe(b"a.npy"));
-        // Of the seal itself nothing is sealed; of what is, there are no maps that nobody has
-        // checked.
+        // The seal itself is not sealed; sealed files have no unchecked maps.
         let own = sealed.seal.place.file.name().as_encoded_bytes();
         assert_eq!(store.map(own).unwrap(), plain.map(own).unwrap());
         assert!(store.map_private(own).unwrap().is_some() == plain.map_private(own).unwrap().is_some());

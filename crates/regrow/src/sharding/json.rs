@@ -32,8 +32,8 @@ const POSITIONAL: &str = "PositionalSharding";
 const UNCONSTRAINED: &str = "unconstrained";
 
 impl Sharding {
-    /// From JSON. Whatever it says is kept: [`Sharding::to_json`] gives the same members in the
-    /// same order.
+    /// From JSON. All content is kept: [`Sharding::to_json`] gives the same members in the same
+    /// order.
     pub fn from_json(value: Value) -> Self {
         match parse(&value) {
             None => Self::Other(value),
@@ -159,7 +159,7 @@ fn named_json(named: &NamedSharding) -> Value {
     Value::Object(members)
 }
 
-/// Whether both are written alike. Equality of JSON objects leaves the order of their members out.
+/// Whether both have the same text. Equality of JSON objects ignores the order of their members.
 fn is_same_text(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Object(a), Value::Object(b)) => {

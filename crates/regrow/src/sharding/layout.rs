@@ -6,10 +6,10 @@
 //!                P(None, 'y')         part of axis 1 = y                 x is left: replica = x
 //! ```
 //!
-//! The replica is the number, in C order, that a device's coordinates make on the axes of the mesh
-//! that cut nothing. JAX counts devices with equal regions in the order of the mesh, which gives
-//! the same numbers; where an axis of the array has no elements its parts are all equal to JAX, so
-//! whatever cuts that axis counts as left over.
+//! The replica is the number, in C order, of a device's coordinates on the axes of the mesh that
+//! divide nothing. JAX counts devices with equal regions in the order of the mesh, which gives the
+//! same numbers. If an axis of the array has no elements, all of its parts are equal to JAX, so an
+//! axis of the mesh that divides it also counts as unused.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use crate::array::{Region, Shape};
 use crate::error::{Error, Result};
 use crate::text::brief;
 
-/// Which part of an array of one shape each device holds. Small, whatever the number of devices:
-/// parts are computed.
+/// The part of an array of one shape that each device holds. Small for any number of devices: parts
+/// are computed.
 #[derive(Debug, Clone)]
 pub struct Layout {
     grid: Grid,

@@ -1,4 +1,5 @@
-//! Laying an array out anew: what one process reads of which piece, and where it goes.
+//! Distributes an array again: the parts of each piece that one process reads, and their
+//! destinations.
 //!
 //! ```text
 //! saved          wanted by this process        steps

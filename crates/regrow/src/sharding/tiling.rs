@@ -172,9 +172,9 @@ fn at(numbers: &[u64], axis: usize) -> u64 {
 /// The chunk shape of the regular grid that regions lie on, those at the ends of the array smaller.
 ///
 /// Regions of one shape give that shape, and so do uneven ones whose later parts are smaller: each
-/// is one chunk. Else it is the coarsest grid of which each region is a whole number of chunks, if
-/// it has at most `chunks_max`; `None` if it has more. An axis without elements gives 1. Takes
-/// O(n).
+/// is one chunk. Otherwise the result is the coarsest grid such that each region is a whole number
+/// of chunks, if it has at most `chunks_max`; `None` if it has more. An axis without elements gives
+/// 1. Takes O(n).
 pub fn chunk_shape<'a>(
     shape: &Shape,
     regions: impl IntoIterator<Item = &'a Region>,

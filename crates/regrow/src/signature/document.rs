@@ -13,9 +13,8 @@
 //!            "block_blake3":"9a40..."}}     64 hex digits a block, file after file
 //! ```
 //!
-//! What is signed are the bytes of the value of `signed` as they stand in the file, behind
-//! [`PREFIX`]. So nobody has to write JSON in one canonical way, and nothing is parsed before it
-//! has verified.
+//! The signed bytes are those of the value of `signed` as they stand in the file, behind
+//! [`PREFIX`]. So JSON needs no canonical form, and nothing is parsed before it has verified.
 //!
 //! Names are below the folder. Those of a checkpoint of single files begin with `*`, which stands
 //! for the checkpoint's own name: so the file can be copied with it under another name, and never
@@ -188,7 +187,7 @@ impl SignatureDocument {
             self.signatures.iter().any(|signature| signature.public_key == name)
         };
         let signer = self.signatures.iter().filter_map(|signature| {
-            // Keys that nobody trusts are not even parsed.
+            // Untrusted keys are not even parsed.
             trusted.iter().find(|key| key.to_string() == signature.public_key)?;
             signature.verified(&message)
         });
@@ -199,7 +198,7 @@ impl SignatureDocument {
                     .expected(format_args!("a signature by {key}"), "another one"),
                 None => untrusted("the checkpoint is signed by no key that is trusted").expected(
                     trusted.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
-                    if keys.is_empty() { "nobody".to_owned() } else { keys.join(", ") },
+                    if keys.is_empty() { "no key".to_owned() } else { keys.join(", ") },
                 ),
             });
         };

@@ -185,9 +185,9 @@ impl PublicKey {
     fn strong(key: VerifyingKey) -> Result<Self> {
         match key.is_weak() {
             false => Ok(Self(key)),
-            true => {
-                Err(Error::invalid("the public key is weak: anybody can make signatures that it verifies"))
-            }
+            true => Err(Error::invalid(
+                "the public key is weak: signatures that it verifies can be made without the private key",
+            )),
         }
     }
 
@@ -253,8 +253,8 @@ fn kind_of(text: &str) -> String {
     }
 }
 
-/// Whether what was given as a path looks like a key that somebody has put in its place: lines of
-/// PEM, the base64 of a key without them, or as many letters in a row as 32 bytes take.
+/// Whether a path looks like a key that was passed instead of a path: lines of PEM, the base64 of a
+/// key without them, or as many letters in a row as 32 bytes take.
 fn may_be_a_key(text: &str) -> bool {
     // PKCS#8 without and with the public key, OpenSSH.
     const OPENINGS: [&str; 3] = ["MC4CAQAwBQYDK2Vw", "MFECAQEwBQYDK2Vw", "b3BlbnNzaC1rZXktdjEA"];

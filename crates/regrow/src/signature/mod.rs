@@ -1,9 +1,9 @@
 //! Signatures: who vouches for the files of a checkpoint, in a file beside them.
 //!
-//! A signature is a [seal](crate::seal) whose checksums nobody can forge: a BLAKE3 of each 256 KiB
-//! of each file, and Ed25519 signatures of all of these. Once it has verified, it is used as a seal
-//! is: whatever is read of the checkpoint is read by whole blocks, and each has its digest before a
-//! byte is handed out.
+//! A signature is a [seal](crate::seal) with unforgeable checksums: a BLAKE3 of each 256 KiB of
+//! each file, and Ed25519 signatures of all of them. A verified signature is used as a seal: each
+//! read of the checkpoint reads whole blocks, and checks the digest of a block before it returns a
+//! byte.
 //!
 //! | module | holds |
 //! |---|---|

@@ -45,7 +45,7 @@ pub(crate) fn trusted(at: &Location, keys: &[PublicKey]) -> Result<Option<Seal>>
     Place::search(at, NAMES, &|place| read(place, keys))
 }
 
-/// The signature beside a checkpoint, whoever made it and whether it holds: for what is put back
+/// The signature beside a checkpoint, of any signer and valid or not: for files that are put back
 /// under it. `None` if it cannot be read.
 ///
 /// # Errors
@@ -61,8 +61,8 @@ pub(crate) fn unverified(at: &Location) -> Result<Option<Seal>> {
     Ok(read().ok())
 }
 
-/// The signature in these bytes, which lies at a place, by whichever keys it names itself: it
-/// holds, and nobody need trust it.
+/// The signature in these bytes, which lie at a place, by the keys that it names itself: it is
+/// valid, but need not be trusted.
 ///
 /// # Errors
 /// As [`SignatureDocument::verified`].

@@ -30,7 +30,7 @@ pub enum ReadPath {
 /// What takes bytes as they come. An error ends that.
 pub type EachChunk<'a> = &'a mut (dyn FnMut(&[u8]) -> Result<()> + Send);
 
-/// An opened value. It stays the value that was opened, whatever its name leads to later.
+/// An opened value. It stays the opened value, also if its name leads to another one later.
 pub trait Blob: Debug + Send + Sync {
     /// Its length when it was opened.
     fn len_bytes(&self) -> u64;
@@ -99,7 +99,7 @@ pub trait Blob: Debug + Send + Sync {
         true
     }
 
-    /// Which value it is, to be compared with another; `None` where nobody can tell.
+    /// The identity of the value, to be compared with another; `None` if unknown.
     fn identity(&self) -> Option<Identity> {
         None
     }

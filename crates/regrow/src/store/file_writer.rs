@@ -89,8 +89,8 @@ pub trait FileSink: Debug + Send {
 }
 
 /// One new file, written front to back. An error of the storage may show one or more calls after
-/// the bytes it concerns; after an error every call fails. Dropped unfinished, it leaves what it
-/// has written to whoever publishes the checkpoint.
+/// the bytes it concerns; after an error every call fails. If it is dropped unfinished, the
+/// publication of the checkpoint removes the file.
 #[derive(Debug)]
 pub struct FileWriter(Box<dyn FileSink>);
 

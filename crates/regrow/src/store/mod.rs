@@ -153,7 +153,7 @@ pub trait Store: Debug + Send + Sync {
         }
     }
 
-    /// Whether memory has so many bytes of the value already; true where nobody knows.
+    /// Whether memory has so many bytes of the value already; true if unknown.
     fn is_cached(&self, _key: &[u8], _offset_bytes: u64, _len_bytes: u64) -> bool {
         true
     }
@@ -259,7 +259,7 @@ pub trait Store: Debug + Send + Sync {
     /// it later. `None` when there is no such key.
     ///
     /// # Errors
-    /// What the storage says; `Unsupported` where nobody can tell.
+    /// Errors of the storage; `Unsupported` if the version is unknown.
     fn version(&self, key: &[u8]) -> Result<Option<Version>> {
         Err(crate::Error::unsupported("the values of this store have no versions")
             .in_file(self.describe(key)))

@@ -10,12 +10,11 @@ use memmap2::{MmapOptions, MmapRaw};
 pub struct PrivateMap(MmapRaw);
 
 impl PrivateMap {
-    /// Maps the whole of `file`, which is not empty; `None` where the system makes no map of it,
-    /// for whatever reason.
+    /// Maps the whole of `file`, which is not empty; `None` if the system cannot map it.
     pub(super) fn of(file: &File) -> Option<Self> {
-        // SAFETY: the map is private and copied on write, and nobody makes a reference to its
-        // bytes: they are given away as a pointer alone. As with every map, a process that
-        // truncates the file takes pages away; regrow replaces files and never truncates one.
+        // SAFETY: the map is private and copied on write, and no reference to its bytes exists:
+        // they are passed on as a pointer alone. As with every map, a process that truncates the
+        // file takes pages away; regrow replaces files and never truncates one.
         unsafe { MmapOptions::new().map_copy(file) }.ok().map(|map| Self(map.into()))
     }
 

@@ -1,6 +1,6 @@
 //! What the functions of every system speak of.
 
-/// Which file or folder it is, under whatever name: no two that exist at the same time have the
+/// The identity of a file or folder, under any name: no two that exist at the same time have the
 /// same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileId {

@@ -21,7 +21,7 @@ use super::unix::{free_bytes, is_lacking, no_room, page_size};
 /// Without NONBLOCK, opening a named pipe that a program left in the folder would wait for ever.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
-/// Opens whatever is there for reading. Never waits.
+/// Opens any kind of file for reading. Never waits.
 pub(crate) fn open_file(path: &Path, caching: Caching) -> io::Result<File> {
     Ok(retry_on_intr(|| open(path, READ | flag_of(caching), Mode::empty()))?.into())
 }
@@ -33,15 +33,15 @@ fn flag_of(caching: Caching) -> OFlags {
     }
 }
 
-/// A folder that stays the one that was opened, whatever its path leads to later.
+/// A folder that stays the opened one, also if its path leads to another one later.
 #[derive(Debug)]
 pub(crate) struct OpenFolder(OwnedFd);
 
 impl OpenFolder {
     /// The folder that `path` leads to now.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        // `O_PATH`: whoever may pass through the folder may read files in it, also if its names are
-        // not to be read.
+        // `O_PATH`: a process that may pass through the folder may read files in it, also if it may
+        // not list their names.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self(retry_on_intr(|| open(path, flags, Mode::empty()))?))
     }
@@ -112,8 +112,8 @@ impl PageCache {
         let offset = usize::try_from(offset).ok().filter(|&offset| offset < map.len())?;
         let page = map.as_mut_ptr().wrapping_add(offset - offset % page_size());
         let mut found = 0;
-        // SAFETY: `page` is the beginning of a page of the map, of which the kernel tells in one
-        // byte; `found` is that byte, and nothing else is written or read.
+        // SAFETY: `page` is the beginning of a page of the map. The kernel answers in one byte,
+        // `found`; nothing else is written or read.
         let answer = unsafe { libc::mincore(page.cast(), 1, &raw mut found) };
         (answer == 0).then_some(found & 1 != 0)
     }
@@ -160,11 +160,10 @@ pub(crate) fn allocate(file: &File, len_bytes: u64) -> io::Result<bool> {
     unless_lacking(fallocate(file, FallocateFlags::empty(), 0, len_bytes))
 }
 
-/// Gives `from` the name `to` in one step, which replaces nobody's; `false` where the file system
-/// cannot.
+/// Renames `from` to the unused name `to` in one step; `false` if the file system cannot.
 ///
 /// # Errors
-/// `AlreadyExists` if somebody has the name.
+/// `AlreadyExists` if the name is taken.
 pub(crate) fn rename_no_replace(from: &Path, to: &Path) -> io::Result<bool> {
     rename_by(from, to, RenameFlags::NOREPLACE)
 }
@@ -172,7 +171,7 @@ pub(crate) fn rename_no_replace(from: &Path, to: &Path) -> io::Result<bool> {
 /// Exchanges two names in one step; `false` where the file system cannot.
 ///
 /// # Errors
-/// `NotFound` if nobody has one of them.
+/// `NotFound` if a name does not exist.
 pub(crate) fn exchange(one: &Path, other: &Path) -> io::Result<bool> {
     rename_by(one, other, RenameFlags::EXCHANGE)
 }
@@ -196,13 +195,13 @@ fn unless_lacking(done: rustix::io::Result<()>) -> io::Result<bool> {
     }
 }
 
-/// Asks for large pages for memory that nobody has touched. Advice only.
+/// Asks for large pages for untouched memory. Advice only.
 pub(crate) fn want_large_pages(memory: &MmapMut) {
     let _ = memory.advise(memmap2::Advice::HugePage);
 }
 
-/// Makes the pages of fresh memory, of which `start` is the address, at once instead of one by one
-/// as they are touched. Contents do not change. False if the kernel (before 5.14) cannot, or has no
+/// Makes the pages of fresh memory from the address `start` on, at once instead of one by one as
+/// they are touched. Contents do not change. False if the kernel (before 5.14) cannot, or has no
 /// memory for them.
 pub(crate) fn make_pages(start: usize, len_bytes: usize) -> bool {
     let before = start % page_size();

@@ -16,7 +16,7 @@ use super::unix as family;
 #[cfg(windows)]
 use super::windows as family;
 
-/// Opens whatever is there for reading. Never waits. Reads past the page cache are not to be had.
+/// Opens any kind of file for reading. Never waits. Reads past the page cache are not available.
 pub(crate) fn open_file(path: &Path, caching: Caching) -> io::Result<File> {
     match caching {
         Caching::Through => family::reading().open(path),
@@ -70,10 +70,10 @@ impl OpenFolder {
     }
 }
 
-/// Says how a file will be read: nobody listens.
+/// Announces how a file will be read: ignored here.
 pub(crate) fn advise_file(_file: &File, _pattern: Pattern) {}
 
-/// What of a file is in the page cache: nobody says.
+/// The parts of a file in the page cache: unknown here.
 #[derive(Debug)]
 pub(crate) struct PageCache;
 
@@ -103,7 +103,8 @@ pub(crate) fn refuses_direct(_error: &io::Error) -> bool {
 /// Has the disk begin to write a part of a file: it does so when it likes, or at the sync.
 pub(crate) fn start_write_back(_file: &File, _offset: u64, _len: usize) {}
 
-/// Errs if there is no room for a file. The room is not taken: somebody else may be faster.
+/// Returns an error if there is no space for a file. The space is not reserved: another process may
+/// take it first.
 pub(crate) fn reserve(file: &File, len_bytes: u64) -> io::Result<()> {
     match family::free_bytes(file).is_some_and(|free_bytes| free_bytes < len_bytes) {
         true => Err(family::no_room()),
@@ -116,11 +117,10 @@ pub(crate) fn allocate(file: &File, len_bytes: u64) -> io::Result<bool> {
     reserve(file, len_bytes).map(|()| false)
 }
 
-/// Gives `from` the name `to` in one step, which replaces nobody's; `false` where that is not to be
-/// had.
+/// Renames `from` to the unused name `to` in one step; `false` if the system cannot.
 ///
 /// # Errors
-/// `AlreadyExists` if somebody has the name.
+/// `AlreadyExists` if the name is taken.
 pub(crate) fn rename_no_replace(from: &Path, to: &Path) -> io::Result<bool> {
     flagged::rename_no_replace(from, to)
 }
@@ -128,7 +128,7 @@ pub(crate) fn rename_no_replace(from: &Path, to: &Path) -> io::Result<bool> {
 /// Exchanges two names in one step; `false` where that is not to be had.
 ///
 /// # Errors
-/// `NotFound` if nobody has one of them.
+/// `NotFound` if a name does not exist.
 pub(crate) fn exchange(one: &Path, other: &Path) -> io::Result<bool> {
     flagged::exchange(one, other)
 }

@@ -1,4 +1,4 @@
-//! What Linux, macOS and BSD have alike.
+//! Common parts of Linux, macOS and BSD.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, FileType, Metadata, OpenOptions, Permissions};
@@ -16,7 +16,7 @@ use rustix::process::{Pid, test_kill_process};
 
 use super::kinds::{FileId, FileState, Pattern, RecordLock, Room};
 
-/// Opens for reading, whatever is there. Never waits: not for the other end of a pipe either.
+/// Opens any kind of file for reading. Never waits: not for the other end of a pipe either.
 pub(crate) fn reading() -> OpenOptions {
     reading_with(OFlags::empty())
 }

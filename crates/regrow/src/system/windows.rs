@@ -26,7 +26,7 @@ const EPOCH_SECONDS: i64 = 11_644_473_600;
 /// A time of a file counts these.
 const TICKS_PER_SECOND: u64 = 10_000_000;
 
-/// Reads and writes at an offset, which leave it to nobody where the next ones are.
+/// Reads and writes at an offset, which do not move the position of the next ones.
 pub(crate) trait FileExt {
     fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<usize>;
     fn read_exact_at(&self, out: &mut [u8], offset: u64) -> io::Result<()>;
@@ -66,8 +66,8 @@ impl FileExt for File {
     }
 }
 
-/// Opens for reading, whatever is there, folders too: without the flag the error of a folder would
-/// say that it is forbidden.
+/// Opens any kind of file for reading, folders too: without the flag the error of a folder would
+/// say that access is denied.
 pub(crate) fn reading() -> OpenOptions {
     reading_with(FILE_FLAG_BACKUP_SEMANTICS)
 }
@@ -183,7 +183,7 @@ pub(crate) fn name_of_special(_kind: FileType) -> &'static str {
     "a device"
 }
 
-/// As if by the bits of Unix: nobody else may write. Who may, the lists of the folder above say.
+/// A Unix mode without write permission for others. The access lists of the parent folder decide.
 pub(crate) fn mode_of(found: &Metadata) -> u32 {
     if found.permissions().readonly() { 0o555 } else { 0o755 }
 }
@@ -226,7 +226,7 @@ pub(crate) fn own_user() -> u32 {
     0
 }
 
-/// Whether two have the same owner: nobody is asked.
+/// Whether two have the same owner: true without a check.
 pub(crate) fn have_same_owner(_one: &Metadata, _other: &Metadata) -> bool {
     true
 }
@@ -261,7 +261,7 @@ pub(crate) fn page_size() -> usize {
     4096
 }
 
-/// Says how a part of a map will be read: nobody listens.
+/// Announces how a part of a map will be read: ignored here.
 pub(crate) fn advise_map(_bytes: &[u8], _pattern: Pattern) {}
 
 /// Room on the file system of a folder.

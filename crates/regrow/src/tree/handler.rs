@@ -65,7 +65,7 @@ impl AnyLeaf {
     }
 }
 
-/// Which handler is in charge of which type.
+/// Maps types to handlers.
 #[derive(Default)]
 pub struct LeafRegistry {
     entries: Vec<Entry>,

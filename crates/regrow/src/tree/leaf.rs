@@ -158,7 +158,7 @@ pub struct Leaf {
     pub kind: LeafKind,
     /// Its data.
     pub data: LeafData,
-    /// How the array lies on devices: advice for whoever restores.
+    /// How the array lies on devices: advice for a restore.
     pub sharding: Option<Arc<Sharding>>,
 }
 

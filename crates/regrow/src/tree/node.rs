@@ -105,7 +105,7 @@ impl<L> Tree<L> {
         Self { nodes: Arc::new(vec![root]), leaves: vec![leaf] }
     }
 
-    /// A tree of parts that keep its promises; whoever calls this has made sure.
+    /// A tree of parts that keep its promises; the caller has checked them.
     pub(crate) fn from_parts(nodes: Vec<Node>, leaves: Vec<L>) -> Self {
         debug_assert_eq!(nodes.iter().filter(|node| node.kind == NodeKind::Leaf).count(), leaves.len());
         Self { nodes: Arc::new(nodes), leaves }
@@ -136,7 +136,7 @@ impl<L> Tree<L> {
         self.leaves.is_empty()
     }
 
-    /// Every leaf with its key path, in flatten order. Each path is built anew: O(depth) a leaf.
+    /// Every leaf with its key path, in flatten order. Builds each path: O(depth) a leaf.
     pub fn iter(&self) -> impl Iterator<Item = (KeyPath, &L)> {
         let mut walk = self.walk();
         let leaf_paths = std::iter::from_fn(move || {
@@ -155,7 +155,7 @@ impl<L> Tree<L> {
         self.iter().map(|(path, _)| path).collect()
     }
 
-    /// Every node with its key path, in preorder. Each path is built anew: O(depth) a node.
+    /// Every node with its key path, in preorder. Builds each path: O(depth) a node.
     pub fn walk(&self) -> Walk<'_> {
         Walk { nodes: self.nodes.iter(), path: KeyPath::root(), open: Vec::new(), is_done: true }
     }

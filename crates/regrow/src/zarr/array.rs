@@ -183,7 +183,7 @@ impl ZarrArray {
         }
     }
 
-    /// Reads what `destination` wants of one chunk, of which the array holds `part`.
+    /// Reads the parts of one chunk that `destination` wants. The array holds `part` of the chunk.
     fn read_chunk(&self, index: &[u64], part: &Region, destination: &mut Destination<'_>) -> Result<()> {
         let key = self.chunk_key(index);
         let chain = self.meta.chain();
@@ -218,7 +218,7 @@ impl ZarrArray {
             )
     }
 
-    /// Says of which chunk an error is, unless the chunk is not at fault.
+    /// Adds the chunk to an error, unless the chunk is not at fault.
     fn blame(&self, key: &[u8], error: Error) -> Error {
         if !matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::Limit) {
             return error;
@@ -241,7 +241,7 @@ impl ZarrArray {
     }
 }
 
-/// A chunk's value, of which parts can be read.
+/// The value of a chunk, which can be read in parts.
 struct Stored(Located);
 
 impl Stored {
@@ -263,7 +263,7 @@ impl Stored {
     }
 }
 
-/// An error of what a span holds: of its beginning, if it does not say of which byte.
+/// An error in a span: at its beginning, if the error names no byte.
 fn in_span(error: Error, span: &Span) -> Error {
     error.at_byte(0).shift(span.offset_bytes).in_file(span.store.describe(&span.key))
 }

@@ -341,7 +341,7 @@ fn a_whole_raw_array_is_located_and_nothing_else_is() {
 
 #[test]
 fn a_small_file_cannot_ask_for_a_large_buffer() {
-    // 2^45 bytes a chunk, of which two elements are wanted: the value is far too short to hold it.
+    // 2^45 bytes a chunk, and two elements are read: the value is far too short to hold it.
     for codecs in [json!([{"name": "bytes"}, {"name": "zstd"}]), json!([{"name": "bytes"}, {"name": "gzip"}])]
     {
         let meta = ArrayMeta::parse_v3(&v3_document(Dtype::UInt8, &[2], &[1 << 45], &codecs)).unwrap();

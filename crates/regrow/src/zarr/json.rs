@@ -1,8 +1,8 @@
 //! The JSON of zarr documents: read strictly, written the way TensorStore writes it.
 //!
-//! Reading differs from plain `serde_json` in that a member given twice is refused (which one
-//! counts depends on the reader), and in that [`Members`] remembers what nobody asked for. Writing
-//! is compact, members are sorted by name, and floats look like `0.0`, `1.5`, `1e+20`.
+//! Reading differs from plain `serde_json` in two ways: a member given twice is refused (which one
+//! counts depends on the reader), and [`Members`] remembers members that were not read. Writing is
+//! compact, members are sorted by name, and floats look like `0.0`, `1.5`, `1e+20`.
 
 use std::fmt;
 
@@ -166,7 +166,7 @@ impl Members {
         list.ok_or_else(|| self.bad(name, &format!("a list of integers of at least {min}"), &value))
     }
 
-    /// Errs if there are members that nobody took.
+    /// Returns an error if there are unread members.
     pub(crate) fn finish(self) -> Result<()> {
         match self.map.keys().next() {
             None => Ok(()),

@@ -12,8 +12,8 @@ use crate::array::Region;
 use crate::codec::{ByteSource, CodecChain, bytes_codec, wrong_len};
 use crate::error::{Error, Result};
 
-/// Longest range of a raw chunk that is read at once, so that memory stays bounded whatever a
-/// chunk's size.
+/// Longest range of a raw chunk that is read at once, so that memory stays bounded for chunks of
+/// any size.
 const RAW_PIECE_LEN_MAX_BYTES: u64 = 8 << 20;
 
 /// Rows that lie this near to each other are read with what is between them: about what one more

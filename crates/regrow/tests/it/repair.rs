@@ -156,8 +156,8 @@ fn damage_beyond_the_parity_is_told_and_made_no_worse() {
         for lost in &report.lost {
             assert!(lost.place().file.is_some() && lost.help_text().is_some(), "{name}: {lost}");
         }
-        let is_made_anew = |path: &Path| report.recovered.iter().any(|file| file.path == path);
-        for (path, bytes) in files(folder).into_iter().filter(|(path, _)| !is_made_anew(path)) {
+        let is_made_again = |path: &Path| report.recovered.iter().any(|file| file.path == path);
+        for (path, bytes) in files(folder).into_iter().filter(|(path, _)| !is_made_again(path)) {
             let (was, is) = (&before[&path], &damaged[&path]);
             let is_no_worse =
                 bytes.iter().zip(is).zip(was).all(|((now, then), good)| now == then || now == good);
@@ -166,8 +166,8 @@ fn damage_beyond_the_parity_is_told_and_made_no_worse() {
         fs::remove_file(largest).unwrap();
         let report = repair(&path);
         // What others say, too, is made of these.
-        let is_made_anew = report.recovered.iter().any(|file| file.path == *largest);
-        let is_right = !report.lost.is_empty() && largest.exists() == is_made_anew;
+        let is_made_again = report.recovered.iter().any(|file| file.path == *largest);
+        let is_right = !report.lost.is_empty() && largest.exists() == is_made_again;
         assert!(is_right, "{name}: a file with holes was made: {report}");
     }
 }

@@ -7,9 +7,9 @@ use crate::error::{Error, Result};
 /// What casts may do to values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Casting {
-    /// A value that changes beyond rounding is an error. A pattern is for leaves of the same kind
-    /// of dtype as the one asked for (bool, integer, floating, complex); one that is the whole key
-    /// path of a leaf is for that leaf, whatever its kind.
+    /// A value that changes beyond rounding is an error. A pattern applies to leaves with the same
+    /// kind of dtype as the target (bool, integer, floating, complex). A pattern that is the whole
+    /// key path of a leaf applies to leaves of any kind.
     #[default]
     Checked,
     /// The same, but values change as [`cast_bytes`] does it, which the caller allows.

@@ -256,7 +256,7 @@ impl Distance {
         (self.finite_count > 0).then_some(self.max_abs)
     }
 
-    /// The largest `abs(a - b) / abs(b)` of two finite elements of which `b` is not 0; as
+    /// The largest `abs(a - b) / abs(b)` of two finite elements with `b` not 0; as
     /// [`max_abs`](Self::max_abs).
     pub fn max_relative(&self) -> Option<f64> {
         (self.finite_count > 0).then_some(self.max_relative)

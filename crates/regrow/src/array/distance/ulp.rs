@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(one(Dtype::Int8, &[0x80], &[0x7f]), (true, 255));
         assert_eq!(one(Dtype::UInt64, &[0; 8], &[0xff; 8]), (true, u64::MAX));
         assert_eq!(one(Dtype::Int64, &i64::MIN.to_le_bytes(), &i64::MAX.to_le_bytes()), (true, u64::MAX));
-        // The bits above the value are nobody's.
+        // The bits above the value are unused.
         assert_eq!(one(Dtype::Int4, &[0xff], &[0x0f]), (false, 0));
         assert_eq!(one(Dtype::Int4, &[0x08], &[0x07]), (true, 15));
         assert_eq!(one(Dtype::Float6E3m2fn, &[0x20], &[0x41]), (true, 1));

@@ -161,9 +161,8 @@ impl Header {
         self.member.stored_len_bytes.saturating_add((LOCAL_LEN_BYTES + self.raw_name.len()) as u64)
     }
 
-    /// Finds where the data of the member begins, and that it ends before the directory (or
-    /// whatever else begins at `end_bytes`). Both headers have to give it the same name: no
-    /// checksum covers either.
+    /// Finds where the data of the member begins, and checks that it ends before the directory (or
+    /// before `end_bytes`). Both headers must give the same name: no checksum covers either.
     ///
     /// # Errors
     /// `Corrupt`; errors count from the member's own header.

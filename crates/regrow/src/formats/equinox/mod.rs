@@ -2,15 +2,16 @@
 //! reads.
 //!
 //! ```text
-//! | {"depth": 2}\n |  npy record 0  |  npy record 1  | ... | trailer |
-//!   hyperparameters   flatten order, nothing between         regrow's own
-//!   (optional)                                               (optional, nobody else looks at it)
+//! | {"depth": 2}
+//!  |  npy record 0  |  npy record 1  | ... | trailer | hyperparameters   flatten order, nothing
+//! between         regrow's own (optional)                                               (optional,
+//! ignored by Equinox)
 //! ```
 //!
-//! The records are all that Equinox writes: no names, no count, no checksums. Their order, JAX'
-//! flatten order, *is* the key, and the structure comes from whoever reads. regrow puts an index
-//! behind them, which tells the exact pytree, where each leaf lies and its checksums; without one a
-//! file is the list of its leaves.
+//! Equinox writes only the records: no names, no count, no checksums. Their order, JAX' flatten
+//! order, *is* the key, and the reader supplies the structure. regrow adds an index behind them
+//! with the exact pytree, the place of each leaf and its checksums. Without the index a file is the
+//! list of its leaves.
 //!
 //! | module | holds |
 //! |---|---|

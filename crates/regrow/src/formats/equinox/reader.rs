@@ -22,9 +22,9 @@ pub(super) struct EquinoxReader {
 }
 
 impl EquinoxReader {
-    /// Reads the headers of the file `at` a location; if `bare`, the pytree is the list of its
-    /// records, whatever the trailer says. To salvage, these are the records before the first that
-    /// is broken.
+    /// Reads the headers of the file `at` a location. If `bare`, the pytree is the list of its
+    /// records, with or without a trailer. For a salvage, these are the records before the first
+    /// broken one.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`, each with an offset.
@@ -87,14 +87,14 @@ fn whole(file: LeafFile) -> Result<LeafFile> {
             .at_byte(0)
             .expected("a record, or a trailer", "0 bytes")
             .help(
-                "a save was interrupted, or a pytree without arrays was saved, of which Equinox writes nothing; \
+                "a save was interrupted, or the pytree has no arrays, and Equinox writes nothing then; \
                  with `bare` it is an empty list",
             ));
     }
     file.check_line().and_then(|()| file.into_undamaged()).map_err(|error| error.help(BARE_HELP))
 }
 
-/// What to say of bytes that nobody looks at.
+/// The note about unused bytes.
 fn trailing(file: &LeafFile) -> Option<String> {
     let len = file.trailing_len_bytes();
     let what = counted(len, "byte behind the last record is", "bytes behind the last record are");

@@ -237,7 +237,7 @@ fn records_of_many_blocks_are_checked_block_by_block() {
     assert!(LeafFile::open(&path).unwrap().read(vec![(0, &mut out)]).is_err());
 }
 
-/// The byte order stands in the first block, whatever part is asked for.
+/// The first block has the byte order, for any part.
 #[test]
 fn a_part_is_not_read_by_a_damaged_header() {
     let rows = 3 * trailer::BLOCK_LEN_BYTES / 4096;

@@ -1,8 +1,8 @@
 //! Values to msgpack: always the shortest form, as Flax writes it.
 //!
-//! An [`Encoder`] holds the small bytes of an object and, beside them, where the data of which
-//! arrays goes between them: so the size is known before any array is touched, and whoever writes
-//! streams the data from where it lies, or copies it once into a buffer of exactly that size.
+//! An [`Encoder`] holds the small bytes of an object and the places of the arrays' data between
+//! them. So the size is known before any array is read, and the writer streams the data, or copies
+//! it once into a buffer of exactly that size.
 //!
 //! ```text
 //! bytes   | map, keys, head of array 0 |          | key, head of array 1 |          | … |

@@ -58,8 +58,8 @@ impl ArraysFolder {
         let len = match self.store.len_bytes(&key) {
             Ok(Some(len)) => len,
             Ok(None) => return Ok(Some(missing())),
-            // A name that leads out of the folder is no name of an array in it, nor is one that
-            // nobody may look at.
+            // A name that leads out of the folder names no array in it, and neither does a
+            // forbidden one.
             Err(error)
                 if matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::PermissionDenied) =>
             {

@@ -7,9 +7,8 @@
 //!                                           c1  never used                            dc..df     array, map 16 32
 //! ```
 //!
-//! Nothing is copied and nothing recurses: a string, a buffer or an extension is the range where it
-//! lies. A length or a count that what is left could not hold is refused before anybody allocates
-//! for it.
+//! Nothing is copied and nothing recurses: a string, a buffer or an extension is its range. A
+//! length or a count that the rest cannot hold is refused before any allocation.
 //!
 //! Source: msgpack `spec.md`.
 
@@ -51,7 +50,7 @@ pub enum Token {
 pub struct Scanner<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// Of all bytes, of which `bytes` may be the first.
+    /// The length of all bytes; `bytes` may have only the first of them.
     len: usize,
 }
 
@@ -251,7 +250,7 @@ pub(crate) fn is_one_object(bytes: &[u8], tokens_max: usize) -> bool {
     begins_one_object(bytes, bytes.len() as u64, tokens_max)
 }
 
-/// The same of `len_bytes` bytes, the first of which are `start`. Stops where those end.
+/// As above, for `len_bytes` bytes that begin with `start`. Stops at the end of `start`.
 pub(crate) fn begins_one_object(start: &[u8], len_bytes: u64, tokens_max: usize) -> bool {
     let len_bytes = usize::try_from(len_bytes).unwrap_or(usize::MAX);
     let mut scanner = Scanner { bytes: start, at: 0, len: len_bytes };
@@ -274,7 +273,7 @@ pub(crate) fn begins_one_object(start: &[u8], len_bytes: u64, tokens_max: usize)
             }
             continue;
         }
-        // The value is complete, and with it every container of which it was the last.
+        // The value is complete, and with it every container that it ends.
         while let Some(left) = open.last_mut() {
             *left -= 1;
             if *left > 0 {

@@ -173,7 +173,7 @@ struct Name {
     is_file: bool,
 }
 
-/// Names of files and folders; those that are no text are nobody's steps.
+/// Names of files and folders; names that are not text are not steps.
 fn names(folder: &Location) -> Result<Vec<Name>> {
     let name = |entry: Entry| {
         let (is_folder, is_file) = (entry.is_folder() && !entry.is_link, entry.is_file());

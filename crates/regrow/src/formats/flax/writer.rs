@@ -43,7 +43,7 @@ pub(super) fn write(
     flax: &FlaxOptions,
 ) -> Result<()> {
     let encoder = plan(tree, staged.target(), options, flax)?;
-    // Nobody keeps checksums of these files.
+    // These files have no stored checksums.
     let mut out = staged.single_writer(encoder.len_bytes(), encoder.len_bytes())?;
     for part in encoder.parts() {
         match part {
@@ -241,7 +241,7 @@ impl Writer<'_> {
             if !seen.insert(key.clone()) {
                 refuse(
                     &mut self.refusals,
-                    Error::new(ErrorKind::NameCollision, "another key of the same dict is written alike")
+                    Error::new(ErrorKind::NameCollision, "another key of the same dict has the same text")
                         .help("pass `integer_keys` to keep integer keys, or rename one of the two"),
                 );
             }

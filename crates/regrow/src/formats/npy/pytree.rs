@@ -16,8 +16,8 @@ use crate::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 /// What an array is, or why it cannot be read. Without a header it is bytes.
 pub(super) type Content = Result<(Stored, Option<Header>), Unreadable>;
 
-/// An array that is not damaged but cannot be read: a pickle, an unknown dtype. The others are read
-/// all the same. For whoever salvages also one that is damaged or gone.
+/// An array that is not damaged but cannot be read: a pickle, an unknown dtype. The others can be
+/// read. In a salvage also a damaged or missing one.
 #[derive(Debug)]
 pub(super) struct Unreadable {
     /// Where it is; `None` if that is not known.
@@ -106,8 +106,8 @@ pub(super) fn nested(items: Vec<Item>, notes: &mut Vec<String>) -> Result<Placed
     }
 }
 
-/// Finds the data of every leaf of a pytree that regrow kept. Whoever `salvages` the checkpoint at
-/// that path gets the others where that of one is lost.
+/// Finds the data of every leaf of a pytree that regrow stored. If `salvages`, a lost leaf does not
+/// fail the others.
 ///
 /// # Errors
 /// `Corrupt` if it is missing, or of another dtype or shape.
@@ -233,8 +233,8 @@ fn coding(stored: &Stored) -> Arc<str> {
     Arc::from(stored.record.coding(stored.method == Method::Deflated))
 }
 
-/// A deflated member whose elements do not lie in C order is unpacked as a whole, whatever is
-/// wanted of it: it is one chunk.
+/// A deflated member whose elements are not in C order is unpacked as a whole for any part: it is
+/// one chunk.
 fn chunk_shape(stored: &Stored) -> Option<Shape> {
     let is_one_chunk = stored.method == Method::Deflated && !stored.record.is_c_order();
     is_one_chunk.then(|| stored.record.shape.clone())

@@ -34,8 +34,8 @@ pub(super) struct NpyReader {
     placed: Placed,
     files: Files,
     is_archive: bool,
-    /// Whether it is a folder that keeps no pytree beside its arrays. Whoever asked for the arrays
-    /// alone knows.
+    /// Whether it is a folder without a pytree beside its arrays. A caller that asked for the
+    /// arrays alone knows.
     is_of_arrays_alone: bool,
 }
 
@@ -278,8 +278,8 @@ fn plain(files: &Files, file: usize, file_len_bytes: u64, bare: bool) -> Result<
     Ok(Ok((stored, header)))
 }
 
-/// Errs if something stands behind an array's data: nobody would see it, and a damaged header may
-/// be why.
+/// Returns an error if bytes follow an array's data: they would stay unseen, and a damaged header
+/// may be the cause.
 fn check_end(stored: &Stored, what: &str) -> Result<()> {
     let end = stored.data_at.saturating_add(stored.record.len_bytes());
     match end == stored.len_bytes {
@@ -395,7 +395,7 @@ fn named(error: Error, member: &str) -> Error {
     out
 }
 
-/// The pytree that an archive of ours keeps; `None` if it is somebody else's.
+/// The pytree in an archive of regrow; `None` for archives of other programs.
 fn kept_in_archive(
     directory: &Directory,
     read: &dyn Fn(u64, u64) -> Result<Bytes>,

@@ -27,8 +27,9 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// What `np.load` makes of the header, but for `<V2`, of which it makes two bytes of no type:
-    /// only the bfloat16 of ml_dtypes is written so, and jax reads it as that.
+    /// The dtype that `np.load` reads from the header, except for `<V2`, which NumPy reads as two
+    /// bytes without a type: only the bfloat16 of ml_dtypes is written so, and jax reads it as
+    /// bfloat16.
     ///
     /// # Errors
     /// `Limit` for a shape that has an axis too many.
@@ -103,7 +104,7 @@ impl Record {
         !self.fortran_order
     }
 
-    /// Copies a region of the data, all of which is given, in C order and little endian.
+    /// Copies a region of the complete data, in C order and little endian.
     ///
     /// # Errors
     /// `InvalidArgument` if the region leaves the array, or `out` has another size.

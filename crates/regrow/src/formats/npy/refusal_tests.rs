@@ -56,7 +56,7 @@ fn pickled_objects_are_refused_wherever_they_are() {
         let report = crate::verify(&path).unwrap();
         let findings: Vec<_> = report.findings.iter().map(|finding| finding.error.kind()).collect();
         assert_eq!(findings, [ErrorKind::Unsupported]);
-        // What is not asked for keeps nobody from the rest.
+        // An unreadable array that is not requested does not fail the rest.
         let checkpoint = crate::open(&path).unwrap();
         assert!(matches!(checkpoint.info(1).unwrap().kind, LeafKind::Unknown(_)));
         assert!(checkpoint.read(0).is_ok() && checkpoint.read(1).is_err());
@@ -85,7 +85,7 @@ fn bytes_behind_an_array_are_an_error() {
             assert_eq!(bare.is_ok(), at == 0 || at == 3, "{}", path.display());
         }
     }
-    // Records behind a record are the leaf files of Equinox, by whatever name.
+    // Records behind a record are the leaf files of Equinox, under any name.
     let path = folder.path().join("two.npy");
     fs::write(&path, [fixture("le_f4.npy"), fixture("le_f4.npy")].concat()).unwrap();
     assert_eq!(crate::open(&path).unwrap().description().layout, "equinox");

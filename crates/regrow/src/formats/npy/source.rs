@@ -68,7 +68,7 @@ impl Stored {
 pub(super) struct Files {
     store: Arc<dyn Store>,
     files: Vec<DataFile>,
-    /// The member that was unpacked last: whoever reads an array front to back unpacks it once.
+    /// The member that was unpacked last: a front-to-back read of an array unpacks it once.
     unpacking: Mutex<Option<Unpacking>>,
     /// For each leaf whether its member has passed its CRC-32, once a part of it was asked for.
     has_passed: Vec<Mutex<bool>>,
@@ -206,8 +206,7 @@ impl Files {
         }
     }
 
-    /// Checks header and data of a member against their CRC-32: all of it, whatever its header
-    /// says.
+    /// Checks header and data of a member against their CRC-32: all of it, for any header.
     ///
     /// # Errors
     /// `Corrupt` if they fail it.
@@ -218,7 +217,7 @@ impl Files {
         match self.mapped(stored.file, stored.offset_bytes, stored.stored_len_bytes)? {
             Some(bytes) => self.check_bytes(stored, &bytes),
             None if stored.method == Method::Deflated => self.check_bytes(stored, &self.member(stored)?),
-            // Nobody wants the bytes: where they have to be fetched, they come in pieces.
+            // The bytes are not needed: bytes that must be fetched come in pieces.
             None => {
                 let mut crc = Crc32::new();
                 let key = &self.file(stored.file)?.key;

@@ -356,7 +356,7 @@ fn a_sidecar_that_lies_is_found_out() {
     );
 }
 
-/// Pieces that are asked for in order go through one inflater, whatever their shape.
+/// Pieces that are read in order go through one inflater, in any shape.
 #[test]
 fn deflated_arrays_are_read_piece_by_piece() {
     let folder = tempfile::tempdir().unwrap();

@@ -30,7 +30,7 @@ pub(super) struct Found {
 /// Whether a folder holds npy files and nothing else, as far as a look goes: text files and hidden
 /// ones do not count.
 pub(super) fn is_one(folder: &Location) -> Result<bool> {
-    // Whatever it is: what is no file is refused when it is read.
+    // Any kind: if it is not a file, reading refuses it.
     if folder.join(sidecar::FILE_NAME).is_taken() {
         return Ok(true);
     }

@@ -85,7 +85,7 @@ fn write_archive(
 ) -> Result<()> {
     let mut expected = DIRECTORY_LEN_EACH_BYTES;
     for array in &plan.arrays {
-        // Nobody knows how much of a deflated array will be left.
+        // The deflated size of an array is unknown.
         let len_bytes = if options.compress.is_some() { 0 } else { array.len_bytes()? };
         expected = expected.saturating_add(len_bytes).saturating_add(DIRECTORY_LEN_EACH_BYTES);
     }

@@ -208,7 +208,7 @@ pub(super) fn are_in(folder: &Location) -> Result<bool> {
     Ok(found.foreign.is_none() && !(found.names.is_empty() && found.databases.is_empty()))
 }
 
-/// The names of all arrays below a folder, whatever else is there.
+/// The names of all arrays below a folder; other files are ignored.
 ///
 /// # Errors
 /// What the storage says.

@@ -1,4 +1,4 @@
-//! `_CHECKPOINT_METADATA`: who made a checkpoint, when, and of which items.
+//! `_CHECKPOINT_METADATA`: the writer of a checkpoint, its times and its items.
 //!
 //! ```text
 //! {"item_handlers": "….PyTreeCheckpointHandler",      one pytree; or {"item": "….Handler", …}; or null

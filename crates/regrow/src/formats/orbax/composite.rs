@@ -1,5 +1,4 @@
-//! Items of which some are in other layouts: each is read by its own reader, with its own
-//! checksums.
+//! Items in several layouts: each is read by its own reader, with its own checksums.
 //!
 //! ```text
 //! leaf of the whole   0 1 2 3 | 4 | 5 6 7

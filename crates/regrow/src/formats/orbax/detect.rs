@@ -121,7 +121,7 @@ pub(super) fn detect(at: &Location, wanted: Wanted) -> Result<Found> {
         return Ok(Found::Items(listed, about));
     }
     if !at.has_listings() {
-        // All else is told by names that nobody can know.
+        // All other layouts are recognised by names that are not known here.
         return Ok(Found::Nothing(listed));
     }
     let steps = steps::find(at, &listed)?;

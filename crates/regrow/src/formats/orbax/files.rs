@@ -17,7 +17,7 @@ use crate::text::printable;
 pub(super) struct Listed {
     pub name: String,
     pub is_dir: bool,
-    /// A symbolic link, whatever it leads to.
+    /// A symbolic link, to any target.
     pub is_link: bool,
 }
 

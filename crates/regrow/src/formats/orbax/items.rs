@@ -12,10 +12,9 @@
 //! | `regrow.json`, `model.safetensors`, … | a pytree in another layout: see [`item_files`] |
 //! | anything else | listed, not read |
 //!
-//! What is recorded of an item decides: by regrow in `regrow.items.json`, by Orbax in the name of
-//! the handler. The table above is for all other items. The files of a handler
-//! that is not Orbax' own are files, whatever their names, unless their `_METADATA` is that of a
-//! pytree.
+//! The record of an item decides: that of regrow in `regrow.items.json`, that of Orbax in the name
+//! of the handler. The table above is for all other items. The files of a handler that is not
+//! Orbax' own are files, under any names, unless their `_METADATA` is that of a pytree.
 
 use serde_json::Value;
 

@@ -103,8 +103,7 @@ impl TreeMetadata {
         })
     }
 
-    /// The tree of arrays of which nothing but their names is known: dicts in each other, cut at
-    /// the dots.
+    /// The tree of arrays that are known only by name: nested dicts, split at the dots.
     pub(super) fn of_names<'n>(names: impl Iterator<Item = &'n String>) -> Self {
         Self::of_keys(names, |name| name.split('.').collect())
     }

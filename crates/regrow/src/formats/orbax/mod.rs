@@ -21,7 +21,7 @@
 //! | `entry` | a leaf or an empty container in `_METADATA` |
 //! | `json_text`, `python_repr` | JSON and `repr` as Python writes them |
 //! | `steps`, `history`, `items`, `detect` | which layout, which step, which item |
-//! | `composite` | items of which some are in other layouts, as one tree |
+//! | `composite` | items in several layouts, as one tree |
 //! | `items_reader` | the files of items, and what is recorded of them |
 //! | `structure`, `pytree`, `arrays`, `stored_array`, `slot`, `opened` | from the documents to a tree of leaves |
 //! | `losses` | what a tree would lose in it |

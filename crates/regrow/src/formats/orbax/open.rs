@@ -50,7 +50,7 @@ struct Parts {
     is_guessed: bool,
 }
 
-/// What was opened: all of it Orbax', or items of which each has a reader of its own.
+/// The opened checkpoint: all of it Orbax', or items with a reader each.
 enum Whole {
     Own(Parts),
     Items(Vec<(String, Box<dyn Reader>)>),
@@ -371,8 +371,8 @@ fn open_items(
     Ok(Whole::Own(Parts { tree: dict_of(trees)?, databases, lost, is_guessed }))
 }
 
-/// What the handler of a checkpoint that is itself one item has written right into its folder, and
-/// nobody else reads: said in a note. `None` if this is no such checkpoint.
+/// The files that the handler of a checkpoint that is itself one item has written directly into its
+/// folder, and that regrow does not read; for a note. `None` if this is no such checkpoint.
 ///
 /// # Errors
 /// `Corrupt` if all of its files are gone.
@@ -404,7 +404,7 @@ fn files_of_handler(
     Ok(Some(()))
 }
 
-/// Opens items of which some are in other layouts: each by its own reader.
+/// Opens items in several layouts: each by its own reader.
 fn open_mixed(
     at: &Location,
     found: &[(String, Item)],
@@ -563,7 +563,7 @@ pub(super) fn missing_item(at: &Location, item: &str) -> Error {
         .help("copy the checkpoint again, all of it, or take another step")
 }
 
-/// The item that somebody is deleting.
+/// The item whose deletion is in progress.
 pub(super) fn deleted_item(at: &Location) -> Result<Option<String>> {
     let file = at.join(DELETION_FILE);
     let Some(bytes) = read_small(&file)? else { return Ok(None) };

@@ -70,7 +70,7 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// A tree of which there is nothing more to say.
+    /// A tree without more details.
     pub fn new(tree: Tree<Slot>, variant: &str) -> Self {
         Self {
             tree,

@@ -208,8 +208,8 @@ impl<'a> Leaves<'a> {
         }
     }
 
-    /// A leaf of a user's own type handler: the array that is stored under its name, or what nobody
-    /// here can decode.
+    /// A leaf of a user's own type handler: the array that is stored under its name, or an
+    /// undecodable leaf.
     fn foreign(&mut self, name: &str, type_name: &str) -> Result<Slot> {
         let has_arrays = self.in_database || self.metadata.use_ocdbt != Some(true);
         if has_arrays && self.arrays()?.has(name) {

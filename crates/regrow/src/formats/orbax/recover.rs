@@ -54,7 +54,7 @@ impl Recovery for Orbax {
             return Ok(Vec::new());
         }
         let mut files = Vec::new();
-        // A folder of items is no pytree itself, whatever its items are called and hold.
+        // A folder of items is no pytree itself, whatever the names and content of the items.
         if !folder.has_items() {
             let entries = folder.database(&mut files)?;
             folder.metadata(entries.as_deref(), other, &mut files)?;
@@ -189,8 +189,8 @@ impl Folder<'_> {
         };
         let texts = self.names_of_texts()?;
         metadata.add_texts(texts.iter().filter(|name| !names.contains(*name)));
-        // A guess is worth less than a damaged file that somebody may mend by hand, and than what
-        // opens without.
+        // A guess is worth less than a damaged file that can be repaired by hand, and less than a
+        // checkpoint that opens without the file.
         if !self.is_gone(METADATA_FILE)? || !bare::had_metadata(self.at, &self.listed) {
             return Ok(());
         }
@@ -240,7 +240,7 @@ impl Folder<'_> {
             if !is_same {
                 return None;
             }
-            // What somebody has said of that step is not said of this one.
+            // The user's metadata of that step is not that of this step.
             match theirs.custom_metadata {
                 None => Some((bytes, at)),
                 Some(_) => Some((TreeMetadata { custom_metadata: None, ..theirs }.to_json().ok()?, at)),
@@ -248,8 +248,8 @@ impl Folder<'_> {
         })
     }
 
-    /// What the v1 API opens a checkpoint by, if it is lost; what anybody reads first, if it is
-    /// damaged.
+    /// The file that the v1 API opens a checkpoint by, if it is lost; the file that readers read
+    /// first, if it is damaged.
     fn checkpoint_metadata(&self, files: &mut Vec<RecoveredFile>) -> Result<()> {
         let is_v1 = self.has(V1_MARKER_FILE);
         let read = read_small(&self.at.join(CHECKPOINT_METADATA_FILE))
@@ -370,7 +370,7 @@ fn below(base: &Arc<[u8]>, located: Located) -> EntryValue {
     }
 }
 
-/// Whether an error says that a file is not what it was, and not that nobody may read it.
+/// Whether an error means that a file has changed, and not that it may not be read.
 fn is_lost(error: &Error) -> bool {
     error.kind().is_of_content() || error.kind() == ErrorKind::NotFound
 }

@@ -47,7 +47,7 @@ impl Slot {
         }
     }
 
-    /// A leaf of which nothing but its name is left.
+    /// A leaf with only its name left.
     pub fn lost(name: &str, why: Error) -> Self {
         Self { source: Source::Lost(why), ..Self::absent(name, LeafKind::Placeholder) }
     }
@@ -86,7 +86,7 @@ fn info(kind: LeafKind, dtype: Dtype, shape: Shape, name: &str, coding: &str) ->
     }
 }
 
-/// The key path of one leaf; O(nodes), whatever their depth.
+/// The key path of one leaf; O(nodes) at any depth.
 pub(super) fn leaf_path<L>(tree: &Tree<L>, leaf: usize) -> KeyPath {
     let mut path = KeyPath::root();
     let mut open: Vec<usize> = Vec::new();

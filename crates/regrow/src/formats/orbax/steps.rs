@@ -260,7 +260,7 @@ enum Inside {
 /// known to be no checkpoint.
 ///
 /// # Errors
-/// `Replaced` if another one takes the name meanwhile; what the storage says.
+/// `Replaced` if another one takes the name in between; errors of the storage.
 fn look_into(folder: &Location) -> Result<Inside> {
     match look_once(folder) {
         Ok(inside @ (Inside::Checkpoint | Inside::Unmarked)) => return Ok(inside),

@@ -127,7 +127,7 @@ impl Manifest {
 pub(super) fn parse_dtype(text: &str) -> Result<Descr> {
     let refused = |why: &str| Error::unsupported(format!("the dtype {text:?} {why}"));
     if text.contains('O') {
-        return Err(refused("holds Python objects, of which only addresses are in the file"));
+        return Err(refused("holds Python objects; the file has only their addresses"));
     }
     let descr = Descr::from_text(text).map_err(|_| refused("is not known"))?;
     match &descr {

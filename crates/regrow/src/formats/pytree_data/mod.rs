@@ -141,10 +141,11 @@ pub struct Entries {
     pub empty: Vec<String>,
 }
 
-/// Reads a manifest for whoever maps the data file by itself; with `verify`, checks the data too.
+/// Reads a manifest for a caller that maps the data file itself; with `verify`, checks the data
+/// too.
 ///
 /// # Errors
-/// `Corrupt` for whatever the manifest says that is not so, or for data that fails its checksum;
+/// `Corrupt` for a manifest that does not fit the data, or for data that fails its checksum;
 /// `NotFound` if one of the files is missing; `Unsupported` for files that are on no local disk.
 pub fn entries_of(files: &Files, verify: bool) -> Result<Entries> {
     files.manifest.local_path()?;

@@ -299,7 +299,7 @@ fn stray_files_are_nobodys_checkpoint() {
         assert!(!PytreeData.recognise(&Location::local(root.path().join(name))).unwrap(), "{name}");
         assert!(open(root.path().join(name)).is_err());
     }
-    // A folder of the stem's name is itself, whatever lies beside it.
+    // A folder with the stem's name is the checkpoint; files beside it are ignored.
     save_with(root.path().join("run"), &plain(), &options(serde_json::json!({}))).unwrap();
     fs::create_dir(root.path().join("run")).unwrap();
     assert!(!PytreeData.recognise(&Location::local(root.path().join("run"))).unwrap());

@@ -33,9 +33,9 @@ pub(super) fn place(manifest: &Manifest) -> Result<Placed> {
     }
 }
 
-/// Checks that the paths of a manifest do not contradict each other, for whoever makes a model of
-/// them by himself: Python's dicts have keys that a pytree's have not, so there may be no pytree of
-/// them.
+/// Checks that the paths of a manifest do not contradict each other, for a caller that makes a
+/// model of them itself: Python's dicts have keys that a pytree cannot have, so there may be no
+/// pytree of them.
 ///
 /// # Errors
 /// `Corrupt`, as [`place`].
@@ -166,8 +166,8 @@ impl Branches {
         }
         let tree = build.finish()?;
         match tree.first_equal_keys() {
-            // Only keys that are neither text nor a number of 64 bits can print like another.
-            Some(path) => Err(Error::unsupported("two keys of one dict print alike")
+            // Only keys that are neither text nor a number of 64 bits can print as the same text.
+            Some(path) => Err(Error::unsupported("two keys of one dict print as the same text")
                 .at_leaf(&path)
                 .help("load the model with regrow.pytree.model_load, which has keys of every kind")),
             None => Ok(Placed { tree, entries: places }),

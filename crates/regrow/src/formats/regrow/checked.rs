@@ -5,12 +5,12 @@
 //! |---|---|---|
 //! | data file | a block at a time, when a byte of the block is wanted | the block's CRC-32C |
 //! | any other that `regrow.json` records | as a whole, when a byte of it is wanted | its BLAKE3 |
-//! | one that it does not record | is refused: it is of another checkpoint, or nobody's | |
+//! | one that it does not record | is refused: it belongs to another checkpoint or program | |
 //!
-//! A view of the map is free; its blocks are checked once, whoever asks first, and have a flag that
-//! says so. What is read into memory of the caller is checked there each time, since those bytes
-//! have just come from the disk. [`reads`](crate::reads) has the ways in which many blocks are
-//! checked at once, and read.
+//! A view of the map is free; its blocks are checked once, by the first reader, and have a flag for
+//! that. Bytes that are read into memory of the caller are checked there each time, since they have
+//! just come from the disk. [`reads`](crate::reads) has the ways in which many blocks are checked
+//! at once, and read.
 //!
 //! All files are opened below one folder, which stays open, and each data file is opened once. So
 //! reads, maps and flags are about the same bytes, also when another checkpoint has taken the path.
@@ -191,8 +191,8 @@ impl CheckedStore {
         fill(wanted, how, None, |_, error| error)
     }
 
-    /// Of data files that are read whatever their length: those that have another one than
-    /// recorded, or are gone.
+    /// For data files that are read with any length: those with another length than recorded, or
+    /// missing ones.
     ///
     /// # Errors
     /// What the storage says.
@@ -295,8 +295,8 @@ impl Store for CheckedStore {
         if let Some(file) = self.file_named(key)? {
             let part = resolve_range(range, file.record.len_bytes)
                 .map_err(|error| error.in_file(file.blob.describe()))?;
-            // Not a part of the map, which would fault where the file is cut while somebody decodes
-            // it.
+            // Not a part of the map, which would fault if the file is truncated during the
+            // decoding.
             return file.read(part).map(Some);
         }
         if let Some(file) = self.small_file_named(key) {

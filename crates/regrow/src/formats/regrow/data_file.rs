@@ -19,7 +19,7 @@ use crate::reads::{
 };
 use crate::store::{Blob, FETCH_LEN_MAX_BYTES, ReadPath, Scratch, Store};
 
-/// Largest block of which a record may speak.
+/// Largest block in a record.
 const BLOCK_LEN_MAX_BYTES: u64 = 1 << 30;
 
 /// What is streamed comes in pieces of about this length.
@@ -46,7 +46,7 @@ pub(super) struct CheckedFile {
     has_head_passed: AtomicBool,
 }
 
-/// The files of these records, none of which is opened yet.
+/// The files of these records, none of them opened yet.
 pub(super) fn checked_files(
     base: &Arc<dyn Store>,
     records: Vec<DataFile>,

@@ -19,7 +19,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`manifest`] | `regrow.json` |
-//! | `part_columns` | what whoever merges parts reads of one |
+//! | `part_columns` | the part of a record that a merge reads |
 //! | `save` | a save, in four stages: plan, reuse, place, write |
 //! | `reader` | the way back |
 //! | `checked` | the folder, each of whose files is checked before its first byte is handed out |
@@ -67,8 +67,8 @@ impl Format for Regrow {
     }
 
     fn recognise(&self, at: &Location) -> Result<bool> {
-        // Whatever it is: a folder or a dangling link of this name is damage, and no reason to read
-        // the rest without it.
+        // Any kind: a folder or a dangling link of this name is damage, and no reason to read the
+        // rest without it.
         Ok(at.join(manifest::FILE_NAME).is_taken())
     }
 

@@ -1,5 +1,4 @@
-//! What whoever merges parts reads of a `regrow.process_<k>.json`: the columns, which come first in
-//! it.
+//! The part of a `regrow.process_<k>.json` that a merge reads: the columns, which come first.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,7 +9,7 @@ use serde::de::{Deserializer as _, Error as _, IgnoredAny, MapAccess, Visitor};
 use super::manifest::{Pieces, check_sum};
 use crate::error::{Error, Result};
 
-/// What whoever merges parts reads of one.
+/// The part of a record that a merge reads.
 #[derive(Debug, Default)]
 pub(super) struct PartColumns {
     pub pieces: Pieces,
@@ -19,7 +18,7 @@ pub(super) struct PartColumns {
     pub leaf_offsets: Vec<u64>,
 }
 
-/// A data file, of which only the name is wanted.
+/// A data file; only its name is used.
 #[derive(Debug, Deserialize)]
 pub(super) struct DataFileName {
     pub name: String,

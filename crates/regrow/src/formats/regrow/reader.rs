@@ -61,8 +61,7 @@ impl RegrowReader {
         Self::open_named(at, manifest::FILE_NAME)
     }
 
-    /// The same for whoever salvages: data files of another length than recorded are read, as far
-    /// as they go.
+    /// Opens for a salvage: data files of another length than recorded are read as far as they go.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -345,7 +344,7 @@ impl Reader for RegrowReader {
         let mut errors = self.store.misfits()?;
         errors.extend(self.store.check_heads());
         errors.extend(self.store.check_small_files()?);
-        // Of damaged files nobody knows what they said.
+        // The content of damaged files is unknown.
         if errors.is_empty() {
             errors = self.check_views();
         }

@@ -135,7 +135,7 @@ impl Counterpart for SameLeaves {
             if at >= end {
                 break;
             }
-            // What lies between leaves is nobody's.
+            // Bytes between leaves are padding.
             if start > at {
                 return Ok(false);
             }
@@ -211,8 +211,8 @@ fn is_lost(at: &Location) -> Result<bool> {
     if lost_manifest(at, false)?.is_none() {
         return Ok(false);
     }
-    // A file of this name is anybody's: ours has the pytree in its header, or Orbax' metadata say
-    // that it is ours.
+    // Other programs write files of this name, too: ours has the pytree in its header, or Orbax'
+    // metadata names it.
     let is_said = Orbax.open(at, &OpenOptions::default());
     let is_said =
         is_said.is_ok_and(|view| view.description().warnings.iter().any(|it| it == super::MANIFEST_LOST));
@@ -274,8 +274,7 @@ fn documents(reader: Arc<RegrowReader>) -> Result<Vec<RecoveredFile>> {
     if files.is_empty() {
         return Ok(Vec::new());
     }
-    // Whatever is just what is recorded needs no new record: a signature over the old one goes on
-    // fitting.
+    // A file with the recorded bytes needs no new record: a signature over the old one still fits.
     let is_recorded = |(name, bytes): &(String, Vec<u8>)| {
         let mut sum = Sum::new();
         sum.update(bytes);
@@ -289,9 +288,9 @@ fn documents(reader: Arc<RegrowReader>) -> Result<Vec<RecoveredFile>> {
     let is_same = !needs_record && files.iter().all(is_recorded);
     let recovered = |(name, bytes): (String, Vec<u8>)| {
         let how = match name.as_str() {
-            MANIFEST_KEY => "made of regrow.json, which knows where each leaf lies",
-            "_CHECKPOINT_METADATA" => "made anew; its times are now, and the user's metadata in it are gone",
-            _ => "made of regrow.json, which knows the pytree",
+            MANIFEST_KEY => "rebuilt from regrow.json, which has the place of each leaf",
+            "_CHECKPOINT_METADATA" => "rebuilt; its times are now, and the user's metadata in it is lost",
+            _ => "rebuilt from regrow.json, which has the pytree",
         };
         RecoveredFile { name, bytes, how: how.to_owned(), is_guess: false }
     };
@@ -300,7 +299,7 @@ fn documents(reader: Arc<RegrowReader>) -> Result<Vec<RecoveredFile>> {
         files.push(RecoveredFile {
             name: manifest::FILE_NAME.to_owned(),
             bytes: manifest,
-            how: "records the files that were made anew".to_owned(),
+            how: "records the rebuilt files".to_owned(),
             is_guess: false,
         });
     }
@@ -328,7 +327,7 @@ fn record(at: &Location) -> Result<Vec<RecoveredFile>> {
     let places = data.places(&regrown.tree, !parts.is_empty()).in_file(at)?;
     let known: HashSet<&str> = data.files.iter().map(|file| file.name.as_str()).collect();
     let database = OcdbtStore::open(Arc::clone(&store)).and_then(|it| it.entries().map(|_| it)).ok();
-    // A database that cannot be read is none: it is made anew where that can be.
+    // A database that cannot be read counts as missing: it is rebuilt if possible.
     let is_of_broken = |name: &str| database.is_none() && (name == MANIFEST_KEY || name.starts_with("d/"));
     let is_one = |name: &&String| !known.contains(name.as_str()) && is_document(name) && !is_of_broken(name);
     let small: Result<Vec<SmallFile>> =
@@ -433,14 +432,14 @@ fn check_pieces(tree: &Tree<LeafInfo>, pieces: &[(u32, Arc<str>)]) -> Result<()>
     match wrong {
         None => Ok(()),
         Some((leaf, name)) => Err(Error::corrupt(
-            "the pytree that Orbax knows is not the one of which the processes have written pieces",
+            "the pytree in Orbax' metadata differs from the one that the processes have written",
         )
         .expected(format_args!("leaf {leaf} to be that of {name}"), "another one")
         .help("an early version of regrow wrote this checkpoint; its files can be read as safetensors")),
     }
 }
 
-/// The leaves of which processes have written compressed pieces.
+/// The leaves whose pieces the processes have compressed.
 fn coded_leaves(store: &dyn Store, parts: &[PartRecord]) -> Result<BTreeSet<u32>> {
     let mut leaves = BTreeSet::new();
     for part in parts {
@@ -561,6 +560,5 @@ fn bytes_of(store: &dyn Store, name: &str) -> Result<Vec<u8>> {
 }
 
 fn gone(store: &dyn Store, name: &str) -> Error {
-    Error::corrupt("a file of the checkpoint has gone away meanwhile")
-        .in_file(store.describe(name.as_bytes()))
+    Error::corrupt("a file of the checkpoint was removed in between").in_file(store.describe(name.as_bytes()))
 }

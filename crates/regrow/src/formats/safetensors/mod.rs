@@ -141,8 +141,8 @@ impl SingleFile for Safetensors {
     }
 }
 
-/// Opens the file, index or folder `at` a location, whatever its name; `form` says what pytree it
-/// is to be.
+/// Opens the file, index or folder `at` a location, under any name; `form` chooses the form of the
+/// pytree.
 ///
 /// # Errors
 /// `NotFound`, `Uncommitted`, `Corrupt`, `Unsupported`, `Limit`; `NameCollision` if two files hold
@@ -163,7 +163,7 @@ pub fn open_mapped(at: &Location, form: &TreeForm) -> Result<(Box<dyn Reader>, O
     Ok((Box::new(reader), maps))
 }
 
-/// Whether a file of `file_len_bytes` that begins so may be one of these, whatever its name.
+/// Whether a file of `file_len_bytes` that begins so may be one of these, under any name.
 pub(super) fn begins_file(first: &[u8], file_len_bytes: u64) -> bool {
     layout::Header::begins_file(first, file_len_bytes)
 }

@@ -44,10 +44,9 @@ pub(super) fn is_named_so(name: &OsStr) -> bool {
 impl Parts {
     /// Finds the files `at` a location: a safetensors file, an index, or a folder with either.
     ///
-    /// Of several indexes in a folder (of variants, such as `model.fp16.safetensors.index.json`)
-    /// the one with the usual name counts; without that one, none does. Whoever salvages takes all
-    /// files of a folder where an index cannot be read, and those that there are where some are
-    /// missing.
+    /// If a folder has several indexes (of variants, such as `model.fp16.safetensors.index.json`),
+    /// the one with the usual name counts; without it, none does. A salvage takes all files of a
+    /// folder if an index cannot be read, and the existing files if some are missing.
     pub(super) fn find(at: &Location, salvage: bool) -> Result<Self> {
         if at.is_folder() {
             let mut names = names_in(at)?;

@@ -22,7 +22,7 @@ pub enum TreeForm {
     /// The one that regrow kept in the file; a flat dict of names in a file without one.
     #[default]
     Kept,
-    /// A flat dict of names, whatever is kept: what safetensors itself shows.
+    /// A flat dict of names, as safetensors shows it, also if the pytree is stored.
     Flat,
     /// Dicts in each other: names are cut wherever this text stands.
     Nested(String),
@@ -238,7 +238,7 @@ impl Placing {
         Ok(())
     }
 
-    /// A tensor of which nothing but its name is known.
+    /// A tensor that is known only by name.
     fn lost_leaf(&mut self, name: &Arc<str>, why: &Error) -> Result<()> {
         let info = LeafInfo {
             kind: LeafKind::Placeholder,

@@ -389,8 +389,8 @@ fn place_kept(
     Ok(placed)
 }
 
-/// All of the rows, along the first axis, of which `region` has a part; of a region that leaves the
-/// array, all there are.
+/// All rows, along the first axis, that `region` touches; for a region that leaves the array, all
+/// rows.
 fn rows_of(region: &Region, shape: &Shape) -> Result<Region> {
     if !region.is_inside(shape) {
         return Ok(Region::whole(shape));
@@ -425,7 +425,7 @@ fn read_json(store: &dyn Store, name: &OsStr) -> Result<(Bytes, u64)> {
     let key = name.as_encoded_bytes();
     let range = |offset_bytes, len_bytes| ByteRange::Span { offset_bytes, len_bytes };
     let first = store.get(key, range(0, LENGTH_LEN_BYTES as u64))?.ok_or_else(missing)?;
-    // Of the file that is open now, whatever has its name.
+    // The length of the opened file, also if its name leads to another one.
     let file_len_bytes = store.len_bytes(key)?.ok_or_else(missing)?;
     let first = first.as_ref().try_into().map_err(|_| missing())?;
     let len_bytes = Header::len_bytes(first, file_len_bytes)?;
@@ -464,7 +464,7 @@ fn keep_indexed(stored: &mut Vec<Stored>, index: &Index, files: &[DataFile]) -> 
     }
 }
 
-/// The same for whoever salvages: what the index names and is not there is lost.
+/// For a salvage: tensors in the index without a file are lost.
 fn keep_found(
     stored: &mut Vec<Stored>,
     (index_file, index): (&Location, &Index),

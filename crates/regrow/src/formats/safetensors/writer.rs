@@ -115,7 +115,7 @@ fn file_name(file: usize, count: usize) -> String {
     }
 }
 
-/// One safetensors file that has not been written: its bytes, for whoever has a place for them.
+/// The bytes of one safetensors file that is not written yet.
 #[derive(Debug)]
 pub struct FileImage<'a> {
     encoder: Encoder<'a>,

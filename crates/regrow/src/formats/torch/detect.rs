@@ -1,5 +1,5 @@
-//! Whether a file is one of PyTorch's, or another pickle: by how it begins, whatever its name.
-//! Pickles of protocol 0 and 1 begin as texts do, so that these are told by their names too.
+//! Whether a file is one of PyTorch's, or another pickle: by its first bytes, under any name.
+//! Pickles of protocol 0 and 1 begin like text, so the name decides for them, too.
 
 use std::ffi::OsStr;
 

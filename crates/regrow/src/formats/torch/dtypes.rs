@@ -47,7 +47,7 @@ const STORAGES: [(&str, Element); 17] = {
     ]
 };
 
-/// The storage without a dtype of its own: bytes, of which each tensor says what they are.
+/// The storage without a dtype: bytes. Each tensor has its own dtype.
 pub(super) const UNTYPED: &str = "UntypedStorage";
 
 /// Modules that storages are in.

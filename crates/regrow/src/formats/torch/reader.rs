@@ -382,7 +382,7 @@ fn coding(tensor: &Tensor, big_endian: bool) -> String {
     out
 }
 
-/// Each refused leaf tells of the others, too: whoever loads all sees one error.
+/// Each refused leaf names the others, too: a load of all leaves reports one error.
 fn name_all_refused(leaves: &mut [Leaf]) {
     let refused = leaves.iter().filter_map(|leaf| match leaf {
         Leaf::Refused(why) => why.place().leaf.as_ref().map(|path| brief(&path.to_string()).into_owned()),

@@ -160,8 +160,8 @@ fn device<'p>(pickle: &'p Pickle<'_>, storage: Id) -> Option<&'p str> {
     pickle.text(*pickle.sequence(*tuple)?.get(3)?)
 }
 
-/// A key path as text that tells apart whatever a tree tells apart: a JSON pointer, with `~2`
-/// before text that would read as an integer.
+/// A key path as text, distinct for every leaf of a tree: a JSON pointer, with `~2` before text
+/// that would read as an integer.
 pub(crate) fn pointer(path: &KeyPath) -> String {
     let mut out = String::new();
     for key in path.keys() {

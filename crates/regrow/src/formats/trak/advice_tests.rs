@@ -114,8 +114,8 @@ fn repair_does_what_verify_says_that_it_does() {
                 }
                 damage(&folder.path().join(&file));
                 let before = complaints(folder.path());
-                // A complaint that repair cannot mend must not advise it; whatever else is wrong
-                // then stays as well.
+                // A complaint that repair cannot fix must not advise it; then all other complaints
+                // stay as well.
                 if before.is_empty() || !before.iter().all(|text| text.contains("`repair`")) {
                     not_advised += 1;
                     continue;
@@ -218,7 +218,7 @@ fn what_killed_writers_left_goes_when_the_store_is_opened_and_a_living_one_keeps
     let there = |file: &&str| folder.path().join(file).exists();
     write_all();
     {
-        // Whoever is making a file holds the lock: nothing is removed before it is given up.
+        // The writer of a file holds the lock: no file is removed before it is released.
         let lock = store.lock().unwrap();
         write_all();
         let root = folder.path().to_owned();

@@ -4,9 +4,9 @@
 //! | npy 1.0 header, 128 bytes for usual shapes | row 0 | row 1 | ...     rows x columns, C order, little endian
 //! ```
 //!
-//! The file is made whole, zeros reserved on disk, before it has its name: so nobody meets a short
-//! one, and a full disk shows when a model is registered and not in the middle of the night.
-//! Opening compares header and length with what the store's parameters say; nothing is ever padded.
+//! The file is complete, with zeros reserved on disk, before it has its name: so no process sees a
+//! short one, and a full disk shows when a model is registered and not hours later. Opening
+//! compares header and length with the store's parameters; nothing is ever padded.
 //!
 //! Rows are written by `pwrite`. Unlike a store to a map it can fail with an error, where a map
 //! whose file another process has cut kills the process.
@@ -103,7 +103,7 @@ impl ArrayFile {
         self
     }
 
-    /// Dtype and shape that the header of a file gives, whatever its length.
+    /// Dtype and shape in the header of a file of any length.
     ///
     /// # Errors
     /// `NotFound`; `Corrupt` if it is no npy file; `Unsupported` if it is one of another kind than
@@ -158,7 +158,7 @@ impl ArrayFile {
     ///
     /// # Errors
     /// `InvalidArgument` if a row is not there or `data` has another size, before anything is
-    /// written; `Corrupt` if the file has been cut meanwhile; `StorageFull`, `Io` with some rows
+    /// written; `Corrupt` if the file was truncated in between; `StorageFull`, `Io` with some rows
     /// written.
     pub fn write_rows(&self, rows: &[u64], data: &[u8]) -> Result<()> {
         let row_len = self.row_len_bytes();
@@ -199,7 +199,7 @@ impl ArrayFile {
     /// Reads whole rows from `first` on, as many as `out` holds.
     ///
     /// # Errors
-    /// `InvalidArgument` if they are not there; `Corrupt` if the file has been cut meanwhile.
+    /// `InvalidArgument` if they are not there; `Corrupt` if the file was truncated in between.
     pub fn read_rows(&self, first: u64, out: &mut [u8]) -> Result<()> {
         let start = first.checked_mul(self.row_len_bytes());
         match start.filter(|start| start.saturating_add(out.len() as u64) <= self.data_len_bytes) {
@@ -222,7 +222,7 @@ impl ArrayFile {
         })
     }
 
-    /// Waits until all that was written, by whatever way, would survive a power cut.
+    /// Waits until all writes, of any kind, would survive a power cut.
     ///
     /// # Errors
     /// What the disk says. No row may then be said to be done before it is written again: the next
@@ -237,7 +237,7 @@ impl ArrayFile {
         })
     }
 
-    /// As [`sync`](Self::sync), of an array of which no mask speaks.
+    /// As [`sync`](Self::sync), of an array without a mask.
     ///
     /// # Errors
     /// `Io` also if an earlier sync failed and some row was not written again.

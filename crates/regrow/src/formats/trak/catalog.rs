@@ -24,14 +24,14 @@ pub struct Catalog {
     pub models: BTreeMap<i64, ModelFlags>,
     /// `experiments.json`, if it is there and sound: the records as they stand, in their order.
     pub experiments: Option<Map<String, Value>>,
-    /// Files of flags that speak of models of which another file counts.
+    /// Files of flags for models whose flags are in another file.
     pub spare: Vec<SpareFlags>,
     /// What is wrong, each with its file.
     pub faults: Vec<Fault>,
 }
 
-/// What a file says of a model of which another file counts. TRAK takes the one that it happens to
-/// read last.
+/// The flags of a model in a file that does not count. TRAK takes the file that it happens to read
+/// last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpareFlags {
     /// The file that does not count.
@@ -60,7 +60,7 @@ pub enum Subject {
     Metadata,
     /// `experiments.json`, or a record in it.
     Experiments,
-    /// The flags of a model, as far as the name of the file says of which.
+    /// The flags of a model, with its number from the name of the file if the name has one.
     Model(Option<i64>),
 }
 
@@ -156,7 +156,7 @@ pub fn model_folders(root: &Path) -> Result<Vec<i64>> {
     Ok(ids)
 }
 
-/// Names in a folder, sorted; names that are no UTF-8 are nobody's here.
+/// Names in a folder, sorted, without names that are not UTF-8.
 ///
 /// # Errors
 /// If the folder cannot be listed.

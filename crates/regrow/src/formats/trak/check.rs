@@ -287,7 +287,7 @@ fn check_experiment(
                 done.push(row);
             }
         }));
-        // No mark at all: TRAK wrote the targets, and nobody knows which.
+        // No mark at all: TRAK wrote the targets, and does not record which.
         let is_partial = !done.is_empty() && (done.len() as u64) < targets;
         if experiment.scores_finalized && flags.is_finalized && is_partial {
             findings.add(
@@ -392,7 +392,8 @@ pub(super) fn missing(root: &Path, file: &str, spec: &ArraySpec) -> Error {
         .in_file(root.join(file))
         .expected(spec, found)
         .help(
-            "copy it again if there is another copy; else `repair` makes it anew, and marks what it held as not done",
+            "copy it again if there is another copy; else `repair` makes it again, and marks its
+            rows as not done",
         )
 }
 

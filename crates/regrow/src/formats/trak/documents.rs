@@ -79,7 +79,7 @@ impl Experiment {
         }
     }
 
-    /// The record; a path of the scores is always written, though nobody reads it.
+    /// The record. It always has a path of the scores, though no reader uses it.
     pub fn to_record(&self, scores_path: &Path) -> Value {
         json!({
             "num_targets": self.num_targets,

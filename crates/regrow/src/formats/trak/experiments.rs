@@ -25,9 +25,9 @@ impl TrakStore {
     /// the scores that all models share. What is there is kept, finished scores and their flag too;
     /// with `reset` this model's gradients and the scores become zeros.
     ///
-    /// Where gradients were lost whose targets are marked as done, the marks and the flag of the
-    /// scores are taken back before zeros take their place: all targets are then to be done again.
-    /// Lost scores lose their flag alike.
+    /// If gradients are lost whose targets are marked as done, the marks and the flag of the scores
+    /// are removed before zeros take their place: all targets must be done again. Lost scores lose
+    /// their flag too.
     ///
     /// # Errors
     /// `NotFound` if the model has no folder; `InvalidArgument` for a name that no file can have;
@@ -79,7 +79,7 @@ impl TrakStore {
                 };
             let lost = orphan.as_ref().map_or(Ok(0), ArrayFile::count_marked)?;
             let scores_path = root.join(name.scores_file());
-            // Nobody scores anew what is final; TRAK, too, takes the flag back when it makes these
+            // Final scores are not computed again; TRAK, too, removes the flag when it makes these
             // files.
             if lost > 0 || !is_there(&scores_path)? {
                 wanted.scores_finalized = false;

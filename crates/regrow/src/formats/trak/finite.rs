@@ -2,7 +2,7 @@
 
 use crate::array::Dtype;
 
-/// Numbers that are all looked at, whatever the first ones say.
+/// Numbers that are all checked, for any first ones.
 const PIECE_NUMBERS: usize = 1 << 12;
 
 /// Whether all exponents are below the one that stands for infinity and NaN.

@@ -11,7 +11,7 @@ pub const METADATA_FILE: &str = "metadata.json";
 pub const EXPERIMENTS_FILE: &str = "experiments.json";
 /// The folder of final scores.
 pub const SCORES_FOLDER: &str = "scores";
-/// Locked by whoever makes files or changes JSON; TRAK never looks at it.
+/// Locked by the process that makes files or changes JSON; TRAK ignores it.
 pub const LOCK_FILE: &str = ".regrow.lock";
 /// In a model's folder: which checkpoint its rows were computed from.
 pub const CHECKPOINT_FILE: &str = "_checkpoint.json";

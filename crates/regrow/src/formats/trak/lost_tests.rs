@@ -43,8 +43,8 @@ fn rows_of_zeros_are_a_note_and_done_again_only_if_asked() {
     assert!(repair(folder.path(), &asked).unwrap().is_empty());
 }
 
-/// An experiment `val` of model 0 with three targets, of which `done` are; its scores are said to
-/// be final.
+/// An experiment `val` of model 0 with three targets. The targets in `done` are done; its scores
+/// are flagged as final.
 fn with_targets(store: &TrakStore, done: &[u64]) -> ExperimentArrays {
     let val = name("val");
     store.init_experiment(&val, 3, 0, false).unwrap();
@@ -95,7 +95,7 @@ fn lost_gradients_of_targets_are_reported_and_repaired() {
         let done = repair(folder.path(), &Repair::default()).unwrap();
         let says = |text: &str| done.iter().any(|line| line == text);
         assert!(says("0/_targets_val.mmap: 3 rows marked as not done"), "{done:?}");
-        assert!(says("0/val_grads.mmap: made anew: it was missing"), "{done:?}");
+        assert!(says("0/val_grads.mmap: made again: it was missing"), "{done:?}");
         let report = crate::verify(folder.path()).unwrap();
         assert!(report.is_ok() && report.notes.is_empty(), "{report:?}");
         assert_eq!(store.experiment(&name("val"), 3, 0).unwrap().targets.missing().unwrap(), [0, 1, 2]);
@@ -106,7 +106,7 @@ fn lost_gradients_of_targets_are_reported_and_repaired() {
 }
 
 #[test]
-fn gradients_of_targets_that_are_made_anew_are_not_done() {
+fn gradients_of_targets_that_are_made_again_are_not_done() {
     let folder = tempfile::tempdir().unwrap();
     let store = finished(folder.path());
     // What is sound stays: marks and final scores.
@@ -120,7 +120,7 @@ fn gradients_of_targets_that_are_made_anew_are_not_done() {
 }
 
 #[test]
-fn scores_that_are_made_anew_are_not_final() {
+fn scores_that_are_made_again_are_not_final() {
     let folder = tempfile::tempdir().unwrap();
     let store = finished(folder.path());
     fs::remove_file(folder.path().join("scores/val.mmap")).unwrap();
@@ -132,7 +132,7 @@ fn scores_that_are_made_anew_are_not_final() {
 }
 
 #[test]
-fn arrays_of_a_model_that_are_made_anew_are_not_done() {
+fn arrays_of_a_model_that_are_made_again_are_not_done() {
     for array in TrainArray::ALL {
         for by_repair in [false, true] {
             let folder = tempfile::tempdir().unwrap();

@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// For each file of which a sync failed: the rows that were written since.
+/// The rows written to each file since a sync of it failed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LostWrites(Arc<Mutex<HashMap<PathBuf, HashSet<u64>>>>);
 
@@ -32,8 +32,8 @@ impl LostWrites {
         }
     }
 
-    /// The file was made anew.
-    pub(super) fn made_anew(&self, path: &Path) {
+    /// The file was made again.
+    pub(super) fn made_again(&self, path: &Path) {
         self.known().remove(path);
     }
 
@@ -73,7 +73,7 @@ mod tests {
         lost.written(path, &[0, 1, 2], 3);
         assert!(!lost.has_any(path));
         lost.sync_failed(path);
-        lost.made_anew(path);
+        lost.made_again(path);
         assert!(!lost.has_any(path));
     }
 }

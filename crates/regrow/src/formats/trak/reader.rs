@@ -1,8 +1,8 @@
 //! A store as a checkpoint: its arrays and the members of its JSON files as one tree.
 //!
-//! A store may still be worked on while it is read, in place and also by whoever holds a map: what
-//! the bytes behind a shared map are is then anybody's guess. So all arrays are read by `pread`,
-//! and none is shown as a map.
+//! A store may still be written while it is read, in place and through maps, so the bytes behind a
+//! shared map may change at any time. So all arrays are read by `pread`, and none is shown as a
+//! map.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -65,7 +65,7 @@ impl TrakReader {
         }
         let mut faults = HashMap::new();
         for fault in std::mem::take(&mut catalog.faults) {
-            // The model is there, whatever has become of its flags.
+            // The model exists, with any state of its flags.
             if let Subject::Model(Some(id)) = fault.subject {
                 catalog.models.entry(id).or_default();
                 faults.insert(id, fault.error);

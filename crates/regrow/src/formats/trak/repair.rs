@@ -12,7 +12,8 @@
 //! | `experiments.json` empty, cut, missing, or without a record | records made from the sizes of the arrays; scores not final |
 //! | `metadata.json` empty, cut, missing | written from the metadata that the caller gives |
 //! | an array is cut or too long | made as long as it should be; rows that were lost are not done, what depends on them not final |
-//! | an array is missing or has no header | made anew; its rows are not done, what depends on them not final |
+//! | an array is missing or has no header | made again; its rows are not done, what depends on them
+//! not final |
 //! | rows that are marked as done hold zeros only | nothing, for they may be right; with `recompute_zero_rows` marked as not done |
 
 use std::collections::{BTreeSet, HashSet};
@@ -103,8 +104,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Puts aside damaged flags whose file is not named after a model that has a folder: there is
-    /// nothing to make them anew from.
+    /// Puts aside damaged flags whose file is not named after a model with a folder: they cannot be
+    /// rebuilt.
     fn unreadable_flags(&mut self, catalog: &Catalog) -> Result<()> {
         for fault in &catalog.faults {
             let Subject::Model(id) = fault.subject else { continue };
@@ -207,7 +208,7 @@ impl Work<'_> {
             false => false,
         };
         flags.is_featurized = mask.count_marked()? == mask.spec().rows;
-        // Features that were made of lost rows could be right; nobody can tell.
+        // Features that were made of lost rows could be right or wrong.
         flags.is_finalized &=
             features.is_none() && lost_from.is_none() && !has_zero_rows && flags.is_featurized;
         if !flags.is_finalized && !exists(TrainArray::Grads)? {
@@ -365,14 +366,14 @@ impl Work<'_> {
             Ok(_) => Ok(None),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 make(false)?;
-                self.say_path(&path, "made anew: it was missing");
+                self.say_path(&path, "made again: it was missing");
                 Ok(Some(0))
             }
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 if ArrayFile::spec_of(&path).is_err() {
                     self.put_aside(&file.to_string_lossy())?;
                     make(false)?;
-                    self.say_path(&path, "made anew: it had no header");
+                    self.say_path(&path, "made again: it had no header");
                     return Ok(Some(0));
                 }
                 self.set_len(&path, spec)

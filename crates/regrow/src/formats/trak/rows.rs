@@ -34,7 +34,7 @@ pub const SYNC_INTERVAL_DEFAULT: Duration = Duration::from_millis(500);
 /// Arrays that are written by rows, with the mask of those that are done.
 #[derive(Debug)]
 pub struct Rows {
-    /// Arrays of which the mask speaks, by their keys.
+    /// Arrays that the mask covers, by their keys.
     masked: Vec<(&'static str, ArrayFile)>,
     mask: ArrayFile,
     /// `None`: nothing is ever synced.
@@ -190,7 +190,7 @@ impl Rows {
         if self.interval.is_none() && pending.rows.is_empty() {
             return Ok(());
         }
-        // Rows may also have been written through a map of the file, which nobody has told of.
+        // Rows may also have been written through a map of the file, without a call here.
         let mut data = self.masked.iter().map(|(_, array)| array);
         if let Err(error) = data.try_for_each(|array| array.check_len().and_then(|()| array.sync())) {
             pending.rows.clear();
@@ -208,7 +208,7 @@ impl Rows {
         Ok(())
     }
 
-    /// Takes marks back, on disk: those of `rows`, and those of which an earlier try failed.
+    /// Removes marks on disk: those of `rows`, and those that an earlier try failed to remove.
     fn unmark(&self, pending: &mut Pending, rows: &[u64]) -> Result<()> {
         pending.unmarking.extend(rows);
         let mut rows: Vec<u64> = pending.unmarking.iter().copied().collect();
@@ -256,8 +256,7 @@ impl Rows {
 }
 
 impl Drop for Rows {
-    /// What is waiting is written, if it can be; whoever wants to know calls
-    /// [`flush`](Rows::flush).
+    /// Writes pending marks if it can; [`flush`](Rows::flush) reports errors.
     fn drop(&mut self) {
         if self.pid == std::process::id() && self.has_pending() {
             let _ = self.flush();

@@ -1,9 +1,10 @@
 //! A store that is being worked on, by this process and by others, for days.
 //!
-//! Whoever makes a file or changes JSON holds the lock on `.regrow.lock`; writing rows takes no
-//! lock at all. What is read under the lock is merged and put back whole, so that nothing another
-//! process has added is lost. The lock is a `flock`: it dies with its process. TRAK knows nothing
-//! of it, so a TRAK process on the same folder at the same time has its old races, with itself.
+//! A process that makes a file or changes JSON holds the lock on `.regrow.lock`; writes of rows
+//! take no lock. The content read under the lock is merged and written back whole, so that no
+//! addition of another process is lost. The lock is a `flock`: it ends with its process. TRAK
+//! ignores it, so a TRAK process on the same folder at the same time has its old races, with
+//! itself.
 //!
 //! Nothing is ever emptied that was not asked to be: an array that is there is kept if it is what
 //! the parameters say, and refused if it is not.
@@ -192,8 +193,8 @@ impl TrakStore {
         Ok(flags)
     }
 
-    /// What the flags of a model may still say once its missing arrays are made anew, as zeros; and
-    /// whether there is a mask that speaks of rows which are then gone.
+    /// The flags of a model after its missing arrays are made again, as zeros; and whether a mask
+    /// covers the lost rows.
     fn after_losses(&self, id: i64, mut flags: ModelFlags) -> Result<(ModelFlags, bool)> {
         let is_there = |array| is_there(&self.array_path(id, array));
         if !is_there(TrainArray::Features)? {
@@ -286,7 +287,7 @@ impl TrakStore {
             let count = self.open_array(id, TrainArray::Mask).and_then(|mask| mask.count_marked());
             if count.is_ok_and(|count| count == self.parameters.train_set_size) {
                 let _lock = self.lock()?;
-                // Somebody may have said more since.
+                // Another process may have written more since.
                 if let Some(now) = self.catalog()?.models.get(&id) {
                     self.write_flags_locked(id, now.is_finalized)?;
                 }
@@ -389,7 +390,7 @@ impl TrakStore {
         let folder = self.root.join(id.to_string());
         let all: Vec<(&str, ArraySpec)> =
             arrays.into_iter().map(|array| (array.file_name(), self.parameters.train(array))).collect();
-        // A mask that is replaced must be gone before the rows of which it speaks.
+        // A mask that is replaced must be removed before the rows that it covers.
         let (mask, data): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|(name, _)| reset && *name == TrainArray::Mask.file_name());
         self.make_arrays(&folder, &mask, reset)?;
@@ -425,7 +426,7 @@ impl TrakStore {
                 }
                 other => other?,
             }
-            self.lost.made_anew(&path);
+            self.lost.made_again(&path);
         }
         sync_folder(folder).map_err(|error| Error::io("cannot sync the folder", folder, error))
     }

@@ -112,7 +112,7 @@ fn a_second_model_leaves_finished_scores_alone() {
     let joined = store.init_experiment(&val, 1, 1, false).unwrap();
     assert!(joined.scores_finalized);
     assert_eq!(fs::read(scores.path()).unwrap(), before);
-    // Asked for, they become zeros: in a new file, so that nobody's map of the old one is cut.
+    // On request they become zeros: in a new file, so that no map of the old one is truncated.
     store.init_experiment(&val, 1, 1, true).unwrap();
     let mut old = [0; 24];
     scores.read_rows(0, &mut old).unwrap();
@@ -235,12 +235,12 @@ fn missing_arrays_are_errors_but_for_deleted_gradients() {
     let model = store.model(0).unwrap();
     assert_eq!(model.rows.array("grads").unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(store.delete_grads(0).unwrap_err().kind(), ErrorKind::NotFound);
-    // Registering anew what is finalized does not bring them back.
+    // Registering a finalized model again does not bring them back.
     store.register(0, false).unwrap();
     assert!(!folder.path().join("0/grads.mmap").exists());
 }
 
-// Weakness 6: parameters and checkpoints that nobody compares.
+// Weakness 6: parameters and checkpoints that are never compared.
 
 #[test]
 fn a_model_belongs_to_one_checkpoint() {
@@ -433,7 +433,7 @@ fn other_folders_are_not_taken_for_stores() {
     fs::write(folder.path().join("metadata.json"), "{\"JL dimension\": 4, \"train set size\": 6}").unwrap();
     assert!(is_store());
     assert!(!Trak.recognise(&Location::local(folder.path().join("metadata.json"))).unwrap());
-    // Nobody's huge document is parsed to find that out; names alone are enough.
+    // No huge document is parsed to find that out; names alone are enough.
     let long = format!("{{\"JL dimension\": 4, \"train set size\": 6, \"x\": \"{}\"}}", "x".repeat(1 << 20));
     fs::write(folder.path().join("metadata.json"), long).unwrap();
     assert!(!is_store());

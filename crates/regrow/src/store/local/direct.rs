@@ -1,8 +1,8 @@
 //! One large file, written front to back at the speed of the disk.
 //!
 //! The caller's bytes are copied into a ring of aligned buffers and checksummed while they are
-//! still in cache; a thread that lives as long as the writer puts full buffers on disk by direct
-//! I/O meanwhile.
+//! still in cache. At the same time a thread that lives as long as the writer puts full buffers on
+//! disk by direct I/O.
 //!
 //! ```text
 //! caller:  copy + crc32c, 256 KiB at a time ─▶ | 4 MiB | ─┐      (11 GB/s)
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Buffered writes with one fsync reach half of that here (2.2 GB/s): they fill the page cache with
-//! pages that nobody will read. Where direct I/O is refused the same writes are buffered, and each
+//! pages that are not read again. If direct I/O is refused the same writes are buffered, and each
 //! buffer's write-back is started as soon as it is written, so that the fsync at the end finds
 //! little to do. Files below 64 KiB are one ordinary write: no thread, no direct I/O.
 //!
@@ -48,9 +48,9 @@ const ELEMENT_LEN_MAX_BYTES: usize = 16;
 /// Writes one file front to back: copies what it is given into a small ring of aligned buffers,
 /// checksums on the way, and lets a thread of its own write them with direct I/O.
 ///
-/// Holds at most 12 MiB, whatever the file's length. An error of the disk may show one or more
-/// calls after the bytes it concerns; after an error every call fails. Dropped unfinished, it
-/// leaves the file as it is, for whoever owns the folder to remove.
+/// Holds at most 12 MiB for a file of any length. An error of the disk may show one or more calls
+/// after the bytes it concerns; after an error every call fails. If it is dropped unfinished, the
+/// owner of the folder removes the file.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;

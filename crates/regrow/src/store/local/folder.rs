@@ -1,9 +1,9 @@
 //! A folder from which files are opened: by its path each time, or by the folder that the path led
 //! to once.
 //!
-//! A checkpoint is replaced by exchanging two folders' names. Whoever opens one file by path before
-//! that and another one after it has parts of two checkpoints. A folder that was opened stays the
-//! folder that it was: its files are either those of one checkpoint, or gone.
+//! A checkpoint is replaced by exchanging two folders' names. A reader that opens one file by path
+//! before that and another one after it has parts of two checkpoints. An opened folder stays the
+//! same folder: its files are those of one checkpoint, or missing.
 
 use std::fs::{self, File};
 use std::io;
@@ -58,7 +58,7 @@ impl FilePlace<'_> {
         self.folder.path.join(self.relative)
     }
 
-    /// Opens whatever is there for reading. Never waits.
+    /// Opens any kind of file for reading. Never waits.
     pub(crate) fn open(self, caching: Caching) -> io::Result<File> {
         match &self.folder.opened {
             Some(folder) => folder.open_file(self.relative, caching),

@@ -112,7 +112,7 @@ pub(crate) fn sync_made(made: &[PathBuf]) -> io::Result<()> {
     made.iter().filter_map(|folder| folder.parent()).try_for_each(sync_folder)
 }
 
-/// Sixteen random hex digits, for names that nobody else uses.
+/// Sixteen random hex digits, for unique names.
 pub(crate) fn random_name() -> Result<String> {
     match getrandom::u64() {
         Ok(number) => Ok(format!("{number:016x}")),

@@ -1,9 +1,9 @@
 //! Read-only maps of whole files, and advice to the kernel about how they will be read.
 //!
-//! A map is made without advice: the kernel's own readahead (3.4 GB/s cold) suits a reader that
-//! wants single leaves, where `MADV_SEQUENTIAL` would read far more than was asked. Whoever walks a
-//! whole map says so with [`advise`] and gets 4.0 GB/s. `MADV_RANDOM` (0.07 GB/s) and populating
-//! files ahead (1.8 GB/s) are never used.
+//! A map is made without advice: the kernel's own readahead (3.4 GB/s cold) suits a reader of
+//! single leaves, where `MADV_SEQUENTIAL` would read far more than was asked. A reader of a whole
+//! map calls [`advise`] and gets 4.0 GB/s. `MADV_RANDOM` (0.07 GB/s) and populating files ahead
+//! (1.8 GB/s) are never used.
 
 use std::fs::File;
 
@@ -24,8 +24,8 @@ pub enum Access {
 /// Advice shorter than this costs more than it gives.
 const ADVICE_LEN_MIN_BYTES: usize = 128 << 10;
 
-/// Maps the whole of `file`; empty files give empty bytes. `None` where the system makes no map of
-/// it, for whatever reason: the file can be read, or the read says why not.
+/// Maps the whole of `file`; empty files give empty bytes. `None` if the system cannot map it: the
+/// file can be read, or the read reports why not.
 pub(super) fn map_file(file: &File, len_bytes: u64) -> Option<Bytes> {
     if len_bytes == 0 {
         return Some(Bytes::new());

@@ -274,7 +274,7 @@ impl Store for LocalStore {
         Ok(file.map_private())
     }
 
-    /// The file is opened anew: its reader has ways of its own through and past the page cache.
+    /// The file is opened again: its reader has its own ways through and past the page cache.
     fn open(&self, key: &[u8]) -> Result<Option<Arc<dyn Blob>>> {
         let opened = DirectReader::open(self.inner.root.file(relative_path(key)?))?;
         Ok(opened.map(|reader| Arc::new(reader) as Arc<dyn Blob>))

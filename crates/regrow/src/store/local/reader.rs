@@ -13,8 +13,8 @@
 //! measures it). Where direct I/O is refused (some network file systems) large reads go through the
 //! page cache as well.
 //!
-//! The file is opened once for each way, and mapped from what was opened: all of them are the same
-//! file, whatever its path leads to later.
+//! The file is opened once for each way, and mapped from the opened file: all of them are the same
+//! file, also if its path leads to another one later.
 
 use std::fs::File;
 use std::io;

@@ -1,5 +1,5 @@
-//! Opening what has to be a regular file, whatever has its name: opening a pipe must not wait, a
-//! device must not be read, and a link that leads nowhere must not count as nothing.
+//! Opens a regular file and refuses every other kind: opening a pipe must not wait, a device must
+//! not be read, and a link that leads nowhere must not count as missing.
 
 use std::fs::{self, File, FileType};
 use std::io;

@@ -271,7 +271,11 @@ fn of_many_who_put_a_value_where_there_is_none_one_does() {
             scope.spawn(move || {
                 let won = other.put_if_absent(b"a/b", value(at)).unwrap();
                 let found = other.get_whole(b"a/b").unwrap().unwrap();
-                assert_eq!(won, found == value(at), "whoever has put it gets its own value, all of it");
+                assert_eq!(
+                    won,
+                    found == value(at),
+                    "the process that has put it gets its own value, all of it"
+                );
                 won
             })
         };

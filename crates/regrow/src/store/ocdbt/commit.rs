@@ -1,8 +1,8 @@
 //! A further commit on a database that exists.
 //!
-//! The whole tree is written anew into one new data file (values stay where they are), then the
-//! manifest is replaced: its list of versions gets one more, and where a group of versions is full,
-//! the group moves into version tree nodes behind the tree.
+//! The whole tree is written again into one new data file (values stay in place), then the manifest
+//! is replaced: its list of versions gets one more. If a group of versions is full, the group moves
+//! into version tree nodes behind the tree.
 //!
 //! ```text
 //! G = 13, arity 2:   inline {13}   <- new group            before: inline {11, 12}, children 10 (h 1), 8 (h 2)
@@ -34,7 +34,7 @@ use super::writer::{NodeSink, now_ns, random_data_file_name};
 ///
 /// # Errors
 /// As [`OcdbtStore::open`], [`OcdbtStore::entries`] and [`write_database`](super::write_database);
-/// `AlreadyExists` where another writer has committed meanwhile. No version is lost by any of them.
+/// `AlreadyExists` if another writer has committed in between. No version is lost.
 pub fn commit_version(base: &Arc<dyn Store>, changes: Vec<(Vec<u8>, Option<EntryValue>)>) -> Result<()> {
     let database = OcdbtStore::open(base.clone())?;
     let before = database.manifest();
@@ -60,8 +60,8 @@ pub fn commit_version(base: &Arc<dyn Store>, changes: Vec<(Vec<u8>, Option<Entry
     if !nodes.bytes.is_empty() {
         base.put(node_file.as_bytes(), nodes.bytes.into())?;
     }
-    let meanwhile = Manifest::read(&**base)?;
-    if meanwhile.versions != before.versions || meanwhile.uuid != before.uuid {
+    let now = Manifest::read(&**base)?;
+    if now.versions != before.versions || now.uuid != before.uuid {
         return Err(another_writer_committed(&database, generation));
     }
     let Some((key, bytes)) = manifests.pop() else { return Ok(()) }; // manifest.ocdbt of kind numbered is there

@@ -20,7 +20,7 @@ const METHOD_ZSTD: u32 = 1;
 const ARITY_LOG2_MAX: u8 = 16;
 const ZSTD_LEVELS: std::ops::RangeInclusive<i32> = -131_072..=22;
 
-/// Nodes up to this size are read whatever the configuration says.
+/// Nodes up to this size are read for every configuration.
 const NODE_LEN_ALWAYS_READ_BYTES: u64 = 16 << 20;
 
 /// How nodes and manifests are written.

@@ -1,7 +1,7 @@
 //! What goes into a database, in order of its keys.
 //!
-//! The writer asks for one key and one value at a time, so whoever has a hundred thousand of them
-//! elsewhere (names in one text, ranges of one file) makes none of them twice.
+//! The writer asks for one key and one value at a time, so a caller with a hundred thousand of them
+//! elsewhere (names in one text, ranges of one file) makes no second copy.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(rule_of(least), Some(Rule::Length));
     }
 
-    /// Zeros that nobody has touched take no memory, but under valgrind.
+    /// Untouched zeros take no memory, except under valgrind.
     #[test]
     fn a_vast_structure_is_refused() {
         let most = OCDBT_NODE_LEN_MAX_BYTES as usize;
@@ -368,7 +368,7 @@ mod tests {
         let compressed = fails(Some(1));
         assert_eq!(compressed.place().offset_bytes, Some(VERSION_OFFSET as u64 + 2));
         assert!(compressed.to_string().contains("at byte 1 of the decompressed body"), "{compressed}");
-        // A compression that nobody knows, in a structure whose checksum is right.
+        // An unknown compression, in a structure whose checksum is right.
         let mut bytes = sealed(b"body", None);
         bytes[VERSION_OFFSET + 1] = 7;
         let end = bytes.len() - CRC_LEN_BYTES;

@@ -20,7 +20,7 @@ use super::rule::Rule;
 use super::table::DataFile;
 use super::versions::{VersionChild, VersionNode};
 
-/// Parsed nodes are kept up to this much memory; then all go, and reading begins anew.
+/// Parsed nodes are kept up to this much memory; then all are dropped, and reading starts again.
 const CACHE_LEN_MAX_BYTES: usize = 256 << 20;
 
 /// The data files of one database.

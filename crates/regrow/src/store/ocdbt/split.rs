@@ -1,9 +1,9 @@
 //! Where one level of the tree is cut into nodes.
 //!
-//! The estimated size of an entry is its full key plus a fixed part plus its value or path. What
-//! remains of the level, divided by the target size and rounded up, is the number of nodes still to
-//! come; the next node takes its even share of it. TensorStore cuts the databases in the fixtures
-//! alike, all but one.
+//! The estimated size of an entry is its full key plus a fixed part plus its value or path. The
+//! rest of the level, divided by the target size and rounded up, is the number of nodes still to
+//! come; the next node takes its even share of it. TensorStore divides the databases in the
+//! fixtures in the same way, all but one.
 
 use std::ops::Range;
 

@@ -233,7 +233,7 @@ mod tests {
         let error =
             read(&mut Fields::new(&[1, 1, 0, b'a']), &long[1..], PATH_LEN_MAX_BYTES as u64 - 1).unwrap_err();
         assert_eq!(Rule::of(&error), Some(Rule::Limit));
-        // Two paths of which the second shares a byte: three bytes and two.
+        // Two paths. The second shares a byte: three bytes and two.
         let two = [2, 1, 3, 1, 0, 0, b'a', b'a', b'a', b'b'];
         assert_eq!(read(&mut Fields::new(&two), b"", 5).unwrap().len(), 2);
         assert_eq!(Rule::of(&read(&mut Fields::new(&two), b"", 4).unwrap_err()), Some(Rule::Limit));

@@ -81,8 +81,8 @@ impl<'a> NodeRef<'a> {
         Children { index: self.index, next: self.at + 1, end: self.end() }
     }
 
-    /// The child whose key has this text, whatever kind of key it is: `Attr("w")` and `Dict("w")`
-    /// are the same here. A placeholder is no child. O(children).
+    /// The child whose key has this text, for any kind of key: `Attr("w")` and `Dict("w")` are the
+    /// same here. A placeholder is no child. O(children).
     pub fn child(self, text: &str) -> Option<Self> {
         self.children().find(|child| child.key().text() == text && !child.is_placeholder())
     }

@@ -137,7 +137,7 @@ impl<T: Element> Pytree for Arc<[T]> {
     }
 }
 
-/// The bytes of numbers that somebody shares: without a copy where memory has them as files do.
+/// The bytes of shared numbers: without a copy if memory has them as files do.
 pub(super) fn shared_bytes<T: Element, O: AsRef<[T]> + Send + 'static>(owner: O) -> Bytes {
     struct Owner<T, O>(O, std::marker::PhantomData<fn() -> T>);
     impl<T: Element, O: AsRef<[T]>> AsRef<[u8]> for Owner<T, O> {

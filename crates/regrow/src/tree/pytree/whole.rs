@@ -59,7 +59,7 @@ impl Pytree for Leaf {
     }
 }
 
-/// Whatever is there, as it is.
+/// Any pytree, as it is stored.
 impl Pytree for Tree<Leaf> {
     fn flatten(&self, key: Key, build: &mut TreeBuilder<Leaf>) -> Result<()> {
         derive_support::put_subtree(super::TreeIndex::of(self).root(), key, build)

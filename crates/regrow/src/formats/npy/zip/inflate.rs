@@ -6,7 +6,7 @@ use super::Crc32;
 use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};
 
-/// Bytes that are unpacked at a time where nobody wants them.
+/// Bytes that are unpacked at a time if they are skipped.
 const SKIPPED_LEN_BYTES: usize = 64 << 10;
 
 /// Where unpacking has got to. What comes out is checked against the CRC-32 once all of it has
@@ -40,7 +40,7 @@ impl Inflater {
         self.at == self.len_bytes
     }
 
-    /// Unpacks up to byte `to`, for nobody. `deflated` is always the whole stored member.
+    /// Unpacks and skips up to byte `to`. `deflated` is always the whole stored member.
     ///
     /// # Errors
     /// `Corrupt` where it is no deflate, ends too soon, or fails its checksum at the end.

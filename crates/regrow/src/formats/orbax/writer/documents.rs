@@ -43,7 +43,7 @@ pub(crate) const V1_ITEM: &str = "state";
 /// Empty file that marks a folder of the v1 API.
 const V1_MARKER: &str = "orbax.checkpoint";
 
-/// Present in a finished checkpoint; Orbax puts a path into it, which is nobody's business.
+/// Present in a finished checkpoint; Orbax puts a path into it, which readers ignore.
 const COMMIT_FILE: &str = "commit_success.txt";
 pub(crate) const COMMIT_TEXT: &str = "Checkpoint commit was successful";
 
@@ -213,7 +213,7 @@ fn whole(sink: &mut dyn DocumentSink, name: &str, bytes: &[u8]) -> Result<()> {
 /// All small files of a checkpoint, in which `entry` describes each leaf, by its position in
 /// flatten order.
 ///
-/// PRNG keys have their `array_metadatas` whatever the switch says: nothing else names their
+/// PRNG keys have their `array_metadatas` for either value of the switch: nothing else names their
 /// algorithm.
 ///
 /// # Errors

@@ -7,8 +7,7 @@
 //!               zarr v3: inner chunk by inner chunk, then the shard's index and its crc32c
 //! ```
 //!
-//! Orbax' chunks are whole arrays unless somebody asks otherwise, so a chunk may be larger than any
-//! budget.
+//! Orbax' chunks are whole arrays by default, so a chunk may be larger than any budget.
 
 use std::io::{self, Write};
 use std::sync::Arc;

@@ -55,7 +55,7 @@ pub(crate) fn kvstore_key(name: &str, zarr_key: &str) -> String {
     if name.is_empty() { zarr_key.to_owned() } else { format!("{name}/{zarr_key}") }
 }
 
-/// Refuses a name that is too long for the keys of a database, the longest of which is that of its
+/// Refuses a name that is too long for the keys of a database. The longest key is that of its
 /// farthest chunk.
 ///
 /// # Errors

@@ -191,7 +191,7 @@ fn no_data(kind: &LeafKind) -> Error {
     }
 }
 
-/// How each array is stored; those that are alike share one [`Form`].
+/// How each array is stored; arrays with equal storage share one [`Form`].
 struct Forms<'o> {
     options: &'o SaveOptions,
     orbax: &'o OrbaxOptions,

@@ -1,4 +1,4 @@
-//! What one of several processes tells process 0: which chunks of which leaves it has written.
+//! The message of one of several processes to process 0: its chunks of each leaf.
 //!
 //! It lies beside the arrays until process 0 has read it, and is no part of the checkpoint.
 

@@ -148,9 +148,9 @@ fn types_of_the_users_own_have_their_names_and_arrays_stay_arrays() {
         let document = std::fs::read_to_string(path.join("_METADATA")).unwrap();
         assert!(document.contains(r#"{"value_type": "Halved", "skip_deserialize": false"#), "{document}");
 
-        let error = write(&tree, &own(&[("nobody", "Config")])).unwrap_err();
+        let error = write(&tree, &own(&[("unknown", "Config")])).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-        assert!(error.to_string().contains("nobody"), "{error}");
+        assert!(error.to_string().contains("unknown"), "{error}");
     }
 }
 
@@ -435,7 +435,7 @@ fn a_name_that_no_database_has_room_for_is_refused_with_its_leaf() {
     assert_eq!(error.expected_found(), Some(("at most 65525 bytes", "65526")));
     assert!(error.place().leaf.is_some() && error.help_text().unwrap().contains("shorten"));
     assert!(error.to_string().len() < 2000, "{error}");
-    // Nobody has to write to know it.
+    // It is known without a write.
     let said = crate::formats::builtin_formats().into_iter().find(|format| format.name() == "orbax").unwrap();
     let checked = said.check(&of_len(fits + 1), &Location::local("x"), &options).unwrap_err();
     assert_eq!(checked.to_string(), error.to_string());

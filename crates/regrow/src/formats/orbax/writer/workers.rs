@@ -74,7 +74,7 @@ pub(super) fn expected_file_len_bytes(arrays: &[PlannedArray<'_>], worker_count:
     let total = total_len_bytes(arrays);
     let is_raw = arrays.iter().all(|array| array.form.compression == Compression::None);
     match total / worker_count.max(1) as u64 {
-        // Small files are best announced as such, whatever becomes of them.
+        // Small files are announced as such, also if they grow.
         share if is_raw || share < SMALL_FILE_MAX_BYTES => share,
         _ => 0,
     }

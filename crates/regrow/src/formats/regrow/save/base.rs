@@ -24,7 +24,7 @@ pub(super) struct Base {
 /// A file of the base that can stand for a planned one.
 pub(super) struct Link {
     source: Location,
-    /// What was looked at, whatever the location leads to later.
+    /// The opened file, also if the location leads to another one later.
     opened: Arc<dyn Blob>,
     record: DataFile,
 }
@@ -44,8 +44,8 @@ impl Base {
         Retries::until_unreplaced(|| {
             let before = at.identity();
             let opened = Self::check(at).and_then(|()| RegrowReader::open_named(at, name));
-            // What was opened may have been removed meanwhile, file by file; what was not there may
-            // be now.
+            // The opened checkpoint may have been removed in between, file by file, and a new one
+            // put in its place.
             if at.identity() != before {
                 return Err(
                     Error::new(ErrorKind::Replaced, "the base was replaced while it was opened").in_file(at)
@@ -132,7 +132,7 @@ pub(super) struct OldFile {
     /// Its number among them.
     pub at: usize,
     pub source: Location,
-    /// What was looked at, whatever the location leads to later.
+    /// The opened file, also if the location leads to another one later.
     pub opened: Arc<dyn Blob>,
     /// The files of the base, with their checksums.
     store: CheckedStore,

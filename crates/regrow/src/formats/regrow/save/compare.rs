@@ -1,10 +1,9 @@
 //! Which leaves rest: those whose bytes are the base's.
 //!
-//! Nobody is trusted to say what changed. A leaf is unchanged if the base has one of its name,
-//! dtype and shape with the same bytes: they are compared piece by piece, up to the first that
-//! differs, so a leaf that changed costs one piece. Where the base knows a digest of a file
-//! ([`DataFile::blake3`]), the tree's own leaves are hashed instead, and the base is not read at
-//! all.
+//! Changes are found, not declared. A leaf is unchanged if the base has one of its name, dtype and
+//! shape with the same bytes: they are compared piece by piece, up to the first difference, so a
+//! changed leaf costs one piece. If the base has a digest of a file ([`DataFile::blake3`]), the
+//! tree's own leaves are hashed instead, and the base is not read at all.
 //!
 //! [`DataFile::blake3`]: super::super::manifest::DataFile::blake3
 
@@ -123,7 +122,7 @@ fn compare(
                 if same_bytes == leaf.len_bytes {
                     unchanged.set(leaf.leaf);
                 }
-                // Nobody looks at what is behind a difference.
+                // Bytes behind a difference are not compared.
                 if same_bytes < leaf.len_bytes {
                     monitor.advance(leaf.len_bytes - same_bytes)?;
                 }

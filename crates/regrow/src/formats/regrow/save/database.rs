@@ -67,8 +67,8 @@ impl Index {
     }
 }
 
-/// As Orbax has it, but in nodes of a size that several threads can work at: one of 100 MB, as
-/// Orbax writes, would be encoded by one thread, and whoever reads a key reads all of its node.
+/// As Orbax has it, but in nodes of a size that several threads can encode: Orbax' node of 100 MB
+/// would be encoded by one thread, and reading one key would read all of it.
 fn ocdbt_config() -> OcdbtConfig {
     OcdbtConfig { max_decoded_node_bytes: NODE_LEN_BYTES, zstd_level: Some(1), ..OcdbtConfig::orbax() }
 }

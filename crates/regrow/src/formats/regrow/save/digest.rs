@@ -14,9 +14,9 @@ use crate::monitor::Monitor;
 /// Bytes hashed at a time.
 const PIECE_LEN_BYTES: usize = 256 << 10;
 
-/// The digest of the leaves of a file that is being written, unless its blocks tell that other
-/// bytes were written: somebody changed an array meanwhile, and a digest of anything but the file's
-/// bytes would lie to the next save.
+/// The digest of the leaves of a file that is being written, unless its blocks show that other
+/// bytes were written: then an array changed during the save, and a digest of other bytes would
+/// mislead the next save.
 pub(super) struct Digest {
     blake3: String,
     block_crc32c: Vec<u32>,

@@ -21,8 +21,8 @@ use crate::storage::Publication;
 use crate::threads::pool;
 use crate::tree::{Leaf, Tree};
 
-/// From this many tensors on, there is no `model.safetensors.index.json`: nobody would read one of
-/// hundreds of MB.
+/// From this many tensors on, there is no `model.safetensors.index.json`: hundreds of MB of it
+/// would be useless.
 const INDEX_TENSORS_MAX: usize = 1 << 20;
 
 /// Parts that are gathered before their pieces are placed: pieces of one leaf lie beside each
@@ -65,7 +65,7 @@ pub(super) fn merge(
         pieces: None,
         whole: None,
     };
-    // All arrays lie in parts, of which the database knows.
+    // All arrays lie in parts, which the database lists.
     let json = manifest.to_json(plan.leaves.iter().map(|leaf| match leaf.place {
         LeafPlace::Raw { .. } => LeafPlace::Chunks,
         place => place,
@@ -143,8 +143,8 @@ fn remove_left(parts: &[PartRecord], staged: &dyn Publication) -> Result<()> {
     staged.sweep("", &|name| is_of_a_process(name) && !kept.contains(name))
 }
 
-/// `model.safetensors.index.json` of the pieces; `None` for one file, and for more pieces than
-/// anybody would read of.
+/// `model.safetensors.index.json` of the pieces; `None` for one file, and for more than
+/// `INDEX_TENSORS_MAX` pieces.
 ///
 /// # Errors
 /// None in practice.

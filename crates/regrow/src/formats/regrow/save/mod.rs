@@ -32,7 +32,7 @@
 //! | `small_files`, `orbax_documents` | what is read whole, and what Orbax reads |
 //! | `part`, `coded_part` | what one process of several writes; of that, what is compressed |
 //! | `merge`, `piece_index` | the parts put together; where every piece lies |
-//! | `remake` | small files of a checkpoint that is there, made anew |
+//! | `remake` | rebuilds small files of an existing checkpoint |
 //! | `data_file` | the record of a file that was written |
 
 use self::base::Base;

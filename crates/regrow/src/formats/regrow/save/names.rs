@@ -14,8 +14,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use crate::store::ocdbt::KEY_LEN_MAX_BYTES;
 use crate::tree::{Key, KeyPath, Leaf, LeafKind, LeafNames, Tree};
 
-/// Longest name of a leaf in a database, whatever the rank of its array: `/c` and 64 numbers come
-/// behind it.
+/// Longest name of a leaf in a database, for an array of any rank: `/c` and 64 numbers follow it.
 const NAME_LEN_MAX_BYTES: usize = KEY_LEN_MAX_BYTES - 2 - 64 * 21;
 
 /// What is left of a longer one.
@@ -93,7 +92,7 @@ impl Names {
         for (leaf, (path, _)) in tree.iter().enumerate().filter(|(leaf, _)| must_change.contains(leaf)) {
             let short = shortened(path.keys().iter().map(escape).collect());
             let mut escaped = short.clone();
-            // Two different paths can still print alike (`{1: x, "1": y}`): number them.
+            // Two different paths can still print as the same text (`{1: x, "1": y}`): number them.
             let mut number = 1;
             while is_reserved(&escaped.join(".")) || !taken.insert(escaped.join(".")) {
                 number += 1;

@@ -52,7 +52,7 @@ impl NewManifest<'_> {
         push_json(&mut out, &now_unix_ns())?;
         out.extend_from_slice(b",\"custom_metadata\":");
         push_json(&mut out, &self.custom_metadata)?;
-        // Whoever merges parts reads no further than the columns.
+        // A merge of parts reads no further than the columns.
         if let Some(pieces) = self.pieces {
             out.extend_from_slice(b",\"pieces\":");
             push_json(&mut out, pieces)?;

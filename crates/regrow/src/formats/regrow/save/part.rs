@@ -65,7 +65,7 @@ pub(super) fn write_part(
     let mut data_files = write_files(&placed, staged)?;
     let coded = (writer.rank, data_files.len());
     data_files.extend(write_coded(&plan, &placed.plan, &mut pieces, coded, staged, options)?);
-    // Whoever stands for a process that died may stand for the first.
+    // A replacement for a dead process may stand for the first process.
     let is_first = writer.rank == 0 || writer.rank >= writer.count;
     let chunks = is_first.then(|| plan.chunk_shapes());
     let manifest = NewManifest {
@@ -83,7 +83,7 @@ pub(super) fn write_part(
     staged.write(&manifest::part_name(writer.rank), &json)
 }
 
-/// The pieces that fall to a process, as a tree; and which piece of which leaf each is.
+/// The pieces of a process, as a tree, with the leaf and index of each piece.
 fn pieces_of(plan: &Plan<'_>, writer: WriterRank) -> Result<(Tree<Leaf>, Pieces)> {
     let writers = writers_of_whole(plan.tree, writer.count);
     let mut build = TreeBuilder::new();

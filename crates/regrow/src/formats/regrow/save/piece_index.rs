@@ -41,7 +41,7 @@ pub(super) struct PiecePlaces {
 }
 
 impl PiecePlaces {
-    /// Of a tree of which nobody has written anything.
+    /// The index of a tree without written pieces.
     pub fn new(plan: &Plan<'_>) -> Result<Self> {
         let cut = |(at, leaf): (usize, &Leaf)| {
             let name = plan.name(at).to_owned();
@@ -106,7 +106,7 @@ impl PiecePlaces {
         Ok(())
     }
 
-    /// Errs if a piece was written by nobody.
+    /// Returns an error if a piece was not written.
     ///
     /// # Errors
     /// `InvalidArgument` with the region and the leaf.

@@ -1,5 +1,5 @@
-//! Files of a checkpoint that is there, made anew: documents, database, `regrow.json`. No array
-//! data is written.
+//! Rebuilds files of an existing checkpoint: documents, database, `regrow.json`. It writes no array
+//! data.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::tree::{Leaf, LeafData, LeafInfo, LeafKind, Tree};
 /// The level that documents name of compressed pieces: a reader does not need it.
 const LEVEL_TOLD: i32 = 3;
 
-/// Files that were made anew.
+/// Rebuilt files.
 pub(in super::super) struct Remade {
     /// Those that `regrow.json` records, with what is in them.
     pub files: Vec<(String, Vec<u8>)>,
@@ -38,9 +38,9 @@ pub(in super::super) struct Remade {
     pub manifest: Vec<u8>,
 }
 
-/// Makes those small files of an opened checkpoint that are not among the `whole` ones, and a
-/// `regrow.json` that records them. Of a database of compressed leaves nobody else knows where the
-/// chunks lie: that one is not made.
+/// Makes the small files of an opened checkpoint that are not among the `whole` ones, and a
+/// `regrow.json` that records them. Only the database of compressed leaves knows the places of
+/// their chunks: it is not rebuilt.
 ///
 /// # Errors
 /// `Corrupt` for the record of a process that is damaged, or a small leaf; as a save.
@@ -113,7 +113,7 @@ pub(in super::super) fn remake(
     let made: Vec<SmallFile> =
         made.map(|file| if file.name == COMMIT_MARKERS[0] { marker() } else { file }).collect();
     let names: BTreeSet<&str> = made.iter().map(|file| file.name.as_str()).collect();
-    // What is lost and was not made anew stays recorded: it is still lost.
+    // Lost files that were not rebuilt stay recorded: they are still lost.
     let kept = reader.store().small_records().filter(|file| {
         let is_replaced = is_of_database(&file.name) && is_remade(&file.name);
         !is_replaced && !names.contains(file.name.as_str())

@@ -40,7 +40,7 @@ const SMALL_LEAF_LEN_BYTES: u64 = 64 << 10;
 /// Less than this is no file of its own.
 const GATHERED_LEN_MIN_BYTES: u64 = 1 << 10;
 
-/// More files than this are not linked: the leaves of the smallest are gathered anew.
+/// The most files that are linked: the leaves of the smallest others are gathered again.
 pub(super) const LINKS_MAX: usize = 64;
 
 /// A plan whose raw leaves are divided over files.
@@ -82,7 +82,7 @@ pub(super) struct HowReused {
     /// What leaves [keep](crate::array::Array::kept_len_bytes) while they are compared is at most
     /// this, or that of one of them.
     pub budget_bytes: u64,
-    /// Whether files are linked that nobody has read: their blocks are not checked.
+    /// Whether files are linked unread: their blocks are not checked.
     pub trusted: bool,
 }
 
@@ -120,7 +120,7 @@ pub(super) fn reuse<'t>(
         Ok::<_, Error>((unchanged?, rotten?))
     })?;
     for (at, error) in rotten {
-        monitor.note(format!("the base is damaged; what it was to lend was written anew: {error}"));
+        monitor.note(format!("a file of the base is damaged, so its leaves were written again: {error}"));
         old_files.retain(|old| old.at != at);
     }
     monitor.add(Stage::Compare, began.elapsed(), 0);

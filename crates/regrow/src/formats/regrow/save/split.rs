@@ -10,8 +10,8 @@ pub(super) const HEADER_LEN_MAX_BYTES: usize = 64 << 20;
 /// Alignments beyond a page are worth nothing.
 const ALIGNMENT_MAX_BYTES: u64 = 4096;
 
-/// By falling alignment of its size, each leaf starts at a multiple of that, whatever came before;
-/// within one alignment by name.
+/// By falling alignment of its size, so each leaf starts at a multiple of it; within one alignment
+/// by name.
 pub(super) fn raw_order(plan: &Plan<'_>) -> Vec<u32> {
     let alignment_of = |leaf: u32| match plan.leaves.get(leaf as usize) {
         Some(LeafPlan { place: LeafPlace::Raw { .. }, len_bytes, .. }) => Some(alignment(*len_bytes)),

@@ -95,7 +95,8 @@ fn a_base_that_is_replaced_stays_the_one_that_was_opened() {
     let plan = Plan::new(&tree, &options).unwrap();
     let files = base.match_leaves(&plan);
     if cfg!(feature = "portable") {
-        // It has no way to the folder but the name, which is another's: all is written anew.
+        // It reaches the folder only by name, which is another folder's: all files are written
+        // again.
         return assert!(files.is_empty());
     }
     assert_eq!(files.len(), 2);

@@ -215,7 +215,7 @@ fn is_inside(path: &str) -> bool {
     !path.is_empty() && path.split('/').all(|part| !matches!(part, "" | "." | "..")) && !path.contains('\0')
 }
 
-/// Where each name is in the tree, and the how manieth it is; `None` if nobody has said so.
+/// The place of each name in the tree, and its number; `None` if the file has none.
 fn paths<'p>(pickle: &'p Pickle<'_>, id: Id) -> Result<Option<HashMap<&'p str, (usize, KeyPath)>>> {
     let pairs = match pickle.value(id) {
         Value::None => return Ok(None),

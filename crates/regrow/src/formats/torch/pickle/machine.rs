@@ -1,4 +1,4 @@
-//! The stack machine: one pass over the opcodes, each of which adds at most one value.
+//! The stack machine: one pass over the opcodes. Each opcode adds at most one value.
 
 use std::collections::HashMap;
 

@@ -5,10 +5,10 @@
 //! PROTO  DICT  TEXT           GLOBAL                                   MARK  TUPLE REDUCE SETITEM STOP
 //! ```
 //!
-//! A pickle is a program for a stack machine, and a REDUCE would call whatever a GLOBAL names. Here
-//! both are data: a [`Value::Global`] is a name, and a [`Value::Call`] is the record that a call
-//! was asked for, with its arguments. Who reads the values knows a few names, and refuses all
-//! others.
+//! A pickle is a program for a stack machine, and a REDUCE would call any function that a GLOBAL
+//! names. Here both are data: a [`Value::Global`] is a name, and a [`Value::Call`] is the record of
+//! a requested call, with its arguments. The reader of the values accepts a few names, and refuses
+//! all others.
 //!
 //! | module | holds |
 //! |---|---|

@@ -87,7 +87,7 @@ fn reseal(bytes: &mut [u8]) {
     bytes[end..].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// The places of structures in a data file: their magic numbers begin alike.
+/// The places of structures in a data file: their magic numbers begin with the same bytes.
 fn structures(file: &[u8]) -> Vec<std::ops::Range<usize>> {
     let starts = (0..file.len().saturating_sub(15)).filter(|&at| file[at..].starts_with(&[0x0c, 0xdb]));
     let len_at = |at: usize| u64::from_le_bytes(file[at + 4..at + 12].try_into().unwrap()) as usize;

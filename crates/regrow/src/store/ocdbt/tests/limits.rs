@@ -375,7 +375,7 @@ fn versions_come_one_after_the_other_also_where_a_node_ends() {
     assert!(errors[0].to_string().contains("generation 3 does not come after generation 2"), "{}", errors[0]);
 }
 
-/// A manifest of one version, of which nothing else is looked at.
+/// A manifest of one version; only the version is read.
 fn with_last(base: &dyn Store, generation: u64) {
     let mut manifest = Manifest::read(base).unwrap();
     for version in &mut manifest.versions {
@@ -422,13 +422,13 @@ fn a_commit_in_between_is_kept() {
         commit_version(&other, vec![(b"other".to_vec(), Some(inline(b"1")))]).unwrap();
         manifest(&other)
     };
-    for (what, meanwhile) in [("another version", later), ("another database", of_another)] {
+    for (what, found_later) in [("another version", later), ("another database", of_another)] {
         // From the second time on that it is read.
         let reads = AtomicUsize::new(0);
         let says: Says = Box::new(move |key, found| {
             let is_manifest = key == MANIFEST_KEY.as_bytes();
             let is_later = is_manifest && reads.fetch_add(1, Ordering::Relaxed) > 0;
-            Ok(if is_later { Some(meanwhile.clone()) } else { found })
+            Ok(if is_later { Some(found_later.clone()) } else { found })
         });
         let store: Arc<dyn Store> = Arc::new(Odd { base: base.clone(), says });
         let error = commit_version(&store, vec![(b"mine".to_vec(), Some(inline(b"2")))]).unwrap_err();
