@@ -74,7 +74,7 @@ PAGES_CHECKED := '*.md' ':!fixtures' ':!docs/decisions/2*' ':!docs/formats' ':!d
 DOCS_VENV := .venv-docs
 DOCS_BIN := $(CURDIR)/$(DOCS_VENV)/bin
 
-.PHONY: help demo test test-rust test-python test-long soak test-browser report-assets test-portable test-torch test-gpu test-aarch64 test-executors test-orbax-suite test-flax-suite test-clients example-candle test-cloud cloud-servers check package test-sdist wheel workflows api notebook docs bench bench-quick bench-long guard fuzz fuzz-long differential sanitize coverage mutants prose
+.PHONY: help demo test test-rust test-python test-long soak test-browser pictures report-assets test-portable test-torch test-gpu test-aarch64 test-executors test-orbax-suite test-flax-suite test-clients example-candle test-cloud cloud-servers check package test-sdist wheel workflows api notebook docs bench bench-quick bench-long guard fuzz fuzz-long differential sanitize coverage mutants prose
 .PHONY: bench-torch bench-buckets bench-processes bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## List the targets
@@ -164,6 +164,10 @@ test-browser: rust-prerequisites $(BROWSER_VENV)/.installed ## The page of `regr
 	$(CARGO) build --quiet --locked -p regrow-report -p regrow-cli --example page --bin regrow
 	built="$$($(TARGET_DIR))/debug"
 	REGROW_REPORT_PAGE="$$built/examples/page" REGROW_COMMAND="$$built/regrow" $(BROWSER_BIN)/python -m pytest python/tests_browser
+
+pictures: rust-prerequisites $(BROWSER_VENV)/.installed ## Take the pictures of docs/images again, of the page of regrow report (Chromium)
+	$(CARGO) build --quiet --locked -p regrow-report --example page
+	REGROW_REPORT_PAGE="$$($(TARGET_DIR))/debug/examples/page" $(BROWSER_BIN)/python python/tests_browser/pictures.py
 
 report-assets: ## Build the scripts and styles of the page of `regrow report` (needs node and npm)
 	@command -v npm >/dev/null && command -v node >/dev/null || {

@@ -105,11 +105,18 @@ class Page:
 
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    driver = chromium(tmp_path_factory.mktemp("chromium"))
+    yield driver
+    driver.quit()
+
+
+def chromium(profile: Path) -> webdriver.Chrome:
+    """A browser with an empty page."""
     if CHROMIUM is None or CHROMEDRIVER is None:
         pytest.exit("no chromium or chromedriver on PATH; on Debian: apt install chromium chromium-driver", 1)
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+    for flag in (*FLAGS, f"--user-data-dir={profile}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
@@ -117,8 +124,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrom
     # Away from the browser's own first page, which loads a lot.
     driver.get("about:blank")
     time.sleep(1)
-    yield driver
-    driver.quit()
+    return driver
 
 
 def write(model: Any, path: Path) -> Path:
