@@ -90,7 +90,7 @@ write(
 only = ["h.*", "wte.weight"]
 lossy = true
 [options]
-use_zarr3 = true
+zarr3 = true
 [[rename]]
 from = 'h\.(\d+)\.(.*)'
 to = 'blocks/$1/$2'

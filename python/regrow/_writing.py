@@ -53,9 +53,6 @@ class Writing:
         takes part.
         """
         layout, rare = layouts.chosen(self.layout or "regrow"), self.rare()
-        metadata = self.metadata
-        if isinstance(layout, layouts.Safetensors) and layout.format is not None:
-            metadata = {"format": layout.format, **(metadata or {})}
         replaces = self.overwrite
         if not (isinstance(replaces, str) and replaces == "any file"):
             replaces = _arguments.flag("overwrite", replaces)
@@ -64,9 +61,8 @@ class Writing:
             _arguments.flag("durable", self.durable),
             casts(self.cast, self.lossy),
             compression_level(self.compression),
-            json_text(metadata),
+            json_text(self.metadata),
             (_arguments.flag("seal", self.seal), _arguments.text("parity", self.parity)),
-            isinstance(layout, layouts.Regrow) and _arguments.flag("strict", layout.strict),
             _arguments.flag("trust_base", rare.trust_base),
             _arguments.count("budget_bytes", rare.budget_bytes),
             (layout.name, layout._json()),

@@ -25,11 +25,6 @@ CHUNKING = ("chunk_byte_size", "shard_axes", "write_chunk_shape", "read_chunk_sh
 """What `per_leaf` may say of a leaf."""
 
 
-def _named(engine: str | None, default: Any) -> Any:
-    """A field whose name in the engine is another one; `None`: the engine takes it elsewhere."""
-    return field(default=default, metadata={"engine": engine})
-
-
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """A layout with its options; the subclasses are the layouts."""
@@ -37,14 +32,13 @@ class Layout:
     name: ClassVar[str]
 
     def _given(self) -> dict[str, Any]:
-        """The options that differ from their defaults, by the engine's names."""
+        """The options that differ from their defaults."""
         given = {}
         for each in fields(self):
             value = getattr(self, each.name)
             default = each.default_factory() if callable(each.default_factory) else each.default
-            name = each.metadata.get("engine", each.name)
-            if name is not None and value is not default and value != default:
-                given[name] = value
+            if value is not default and value != default:
+                given[each.name] = value
         return given
 
     def _json(self) -> str:
@@ -75,9 +69,9 @@ class Regrow(Layout):
     """Chunking of some leaves: ``{"embed/**": {"chunk_byte_size": 2**20}}``; the first glob that
     matches decides.
     """
-    format: Literal["np", "pt", "tf", "flax", "mlx"] = _named("data_format", "pt")
+    format: Literal["np", "pt", "tf", "flax", "mlx"] = "pt"
     """The ``format`` of the safetensors files. ``"pt"``: transformers before 5 reads no other."""
-    strict: bool = _named(None, False)
+    strict: bool = False
     """Refuse leaves that Orbax cannot read back as they are, instead of escaping them."""
 
 
@@ -86,9 +80,9 @@ class Orbax(Layout):
     """The forms that Orbax itself writes, with Orbax' options."""
 
     name: ClassVar[str] = "orbax"
-    ocdbt: bool = _named("use_ocdbt", True)
+    ocdbt: bool = True
     """One database instead of a folder for each array."""
-    zarr3: bool = _named("use_zarr3", False)
+    zarr3: bool = False
     """zarr v3 instead of v2."""
     chunk_byte_size: int | None = None
     """Cut chunks down to at most this many bytes."""
@@ -127,7 +121,7 @@ class Flax(Layout):
     """Sort the entries of every dict, as ``msgpack_serialize`` does."""
     integer_keys: bool | None = None
     """Keep integer keys as integers, as ``msgpack_serialize`` does; otherwise they become text."""
-    max_chunk_bytes: int | None = _named("max_chunk_size", None)
+    max_chunk_bytes: int | None = None
     """Cut longer arrays into chunks of at most this many bytes; 1 GiB if `None`."""
 
 
@@ -142,7 +136,7 @@ class Equinox(Layout):
     """Keep the exact pytree and checksums behind the leaves, where Equinox does not look; on by
     default.
     """
-    strict: bool | None = _named("strict_upstream", None)
+    strict: bool | None = None
     """Exactly the bytes of Equinox, which lose the names of the dtypes of ml_dtypes."""
     prng_keys: bool | None = None
     """Write typed PRNG keys as their key data; Equinox itself refuses them."""
@@ -183,9 +177,9 @@ class Safetensors(Layout):
     """Plain safetensors: one file, or a folder of them with an index."""
 
     name: ClassVar[str] = "safetensors"
-    max_shard_bytes: int | str | None = _named("max_shard_size", None)
+    max_shard_bytes: int | str | None = None
     """Begin another file once one holds this many bytes: ``"5GB"``, or a number. Makes a folder."""
-    format: str | None = _named(None, None)
+    format: str | None = None
     """The ``format`` in the metadata; ``"pt"`` if `None`: transformers before 5 reads no other."""
     separator: str = "."
     """What joins the keys of a path to a name."""
@@ -238,37 +232,11 @@ def chosen(layout: Any) -> Layout:
 
 
 def of_options(name: str, options: Mapping[str, Any]) -> Layout:
-    """A layout by its name and the engine's names of its options, as a file of rules or a command
-    has them.
-
-    Raises:
-        InvalidArgumentError: for an option that the layout lacks, with those that it has.
-    """
-    kind = type(chosen(name))
-    by_engine = {each.metadata.get("engine", each.name) or each.name: each.name for each in fields(kind)}
-    for option in options:
-        if option not in by_engine:
-            takes = ", ".join(by_engine) or "none"
-            raise InvalidArgumentError(f"layout {name!r} has no option {option}\n  help: its options are: {takes}")
+    """A layout by its name and its options as JSON, as a file of rules or a command has them."""
     given = dict(options)
     if isinstance(given.get("per_leaf"), list):
         given["per_leaf"] = dict(given["per_leaf"])
-    return kind(**{by_engine[option]: value for option, value in given.items()})
-
-
-class Given(Layout):
-    """A layout with options as the engine has them, for functions that stand in for those of
-    other tools.
-    """
-
-    _options: Mapping[str, Any]
-
-    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "_options", options)
-
-    def _given(self) -> dict[str, Any]:
-        return dict(self._options)
+    return type(chosen(name))(**given)
 
 
 def _per_leaf(rules: Any) -> list[tuple[str, dict[str, Any]]]:

@@ -53,7 +53,7 @@ from ._pytree_walk import (
 from ._text import printable
 from ._tree import flatten
 from ._writing import Writing
-from .layouts import Given
+from .layouts import PytreeData
 
 __all__ = [
     "InvalidTreeNodeError",
@@ -252,22 +252,22 @@ def model_save(
         size += -(-nbytes // byte_align) * byte_align
         if report is not None:
             report(_report_text(path, array, nbytes))
-    options = {
-        "paths": [repr(item.path) for item in stored],
-        "empty": [repr(path) for path in empty] if stored else [],
-        "byte_align": byte_align,
-        "native_dtypes": native_dtypes,
-        "extra_keys": extra_keys,
-        "manifest": manifest_suffix is not None,
-        "data_suffix": data_suffix,
-        "manifest_suffix": MANIFEST_SUFFIX if manifest_suffix is None else manifest_suffix,
-    }
+    layout = PytreeData(
+        paths=[repr(item.path) for item in stored],
+        empty=[repr(path) for path in empty] if stored else [],
+        byte_align=byte_align,
+        native_dtypes=native_dtypes,
+        extra_keys=extra_keys,
+        manifest=manifest_suffix is not None,
+        data_suffix=data_suffix,
+        manifest_suffix=MANIFEST_SUFFIX if manifest_suffix is None else manifest_suffix,
+    )
     _native.save(
         place("filepath_stem", filepath_stem),
         flatten([item.array for item in stored]).structure,
         _columns(stored),
         Writing(
-            layout=Given("pytree_data", options),
+            layout=layout,
             overwrite="any file" if overwrite else False,
             durable=durable,
             # The original says nothing of what it changes.

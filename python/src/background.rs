@@ -61,7 +61,7 @@ impl AsyncSaver {
         seconds: f64,
     ) -> PyResult<Option<SaveHandle>> {
         let since = Instant::now();
-        let job = options.11.take().map(to_job).transpose().or_raise()?;
+        let job = options.10.take().map(to_job).transpose().or_raise()?;
         let (tree, save) = or_posted(py, &path, job.as_ref(), || {
             let leaves = to_leaves(structure.tree(), &leaves)?;
             Ok((structure.tree().with_leaves(leaves).or_raise()?, save_options(options).or_raise()?))

@@ -55,7 +55,7 @@ pub fn save(
     mut options: SaveIn,
     watch: WatchIn,
 ) -> PyResult<SaveOut> {
-    let job = options.11.take().map(to_job).transpose().or_raise()?;
+    let job = options.10.take().map(to_job).transpose().or_raise()?;
     let (tree, mut options) = or_posted(py, &path, job.as_ref(), || {
         let leaves = to_leaves(structure.tree(), &leaves)?;
         Ok((structure.tree().with_leaves(leaves).or_raise()?, save_options(options).or_raise()?))

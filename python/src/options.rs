@@ -43,7 +43,7 @@ pub enum OverwriteIn {
     Name(String),
 }
 
-/// Overwrite, durable, casts, compression, metadata as JSON, seal and parity, strict, whether the
+/// Overwrite, durable, casts, compression, metadata as JSON, seal and parity, whether the
 /// base is trusted, budget, layout and its options as JSON, base, job.
 pub type SaveIn = (
     OverwriteIn,
@@ -52,7 +52,6 @@ pub type SaveIn = (
     Option<CompressionIn>,
     Option<String>,
     (bool, Option<String>),
-    bool,
     bool,
     Option<u64>,
     (String, String),
@@ -79,7 +78,6 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
         compression,
         metadata,
         (seal, parity),
-        strict_orbax,
         trust_base,
         budget_bytes,
         (layout, layout_options),
@@ -113,7 +111,6 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
         custom_metadata,
         seal,
         parity: parity.as_deref().map(str::parse).transpose()?,
-        strict_orbax,
         trust_base,
         base: base.as_ref().map(ToLocation::to_location).transpose()?,
         budget_bytes,

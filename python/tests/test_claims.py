@@ -302,13 +302,13 @@ def dialect(name: str) -> Callable[[Path, int], Path]:
 SIZES: dict[str, Callable[[Path, int], Path]] = {
     **{
         f"orbax zarr v{3 if zarr3 else 2}": lambda path, huge, zarr3=zarr3: documents(
-            saved(path, "orbax", use_ocdbt=False, use_zarr3=zarr3), huge
+            saved(path, "orbax", ocdbt=False, zarr3=zarr3), huge
         )
         for zarr3 in (False, True)
     },
     **{
         f"ocdbt zarr v{3 if zarr3 else 2}": lambda path, huge, zarr3=zarr3: ocdbt(
-            saved(path, "orbax", use_zarr3=zarr3), huge
+            saved(path, "orbax", zarr3=zarr3), huge
         )
         for zarr3 in (False, True)
     },

@@ -13,7 +13,7 @@ TREE = {"params": {"kernel": np.arange(6, dtype=np.float32).reshape(2, 3), "bias
 RULES = """
 layout = "orbax"
 [options]
-use_zarr3 = true
+zarr3 = true
 [[rename]]
 from = 'params/(.*)'
 to = 'dense/$1'
@@ -81,7 +81,7 @@ def test_keywords_come_first(files: tuple[Path, Path], tmp_path: Path) -> None:
 
 def test_a_file_without_a_layout_is_of_the_default_one(files: tuple[Path, Path], tmp_path: Path) -> None:
     source, rules = files
-    rules.write_text("[options]\ndata_format = 'no such form'")
+    rules.write_text("[options]\nformat = 'no such form'")
     with pytest.raises(regrow.errors.InvalidArgumentError, match="no such form"):
         regrow.convert(source, tmp_path / "new", rules=rules)
     rules.write_text("only = ['params/**']\n[options]\nchunk_byte_size = 8")
@@ -102,6 +102,7 @@ def test_a_file_without_a_layout_is_of_the_default_one(files: tuple[Path, Path],
         (None, regrow.errors.NotFoundError, "rules.toml"),
         ("[[rename]]\nform = 'a'", regrow.errors.InvalidArgumentError, "line 2"),
         ("layout = 'tape'", regrow.errors.InvalidArgumentError, "tape"),
+        ("[options]\ndata_format = 'np'", regrow.errors.InvalidArgumentError, "the option is called `format`"),
         ("[[rename]]\nfrom = '('\nto = ''", regrow.errors.InvalidArgumentError, "rules.toml"),
         ("[[rename]]\nfrom = 'nothing'\nto = 'x'", regrow.errors.InvalidArgumentError, "nothing"),
     ],

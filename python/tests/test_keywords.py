@@ -20,7 +20,6 @@ import pytest
 
 import regrow
 from regrow import _keywords, _native, layouts
-from regrow._writing import Writing
 
 TREE = {"a": np.ones((2, 3), np.float32)}
 
@@ -69,19 +68,20 @@ def test_no_function_takes_any_keyword() -> None:
         assert inspect.Parameter.VAR_KEYWORD not in kinds
 
 
-def test_options_of_layouts_are_those_of_the_engine() -> None:
-    for name in _native.LAYOUTS:
-        kind = type(layouts.chosen(name))
-        here = {each.metadata.get("engine", each.name) for each in dataclasses.fields(kind)} - {None}
-        columns = list(Writing(layout=name).columns(None))
-        # The engine names all options of a layout in its error for one that is not known.
-        columns[9] = (name, '{"no such option": 1}')
-        flat = regrow._tree.flatten(TREE)
-        with pytest.raises(regrow.errors.InvalidArgumentError) as raised:
-            _native.safetensors_bytes(flat.structure, regrow._leaves.to_native(flat), tuple(columns))
-        known = set(re.findall(r"`(\w+)`", str(raised.value)))
-        # The metadata are a keyword of `save`.
-        assert known - {"metadata"} == here, name
+@pytest.mark.parametrize("name", _native.LAYOUTS)
+def test_options_of_layouts_have_one_name_in_python_the_command_and_rules(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    here = {each.name for each in dataclasses.fields(type(layouts.chosen(name)))}
+    regrow.save(tmp_path / "source", TREE)
+    rules = tmp_path / "rules.toml"
+    rules.write_text(f"layout = '{name}'\n[options]\nno_such = 1")
+    for said in (["--layout", name, "--option", "no_such=1"], ["--rules", str(rules)]):
+        command = ["regrow", "convert", str(tmp_path / "source"), str(tmp_path / "target"), *said]
+        assert _native.command(command, list) == 2
+        # The error for an option that is not known names all options of the layout.
+        known = capfd.readouterr().err.partition("unknown field `no_such`, ")[2]
+        assert set(re.findall(r"`(\w+)`", known)) == here, said
 
 
 OLD = {

@@ -116,18 +116,18 @@ fn cases() -> Vec<Case> {
         chunked(case(
             "orbax, folders, zarr3",
             "orbax",
-            r#"{"use_ocdbt": false, "use_zarr3": true, "chunk_byte_size": 4194304}"#,
+            r#"{"ocdbt": false, "zarr3": true, "chunk_byte_size": 4194304}"#,
             "folders",
         )),
         Case {
             compression: Some(Compression::None),
-            ..case("orbax, raw", "orbax", r#"{"use_zarr3": true}"#, "raw")
+            ..case("orbax, raw", "orbax", r#"{"zarr3": true}"#, "raw")
         },
         case("flax", "flax", "null", "x.msgpack"),
         case("equinox", "equinox", "null", "x.eqx"),
         case("pytree_data", "pytree_data", "null", "pair"),
         case("safetensors", "safetensors", "null", "x.safetensors"),
-        case("safetensors, sharded", "safetensors", r#"{"max_shard_size": 20000000}"#, "sharded"),
+        case("safetensors, sharded", "safetensors", r#"{"max_shard_bytes": 20000000}"#, "sharded"),
         case("npz", "npy", "null", "x.npz"),
         chunked(case("npz, deflated", "npy", r#"{"compress": 1}"#, "deflated.npz")),
         case("npy", "npy", "null", "folder"),

@@ -80,13 +80,13 @@ fn samples(folder: &Path) -> Vec<(&'static str, PathBuf)> {
     let null = serde_json::Value::Null;
     let mut samples: Vec<(&str, PathBuf)> = [
         ("regrow", null.clone(), "regrow"),
-        ("orbax", serde_json::json!({ "use_zarr3": true }), "orbax ocdbt"),
-        ("orbax", serde_json::json!({ "use_ocdbt": false }), "orbax folders"),
+        ("orbax", serde_json::json!({ "zarr3": true }), "orbax ocdbt"),
+        ("orbax", serde_json::json!({ "ocdbt": false }), "orbax folders"),
         ("flax", null.clone(), "x.msgpack"),
         ("equinox", null.clone(), "x.eqx"),
         ("pytree_data", null.clone(), "pytree"),
         ("safetensors", null.clone(), "x.safetensors"),
-        ("safetensors", serde_json::json!({ "max_shard_size": 64 }), "sharded"),
+        ("safetensors", serde_json::json!({ "max_shard_bytes": 64 }), "sharded"),
         ("npy", null.clone(), "x.npz"),
         ("npy", null, "npy folder"),
     ]

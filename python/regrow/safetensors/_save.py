@@ -12,7 +12,7 @@ from .._location import StrPath, place
 from .._progress import unwatched
 from .._tree import DICT, LEAF, ORDERED_DICT, Flat, flatten, path_text
 from .._writing import Writing
-from ..layouts import Given
+from ..layouts import Safetensors
 from ._errors import as_safetensor_errors
 
 
@@ -28,16 +28,17 @@ def to_file(
     """Writes a file, or with `max_shard_size` a folder of them; replaces an existing one."""
     with as_safetensor_errors(writing=True):
         flat, leaves = prepared(tensors, sep)
-        options = layout_options(metadata, sep, align, max_shard_size)
-        _native.save(place("filename", filename), flat.structure, leaves, save_options(options, durable), unwatched())
+        writing = told(metadata, sep, align, max_shard_size, durable=durable)
+        columns = writing.columns(None, alone=True)
+        _native.save(place("filename", filename), flat.structure, leaves, columns, unwatched())
 
 
 def to_bytes(tensors: Any, metadata: Any, sep: str | None, align: int) -> bytes:
     """The bytes of that file."""
     with as_safetensor_errors():
         flat, leaves = prepared(tensors, sep)
-        options = layout_options(metadata, sep, align, None)
-        return _native.safetensors_bytes(flat.structure, leaves, save_options(options, True))
+        writing = told(metadata, sep, align, None)
+        return _native.safetensors_bytes(flat.structure, leaves, writing.columns(None, alone=True))
 
 
 def prepared(tensors: Any, sep: str | None) -> tuple[Flat, LeafColumns]:
@@ -71,8 +72,12 @@ def _refuse_tree() -> None:
     raise TypeError('pass a dict of arrays by name, or sep="." to join the keys of a tree')
 
 
-def layout_options(metadata: Any, sep: str | None, align: int, max_shard_size: int | str | None) -> dict[str, Any]:
-    """The options of the layout ``safetensors``."""
+def told(
+    metadata: Any, sep: str | None, align: int, max_shard_size: int | str | None, *, durable: bool = True
+) -> Writing:
+    """What a save is told. It replaces any file of the name, and escapes dtypes that safetensors
+    lacks: the drop-in reads them back.
+    """
     if metadata is not None:
         if not isinstance(metadata, Mapping):
             raise TypeError(f"metadata is a dict of str, not {type(metadata).__name__}")
@@ -82,18 +87,11 @@ def layout_options(metadata: Any, sep: str | None, align: int, max_shard_size: i
         metadata = dict(metadata)
     if sep == "":
         raise InvalidArgumentError("sep is empty: names could not be told apart")
-    options: dict[str, Any] = {"structure": False, "align": align, "metadata": metadata}
-    options["one_file"] = max_shard_size is None
-    if max_shard_size is not None:
-        options["max_shard_size"] = max_shard_size
-    if sep is not None:
-        options["separator"] = sep
-    return options
-
-
-def save_options(options: dict[str, Any], durable: bool) -> tuple[Any, ...]:
-    """Any file of the name is replaced, and dtypes that safetensors lacks are escaped: the
-    drop-in reads them back.
-    """
-    writing = Writing(layout=Given("safetensors", options), overwrite="any file", durable=durable, lossy=True)
-    return writing.columns(None, alone=True)
+    layout = Safetensors(
+        structure=False,
+        align=align,
+        one_file=max_shard_size is None,
+        max_shard_bytes=max_shard_size,
+        separator="." if sep is None else sep,
+    )
+    return Writing(layout=layout, metadata=metadata, overwrite="any file", durable=durable, lossy=True)

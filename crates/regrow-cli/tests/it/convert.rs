@@ -201,7 +201,7 @@ fn a_file_of_rules_does_what_the_same_options_do() {
         layout = "orbax"
         only = ["params/kernel", "step"]
         [options]
-        use_zarr3 = true
+        zarr3 = true
         [[rename]]
         from = 'params/(.*)'
         to = '$1/weight'

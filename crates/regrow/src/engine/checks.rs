@@ -168,7 +168,6 @@ pub(super) fn check_options(format: &dyn Format, options: &SaveOptions) -> Resul
             "metadata of the checkpoint beside the pytree's",
             "they belong to the layouts regrow and orbax",
         ),
-        _ if options.strict_orbax => unused("strict_orbax", "it belongs to the layout regrow"),
         _ if is_compressed => {
             unused("compression of this kind", "the layouts regrow and orbax compress with zstd")
         }

@@ -14,13 +14,13 @@ pub struct EquinoxOptions {
     /// at it.
     pub trailer: bool,
     /// Exactly the bytes of Equinox, which lose the names of the dtypes of ml_dtypes.
-    pub strict_upstream: bool,
+    pub strict: bool,
     /// Write typed PRNG keys as their key data; Equinox itself refuses them.
     pub prng_keys: bool,
 }
 
 impl Default for EquinoxOptions {
     fn default() -> Self {
-        Self { hyperparameters: None, trailer: true, strict_upstream: false, prng_keys: false }
+        Self { hyperparameters: None, trailer: true, strict: false, prng_keys: false }
     }
 }

@@ -15,11 +15,11 @@ pub struct FlaxOptions {
     /// and Flax before April 2026 reads no others.
     pub integer_keys: bool,
     /// Longer arrays are cut into chunks of at most this many bytes.
-    pub max_chunk_size: u64,
+    pub max_chunk_bytes: u64,
 }
 
 impl Default for FlaxOptions {
     fn default() -> Self {
-        Self { sort_keys: false, integer_keys: false, max_chunk_size: CHUNK_LEN_MAX_BYTES }
+        Self { sort_keys: false, integer_keys: false, max_chunk_bytes: CHUNK_LEN_MAX_BYTES }
     }
 }

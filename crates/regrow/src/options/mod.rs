@@ -171,9 +171,6 @@ pub struct SaveOptions {
     pub custom_metadata: Option<serde_json::Value>,
     /// What is said of the checkpoint beside the pytree's own metadata (layouts regrow and orbax).
     pub about: AboutCheckpoint,
-    /// Refuse leaves that Orbax could not read back as they are, instead of escaping them (default
-    /// layout only).
-    pub strict_orbax: bool,
     /// An earlier checkpoint: data files in which nothing changed since are hard-linked instead of
     /// written, and leaves that did not change are gathered so that the next save can link them.
     /// Found by comparing bytes or digests, nobody's word. Default layout without compression only;
@@ -228,6 +225,20 @@ impl Default for Layout {
     }
 }
 
+/// Names that other tools have for options of layouts, or that they had here, each with the option's
+/// own.
+const OTHER_NAMES: [(&str, &str); 9] = [
+    ("use_ocdbt", "ocdbt"),
+    ("use_zarr3", "zarr3"),
+    ("data_format", "format"),
+    ("metadata", "format"),
+    ("strict_orbax", "strict"),
+    ("strict_upstream", "strict"),
+    ("max_chunk_size", "max_chunk_bytes"),
+    ("max_shard_size", "max_shard_bytes"),
+    ("sep", "separator"),
+];
+
 impl Layout {
     /// The names that [`from_name`](Self::from_name) takes.
     pub const NAMES: [&'static str; 8] =
@@ -254,9 +265,15 @@ impl Layout {
                     serde_json::from_value::<T>(alone).err().map(|error| (name.clone(), error))
                 };
                 match options.as_object().and_then(|options| options.iter().find_map(single)) {
-                    Some((option, error)) => Error::invalid(format!(
-                        "the option `{option}` of layout {name:?} cannot be used: {error}"
-                    )),
+                    Some((option, error)) => {
+                        let error = Error::invalid(format!(
+                            "the option `{option}` of layout {name:?} cannot be used: {error}"
+                        ));
+                        match OTHER_NAMES.iter().find(|(other, _)| *other == option) {
+                            Some((_, own)) => error.help(format!("the option is called `{own}`")),
+                            None => error,
+                        }
+                    }
                     None => Error::invalid(format!("the options of layout {name:?} cannot be used: {error}")),
                 }
             })
@@ -303,9 +320,9 @@ pub enum Compression {
 #[serde(default, deny_unknown_fields)]
 pub struct OrbaxOptions {
     /// One database instead of a folder for each array.
-    pub use_ocdbt: bool,
+    pub ocdbt: bool,
     /// zarr v3 instead of v2.
-    pub use_zarr3: bool,
+    pub zarr3: bool,
     /// Cut chunks down to at most this many bytes (greedy, divisors only).
     pub chunk_byte_size: Option<u64>,
     /// Cut these axes first, with `chunk_byte_size`.
@@ -352,8 +369,8 @@ impl Default for OrbaxOptions {
     /// Orbax' own defaults (v0): OCDBT, zarr v2.
     fn default() -> Self {
         Self {
-            use_ocdbt: true,
-            use_zarr3: false,
+            ocdbt: true,
+            zarr3: false,
             chunk_byte_size: None,
             shard_axes: Vec::new(),
             write_chunk_shape: None,

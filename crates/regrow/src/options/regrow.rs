@@ -19,9 +19,11 @@ pub struct RegrowOptions {
     pub write_chunk_shape: Option<Shape>,
     /// Per-leaf overrides; the first pattern that matches decides. A list of pairs in JSON.
     pub per_leaf: Vec<(PathPattern, LeafChunking)>,
-    /// What the data files say under `format` in their `__metadata__`, for whoever opens them as
+    /// What the data files say under `format` in their `__metadata__`, for programs that open them as
     /// safetensors.
-    pub data_format: DataFormat,
+    pub format: DataFormat,
+    /// Refuse leaves that Orbax could not read back as they are, instead of escaping them.
+    pub strict: bool,
 }
 
 /// Whose tensors a safetensors file says that it holds: some loaders take their own only.

@@ -4,7 +4,6 @@ use std::fmt;
 
 use serde::de::{Error as _, Visitor};
 use serde::{Deserialize, Deserializer};
-use serde_json::{Map, Value};
 
 use super::{Layout, SaveOptions};
 use crate::error::{Error, Result};
@@ -22,8 +21,9 @@ pub const LENGTH_LEN_BYTES: usize = size_of::<u64>();
 pub struct SafetensorsOptions {
     /// What stands between the keys of a path in a tensor's name.
     pub separator: String,
-    /// Entries of `__metadata__`, text by name, in this order (`{"format": "pt"}`).
-    pub metadata: Option<Map<String, Value>>,
+    /// What `__metadata__` says under `format`. With `structure` it is `pt` if `None`: transformers
+    /// before 5 reads no other.
+    pub format: Option<String>,
     /// Keep the exact pytree in `__metadata__` under `regrow`. Without it only tensors are written,
     /// and a leaf that is none, or of a dtype that safetensors lacks, is refused.
     pub structure: bool,
@@ -31,7 +31,7 @@ pub struct SafetensorsOptions {
     pub align: u64,
     /// Begin another file once one holds this many bytes (`"5GB"` or a number); for a folder only.
     /// A larger tensor has a file of its own.
-    pub max_shard_size: Option<ByteSize>,
+    pub max_shard_bytes: Option<ByteSize>,
     /// One file, whatever the target's name; by default only a target that ends in `.safetensors`
     /// is one.
     pub one_file: bool,
@@ -41,10 +41,10 @@ impl Default for SafetensorsOptions {
     fn default() -> Self {
         Self {
             separator: ".".to_owned(),
-            metadata: None,
+            format: None,
             structure: true,
             align: LENGTH_LEN_BYTES as u64,
-            max_shard_size: None,
+            max_shard_bytes: None,
             one_file: false,
         }
     }

@@ -54,15 +54,15 @@ pub fn samples(root: &Path) -> Vec<Sample> {
     };
     for (layout, options, name) in [
         ("regrow", "null", "x"),
-        ("orbax", r#"{"use_zarr3": true}"#, "x"),
-        ("orbax", r#"{"use_ocdbt": false}"#, "x"),
-        ("orbax", r#"{"use_ocdbt": false, "use_zarr3": true}"#, "x"),
+        ("orbax", r#"{"zarr3": true}"#, "x"),
+        ("orbax", r#"{"ocdbt": false}"#, "x"),
+        ("orbax", r#"{"ocdbt": false, "zarr3": true}"#, "x"),
         ("orbax", r#"{"v1": true}"#, "x"),
         ("flax", "null", "x.msgpack"),
         ("equinox", "null", "x.eqx"),
         ("pytree_data", "null", "x"),
         ("safetensors", "null", "x.safetensors"),
-        ("safetensors", r#"{"max_shard_size": 64}"#, "x"),
+        ("safetensors", r#"{"max_shard_bytes": 64}"#, "x"),
         ("npy", "null", "x.npz"),
         ("npy", "null", "x"),
     ] {

@@ -127,7 +127,7 @@ proptest! {
         // Each run has a place of its own, also while a failure is made smaller.
         static CASES: AtomicU64 = AtomicU64::new(0);
         let case = CASES.fetch_add(1, Ordering::Relaxed);
-        let layout_options = if layout == "safetensors" { r#"{"max_shard_size": 100000}"# } else { "null" };
+        let layout_options = if layout == "safetensors" { r#"{"max_shard_bytes": 100000}"# } else { "null" };
         let layout = Layout::from_name(layout, serde_json::from_str(layout_options).unwrap()).unwrap();
         let suffix = if layout.name() == "flax" { ".msgpack" } else { "" };
         let path = root(&SERVER, &format!("{case:016x}")).join(format!("x{suffix}"));
@@ -197,7 +197,7 @@ proptest! {
     ) {
         static CASES: AtomicU64 = AtomicU64::new(0);
         let case = format!("copy-{:016x}", CASES.fetch_add(1, Ordering::Relaxed));
-        let layout_options = if layout == "safetensors" { r#"{"max_shard_size": 100000}"# } else { "null" };
+        let layout_options = if layout == "safetensors" { r#"{"max_shard_bytes": 100000}"# } else { "null" };
         let layout = Layout::from_name(layout, serde_json::from_str(layout_options).unwrap()).unwrap();
         let suffix = if layout.name() == "flax" { ".msgpack" } else { "" };
         let (disk, bucket) = (tempfile::tempdir().unwrap(), root(&SERVER_OF_COPIES, &case));
@@ -287,7 +287,7 @@ fn cases() -> u32 {
 
 #[test]
 fn lists_that_are_older_than_the_last_writes_lose_nothing() {
-    let sharded = serde_json::json!({ "max_shard_size": 100_000 });
+    let sharded = serde_json::json!({ "max_shard_bytes": 100_000 });
     for (name, layout_options) in
         [("regrow", serde_json::Value::Null), ("safetensors", sharded), ("npy", serde_json::Value::Null)]
     {

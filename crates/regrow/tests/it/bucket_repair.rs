@@ -115,10 +115,9 @@ fn a_lost_marker_is_put_back_on_what_is_whole_alone() {
     let good = bytes_of(&tree(1));
     let check = RepairOptions { check: true, ..RepairOptions::default() };
     let (mut whole, mut not_whole) = (0, 0);
-    for (number, layout) in
-        ["null", r#"{"use_ocdbt": false}"#, r#"{"use_ocdbt": false, "use_zarr3": true}"#, "regrow"]
-            .into_iter()
-            .enumerate()
+    for (number, layout) in ["null", r#"{"ocdbt": false}"#, r#"{"ocdbt": false, "zarr3": true}"#, "regrow"]
+        .into_iter()
+        .enumerate()
     {
         let layout = match layout {
             "regrow" => Layout::from_name("regrow", serde_json::Value::Null).unwrap(),

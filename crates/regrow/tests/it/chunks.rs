@@ -171,6 +171,26 @@ fn what_cannot_be_cut_is_refused_before_anything_is_written() {
     }
     let error = regrow::save_with(&target, &tree(0, 1), &with(json!({"write_chunk_shape": [7, 5]}), None));
     assert_eq!(error.unwrap_err().kind(), ErrorKind::InvalidArgument);
-    let error = Layout::from_name("regrow", json!({"use_zarr3": true})).unwrap_err();
-    assert!(error.to_string().contains("use_zarr3"), "{error}");
+    let error = Layout::from_name("regrow", json!({"zarr3": true})).unwrap_err();
+    assert!(error.to_string().contains("zarr3"), "{error}");
+}
+
+#[test]
+fn another_tools_name_of_an_option_is_an_error_with_the_options_own() {
+    for (layout, other, own, value) in [
+        ("orbax", "use_ocdbt", "ocdbt", json!(false)),
+        ("orbax", "use_zarr3", "zarr3", json!(true)),
+        ("regrow", "data_format", "format", json!("np")),
+        ("regrow", "strict_orbax", "strict", json!(true)),
+        ("safetensors", "metadata", "format", json!("np")),
+        ("safetensors", "max_shard_size", "max_shard_bytes", json!("5GB")),
+        ("safetensors", "sep", "separator", json!("/")),
+        ("flax", "max_chunk_size", "max_chunk_bytes", json!(5)),
+        ("equinox", "strict_upstream", "strict", json!(true)),
+    ] {
+        let error = Layout::from_name(layout, json!({ other: value.clone() })).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert_eq!(error.help_text(), Some(&*format!("the option is called `{own}`")), "{layout}");
+        Layout::from_name(layout, json!({ own: value })).unwrap();
+    }
 }

@@ -247,8 +247,8 @@ fn regrow_layout() {
 fn orbax() {
     limit_memory();
     let folder = tempfile::tempdir().unwrap();
-    damage_all(&own("orbax", serde_json::json!({ "use_zarr3": true }), folder.path(), "v3"), "orbax");
-    damage_all(&own("orbax", serde_json::json!({ "use_ocdbt": false }), folder.path(), "v2"), "orbax");
+    damage_all(&own("orbax", serde_json::json!({ "zarr3": true }), folder.path(), "v3"), "orbax");
+    damage_all(&own("orbax", serde_json::json!({ "ocdbt": false }), folder.path(), "v2"), "orbax");
     damage_all(&fixtures().join("orbax/legacy_flax_msgpack/ckpt"), "orbax");
 }
 
@@ -260,7 +260,10 @@ fn flax() {
         damage_all(&file, "flax");
     }
     damage_all(&own("flax", serde_json::Value::Null, folder.path(), "x.msgpack"), "flax");
-    damage_all(&own("flax", serde_json::json!({ "max_chunk_size": 16 }), folder.path(), "y.msgpack"), "flax");
+    damage_all(
+        &own("flax", serde_json::json!({ "max_chunk_bytes": 16 }), folder.path(), "y.msgpack"),
+        "flax",
+    );
     damage_all(&fixtures().join("flax/ckpt_keep2"), "flax");
 }
 
@@ -292,7 +295,7 @@ fn safetensors() {
         damage_all(&file, "safetensors");
     }
     damage_all(&own("safetensors", serde_json::Value::Null, folder.path(), "x.safetensors"), "safetensors");
-    let sharded = serde_json::json!({ "max_shard_size": 64 });
+    let sharded = serde_json::json!({ "max_shard_bytes": 64 });
     damage_all(&own("safetensors", sharded, folder.path(), "sharded"), "safetensors");
 }
 

@@ -63,7 +63,7 @@ fn a_check_says_what_the_run_says() {
         (&[(&["__metadata__"], leaf())], "safetensors", "new", "{}", "__metadata__"),
         (&[(&["~"], Leaf::text("x"))], "orbax", "new", "{}", "~"),
         (&[(&[&long], leaf())], "npy", "new", "{}", "too long for the name of a file"),
-        (&[(&[&long], leaf())], "orbax", "new", r#"{"use_ocdbt": false}"#, "longer than 255"),
+        (&[(&[&long], leaf())], "orbax", "new", r#"{"ocdbt": false}"#, "longer than 255"),
         (&[(&["__msgpack_chunked_array__"], leaf())], "flax", "new", "{}", "__msgpack_chunked_array__"),
         (&[(&["w"], leaf())], "equinox", "new", r#"{"hyperparameters": 3}"#, "hyperparameters"),
         (&[(&["w"], leaf())], "pytree_data", "new", r#"{"paths": []}"#, "not one path for each leaf"),
@@ -91,8 +91,7 @@ fn a_check_says_what_the_run_says() {
 fn the_default_layout_is_checked_too() {
     let folder = tempfile::tempdir().unwrap();
     let source = source(folder.path(), &tree(&[(&["w"], Leaf { kind: LeafKind::Bytes, ..leaf_of_bytes() })]));
-    let mut options = options("regrow", "{}");
-    options.save.strict_orbax = true;
+    let options = options("regrow", r#"{"strict": true}"#);
     let plan = regrow::open(&source).unwrap().plan_convert(&options).unwrap();
     let check = plan.check(folder.path().join("new"), &options).unwrap_err();
     assert!(check.to_string().contains("bytes leaves"), "{check}");

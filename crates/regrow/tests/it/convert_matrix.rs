@@ -16,7 +16,7 @@ use regrow::{SaveOptions, save};
 const LAYOUTS: [(&str, &str, &str); 9] = [
     ("regrow", "regrow", "{}"),
     ("orbax", "orbax", "{}"),
-    ("orbax", "orbax-rich", r#"{"rich_types": true, "use_zarr3": true, "use_ocdbt": false}"#),
+    ("orbax", "orbax-rich", r#"{"rich_types": true, "zarr3": true, "ocdbt": false}"#),
     ("flax", "flax.msgpack", "{}"),
     ("equinox", "equinox.eqx", "{}"),
     ("pytree_data", "pytree", "{}"),

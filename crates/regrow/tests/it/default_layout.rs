@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use regrow::array::{Array, Dtype, Region, Shape};
-use regrow::engine::{Compression, TemplateLeaf, load, load_with};
+use regrow::engine::{Compression, Layout, OrbaxOptions, RegrowOptions, TemplateLeaf, load, load_with};
 use regrow::tree::{Key, Leaf, LeafData, LeafKind, NodeKind, PathPattern, Scalar, Tree, TreeBuilder};
 use regrow::{ErrorKind, LoadOptions, SaveOptions};
 
@@ -32,6 +32,12 @@ fn dict(leaves: Vec<(&str, Leaf)>) -> Tree<Leaf> {
     }
     build.close().unwrap();
     build.finish().unwrap()
+}
+
+/// Options that refuse what Orbax cannot read back.
+fn strict() -> SaveOptions {
+    let layout = Layout::Regrow(RegrowOptions { strict: true, ..RegrowOptions::default() });
+    SaveOptions { layout, ..SaveOptions::default() }
 }
 
 /// Every container, every kind of leaf, every dtype, odd keys, colliding names.
@@ -408,12 +414,9 @@ fn an_existing_target_is_kept_unless_overwrite_is_asked_for() {
 /// parts of two, and never an error that blames a sound checkpoint.
 #[test]
 fn a_reader_beside_a_writer_sees_one_checkpoint_or_another() {
-    use regrow::{
-        SaveReport,
-        engine::{Layout, OrbaxOptions},
-    };
+    use regrow::SaveReport;
     let folder = tempfile::tempdir().unwrap();
-    let files = Layout::Orbax(OrbaxOptions { use_ocdbt: false, ..OrbaxOptions::default() });
+    let files = Layout::Orbax(OrbaxOptions { ocdbt: false, ..OrbaxOptions::default() });
     for layout in [Layout::default(), Layout::Orbax(OrbaxOptions::default()), files] {
         let path = folder.path().join("step");
         let save = |value: u8| -> SaveReport {
@@ -465,8 +468,7 @@ fn a_save_that_cannot_be_leaves_nothing_behind() {
     let error = regrow::save(&path, &Tree::single(unknown)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("my.Type"));
-    let strict = SaveOptions { strict_orbax: true, ..SaveOptions::default() };
-    let error = regrow::save_with(&path, &everything(), &strict).unwrap_err();
+    let error = regrow::save_with(&path, &everything(), &strict()).unwrap_err();
     for part in ["kinds/3", "kinds/11", "kinds/12", "dtypes/uint4", "odd/a.b"] {
         assert!(error.to_string().contains(part), "{part} is not in {error}");
     }
@@ -578,7 +580,6 @@ fn keys_of_any_length_come_back() {
         assert_eq!(plain.tree().len(), 4);
         assert!(plain.tree().leaves().iter().all(|info| info.name.len() < 300));
     }
-    let strict = SaveOptions { strict_orbax: true, ..SaveOptions::default() };
-    let error = regrow::save_with(folder.path().join("strict"), &tree, &strict).unwrap_err();
+    let error = regrow::save_with(folder.path().join("strict"), &tree, &strict()).unwrap_err();
     assert!(error.what().starts_with("2 leaves cannot be saved like this"), "{}", error.what().len());
 }

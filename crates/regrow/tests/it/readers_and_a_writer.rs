@@ -47,21 +47,21 @@ fn cases() -> Vec<Case> {
     vec![
         case("raw", "regrow", null.clone()),
         zstd,
-        case("ocdbt_v3", "orbax", serde_json::json!({ "use_zarr3": true })),
-        case("ocdbt_v2", "orbax", serde_json::json!({ "use_zarr3": false })),
-        case("files_v3", "orbax", serde_json::json!({ "use_ocdbt": false, "use_zarr3": true })),
-        case("files_v2", "orbax", serde_json::json!({ "use_ocdbt": false })),
+        case("ocdbt_v3", "orbax", serde_json::json!({ "zarr3": true })),
+        case("ocdbt_v2", "orbax", serde_json::json!({ "zarr3": false })),
+        case("files_v3", "orbax", serde_json::json!({ "ocdbt": false, "zarr3": true })),
+        case("files_v2", "orbax", serde_json::json!({ "ocdbt": false })),
         case("x.msgpack", "flax", null.clone()),
         case("x.eqx", "equinox", null.clone()),
         case("pair", "pytree_data", null.clone()),
         case("x.safetensors", "safetensors", null.clone()),
-        case("sharded", "safetensors", serde_json::json!({ "max_shard_size": 100_000 })),
+        case("sharded", "safetensors", serde_json::json!({ "max_shard_bytes": 100_000 })),
         case("x.npz", "npy", null.clone()),
         case("deflated.npz", "npy", serde_json::json!({ "compress": true })),
         case("folder_of_npy", "npy", null.clone()),
         step(case("steps", "regrow", null)),
-        step(case("steps_of_ocdbt", "orbax", serde_json::json!({ "use_zarr3": true }))),
-        step(case("steps_of_files", "orbax", serde_json::json!({ "use_ocdbt": false }))),
+        step(case("steps_of_ocdbt", "orbax", serde_json::json!({ "zarr3": true }))),
+        step(case("steps_of_files", "orbax", serde_json::json!({ "ocdbt": false }))),
     ]
 }
 

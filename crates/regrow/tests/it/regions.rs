@@ -139,7 +139,7 @@ fn all_layouts() -> Vec<(Layout, &'static str)> {
     let mut all = layouts();
     all.extend([
         (json(r#"{"chunk_byte_size": 9000, "shard_axes": [1]}"#), ""),
-        (json(r#"{"chunk_byte_size": 5000, "use_ocdbt": false, "use_zarr3": true}"#), ""),
+        (json(r#"{"chunk_byte_size": 5000, "ocdbt": false, "zarr3": true}"#), ""),
     ]);
     all
 }
@@ -418,7 +418,7 @@ mod requests {
         let server = ObjectServer::start().unwrap();
         let path = bucket(&server).join("x");
         let tree = dict(vec![("w".into(), array(Dtype::Float32, &[600, 500], 1))]);
-        let options = r#"{"use_ocdbt": false, "chunk_byte_size": 100000, "shard_axes": [1]}"#;
+        let options = r#"{"ocdbt": false, "chunk_byte_size": 100000, "shard_axes": [1]}"#;
         let layout = Layout::from_name("orbax", serde_json::from_str(options).unwrap()).unwrap();
         regrow::save_with(&path, &tree, &SaveOptions { layout, ..SaveOptions::default() }).unwrap();
         let checkpoint = regrow::open(&path).unwrap();

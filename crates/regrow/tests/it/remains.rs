@@ -428,7 +428,7 @@ fn default_layout_of_several_data_files() {
 fn orbax() {
     for own in [
         json!({}),
-        json!({ "use_zarr3": true }),
+        json!({ "zarr3": true }),
         json!({ "rich_types": true, "ocdbt_target_data_file_size": 64, "chunk_byte_size": 32 }),
     ] {
         check(&format!("orbax {own}"), &mixed(1), &options("orbax", own));
@@ -444,7 +444,7 @@ fn orbax_v1() {
 fn orbax_folders() {
     for zarr3 in [false, true] {
         for chunk in [Value::Null, json!(64)] {
-            let own = json!({ "use_ocdbt": false, "use_zarr3": zarr3, "chunk_byte_size": chunk });
+            let own = json!({ "ocdbt": false, "zarr3": zarr3, "chunk_byte_size": chunk });
             check(&format!("orbax {own}"), &arrays(1), &options("orbax", own));
         }
     }
@@ -453,7 +453,7 @@ fn orbax_folders() {
 #[test]
 fn safetensors() {
     for structure in [true, false] {
-        let own = json!({ "max_shard_size": 64, "structure": structure });
+        let own = json!({ "max_shard_bytes": 64, "structure": structure });
         check(&format!("safetensors {own}"), &arrays(1), &options("safetensors", own));
     }
 }

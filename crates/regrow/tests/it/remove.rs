@@ -26,13 +26,13 @@ fn layouts() -> Vec<(Layout, &'static str)> {
     vec![
         (json("regrow", "null"), ""),
         (json("orbax", "null"), ""),
-        (json("orbax", r#"{"use_ocdbt": false}"#), ""),
+        (json("orbax", r#"{"ocdbt": false}"#), ""),
         (json("orbax", r#"{"v1": true}"#), ""),
         (json("flax", "null"), ".msgpack"),
         (json("equinox", "null"), ".eqx"),
         (json("pytree_data", "null"), ""),
         (json("safetensors", "null"), ".safetensors"),
-        (json("safetensors", r#"{"max_shard_size": 5}"#), ""),
+        (json("safetensors", r#"{"max_shard_bytes": 5}"#), ""),
         (json("npy", "null"), ".npz"),
         (json("npy", "null"), ""),
     ]

@@ -530,7 +530,7 @@ fn repairs_what_it_is_told_to() {
 fn a_killed_repair_makes_nothing_worse() {
     use regrow_testkit::trace::{Fault, run, writes};
     let folder = memory_folder().unwrap();
-    let layout = Layout::from_name("orbax", serde_json::json!({"use_ocdbt": false})).unwrap();
+    let layout = Layout::from_name("orbax", serde_json::json!({"ocdbt": false})).unwrap();
     let path = folder.path().join("x");
     regrow::save_with(&path, &small_tree(), &options(&layout)).unwrap();
     protect(&path, "1/1");

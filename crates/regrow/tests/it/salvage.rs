@@ -383,7 +383,7 @@ fn what_is_lost_beside_leaves_is_told_too() {
 
     let path = root.path().join("sharded");
     let sharded =
-        regrow::engine::Layout::from_name("safetensors", serde_json::json!({"max_shard_size": 64})).unwrap();
+        regrow::engine::Layout::from_name("safetensors", serde_json::json!({"max_shard_bytes": 64})).unwrap();
     regrow::save_with(&path, &small_tree(), &crate::common::damage::options(&sharded)).unwrap();
     let shards: Vec<PathBuf> = files(&path)
         .into_keys()

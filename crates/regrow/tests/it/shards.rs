@@ -34,10 +34,10 @@ fn tree(layout: &Layout, cuts: &[Cut], rank: usize, count: usize) -> Tree<Leaf> 
 fn layouts() -> Vec<Layout> {
     let orbax = [
         json!({}),
-        json!({"use_zarr3": true, "v1": true}),
-        json!({"use_ocdbt": false}),
-        json!({"use_ocdbt": false, "use_zarr3": true}),
-        json!({"use_zarr3": true, "chunk_byte_size": 2, "ocdbt_target_data_file_size": 0}),
+        json!({"zarr3": true, "v1": true}),
+        json!({"ocdbt": false}),
+        json!({"ocdbt": false, "zarr3": true}),
+        json!({"zarr3": true, "chunk_byte_size": 2, "ocdbt_target_data_file_size": 0}),
     ];
     let orbax = orbax.into_iter().map(|options| Layout::from_name("orbax", options).unwrap());
     [Layout::default()].into_iter().chain(orbax).collect()
@@ -236,9 +236,9 @@ fn each_process_writes_orbax_files_of_its_own() {
     });
     assert_eq!(metadatas["array_metadatas"][0]["array_metadata"], expected);
 
-    let (files, _) = saved(json!({"use_ocdbt": false}));
+    let (files, _) = saved(json!({"ocdbt": false}));
     assert_eq!(others(&files), ["w/.zarray", "w/0.0", "w/1.0"]);
-    let (files, _) = saved(json!({"use_ocdbt": false, "use_zarr3": true, "chunk_byte_size": 4096}));
+    let (files, _) = saved(json!({"ocdbt": false, "zarr3": true, "chunk_byte_size": 4096}));
     assert_eq!(others(&files), ["w/c/0/0", "w/c/1/0", "w/zarr.json"]);
 }
 

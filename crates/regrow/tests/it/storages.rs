@@ -276,7 +276,7 @@ mod requests {
     fn a_save_that_was_killed_is_seen_also_where_a_list_is_cut() {
         let server = ObjectServer::builder().page_keys_max(3).start().unwrap();
         let root = bucket(&server);
-        let layout = Layout::from_name("orbax", serde_json::json!({"use_ocdbt": false})).unwrap();
+        let layout = Layout::from_name("orbax", serde_json::json!({"ocdbt": false})).unwrap();
         let path = root.join("x");
         save_with(&path, &tree(1), &options(&layout)).unwrap();
         assert!(bytes_of(&load(&path).unwrap()) == bytes_of(&tree(1)));

@@ -235,7 +235,7 @@ fn what_nothing_protects_is_named_by_its_file() {
             assert!(each.bytes > 0, "{say}");
         }
         // Of these each array is found in its file.
-        let has_index = matches!(&layout, Layout::Orbax(options) if options.use_ocdbt);
+        let has_index = matches!(&layout, Layout::Orbax(options) if options.ocdbt);
         if has_index {
             // Small ones are in the index itself.
             assert!(report.unprotected_files.iter().any(|each| known.contains_key(&each.file)), "{say}");

@@ -6,7 +6,7 @@
 //! only = ["h.*", "wte.weight"]
 //!
 //! [options]                    # of the layout
-//! use_zarr3 = true
+//! zarr3 = true
 //!
 //! [[rename]]                   # the first rule that matches a whole key path decides
 //! from = 'h\.(\d+)\.(.*)'
@@ -192,7 +192,7 @@ mod tests {
         only = ["h/**"]
         lossy = true
         [options]
-        use_zarr3 = true
+        zarr3 = true
         [[rename]]
         from = 'h/(\d+)/(.*)'
         to = 'blocks/$1/$2'

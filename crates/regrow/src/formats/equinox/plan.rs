@@ -120,7 +120,7 @@ fn leaf_plan(leaf: &Leaf, options: &EquinoxOptions) -> Result<Planned> {
 /// `<V2` is bfloat16 to a JAX leaf and to a scalar; a NumPy leaf, and every other type, needs the
 /// name.
 fn descr(kind: &LeafKind, dtype: Dtype, options: &EquinoxOptions) -> Descr {
-    let is_plain = options.strict_upstream || is_known(kind, dtype);
+    let is_plain = options.strict || is_known(kind, dtype);
     if is_plain { Descr::as_numpy_writes(dtype) } else { Descr::named(dtype) }
 }
 
@@ -195,7 +195,7 @@ pub(super) fn losses(tree: &Tree<LeafInfo>, options: &EquinoxOptions) -> Vec<Los
         lose(LossKind::Structure, KeyPath::root(), "the pytree comes back as a list of its leaves");
     }
     for (path, info) in tree.iter() {
-        let is_nameless = options.strict_upstream
+        let is_nameless = options.strict
             && !is_known(&info.kind, info.dtype)
             && matches!(Descr::as_numpy_writes(info.dtype), Descr::Void { .. });
         match &info.kind {
@@ -204,7 +204,7 @@ pub(super) fn losses(tree: &Tree<LeafInfo>, options: &EquinoxOptions) -> Vec<Los
                 lose(LossKind::Value, path, "Equinox leaves it out");
                 continue;
             }
-            _ if options.strict_upstream && Descr::is_unreadable(info.dtype) => {
+            _ if options.strict && Descr::is_unreadable(info.dtype) => {
                 lose(LossKind::Value, path, "NumPy, and so Equinox, cannot read its own name of the dtype");
                 continue;
             }

@@ -93,7 +93,7 @@ fn assert_same(left: &Tree<Leaf>, right: &Tree<Leaf>) {
 
 #[test]
 fn the_exact_tree_comes_back() {
-    for own in [json!(null), json!({"strict_upstream": true}), json!({"hyperparameters": {"depth": 2}})] {
+    for own in [json!(null), json!({"strict": true}), json!({"hyperparameters": {"depth": 2}})] {
         let (_folder, path) = saved(&tree(), own.clone());
         assert_same(&tree(), &engine::load(&path).unwrap());
         let checkpoint = engine::open(&path).unwrap();

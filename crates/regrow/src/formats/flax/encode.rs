@@ -177,21 +177,26 @@ impl Encoder {
         Ok(())
     }
 
-    /// An array or a NumPy scalar; in chunks if its data is longer than `max_chunk_size`.
+    /// An array or a NumPy scalar; in chunks if its data is longer than `max_chunk_bytes`.
     ///
     /// # Errors
     /// `Unsupported` for a part of 4 GiB and more; for a deferred array what reading says.
-    pub fn ndarray(&mut self, head: ArrayHead<'_>, array: &Array, max_chunk_size: Option<u64>) -> Result<()> {
+    pub fn ndarray(
+        &mut self,
+        head: ArrayHead<'_>,
+        array: &Array,
+        max_chunk_bytes: Option<u64>,
+    ) -> Result<()> {
         let len = array.len_bytes();
-        match max_chunk_size {
+        match max_chunk_bytes {
             Some(max) if len > max => self.chunked(head, array, max),
             _ => self.extension(head, array, 0..len),
         }
     }
 
-    fn chunked(&mut self, head: ArrayHead<'_>, array: &Array, max_chunk_size: u64) -> Result<()> {
+    fn chunked(&mut self, head: ArrayHead<'_>, array: &Array, max_chunk_bytes: u64) -> Result<()> {
         let chunk_len =
-            (max_chunk_size / head.size_bytes.max(1)).max(1).saturating_mul(head.size_bytes.max(1));
+            (max_chunk_bytes / head.size_bytes.max(1)).max(1).saturating_mul(head.size_bytes.max(1));
         self.map(3)?;
         self.str(CHUNKED_KEY)?;
         self.bool(true);

@@ -219,7 +219,7 @@ fn files_are_rewritten_byte_for_byte_in_both_orders() {
         let options = FlaxOptions {
             sort_keys: case["api"] == "msgpack_serialize",
             integer_keys: name == "nnx_int_keys.msgpack",
-            max_chunk_size: if name.starts_with("chunked") { 728 } else { 1 << 30 },
+            max_chunk_bytes: if name.starts_with("chunked") { 728 } else { 1 << 30 },
         };
         let has_lists = name == "lowlevel_lists.msgpack" || name == "chunked_list_not.msgpack";
         let is_refused =
@@ -531,7 +531,7 @@ fn strided_and_deferred_arrays_are_streamed() {
     ]);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.msgpack");
-    let mut options = flax_options(FlaxOptions { max_chunk_size: 400_000, ..FlaxOptions::default() });
+    let mut options = flax_options(FlaxOptions { max_chunk_bytes: 400_000, ..FlaxOptions::default() });
     options.cast = vec![(crate::tree::PathPattern::new("cast").unwrap(), Dtype::Float64)];
     let report = crate::save_with(&path, &tree, &options).unwrap();
     assert_eq!(report.stored_bytes, std::fs::metadata(&path).unwrap().len());

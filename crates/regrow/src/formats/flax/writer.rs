@@ -281,11 +281,11 @@ impl Writer<'_> {
             LeafKind::NumpyOther(descr) => self.other(EXT_NDARRAY, descr, array),
             LeafKind::NumpyOtherScalar(descr) => self.other(EXT_NUMPY_SCALAR, descr, array),
             LeafKind::NumpyScalar => self.ndarray(EXT_NUMPY_SCALAR, array, None),
-            _ => self.ndarray(EXT_NDARRAY, array, Some(self.flax.max_chunk_size)),
+            _ => self.ndarray(EXT_NDARRAY, array, Some(self.flax.max_chunk_bytes)),
         }
     }
 
-    fn ndarray(&mut self, code: i8, array: &Array, max_chunk_size: Option<u64>) -> Result<()> {
+    fn ndarray(&mut self, code: i8, array: &Array, max_chunk_bytes: Option<u64>) -> Result<()> {
         let dtype = array.dtype();
         let head = ArrayHead {
             code,
@@ -293,7 +293,7 @@ impl Writer<'_> {
             dtype_name: dtype.name(),
             size_bytes: dtype.size_bytes() as u64,
         };
-        self.encoder.ndarray(head, array, max_chunk_size)
+        self.encoder.ndarray(head, array, max_chunk_bytes)
     }
 
     /// An array or scalar of a dtype that is NumPy's alone; its last axis is the bytes of an
@@ -311,8 +311,8 @@ impl Writer<'_> {
             false => array.clone(),
         };
         let head = ArrayHead { code, dims, dtype_name: &name, size_bytes };
-        let max_chunk_size = (code == EXT_NDARRAY).then_some(self.flax.max_chunk_size);
-        self.encoder.ndarray(head, &array, max_chunk_size)
+        let max_chunk_bytes = (code == EXT_NDARRAY).then_some(self.flax.max_chunk_bytes);
+        self.encoder.ndarray(head, &array, max_chunk_bytes)
     }
 
     /// A number of Python's.

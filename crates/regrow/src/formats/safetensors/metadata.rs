@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! {"format":"pt",                    whose tensors they are: transformers before 5 reads no file that says nothing
-//!  "a":"1",                          the option `metadata`, then the custom metadata of the save
+//!  "a":"1",                          the custom metadata of the save
 //!  "regrow_metadata":"{\"a\":1}",    custom metadata that is more than text by name, as JSON
 //!  "regrow":"{\"version\":1,...}"}   the exact pytree
 //! ```
@@ -35,14 +35,7 @@ pub(super) fn entries(
     custom: Option<&Value>,
 ) -> Result<Option<Vec<(String, String)>>> {
     let mut out: Vec<(String, String)> = Vec::new();
-    for (name, value) in options.metadata.iter().flatten() {
-        let Value::String(text) = value else {
-            return Err(Error::invalid(format!("the metadata {name:?} is no text"))
-                .expected("text by name", value)
-                .help("safetensors holds text only; turn it into text"));
-        };
-        out.push((name.clone(), text.clone()));
-    }
+    out.extend(options.format.iter().map(|format| (FORMAT.to_owned(), format.clone())));
     match custom.map(|custom| (custom, as_texts(custom))) {
         Some((_, Some(texts))) => out.extend(texts),
         Some((custom, None)) if options.structure => out.push((CUSTOM.to_owned(), custom.to_string())),
@@ -51,7 +44,7 @@ pub(super) fn entries(
                 .expected("an object of texts", custom)
                 .help("turn it into text, or keep the structure, which takes any JSON"));
         }
-        None if options.metadata.is_none() && !options.structure => return Ok(None),
+        None if out.is_empty() && !options.structure => return Ok(None),
         None => {}
     }
     let mut names = std::collections::HashSet::new();
@@ -108,9 +101,9 @@ pub(super) fn as_texts(value: &Value) -> Option<Vec<(String, String)>> {
 mod tests {
     use super::*;
 
-    fn options(metadata: Option<Value>, structure: bool) -> SafetensorsOptions {
-        let metadata = metadata.map(|value| value.as_object().unwrap().clone());
-        SafetensorsOptions { metadata, structure, ..SafetensorsOptions::default() }
+    fn options(format: Option<&str>, structure: bool) -> SafetensorsOptions {
+        let format = format.map(str::to_owned);
+        SafetensorsOptions { format, structure, ..SafetensorsOptions::default() }
     }
 
     fn back(entries: Option<Vec<(String, String)>>) -> Option<Value> {
@@ -120,19 +113,21 @@ mod tests {
     #[test]
     fn any_metadata_comes_back() {
         assert_eq!(entries(&options(None, false), None).unwrap(), None);
-        for given in [None, Some(json!({}))] {
+        for (given, written) in [(None, "pt"), (Some("np"), "np")] {
             let stored = entries(&options(given, true), None).unwrap().unwrap();
-            assert_eq!(stored, [("format".to_owned(), "pt".to_owned())]);
+            assert_eq!(stored, [("format".to_owned(), written.to_owned())]);
             assert_eq!(back(Some(stored)), None);
         }
+        let stored = entries(&options(Some("np"), false), None).unwrap().unwrap();
+        assert_eq!(stored, [("format".to_owned(), "np".to_owned())]);
         // The option says whose tensors they are; the caller's metadata is the caller's.
-        let format = Some(json!({"format": "np"}));
+        let format = Some("np");
         for (given, custom) in [
             (None, json!({"a": "1"})),
-            (format.clone(), json!({"a": "1"})),
-            (format.clone(), json!({"a": {"b": [1, null]}})),
+            (format, json!({"a": "1"})),
+            (format, json!({"a": {"b": [1, null]}})),
             (None, json!([1, 2])),
-            (format.clone(), json!(3)),
+            (format, json!(3)),
             (None, json!({"format": "pt"})),
             (None, json!({"format": "np", "a": "1"})),
             (None, json!({"format": 3})),
@@ -144,14 +139,13 @@ mod tests {
 
     #[test]
     fn what_is_no_text_or_ambiguous_is_refused() {
-        let kind = |given: Value, custom: Option<Value>, structure: bool| {
-            entries(&options(Some(given), structure), custom.as_ref()).unwrap_err().kind()
+        let kind = |format: Option<&str>, custom: Value, structure: bool| {
+            entries(&options(format, structure), Some(&custom)).unwrap_err().kind()
         };
-        assert_eq!(kind(json!({"a": 1}), None, true), ErrorKind::InvalidArgument);
-        assert_eq!(kind(json!({}), Some(json!({"a": 1})), false), ErrorKind::InvalidArgument);
-        assert_eq!(kind(json!({"a": "1"}), Some(json!({"a": "2"})), false), ErrorKind::NameCollision);
-        assert_eq!(kind(json!({"regrow": "1"}), None, true), ErrorKind::NameCollision);
-        assert_eq!(kind(json!({"regrow_metadata": "1"}), Some(json!(1)), true), ErrorKind::NameCollision);
-        assert!(entries(&options(Some(json!({"regrow": "1"})), false), None).is_ok());
+        assert_eq!(kind(None, json!({"a": 1}), false), ErrorKind::InvalidArgument);
+        assert_eq!(kind(Some("np"), json!({"format": "pt"}), false), ErrorKind::NameCollision);
+        assert_eq!(kind(None, json!({"regrow": "1"}), true), ErrorKind::NameCollision);
+        assert_eq!(kind(None, json!({"regrow_metadata": "1"}), true), ErrorKind::NameCollision);
+        assert!(entries(&options(None, false), Some(&json!({"regrow": "1"}))).is_ok());
     }
 }

@@ -60,7 +60,7 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Plans the save of `tree` in one file, or, with `header_len_max_bytes`, in as many as it
-    /// takes to keep each header below that and each file below `max_shard_size`.
+    /// takes to keep each header below that and each file below `max_shard_bytes`.
     ///
     /// # Errors
     /// `NameCollision` or `Unsupported` with all leaves that cannot be stored like this;
@@ -75,8 +75,8 @@ impl Plan {
             return Err(Error::invalid("safetensors files cannot be compressed")
                 .help("save in the default layout, or leave `compression` out"));
         }
-        if header_len_max_bytes.is_none() && options.max_shard_size.is_some() {
-            return Err(Error::invalid("`max_shard_size` makes several files, and the target is one")
+        if header_len_max_bytes.is_none() && options.max_shard_bytes.is_some() {
+            return Err(Error::invalid("`max_shard_bytes` makes several files, and the target is one")
                 .help("give a folder as the target, a name that does not end in .safetensors"));
         }
         if let Some(path) = tree.first_equal_keys() {
@@ -105,9 +105,9 @@ impl Plan {
             infos.push(info);
         }
         refusals.finish("cannot be written to safetensors files like this")?;
-        let max_shard_size = options.max_shard_size.map_or(u64::MAX, |size| size.0);
+        let max_shard_bytes = options.max_shard_bytes.map_or(u64::MAX, |size| size.0);
         let mut files = match header_len_max_bytes {
-            Some(header_len_max_bytes) => split(tensors, max_shard_size, header_len_max_bytes),
+            Some(header_len_max_bytes) => split(tensors, max_shard_bytes, header_len_max_bytes),
             None => vec![tensors],
         };
         for file in &mut files {

@@ -112,9 +112,9 @@ fn every_leaf_and_container_comes_back() {
     let (target, tree) = (Target::new(), rich());
     let all_options = [
         ("a.safetensors", json!({})),
-        ("b.safetensors", json!({"align": 4096, "separator": "/", "metadata": {"format": "pt"}})),
+        ("b.safetensors", json!({"align": 4096, "separator": "/", "format": "pt"})),
         ("c", json!({})),
-        ("d", json!({"max_shard_size": "40B"})),
+        ("d", json!({"max_shard_bytes": "40B"})),
         ("e.bin", json!({"one_file": true})),
     ];
     for (name, options) in all_options {
@@ -166,8 +166,7 @@ fn a_plain_file_is_safetensors_own() {
             Leaf::array(Array::new(Dtype::UInt8, Shape::new(vec![1]).unwrap(), vec![0].into()).unwrap()),
         ),
     ]);
-    let found =
-        image(&tree, &save_options(json!({"structure": false, "metadata": {"format": "np"}}))).unwrap();
+    let found = image(&tree, &save_options(json!({"structure": false, "format": "np"}))).unwrap();
     let json = "{\"__metadata__\":{\"format\":\"np\"},\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]},\
                 \"b\":{\"dtype\":\"F32\",\"shape\":[0,2],\"data_offsets\":[4,4]},\
                 \"\u{e9}\\\"\\n\\u0001/\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[4,5]},\
@@ -190,8 +189,9 @@ fn every_dtype_lies_where_safetensors_puts_it() {
     // safetensors' own metadata has no fixed order: the fixture's is kept.
     let header_len = u64::from_le_bytes(theirs[..8].try_into().unwrap()) as usize;
     let header: serde_json::Value = serde_json::from_slice(&theirs[8..8 + header_len]).unwrap();
-    let options = json!({"structure": false, "metadata": header["__metadata__"]});
-    assert_eq!(image(&loaded, &save_options(options)).unwrap(), theirs);
+    let mut save = save_options(json!({"structure": false}));
+    save.custom_metadata = Some(header["__metadata__"].clone());
+    assert_eq!(image(&loaded, &save).unwrap(), theirs);
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_folder_is_cut_as_asked_and_replaced_only_if_it_holds_nothing_else() {
     let path = target.path("model");
     let leaf = |seed| Leaf::array(array(Dtype::UInt8, &[10], seed));
     let tree = dict(vec![("c", leaf(1)), ("a", leaf(2)), ("b", leaf(3))]);
-    let mut save = save_options(json!({"structure": false, "max_shard_size": 20}));
+    let mut save = save_options(json!({"structure": false, "max_shard_bytes": 20}));
     crate::save_with(&path, &tree, &save).unwrap();
     let index = std::fs::read_to_string(path.join("model.safetensors.index.json")).unwrap();
     let map = json!({"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors",
@@ -266,11 +266,10 @@ fn options_that_make_no_sense_are_refused() {
     let tree = dict(vec![("a", Leaf::array(array(Dtype::UInt8, &[1], 1)))]);
     let kind = |save: &SaveOptions| image(&tree, save).unwrap_err().kind();
     assert_eq!(kind(&save_options(json!({"align": 3}))), ErrorKind::InvalidArgument);
-    assert_eq!(kind(&save_options(json!({"max_shard_size": 3}))), ErrorKind::InvalidArgument);
-    assert_eq!(kind(&save_options(json!({"metadata": {"a": 1}}))), ErrorKind::InvalidArgument);
+    assert_eq!(kind(&save_options(json!({"max_shard_bytes": 3}))), ErrorKind::InvalidArgument);
     let zstd = SaveOptions { compression: Some(Compression::Zstd(1)), ..save_options(json!({})) };
     assert_eq!(kind(&zstd), ErrorKind::InvalidArgument);
-    assert!(Layout::from_name("safetensors", json!({"max_shard_size": "lots"})).is_err());
+    assert!(Layout::from_name("safetensors", json!({"max_shard_bytes": "lots"})).is_err());
     assert!(Layout::from_name("safetensors", json!({"sep": "."})).is_err());
 }
 
@@ -400,7 +399,7 @@ proptest! {
     #[test]
     fn any_dict_comes_back_with_and_without_the_structure(
         tensors in prop::collection::btree_map("[a-c./]{0,5}", (0..30_usize, prop::collection::vec(0..5_u64, 0..4), any::<u8>()), 0..8),
-        max_shard_size in prop::option::of(1..200_u64),
+        max_shard_bytes in prop::option::of(1..200_u64),
     ) {
         let target = Target::new();
         let leaves = tensors.iter().map(|(name, (dtype, dims, seed))| {
@@ -408,7 +407,7 @@ proptest! {
         });
         let tree = dict(leaves.collect());
         let path = target.path("model");
-        let mut options = json!({"max_shard_size": max_shard_size});
+        let mut options = json!({"max_shard_bytes": max_shard_bytes});
         let mut save = save_options(options.clone());
         save.not_durable = true;
         crate::save_with(&path, &tree, &save).unwrap();

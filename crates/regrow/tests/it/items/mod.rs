@@ -42,8 +42,8 @@ fn layouts() -> Vec<(SaveOptions, &'static str)> {
     vec![
         (SaveOptions::default(), "regrow"),
         (in_layout("orbax", json!(null)), "orbax"),
-        (in_layout("orbax", json!({"use_ocdbt": false})), "orbax"),
-        (in_layout("orbax", json!({"use_zarr3": true, "v1": true})), "orbax"),
+        (in_layout("orbax", json!({"ocdbt": false})), "orbax"),
+        (in_layout("orbax", json!({"zarr3": true, "v1": true})), "orbax"),
         (in_layout("safetensors", json!(null)), "safetensors"),
         (in_layout("safetensors", json!({"one_file": true})), "safetensors"),
         (in_layout("flax", json!(null)), "flax"),
@@ -134,7 +134,7 @@ fn damage_to_an_item_is_found_under_its_name() {
     let save = begin(&path).unwrap();
     save.json("config", &json!({"a": 1})).unwrap();
     save.tree("state", &tree(1), &SaveOptions::default()).unwrap();
-    save.tree("ema", &tree(1), &in_layout("orbax", json!({"use_ocdbt": false}))).unwrap();
+    save.tree("ema", &tree(1), &in_layout("orbax", json!({"ocdbt": false}))).unwrap();
     save.commit().unwrap();
     let file = path.join("state/model.safetensors");
     let mut bytes = fs::read(&file).unwrap();

@@ -255,7 +255,7 @@ fn the_root_of_orbax_databases_is_put_together_of_those_of_the_processes() {
 #[test]
 fn a_lost_tree_is_guessed_from_names_or_taken_from_another_step() {
     let root = memory_folder().unwrap();
-    for own in ["null", r#"{"use_ocdbt": false}"#, r#"{"use_ocdbt": false, "use_zarr3": true}"#] {
+    for own in ["null", r#"{"ocdbt": false}"#, r#"{"ocdbt": false, "zarr3": true}"#] {
         let folder = tempfile::tempdir_in(root.path()).unwrap();
         let [path, other] = ["5", "6"].map(|name| folder.path().join(name));
         for (path, tree) in [(&path, small_tree()), (&other, small_tree())] {
@@ -288,8 +288,12 @@ fn a_lost_tree_is_guessed_from_names_or_taken_from_another_step() {
 fn a_lost_index_of_safetensors_files_is_made_of_their_headers() {
     let root = memory_folder().unwrap();
     let path = root.path().join("x");
-    regrow::save_with(&path, &small_tree(), &options(&layout("safetensors", r#"{"max_shard_size": 50000}"#)))
-        .unwrap();
+    regrow::save_with(
+        &path,
+        &small_tree(),
+        &options(&layout("safetensors", r#"{"max_shard_bytes": 50000}"#)),
+    )
+    .unwrap();
     let foreign = root.path().join("sharded");
     copy_folder(&fixtures().join("safetensors/sharded"), &foreign).unwrap();
     for path in [path, foreign] {

@@ -146,7 +146,7 @@ fn an_unchecked_file_is_whole_only_if_the_copy_is_the_same() {
 #[test]
 fn a_guessed_tree_has_the_texts_and_is_not_called_whole() {
     let root = memory_folder().unwrap();
-    for own in ["null", r#"{"use_ocdbt": false}"#] {
+    for own in ["null", r#"{"ocdbt": false}"#] {
         let folder = tempfile::tempdir_in(root.path()).unwrap();
         let path = folder.path().join("x");
         regrow::save_with(&path, &rich_tree(), &options(&layout("orbax", own))).unwrap();

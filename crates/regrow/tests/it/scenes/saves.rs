@@ -207,14 +207,14 @@ pub fn saves() -> Vec<Save> {
     let layouts = [
         ("regrow", json!({}), "ckpt"),
         ("orbax", json!({}), "ckpt"),
-        ("orbax", json!({"use_ocdbt": false}), "ckpt"),
-        ("orbax", json!({"use_ocdbt": false, "use_zarr3": true}), "ckpt"),
+        ("orbax", json!({"ocdbt": false}), "ckpt"),
+        ("orbax", json!({"ocdbt": false, "zarr3": true}), "ckpt"),
         ("orbax", json!({"v1": true}), "ckpt"),
         ("flax", json!({}), "ckpt.msgpack"),
         ("equinox", json!({}), "ckpt.eqx"),
         ("pytree_data", json!({}), "ckpt"),
         ("safetensors", json!({}), "ckpt.safetensors"),
-        ("safetensors", json!({"max_shard_size": 9000}), "ckpt"),
+        ("safetensors", json!({"max_shard_bytes": 9000}), "ckpt"),
         ("npy", json!({}), "ckpt.npz"),
         ("npy", json!({}), "ckpt"),
     ];
@@ -237,7 +237,7 @@ pub fn saves() -> Vec<Save> {
     });
     for (layout, options, file) in layouts {
         if ["ckpt.msgpack", "ckpt"].contains(&file)
-            && options.as_object().is_none_or(|options| !options.contains_key("use_ocdbt"))
+            && options.as_object().is_none_or(|options| !options.contains_key("ocdbt"))
         {
             let over: &[Over] = match layout {
                 // Single files: what lies in a folder is removed with it.

@@ -315,7 +315,7 @@ fn places() -> Vec<World> {
     let layouts = [
         ("regrow", json!({}), "ckpt"),
         ("orbax", json!({}), "ckpt"),
-        ("safetensors", json!({"max_shard_size": 9000}), "ckpt"),
+        ("safetensors", json!({"max_shard_bytes": 9000}), "ckpt"),
         ("flax", json!({}), "ckpt.msgpack"),
         ("pytree_data", json!({}), "ckpt"),
     ];

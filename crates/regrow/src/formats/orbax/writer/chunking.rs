@@ -55,10 +55,10 @@ pub(super) fn chunk_shapes(
     };
     let asked = &asked_of(path, shape, &options.per_leaf, of_all_leaves);
     if asked.write_chunk_shape.is_some() || asked.read_chunk_shape.is_some() {
-        return by_hand(shape, write, asked, options.use_zarr3);
+        return by_hand(shape, write, asked, options.zarr3);
     }
     let file_bytes = match options.ocdbt_target_data_file_size.unwrap_or(DATA_FILE_BYTES_DEFAULT) {
-        _ if !options.use_ocdbt => None,
+        _ if !options.ocdbt => None,
         0 => None,
         bytes => Some(bytes),
     };
@@ -119,7 +119,7 @@ pub(crate) fn by_hand(
 
 /// An inner chunk asked for in zarr v2, which has none.
 pub(super) fn needs_zarr3() -> Error {
-    Error::invalid("read_chunk_shape needs zarr v3").help("pass `use_zarr3`, or give write_chunk_shape alone")
+    Error::invalid("read_chunk_shape needs zarr v3").help("pass `zarr3`, or give write_chunk_shape alone")
 }
 
 fn must_divide(what: &str, part: &Shape, of_what: &str, whole: &Shape) -> Result<()> {
@@ -267,7 +267,7 @@ mod tests {
     }
 
     fn with(change: impl FnOnce(&mut OrbaxOptions)) -> OrbaxOptions {
-        let mut options = OrbaxOptions { use_zarr3: true, ..OrbaxOptions::default() };
+        let mut options = OrbaxOptions { zarr3: true, ..OrbaxOptions::default() };
         change(&mut options);
         options
     }
@@ -297,7 +297,7 @@ mod tests {
         });
         assert!(cut(&[8, 6], &uneven).is_err());
         assert!(cut(&[8, 6], &with(|o| o.write_chunk_shape = Some(shape(&[0, 6])))).is_err());
-        let v2 = OrbaxOptions { use_zarr3: false, ..both.clone() };
+        let v2 = OrbaxOptions { zarr3: false, ..both.clone() };
         assert!(cut(&[8, 6], &v2).unwrap_err().to_string().contains("zarr v3"));
         assert!(cut(&[8, 6], &OrbaxOptions { chunk_byte_size: Some(8), ..both }).is_err());
     }
@@ -347,7 +347,7 @@ mod tests {
         assert_eq!(cut(&with(|o| o.ocdbt_target_data_file_size = Some(0))), shape(&[64, 64]));
         let files = with(|o| {
             o.ocdbt_target_data_file_size = Some(8192);
-            o.use_ocdbt = false;
+            o.ocdbt = false;
         });
         assert_eq!(cut(&files), shape(&[64, 64]));
     }

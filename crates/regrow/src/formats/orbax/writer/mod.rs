@@ -127,7 +127,7 @@ pub(crate) fn merge(
     let (plan, documents) = prepare(tree, WriterRank { rank: 0, count: writers }, options, orbax)?;
     let item = switches(options, orbax).item();
     let entries = gather(&plan, writers, staged, &item)?;
-    if orbax.use_ocdbt && !plan.arrays.is_empty() {
+    if orbax.ocdbt && !plan.arrays.is_empty() {
         write_merged(entries, staged, &item)?;
     }
     documents.iter().try_for_each(|(name, bytes)| staged.write(name, bytes))?;
@@ -143,7 +143,7 @@ fn write_arrays(
     (options, orbax): (&SaveOptions, &OrbaxOptions),
 ) -> Result<Option<ProcessDatabase>> {
     let (arrays, item) = (&plan.arrays, switches(options, orbax).item());
-    if !orbax.use_ocdbt {
+    if !orbax.ocdbt {
         arrays_files::write(arrays, writer, staged, &item, options.budget_bytes)?;
         return Ok(None);
     }
@@ -181,7 +181,7 @@ fn plan<'a>(
     options: &SaveOptions,
     orbax: &OrbaxOptions,
 ) -> Result<Plan<'a>> {
-    if orbax.read_chunk_shape.is_some() && !orbax.use_zarr3 {
+    if orbax.read_chunk_shape.is_some() && !orbax.zarr3 {
         return Err(chunking::needs_zarr3());
     }
     Plan::new(tree, writer, options, orbax)
@@ -189,8 +189,8 @@ fn plan<'a>(
 
 fn switches<'o>(options: &'o SaveOptions, orbax: &OrbaxOptions) -> Switches<'o> {
     Switches {
-        use_ocdbt: orbax.use_ocdbt,
-        use_zarr3: orbax.use_zarr3,
+        use_ocdbt: orbax.ocdbt,
+        use_zarr3: orbax.zarr3,
         rich_types: orbax.rich_types,
         write_sharding: orbax.write_sharding,
         write_array_metadatas: orbax.write_array_metadatas,

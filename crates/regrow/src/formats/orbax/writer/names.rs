@@ -126,7 +126,7 @@ pub(crate) fn check_folders<'a>(
     for (path, name) in arrays {
         if let Some(what) = no_folder(name).or_else(|| inside_an_array(name, &names)) {
             let error = Error::new(ErrorKind::NameCollision, format!("{name:?} can be no folder: {what}"));
-            refusals.add(path, error.help("rename the key, or pass `use_ocdbt`, which stores any name"));
+            refusals.add(path, error.help("rename the key, or pass `ocdbt`, which stores any name"));
         }
     }
 }

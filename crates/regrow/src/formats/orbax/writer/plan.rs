@@ -99,7 +99,7 @@ impl<'a> Plan<'a> {
             match &leaf.data {
                 LeafData::Array(array) if leaf.kind.is_array() => {
                     let planned = forms.of(path, leaf, array).and_then(|form| {
-                        if orbax.use_ocdbt {
+                        if orbax.ocdbt {
                             let counts = chunk_counts(array.shape(), &form.chunks.outer);
                             let farthest: Vec<u64> = counts.iter().map(|n| n.saturating_sub(1)).collect();
                             check_key_len(&name, &farthest)?;
@@ -132,7 +132,7 @@ impl<'a> Plan<'a> {
             paths.iter().zip(&plan.entries).map(|(path, entry)| (path, &*entry.name, entry.value_type));
         let with_data = stored.filter(|(.., value_type)| *value_type != ValueType::Placeholder);
         check_distinct(with_data.clone().map(|(path, name, _)| (path, name)), &mut refusals);
-        if !orbax.use_ocdbt {
+        if !orbax.ocdbt {
             let arrays = with_data.filter(|(.., value_type)| *value_type != ValueType::String);
             check_folders(arrays.map(|(path, name, _)| (path, name)), &mut refusals);
         }
@@ -208,7 +208,7 @@ impl Forms<'_> {
         if let Some(form) = self.known.get(&key) {
             return Ok(form.clone());
         }
-        let use_zarr3 = self.orbax.use_zarr3;
+        let use_zarr3 = self.orbax.zarr3;
         let default_level = if use_zarr3 { ZARR3_LEVEL } else { ZARR2_LEVEL };
         let compression = self.options.compression.unwrap_or(Compression::Zstd(default_level));
         let (outer, inner) = (chunks.outer.clone(), chunks.inner.clone());

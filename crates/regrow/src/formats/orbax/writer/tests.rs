@@ -129,11 +129,11 @@ fn types_of_the_users_own_have_their_names_and_arrays_stay_arrays() {
     ]);
     let mut tree = tree;
     tree.leaves_mut()[0].data = LeafData::Absent;
-    for (use_ocdbt, rich_types) in [(true, true), (false, false)] {
+    for (ocdbt, rich_types) in [(true, true), (false, false)] {
         let own = |names: &[(&str, &str)]| {
             let value_types = names.iter().map(|(leaf, own)| ((*leaf).to_owned(), (*own).to_owned()));
             with(OrbaxOptions {
-                use_ocdbt,
+                ocdbt,
                 rich_types,
                 value_types: value_types.collect(),
                 ..OrbaxOptions::default()
@@ -164,13 +164,12 @@ fn every_form_reads_back() {
     };
     for form in 0..16 {
         let bit = |i: u32| form >> i & 1 == 1;
-        let mut orbax =
-            OrbaxOptions { use_ocdbt: bit(0), use_zarr3: bit(1), v1: bit(3), ..OrbaxOptions::default() };
+        let mut orbax = OrbaxOptions { ocdbt: bit(0), zarr3: bit(1), v1: bit(3), ..OrbaxOptions::default() };
         orbax.rich_types = bit(2);
         for chunked in [None, Some(100), Some(500_000)] {
             orbax.chunk_byte_size = chunked;
             orbax.per_leaf.clear();
-            if chunked.is_none() && orbax.use_zarr3 {
+            if chunked.is_none() && orbax.zarr3 {
                 orbax.per_leaf.push((PathPattern::new("large").unwrap(), by_hand.clone()));
             } else if chunked == Some(100) {
                 orbax.per_leaf.push((PathPattern::new("large").unwrap(), LeafChunking::default()));
@@ -268,8 +267,8 @@ fn rewrites_orbax_checkpoints_key_by_key() {
         let item = if orbax.v1 { "state" } else { "" };
         let metadata = std::fs::read(theirs.join(item).join("_METADATA")).unwrap();
         let metadata: serde_json::Value = serde_json::from_slice(&metadata).unwrap();
-        orbax.use_ocdbt = metadata["use_ocdbt"].as_bool().unwrap();
-        orbax.use_zarr3 = metadata["use_zarr3"].as_bool().unwrap();
+        orbax.ocdbt = metadata["use_ocdbt"].as_bool().unwrap();
+        orbax.zarr3 = metadata["use_zarr3"].as_bool().unwrap();
         let custom_metadata = Some(metadata["custom_metadata"].clone());
         let options = SaveOptions { custom_metadata, ..with(orbax) };
         let (_folder, ours) = write(&tree.unwrap(), &options).unwrap();
@@ -328,8 +327,8 @@ fn many_lanes_and_a_small_budget_change_nothing() {
     let leaves = (0..6).map(|i| (Key::Index(i), Leaf::array(array(Dtype::Float32, &[1 << 20]))));
     let tree = dict(leaves.collect());
     for budget_bytes in [Some(0), Some(1 << 30)] {
-        for use_ocdbt in [true, false] {
-            let orbax = OrbaxOptions { use_ocdbt, use_zarr3: true, ..OrbaxOptions::default() };
+        for ocdbt in [true, false] {
+            let orbax = OrbaxOptions { ocdbt, zarr3: true, ..OrbaxOptions::default() };
             let options = SaveOptions { budget_bytes, ..with(orbax) };
             let (_folder, path) = write(&tree, &options).unwrap();
             assert_reads_back(&tree, &path, "workers");
@@ -385,7 +384,7 @@ fn refuses_names_that_would_lose_a_leaf() {
     assert_eq!(error.kind(), ErrorKind::NameCollision);
     assert!(error.to_string().contains("a/b"), "{error}");
 
-    let files = with(OrbaxOptions { use_ocdbt: false, ..OrbaxOptions::default() });
+    let files = with(OrbaxOptions { ocdbt: false, ..OrbaxOptions::default() });
     let up = dict(vec![(Key::dict("../x"), x())]);
     assert_eq!(write(&up, &files).unwrap_err().kind(), ErrorKind::NameCollision);
     let (_folder, path) = write(&up, &SaveOptions::default()).unwrap();
@@ -414,9 +413,8 @@ fn refuses_chunks_that_do_not_fit() {
 #[test]
 fn a_complex_number_comes_back_as_what_orbax_makes_of_numpys() {
     let tree = dict(vec![(Key::dict("z"), Leaf::scalar(Scalar::Complex(1.5, -2.0)))]);
-    for use_zarr3 in [false, true] {
-        let (_folder, path) =
-            write(&tree, &with(OrbaxOptions { use_zarr3, ..OrbaxOptions::default() })).unwrap();
+    for zarr3 in [false, true] {
+        let (_folder, path) = write(&tree, &with(OrbaxOptions { zarr3, ..OrbaxOptions::default() })).unwrap();
         assert_reads_back(&tree, &path, "complex");
     }
 }
@@ -427,7 +425,7 @@ fn a_name_that_no_database_has_room_for_is_refused_with_its_leaf() {
     let of_len = |len: usize| dict(vec![(Key::dict("x".repeat(len)), leaf()), (Key::dict("y"), leaf())]);
     // In front of "/c/0/0", or of "/zarr.json", which is longer.
     let fits = 65535 - "/zarr.json".len();
-    let options = with(OrbaxOptions { use_zarr3: true, ..OrbaxOptions::default() });
+    let options = with(OrbaxOptions { zarr3: true, ..OrbaxOptions::default() });
     let (_folder, path) = write(&of_len(fits), &options).unwrap();
     assert_reads_back(&of_len(fits), &path, "the longest name");
     let error = write(&of_len(fits + 1), &options).unwrap_err();

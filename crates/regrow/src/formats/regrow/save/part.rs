@@ -45,10 +45,9 @@ pub(super) fn write_part(
     };
     // What is asked of leaves was asked of the whole tree.
     let own_options = SaveOptions {
-        layout: Layout::Regrow(RegrowOptions { data_format: plan.data_format, ..RegrowOptions::default() }),
+        layout: Layout::Regrow(RegrowOptions { format: plan.data_format, ..RegrowOptions::default() }),
         cast: Vec::new(),
         compression: None,
-        strict_orbax: false,
         base: None,
         ..options.clone()
     };

@@ -57,7 +57,7 @@ impl<'t> Plan<'t> {
     /// which later stages know.
     ///
     /// # Errors
-    /// `Unsupported` with all leaves that cannot be stored; with `strict_orbax` also those that
+    /// `Unsupported` with all leaves that cannot be stored; with `strict` also those that
     /// Orbax could not read back as they are.
     pub fn new(tree: &'t Tree<Leaf>, options: &SaveOptions) -> Result<Self> {
         if let Some(path) = tree.first_equal_keys() {
@@ -101,7 +101,7 @@ impl<'t> Plan<'t> {
             leaves.push(LeafPlan { dtype, len_bytes, place });
         }
         let data_format = match &options.layout {
-            Layout::Regrow(options) => options.data_format,
+            Layout::Regrow(options) => options.format,
             _ => DataFormat::default(),
         };
         let structure = OnceLock::new();
@@ -134,14 +134,13 @@ impl<'t> Plan<'t> {
     }
 
     fn refuse(&self, options: &SaveOptions) -> Result<()> {
+        let is_strict = matches!(&options.layout, Layout::Regrow(regrow) if regrow.strict);
         let mut refused = Vec::new();
         for (at, leaf) in self.tree.leaves().iter().enumerate() {
             if let LeafKind::Unknown(name) = &leaf.kind {
                 refused.push(format!("{}: a leaf of the unknown type {name:?}", self.path(at)));
             }
-            if options.strict_orbax
-                && let Some(why) = self.beyond_orbax(at, leaf)
-            {
+            if is_strict && let Some(why) = self.beyond_orbax(at, leaf) {
                 refused.push(format!("{}: {why}", self.path(at)));
             }
         }
@@ -153,7 +152,7 @@ impl<'t> Plan<'t> {
             "{} cannot be saved like this:\n    {list}",
             counted(refused.len(), "leaf", "leaves")
         ))
-        .help("leave these leaves out, convert them, or save without `strict_orbax`"))
+        .help("leave these leaves out, convert them, or save without `strict`"))
     }
 
     /// The key path of a leaf, for messages.
