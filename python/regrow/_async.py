@@ -105,7 +105,7 @@ class SaveHandle:
             TimeoutError: if it has not ended by then. It goes on.
             CancelledError: if it was cancelled.
             SourceChangedError: with ``Options(check_source=True)``, if the program changed a leaf
-                meanwhile.
+                during the save.
             RegrowError: as `save`.
         """
         if self._handle is None:

@@ -1,4 +1,4 @@
-"""How often a load starts again because the checkpoint was replaced meanwhile."""
+"""How often a load starts again because the checkpoint was replaced in between."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Broadcast:
                 help=help,
             )
         self._jax = jax
-        # Of automatic axes, whatever those of the caller's mesh are.
+        # Automatic axes, for any kind of axes in the caller's mesh.
         self._mesh = jax.sharding.Mesh(mesh.devices, mesh.axis_names)
         self._axis = mesh.axis_names[axis]
         own = jax.process_index()

@@ -234,7 +234,7 @@ class Checkpoint(Mapping[str, Leaf]):
     """An opened checkpoint of any layout: a mapping of key paths to lazy leaves. Only metadata has
     been read.
 
-    Every leaf is there once. Leaves whose key paths print alike, as in ``{"a": {"b": x}, "a/b":
+    Every leaf is there once. Leaves whose key paths print as the same text, as in ``{"a": {"b": x}, "a/b":
     y}``, go by their stored names instead, or by key paths that quote each key: ``['a/b']``.
     """
 
@@ -280,7 +280,7 @@ class Checkpoint(Mapping[str, Leaf]):
 
     def __iter__(self) -> Iterator[str]:
         if not self._is_indexed:
-            # Whoever only looks at the first few needs no index.
+            # The first few keys need no index.
             first = self._native.first_keys(FIRST_PATHS)
             if first is not None:
                 yield from first

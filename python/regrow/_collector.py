@@ -1,4 +1,4 @@
-"""Python's garbage collector, paused while thousands of objects are made of which none is garbage.
+"""Python's garbage collector, paused while thousands of objects are made and none is garbage.
 
 It looks at all objects again and again then: a third of the time of a load of 20,000 leaves.
 """

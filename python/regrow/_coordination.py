@@ -75,9 +75,9 @@ class Coordinator(Protocol):
 class Folder:
     """A coordinator for processes that share nothing but a folder, on a disk or in a bucket.
 
-    Every process gives the same folder, which no other job uses meanwhile. It is made when it is
-    needed. Slower than a service: a disk is looked at up to every 50 ms, a bucket up to twice a
-    second.
+    Every process gives the same folder, which no other job uses at the same time. It is made when
+    it is needed. Slower than a service: a disk is looked at up to every 50 ms, a bucket up to twice
+    a second.
     """
 
     def __init__(self, path: StrPath, *, rank: int, size: int) -> None:

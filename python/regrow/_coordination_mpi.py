@@ -1,7 +1,7 @@
 """MPI: messages on a copy of a communicator of mpi4py.
 
 Rank 0 holds the keys, on a thread that answers questions. Every call asks one question and polls
-for its answer, so that none lasts for ever, whatever the other side does, as MPI's own calls would.
+for its answer, so no call blocks for ever, as MPI's own calls would if the other side fails.
 
     question    tag 1             (tag of the answer, what, key, value)     any rank -> rank 0
     answer      tag of its own    what was asked for                        rank 0 -> that rank

@@ -1,8 +1,8 @@
 """torch's store: the key-value store under `torch.distributed`, or a `TCPStore` that the caller has
 made.
 
-The store is asked in short calls only: a `wait` would hold its one connection, which torch itself
-needs meanwhile.
+The store is asked in short calls only: a `wait` would block its one connection, which torch itself
+needs.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def copy(
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress = None,
 ) -> CopyReport:
-    """Copies the checkpoint at `source` to `target`, byte for byte, whatever its layout.
+    """Copies the checkpoint at `source` to `target`, byte for byte, in any layout.
 
     Between disks and buckets, in any combination; a folder of steps with all that are committed.
     Each file is read back and compared before the target becomes a checkpoint. The same call

@@ -59,7 +59,7 @@ def save_file(
     for at, leaf in zip(flat.paths, flat.leaves, strict=True):
         try:
             record = to_record(leaf, options)
-        except Exception as error:  # whatever a leaf of the user's raises belongs to that leaf
+        except Exception as error:  # an error of a user's leaf belongs to that leaf
             problems.append(Problem(at, failed_at(at), error))
             continue
         record_of.append(None if record is None else len(records))

@@ -1,9 +1,9 @@
 """Pytrees as JAX orders them: dicts by sorted keys, everything else as it stands; `None` is a node
 without leaves.
 
-Where the program has imported JAX, JAX does it. Where it has not, no class can be registered with
-JAX either, and the containers of Python are all there is: for them the same is done here, with keys
-that print alike.
+If the program has imported JAX, JAX flattens the pytree. If it has not, no class can be registered
+with JAX either, and only Python's containers are nodes: this module flattens them in the same way,
+with keys that print as JAX' do.
 """
 
 from __future__ import annotations

@@ -248,7 +248,7 @@ def refuse_placeholders(paths: list[str], help: str) -> None:
 def _replicas(
     native: _native.Checkpoint, wishes: Wishes, arrays: JaxArrays | None, path_of: Callable[[int], str]
 ) -> Replicas | None:
-    """The replicas, one of which reads; `None` without `single_replica`. All processes agree on
+    """The replicas, one of them the reader; `None` without `single_replica`. All processes agree on
     them.
     """
     together = wishes.together

@@ -1,7 +1,7 @@
 """Where checkpoints are: paths, URLs, and URLs with options for their storage.
 
-Whatever takes a path takes a `Location` too, and path objects of other libraries. The native half
-decides what a path or URL names; here is only what Python's objects say of themselves.
+Every function that takes a path also takes a `Location`, and path objects of other libraries. The
+native half decides what a path or URL names; this module has only the Python objects.
 
 | given | the native half takes |
 |---|---|
@@ -40,7 +40,7 @@ _AS_JSON = {"token", "service_account_key"}
 
 
 class Location:
-    """A path or URL, with options for its storage. Whatever takes a path takes one.
+    """A path or URL, with options for its storage. Every function that takes a path takes one.
 
         runs = regrow.Location(
             "s3://bucket/runs",

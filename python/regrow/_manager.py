@@ -82,7 +82,7 @@ class Manager(Reading):
             background: Return from `save` when the snapshot is taken. If `False`, when the step is
                 committed.
             preemption_timeout: Take SIGTERM as a request to end soon: `preempted` says so, and the
-                next `save` saves whatever its step, returns when that is committed, and raises
+                next `save` saves any step, returns when that is committed, and raises
                 `TimeoutError` after so many seconds since the signal. A second SIGTERM ends the
                 program.
             read_only: Only read: the manager takes no lock, deletes nothing, and refuses `save`.

@@ -74,7 +74,7 @@ def metadata(metadata: Any, record: str) -> dict[str, Any]:
 
 
 def root(directory: StrPath, storage_options: Any) -> Location:
-    """The folder of steps, whatever folder the program goes to later."""
+    """The folder of steps, also if the program changes its working directory later."""
     if isinstance(directory, Location) and not storage_options:
         return directory
     # Checks both, and how they go together.
@@ -85,7 +85,7 @@ def root(directory: StrPath, storage_options: Any) -> Location:
 
 
 def file(name: str, path: StrPath) -> str:
-    """A local file, whatever folder the program goes to later."""
+    """A local file, also if the program changes its working directory later."""
     found = local_path(place(name, path))
     if found is None:
         raise _arguments.wrong(name, path, "a file on a local disk")

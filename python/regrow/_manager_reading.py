@@ -118,7 +118,7 @@ class Reading:
     ) -> Any:
         """Loads a step; the newest good one if `step` is `None`. `restored` says which it was.
 
-        A newer step that is damaged, or deleted meanwhile, is skipped with a warning in the log,
+        A newer step that is damaged, or deleted in between, is skipped with a warning in the log,
         and listed in `passed_over`. A template that does not fit is an error, also if another step
         would fit. In a job all processes restore the same step.
 

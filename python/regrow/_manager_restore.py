@@ -106,8 +106,8 @@ def restore(
 def _candidates(
     steps: Steps, step: int | None, passed_over: list[PassedOver], history: _native.History | None
 ) -> Iterator[int]:
-    """The step, or with `None` all of them, the newest first; when all are passed over, those
-    that came meanwhile.
+    """The step, or with `None` all steps, the newest first; after all are skipped, those that were
+    added in between.
     """
     if step is not None:
         yield step

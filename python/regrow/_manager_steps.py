@@ -216,7 +216,7 @@ def step_of(found: Any) -> Step:
 
 
 def number_of(step: Any) -> int:
-    """A step's number, whatever kind of integer it is."""
+    """A step's number, from any kind of integer."""
     number = _arguments.count("step", step)
     if number is None:
         raise _arguments.wrong("step", step, "the number of a step")

@@ -4,7 +4,7 @@
     cut by both, the left one first                0-1       2        3        4
     cut by both, the right one first               0-1       3        2        4
 
-An axis is cut as `torch.chunk` cuts it: parts of ``ceil(length / count)``, of which the last may be
+An axis is cut as `torch.chunk` cuts it: parts of ``ceil(length / count)``. The last parts may be
 shorter, or empty. What an axis of the mesh has cut, the next one cuts again. This is arithmetic: no
 device, no process, no framework.
 """
@@ -83,7 +83,8 @@ class Placed(NamedTuple):
         return tuple(sum(length for _, length, _ in each) for each in spans)
 
     def chunk_shape(self) -> Shape:
-        """The largest chunks of one shape of which every piece of every process is made.
+        """The largest chunks of one shape such that every piece of every process consists of whole
+        chunks.
 
         Raises:
             Unknown: as `pieces`.
@@ -211,7 +212,7 @@ def _spans(dim: int, order: _Order, coordinate: Sequence[int] | Mapping[int, int
 
 @lru_cache(maxsize=4096)
 def _step(dim: int, order: _Order) -> int:
-    """The longest step of which all bounds between pieces are multiples."""
+    """The longest step such that all bounds between pieces are multiples of it."""
     axes = {axis: size for axis, size in order.cuts}
     if order.behind is not None:
         axes[order.behind[0]] = order.behind[1]

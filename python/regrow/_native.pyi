@@ -42,7 +42,9 @@ def command(arguments: list[str], packages: Callable[[], list[tuple[str, str | N
 
 @final
 class Location:
-    """A storage with its options, and a path in it. Whatever takes a path as `_Place` takes one."""
+    """A storage with its options, and a path in it. Functions that take a path as `_Place` take
+    one.
+    """
 
     def __new__(cls, path: str, options: Sequence[tuple[str, str]]) -> Location: ...
     def __fspath__(self) -> str:
@@ -65,7 +67,9 @@ class Location:
         """The bytes of a small file, at most so many; `None` if there is none."""
 
     def write(self, data: bytes) -> None:
-        """Writes a small file, whatever is there: a reader sees the old one or the new."""
+        """Writes a small file, and replaces an existing one: a reader sees the old or the
+        new one.
+        """
 
 @final
 class Cache:
@@ -88,8 +92,8 @@ _Place = str | Location
 
 @final
 class Regions:
-    """Hyper-rectangles of one leaf, or of all that are cut alike: where each begins, and how
-    long it is.
+    """Hyper-rectangles of one leaf, or of all leaves with the same ones: their offsets and
+    shapes.
     """
 
     def __new__(cls, boxes: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Regions: ...
@@ -137,7 +141,7 @@ class Session:
         """Raises in every process if one of them brings an error: its kind, and what it says."""
 
     def post(self, phase: str, value: bytes, gets_signals: bool) -> None:
-        """Gives a value to whoever asks for it."""
+        """Gives a value to the process that asks for it."""
 
     def receive(self, phase: str, rank: int, gets_signals: bool) -> bytes:
         """What another process has given."""
@@ -207,8 +211,8 @@ def save(path: _Place, structure: Structure, leaves: _LeavesIn, options: tuple[A
     path, reused bytes, notes, losses.
 
     `watch`: whether this thread gets signals, and what to call with the bytes done and the bytes in
-    all. Where it does, they are handled meanwhile; what they or the callback raise is raised when
-    the work has stopped.
+    all. Signals are handled during the work; what they or the callback raise is raised when the
+    work has stopped.
     """
 
 @final
@@ -311,7 +315,7 @@ class ItemsSave:
         """Gives it up: nothing is left."""
 
     def cancel(self) -> None:
-        """Asks whoever is at work to stop."""
+        """Asks the running work to stop."""
 
     def progress(self) -> tuple[int, int]:
         """Bytes done, bytes in all."""
@@ -584,7 +588,7 @@ class Steps:
         """Whether an error of this kind, of restoring the step, is that step's own fault."""
 
     def leased(self) -> _Numbers:
-        """Steps that somebody reads."""
+        """Steps that have readers."""
 
     def lease(self, step: int) -> StepLease: ...
     def lock(self) -> WriterLock: ...

@@ -220,7 +220,7 @@ def load_as(
 
 
 def _until_unreplaced(at: Place, read: Callable[[], T]) -> T:
-    """The result of ``read``, which is called again if the checkpoint was replaced meanwhile."""
+    """The result of ``read``, which is called again if the checkpoint was replaced in between."""
     for is_last in attempts():
         before = _identity(at)
         try:

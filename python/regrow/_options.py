@@ -89,8 +89,9 @@ class Options:
     on_report: Callable[[LoadReport], object] | None = field(default=None, metadata=_calls("load"))
     """Gets a `LoadReport` at the end: ``on_report=print``."""
     single_replica: SingleReplica | None = field(default=None, metadata=_calls("load"))
-    """In a job of JAX: one replica reads what all replicas hold alike, and sends it to the others.
-    All processes call the load with the same arguments."""
+    """In a job of JAX: one replica reads the shards that all replicas hold, and sends them to the
+    others. All processes call the load with the same arguments.
+    """
     in_turns: bool = field(default=False, metadata=_calls("load"))
     """The processes of one host read one after the other, so that their extra memory is needed
     once. All processes of the job call the load."""

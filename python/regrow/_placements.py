@@ -85,7 +85,7 @@ def shards_of(leaf: Any, replica_parallel: bool) -> Any:
 
 @lru_cache(maxsize=64)
 def _dtype_name(dtype: np.dtype[Any]) -> str:
-    """NumPy makes the name anew at each look, which takes longer than all else that is asked of
+    """NumPy makes the name again at each access, which takes longer than all other questions about
     a leaf.
     """
     return dtype.name

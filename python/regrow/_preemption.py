@@ -56,7 +56,7 @@ class Flag:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.since is not None:
-            # Whoever sends it twice means it.
+            # A second signal ends the program.
             signal.signal(signal.SIGTERM, self._before if self._before is not None else signal.SIG_DFL)
             signal.raise_signal(signal.SIGTERM)
             return

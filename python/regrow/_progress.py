@@ -1,8 +1,8 @@
 """Progress of long work: bars on a terminal, or the caller's own function.
 
-The engine calls at most 20 times a second, on the caller's own thread; what the call raises ends
-the work, and nothing of it is left. A bar never raises: whatever its terminal does, the work goes
-on.
+The engine calls at most 20 times a second, on the caller's own thread. An exception in the call
+stops the work, and no temporary files are left. A bar never raises: an error of its terminal does
+not stop the work.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Regions of leaves: which parts of which leaves a process needs, and reading them, a group of
+"""Regions of leaves: the parts of each leaf that a process needs, and reads of them, a group of
 leaves at a time.
 
     place of a result -> regions it is made of -> one read for many places -> parts -> the result

@@ -62,7 +62,7 @@ def add_parity(
     Raises:
         CorruptError: if the checkpoint is damaged already.
         InvalidArgumentError: for another ratio; for one file of a checkpoint of several.
-        ReplacedError: if another program writes to it meanwhile.
+        ReplacedError: if another program writes to it in between.
         UnsupportedError: in an archive, on a web server.
         PermissionDeniedError: if nothing can be written there.
     """

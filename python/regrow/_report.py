@@ -156,7 +156,7 @@ class Stages:
 
     @contextmanager
     def stage(self, name: str, len_bytes: int = 0) -> Iterator[None]:
-        """Counts the time of what is done meanwhile, and bytes."""
+        """Counts the time of the block, and bytes."""
         began = time.monotonic()
         try:
             yield

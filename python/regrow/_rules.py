@@ -29,8 +29,8 @@ def with_kept(options: Mapping[str, Any], rules: StrPath) -> dict[str, Any]:
     for name, own_rules in (("rename", rename), ("cast", cast), ("transpose", transpose), ("reshape", reshape)):
         first = said.get(name, {})
         if isinstance(first, Mapping):
-            # The first that matches decides: the call's before the file's, and of two alike the
-            # first.
+            # The first match decides: the call's rules before the file's, and the first of two
+            # equal ones.
             said[name] = dict(first)
             for pattern, rule in own_rules:
                 said[name].setdefault(pattern, rule)

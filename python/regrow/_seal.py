@@ -56,7 +56,7 @@ def seal(
     Raises:
         CorruptError: if the checkpoint is damaged already.
         InvalidArgumentError: for one file of a checkpoint of several.
-        ReplacedError: if another program writes to it meanwhile.
+        ReplacedError: if another program writes to it in between.
         UnsupportedError: in an archive, on a web server.
         PermissionDeniedError: if nothing can be written there. After any error an earlier seal is
             unchanged.

@@ -1,5 +1,5 @@
-"""Arrays of which a process holds a part, without JAX: NumPy slices of MPI ranks, local parts of
-a DTensor.
+"""Arrays in shards without JAX, where a process holds some of them: NumPy slices of MPI ranks,
+local parts of a DTensor.
 """
 
 from __future__ import annotations

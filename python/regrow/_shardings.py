@@ -208,7 +208,7 @@ class JaxArrays:
         return on_their_way
 
     def _of_devices(self, spread: Spread, parts: Sequence[Any]) -> Any:
-        """An array of keys, or one of which this process has no part."""
+        """An array of keys, or an array without shards in this process."""
         target, jax = spread.target, self._jax
         kind = getattr(target.sharding, "memory_kind", None)
         on = [jax.sharding.SingleDeviceSharding(device, memory_kind=kind) for device in spread.devices or ()]

@@ -48,7 +48,7 @@ def convert(
 ) -> tuple[Any, list[tuple[str, str, str]]]:
     """Converts, each share by a call of the executor; gives what the native half's `convert` does.
 
-    Plans, begins and commits here. Starts again if the source is replaced meanwhile.
+    Plans, begins and commits here. Starts again if the source is replaced in between.
     """
     for is_last in attempts():
         try:
@@ -114,8 +114,8 @@ def verify(
     opening: Opening,
     progress: Progress,
 ) -> VerifyReport:
-    """Verifies, each share by a call of the executor. Starts again if the checkpoint is replaced
-    meanwhile.
+    """Verifies, each share by a call of the executor. Starts again if the checkpoint is replaced in
+    between.
     """
     for is_last in attempts():
         try:
@@ -217,7 +217,7 @@ def run(
     nonce = uuid.uuid4().hex
 
     def submit(at: int, tried: int) -> Any:
-        # No two calls are alike, so that no executor takes one for the other.
+        # All calls differ, so that no executor takes one for the other.
         return submitter.submit(work, *calls[at], (nonce, at, tried))
 
     pending: deque[tuple[int, int, Any]] = deque()

@@ -14,7 +14,7 @@ from ._tree import flatten
 
 
 def is_place(side: Any) -> bool:
-    """Whether it is a path or URL: whatever else is no `Checkpoint` is a pytree."""
+    """Whether it is a path or URL. Any other object that is no `Checkpoint` is a pytree."""
     return isinstance(side, (str, bytes, os.PathLike, Location)) or hasattr(type(side), "joinpath")
 
 

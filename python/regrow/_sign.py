@@ -62,7 +62,7 @@ def sign(
         CorruptError: if the checkpoint is damaged already.
         InvalidArgumentError: for another kind of key, or an encrypted key; for one file of a
             checkpoint of several.
-        ReplacedError: if another program writes to it meanwhile.
+        ReplacedError: if another program writes to it in between.
         UnsupportedError: in an archive, on a web server.
         PermissionDeniedError: if nothing can be written there. After any error an earlier signature
             is unchanged.

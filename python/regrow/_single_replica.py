@@ -1,8 +1,8 @@
-"""One replica reads, the others receive: of arrays that several replicas hold alike, each byte is
-read once for all.
+"""One replica reads, the others receive: each byte of an array that several replicas hold is read
+once for all.
 
     leaves ──┬── cut along the replica axis, or not by name ──▶ every process reads its own parts
-             └── alike in every replica: groups bounded by memory
+             └── equal in every replica: groups bounded by memory
                      readers    read a group ──┐
                                                ├── all agree that it was read ── broadcast ──▶ arrays
                      receivers                 ┘
@@ -48,10 +48,11 @@ GROUP_WORDS_MAX = 1 << 30
 class SingleReplica:
     """Which replica of a mesh reads for the others, for `regrow.load`.
 
-    A mesh of devices ``("data", "model")`` has as many replicas of a model as ``data`` is long.
-    What is not cut along ``data`` they hold alike: the processes of one replica read it, the others
-    receive it over the network of the accelerators. What is cut along it, and all that is no
-    `jax.Array`, every process reads for itself.
+    A mesh of devices ``("data", "model")`` has as many replicas of a model as ``data`` is long. All
+    replicas hold the same shards of an array that is not divided along ``data``: the processes of
+    one replica read them, the others receive them over the network of the accelerators. Each
+    process reads arrays that are divided along ``data``, and leaves that are no `jax.Array`, for
+    itself.
 
         replica = regrow.jobs.SingleReplica("data")
         options = regrow.Options(single_replica=replica)
@@ -87,8 +88,8 @@ def chosen(single_replica: Any) -> SingleReplica | None:
     return single_replica
 
 
-class _Alike(NamedTuple):
-    """A leaf that all replicas hold alike."""
+class _Common(NamedTuple):
+    """A leaf that is the same in all replicas."""
 
     place: Place
     spread: Spread
@@ -101,7 +102,7 @@ class _Alike(NamedTuple):
 
 
 class Replicas:
-    """The replicas of one load, and what they hold alike. Made before anything is read."""
+    """The replicas of one load, and their common leaves. Made before anything is read."""
 
     def __init__(
         self,
@@ -115,14 +116,14 @@ class Replicas:
 
         Raises:
             InvalidArgumentError: if there are no replicas, or none such, or they share processes,
-                or nothing is alike.
+                or no leaf is common.
         """
         jax: Any = sys.modules.get("jax")
         _check_processes(jax, size)
         self._session = session
         self._wanted = wanted
         self._path_of = path_of
-        self._alike: dict[Any, list[_Alike]] = {}
+        self._common: dict[Any, list[_Common]] = {}
         """By mesh, in the order of the checkpoint."""
         reasons: dict[str, list[str]] = {}
         spreads = {} if arrays is None else arrays.spreads
@@ -135,13 +136,13 @@ class Replicas:
                 continue
             sharding, shape = spread.target.sharding, spread.shape
             rest = spread.target.wanted[len(shape) :]
-            alike = _Alike(place, spread, (*sharding.shard_shape(shape), *rest))
-            if all(alike.part_shape):
-                self._alike.setdefault(sharding.mesh, []).append(alike)
-        if not self._alike:
+            common = _Common(place, spread, (*sharding.shard_shape(shape), *rest))
+            if all(common.part_shape):
+                self._common.setdefault(sharding.mesh, []).append(common)
+        if not self._common:
             raise _nothing_is_alike(wanted, reasons)
-        self._broadcasts = {mesh: _broadcast(wanted, mesh) for mesh in self._alike}
-        self.places = {alike.place.at for alike in self._all()}
+        self._broadcasts = {mesh: _broadcast(wanted, mesh) for mesh in self._common}
+        self.places = {common.place.at for common in self._all()}
         """Which leaves come from one replica, by their numbers in the result."""
 
     def agree(self, step: int | None) -> None:
@@ -169,7 +170,7 @@ class Replicas:
     def _digest(self) -> bytes:
         wanted = self._wanted
         said: list[Any] = [wanted.axis, wanted.replica, self._group_words()]
-        for mesh, leaves in self._alike.items():
+        for mesh, leaves in self._common.items():
             devices = [device.id for device in mesh.devices.flat]
             said.append([mesh.axis_names, mesh.devices.shape, devices])
             said += [
@@ -192,8 +193,8 @@ class Replicas:
         on_their_way: list[Any] = []
         for number, (mesh, group) in enumerate(self._groups()):
             broadcast = self._broadcasts[mesh]
-            places = [alike.place for alike in group]
-            words = sum(alike.words for alike in group)
+            places = [common.place for common in group]
+            words = sum(common.words for common in group)
             # What is alone is taken as it is: it may be longer than what JAX can slice.
             words = words if len(group) == 1 else broadcast.rounded(words)
             parts = reading.read(places) if broadcast.is_reader else []
@@ -211,28 +212,28 @@ class Replicas:
                 received = broadcast.run(words, sent)
                 del sent
                 offset = broadcast.first()
-                for alike in group:
-                    dtype, spec = DTYPES[alike.place.dtype], alike.spread.spec
-                    taken, offset = broadcast.take(received, offset, alike.part_shape, dtype, spec)
-                    found[alike.place.at] = arrays.of_taken(alike.spread, taken)
-                    on_their_way.append(found[alike.place.at])
+                for common in group:
+                    dtype, spec = DTYPES[common.place.dtype], common.spread.spec
+                    taken, offset = broadcast.take(received, offset, common.part_shape, dtype, spec)
+                    found[common.place.at] = arrays.of_taken(common.spread, taken)
+                    on_their_way.append(found[common.place.at])
             if not broadcast.is_reader:
                 reading.received(len_bytes)
         with reading.stages.stage("receive"), failures():
             arrays.wait(on_their_way)
         return found
 
-    def _groups(self) -> Iterator[tuple[Any, list[_Alike]]]:
+    def _groups(self) -> Iterator[tuple[Any, list[_Common]]]:
         words_max = self._group_words()
-        for mesh, leaves in self._alike.items():
-            group: list[_Alike] = []
+        for mesh, leaves in self._common.items():
+            group: list[_Common] = []
             words = 0
-            for alike in leaves:
-                if group and words + alike.words > words_max:
+            for common in leaves:
+                if group and words + common.words > words_max:
                     yield mesh, group
                     group, words = [], 0
-                group.append(alike)
-                words += alike.words
+                group.append(common)
+                words += common.words
             yield mesh, group
 
     def _group_words(self) -> int:
@@ -240,8 +241,8 @@ class Replicas:
         limit = MEMORY_LIMIT_DEFAULT_BYTES if limit is None else limit
         return min(limit // BUFFERS // 4, GROUP_WORDS_MAX)
 
-    def _all(self) -> Iterator[_Alike]:
-        for leaves in self._alike.values():
+    def _all(self) -> Iterator[_Common]:
+        for leaves in self._common.values():
             yield from leaves
 
 
@@ -263,7 +264,7 @@ def _check_processes(jax: Any, size: int) -> None:
 
 
 def _why_not(wanted: SingleReplica, spread: Spread) -> str:
-    """Why a leaf is read by every process; empty if it is alike in all replicas."""
+    """Why a leaf is read by every process; empty if it is the same in all replicas."""
     jax: Any = sys.modules["jax"]
     sharding = spread.target.sharding
     if not isinstance(sharding, jax.sharding.NamedSharding):
@@ -336,12 +337,12 @@ def _nothing_is_alike(wanted: SingleReplica, reasons: Mapping[str, Sequence[str]
     lines = lines or ["\n    there is no jax.Array: give `like` with some, or `shardings`"]
     help = "name the axis of the mesh along which the arrays are replicated, or leave out `single_replica`"
     return InvalidArgumentError(
-        f"nothing is alike in all replicas along the axis {wanted.axis!r}{''.join(lines)}\n  help: {help}", help=help
+        f"no leaf is the same in all replicas along the axis {wanted.axis!r}{''.join(lines)}\n  help: {help}", help=help
     )
 
 
 def _buffers(
-    group: Sequence[_Alike], parts: Sequence[Sequence[np.ndarray[Any, Any]]], words: int
+    group: Sequence[_Common], parts: Sequence[Sequence[np.ndarray[Any, Any]]], words: int
 ) -> dict[Any, np.ndarray[Any, Any]]:
     """What each device of a reader sends: the parts of the group, one behind the other. Devices
     that hold the same share it."""
@@ -350,15 +351,15 @@ def _buffers(
         return sent
     by_boxes: dict[tuple[Box, ...], np.ndarray[Any, Any]] = {}
     for device in group[0].spread.devices or ():
-        positions = [(alike.spread.devices or []).index(device) for alike in group]
-        boxes = tuple(alike.place.cut.boxes[position] for alike, position in zip(group, positions, strict=True))
+        positions = [(common.spread.devices or []).index(device) for common in group]
+        boxes = tuple(common.place.cut.boxes[position] for common, position in zip(group, positions, strict=True))
         if boxes not in by_boxes:
             buffer = np.zeros(words * 4, np.uint8)
             offset = 0
-            for alike, each, position in zip(group, parts, positions, strict=True):
+            for common, each, position in zip(group, parts, positions, strict=True):
                 flat = np.ascontiguousarray(each[position]).reshape(-1).view(np.uint8)
                 buffer[offset : offset + flat.size] = flat
-                offset += alike.words * 4
+                offset += common.words * 4
             by_boxes[boxes] = buffer.view(np.uint32)
         sent[device] = by_boxes[boxes]
     return sent

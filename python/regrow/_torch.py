@@ -1,8 +1,8 @@
 """Tensors of PyTorch, if the program has imported it: what they are to the engine, and their memory
 as NumPy's.
 
-A `DTensor` is an array in shards: each process has its local part, of which the mesh and the
-placements say where it belongs. regrow never imports torch by itself.
+A `DTensor` is an array in shards: each process has its local part, and the mesh and the placements
+give its place. regrow never imports torch by itself.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def numpy_dtype(tensor: Any) -> np.dtype[Any]:
 
 
 _PACKED = ("int1", "int2", "int4", "uint1", "uint2", "uint4")
-"""Names that torch has for elements of which it packs several into a byte, and ml_dtypes for one
-in each byte.
+"""torch's names for elements that it packs, several in a byte. ml_dtypes has one element in each
+byte.
 """
 
 

@@ -54,7 +54,7 @@ class TorchTensors:
         self._in_place = in_place
         self._parts: list[Part] = []
         self.leaves = [wish.leaf for wish in wishes]
-        """Their positions in the checkpoint, also of those of which this process has no part."""
+        """Their positions in the checkpoint, also of leaves without shards in this process."""
         for wish in wishes:
             try:
                 self._add(wish)

@@ -87,7 +87,7 @@ class StoreArray(np.memmap):
 
 
 class DataArray(StoreArray):
-    """Gradients or weights: rows of which a mask speaks."""
+    """Gradients or weights: rows with a mask."""
 
     _mask: MaskArray | None
     _marks_itself: bool
@@ -117,7 +117,7 @@ class DataArray(StoreArray):
             touched[index] = True
             return np.flatnonzero(touched.all(axis=1))
         rows = np.unique(np.broadcast_to(np.arange(len(self))[:, np.newaxis], self.shape)[index])
-        # Rows that are done stay so: who changes an element of one does not make it anew.
+        # Rows that are done stay done: a change of an element does not make a row new.
         told = None if self._mask is None else self._mask._told
         return rows if told is None else rows[told[rows] == 0]
 
@@ -137,9 +137,9 @@ class DataArray(StoreArray):
 class MaskArray(StoreArray):
     """Which rows are done: 0 or 1 each, `int32`, one column.
 
-    Whatever is assigned to it, or to views of it, is compared with what the engine was told before:
-    rows that became 1 are marked as done, rows that became 0 as not done. Views that NumPy makes
-    past this class (`numpy.asarray`) are seen when the saver flushes.
+    Each assignment to it, or to views of it, is compared with the marks that the engine has: rows
+    that became 1 are marked as done, rows that became 0 as not done. Changes through views that
+    NumPy makes past this class (`numpy.asarray`) are seen when the saver flushes.
     """
 
     _MODE = "c"
@@ -214,8 +214,8 @@ class MaskArray(StoreArray):
     def start(self, tell: Callable[[Rows, bool], None]) -> None:
         """Makes the mask writable: `tell` marks rows in the engine."""
         plain = np.asarray(self).reshape(-1)
-        # Pages of a private map that nobody has written to show what happens to the file. A mark
-        # that is neither 0 nor 1 counts as not done.
+        # Unwritten pages of a private map show the current content of the file. A mark that is
+        # neither 0 nor 1 counts as not done.
         plain[...] = plain.copy() == 1
         self._tell, self._plain, self._told = tell, plain, plain.copy()
         self._views = weakref.WeakValueDictionary()
@@ -392,8 +392,8 @@ def open_array(kind: type[StoreArray], place: Place, writable: bool) -> Any:
     _, path, dtype, rows, columns, offset = place
     mode = kind._MODE if writable else "r"
     access = os.O_RDWR if mode == "r+" else os.O_RDONLY
-    # The engine has opened it before; should it have become a pipe since, nobody waits for its
-    # other end.
+    # The engine has opened it before. If it has become a pipe since, this open does not wait for
+    # its other end.
     file = os.open(path, access | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):

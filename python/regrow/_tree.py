@@ -246,7 +246,7 @@ def _jax_keys(entries: list[Any], trail: list[str | int]) -> tuple[list[int], li
         kinds.append(kind)
         keys.append(key)
     if len(set(zip(kinds, keys, strict=True))) != len(keys):
-        # The class names two children alike; their positions still tell them apart.
+        # The class gives two children the same name; their positions still tell them apart.
         return [KEY_INDEX] * len(keys), list(range(len(keys)))
     return kinds, keys
 

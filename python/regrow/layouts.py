@@ -188,7 +188,7 @@ class Safetensors(Layout):
     align: int | None = None
     """The data begins at a multiple of this many bytes, a power of two from 8 on; 8 if `None`."""
     one_file: bool = False
-    """Write one file, whatever its name ends in."""
+    """Write one file, for any suffix of its name."""
 
 
 @dataclass(frozen=True, kw_only=True)

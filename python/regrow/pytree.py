@@ -175,7 +175,7 @@ def _start(array: Array) -> list[str]:
 
 
 def _number_text(item: Any) -> str:
-    """NumPy 2 prints large numbers of float16 shorter than NumPy 1 did; all else alike."""
+    """NumPy 2 prints large numbers of float16 shorter than NumPy 1 did; all others are the same."""
     if isinstance(item, np.float16) and 1000 <= abs(item) < np.inf:
         return np.format_float_positional(item, unique=True, trim="0")
     return str(item)
@@ -372,7 +372,7 @@ def model_load(
 
     Raises:
         NotFoundError: if one of the files is missing.
-        CorruptError: for whatever is not as the manifest says.
+        CorruptError: if the data does not fit the manifest.
     """
     if mode not in _ACCESS:
         raise InvalidArgumentError(f'mode={mode!r} is none of "c", "r", "r+"')
@@ -384,8 +384,8 @@ def model_load(
             data, entries, empty = _native.pytree_entries(stem, data_suffix, manifest_suffix, verify)
             memory = _map(data, mode if mmapped else "r")
         except (RegrowError, OSError):
-            # Absent before and after: of several writers one may have ended, and the next begun,
-            # meanwhile.
+            # Absent before and after: of several writers one may have ended, and the next begun, in
+            # between.
             if before is None:
                 is_replaced = _native.pytree_appears(stem, manifest_suffix)
             else:

@@ -105,8 +105,8 @@ class MmapSaver(AbstractSaver):
 
         Args:
             save_dir: The folder.
-            metadata: ``JL dimension``, ``JL matrix type`` and ``train set size``, and whatever else
-                is to be kept.
+            metadata: ``JL dimension``, ``JL matrix type`` and ``train set size``, and any other
+                values to keep.
             train_set_size: Number of training examples.
             proj_dim: Dimension of the projected gradients.
             load_from_save_dir: Read the existing store, and own `metadata.json`. Parallel workers
@@ -151,7 +151,7 @@ class MmapSaver(AbstractSaver):
         self._targets: tuple[int, str, OpenArrays] | None = None
         self._open: dict[str, OpenArrays] = {}
         self._scores: list[weakref.ref[StoreArray]] = []
-        # Also when the interpreter ends without anybody calling `close`.
+        # Also if the interpreter ends without a call of `close`.
         self._at_exit = weakref.finalize(self, _flush, self._open)
         if load_from_save_dir:
             self._store.refresh_flags()
@@ -193,7 +193,7 @@ class MmapSaver(AbstractSaver):
         self.load_current_store(model_id)
 
     def init_store(self, model_id: int) -> None:
-        """Makes the four arrays of a model, all zeros, whatever was there."""
+        """Makes the four arrays of a model, all zeros, and replaces existing ones."""
         model_id = _model_id(model_id)
         self._close_train()
         self._store.reset_arrays(model_id)
@@ -231,7 +231,7 @@ class MmapSaver(AbstractSaver):
         if mode == "w+":
             self.init_store(model_id)
             return
-        # Whatever happens next, nothing is written to another model's arrays under this one's name.
+        # In any case, nothing is written to another model's arrays under this one's name.
         self._close_train()
         self.current_model_id = model_id
         writable = mode == "r+"

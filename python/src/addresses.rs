@@ -1,8 +1,8 @@
-//! Maps by where Python's objects lie, while somebody keeps them there: classes, containers on the
-//! way down.
+//! Maps by the addresses of Python objects, which the caller keeps alive: classes, containers on
+//! the path.
 //!
-//! Nobody outside chooses addresses, so a hash only has to spread them: a hundred thousand leaves
-//! ask for one each.
+//! Addresses cannot be chosen from outside, so a hash only has to spread them: a hundred thousand
+//! leaves ask for one each.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};

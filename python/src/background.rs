@@ -30,7 +30,7 @@ pub struct AsyncSaver(regrow::engine::AsyncSaver);
 pub struct SaveHandle(regrow::engine::SaveHandle);
 
 impl Drop for AsyncSaver {
-    /// The saving thread needs the interpreter for a moment at the end of each save: nobody may
+    /// The saving thread needs the interpreter for a moment at the end of each save: no thread may
     /// hold it and wait.
     fn drop(&mut self) {
         Python::attach(|py| py.detach(|| self.0.join()));
@@ -66,8 +66,8 @@ impl AsyncSaver {
             let leaves = to_leaves(structure.tree(), &leaves)?;
             Ok((structure.tree().with_leaves(leaves).or_raise()?, save_options(options).or_raise()?))
         })?;
-        // References to Python objects that the thread lets go of wait until somebody holds the
-        // interpreter: here the thread does, once, so that arrays do not live on until the next
+        // References to Python objects that the thread drops wait until a thread holds the
+        // interpreter: here this thread does, once, so that arrays do not live on until the next
         // call.
         let on_end = OnEnd::new(|| {
             Python::try_attach(let_go);
@@ -205,7 +205,7 @@ fn wait<T: Send>(
     step: impl Fn(Duration) -> Result<Option<T>> + Sync,
 ) -> PyResult<Option<T>> {
     let since = Instant::now();
-    // What cannot be said as a duration is longer than anybody waits.
+    // A value that is too large for a duration means no time-out.
     let timeout = timeout.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok());
     loop {
         let left = timeout.map_or(LOOK_UP_EVERY, |timeout| timeout.saturating_sub(since.elapsed()));

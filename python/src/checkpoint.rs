@@ -394,7 +394,7 @@ impl Checkpoint {
         Ok(self.0.tree().iter().filter(is_placeholder).map(|(path, _)| path.to_string()).collect())
     }
 
-    /// The printed key paths, of which two may be the same.
+    /// The printed key paths. Two leaves may have the same.
     fn paths(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         released(py, || Ok(print_paths(self.0.paths())))
     }

@@ -115,7 +115,7 @@ fn from_printed(path: &str) -> KeyPath {
 /// Python's keys as the engine's. Most come again and again (`w` in every layer, often the very
 /// same object), so the texts of some are kept.
 pub struct KeysIn {
-    /// Text of a key by where its object lies: whoever asks keeps the object alive.
+    /// Text of a key by the address of its object: the caller keeps the object alive.
     texts: Vec<Option<(usize, Arc<str>)>>,
 }
 

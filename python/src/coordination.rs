@@ -133,8 +133,8 @@ struct Foreign {
 }
 
 impl Foreign {
-    /// Calls a method. A session may be dropped when the interpreter has ended: then there is
-    /// nobody to call.
+    /// Calls a method. A session may be dropped after the interpreter has ended: then there is no
+    /// object to call.
     fn call<T>(
         &self,
         name: &str,
@@ -222,7 +222,7 @@ pub fn session_options((timeout, prefix): WaitIn, monitor: &Monitor) -> Result<S
 }
 
 fn log(waiting: &Waiting) {
-    // Nobody is to fail because a log cannot be written.
+    // A log that cannot be written is no error.
     let _ = Python::try_attach(|py| {
         let logger = py.import("logging")?.call_method1("getLogger", ("regrow",))?;
         logger.call_method1("warning", ("%s", waiting.to_string())).map(drop)
@@ -288,7 +288,7 @@ impl Session {
         Ok(PyBytes::new(py, &cancellable(py, gets_signals, &self.monitor, work)?))
     }
 
-    /// Gives a value to whoever asks for it.
+    /// Gives a value to the process that asks for it.
     fn post(&self, py: Python<'_>, phase: &str, value: Vec<u8>, gets_signals: bool) -> PyResult<()> {
         let (session, value) = (self.session()?, value.into());
         cancellable(py, gets_signals, &self.monitor, || session.post(phase, &value))

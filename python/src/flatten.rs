@@ -114,7 +114,7 @@ struct Walk<'py> {
     pending: Vec<Child<'py>>,
     open: Vec<Open<'py>>,
     open_ids: AddressSet,
-    /// The keys of `open` for Python's openers, of which `trail_len` are there.
+    /// The keys of `open` for Python's openers; `trail_len` of them are filled.
     trail: Bound<'py, PyList>,
     ways: AddressMap<Way>,
     keys: KeysIn,

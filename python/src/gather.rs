@@ -2,10 +2,10 @@
 //! scalars of the engine's dtypes, Python's own types, and arrays of JAX that lie in this machine's
 //! memory are told here; all others by `regrow/_leaves.py`.
 //!
-//! JAX shows an array by DLPack: the call waits until the array is computed, and as long as the
-//! tensor that it gives is held the memory stays what it is: another thread that donates the array
-//! makes JAX copy it. It takes a microsecond or two, whatever the dtype; `np.asarray` ten times
-//! that for those that buffers cannot name (bfloat16, float8).
+//! JAX shows an array by DLPack: the call waits until the array is computed. While the returned
+//! tensor is held, the memory does not change: another thread that donates the array makes JAX copy
+//! it. It takes one or two microseconds for any dtype; `np.asarray` takes ten times that for dtypes
+//! that buffers cannot name (bfloat16, float8).
 
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::intern;
@@ -111,8 +111,8 @@ struct Gather<'a, 'py> {
     shardings_by_value: Bound<'py, PyDict>,
     /// Where the parts of arrays on several devices lie.
     placements: Option<Placements<'a, 'py>>,
-    /// The shardings of arrays that lie on one device, each of which may have an object of its own,
-    /// as texts by the number of the device.
+    /// The shardings of arrays on one device, as texts by the number of the device. Each array may
+    /// have its own sharding object.
     devices: Vec<(i32, Option<Bound<'py, PyAny>>)>,
     /// The class of those, and what exports an array.
     jax: Option<&'a JaxHooks<'py>>,
@@ -256,8 +256,8 @@ pub fn let_go(py: Python<'_>) {
     let _: PyResult<_> = collect();
 }
 
-/// Objects of which the last few are remembered: more would be slower to go through than to ask
-/// for.
+/// The last few objects that are remembered: a search among more would take longer than asking
+/// again.
 const KNOWN_MAX: usize = 32;
 
 fn numpy_asarray(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {

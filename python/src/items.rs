@@ -185,7 +185,7 @@ impl ItemsSave {
         py.detach(|| drop(begun));
     }
 
-    /// Asks whoever is at work to stop.
+    /// Asks the running work to stop.
     fn cancel(&self) {
         self.monitor.cancel();
     }
@@ -203,7 +203,7 @@ impl ItemsSave {
         begun.clone().ok_or_else(|| self.is_over())
     }
 
-    /// All of it, for whoever commits it.
+    /// The whole save, for its commit.
     pub fn take(&self) -> Result<engine::ItemsSave> {
         let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
         let all = begun.take().ok_or_else(|| self.is_over())?;

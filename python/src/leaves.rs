@@ -273,7 +273,7 @@ pub fn from_leaves<'py>(
     Ok((PyBytes::new(py, &kinds), PyList::new(py, values)?, notes))
 }
 
-/// Arrays as NumPy's, which are views of the engine's bytes; `path_of` knows of which leaf each is.
+/// Arrays as NumPy's, which are views of the engine's bytes; `path_of` returns the leaf of each.
 pub fn show_arrays<'py>(
     py: Python<'py>,
     arrays: &[Array],

@@ -71,7 +71,7 @@ impl Location {
         Ok(released(py, || self.0.read_beginning(len_max_bytes))?.map(Cow::Owned))
     }
 
-    /// Writes a small file, whatever is there: a reader sees the old one or the new.
+    /// Writes a small file, and replaces an existing one: a reader sees the old or the new one.
     fn write(&self, py: Python<'_>, data: Vec<u8>) -> PyResult<()> {
         let name = self.0.name_text();
         released(py, || self.0.parent().store().put(name.as_bytes(), data.into()))

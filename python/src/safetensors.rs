@@ -1,6 +1,6 @@
-//! safetensors files as safetensors itself shows them: flat, whatever regrow has kept beside the
-//! tensors, from disk or from memory; their bytes as private maps; and the bytes of a file that is
-//! not written.
+//! safetensors files as safetensors itself shows them: flat, also if regrow has stored a pytree
+//! beside the tensors, from disk or from memory; their bytes as private maps; and the bytes of a
+//! file that is not written.
 
 use std::cell::RefCell;
 

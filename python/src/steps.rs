@@ -150,7 +150,7 @@ impl Steps {
         released(py, || self.0.is_fault_of(step, &Error::new(kind, "")))
     }
 
-    /// Steps that somebody reads.
+    /// Steps that have readers.
     fn leased(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
         released(py, || self.0.leased())
     }

@@ -141,7 +141,7 @@ impl TrakStore {
 #[pyclass(frozen, module = "regrow._native")]
 pub struct TrakArrays {
     rows: Rows,
-    /// The one of which no mask speaks.
+    /// The array without a mask.
     plain: (&'static str, ArrayFile),
 }
 

@@ -126,7 +126,7 @@ pub fn cancellable<T: Send>(
         return released(py, work);
     }
     let (tell, told) = channel();
-    // Nobody asks: there is no callback.
+    // No watcher: there is no callback.
     let (answer, _answers) = channel();
     let (result, raised) = py.detach(move || {
         std::thread::scope(|scope| {
@@ -189,7 +189,7 @@ fn attend(
             }
         }
         if event.is_ok() {
-            // Nobody waits for the answer only if the work is at its end.
+            // The answer has no receiver only if the work is at its end.
             let _ = answer.send(raised.is_none());
         }
     }

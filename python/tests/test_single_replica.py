@@ -264,7 +264,7 @@ def test_two_processes(saved, tmp_path):
 def check_refused(refused, rank):
     says = {
         "axis": "on a mesh without this axis, of data: 2, model: 8, such as",
-        "axis number": "nothing is alike in all replicas along the axis 2",
+        "axis number": "no leaf is the same in all replicas along the axis 2",
         "replica": "expected below 2, the length of the axis 'data' of the mesh, found 2",
         "one replica": "there is one replica along the axis 'one' of the mesh",
         "share": "process 0 has devices of the replicas 0, 1, 2, 3",

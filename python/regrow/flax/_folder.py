@@ -10,8 +10,8 @@
     <folder>/.<prefix><step>.regrow-tmp-<pid>-<random>-replaced
                                          the folder that a file is taking the name of
 
-A name counts as a checkpoint only if what follows the prefix is a number: nobody's
-`checkpoint_99.bak` is the latest, is in the way of a save, or is removed.
+A name counts as a checkpoint only if a number follows the prefix: `checkpoint_99.bak` is never the
+latest, never blocks a save, and is never removed.
 
 A file is written under its temporary name, synced, and then given its own; older ones are removed
 only when that is on the disk. The next save in the same folder removes what killed writers have

@@ -31,8 +31,8 @@ Path = tuple[str, ...]
 
 
 def split_shared(state: Any) -> tuple[Any, list[tuple[Any, str]]]:
-    """The state with placeholders for arrays of which other processes hold a part; and those,
-    with their paths.
+    """The state with placeholders for arrays with shards in other processes; and those arrays, with
+    their paths.
     """
     shared = {at: leaf for at, leaf in _leaves(state) if _is_shared(leaf)}
     names = {at: "/".join(map(str, at)) for at in shared}
@@ -41,7 +41,7 @@ def split_shared(state: Any) -> tuple[Any, list[tuple[Any, str]]]:
 
 
 def refuse_shared(state: Any, path: str, step: Any, gda_manager: Any) -> None:
-    """Refuses to save arrays of which other processes hold a part, all of them in one error."""
+    """Refuses to save arrays with shards in other processes, all of them in one error."""
     shared = ["/".join(at) or "." for at, leaf in _leaves(state) if _is_shared(leaf)]
     if not shared:
         return

@@ -191,7 +191,7 @@ def _asked(leaf: Any, stored: regrow.reports.Leaf | None) -> Any:
         is_same = stored.dtype.kind in _KINDS_OF_NUMBERS[type(leaf)]
     else:
         is_same = own_attribute(leaf, "shape") == stored.shape and own_attribute(leaf, "dtype") == stored.dtype
-    # A zero that takes no memory, whatever its shape.
+    # A zero that takes no memory, in any shape.
     return leaf if is_same else np.broadcast_to(np.zeros((), stored.dtype), stored.shape)
 
 

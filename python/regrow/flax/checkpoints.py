@@ -6,9 +6,9 @@ folder.
     checkpoints.save_checkpoint("runs", state, step=100, keep=3)
     state = checkpoints.restore_checkpoint("runs", state)
 
-Flax' switch `flax_use_orbax_checkpointing` says which: folders of Orbax where it is on (the
-default), legacy files where it is off. Both are restored, whatever it says. What is different: see
-`_folder` for how a file gets in and what counts as a checkpoint. For folders of Orbax see
+Flax' switch `flax_use_orbax_checkpointing` chooses the layout: folders of Orbax if it is on (the
+default), legacy files if it is off. Both are restored with either value. For the differences see
+`_folder`: how a file gets in, and which names are checkpoints. For folders of Orbax see
 `_orbax_mode` and `_orbax`.
 """
 
@@ -436,8 +436,8 @@ def _path_to_restore(ckpt_dir: AnyPath, step: Any, prefix: str, missing_ok: bool
         return found[-1].path
     what = f"{folder} has no checkpoint whose name is {prefix!r} and a number"
     if strays:
-        # The original would take one of these for a checkpoint. To begin anew beside them could be
-        # a loss.
+        # The original would take one of these for a checkpoint. A fresh start beside them could
+        # lose the run's progress.
         help = "give the path of one of them, or move them away to begin with the target"
         what += f"; these begin so, but go on otherwise: {', '.join(strays)}"
     elif missing_ok:

@@ -57,8 +57,8 @@ class Tensors:
 
     @classmethod
     def read(cls, path: StrPath, separator: str | None, make: Callable[[Tensors], _Made]) -> _Made:
-        """Makes a result of the files at `path`; again, if one of several files was replaced
-        meanwhile.
+        """Makes a result of the files at `path`; again, if one of several files was replaced in
+        between.
         """
         for is_last in attempts():
             try:
@@ -254,7 +254,7 @@ class SafeSlice:
 
     def __getitem__(self, index: Any) -> Any:
         """A part of it: integers, slices with bounds inside and a positive step, ``...``. In a
-        private map whatever torch takes."""
+        private map of each tensor that torch takes."""
         return self._reads.part(self._at, index)
 
 

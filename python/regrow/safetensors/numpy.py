@@ -71,7 +71,7 @@ def save_file(
     Raises:
         SafetensorError: for a dtype that safetensors lacks, or two tensors of the same name.
         TypeError: for a value that is no array, or a name that is no `str`.
-        StorageFullError, PermissionDeniedError: whatever was there before has not changed.
+        StorageFullError, PermissionDeniedError: an existing file is unchanged.
     """
     _save.to_file(tensor_dict, filename, metadata, sep, align, max_shard_size, durable)
 

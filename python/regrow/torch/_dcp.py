@@ -326,8 +326,7 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
         reader = regrow.torch.StorageReader("s3://bucket/run/step_100")
         dcp.load(state, storage_reader=reader)
 
-    Each process reads the regions that its own shards are made of, whatever the checkpoint was
-    saved from.
+    Each process reads the regions of its own shards, from a checkpoint of any source.
     """
 
     def __init__(

@@ -254,8 +254,8 @@ def _factory(value: Any, keys: Keys) -> str | None:
 
 
 def _attributes(attributes: dict[str, Any], keys: Keys) -> dict[str, Any]:
-    """Attributes of an OrderedDict, of which a module's state has one: ``_metadata``, versions
-    of its modules.
+    """Attributes of an OrderedDict. A module's state has one: ``_metadata``, the versions of its
+    modules.
     """
     told = {}
     for name, value in attributes.items():

@@ -1,5 +1,4 @@
-"""Key paths as text that tells apart whatever a tree tells apart: ``/model/0/a~1b``, the root being
-empty.
+"""Key paths as distinct texts for all leaves of a tree: ``/model/0/a~1b``. The root is empty.
 
 As JSON pointers (RFC 6901), with ``~2`` before text that would read as an integer: the keys ``0``
 and ``"0"`` of a dict are different.

@@ -304,7 +304,7 @@ class Opened:
         made = tensors.read(reading)
         paths = _native.paths(structure)
         loaded = LoadedLeaves(*columns)
-        # What is unread is nothing, of whatever kind it is.
+        # An unread leaf has no value, in any kind.
         kinds = bytes(kind if leaf in others else NUMPY_ARRAY for leaf, kind in enumerate(loaded.kinds))
         values = from_native(loaded._replace(kinds=kinds), paths.__getitem__)
         return {**dict(enumerate(values)), **made}

@@ -100,7 +100,7 @@ impl<'a, 'py> Unpacker<'a, 'py> {
                 self.key()?;
             }
             let Some(mut value) = self.value()? else { continue };
-            // The value is complete, and with it every container of which it was the last.
+            // The value is complete, and with it every container that it ends.
             loop {
                 let is_complete = match self.open.last_mut() {
                     None => {

@@ -6,10 +6,10 @@ use pyo3::prelude::*;
 use regrow::array::{Array, Dtype, Shape};
 use regrow::{Error, Result};
 
-/// The array as it lies in NumPy's memory: no copy, whatever its strides.
+/// The array in NumPy's memory: no copy, with any strides.
 ///
-/// The result keeps the Python array alive. As everywhere in NumPy, whoever writes to an array
-/// while another thread reads it gets a mixture of old and new values.
+/// The result keeps the Python array alive. As everywhere in NumPy, a write to an array while
+/// another thread reads it gives a mixture of old and new values.
 pub fn borrow_array(array: &Bound<'_, PyUntypedArray>, dtype: Dtype) -> Result<Array> {
     borrow_one_of_many(array, dtype, &mut Shapes::default())
 }

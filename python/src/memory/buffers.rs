@@ -38,8 +38,8 @@ impl Slab {
         let bytes = &slf.get().0;
         let start = bytes.as_ptr().cast_mut().cast::<c_void>();
         // SAFETY: the bytes never move or change (the class is frozen, `Bytes` are shared and
-        // read-only) and live as long as `slf`, of which the view takes a reference; it is marked
-        // read-only, so nobody writes.
+        // read-only) and live as long as `slf`, which the view references; it is marked read-only,
+        // so there are no writes.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, bytes.len() as ffi::Py_ssize_t, 1, flags)
         };
@@ -75,9 +75,9 @@ impl MapBuffer {
         }
         let map = &slf.get().0;
         let start = map.as_mut_ptr().cast::<c_void>();
-        // SAFETY: the map never moves, is writable and lives as long as `slf`, of which the view
-        // takes a reference; no Rust code looks at its bytes. As everywhere in Python, two who
-        // write to the same memory are not kept apart.
+        // SAFETY: the map never moves, is writable and lives as long as `slf`, which the view
+        // references; no Rust code looks at its bytes. As everywhere in Python, concurrent writes
+        // to the same memory are not kept apart.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, map.len() as ffi::Py_ssize_t, 0, flags)
         };
@@ -112,8 +112,8 @@ impl ReadOnly {
         if self.0.item_count() == 0 {
             return &[];
         }
-        // SAFETY: the buffer is contiguous and held until `self` is dropped. As with arrays,
-        // whoever writes to it while it is read gets a mixture.
+        // SAFETY: the buffer is contiguous and held until `self` is dropped. As with arrays, a
+        // write during the read gives a mixture.
         unsafe { std::slice::from_raw_parts(self.0.buf_ptr().cast::<u8>().cast_const(), self.0.item_count()) }
     }
 }

@@ -49,8 +49,7 @@ impl<'py> Destinations<'py> {
         self.0.iter().map(Option::is_some).collect()
     }
 
-    /// Their bytes. As everywhere in NumPy, whoever reads an array while it is filled gets a
-    /// mixture.
+    /// Their bytes. As everywhere in NumPy, a read of an array while it is filled gives a mixture.
     pub fn bytes_mut(&mut self) -> Vec<Option<&mut [u8]>> {
         let bytes = |place: &mut Option<(Bound<'py, PyUntypedArray>, usize, usize)>| {
             let (array, _, len) = place.as_ref()?;

@@ -30,7 +30,7 @@ struct DlTensor {
     first_byte: u64,
 }
 
-/// A tensor and what lets go of it: whoever takes it out of its capsule owns it.
+/// A tensor and its destructor: the caller that takes it out of its capsule owns it.
 #[repr(C)]
 struct DlManagedTensor {
     tensor: DlTensor,
@@ -98,13 +98,13 @@ fn tensor_in(capsule: &Bound<'_, PyAny>) -> Option<NonNull<DlManagedTensor>> {
 /// lies elsewhere, or its elements are none of the engine's.
 pub fn tensor_host_device(capsule: &Bound<'_, PyAny>) -> Option<i32> {
     let told = tensor_in(capsule)?;
-    // SAFETY: the capsule holds the tensor as long as it is not taken, and nobody changes it.
+    // SAFETY: the capsule holds the tensor until it is taken, and it does not change.
     let tensor = unsafe { &told.as_ref().tensor };
     (tensor.device_type == DEVICE_CPU && tensor.dtype().is_some()).then_some(tensor.device_id)
 }
 
-/// Takes the tensor out of a capsule: its elements where they lie, until the array is dropped, on
-/// whatever thread.
+/// Takes the tensor out of a capsule: its elements in place, until the array is dropped, on any
+/// thread.
 pub fn take_tensor(capsule: &Bound<'_, PyAny>, shapes: &mut Shapes) -> Result<Array> {
     let unfit = || Error::invalid("a capsule holds no tensor in this machine's memory");
     let told = tensor_in(capsule).ok_or_else(unfit)?;

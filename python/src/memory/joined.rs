@@ -43,7 +43,7 @@ pub fn join<'py>(py: Python<'py>, pieces: &[Piece<'_>]) -> PyResult<Bound<'py, P
         let made = ffi::PyBytes_FromStringAndSize(std::ptr::null(), len as ffi::Py_ssize_t);
         Bound::from_owned_ptr_or_err(py, made)?.cast_into::<PyBytes>()?
     };
-    // SAFETY: nobody else has the object yet, and it has room for `len` bytes, which are not
+    // SAFETY: no other code has the object yet, and it has room for `len` bytes, which are not
     // initialised.
     let mut room = unsafe {
         let start = ffi::PyBytes_AsString(made.as_ptr()).cast::<MaybeUninit<u8>>();

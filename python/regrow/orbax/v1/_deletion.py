@@ -68,7 +68,7 @@ def plan(
     if context.deletion.gcs_deletion_options.todelete_full_path is not None and not (in_bucket and is_step):
         raise NotImplementedError(f"todelete_full_path is for the steps of a run in a bucket, and {path} is none")
     if in_bucket and name is not None:
-        raise not_covered("deletions of one checkpointable in a bucket", "delete the checkpoint, or save it anew")
+        raise not_covered("deletions of one checkpointable in a bucket", "delete the checkpoint, or save it again")
     if os.path.islink(path) or not path.name:
         raise ValueError(f"{path} is a symlink, or the root of a storage\n  help: give the path of a checkpoint")
     if not path.exists():
