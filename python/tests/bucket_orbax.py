@@ -1,6 +1,6 @@
 """What `regrow.orbax` does in a bucket: for each kind of path that callers give.
 
-class TestInMemory(OrbaxInBuckets):       # and a fixture `at`, of which `at("x")` is a path
+class TestInMemory(OrbaxInBuckets):       # and a fixture `at`, where `at("x")` is a path
     pass
 """
 

@@ -28,7 +28,7 @@ from typing import Any
 
 TOOLS = Path(__file__).parents[2] / ".tools"
 KEY_ID = "test"
-SECRET = "a-secret-nobody-may-see"
+SECRET = "a-secret-to-hide"
 REGION = "us-east-1"
 NAME = "runs"
 ACCOUNT = "regrow"
@@ -75,7 +75,7 @@ class Bucket(ABC):
 
     @abstractmethod
     def unfinished(self, prefix: str) -> list[str]:
-        """The keys of uploads in parts, or of blocks, that nobody has completed."""
+        """The keys of unfinished uploads in parts, or of blocks."""
 
     def clear(self, prefix: str) -> None:
         """Removes all objects that begin with this: lists of some servers take the longer the
@@ -136,7 +136,7 @@ class S3Bucket(Bucket):
 
     @property
     def wrong_secret(self) -> WrongSecret:
-        secret = "another-that-nobody-may-see"
+        secret = "another-secret-to-hide"
         return WrongSecret({**self.options, "secret": secret}, secret)
 
 
@@ -343,9 +343,7 @@ def installed(program: Path) -> str:
 
 
 def free_port(room_above: int = 0) -> int:
-    """A port that nobody listens on; with room, also the one so far above it is free: SeaweedFS
-    takes both.
-    """
+    """An unused port; with room, the port so far above it is also free: SeaweedFS takes both."""
     for _ in range(100):
         port = random.randrange(20_000, 30_000)
         if all(_is_free(each) for each in {port, port + room_above}):

@@ -72,7 +72,7 @@ def tree(fill: float = 1.0) -> dict[str, Any]:
 
 
 def text_of(error: BaseException) -> str:
-    """All that anybody can see of an error."""
+    """All visible parts of an error."""
     return "".join(traceback.format_exception(error)) + repr(error) + repr(vars(error))
 
 
@@ -251,7 +251,7 @@ class StoreConformance(InBucket):
             with pytest.raises(regrow.errors.UncommittedError) as raised:
                 read(at)
             assert at.url in str(raised.value)
-        # Whoever left it is gone: a save takes the place, and nothing of it stays.
+        # Its writer is dead: a save takes the place, and its files are removed.
         bucket.put(key_of(bucket, at / "half/written"), b"half")
         regrow.save(at, tree(2.0), **options)
         assert_tree(regrow.load(at), 2.0)
@@ -323,7 +323,7 @@ class StoreConformance(InBucket):
         regrow.save(at, stamped(0), **options)
         opened = regrow.open(at)
         regrow.save(at, stamped(1), overwrite=True, **options)
-        # Whoever had it open sees the old one, or that it was replaced.
+        # A reader that had it open sees the old one, or that it was replaced.
         for read in (lambda: [leaf[...] for leaf in opened.values()], lambda: list(opened.load().values())):
             try:
                 assert {int(value) for leaf in read() for value in np.unique(leaf)} == {0}
@@ -366,7 +366,7 @@ class StoreConformance(InBucket):
     def test_credentials_that_are_wrong(self, bucket: Bucket) -> None:
         if not bucket.refuses_wrong_secrets:
             assert regrow.save(
-                f"{bucket.url}/anybody", tree(), overwrite=True, storage_options=bucket.wrong_secret.options
+                f"{bucket.url}/refused", tree(), overwrite=True, storage_options=bucket.wrong_secret.options
             )
             return
         at = regrow.Location(f"{bucket.url}/x", **bucket.wrong_secret.options)

@@ -1,5 +1,5 @@
-"""What every coordinator promises, as a program that its processes run: with JAX, torch, MPI and a
-folder alike.
+"""The promises of every coordinator, as a program that its processes run: with JAX, torch, MPI and
+a folder.
 
 processes.run(2, 'coordinator = regrow.jobs.coordinator()' + coordinators.PROMISES, tmp_path,
 jax=True)
@@ -27,7 +27,7 @@ PROMISES = """
             assert coordinator.put_if_absent(key, value)
         else:
             assert coordinator.get(key, 60) == value
-        # Whoever asks for what is there gets it, also if it must not wait.
+        # A process that asks for an existing value gets it, also if it must not wait.
         assert coordinator.get(key, 0) == value, f"turn {turn}: what is there is not found"
         assert not coordinator.put_if_absent(key, b"another")
         assert coordinator.get(f"never/{turn}", 0) is None

@@ -56,9 +56,9 @@ def once(flag: str, how: Callable[..., Any], function: Callable[..., Any], *argu
 
 
 class Killing:
-    """An executor of which some calls kill their worker: the first of these many submissions.
+    """An executor that lets some calls kill their worker: the first of these many submissions.
 
-    With a `flag`, the path of a file, only one worker is killed, whoever makes the call again.
+    With a `flag`, the path of a file, only one worker is killed, also if the call is made again.
     """
 
     def __init__(self, executor: Any, kills: int, how: Callable[..., Any], flag: str | None = None) -> None:
@@ -89,9 +89,7 @@ class Pools:
 
 
 def kill_once(flag: str) -> None:
-    """Of a pool's workers, the first to come here dies a moment later, in the middle of whatever
-    it does.
-    """
+    """In a pool's workers, the first to come here dies a moment later, during any work."""
     try:
         os.close(os.open(flag, os.O_CREAT | os.O_EXCL))
     except FileExistsError:

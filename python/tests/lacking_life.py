@@ -69,8 +69,8 @@ def same(found: Any, tree: Any) -> None:
 
 
 def in_layout(name: str) -> Iterator[tuple[str, Do]]:
-    """Whatever is done with a checkpoint of one layout, in order: each finds what the one before
-    has left.
+    """All operations on a checkpoint of one layout, in order: each works on the result of the one
+    before.
     """
     options = LAYOUTS[name]
 

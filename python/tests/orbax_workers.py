@@ -63,7 +63,7 @@ SPECS = {
     "both": PartitionSpec("data", "model"),
     "rows": PartitionSpec("data"),
     "columns": PartitionSpec(None, "model"),
-    "alike": PartitionSpec(),
+    "same": PartitionSpec(),
 }
 
 

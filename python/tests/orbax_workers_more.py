@@ -26,7 +26,7 @@ def odd() -> Any:
 @case
 def partial_of_v1(folder: Path, _: Any) -> list[Any]:
     arrays = state(3)["params"]
-    parts = [{"params": {name: arrays[name] for name in names}} for names in (("both", "rows"), ("columns", "alike"))]
+    parts = [{"params": {name: arrays[name] for name in names}} for names in (("both", "rows"), ("columns", "same"))]
     v1.partial.save(folder / "a", parts[0])
     v1.partial.save_async(folder / "a", {**parts[1], **state(3), "params": parts[1]["params"]}).result()
     wrong = refused(lambda: v1.partial.save(folder / "a", {"odd": odd()}))

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 SECONDS_MAX = 100.0
-"""Whoever is not at its end by then is killed, and the test fails."""
+"""A process that has not ended by then is killed, and the test fails."""
 
 _BEGIN = """\
 import json, os, sys, time
@@ -153,7 +153,7 @@ def _value(folder: Path, rank: int) -> Any:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens at just now."""
+    """A port of this machine that is unused just now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

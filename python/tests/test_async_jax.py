@@ -26,8 +26,8 @@ from regrow.jobs import AsyncSaver
 
 RANDOM = np.random.default_rng(0)
 SLOW = {str(i): RANDOM.integers(0, 256, 1 << 20, np.uint8) for i in range(60)}
-"""With `SLOW_OPTIONS`, a save of this takes many seconds; it is cancelled once something was
-done meanwhile.
+"""With `SLOW_OPTIONS`, a save of this takes many seconds; the test works in that time and then
+cancels it.
 """
 SLOW_OPTIONS: dict[str, Any] = {"layout": "orbax", "compression": ("zstd", 15), "durable": False}
 
@@ -37,7 +37,7 @@ EXACT = (
     *("float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
 )
 PACKED = ("int2", "int4", "uint2", "uint4", "float4_e2m1fn")
-"""Of these JAX keeps several elements in a byte, or shows them to nobody."""
+"""JAX packs several elements of these dtypes into a byte, or does not show them at all."""
 
 donating = jax.jit(lambda tree: jax.tree.map(lambda x: -x, tree), donate_argnums=0)
 

@@ -141,7 +141,7 @@ def test_low_rank_training_writes_what_is_trained(tmp_path: Path) -> None:
 
 
 def test_the_digest_is_blake3_of_the_data(tmp_path: Path) -> None:
-    """The input of BLAKE3's own test vectors: bytes that count up to 250 and begin anew."""
+    """The input of BLAKE3's own test vectors: bytes that count up to 250 and start again."""
     counting = np.resize(np.arange(251, dtype=np.uint8), 2048)
     regrow.save(tmp_path / "a", {"x": counting, "y": np.ones(3)})
     regrow.save(tmp_path / "b", {"x": counting, "y": np.zeros(3)}, base=tmp_path / "a")
@@ -475,7 +475,9 @@ def test_a_cancelled_save_leaves_the_base_alone(tmp_path: Path) -> None:
 
 
 def test_some_that_rest_and_some_that_do_not(tmp_path: Path) -> None:
-    """Whatever changes when, every checkpoint is whole, and the number of files stays small."""
+    """For any order of changes, every checkpoint is complete, and the number of files stays
+    small.
+    """
     random = np.random.default_rng(7)
     tree = {f"leaf_{i:02}": random.standard_normal(2000 + 1000 * i) for i in range(20)}
     tree |= {f"tiny_{i}": np.full(i, 1.0) for i in range(5)}

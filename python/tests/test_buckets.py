@@ -122,7 +122,7 @@ def test_a_manager_saves_keeps_waits_and_refuses(options: dict[str, str], s3: S3
         s3.put(data, found[:-1] + bytes([found[-1] ^ 1]))
         assert same(steps.restore(), tree())
         assert (steps.restored, [passed.step for passed in steps.passed_over]) == (3, [4])
-        # Somebody has taken its place: it writes no more.
+        # Another process has taken its place: it writes no more.
         s3.put("manager/.regrow/writer.json", b'{"nonce": "other", "until": 4e9, "holder": "elsewhere:1"}')
         with pytest.raises(regrow.errors.AlreadyExistsError, match="elsewhere:1"):
             steps.save(5, tree())

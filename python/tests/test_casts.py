@@ -244,8 +244,8 @@ def test_saves_and_conversions_to_every_layout_refuse_the_same(layout: str, tmp_
 
 
 def test_a_floating_dtype_is_for_floating_leaves_alone(tmp_path: Path) -> None:
-    """The recipe of the guide: counters, masks and keys of an optimizer stay, whatever way the
-    cast is said.
+    """The recipe of the guide: counters, masks and keys of an optimizer stay, in every form of the
+    cast.
     """
     params = {"w": jnp.ones((4, 4)), "b": jnp.zeros(4)}
     optimizer = optax.chain(optax.adamw(1e-3), optax.apply_every(7), optax.ema(0.9))
@@ -302,7 +302,7 @@ def test_a_glob_for_leaves_of_other_kinds_alone_is_an_error(tmp_path: Path) -> N
         assert [value.dtype.name for value in (found["steps"]["a"], found["steps"]["b"])] == (
             ["float32", "int32"] if path == "steps/a" else ["int32", "int32"]
         )
-    # The first rule that is for a leaf decides, and `**` is for whatever there is.
+    # The first rule that applies to a leaf decides, and `**` applies to all leaves.
     found = regrow.load(tmp_path / "plain", cast={"**": "float16", "steps/**": "int8", "steps/b": "float32"})
     assert [np.asarray(x).dtype.name for x in (found["w"], found["steps"]["a"], found["steps"]["b"])] == [
         "float16",

@@ -1,4 +1,4 @@
-"""Work is bounded by what is stored, whatever a file claims: every operation, each in a process
+"""Work is bounded by the stored bytes, for any claim of a file: every operation, each in a process
 with a time limit.
 """
 

@@ -90,7 +90,7 @@ def test_a_file_without_a_layout_is_of_the_default_one(files: tuple[Path, Path],
         regrow.convert(source, target, rules=rules, only=None, **layout)
         assert regrow.open(target)["params/kernel"].chunk_shape not in (None, (2, 3))
         assert "step" not in regrow.load(target)
-    # Of two rules that are alike the first decides, as on the command line.
+    # The first of two equal rules decides, as on the command line.
     rules.write_text("".join(f"[[cast]]\nleaves = '**/bias'\ndtype = '{name}'\n" for name in ("float16", "float64")))
     assert regrow.convert(source, tmp_path / "y", rules=rules).leaf_count == 3
     assert regrow.load(tmp_path / "y")["params"]["bias"].dtype == np.float16

@@ -157,7 +157,7 @@ def test_ctrl_c_ends_a_wait_in_every_process(tmp_path):
         try:
             with Session(regrow.jobs.coordinator(), arguments, "save", timeout=100) as session:
                 if rank == 1:
-                    # Whoever runs the tests in the background of a shell has it ignored.
+                    # A shell ignores the signal for background processes.
                     signal.signal(signal.SIGINT, signal.default_int_handler)
                     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
                     session.broadcast("plan")
@@ -264,7 +264,7 @@ class GivesMany(Dict):
 
 
 class GivesNone(Dict):
-    """One of which the service turns out to have no such call."""
+    """A coordinator whose service turns out to lack such a call."""
 
     def get_many(self, keys):
         return None

@@ -144,7 +144,7 @@ def test_a_folder_of_steps_goes_as_a_whole(in_memory: str, tmp_path: Path) -> No
 def test_a_copy_that_a_callback_has_ended_goes_on(to_memory: bool, in_memory: str, tmp_path: Path) -> None:
     source = tmp_path / "source"
     target = f"{in_memory}/x" if to_memory else os.fspath(tmp_path / "x")
-    # Several files, of which some are done when it ends.
+    # Several files. Some are done when it ends.
     regrow.save(
         source,
         {f"a{at}": LONG["a"] + at for at in range(4)},
@@ -223,7 +223,7 @@ def test_progress_is_told_on_the_callers_thread(tmp_path: Path) -> None:
     assert all(one[0] <= other[0] for one, other in itertools.pairwise(told))
     assert threads == {threading.get_ident()}
     regrow.copy(tmp_path / "source", tmp_path / "y", durable=False, progress=progress)
-    assert told[-1] == (2 * verified.bytes, 2 * verified.bytes), "read back, also if nobody waits for the disk"
+    assert told[-1] == (2 * verified.bytes, 2 * verified.bytes), "read back, also without durable"
     unverified = regrow.copy(tmp_path / "source", tmp_path / "z", verify=False, progress=progress)
     assert told[-1] == (unverified.bytes, unverified.bytes), "nothing is read back"
     assert unverified.bytes == verified.bytes

@@ -249,7 +249,7 @@ def silent(found: Tree, tree: Tree, lost: set[str], noted: set[str]) -> list[str
 
 
 def taken(target: Target, folder: Path) -> Tree:
-    """The leaves that a save does not refuse whatever is allowed."""
+    """The leaves that a save does not refuse for any options."""
     tree = {}
     for name, leaf in kinds().items():
         if not target.is_without(leaf):

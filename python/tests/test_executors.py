@@ -131,7 +131,7 @@ def test_each_share_has_about_as_many_bytes_and_reads_no_others(tmp_path: Path, 
     sizes = [file.stat().st_size for file in (tmp_path / "shared").glob("model-*")]
     assert len(sizes) == 4
     assert max(sizes) - min(sizes) < 1000
-    # Whoever reads the damaged leaf says so; whoever does not knows nothing of it.
+    # A share that reads the damaged leaf fails; the others do not.
     damaged = tmp_path / "source" / "w3.npy"
     damaged.write_bytes(damaged.read_bytes()[:-8])
     with pytest.raises(regrow.RegrowError, match="w3"):
@@ -256,7 +256,7 @@ def test_what_cannot_be_shared_is_refused_before_anything_begins(source: Path, t
     with pytest.raises(regrow.errors.UnsupportedError, match="several workers cannot write the layout npy"):
         regrow.convert(source, tmp_path / "new", executor=counting, layout="npy", lossy=True)
     with pytest.raises(regrow.errors.NotFoundError):
-        regrow.convert(source, tmp_path / "new", executor=counting, only="nobody")
+        regrow.convert(source, tmp_path / "new", executor=counting, only="unknown")
     with pytest.raises(regrow.errors.AlreadyExistsError):
         regrow.convert(source, source.parent / "source", executor=counting)
     with pytest.raises(regrow.errors.InvalidArgumentError, match="executor"):

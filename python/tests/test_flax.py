@@ -280,7 +280,7 @@ def test_arrays_that_could_not_be_read_back_are_refused(dtype: Any) -> None:
 
 
 class Celsius:
-    """A type that nobody knows."""
+    """An unknown type."""
 
     def __init__(self, degrees: Any) -> None:
         self.degrees = degrees

@@ -50,7 +50,7 @@ def scalar_of(dtype: np.dtype[Any]) -> Any:
 SHAPES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 LEAVES = st.one_of(
     st.builds(array_of, st.sampled_from(DTYPES), SHAPES),
-    # Six bytes of each extended float are whatever the memory had: copies differ in them.
+    # Six bytes of each extended float are not initialised: copies differ in them.
     st.builds(scalar_of, st.sampled_from([dtype for dtype in DTYPES if dtype.char not in "gG"])),
     st.builds(lambda shape: jnp.zeros(shape, jnp.bfloat16), SHAPES),
     st.none(),

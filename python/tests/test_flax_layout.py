@@ -297,7 +297,7 @@ def test_arrays_are_views_that_keep_their_bytes(tmp_path: Path) -> None:
     assert same_bits(found, array)
 
     class Owner(np.ndarray):  # type: ignore[type-arg]
-        """An array of which there can be weak references."""
+        """An array that supports weak references."""
 
     owner = np.frombuffer(packed, np.uint8).copy().view(Owner)
     ref = weakref.ref(owner)

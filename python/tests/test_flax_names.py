@@ -33,10 +33,10 @@ PAIRS = (
 )
 
 EXCEPTIONS = {
-    "_make_mpa_dirs": "arrays of which other processes hold a part are not written",
+    "_make_mpa_dirs": "arrays with shards in other processes are not written",
     "_save_commit": "part of a save through the temporary file that all savers of a folder share",
     "_save_main_ckpt_file": "part of a save through the temporary file that all savers of a folder share",
-    "_save_mpas": "arrays of which other processes hold a part are not written",
+    "_save_mpas": "arrays with shards in other processes are not written",
 }
 
 

@@ -1,5 +1,5 @@
-"""Files of other programs are named by every error, and files of a known layout are read,
-whatever the suffix.
+"""Files of other programs are named by every error, and files of a known layout are read, with any
+suffix.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What was loaded is nobody's file: other programs may write theirs in place, as the original tools
+"""Loaded arrays do not change: other programs may write their files in place, as the original tools
 do.
 
 For each layout of single files: what `regrow.load` gave is written to the very same path by the

@@ -1,4 +1,6 @@
-"""URLs and locations: whatever takes a path takes them, with options that nobody sees."""
+"""URLs and locations: every function that takes a path takes them, and no output shows their
+options.
+"""
 
 from __future__ import annotations
 

@@ -54,9 +54,7 @@ def same_shards(array: Any, wanted: Any) -> None:
 
 
 def test_shards_are_saved_from_where_each_array_has_them(path: Path) -> None:
-    """Arrays of one sharding and shape share what is known of it, whatever object their sharding
-    is.
-    """
+    """Arrays of one sharding and shape share its plan, for any objects of their shardings."""
     values = [np.arange(64, dtype=np.int32).reshape(8, 8) * (at + 1) for at in range(4)]
     placed = {
         **{f"own {at}": jax.device_put(value, on((4, 2), "a", "b")) for at, value in enumerate(values)},

@@ -30,7 +30,7 @@ MESHES = {
     "two behind the right one": ((2, 2, 2), [AxisCut(0, 4), AxisCut(0, 2), AxisCut(0)]),
     "behind columns": ((2, 2), [AxisCut(1, 2), AxisCut(1)]),
     "replicas alone": ((2, 2), [WHOLE, WHOLE]),
-    "nobody else": ((1,), [AxisCut(0)]),
+    "one device": ((1,), [AxisCut(0)]),
 }
 
 ORDERS: dict[str, list[int]] = {
@@ -88,8 +88,8 @@ def test_parts_are_what_chunk_gives_even_and_uneven_and_empty(name: str) -> None
         assert np.all(times == placed.replicas())
         for axis, step in enumerate(steps):
             if array.size:
-                # The largest step of which all bounds are multiples; all of the axis if there is
-                # none.
+                # The largest step such that all bounds are multiples of it; all of the axis if
+                # there is none.
                 assert step == max(
                     size for size in range(1, shape[axis] + 1) if all(bound % size == 0 for bound in bounds[axis])
                 ), (shape, axis)

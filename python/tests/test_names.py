@@ -1,5 +1,5 @@
-"""Names: globs that match nothing, leaves that print alike, and whatever a file may call its
-containers and fields.
+"""Names: globs that match nothing, leaves that print as the same text, and all names of containers
+and fields in a file.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ def test_a_cast_of_nothing_in_the_background_is_told_at_once(path: Path) -> None
         saver.save(path, TREE, cast={"prams/**": "float16"})
 
 
-# ---- leaves that print alike ----------------------------------------------------------
+# ---- leaves that print as the same text -------------------------------------------------
 
-ALIKE: dict[str, Any] = {
+SAME_TEXT: dict[str, Any] = {
     "a slash": {"a": {"b": 1}, "a/b": 2},
     "a slash, twice": {"a": {"b": {"c": 1}, "b/c": 2}, "a/b": {"c": 3}, "a/b/c": 4},
     "numbers": {1: 1, "1": 2},
@@ -125,10 +125,10 @@ def assert_whole(ckpt: regrow.Checkpoint, count: int) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", ALIKE)
+@pytest.mark.parametrize("name", SAME_TEXT)
 def test_every_leaf_is_in_the_mapping_once(name: str, layout: str, tmp_path: Path) -> None:
     path = tmp_path / LAYOUTS[layout]
-    tree = ALIKE[name] if layout == "regrow" else with_arrays(ALIKE[name])
+    tree = SAME_TEXT[name] if layout == "regrow" else with_arrays(SAME_TEXT[name])
     try:
         regrow.save(path, tree, layout=layout)
     except regrow.RegrowError:

@@ -213,7 +213,7 @@ def test_equinox_files_with_a_flipped_bit(tmp_path: Path) -> None:
             warnings.simplefilter("ignore")
             try:
                 found = ours.tree_deserialise_leaves(path, tree)
-            except Exception:  # of which kind says test_equinox_errors
+            except Exception:  # test_equinox_errors checks the kind
                 continue
             is_whole = regrow.open(path, options=regrow.Options(arrays_only=True)).variant.endswith("trailer")
         if is_whole:

@@ -52,7 +52,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def assert_same_values(left: Any, right: Any) -> None:
-    """The same values and dtypes in the same places, whatever holds them."""
+    """The same values and dtypes in the same places, in any containers."""
     ours, theirs = jax.tree.leaves_with_path(left), jax.tree.leaves_with_path(right)
     assert [path for path, _ in ours] == [path for path, _ in theirs]
     for (path, one), (_, other) in zip(ours, theirs, strict=True):

@@ -404,7 +404,7 @@ def test_a_function_as_an_item_as_openpis(tmp_path: Path) -> None:
             args.callback(directory)
 
         def restore(self, directory: Any, args: Any = None) -> Any:
-            raise NotImplementedError("files are restored by whoever wrote them")
+            raise NotImplementedError("files are restored by their writer")
 
     @args.register_with_handler(CallbackHandler, for_save=True)
     class CallbackSave(args.CheckpointArgs):

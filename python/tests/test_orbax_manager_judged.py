@@ -27,7 +27,7 @@ def ocp(request: pytest.FixtureRequest) -> Any:
 
 
 def run(manager: Any, ocp: Any, steps: Any, metrics: Any = None) -> list[int]:
-    """Saves these steps; those of which the manager says that it does."""
+    """Saves these steps, and returns those that the manager reports as saved."""
     told = metrics or {}
     args = ocp.args.StandardSave(TREE)
     return [step for step in steps if manager.save(step, args=args, metrics=told.get(step))]
@@ -57,8 +57,8 @@ KEPT: dict[str, tuple[dict[str, Any], Any, Any, list[int]]] = {
         {"should_save_fn": lambda step, last: step % 3 == 0 or step == 2}, None, [0, 2, 3, 6], [0, 2, 3, 6]
     ),
     "the best": (best(max_to_keep=2), LOSS, range(9), [1, 5]),
-    "the best of what nobody has measured": (best(max_to_keep=2), None, range(4), [0, 1, 2, 3]),
-    "the best and what nobody has measured": (best(max_to_keep=3), SOME_LOSS, range(6), [0, 1, 2, 3, 4, 5]),
+    "the best without metrics": (best(max_to_keep=2), None, range(4), [0, 1, 2, 3]),
+    "the best, and steps without metrics": (best(max_to_keep=3), SOME_LOSS, range(6), [0, 1, 2, 3, 4, 5]),
     "the best that was measured": (
         best(max_to_keep=1, keep_checkpoints_without_metrics=False), SOME_LOSS, range(5), [0]
     ),

@@ -128,14 +128,14 @@ def test_paths_of_etils_with_secrets_of_the_environment(
 class Reader(ocp.CheckpointHandler):
     """A handler whose restore goes on while something else happens."""
 
-    meanwhile: Any = None
+    during_read: Any = None
 
     def save(self, directory: Any, item: Any = None, args: Any = None) -> None:
         (directory / "x.txt").write_text("x")
 
     def restore(self, directory: Any, item: Any = None, args: Any = None) -> str:
-        if self.meanwhile is not None:
-            self.meanwhile()
+        if self.during_read is not None:
+            self.during_read()
         return str((directory / "x.txt").read_text())
 
 
@@ -152,14 +152,14 @@ def test_a_step_that_is_being_restored_is_not_deleted(
         directory, item_handlers={"x": Reader()}, options=ocp.CheckpointManagerOptions(max_to_keep=1)
     )
 
-    def meanwhile() -> None:
+    def during_read() -> None:
         with pytest.raises(ValueError, match="being read"):
             writer.delete(1)
         writer.save(2, {"x": 2})
         writer.wait_until_finished()
         assert writer.all_steps() == [1, 2]
 
-    handler.meanwhile = meanwhile
+    handler.during_read = during_read
     with caplog.at_level(logging.WARNING, "regrow.orbax"):
         assert reader.restore(1).x == "x"
     assert "step 1 was not deleted: it is being read" in caplog.text
@@ -179,7 +179,7 @@ class Held(policies.PreservationPolicy):
 
     def should_preserve(self, checkpoints: Any, *, context: Any) -> list[bool]:
         if not self.may.wait(30):
-            raise TimeoutError("somebody waits for deletions who should not")
+            raise TimeoutError("a wait for deletions that must not happen")
         if self.fails:
             raise ZeroDivisionError("a policy")
         return [at == len(checkpoints) - 1 for at in range(len(checkpoints))]
@@ -248,7 +248,7 @@ def test_a_step_with_files_of_yours_is_left(tmp_path: Path, caplog: pytest.LogCa
 
 
 def test_what_others_link_to_stays(tmp_path: Path) -> None:
-    """Steps whose files are links to those of an older one outlive it, whoever deletes that."""
+    """Steps whose files are links to those of an older one outlive it, for any deleter."""
     with regrow.Manager(tmp_path / "m", options=regrow.SaveOptions(link_unchanged=True)) as writer:
         for step in range(3):
             writer.save(step, {"frozen": np.arange(1000.0), "step": step})

@@ -120,7 +120,7 @@ def test_futures_of_an_item_are_waited_for_in_the_background(ocp: Any, tmp_path:
 
 
 def test_a_future_that_fails_leaves_no_step(tmp_path: Path) -> None:
-    """The original lists the step until it is looked for anew."""
+    """The original lists the step until it lists again."""
     own = Own(ours)
     own.fails = True
     handlers = {"own": own.handler, "state": ours.StandardCheckpointHandler()}

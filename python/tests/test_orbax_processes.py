@@ -98,13 +98,13 @@ def test_the_manager(ended: Any) -> None:
 
 
 def test_one_replica_reads(ended: Any) -> None:
-    # Of the four arrays two are not cut along the axis of the replicas.
-    alike = 2 * 4 * 8 * 4
+    # Two of the four arrays are not divided along the axis of the replicas.
+    common = 2 * 4 * 8 * 4
     (none, whole), (received, read) = given(ended, "single_replica")
-    assert (none, received) == ([0, 0], [alike, alike // 2])
-    # Who receives reads its parts of the others, and of the rest.
-    assert [at - own for at, own in zip(whole, read, strict=True)] == [alike, alike // 2]
-    assert given(ended, "single_replica_of_v1") == [[0], [alike]]
+    assert (none, received) == ([0, 0], [common, common // 2])
+    # The receiver reads its parts of the others, and of the rest.
+    assert [at - own for at, own in zip(whole, read, strict=True)] == [common, common // 2]
+    assert given(ended, "single_replica_of_v1") == [[0], [common]]
 
 
 def test_saves_of_v1_in_parts(ended: Any) -> None:

@@ -65,7 +65,7 @@ def sharded_tree(mesh: Mesh) -> dict[str, Any]:
 
 
 def value_of(leaf: Any) -> Any:
-    """What a leaf holds, whatever holds it."""
+    """The content of a leaf, in any kind of array."""
     if isinstance(leaf, regrow.PrngKey):
         return np.asarray(leaf.data)
     if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):

@@ -392,7 +392,7 @@ def test_steps_closest_to_an_interval_stay(ocp: Any, tmp_path: Path) -> None:
 
 # ---- one checkpoint in parts ----------------------------------------------------------
 
-ALIKE: list[tuple[Any, Any]] = [
+PAIRS: list[tuple[Any, Any]] = [
     ({"a": 1}, {"b": {"c": 2}}),
     ({"a": [1]}, {"b": (1,)}),
     ({"a": {"b": 1}}, {"a": {"c": None, "d": {}}}),
@@ -440,9 +440,9 @@ def in_two_parts(ocp: Any, path: Path, first: Any, second: Any) -> str:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("at", range(len(ALIKE)), ids=lambda at: " + ".join(map(str, ALIKE[at])))
+@pytest.mark.parametrize("at", range(len(PAIRS)), ids=lambda at: " + ".join(map(str, PAIRS[at])))
 def test_two_parts_make_what_they_make_in_orbax(at: int, tmp_path: Path) -> None:
-    ended = [in_two_parts(ocp, tmp_path / ocp.__name__, *ALIKE[at]) for ocp in (their_v1, our_v1)]
+    ended = [in_two_parts(ocp, tmp_path / ocp.__name__, *PAIRS[at]) for ocp in (their_v1, our_v1)]
     assert ended[1] == ended[0]
     expected, found = (their_v1.load(tmp_path / ocp.__name__) for ocp in (their_v1, our_v1))
     assert str(found) == str(expected)

@@ -268,7 +268,7 @@ def test_an_array_under_an_own_name(ocp: Any, tmp_path: Path) -> None:
         restored = own.restore(tmp_path / "q")
         assert isinstance(restored["q"], Later)
         assert same_bits(restored["q"].array, np.arange(4, dtype=np.float32))
-        # Whoever has no such handler says what the leaf is to be.
+        # A reader without such a handler names the type of the leaf.
         args = {"q": reader.RestoreArgs(restore_type=np.ndarray), "n": reader.RestoreArgs()}
         plain = reader.PyTreeCheckpointer().restore(tmp_path / "q", restore_args=args)
         assert same_bits(plain["q"], np.arange(4, dtype=np.float16))

@@ -112,7 +112,7 @@ def test_processes_of_jax_save_their_shards_and_orbax_restores_them(tmp_path, si
     )
     for name, expected in values().items():
         assert np.asarray(restored[name]).tobytes() == expected.tobytes(), name
-    # Onto the devices of this process, of which there are fewer.
+    # Onto the devices of this process, which has fewer.
     sharding = jax.sharding.NamedSharding(
         jax.sharding.Mesh(np.array(jax.devices()[:2]), ("z",)), jax.sharding.PartitionSpec("z")
     )
@@ -184,7 +184,7 @@ SAVE = """
     began = time.monotonic()
     after = arguments.get("after", {}).get(str(rank))
     if after:
-        # Nobody handles this signal: the kernel ends the process, whatever it is doing.
+        # No handler for this signal: the kernel ends the process, during any work.
         signal.setitimer(signal.ITIMER_REAL, after)
     try:
         if arguments.get("async"):

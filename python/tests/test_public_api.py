@@ -1,4 +1,4 @@
-"""What is public stays as it was, unless somebody means to change it and the review sees it."""
+"""Public names stay as they were, unless a change is intended and reviewed."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ MODELS = st.one_of(
         max_leaves=12,
     ),
 )
-ALIKE = {
+SAME_TEXT = {
     None: np.ones(1),
     "None": np.zeros(2),
     1.5: np.ones(3),
@@ -68,7 +68,7 @@ ALIKE = {
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(MODELS)
 @example({})
-@example(ALIKE)
+@example(SAME_TEXT)
 @example({("a",): {"w": np.ones(2)}, "('a',)": {"w": np.zeros(3)}, 2**70: {"": np.ones(1)}, str(2**70): np.ones(2)})
 def test_what_either_saves_both_load(model: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -119,8 +119,8 @@ def test_keys_that_python_cannot_read_again_are_refused(key: Any, tmp_path: Path
     assert not (tmp_path / "mine.manifest").exists()
 
 
-def test_a_pytree_of_keys_that_print_alike_names_the_function_that_has_them(tmp_path: Path) -> None:
-    pytree.model_save(ALIKE, tmp_path / "m")
+def test_a_pytree_of_keys_that_print_as_the_same_text_names_the_function_that_has_them(tmp_path: Path) -> None:
+    pytree.model_save(SAME_TEXT, tmp_path / "m")
     for open_it in (regrow.open, regrow.load):
         with pytest.raises(regrow.errors.UnsupportedError, match=r"print as the same text(.|\n)*regrow\.pytree\.model_load"):
             open_it(tmp_path / "m")

@@ -35,7 +35,7 @@ def train(folder: Path, jobs: list[str]) -> list[str]:
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": "",
-        # The second process compiles nothing anew. It finds only programs of the very same types.
+        # The second process compiles nothing again. It finds only programs of the very same types.
         "JAX_COMPILATION_CACHE_DIR": str(folder / "programs"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
     }

@@ -88,7 +88,7 @@ def finish(process: subprocess.Popen[str], timeout: float) -> Any:
 
 
 def state(leaves: int, shape: tuple[int, ...]) -> dict[str, np.ndarray[Any, Any]]:
-    """Arrays of which every element says where it is."""
+    """Arrays whose elements tell their own place."""
     size = int(np.prod(shape))
     return {f"w{at:02}": (np.arange(size, dtype=np.float32) + at).reshape(shape) for at in range(leaves)}
 
@@ -99,7 +99,7 @@ mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("a", "b"))
 sharding = NamedSharding(mesh, P(*spec))
 stored = regrow.open(path)
 like = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding) for name, leaf in stored.items()}
-# What is loaded once, whoever loads: the threads and tables of JAX.
+# Loaded once by any process: the threads and tables of JAX.
 jax.block_until_ready(jax.device_put(np.zeros((8, 8), np.float32), sharding))
 gc.collect()
 before = status("RssAnon")
@@ -279,7 +279,7 @@ jax.distributed.shutdown()
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
+    """An unused port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

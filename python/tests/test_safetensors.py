@@ -62,7 +62,7 @@ def test_data_files_say_whose_tensors_they_hold(tmp_path: Path) -> None:
         regrow.save(tmp_path / name, tree, layout=regrow.layouts.Regrow(format=name))
         with safetensors.safe_open(tmp_path / name / "model.safetensors", framework="np") as file:
             assert file.metadata()["format"] == name
-    # A file that says something else is written anew.
+    # A file with another value is written again.
     linked = regrow.save(tmp_path / "next", tree, base=tmp_path / "pt", layout=regrow.layouts.Regrow(format="pt"))
     assert linked.reused_bytes > 0
     assert regrow.save(tmp_path / "other", tree, base=tmp_path / "np").reused_bytes == 0

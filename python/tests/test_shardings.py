@@ -1,5 +1,5 @@
-"""Checkpoints come back on any mesh, whatever wrote them: each device has its part, bit for bit
-what Orbax gives it.
+"""Checkpoints come back on any mesh, from any writer: each device has its part, bit for bit as
+Orbax returns it.
 """
 
 from __future__ import annotations

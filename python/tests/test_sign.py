@@ -123,7 +123,7 @@ def test_what_is_not_signed_is_refused(tmp_path: Path, key: Ed25519PrivateKey, n
             regrow.verify(path, executor=executor, workers=2, options=regrow.Options(trusted_keys=trusted)).signer
             == trusted
         )
-    # Somebody saves other numbers, with checksums that are right, and puts the signature back.
+    # Saves other numbers, with right checksums, and puts the old signature back.
     signature = Path(report.path)
     kept = signature.read_bytes()
     forged = {"a": TREE["a"] + 1, "b": TREE["b"]}

@@ -135,8 +135,8 @@ LOADS = """
         assert jax.sharding.get_abstract_mesh().axis_names == ("model", "data")
     _, *given["plain"] = load(like(mesh), None)
     # Of the damaged one, what comes from the replica that reads.
-    alike = {"dtypes": like(mesh)["dtypes"]}
-    given["damaged"] = refused(load, alike, SingleReplica("data", replica=1), path=arguments["damaged"])
+    common = {"dtypes": like(mesh)["dtypes"]}
+    given["damaged"] = refused(load, common, SingleReplica("data", replica=1), path=arguments["damaged"])
 """
 
 OTHERS = """
@@ -225,11 +225,11 @@ def run(saved, tmp_path, size, worker, **options):
 
 
 def len_bytes(dtypes):
-    """Bytes of what is alike, and of what is cut."""
+    """Bytes of the common leaves, and of the divided ones."""
     every = tree()
-    alike = [value for name, value in every["dtypes"].items() if name in dtypes]
-    alike += [value for name, value in every["odd"].items() if name != "cut"]
-    return sum(value.nbytes for value in alike) + every["key"].nbytes, every["odd"]["cut"].nbytes
+    common = [value for name, value in every["dtypes"].items() if name in dtypes]
+    common += [value for name, value in every["odd"].items() if name != "cut"]
+    return sum(value.nbytes for value in common) + every["key"].nbytes, every["odd"]["cut"].nbytes
 
 
 def check_given(given, rank, size):
@@ -239,10 +239,10 @@ def check_given(given, rank, size):
         ("groups", DTYPES if size == 2 else ("int16", "float64"), 0),
         ("turned", few, size - 1),
     ]:
-        alike, cut = len_bytes(dtypes)
+        common, cut = len_bytes(dtypes)
         read, received, stages, broadcasts = given[name]
-        assert read == 7 * 8 + 8 + cut // size + (alike if rank == reader else 0), name
-        assert received == (0 if rank == reader else alike), name
+        assert read == 7 * 8 + 8 + cut // size + (common if rank == reader else 0), name
+        assert received == (0 if rank == reader else common), name
         few_or_many = range(3, 10) if name == "groups" else range(1, 2)
         assert broadcasts == 0 if name == "plain" else broadcasts in few_or_many, (name, broadcasts)
         assert stages == (["read"] if name == "plain" else ["read", "receive", "wait_for_readers"])
@@ -295,8 +295,8 @@ def test_four_processes(saved, tmp_path):
     check(loaded, wanted)
     # The last process has no device of this mesh: it takes no part in the broadcasts.
     three = Mesh(devices[:24].reshape(3, 8), ("data", "model"))
-    alike = {"dtypes": like(three)["dtypes"], "odd": {"whole": like(three)["odd"]["whole"]}}
-    loaded, *given["three"] = load(alike, SingleReplica("data", replica=2, memory_limit_bytes=1))
+    common = {"dtypes": like(three)["dtypes"], "odd": {"whole": like(three)["odd"]["whole"]}}
+    loaded, *given["three"] = load(common, SingleReplica("data", replica=2, memory_limit_bytes=1))
     for name, value in [*loaded["dtypes"].items(), ("whole", loaded["odd"]["whole"])]:
         assert len(value.addressable_shards) == (8 if rank < 3 else 0)
         for shard in value.addressable_shards:

@@ -137,7 +137,7 @@ def leaves_of(tree: Any) -> list[Any]:
 
 
 def blank(tree: Any) -> Any:
-    """The same arrays to be filled, in whatever byte order."""
+    """The same arrays to be filled, in any byte order."""
 
     def leaf(value: Any) -> Any:
         # A dtype of ml_dtypes in another byte order is no longer of its class.

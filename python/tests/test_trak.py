@@ -148,8 +148,8 @@ def test_stores_of_trak_are_picked_up(fixtures: Path, tmp_path: Path) -> None:
     saver = make(tmp_path / "x", use_half_precision=False)
     assert saver.missing_rows(0) == [2, 3, 5]
     saver.load_current_store(0)
-    # A batch of which half is done, as TRAKer hands it over: values for all of it, rows without
-    # those that are.
+    # A batch with one half done, as TRAKer passes it on: values for all rows, indices without the
+    # done ones.
     batch = np.arange(6)
     done = (saver.current_store["is_featurized"][batch] == 1).reshape(-1)
     left = batch[~done]

@@ -1,8 +1,8 @@
 """No sequence of failing system calls marks a row of a TRAK store as done whose bytes are not on
 the disk.
 
-A disk that cannot take a page says so once. The kernel counts the page as written then: the next
-sync succeeds, and whoever believes it marks rows that are lost.
+A disk that cannot take a page reports it once. The kernel counts the page as written then: the next
+sync succeeds, and code that trusts it marks lost rows as done.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""TRAK stores of which an array was lost, and rows whose gradients are really zero."""
+"""TRAK stores with a lost array, and rows whose gradients are really zero."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Marks of rows in TRAK stores: whatever NumPy can do to a mask reaches the file, or is refused."""
+"""Marks of rows in TRAK stores: every change that NumPy makes to a mask reaches the file, or is
+refused.
+"""
 
 from __future__ import annotations
 

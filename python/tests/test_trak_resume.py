@@ -44,7 +44,7 @@ def test_marks_wait_for_rows_and_show_at_once(folder: Path) -> None:
     assert saver.missing_rows(0) == [5]
     saver.flush()
     assert mask_on_disk(folder) == [1, 1, 1, 1, 1, 0]
-    # A row that is written again is not done meanwhile, and is again afterwards.
+    # A row is not done while it is written again, and is done afterwards.
     store["grads"][[2]] = 9
     assert mask_on_disk(folder) == [1, 1, 0, 1, 1, 0]
     store["is_featurized"][[4]] = 0

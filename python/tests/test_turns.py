@@ -122,6 +122,6 @@ def test_who_never_comes_is_named(path):
 def test_a_process_alone_has_its_turn_at_once(path):
     assert regrow.load(path, options=regrow.Options(in_turns=True))["b"].sum() == 3
     assert regrow.open(path).load(options=regrow.Options(job=regrow.jobs.Job.alone(), in_turns=True))["b"].sum() == 3
-    # Nobody is waited for where nothing is done together.
+    # Work of a single process waits for no other.
     job = regrow.jobs.Job(regrow.jobs.Folder(path.parent / "meet", rank=0, size=2), timeout=0.1)
     assert regrow.load(path, options=regrow.Options(job=job))["b"].sum() == 3

@@ -201,7 +201,7 @@ def test_containers_are_made_again(tree: Any) -> None:
 
 
 class Shown:
-    """A tensor of DLPack's, to whoever takes it."""
+    """A tensor of DLPack's, for its consumer."""
 
     def __init__(self, capsule: Any) -> None:
         self.capsule = capsule

@@ -1,7 +1,7 @@
 """A file of a TRAK store is something else than a file: see `test_trak_nodes.py`.
 
-Each step has half a minute; then the alarm ends the process, whatever it waits for. The last line
-says where.
+Each step has half a minute; then the alarm ends the process in any state. The last line names the
+step.
 """
 
 from __future__ import annotations

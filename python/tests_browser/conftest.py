@@ -73,7 +73,7 @@ class Page:
         self.do("document.querySelector(arguments[0]).click()", selector)
 
     def keys(self, *keys: str) -> None:
-        """Types, as a person does: whatever has the focus gets it."""
+        """Types, as a person does: into the focused element."""
         webdriver.ActionChains(self.driver).send_keys(*keys).perform()
 
     def rows(self, table: str, column: int = 0) -> list[str]:

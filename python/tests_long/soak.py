@@ -153,7 +153,7 @@ def follow(root: str) -> None:
         return {"restored": 1}
 
     def sliced() -> dict[str, int]:
-        # The newest may be deleted or replaced meanwhile, and then it says so.
+        # The newest may be deleted or replaced in between; then the error says so.
         with contextlib.suppress(regrow.errors.ReplacedError):
             opened = regrow.open(root)
             for leaf in ("params/layer_3", "moments/layer_7"):

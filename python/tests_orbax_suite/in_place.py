@@ -2,7 +2,7 @@
 
 The original is imported first and taken out of `sys.modules`; `install()` then puts this front
 there. What a test imports besides is of three kinds. Public modules and the private ones that have
-a place here come from `regrow.orbax`. Helpers of tests are run anew from the original's source, so
+a place here come from `regrow.orbax`. Helpers of tests are run again from the original's source, so
 that they use this front. All other private modules are the original's.
 
 With ``ORBAX_SUITE_ORIGINAL=1`` the same tests run against the original: what fails there is no

@@ -3,7 +3,7 @@ test.
 
 The original is imported first, writes the checkpoints that some tests read, and is taken out of
 `sys.modules`. What a test imports is of three kinds then: public modules, and private ones that
-have a place here, come from `regrow.orbax`; tests and their helpers are run anew from the
+have a place here, come from `regrow.orbax`; tests and their helpers are run again from the
 original's source; all other private modules are the original's.
 """
 

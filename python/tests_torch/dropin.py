@@ -1,6 +1,6 @@
 """Runs a program of other packages with `regrow.safetensors` in the place of safetensors.
 
-A process of its own, so that nobody has imported safetensors before.
+Its own process, so that safetensors was not imported before.
 """
 
 from __future__ import annotations

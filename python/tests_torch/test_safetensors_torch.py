@@ -217,7 +217,7 @@ def test_every_name_of_the_original_is_here_with_its_signature() -> None:
 
 
 def random_views(rng: np.random.Generator) -> dict[str, torch.Tensor]:
-    """Tensors of a few storages, parts of which lie in each other."""
+    """Tensors of a few storages that overlap in part."""
     bases = [torch.zeros(int(rng.integers(1, 12)), dtype=torch.float16) for _ in range(3)]
     out = {}
     for i in range(int(rng.integers(1, 8))):

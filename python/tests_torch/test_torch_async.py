@@ -80,7 +80,7 @@ def test_failures_are_told(tmp_path: Path) -> None:
     saving = regrow.torch.async_save(tmp_path / "there", {"a": torch.ones(1)})
     with pytest.raises(regrow.errors.AlreadyExistsError):
         saving.result()
-    # Nobody asks: the next call says it, and the one after that saves.
+    # Without a wait: the next call raises the error, and the one after that saves.
     untold = regrow.torch.async_save(tmp_path / "there", {"a": torch.ones(1)})
     while not untold.done():
         threading.Event().wait(0.01)

@@ -18,7 +18,7 @@ import regrow.torch
 
 
 def mapped_file(tensor: torch.Tensor) -> str | None:
-    """The file in a map of which the memory of a tensor lies, by what the system says."""
+    """The file whose map holds the memory of a tensor, as the system reports it."""
     address = tensor.data_ptr()
     for line in Path("/proc/self/maps").read_text().splitlines():
         span, *_, name = line.split()

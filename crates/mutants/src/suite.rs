@@ -46,7 +46,7 @@ pub enum Outcome {
 pub struct Room<'a> {
     /// The folder of the crate: tests find their fixtures from there.
     pub folder: &'a Path,
-    /// For the files of tests, emptied by whoever gives it.
+    /// For the files of tests, emptied by the caller.
     pub temporary: &'a Path,
 }
 

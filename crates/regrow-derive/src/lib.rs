@@ -1,4 +1,4 @@
-//! `#[derive(Pytree)]` for the crate `regrow`, which exports it; nobody needs to name this crate.
+//! `#[derive(Pytree)]` for the crate `regrow`, which exports it; programs need not name this crate.
 //!
 //! | module | does |
 //! |---|---|

@@ -38,7 +38,7 @@ fn of(path: impl AsRef<Path>) -> Report {
     report(&at(path), &[], &ReportOptions::default())
 }
 
-/// A report whose columns fit each other, and of which a page can be made.
+/// A report with fitting columns that can be made into a page.
 fn report(subject: &Subject, others: &[Subject], options: &ReportOptions) -> Report {
     let report = assemble(subject, others, options).unwrap();
     check(&report);
@@ -168,7 +168,7 @@ fn damage_is_shown_with_its_place() {
     assert_eq!(finding.file.as_deref(), Some("model.safetensors"));
     assert!(finding.offset_bytes.is_some() && !finding.what.is_empty());
     assert_eq!(damaged.leaves.state, [LeafState::Verified, LeafState::Damaged]);
-    // Nobody has looked.
+    // The data was not read.
     let options = ReportOptions { without_statistics: true, ..ReportOptions::default() };
     let unread = report(&at(&path), &[], &options);
     assert!(unread.is_sound() && unread.leaves.statistics.is_none());

@@ -293,7 +293,7 @@ fn pages_are_written_as_they_come() {
     assert!(large.total > small.total + 30_000, "{} and {}", small.total, large.total);
     assert_eq!(
         small.longest, large.longest,
-        "the longest write is that of the script, whatever the number of leaves"
+        "the longest write is that of the script, for any number of leaves"
     );
 }
 

@@ -92,7 +92,7 @@ struct Since {
 }
 
 impl Since {
-    /// Now; the kernel's mark of peak memory begins anew.
+    /// Now; the kernel's mark of peak memory starts again.
     fn now() -> Self {
         let _ = std::fs::write("/proc/self/clear_refs", "5");
         Self { wall: Instant::now(), cpu: cpu_time(), resident_bytes: status_bytes("VmRSS:") }

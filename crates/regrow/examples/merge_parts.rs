@@ -3,11 +3,11 @@
 //!
 //!     cargo run --release --example merge_parts -- [processes] [leaves] [folder] [rounds]
 //!
-//! Every leaf is a row of P numbers, of which each process holds one: P times L pieces, each with a
-//! place of its own in the record of its process and in the database. The records are written
-//! first, by other processes. Then the merge alone is measured, in a process of its own for each
-//! round: wall time, CPU time, and the peak of resident memory (VmHWM) above what the tree takes.
-//! Nothing is synced. In the end the last process opens the checkpoint and reads its own pieces.
+//! Every leaf is a row of P numbers. Each process holds one of them: P times L pieces, each with
+//! its own place in the record of its process and in the database. The records are written first,
+//! by other processes. Then the merge alone is measured, in a process of its own for each round:
+//! wall time, CPU time, and the peak of resident memory (VmHWM) above what the tree takes. Nothing
+//! is synced. In the end the last process opens the checkpoint and reads its own pieces.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -203,7 +203,7 @@ struct Since {
 }
 
 impl Since {
-    /// Now; the kernel's mark of peak memory begins anew.
+    /// Now; the kernel's mark of peak memory starts again.
     fn now() -> Self {
         let _ = std::fs::write("/proc/self/clear_refs", "5");
         Self { wall: Instant::now(), cpu: cpu_time(), resident_bytes: status_bytes("VmRSS:") }

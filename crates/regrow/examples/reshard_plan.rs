@@ -1,5 +1,5 @@
-//! What it costs to plan how a model is laid out anew, and how good the plans are. No devices, no
-//! data.
+//! The cost of planning how a model is distributed again, and the quality of the plans. No devices,
+//! no data.
 //!
 //!     cargo run --release --example reshard_plan
 //!

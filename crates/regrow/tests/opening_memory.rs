@@ -1,10 +1,9 @@
 //! Opening takes memory for what a checkpoint holds, not for what its files claim or how long they
 //! are.
 //!
-//! Each file of each layout is replaced by one that is hopeless: zeros of a sparse file, its own
-//! beginning and then zeros, or a beginning and then one byte without end. Opening ends, and the
-//! most memory that the process has had meanwhile is bounded. One test after the other: the peak is
-//! that of the process.
+//! Each file of each layout is replaced by a hopeless one: zeros of a sparse file, its own
+//! beginning and then zeros, or a beginning and then one byte without end. Opening ends, and its
+//! peak of memory is bounded. One test after the other: the peak is that of the process.
 //!
 //! Documents of the right form take memory for their length: see `bytes/limits.rs`.
 //!

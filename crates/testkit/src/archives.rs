@@ -1,5 +1,4 @@
-//! Archives for tests: a tar and a zip of any members, and the parts of which hostile ones are
-//! made.
+//! Archives for tests: a tar and a zip of any members, and the parts of hostile ones.
 
 use std::io;
 use std::path::Path;

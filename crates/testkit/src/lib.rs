@@ -61,7 +61,7 @@ pub fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
 }
 
 /// The files of a program of tests that no module names, from its `main.rs` on. They would not be
-/// compiled, and nobody would miss the tests in them.
+/// compiled, and their missing tests would not be noticed.
 ///
 /// # Errors
 /// What the file system says.

@@ -1,4 +1,4 @@
-//! Random values, whatever their shape, come back.
+//! Random values of any shape come back.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -36,7 +36,7 @@ fn arrays_of_every_layout_come_back() {
     let tree = tree_of(&model());
     let fortran = tree.leaves()[3].as_array().unwrap().to_c_order().unwrap();
     let expected: Vec<u8> = (1..=6_i32).flat_map(i32::to_le_bytes).collect();
-    assert_eq!(fortran, expected, "in C order, whatever the memory's");
+    assert_eq!(fortran, expected, "in C order, for any order in memory");
     let mut strided = Array2::from_shape_fn((4, 6), |(i, j)| (i * 6 + j) as i32);
     strided.invert_axis(Axis(0));
     let strided = strided.slice_move(s![..;2, ..;3]);

@@ -34,16 +34,16 @@ use regrow::{Checkpoint, Error, ErrorKind, Monitor, OpenOptions, Result, Statist
 use crate::model::{Reading, Report};
 pub use series::STEPS_READ_MAX;
 
-/// So often is begun anew where a checkpoint is replaced while it is read.
+/// How often to start again if a checkpoint is replaced while it is read.
 const ATTEMPTS_MAX: usize = 4;
 
-/// Histograms of more leaves than this would make a page that nobody can open.
+/// Histograms of more leaves than this would make a page that no browser can open.
 const HISTOGRAMS_MAX: usize = 20_000;
 
 /// What a report can be about.
 #[derive(Debug, Clone)]
 pub enum Subject {
-    /// What is at a place; opened anew if it is replaced meanwhile.
+    /// A checkpoint at a place; opened again if it is replaced in between.
     At(Location),
     /// What the caller has opened, or has in memory.
     Opened(Checkpoint),

@@ -1,4 +1,4 @@
-//! Columns that hold texts: key paths as a tree, and words of which there are few.
+//! Columns of texts: key paths as a tree, and words with few distinct values.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -127,7 +127,7 @@ impl KeyTree {
     }
 }
 
-/// A column of texts of which many are the same: dtypes, files.
+/// A column of texts with many equal values: dtypes, files.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Words {
     /// The texts, each once.

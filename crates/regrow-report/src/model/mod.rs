@@ -79,7 +79,7 @@ pub struct Overview {
     pub custom_metadata: Option<Value>,
     /// The metrics that were saved with it.
     pub metrics: Option<Value>,
-    /// All leaves, whatever they are.
+    /// The number of all leaves.
     pub leaf_count: u64,
     /// Leaves with array data behind them.
     pub array_count: u64,
@@ -87,7 +87,7 @@ pub struct Overview {
     pub element_count: u64,
     /// Bytes of the leaves, decoded.
     pub data_bytes: u64,
-    /// Bytes of all files; `None` where nobody knows.
+    /// Bytes of all files; `None` if unknown.
     pub stored_bytes: Option<u64>,
     /// What checksums protect.
     pub protection: Protection,
@@ -106,7 +106,7 @@ pub struct Overview {
 pub struct Protection {
     /// Bytes of array data under a checksum, decoded.
     pub protected_bytes: u64,
-    /// Bytes of array data that could change without anybody noticing.
+    /// Bytes of array data that no checksum protects.
     pub unprotected_bytes: u64,
     /// The same in a sentence or two: what protects the data, and what nothing protects.
     pub words: String,

@@ -77,7 +77,7 @@ pub fn counts(out: &mut impl Write, name: &str, values: &[u64]) -> io::Result<()
     numbers(out, name, values.len(), values.iter().map(|count| *count as f64))
 }
 
-/// Writes a column of numbers of which some are not known: NaN.
+/// Writes a column of numbers. Unknown numbers are NaN.
 pub fn optional(out: &mut impl Write, name: &str, values: &[Option<f64>]) -> io::Result<()> {
     numbers(out, name, values.len(), values.iter().map(|value| value.unwrap_or(f64::NAN)))
 }

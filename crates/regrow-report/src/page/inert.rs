@@ -2,8 +2,7 @@
 
 use std::io::{self, Write};
 
-/// Writes JSON with `<` as `\u003c`: it stands in texts alone, and is the same text to whoever
-/// parses it.
+/// Writes JSON with `<` as `\u003c`: it stands only in texts, and a parser reads the same text.
 pub struct Inert<W>(pub W);
 
 impl<W: Write> Write for Inert<W> {

@@ -1,5 +1,5 @@
-//! Saving again with a base: whatever changed and whatever did not, the new checkpoint has the
-//! tree's bytes, and the base stays as it is.
+//! Saves with a base: for any changes, the new checkpoint has the tree's bytes, and the base stays
+//! as it is.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -221,8 +221,7 @@ impl Scene for Large {
     }
 }
 
-/// What is left of an upload in parts is nothing that anybody sees; the bucket's own rules remove
-/// it.
+/// The rest of an upload in parts is invisible to readers; the bucket's own rules remove it.
 #[test]
 fn uploads_in_parts_are_old_or_new() {
     let open = Cell::new(0);

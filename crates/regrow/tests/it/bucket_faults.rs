@@ -15,7 +15,7 @@ use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 use regrow::{CopyOptions, ErrorKind, SaveOptions, copy, open, save_with, verify};
 use regrow_testkit::object_server::{Action, Fault, ObjectServer, Op, Refusal, When};
 
-/// No operation goes on for longer than this, whatever the bucket does.
+/// No operation takes longer than this, with any faults of the bucket.
 const TIME_MAX: Duration = Duration::from_secs(120);
 
 fn start() -> ObjectServer {
@@ -24,7 +24,7 @@ fn start() -> ObjectServer {
     server
 }
 
-/// A server for each test: its faults strike whoever asks.
+/// A server for each test: its faults hit every client.
 static SERVER: LazyLock<ObjectServer> = LazyLock::new(start);
 static SERVER_OF_COPIES: LazyLock<ObjectServer> = LazyLock::new(start);
 
@@ -168,7 +168,7 @@ proptest! {
             Ok(loaded) if layout.name() == "regrow" => prop_assert_eq!(fill_of(&loaded), found),
             Ok(_) | Err(_) => {}
         }
-        // Whatever was begun is finished by the next save, and nothing is left of it.
+        // The next save finishes all unfinished work, and leaves no temporary files.
         save_with(&path, &tree(4), &options(true)).unwrap();
         prop_assert_eq!(fill_of(&load(&path).unwrap()), 4);
         let left: Vec<String> = SERVER.keys("faults", &format!("{case:016x}/"));
@@ -216,8 +216,7 @@ proptest! {
             let options = CopyOptions { overwrite, ..CopyOptions::default() };
             timed(|| copy(&source, &target, &options))
         };
-        // What was read wrongly from the source is what arrives: of layouts without checksums
-        // nobody can know.
+        // A wrong read of the source arrives as it is: layouts without checksums cannot detect it.
         let may_differ =
             way != Way::ToBucket && faults.iter().any(|fault| format!("{fault:?}").contains("WrongBytes"));
         SERVER_OF_COPIES.clear_faults();
@@ -241,7 +240,7 @@ proptest! {
                 }
             }
         }
-        // What was begun is gone on with, to the end, whatever is there.
+        // An unfinished copy is continued to the end, with any files at the target.
         if load(&target).is_err() || may_differ {
             let done = copied(may_differ && layout.name() != "pytree_data");
             prop_assert!(done.is_ok() || may_differ, "{:?}", done);
@@ -336,7 +335,7 @@ fn lists_that_are_older_than_the_last_writes_lose_nothing() {
     }
 }
 
-/// What is opened within a load is tried again within the time of that, and not each time anew.
+/// An open within a load shares the load's time for retries, instead of starting its own.
 #[test]
 fn lists_that_stay_older_than_what_is_there_end_in_an_error_in_time() {
     let server = start();

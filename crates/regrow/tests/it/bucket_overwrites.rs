@@ -69,7 +69,7 @@ fn one_process_at_a_time_finishes_an_overwrite() {
     assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
     assert!(holds(&path, 2));
     assert_eq!(before, keys());
-    // Whoever was at it is gone.
+    // The process that held it is dead.
     server.put("bucket", &format!("{folder}/regrow-settling.json"), claim(Duration::from_secs(7200)));
     save_with(&path, &tree(3), &options("regrow")).unwrap();
     assert!(holds(&path, 3));
@@ -151,7 +151,7 @@ fn a_file_whose_name_is_refused_replaces_nothing() {
             ..SaveOptions::default()
         };
         match save_with(&path, &tree(2), &options) {
-            // It is told by its content, whatever its name.
+            // It is recognised by its content, under any name.
             Ok(_) => {
                 assert!(holds(&path, 2), "{name}");
                 server.put("bucket", "runs/x.npz", before.clone());
@@ -188,8 +188,7 @@ fn a_file_that_would_not_be_known_again_is_not_even_written() {
     save_with(root.join("x.msgpack"), &number, &options("flax")).unwrap();
 }
 
-/// Whoever watches refuses at any of the times at which it is told how far the save is, the last of
-/// them when all is written.
+/// The monitor refuses at any of its calls. The last call comes when all is written.
 #[test]
 fn a_save_of_a_file_that_says_it_was_stopped_has_changed_nothing() {
     let (_server, root) = bucket();
@@ -228,8 +227,7 @@ fn a_save_of_a_file_that_says_it_was_stopped_has_changed_nothing() {
                 break;
             }
         }
-        // The last one was not refused: whoever watches is told for the last time right before the
-        // file is there.
+        // The last call was not refused: it comes right before the file exists.
         assert!(stopped >= 1 && saved == 1, "{overwrite}: {stopped} {saved}");
     }
 }

@@ -135,7 +135,8 @@ fn a_lost_marker_is_put_back_on_what_is_whole_alone() {
             let say = format!("without the marker and {lost}");
             server.delete(BUCKET, &marker);
             server.delete(BUCKET, lost);
-            // A check says what is made anew first; what can be made of that, it does not know.
+            // A check names the files that would be rebuilt; it does not know what can be rebuilt
+            // from those.
             let is_promised = regrow::repair(&path, &check)
                 .is_ok_and(|report| report.lost.is_empty() && !report.recovered.is_empty());
             let repaired = regrow::repair(&path, &RepairOptions::default());
@@ -206,8 +207,7 @@ fn a_marker_that_parity_or_a_copy_has_comes_back_on_what_is_whole_alone() {
                 let repaired = regrow::repair(&path, &with(false));
                 let is_whole = repaired.as_ref().is_ok_and(RepairReport::is_sound);
                 assert_eq!(server.get(BUCKET, &marker).is_some(), is_whole, "{say}: {repaired:?}");
-                // The marker of this layout has the nonce of its save in it, which a seal knows and
-                // nobody else.
+                // The marker of this layout holds the nonce of its save, which only a seal records.
                 let is_lost_for_good = layout == "orbax" && help == "poor" && seal;
                 // Without a seal it has no checksums, and nothing is taken from a copy.
                 let is_there = help == "full" && (layout == "regrow" || seal);
@@ -282,8 +282,8 @@ fn the_markers_of_a_checkpoint_and_of_its_item_come_back_together() {
     assert_eq!((load("a"), load("b")), (bytes_of(&tree(1)), bytes_of(&tree(2))));
 }
 
-/// Whoever was killed while saving, copying or removing has left a claim: what is there is no
-/// checkpoint that has lost its marker.
+/// A process that was killed while saving, copying or removing has left a claim: the files are not
+/// a checkpoint that has lost its marker.
 #[test]
 fn what_was_never_finished_is_not_made_a_checkpoint() {
     let (server, root) = bucket();
@@ -326,8 +326,8 @@ fn what_was_never_finished_is_not_made_a_checkpoint() {
     }
 }
 
-/// Somebody saves to the path when all damage has been found, and before any of it is healed: over
-/// it, or when it was removed.
+/// Another process saves to the path when all damage has been found, and before any of it is
+/// repaired: over the checkpoint, or after it was removed.
 #[test]
 fn a_checkpoint_that_takes_the_path_meanwhile_is_left_alone() {
     let (server, root) = bucket();
@@ -431,8 +431,8 @@ fn items_that_take_the_path_meanwhile_are_left_alone() {
     drop(server);
 }
 
-/// What a layout does not read may be lost, too: an item that nobody opens, and a file of somebody
-/// else's.
+/// Files that a layout does not read may be lost, too: an unread item, and a file of another
+/// program.
 #[test]
 fn a_marker_stays_away_where_something_is_lost_that_no_checksum_of_the_layout_tells() {
     let (server, root) = bucket();
@@ -517,5 +517,5 @@ fn a_run_whose_copy_was_killed_takes_no_new_steps() {
     // Credentials for this folder alone are enough.
     server.fault(Fault::refuse(Refusal::AccessDenied).key("runs/regrow-writing.json"));
     save("run/3", 3).unwrap();
-    assert!(server.struck()[0] > 0, "nobody asked");
+    assert!(server.struck()[0] > 0, "there was no request");
 }

@@ -1,5 +1,5 @@
-//! The read-through cache: what it keeps is what the bucket has, within its bound, whatever happens
-//! to its files.
+//! The read-through cache: its content equals the bucket's, within its bound, with any damage to
+//! its files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -137,8 +137,8 @@ fn one_process_cuts_and_compresses_as_well() {
     }
     let raw = folder.path().join("false");
     assert_eq!(stored(&raw, "whole"), (shape(&[16, 16]), shape(&[32, 48]), "raw".to_owned()));
-    // What is raw is linked, chunk by chunk; what is compressed is no base, and keeps nobody from
-    // saving.
+    // Raw chunks are linked, chunk by chunk; compressed ones cannot be a base, and do not fail the
+    // save.
     for base in ["false", "true"] {
         let path = folder.path().join(format!("on_{base}"));
         let options = SaveOptions {
@@ -162,7 +162,7 @@ fn what_cannot_be_cut_is_refused_before_anything_is_written() {
         (json!({"chunk_byte_size": 64, "write_chunk_shape": [8, 8]}), "both by shape and by size"),
         (json!({"per_leaf": [["whole", {"read_chunk_shape": [8, 8]}]]}), "no chunks inside chunks"),
         (json!({"per_leaf": [["whole", {"shard_axes": [2]}]]}), "shard axis 2"),
-        (json!({"per_leaf": [["nobody", {"shard_axes": [0]}]]}), "nobody"),
+        (json!({"per_leaf": [["unknown", {"shard_axes": [0]}]]}), "unknown"),
     ] {
         let options = with(way.clone(), None);
         let error = regrow::save_with(&target, &tree(0, 1), &options).unwrap_err();

@@ -1,5 +1,5 @@
-//! What every layout's reader owes its callers, whatever is in the files: an error that says where,
-//! or the right answer; never a panic, a hang or a huge allocation.
+//! The duties of every layout's reader, for any content of the files: an error with its place, or
+//! the right answer; never a panic, a hang or a huge allocation.
 //!
 //! Each layout is seeded with the fixtures of its original tool and with what regrow itself writes
 //! in it. Every file of each is cut, flipped and filled with hostile numbers, byte for byte where
@@ -171,7 +171,7 @@ fn damage_all_at(places: Vec<Place>, source: &Path, layout: &str) {
     }
 }
 
-/// The file, or the files of which `source` is the stem.
+/// The file, or the files with the stem `source`.
 fn siblings(source: &Path) -> Vec<PathBuf> {
     if source.is_file() {
         return vec![source.to_owned()];

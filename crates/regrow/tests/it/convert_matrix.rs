@@ -213,7 +213,7 @@ fn every_pair_of_layouts_and_back() {
             let third = folder.path().join("third").join(layout).join(other_name).join(name);
             let losses = convert_to(&second, &third, layout, options);
             check_law(&there, &load(&third).unwrap(), &losses, &format!("{what} and back"));
-            // regrow's own layout holds whatever any of them gives.
+            // regrow's own layout holds every result.
             let last = folder.path().join("last").join(layout).join(name).join(other_name).join("x");
             let losses = convert_to(&second, &last, "regrow", "{}");
             assert!(losses.iter().all(|loss| loss.kind == LossKind::Note), "{what} to regrow: {losses:?}");

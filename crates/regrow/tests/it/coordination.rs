@@ -48,8 +48,8 @@ fn what_a_rank_posts_is_received_by_whoever_asks() {
                     seen.push(session.receive("turn", turn)?);
                 }
             }
-            for nobody in [rank, 4] {
-                let error = session.receive("turn", nobody).unwrap_err();
+            for absent in [rank, 4] {
+                let error = session.receive("turn", absent).unwrap_err();
                 assert!(error.to_string().contains("no such other rank"), "{error}");
             }
             session.agree(
@@ -112,7 +112,7 @@ fn an_error_of_one_rank_is_an_error_of_all() {
                 assert_eq!(text.starts_with(&others), rank != failing, "{text}");
                 assert!(text.contains("/data/x"), "{text}");
             }
-            assert!(began.elapsed() < LONG / 2, "somebody has waited for its time to run out");
+            assert!(began.elapsed() < LONG / 2, "a process has waited until its time-out");
         }
     }
 }

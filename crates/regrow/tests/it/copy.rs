@@ -333,8 +333,7 @@ fn an_interrupted_copy_goes_on_at_every_file() {
                 }
                 let done = done.unwrap_or_else(|| copy(&source, &target, &options()).unwrap());
                 let reused = done.reused_bytes;
-                // In a bucket a file that was not finished begins anew, and here the longest is the
-                // first.
+                // In a bucket an unfinished file starts again, and here the longest is the first.
                 let is_one_object = to.commits_by_marker() && matches!(at, 0 | 6 | 8);
                 assert!(reused > 0 || is_one_object, "{target}");
                 assert_same(&source, &target);
@@ -525,7 +524,7 @@ fn a_damaged_file_of_an_interrupted_copy_is_copied_anew() {
                 fs::write(&file, bytes).unwrap();
             }
             "remove" => fs::remove_file(&file).unwrap(),
-            // Without it nobody knows whose the files are.
+            // Without it the owner of the files is unknown.
             _ => {
                 bytes[0] ^= 1;
                 fs::write(&file, bytes).unwrap();
@@ -617,7 +616,7 @@ fn the_claim_of_a_dead_copy_is_taken_over_and_that_of_a_living_one_is_not() {
         let error = copy(&source, &target, &options()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
         assert_eq!(claim(), living);
-        // Nobody has heard of it for long.
+        // It has not been renewed for long.
         living["since"] = 1.into();
         put(&living);
         let report = copy(&source, &target, &options()).unwrap();

@@ -509,8 +509,7 @@ fn what_is_no_checkpoint_is_told_what_was_looked_for() {
     assert_eq!(regrow::open(folder.path().join("absent")).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
-/// A `regrow.json` that lies, with a checksum that fits: an error of kind `Corrupt`, whatever the
-/// lie.
+/// A false `regrow.json` with a fitting checksum: an error of kind `Corrupt`, for any false value.
 #[test]
 fn a_manifest_that_contradicts_itself_is_corrupt() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,4 @@
-//! Two checkpoints side by side: whatever their layouts, what differs is named, and nothing else
-//! is.
+//! Two checkpoints of any layouts side by side: all differences are named, and nothing else.
 
 use std::fs;
 
@@ -193,7 +192,7 @@ fn containers_are_told_and_count_only_when_asked() {
     let strict = of(&list, &texts, &DiffOptions { check_types: true, ..DiffOptions::default() });
     assert!(!strict.is_equal());
     assert!(strict.to_string().contains("(2 containers)"), "{strict}");
-    // Keys that print alike in one of them stay apart.
+    // Keys that print as the same text stay apart.
     let numbers = with(NodeKind::Dict, [Key::DictInt(0), Key::dict("0")], false);
     let report = of(&list, &numbers, &DiffOptions::default());
     assert_eq!(said(&report).len(), 4, "{report}");

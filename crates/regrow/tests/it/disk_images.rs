@@ -4,9 +4,9 @@
 //! the next save works, and cleans up.
 //!
 //! ```text
-//! outer.img   XFS, where a file is cloned at one moment (reflink), whatever is being written to it
-//!   disk.img    ext4, XFS or btrfs, mounted by a loop device, on which the child saves
-//!   0.img ..    its clones
+//! outer.img   XFS, where a file is cloned at one moment (reflink), also during writes to it
+//! disk.img    ext4, XFS or btrfs, mounted by a loop device, on which the child saves 0.img ..
+//! its clones
 //! ```
 //! A clone has all blocks that the file system has sent to its disk, and nothing of what it still
 //! had in memory. So it is the disk after a power cut, of one whose own cache loses nothing. What

@@ -1,6 +1,6 @@
 //! The example of types of your own, run.
 
-#[expect(dead_code, reason = "its main is called by nobody here")]
+#[expect(dead_code, reason = "its main is not called here")]
 #[path = "../../examples/derive.rs"]
 mod derive;
 

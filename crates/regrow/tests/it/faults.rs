@@ -257,7 +257,7 @@ fn a_folder_is_synced_before_it_has_its_name_and_the_one_above_afterwards() {
         let renames: Vec<&str> = calls.iter().copied().filter(is_rename).collect();
         let expected: &[&str] = match (TWO_STEPS, overwrite) {
             (false, false) => &["renameat2"],
-            // The first finds that somebody has the name, the second exchanges them.
+            // The first call finds the name taken, the second exchanges the names.
             (false, true) => &["renameat2", "renameat2"],
             (true, false) => &["rename"],
             (true, true) => &["rename", "rename"],
@@ -273,8 +273,8 @@ fn a_folder_is_synced_before_it_has_its_name_and_the_one_above_afterwards() {
     }
 }
 
-/// How the child ended; `None` where nobody may trace, as in some containers: then there is nothing
-/// to be seen.
+/// How the child ended; `None` if tracing is not permitted, as in some containers: then the test
+/// sees nothing.
 fn traced(scene: &Scene, chosen: fn(&Call) -> bool, at: usize, fault: Fault) -> Option<Run> {
     match run(&mut scene.child(), chosen, at, fault) {
         Err(error) if error.raw_os_error() == Some(EPERM) => {
@@ -291,8 +291,8 @@ fn failure(ended: &Run) -> Option<(String, String)> {
     Some((kind.to_owned(), text.split_once("\nEND").unwrap().0.to_owned()))
 }
 
-/// Checks one save of which the call number `at` fails; whether there was such a call. `None` where
-/// nobody may trace.
+/// Checks one save whose call number `at` fails; whether there was such a call. `None` if tracing
+/// is not permitted.
 fn check_failing(layout: &'static str, overwrite: bool, at: usize, error: i32) -> Option<bool> {
     let scene = Scene::new(layout, overwrite);
     let ended = traced(&scene, touches, at, Fault::Fail(error))?;

@@ -2,9 +2,8 @@
 //! `load`, of `convert`, and a finding of `verify`; and no part of a leaf is ever read as other
 //! numbers.
 //!
-//! Every bit of what gives the data its meaning is flipped, and of arrays, whose bytes are all
-//! alike to a checksum, one bit of each byte. `convert`, which takes as long as all the rest, is
-//! asked now and then.
+//! Flips every bit of the metadata, and one bit of each byte of arrays, since all bits of a byte
+//! are equal to a checksum. `convert`, which takes as long as all the rest, runs only now and then.
 //!
 //! Of files without checksums only this is asked: an error that says where, or an answer; never a
 //! panic.
@@ -55,7 +54,7 @@ fn load(path: &Path) -> regrow::Result<Tree<Leaf>> {
     regrow::engine::load(path)
 }
 
-/// What somebody who has the tree could tell apart.
+/// Every difference that a user of the tree could see.
 fn contents(tree: &Tree<Leaf>) -> String {
     let leaf = |leaf: &Leaf| match &leaf.data {
         LeafData::Array(array) => {

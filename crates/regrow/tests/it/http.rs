@@ -64,7 +64,7 @@ fn every_layout_whose_documents_name_its_files_is_read() {
         let copied = folder.path().join("copied").join(&name);
         match copy(&path, &copied, &CopyOptions::default()) {
             Ok(_) => assert!(bytes_of(&load(&copied).unwrap()) == bytes_of(&tree), "{}", say(&"copied")),
-            // Nobody says which files a folder has.
+            // The server does not list a folder's files.
             Err(error) => {
                 assert!(suffix.is_empty() && error.kind() == ErrorKind::Unsupported, "{}", say(&error));
             }
@@ -134,9 +134,9 @@ fn what_is_not_there_is_not_found() {
     let error =
         Location::with_options(Path::new("https://host/x"), &StorageOptions::new().with("region", "x"));
     assert_eq!(error.unwrap_err().kind(), ErrorKind::InvalidArgument);
-    let nobody = StorageOptions::new().with("max_retries", "0");
-    let nobody = Location::with_options(Path::new("http://127.0.0.1:1/x?signature=secret"), &nobody).unwrap();
-    let error = open(&nobody).unwrap_err();
+    let closed = StorageOptions::new().with("max_retries", "0");
+    let closed = Location::with_options(Path::new("http://127.0.0.1:1/x?signature=secret"), &closed).unwrap();
+    let error = open(&closed).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io, "{error}");
     assert!(error.to_string().contains("127.0.0.1:1/x") && !error.to_string().contains("secret"), "{error}");
 }
@@ -193,7 +193,7 @@ fn versions_are_never_mixed() {
     let error = before.load(&LoadOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Replaced, "{error}");
     assert!(bytes_of(&load(&url).unwrap()) == bytes_of(&tree(2)));
-    // One file, of which other bytes of the same length, of another, and none take the place.
+    // One file, replaced by other bytes of the same length, of another length, and by no file.
     for other in [Some(vec![2; 1000]), Some(vec![2; 900]), Some(vec![2; 2000]), None] {
         server.put("b", "file", vec![1; 1000]);
         let root = format!("{}/b", server.endpoint()).to_location().unwrap();
@@ -222,7 +222,7 @@ fn versions_are_never_mixed() {
 enum Manner {
     /// Knows HEAD and ranges, and names versions.
     Plain,
-    /// Sends files whole, whatever is asked for.
+    /// Sends files whole for every request.
     NoRanges,
     /// Says 403 to every HEAD.
     NoHead,
@@ -381,7 +381,7 @@ fn servers_of_all_manners_are_read_or_refused_in_clear_words() {
         }
         let missing = open(format!("{url}/none")).unwrap_err();
         let expected = match manner {
-            // Nobody can know more.
+            // More cannot be known.
             Manner::Forbidden => ErrorKind::PermissionDenied,
             _ => ErrorKind::NotFound,
         };

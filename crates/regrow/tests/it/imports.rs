@@ -73,7 +73,7 @@ fn every_way_to_write_an_import_is_seen() {
     }
 }
 
-/// The pairs of modules of one parent of which each imports the other, or something below it.
+/// The pairs of sibling modules that import each other, or something below each other.
 fn mutual_imports(texts: &BTreeMap<Module, String>) -> Vec<String> {
     let code: BTreeMap<&Module, Vec<String>> = texts.iter().map(|(at, text)| (at, words(text))).collect();
     let again: BTreeMap<&Module, BTreeMap<String, Module>> =

@@ -41,7 +41,7 @@ fn tree(generation: u8) -> Tree<Leaf> {
     build.finish().unwrap()
 }
 
-/// The generation of the pair, every byte of which must be of the same; `None` if there is none.
+/// The generation of the pair; all of its bytes must be of one generation. `None` if there is none.
 fn generation(stem: &Path) -> Option<u8> {
     let found = match load(stem) {
         Err(error) if error.kind() == ErrorKind::NotFound => return None,

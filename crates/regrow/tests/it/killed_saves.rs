@@ -28,7 +28,7 @@ fn save(target: &Path, overwrite: bool, generation: u8) {
     staged.commit().unwrap();
 }
 
-/// The generation of a checkpoint, every byte of which must be of the same.
+/// The generation of a checkpoint; all of its bytes must be of one generation.
 fn generation(target: &Path) -> Option<u8> {
     if !target.exists() {
         return None;

@@ -46,12 +46,12 @@ fn spawn(test: &str, root: &Path, worker: u64) -> Child {
         child(test).env(FOLDER, root).env(WORKER, worker.to_string()).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     lines.by_ref().map(Result::unwrap).find(|line| line.contains("READY")).unwrap();
-    // What the test's own frame prints at the end must find somebody who reads it.
+    // The output of the test's own frame at the end needs a reader.
     thread::spawn(move || lines.for_each(drop));
     child
 }
 
-/// Names in the store and its folders that no file has when nobody is making one.
+/// Names in the store and its folders that no file has while no file is being made.
 fn leftovers(root: &Path) -> Vec<String> {
     let names = |folder: &Path| -> Vec<String> {
         let entries = fs::read_dir(folder).unwrap();
@@ -132,7 +132,7 @@ fn a_killed_writer_leaves_no_row_that_is_not_done() {
         }
         assert!(done >= done_before, "rows that were done are gone");
         done_before = done;
-        // What was killed while it was being made is in nobody's way.
+        // Files that were killed while they were made are harmless.
         let report = regrow::verify(&root);
         assert!(
             report.as_ref().is_ok_and(regrow::VerifyReport::is_ok) || catalog.models.is_empty(),

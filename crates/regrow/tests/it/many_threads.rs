@@ -1,5 +1,5 @@
 //! Sixty-four threads at one opened checkpoint, in every layout, sealed and not: each gets the same
-//! bits, whatever the others do to it at the same time; no thread waits for ever, and none is left.
+//! bits, during any work of the others; no thread waits for ever, and none is left.
 //!
 //! It counts what its process has, and wants one of its own: `cargo nextest` gives it one, and so
 //! does `cargo test` of this module alone.
@@ -84,7 +84,10 @@ fn act(kind: usize, checkpoint: &Checkpoint, known: &Known, what: &str) {
             assert!(report.is_ok(), "{what}: {:?}", report.findings);
         }
         6 => {
-            assert!(contents(&open().load(&options(false)).unwrap()) == known.contents, "{what}: opened anew")
+            assert!(
+                contents(&open().load(&options(false)).unwrap()) == known.contents,
+                "{what}: opened again"
+            )
         }
         _ => {
             let report = checkpoint.diff(&open(), &regrow::DiffOptions::default()).unwrap();

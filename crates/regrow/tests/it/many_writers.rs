@@ -76,7 +76,7 @@ fn what_a_writer_left_that_died_is_not_merged() {
             for joined in [&*one, &*other, &*own] {
                 assert!(!joined.claim(&signs[1]).unwrap(), "two have the same number in {place}");
             }
-            assert!(other.claim(&signs[0]).unwrap(), "a number that nobody has");
+            assert!(other.claim(&signs[0]).unwrap(), "an unused number");
             // The first writer of the second share dies when all of it is written; another one
             // takes its place.
             write(1, 1);
@@ -112,7 +112,7 @@ fn what_a_writer_left_that_died_is_not_merged() {
 
 #[test]
 fn what_was_there_before_is_not_swept() {
-    // Where every number is taken once, and none is left out, nobody has died.
+    // If every number is taken once, and none is left out, no process has died.
     let at = "memory://dead_writers/whole".to_location().unwrap();
     let monitor = Monitor::new();
     let own = at.storage().publish(&at, publish_options(&monitor)).unwrap();
@@ -129,7 +129,7 @@ fn what_was_there_before_is_not_swept() {
 
 #[test]
 fn whoever_asks_for_what_was_written_gets_it_however_many_ask() {
-    // Small files wait to be written together: whoever asks meanwhile waits for them too.
+    // Small files wait to be written together: a reader in that time waits for them too.
     let monitor = Monitor::new();
     for round in 0..20 {
         let at = format!("memory://asked_at_once/of_{round}").to_location().unwrap();

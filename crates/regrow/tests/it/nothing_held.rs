@@ -16,7 +16,7 @@ use regrow::tree::{Key, Leaf, LeafInfo, NodeKind, TreeBuilder};
 use regrow::{ConvertOptions, ErrorKind, LoadOptions, OpenOptions, RegionOptions, SealOptions};
 use regrow_testkit::{damages, memory_folder};
 
-/// A damaged shape may be a valid one, of more than anybody wants to read.
+/// A damaged shape may be a valid one, larger than any useful read.
 const READ_LEN_MAX_BYTES: u64 = 64 << 20;
 
 /// Opens of each checkpoint, sealed and not, with and without maps.
@@ -125,7 +125,7 @@ fn live(path: &Path, root: &Path, opens: usize) -> (usize, usize) {
     build.close().unwrap();
     let tree = build.finish().unwrap();
     let in_the_way = regrow::save(path, &tree);
-    // Data and manifest have a name each, and the path is nobody's.
+    // Data and manifest have a name each, and the path itself is unused.
     let is_refused = in_the_way.as_ref().is_err_and(|error| error.kind() == ErrorKind::AlreadyExists);
     if in_the_way.is_ok() {
         fs::remove_dir_all(path).unwrap();

@@ -138,7 +138,7 @@ fn an_overwrite_takes_no_file_but_a_checkpoint() {
         assert!(error.help_text().unwrap().contains("choose another path"));
     }
     assert_eq!(fs::read(path("thesis.pdf")).unwrap(), b"%PDF-1.7 years of work");
-    // Whoever stands in for a function that replaces any file says so.
+    // A drop-in for a function that replaces any file sets this option.
     let any = SaveOptions { replace_any_file: true, ..over("flax") };
     save_with(path("thesis.pdf"), &tree(), &any).unwrap();
 

@@ -1,5 +1,5 @@
-//! Where checkpoints are saved to, in every layout: what a save accepts opens again, and whatever
-//! it refuses it refuses before anything is made.
+//! Targets of saves, in every layout: a target that a save accepts opens again, and every refusal
+//! comes before anything is made.
 
 use std::fs;
 use std::path::{Path, PathBuf};

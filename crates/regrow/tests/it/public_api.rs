@@ -2,7 +2,7 @@
 //! sees what changes.
 //!
 //! ```text
-//! make api        writes the file anew (REGROW_WRITE_API=1)
+//! make api        writes the file again (REGROW_WRITE_API=1)
 //! ```
 //! Source text is read, in the form that `cargo fmt` gives it: items, fields, variants, methods and
 //! what traits are implemented. An item of a private module counts if a `pub use` names it. What

@@ -203,7 +203,7 @@ const OPENED: [Way<Checkpoint>; 7] = [
     }),
 ];
 
-/// Ways to read what is at a path: these must not fail, whatever is going on there.
+/// Ways to read the checkpoint at a path: these must not fail during any other work there.
 const BY_PATH: [Way<Path>; 2] = [
     ("load", |path| Ok(stamps(regrow::engine::load(path)?.leaves()))),
     ("verify", |path| {
@@ -425,8 +425,8 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The rule for the default layout, whose every file has a record: a file of another checkpoint in
-/// the place of the one of its name is found, and gives nobody a number of the other.
+/// The rule for the default layout, whose every file has a record: a file of another checkpoint
+/// under the same name is found, and no reader gets its numbers.
 #[test]
 fn a_file_of_another_checkpoint_is_found_whichever_it_is() {
     let folder = tempfile::tempdir().unwrap();

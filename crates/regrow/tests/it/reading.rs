@@ -284,7 +284,7 @@ fn a_truncated_file_is_named_when_memory_is_filled() {
     }
 }
 
-/// A map of a file that became shorter faults: whoever reads must find that out in another way.
+/// A map of a file that became shorter faults: the reader must detect that in another way.
 #[test]
 fn a_file_that_is_truncated_after_it_was_read_is_an_error_to_all_who_read() {
     let tree = mixture();
@@ -357,8 +357,8 @@ fn casts_and_compressed_leaves_go_into_memory_as_well() {
     }
 }
 
-/// Whatever is left for the last block of a file, beside a piece that is full or nearly so: a short
-/// last block once was taken into a piece that had no room for it, and the cut went on for ever.
+/// Any rest for the last block of a file, beside a piece that is full or nearly so: a short last
+/// block was once put into a piece without space for it, and the cut never ended.
 #[test]
 fn files_end_anywhere_in_their_last_block() {
     for blocks in [126, 127, 128] {

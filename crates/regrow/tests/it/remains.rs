@@ -165,9 +165,9 @@ impl Case {
         }
         if loaded.values != whole.values {
             let is_part = loaded.values.iter().all(|(path, value)| whole.values.get(path) == Some(value));
-            // A folder of npy files is whatever is in it, unless regrow's own record of the pytree
-            // is there: verify tells that it is not. Without it a text is the array of text that it
-            // was stored as.
+            // A folder of npy files is whatever files it has, unless regrow's own record of the
+            // pytree is there: verify reports the missing record. Without it a text is the array
+            // that it was stored as.
             let is_text = |path: &String| whole.values.get(path).is_some_and(|value| value.starts_with('"'));
             let is_kept = |(path, value)| whole.values.get(path) == Some(value) || is_text(path);
             if layout == "npy" && !is_untold && loaded.values.iter().all(is_kept) {

@@ -159,7 +159,7 @@ fn what_a_save_has_left_goes_when_its_writer_is_gone() {
     };
     let target = root.join("x");
     assert_eq!(remove(&target, &unfinished(false)).unwrap_err().kind(), ErrorKind::NotFound);
-    // Of a writer that died: nobody holds the lock.
+    // Of a writer that died: the lock is free.
     let dead = left("x.orbax-checkpoint-tmp-12-0123456789abcdef");
     let other = left("y.orbax-checkpoint-tmp-12-0123456789abcdef");
     let report = remove(&target, &unfinished(false)).unwrap();
@@ -192,8 +192,8 @@ fn what_a_save_has_left_goes_when_its_writer_is_gone() {
     assert_eq!(remove(young.as_path(), &plain()).unwrap_err().kind(), ErrorKind::Uncommitted);
 }
 
-/// What a save beside it brings meanwhile was taken for what was left and got its name again:
-/// step_10 for step_1.
+/// Files that a save writes beside it in between were taken for temporary ones and got their name
+/// again: step_10 for step_1.
 #[test]
 fn what_others_save_beside_it_is_not_taken_for_what_was_left() {
     let folder = tempfile::tempdir().unwrap();

@@ -40,7 +40,7 @@ fn data(all: &BTreeMap<PathBuf, Vec<u8>>) -> BTreeMap<PathBuf, Vec<u8>> {
         .collect()
 }
 
-/// Errs unless what is below a folder is what it was; parity may have been made anew.
+/// Returns an error unless the content of a folder is unchanged; parity may have been made again.
 fn assert_whole(folder: &Path, before: &BTreeMap<PathBuf, Vec<u8>>, what: &str) {
     let after = data(&files(folder));
     let before = data(before);
@@ -126,7 +126,7 @@ fn damage_of_every_kind_within_the_parity_is_healed() {
             let again = repair(&path);
             assert!(again.healed.is_empty() && !again.is_parity_damaged, "{name}, damage {kind}: {again}");
         }
-        // The parity is made anew from files that are whole, however much of it is damaged.
+        // The parity is made again from complete files, with any damage to it.
         let blocks = before.keys().find(|path| path.extension().is_some_and(|end| end == "blocks")).unwrap();
         put(blocks, &vec![7; before[blocks].len()]);
         let report = repair(&path);
@@ -346,8 +346,8 @@ fn parity_goes_with_seals_and_signatures() {
     assert_eq!(contents(&regrow::engine::load_with(&path, &LoadOptions::default()).unwrap()), good);
 }
 
-/// Somebody puts another checkpoint in the place of one with parity, by other means than regrow,
-/// and seals or signs it.
+/// Another process puts another checkpoint in the place of one with parity, by other means than
+/// regrow, and seals or signs it.
 #[test]
 fn what_was_sealed_or_signed_since_the_parity_was_made_stays() {
     let root = memory_folder().unwrap();
@@ -472,8 +472,8 @@ fn copies_take_their_parity_along() {
             assert_eq!(files(&to).len(), before.len(), "{what} {}: its parity, too", file.display());
         }
         assert!(contents(&regrow::engine::load(&copied).unwrap()) == good, "{what}");
-        // Over another one, whose parity goes.
-        // Another folder of nothing but tensors is not replaced, whoever wrote it.
+        // Over another one, whose parity goes. Another folder with only tensors is not replaced, of
+        // any writer.
         if !matches!(layout, Layout::Safetensors(_)) || !suffix.is_empty() {
             regrow::copy(&path, &copied, &regrow::CopyOptions { overwrite: true, ..copy }).unwrap();
             assert!(repair(&copied).is_sound(), "{what}: again");

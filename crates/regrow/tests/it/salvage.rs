@@ -100,8 +100,8 @@ fn what_is_intact_comes_back_and_the_rest_is_listed() {
     assert!(partly > 50, "of {partly} something is lost and something given");
 }
 
-/// What leaves nothing: all data were in the file, or all that says what they are; the few arrays
-/// of a small one are in one block, of which nothing is known when its checksum fails.
+/// Damage that leaves nothing: all data were in the file, or all metadata; the few arrays of a
+/// small one are in one block, and nothing is known of it when its checksum fails.
 const NOTHING_LEFT: &str = "\
     equinox .eqx (regrow)  gone
     equinox/model_and_opt.eqx  gone

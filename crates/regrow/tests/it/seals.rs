@@ -77,9 +77,8 @@ fn a_sealed_checkpoint_reads_as_before_in_every_storage() {
             let whole = &bytes_of(&tree)[2].1;
             let row = |at: usize| &whole[(at * 1500 + 7) * 4..(at * 1500 + 1007) * 4];
             assert!(slice[..] == [row(100), row(101), row(102)].concat(), "{}", say(&"another slice"));
-            // Saved over without a seal, none is left that would not fit. A folder of nothing but
-            // tensors is not overwritten, whoever wrote it, and in a bucket data and manifest are
-            // not.
+            // Saved over without a seal, no wrong seal is left. A folder with only tensors is not
+            // overwritten, of any writer, and in a bucket data and manifest are not.
             let over = SaveOptions { overwrite: true, ..options(&layout) };
             let is_overwritten = match layout {
                 Layout::Safetensors(_) => !suffix.is_empty(),
@@ -90,7 +89,7 @@ fn a_sealed_checkpoint_reads_as_before_in_every_storage() {
                 regrow::save_with(&path, &tree, &over).unwrap_or_else(|error| panic!("{}", say(&error)));
                 assert!(regrow::verify(&path).unwrap().is_ok(), "{}", say(&"damaged"));
             }
-            let path = if is_overwritten { path.clone() } else { root.join(format!("anew{at}")) };
+            let path = if is_overwritten { path.clone() } else { root.join(format!("again{at}")) };
             let sealed = SaveOptions { seal: true, ..over };
             regrow::save_with(&path, &tree, &sealed).unwrap_or_else(|error| panic!("{}", say(&error)));
             assert!(regrow::verify(&path).unwrap().has_data_checksums, "{}", say(&"not sealed by the save"));
@@ -352,7 +351,7 @@ fn copies_take_the_seal_along_under_their_own_names() {
         assert_eq!(files(&home).len(), 2 * before, "{say}: as many files");
         assert!(contents(&regrow::engine::load(&copied).unwrap()) == good, "{say}");
         assert!(regrow::verify(&copied).unwrap().has_data_checksums, "{say}: under the seal");
-        // A folder of nothing but tensors is not replaced, whoever wrote it.
+        // A folder with only tensors is not replaced, of any writer.
         if !matches!(layout, Layout::Safetensors(_)) || !suffix.is_empty() {
             regrow::copy(&path, &copied, &CopyOptions { overwrite: true, ..copy.clone() }).unwrap();
             assert!(contents(&regrow::engine::load(&copied).unwrap()) == good, "{say}: again");

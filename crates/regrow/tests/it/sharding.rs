@@ -118,7 +118,7 @@ fn every_device_holds_and_writes_what_jax_and_orbax_say() {
             let Sharding::Named(recorded) = Sharding::from_json(recorded) else { panic!("{at}") };
             let built = NamedSharding::new(own.clone(), recorded.spec().clone());
             if told["refused"] == "sharding" {
-                // JAX refuses these whatever the array.
+                // JAX refuses these for any array.
                 assert!(Sharding::from(built).layout(&Shape::new([8, 8, 8, 8]).unwrap()).is_err(), "{at}");
                 refused += 1;
                 continue;

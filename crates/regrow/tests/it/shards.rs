@@ -1,5 +1,5 @@
-//! Arrays in shards, saved by one process or by several: what comes back is the array, and whoever
-//! has a shard wrong is told which.
+//! Arrays in shards, saved by one process or by several: the array comes back, and a process with a
+//! wrong shard gets an error that names it.
 
 use std::fs;
 use std::path::Path;
@@ -73,7 +73,7 @@ proptest! {
             prop_assert_eq!(bytes_of(&loaded), expected, "{:?}", layout);
             let verified = regrow::verify(&target).unwrap();
             prop_assert!(verified.is_ok(), "{:?} {:?}", layout, verified);
-            // A box of one array, whatever chunks it meets.
+            // A box of one array, across any chunks.
             let checkpoint = regrow::open(&target).unwrap();
             let cut = slice.get(&cuts);
             let at = cuts.iter().position(|other| std::ptr::eq(other, cut)).unwrap();

@@ -38,7 +38,7 @@ fn files_at(at: &Location) -> BTreeMap<String, Vec<u8>> {
     .collect()
 }
 
-/// Keys beside or in a checkpoint that are of no use to anybody when it is there.
+/// Keys beside or in a checkpoint that are useless once it is committed.
 fn leftovers(at: &Location) -> Vec<String> {
     let marks = ["checkpoint-tmp", "regrow-writing", "regrow-moved", ".claim"];
     let keys = at.parent().store().list(b"").unwrap().into_iter().map(|key| String::from_utf8(key).unwrap());
@@ -167,7 +167,7 @@ fn a_conversion_that_ends_early_leaves_nothing() {
         let error = convert_share(&source, &target, &converting(), &late).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound, "{to}: {error}");
         empty("late");
-        // A share that nobody has written, and one of another conversion.
+        // A share that was not written, and one of another conversion.
         for written in [&shares[..0], &shares[..1]] {
             let begun = begin();
             convert_all(&begun, &source, &target, 2);
@@ -176,7 +176,7 @@ fn a_conversion_that_ends_early_leaves_nothing() {
         }
         let begun = begin();
         begun.finish(&shares).unwrap_err();
-        empty("nobody has written");
+        empty("unwritten share");
     }
 }
 
@@ -188,7 +188,7 @@ fn a_source_that_is_replaced_is_not_mixed() {
         save(&source, 1, &Layout::default());
         let begun = SharedConvert::begin(&source, &target, &converting()).unwrap();
         let shares = convert_all(&begun, &source, &target, 2);
-        // Leaves of the same names and shapes: only whoever began can tell.
+        // Leaves of the same names and shapes: only the process that planned can tell.
         save(&source, 2, &Layout::default());
         assert_eq!(begun.finish(&shares).unwrap_err().kind(), ErrorKind::Replaced, "{to}");
         let begun = SharedConvert::begin(&source, &target, &converting()).unwrap();
@@ -232,7 +232,7 @@ fn tickets_and_conversions_that_nobody_can_do_are_refused() {
             let error = convert_share(&source, &target, &converting(), &share).unwrap_err();
             let kinds = [ErrorKind::InvalidArgument, ErrorKind::NotFound];
             assert!(kinds.contains(&error.kind()), "{to} {ticket:?}: {error}");
-            // On a disk no ticket leads out of the folder, whatever is there.
+            // On a disk no ticket leads out of the folder, with any files there.
             let is_elsewhere =
                 ticket.contains('/') && to.local_path().is_ok() && !ticket.starts_with("0.0.0");
             assert!(!is_elsewhere || error.kind() == ErrorKind::InvalidArgument, "{ticket:?}: {error}");

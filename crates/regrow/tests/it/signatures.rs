@@ -1,5 +1,5 @@
-//! Signatures, by rules that hold for every layout and in every storage: what opens with trusted
-//! keys is what was signed, to the last byte, whoever has written to the files since.
+//! Signatures, by rules that hold for every layout and in every storage: a checkpoint that opens
+//! with trusted keys has the signed bytes, to the last byte, after any writes to the files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -145,7 +145,7 @@ fn nothing_of_the_checkpoint_is_touched_and_every_layout_opens() {
     }
 }
 
-/// A forger who has everything but the key: bits, whole files, checksums and seals made anew.
+/// A forger who has everything but the key: bits, whole files, checksums and seals made again.
 #[test]
 fn what_a_forger_leaves_is_refused() {
     let folder = memory_folder().unwrap();
@@ -184,7 +184,7 @@ fn what_a_forger_leaves_is_refused() {
             }
         }
         assert!(!refused(&path, &good, &name), "{name}: all is well again");
-        // Signed by somebody else instead.
+        // Signed with another key instead.
         for (file, _) in all.iter().filter(|(file, _)| is_signature(file)) {
             fs::remove_file(file).unwrap();
         }
@@ -329,7 +329,7 @@ fn copies_take_the_signature_along_and_removals_take_it_away() {
         sign(&path, "alice");
         regrow::copy(&path, &copied, &CopyOptions { not_durable: true, ..CopyOptions::default() }).unwrap();
         assert!(load(&copied, trusting("alice")).unwrap() == good, "{} {suffix}", layout.name());
-        // A folder of nothing but tensors is not removed, whoever wrote it.
+        // A folder with only tensors is not removed, of any writer.
         if matches!(layout, Layout::Safetensors(_)) && suffix.is_empty() {
             continue;
         }
@@ -409,12 +409,12 @@ fn keys_of_openssl_and_openssh_are_read_and_others_say_what_to_do() {
     // What is written as a path is shown, unless it may be a key.
     let error = PrivateKey::read("some/where/key.pem").unwrap_err();
     assert!(error.to_string().contains("some/where/key.pem"), "{error}");
-    // The neutral point: anybody has signatures that it verifies.
+    // The neutral point: signatures that it verifies can be made without the private key.
     let weak = format!("01{}", "00".repeat(31));
     assert!(weak.parse::<PublicKey>().unwrap_err().to_string().contains("weak"));
 }
 
-/// Lines of private keys, in whatever way they are given for something else, are in no error.
+/// Lines of private keys, passed in any place, are in no error.
 #[test]
 fn no_error_shows_a_private_key() {
     for name in ["alice.pem", "ssh", "encrypted.pem", "ssh_encrypted", "x25519.pem"] {

@@ -80,7 +80,7 @@ fn an_overwrite_replaces_all_of_it() {
                     continue;
                 }
             }
-            // Whoever had it open sees the old one, or that it was replaced.
+            // A reader that had it open sees the old one, or that it was replaced.
             match before.load(&LoadOptions::default()) {
                 Ok(old) => {
                     assert!(bytes_of(&old) == bytes_of(&tree(1)), "{path}: {} is a mixture", layout.name())
@@ -353,8 +353,8 @@ mod requests {
         let server = ObjectServer::start().unwrap();
         let path = bucket(&server).join("x");
         save_with(&path, &tree(1), &SaveOptions::default()).unwrap();
-        // The other writer lists before the marker is there, and finds that whoever had claimed the
-        // place has ended.
+        // The other writer lists before the marker exists, and finds that the owner of the claim
+        // has ended.
         let marker = server.get("requests", "runs/x/commit_success.txt").unwrap();
         let claim = r#"{"nonce":"1","host":"other","pid":1,"since":1}"#;
         server.put("requests", "runs/x/regrow-writing.json", claim);

@@ -32,7 +32,7 @@ fn dict(leaves: Vec<(&str, Leaf)>) -> Tree<Leaf> {
     build.finish().unwrap()
 }
 
-/// Two arrays alike in all but their values, and a text.
+/// Two arrays that differ only in their values, and a text.
 fn pair(dtype: Dtype, dims: &[u64], text: &str) -> Tree<Leaf> {
     dict(vec![("x", array(dtype, dims, 0)), ("y", array(dtype, dims, 1)), ("z", Leaf::text(text))])
 }
@@ -246,8 +246,8 @@ fn what_nothing_protects_is_named_by_its_file() {
     }
 }
 
-/// Chunks are named by the files that they are in, whoever compressed them: by data files of a
-/// database, or each by its own.
+/// Chunks are named by their files, with any compression: by data files of a database, or each by
+/// its own.
 #[test]
 fn chunks_that_nothing_protects_are_named_by_their_files() {
     let folder = memory_folder().unwrap();

@@ -1,6 +1,5 @@
-//! What a power cut can leave: the calls of a child are recorded, and every state of the disk that
-//! its end could have left is written to a folder, to be looked at by whoever reads such
-//! checkpoints.
+//! The states that a power cut can leave: the calls of a child are recorded, and every possible
+//! state of the disk is written to a folder, for a test that reads such checkpoints.
 //!
 //! ```text
 //! record    a child under ptrace: which bytes, which names, which syncs, in their order     record.rs

@@ -93,7 +93,7 @@ impl<'r> States<'r> {
         (self.after + 1..farthest).find(is_before_sync).unwrap_or(farthest)
     }
 
-    /// Whether a change is on the disk whatever happens, after so many calls.
+    /// Whether a change is on the disk in any case, after so many calls.
     fn is_synced(&self, at: usize, change: &Change) -> bool {
         let syncs = self.recording.events.iter().take(self.after).skip(at);
         syncs.into_iter().any(|event| match event {

@@ -4,7 +4,7 @@
 //! | module | does |
 //! |---|---|
 //! | `mutation` | changes files as a row of bytes says: a fuzzer's input, or a generator's |
-//! | `sums` | computes anew what layouts keep of checksums and lengths |
+//! | `sums` | computes the checksums and lengths of layouts again |
 
 use std::collections::BTreeMap;
 use std::fs;

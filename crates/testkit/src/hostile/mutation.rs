@@ -1,4 +1,4 @@
-//! Changes to files: what a fuzzer does to bytes, and what only somebody does who knows that they
+//! Changes to files: changes of a fuzzer to bytes, and changes that need the knowledge that they
 //! are documents.
 
 use super::Files;
@@ -190,7 +190,7 @@ fn set_number(bytes: &mut [u8], choices: &mut Choices<'_>) {
     }
 }
 
-/// The runs of bytes that are like the one chosen, one of which is written over by a text.
+/// The runs of bytes like the chosen one. A text is written over one of them.
 fn write_over(bytes: &mut Vec<u8>, choices: &mut Choices<'_>, of: impl Fn(u8) -> bool, text: &str) {
     let from = choices.place(bytes.len());
     let Some(start) =

@@ -54,7 +54,7 @@ impl Sums {
         Self { tails }
     }
 
-    /// Computes checksums anew.
+    /// Computes checksums again.
     pub fn put_right(&self, files: &mut Files, repair: Repair) {
         if repair == Repair::Nothing {
             return;
@@ -211,8 +211,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<usize> {
     usize::try_from(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?)).ok()
 }
 
-/// Members that are stored as they are. Of several archives behind each other nobody knows where
-/// they begin.
+/// Stored members. If several archives follow each other, their beginnings are unknown.
 fn zip_sums(bytes: &mut [u8]) {
     let ends = bytes.windows(4).filter(|bytes| *bytes == b"PK\x05\x06").count();
     if !bytes.starts_with(b"PK") || ends != 1 {

@@ -10,7 +10,7 @@
 //! connections before or after the write was done, cuts bodies, inverts bytes, delays, and answers
 //! with any error. The request log says what a client really asked for.
 //!
-//! Cost: a `PUT` copies its body once; a `GET` copies nothing, whatever its range. The server has
+//! Cost: a `PUT` copies its body once; a `GET` copies nothing, for any range. The server has
 //! threads of its own, which end when it is dropped.
 //!
 //! ```text

@@ -41,7 +41,7 @@ impl Turn {
         if is_before || *self.goes_on.borrow() {
             return None;
         }
-        // Nobody may be waiting for it any more.
+        // The receiver may be gone.
         _ = self.reached.send(());
         Some(self.goes_on.clone())
     }
@@ -58,7 +58,7 @@ impl Stop {
 
     /// Has the client go on, to its end.
     pub fn go_on(&self) {
-        // Nobody waits if no request has come.
+        // There is no receiver if no request has come.
         _ = self.goes_on.send(true);
     }
 }

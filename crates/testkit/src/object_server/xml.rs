@@ -65,7 +65,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// The insides of every element `name`, in order, whatever stands between them. An element may not
+/// The insides of every element `name`, in order, with anything between them. An element may not
 /// hold one of its own name.
 pub(super) fn elements<'a>(xml: &'a str, name: &str) -> Vec<&'a str> {
     let (start, end) = (format!("<{name}"), format!("</{name}>"));

@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 
 use libc::{c_int, c_long, c_void, pid_t};
 
-/// Set for the child, so that marks do nothing in a process that nobody traces.
+/// Set for the child, so that marks do nothing in an untraced process.
 const IS_TRACED: &str = "REGROW_TEST_IS_TRACED";
 
 /// A system call that is about to be made.
@@ -266,7 +266,7 @@ impl<O: Observer> Tracer<'_, O> {
             }
             let signal = self.stopped(pid, status)?;
             let request = if self.is_between_marks() { libc::PTRACE_SYSCALL } else { libc::PTRACE_CONT };
-            // A thread that a kill has ended meanwhile is gone, which the next wait will say.
+            // A thread that a kill has ended in between is gone, which the next wait will report.
             let _ = trace(request, pid, std::ptr::null_mut(), signal as usize as *mut c_void);
         }
     }

@@ -56,7 +56,7 @@ impl Cut {
         starts.into_iter().map(region).collect()
     }
 
-    /// The array, of which process `rank` of `count` holds every `count`th shard.
+    /// The array with every `count`th shard held by process `rank`.
     pub fn held_by(&self, rank: usize, count: usize) -> Array {
         let whole = self.whole();
         let shard = |region: Region| {

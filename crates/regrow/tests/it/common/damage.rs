@@ -33,7 +33,7 @@ pub fn small_tree() -> Tree<Leaf> {
     build.finish().unwrap()
 }
 
-/// What somebody who has the tree could tell apart.
+/// Every difference that a user of the tree could see.
 pub fn contents(tree: &Tree<Leaf>) -> String {
     let leaf = |leaf: &Leaf| match &leaf.data {
         LeafData::Array(array) => {
@@ -156,8 +156,7 @@ pub fn checkpoints(root: &Path) -> Vec<(String, PathBuf)> {
     all
 }
 
-/// Where a file stands that a flip is put into: anew, so that a map of the old one stays what it
-/// is.
+/// Writes the file that holds a flip as a new file, so that a map of the old one does not change.
 pub fn put(file: &Path, bytes: &[u8]) {
     fs::remove_file(file).unwrap();
     fs::write(file, bytes).unwrap();

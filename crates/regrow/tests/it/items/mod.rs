@@ -235,8 +235,8 @@ fn files_that_others_write_are_part_of_it() {
             json!({"custom": "my.module.Handler", "copied": null, "one": null})
         );
 
-        // A checkpoint of items is replaced as a whole, and not where somebody has put something
-        // beside them.
+        // A checkpoint of items is replaced as a whole, and not if other files lie beside the
+        // items.
         let again = ItemsSave::begin(&at, overwriting()).unwrap();
         again.json("config", &json!({})).unwrap();
         again.commit().unwrap();

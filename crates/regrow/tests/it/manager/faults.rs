@@ -188,7 +188,7 @@ mod calls {
         Work::Tidy.check(&root, "no room");
     }
 
-    /// How the child ended; `None` where nobody may trace.
+    /// How the child ended; `None` if tracing is not permitted.
     fn traced(
         work: Work,
         template: &tempfile::TempDir,

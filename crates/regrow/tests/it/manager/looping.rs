@@ -95,7 +95,7 @@ fn a_save_that_fails_is_no_step_and_is_told() {
     let manager = Manager::new(folder.path(), reuse).unwrap();
     assert!(manager.save(0, &crate::common::tree(1), &SaveStep::default()).unwrap());
     manager.wait().unwrap();
-    // A folder of somebody else at the path of the next one.
+    // A folder of another program at the path of the next one.
     fs::create_dir(folder.path().join("10")).unwrap();
     fs::write(folder.path().join("10/notes"), "mine").unwrap();
     assert!(manager.save(10, &crate::common::tree(1), &SaveStep::default()).is_err());

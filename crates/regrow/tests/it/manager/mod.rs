@@ -84,7 +84,7 @@ fn the_list_is_what_the_storage_has_committed() {
         assert!(list.unfinished.iter().any(|name| name.starts_with("300")), "{list:?}");
         assert!(list.steps.iter().all(|step| step.seconds.is_some_and(|seconds| seconds > 1.6e9)));
         assert_eq!(steps.latest().unwrap().unwrap().number, 100);
-        // In a bucket somebody writes there; on a disk the folder is no checkpoint at all.
+        // In a bucket a process writes there; on a disk the folder is no checkpoint at all.
         let begun = if root.commits_by_marker() { ErrorKind::Uncommitted } else { ErrorKind::NotFound };
         assert_eq!(steps.step(200).unwrap_err().kind(), begun);
         let missing = steps.step(5).unwrap_err();
@@ -158,7 +158,7 @@ fn what_follows_a_save_keeps_what_the_policy_keeps() {
         save(&steps, 2);
         steps.tidy(2, &keep_latest(1)).unwrap();
         assert_eq!(numbers(&steps), [2, 4], "{root}");
-        // One that newer ones have cost its place meanwhile.
+        // A step that lost its place to newer ones in between.
         let tidied = steps.tidy(3, &keep_latest(1)).unwrap();
         assert!(tidied.deletions.is_empty() && !tidied.is_verified);
     }
@@ -347,8 +347,7 @@ fn a_writer_that_begins_removes_what_dead_ones_have_left() {
         save(&steps, 1);
         let store = root.store();
         let left = |name: &str| store.len_bytes(name.as_bytes()).unwrap().is_some();
-        // Somebody else's, of which nobody knows whether he lives; what a copy goes on with;
-        // deletions.
+        // Files of a process that may live; files that a copy can continue with; deletions.
         store.put(b"2.orbax-checkpoint-tmp-1/x", "x".into()).unwrap();
         store.put(b"3.orbax-checkpoint-tmp-copy/journal", "x".into()).unwrap();
         store.put(b".regrow/deleting/1", r#"{"since": 4e9, "holder": "x:1"}"#.into()).unwrap();

@@ -25,8 +25,8 @@ fn a_lease_keeps_a_step_and_ends_with_its_reader() {
         );
         drop(lease);
         assert!(steps.leased().unwrap().is_empty());
-        // One that nobody renewed for long, one of a reader that was killed just now, and what is
-        // no lease.
+        // A lease that was not renewed for long, one of a reader that was killed just now, and a
+        // file that is no lease.
         let record = |until: f64| format!(r#"{{"step": 1, "until": {until}, "holder": "x:1"}}"#);
         let store = root.store();
         store.put(b".regrow/leases/1~old", record(1.0).into()).unwrap();
@@ -58,7 +58,7 @@ fn a_second_writer_is_refused_and_a_dead_one_gives_way() {
         drop(steps.lock().unwrap());
     }
     // In a bucket: a lease that holds, one of a process of this machine that has ended, and one
-    // that nobody renewed.
+    // that was not renewed.
     let root = "memory://manager-leases/run".to_location().unwrap();
     let steps = Steps::new(&root, None).unwrap();
     // What a process of this machine writes.
@@ -98,7 +98,7 @@ fn a_writer_that_has_lost_its_lease_writes_no_more() {
         let save = |step| manager.save(step, &tree(1), &SaveStep::default());
         assert!(save(1).unwrap());
         manager.wait().unwrap();
-        // Somebody has removed it: it is there again.
+        // It was removed: it is written again.
         let (store, lease) = (root.store(), b".regrow/writer.json");
         store.delete(lease).unwrap();
         assert!(save(2).unwrap(), "{root}");
@@ -150,8 +150,8 @@ fn waiting_ends_with_a_step_or_with_the_time() {
     assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Cancelled);
 }
 
-/// A slow reader stands still at any of its requests, and meanwhile newer steps come and all that
-/// it has seen go.
+/// A slow reader pauses at any of its requests. During the pause newer steps are saved and all
+/// steps that it has seen are deleted.
 #[cfg(feature = "cloud")]
 #[test]
 fn steps_that_all_go_while_they_are_looked_at_are_followed_by_newer_ones() {

@@ -1,5 +1,5 @@
-//! A manager in each process of a job: they decide alike, and one of them looks, tidies and has the
-//! lock.
+//! A manager in each process of a job: all make the same decisions, and one of them lists, tidies
+//! and has the lock.
 //!
 //! The ranks are threads that meet in memory.
 
@@ -45,7 +45,7 @@ fn all_save_and_restore_what_rank_0_decides() {
         let names = (rank == 0).then(|| StepNames::one(StepName::new(Some("step"), Some(3)).unwrap()));
         let log = Some(folder.path().join(format!("log{rank}")));
         let options =
-            ManagerOptions { save_when: SaveWhen::If(own), tidy, names, log, ..of_rank("alike", rank) };
+            ManagerOptions { save_when: SaveWhen::If(own), tidy, names, log, ..of_rank("same", rank) };
         let manager = Manager::new(&root, options)?;
         let mut told = Vec::new();
         for step in 0..5 {
@@ -204,7 +204,7 @@ fn a_failure_of_one_is_told_to_all_before_the_next_save() {
         let error = save(2).unwrap_err();
         assert!(error.to_string().contains("cannot add a record to the log"), "{error}");
         assert!(save(2).unwrap(), "the next call goes on");
-        // A place that is taken: nobody waits for anybody, and all may go on.
+        // A place that is taken: no process waits for another, and all may go on.
         if rank == 0 {
             fs::create_dir_all(folder.path().join("run/3/notes")).unwrap();
         }

@@ -11,7 +11,7 @@ use super::{checkpoint, fixture_names, open, read_whole};
 /// to bound.
 const READ_MAX_BYTES: u64 = 16 << 20;
 
-/// Opens and reads whatever can be; the outcome is free, but there must be one.
+/// Opens and reads everything possible; any outcome is fine, but there must be one.
 fn use_it(path: &Path) -> usize {
     let Ok(reader) = open(path) else { return 1 };
     let mut errors = 0;

@@ -1,6 +1,6 @@
-//! The same scenes, of which the child is killed before each call that writes, or one of whose
-//! calls fails: all layouts, and all that is done to a checkpoint. `faults` says more of what an
-//! error tells, for each kind of target.
+//! The same scenes. The child is killed before each call that writes, or one of its calls fails:
+//! all layouts, and all operations on a checkpoint. `faults` checks the errors in more detail, for
+//! each kind of target.
 //!
 //! `REGROW_LONG=1` takes every call, where there are very many the first of them and some of the
 //! others; otherwise every which one.
@@ -17,8 +17,8 @@ const ERRORS: [i32; 5] = [5, 28, 13, 122, 4];
 /// Calls between two that a short run takes.
 const SHORT_STEP: usize = 23;
 
-/// After so many a long run takes every which one, too: whoever looks for good blocks in a damaged
-/// file reads each by itself.
+/// After this many calls a long run takes only every n-th one: a reader that looks for good blocks
+/// in a damaged file reads each by itself.
 const LONG_CALLS: usize = 300;
 const LONG_STEP: usize = 41;
 
@@ -32,8 +32,8 @@ struct Played {
     is_believed: bool,
 }
 
-/// Plays a scene with a fault at the call of that number; whether there was such a call, `None`
-/// where nobody may trace.
+/// Plays a scene with a fault at the call of that number; whether there was such a call, `None` if
+/// tracing is not permitted.
 fn play(scene: &Played, chosen: fn(&Call) -> bool, at: usize, fault: Fault) -> Option<bool> {
     let believed = scene.is_believed || fault == Fault::Kill;
     // What it remembers is of one place.

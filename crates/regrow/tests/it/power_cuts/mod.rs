@@ -24,8 +24,8 @@ use regrow_testkit::trace::mark;
 const ROOT: &str = "REGROW_TEST_POWER_ROOT";
 const SCENE: &str = "REGROW_TEST_POWER_SCENE";
 
-/// States that a short run looks at of each scene and rule; of those of which each takes long; of
-/// those of which there are many.
+/// States that a short run checks of each scene and rule; of slow scenes; of scenes with many
+/// variants.
 const SHORT_STATES: usize = 60;
 const SHORT_STATES_OF_ITEMS: usize = 16;
 const SHORT_STATES_OF_MANY: usize = 12;
@@ -73,7 +73,7 @@ fn find_wrong(scene: &dyn Scene, short_states: usize) -> Result<(), String> {
         if let Some(result) = play(scene, short_states) {
             return result;
         }
-        eprintln!("{}: recorded anew", scene.name());
+        eprintln!("{}: recorded again", scene.name());
     }
     panic!("{}: no recording is what the disk holds", scene.name());
 }
@@ -98,7 +98,7 @@ impl Stage {
     }
 }
 
-/// What a traced child did; `None` where nobody may trace.
+/// The calls of a traced child; `None` if tracing is not permitted.
 fn traced<T>(ran: io::Result<T>) -> Option<T> {
     match ran {
         Err(error) if error.raw_os_error() == Some(EPERM) => {

@@ -1,5 +1,5 @@
-//! What was found by attack: a repair that vouches for damage, that takes what is somebody else's,
-//! or that writes where it must not.
+//! Found by attack: a repair that accepts damage, that takes files of other programs, or that
+//! writes where it must not.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,8 +14,8 @@ use super::{array, assert_sound, layout, loaded, repair, repair_from, rich_tree,
 use crate::common::cuts::dict;
 use crate::common::damage::{contents, files, options, put, small_tree};
 
-/// A `regrow.json` that is made anew has the checksums of the files as they are: that they pass
-/// these proves nothing.
+/// A rebuilt `regrow.json` has the checksums of the files as they are: files that pass these are
+/// not proved.
 #[test]
 fn checksums_that_were_made_of_what_is_there_prove_nothing() {
     let root = memory_folder().unwrap();
@@ -136,7 +136,7 @@ fn a_damaged_document_for_which_there_is_a_guess_is_kept_beside_it() {
     assert!(report.is_sound(), "{report} {:?}", report.findings);
     assert_eq!(fs::read(path.join("regrow.damaged.regrow.json")).unwrap(), bytes);
     assert_sound(&path, &good, "kept");
-    // It is nobody's: the checkpoint can be replaced.
+    // It belongs to no process: the checkpoint can be replaced.
     let replaced = SaveOptions { overwrite: true, ..options(&Layout::default()) };
     regrow::save_with(&path, &small_tree(), &replaced).unwrap();
     assert!(!path.join("regrow.damaged.regrow.json").exists());
@@ -248,7 +248,8 @@ fn parity_does_not_follow_links_out_of_the_folder() {
     assert_eq!(regrow::repair(&path, &missing).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
-/// Somebody saves to the path when all damage has been found, and before any of it is healed.
+/// Another process saves to the path when all damage has been found, and before any of it is
+/// repaired.
 #[test]
 fn a_checkpoint_that_takes_the_path_meanwhile_is_left_alone() {
     let root = memory_folder().unwrap();

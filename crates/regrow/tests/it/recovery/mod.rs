@@ -99,8 +99,8 @@ fn has_data(path: &Path) -> bool {
     name.ends_with(".safetensors") || name.ends_with(".zstd")
 }
 
-/// Whether the database of compressed leaves is lost with a file: nobody else knows where their
-/// chunks are.
+/// Whether the database of compressed leaves is lost with a file: only the database has the places
+/// of their chunks.
 fn is_only_one_to_know(form: &str, path: &Path) -> bool {
     let name = path.file_name().unwrap().to_string_lossy();
     let is_record = name.starts_with("regrow.process_");
@@ -463,8 +463,8 @@ fn what_interrupted_saves_have_left_is_removed() {
     assert_eq!(contents(&regrow::load_with(&path, &LoadOptions::default()).unwrap()), good);
 }
 
-/// More is lost than the parity heals, and the rest says it all the same: the parity is made anew
-/// of that.
+/// More is lost than the parity can restore, and the other files repeat it all the same: the parity
+/// is made from them again.
 #[test]
 fn what_is_beyond_the_parity_is_made_of_the_other_files() {
     let root = memory_folder().unwrap();
@@ -517,6 +517,6 @@ fn a_sound_checkpoint_is_not_touched() {
     let before = files(&nothing);
     assert!(
         repair(&nothing).recovered.is_empty() && files(&nothing) == before,
-        "safetensors of anybody are not ours"
+        "safetensors of other programs are not ours"
     );
 }

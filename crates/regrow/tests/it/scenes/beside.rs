@@ -231,7 +231,7 @@ impl Scene for Beside {
         }
         let names = files(&self.folder(root));
         if let Some((good, _)) = self.files.get() {
-            // The parity is made anew where it was damaged.
+            // The parity is made again if it was damaged.
             let is_as_before = |(name, bytes): (&String, &Vec<u8>)| is_beside(name) || good[name] == *bytes;
             if !names.keys().eq(good.keys()) || !names.iter().all(is_as_before) {
                 return Err(format!("other files than before: {:?}", names.keys()));

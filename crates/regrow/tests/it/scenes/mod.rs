@@ -50,14 +50,13 @@ pub fn told<T>(what: &str, result: regrow::Result<T>) -> Result<T, String> {
     result.map_err(|error| format!("{what}: {error}"))
 }
 
-/// Whether an error says that there is no checkpoint: there is nothing, or in a bucket what nobody
-/// has committed.
+/// Whether an error means that there is no checkpoint: no files, or in a bucket uncommitted ones.
 pub fn is_nothing(at: &Location, error: &Error) -> bool {
     error.kind() == ErrorKind::NotFound || at.commits_by_marker() && error.kind() == ErrorKind::Uncommitted
 }
 
-/// Makes room for a save of a layout. Files beside each other are not replaced in a bucket: whoever
-/// wants that removes them first.
+/// Makes space for a save of a layout. Files of one stem are not replaced in a bucket: they are
+/// removed first.
 pub fn make_room(target: &Location, layout: &str) -> Result<(), String> {
     if layout != "pytree_data" || !target.commits_by_marker() {
         return Ok(());

@@ -150,7 +150,7 @@ impl Random {
         contents(&load(&target).unwrap())
     }
 
-    /// Which of the two trees is there, by which it equals; both, if these are alike.
+    /// Which of the two trees is stored, by equality; both, if the trees are equal.
     fn found(&self, target: &Location) -> Result<Option<[bool; 2]>, String> {
         let loaded: Tree<Leaf> = match load(target) {
             Err(error) if is_nothing(target, &error) => return Ok(None),
@@ -162,7 +162,7 @@ impl Random {
         match is.contains(&true) {
             _ if !report.is_ok() => Err(format!("it does not verify: {:?}", report.findings)),
             true => Ok(Some(is)),
-            false => Err(format!("a checkpoint that nobody saved: {found}")),
+            false => Err(format!("a checkpoint that no process saved: {found}")),
         }
     }
 }

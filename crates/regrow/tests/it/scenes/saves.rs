@@ -1,5 +1,5 @@
-//! Saves of one checkpoint: new, in place of another, on a base, by several processes, beside what
-//! is left of one that somebody removed by hand.
+//! Saves of one checkpoint: new, in place of another, on a base, by several processes, beside the
+//! rest of one that was removed by hand.
 
 use regrow::array::{Array, Dtype, Shape};
 use regrow::commit::StagedFolder;
@@ -38,8 +38,8 @@ pub enum Over {
     Old,
     /// The old checkpoint is the base of the new one, at another path.
     Base,
-    /// Somebody has removed the files of the old checkpoint, and not what lies beside them. The new
-    /// one is to replace nothing.
+    /// The files of the old checkpoint were removed, and its side files were not. The new one
+    /// replaces nothing.
     Removed,
 }
 
@@ -110,7 +110,7 @@ impl Save {
         let found = bytes_of(&loaded);
         let Some(generation) = [OLD, NEW].into_iter().find(|&each| found == bytes_of(&self.expected(each)))
         else {
-            return Err("a checkpoint that nobody saved".to_owned());
+            return Err("a checkpoint that no process saved".to_owned());
         };
         let report = told("verify", verify(target))?;
         if !report.is_ok() {

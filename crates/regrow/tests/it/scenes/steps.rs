@@ -51,7 +51,7 @@ impl Scene for Rotation {
         let steps = told("the steps", steps(root))?;
         let list = told("the list", steps.list())?;
         let numbers: Vec<u64> = list.steps.iter().map(|step| step.number).collect();
-        // Two are kept at any time, of which the newest was the newest before, or is the new one.
+        // Two are kept at any time. The newest of them was the newest before, or is the new one.
         if numbers.len() < KEPT
             || ![3, 4].contains(numbers.last().unwrap())
             || is_done && numbers.last() != Some(&4)

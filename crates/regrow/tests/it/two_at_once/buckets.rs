@@ -32,7 +32,7 @@ fn root(server: &ObjectServer, scheme: &str, client: &str) -> Location {
     Location::with_options(Path::new(&format!("{scheme}://{BUCKET}/work")), &options).unwrap()
 }
 
-/// Somebody who asks the bucket for something.
+/// A client that sends requests to the bucket.
 struct Client {
     stop: Stop,
     is_done: Receiver<()>,

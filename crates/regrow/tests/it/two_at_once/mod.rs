@@ -1,9 +1,8 @@
-//! Two who change the same place at the same time: one of them stands still at any moment of its
-//! work, the other one begins and stands still at any moment of its own, the first goes on to its
-//! end, and then the second. What holds afterwards is what one of them after the other would have
-//! left. What one of them says that it has saved is there, unless the other one says that it has
-//! replaced or removed it; whoever fails has changed nothing; housekeeping never costs a save; the
-//! next save works, and cleans up.
+//! Two works on the same place at the same time. The first pauses at any moment of its work, the
+//! second starts and pauses at any moment of its own, the first goes on to its end, and then the
+//! second. The result must be one that they could have left one after the other. A save that one of
+//! them reports exists, unless the other one reports that it has replaced or removed it; a failed
+//! work has changed nothing; housekeeping never costs a save; the next save works, and cleans up.
 //!
 //! In a bucket they are threads that stand still at a request, on a disk processes that stand still
 //! at a system call.
@@ -29,7 +28,7 @@ type State = BTreeMap<String, u8>;
 /// What is done to a place.
 type Act = dyn Fn(&Location) -> Result<()> + Send + Sync;
 
-/// What somebody finds in a place, or what is wrong with it.
+/// The state of a place, or its error.
 type Look<T> = dyn Fn(&Location) -> std::result::Result<T, String>;
 
 /// Something that is done to a place.
@@ -48,7 +47,7 @@ enum Kind {
     Save,
     /// It takes a checkpoint away, or takes the lock that says who may.
     Removal,
-    /// It changes no checkpoint, and is to cost nobody a save.
+    /// It changes no checkpoint, and must not fail any save.
     Housekeeping,
 }
 
@@ -56,15 +55,16 @@ enum Kind {
 struct World {
     name: String,
     works: Vec<Work>,
-    /// What is there before, unless somebody was killed.
+    /// The state before, unless a work was killed.
     before: State,
-    /// Whether nobody was killed there, nothing is damaged, and nothing lies beside what is saved.
+    /// Whether no work was killed there, nothing is damaged, and no other files lie beside the
+    /// checkpoint.
     is_clean: bool,
     /// Whether a byte of what is there before has become another one.
     is_damaged: bool,
     /// Whether a save is to replace nothing, so that of two one is refused.
     is_exclusive: bool,
-    /// Works of which somebody was killed at some moment, before the two begin.
+    /// Works that were killed at some moment, before the two begin.
     killed: Vec<Work>,
     prepare: Box<dyn Fn(&Location)>,
     /// What is there, each of it whole and verified, or what is wrong.
@@ -88,7 +88,7 @@ type End = std::result::Result<(), (ErrorKind, String)>;
 /// How both have.
 type Ends = [End; 2];
 
-/// What somebody who came too late, or who was overtaken, is told.
+/// The errors of a work that came too late, or that was overtaken.
 const OVERTAKEN: [ErrorKind; 8] = [
     ErrorKind::AlreadyExists,
     ErrorKind::NotFound,
@@ -99,12 +99,12 @@ const OVERTAKEN: [ErrorKind; 8] = [
     // Of files beside each other on a disk: the other one has the folder, and stands still.
     ErrorKind::TimedOut,
     ErrorKind::Uncommitted,
-    // Files beside each other are not replaced in a bucket, also where they have come meanwhile.
+    // Files of one stem are not replaced in a bucket, also if they were written in between.
     ErrorKind::Unsupported,
 ];
 
 impl World {
-    /// Every two works, in any order; with `REGROW_TEST_WORK` those of which one has that name.
+    /// Every two works, in any order; with `REGROW_TEST_WORK` those with a work of that name.
     fn pairs(&self) -> impl Iterator<Item = [&Work; 2]> {
         let wanted = std::env::var("REGROW_TEST_WORK").ok();
         let all = self.works.iter().flat_map(|one| self.works.iter().map(move |other| [one, other]));
@@ -131,7 +131,7 @@ impl World {
             let mut state = before.clone();
             for at in order.into_iter().filter(|at| ends[*at].is_ok()) {
                 let is_housekeeping = works[at].kind == Kind::Housekeeping;
-                // Of what somebody has left who was killed, it decides what that comes to.
+                // It decides what becomes of the files of a killed work.
                 match is_housekeeping && !self.killed.is_empty() && state == *before {
                     true => state = alone[at].leaves.clone(),
                     false => (works[at].after)(&mut state),
@@ -151,7 +151,7 @@ impl World {
         alone: [&Alone; 2],
         ends: &Ends,
     ) -> std::result::Result<(), String> {
-        // What is there already, where nobody is to replace it.
+        // The state is kept if no work may replace it.
         let refuses = self.is_exclusive && !before.is_empty();
         for (at, end) in ends.iter().enumerate() {
             let Err((kind, message)) = end else { continue };
@@ -167,8 +167,7 @@ impl World {
             if !may_be_told {
                 return Err(format!("{} ended with {kind:?}: {message}", works[at].name));
             }
-            // Who repairs may finish what somebody has left who was killed: then there is
-            // something.
+            // A repair may finish the files of a killed work: then there is a checkpoint.
             let refuses = refuses || self.is_exclusive && !alone[1 - at].leaves.is_empty();
             let is_kept_from_it = *kind != ErrorKind::Unsupported && !refuses;
             if [works[at].kind, other.kind] == [Kind::Save, Kind::Housekeeping] && is_kept_from_it {
@@ -194,7 +193,7 @@ impl World {
     }
 }
 
-/// Somebody at work.
+/// A work in progress.
 trait Actor {
     /// Waits for so long at most until it stands still or has ended; whether it has ended, if it
     /// does either.
@@ -243,16 +242,16 @@ fn ended(actor: &mut Box<dyn Actor>, timeout: Duration) -> Option<()> {
 
 /// Where the two are played, and how many steps one of them takes alone.
 trait Stage {
-    /// How many pasts the place has: one, or one for each moment at which somebody was killed.
+    /// How many pasts the place has: one, or one for each moment at which a work was killed.
     fn past_count(&self) -> usize;
 
     /// All as it was before, in one of its pasts.
     fn put_back(&mut self, past: usize);
 
-    /// Requests, or system calls, of a work that nobody disturbs, and how it ended.
+    /// Requests, or system calls, of an undisturbed work, and how it ended.
     fn steps_alone(&mut self, work: &Work) -> (u64, End);
 
-    /// Plays two works, each of which stands still at this step; how they ended.
+    /// Plays two works, each of which pauses at this step; how they ended.
     fn play(&mut self, works: [&Work; 2], stops_at: [u64; 2]) -> Ends;
 
     /// The place, for who judges it.
@@ -265,7 +264,7 @@ trait Stage {
 /// How many moments each of those is killed at who are.
 const KILLS: u64 = 8;
 
-/// The moments at which somebody is killed who takes so many steps.
+/// The moments at which a work of so many steps is killed.
 fn kills(len: u64) -> impl Iterator<Item = u64> {
     (0..KILLS).map(move |nth| nth * len / KILLS)
 }

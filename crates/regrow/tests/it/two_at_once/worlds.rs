@@ -19,8 +19,8 @@ use crate::common::cuts::bytes_of;
 use crate::scenes::saves::tree;
 use crate::scenes::{check_names, is_nothing, make_room, told};
 
-/// What was there before, what the two save, what the next one saves, and what somebody who was
-/// killed has.
+/// The generation from before, those of the two saves, that of the next save, and that of a killed
+/// one.
 const BEFORE: u8 = 1;
 const SAVED: [u8; 2] = [2, 3];
 const COPIED: u8 = 4;
@@ -45,7 +45,9 @@ fn look(at: &Location) -> std::result::Result<Option<u8>, String> {
         Err(error) if is_nothing(at, &error) => return Ok(None),
         other => told("load", other)?,
     };
-    let Some(found) = generation(&loaded) else { return Err(format!("{at} is what nobody saved")) };
+    let Some(found) = generation(&loaded) else {
+        return Err(format!("{at} is a checkpoint that no process saved"));
+    };
     let report = told("verify", verify(at))?;
     if report.is_ok() { Ok(Some(found)) } else { Err(format!("{at} does not verify: {:?}", report.findings)) }
 }
@@ -75,11 +77,11 @@ const SIGNATURE: &str = BESIDE[2].0;
 enum Past {
     Nothing,
     Old,
-    /// An old one that somebody was replacing, who was killed.
+    /// An old one, whose overwrite was killed.
     Killed,
-    /// What somebody has left who was killed while making the first one.
+    /// The files of a first save that was killed.
     KilledFirst,
-    /// An old one, of which a byte has become another one.
+    /// An old one with one changed byte.
     Damaged,
 }
 
