@@ -23,7 +23,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export JAX_PLATFORMS ?= cpu
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates python/src python/Cargo.toml -name '*.rs' -o -name Cargo.toml 2>/dev/null)
-# Always the same packages: cargo builds dependencies anew for another choice, whose features
+# Always the same packages: cargo builds dependencies again for another choice, whose features
 # differ. The Python extension is maturin's.
 RUST_TESTED := --workspace --exclude regrow-python
 # One more than there are processors: tests wait for disks, for each other and for leases for a
@@ -203,7 +203,7 @@ example-candle: rust-prerequisites ## A model of candle whose tensors are leaves
 	$(CARGO) run --quiet --locked --manifest-path examples/candle/Cargo.toml
 
 # Left out: tests of memory and of time, where the emulator's own would be measured.
-AARCH64 ?= --skip pages_are_made_until_nobody_wants_them --skip no_damage_panics_or_takes_memory --skip two_hundred_thousand_keys_take_no_time
+AARCH64 ?= --skip pages_are_made_until_no_longer_wanted --skip no_damage_panics_or_takes_memory --skip two_hundred_thousand_keys_take_no_time
 test-aarch64: rust-prerequisites $(TOOLS)/cross/.installed ## The engine's own tests and those of the fixtures, built for aarch64, under qemu (fetches a compiler, 250 MB)
 	$(SAY) "the engine's tests on aarch64"
 	.ci/cross aarch64-unknown-linux-gnu test -p regrow --lib -- $(AARCH64)
@@ -451,7 +451,7 @@ coverage: rust-prerequisites $(NEXTEST) $(TOOLS)/bin/cargo-llvm-cov ## Which lin
 
 # Mutants of what decides whether a checkpoint is whole: all in one build, one switched on at a
 # time, until a test that comes by it fails. What was judged is kept: a run that was ended goes on,
-# and MUTANTS_MORE=--again tries those anew that no test noticed and nothing explains.
+# and MUTANTS_MORE=--again tries those again that no test noticed and nothing explains.
 MUTANTS ?= commit/ store/ seal/ parity/ bytes/checksum bytes/summed reads/table
 MUTANTS_BUDGET ?= 30
 MUTANTS_MORE ?=
@@ -589,7 +589,7 @@ $(VENV)/.release: $(VENV)/.installed $(RUST_SOURCES)
 	touch $(CURDIR)/$@
 
 # `cargo install` does not look at rust-version by itself; the variable does.
-# Nobody debugs them, and debug information is a good part of the work.
+# Debug information is not needed, and is a good part of the work.
 INSTALL := CARGO_PROFILE_DEV_DEBUG=0 CARGO_RESOLVER_INCOMPATIBLE_RUST_VERSIONS=fallback $(CARGO) install --quiet --locked --debug --root $(TOOLS)
 
 $(MATURIN): requirements-dev.txt | python-prerequisites

@@ -6,7 +6,7 @@ same bytes.
 
 All of it goes to the test kit's object server on this machine, in a process of its own: in memory,
 over loopback, with `--latency-ms` added to each request. Turns and ratios are those of
-`measure.py`. The server shares the processors with whoever is measured, which is the same for all
+`measure.py`. The server shares the processors with the measured tool, which is the same for all
 of them.
 
 | who | saves | loads | opens, and reads a slice |
@@ -117,7 +117,7 @@ class TensorStore(Contestant):
 
     def save(self, at: str, tree: Tree) -> None:
         context = self.ts.Context()
-        # A database that is written leaf by leaf would be written anew as often.
+        # A database that is written leaf by leaf would be written again as often.
         transaction = self.ts.Transaction() if self.is_ocdbt else None
         pending = []
         for name, leaf in leaves(tree):
@@ -245,7 +245,7 @@ class ObstoreMsgpack(Obstore):
 
 
 class Plain(Obstore):
-    """As many bytes, of which nobody knows anything."""
+    """As many bytes, of no known format."""
 
     name = "plain transfer"
 
@@ -404,7 +404,7 @@ def child(endpoint: str, name: str, task: str, leaf_count: int, mib: int) -> Non
         tool._bytes_of(tree)
     if task == "load":
         del tree
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
     print("ready", flush=True)
     sys.stdin.readline()
     result = tool.save("x", tree) if task == "save" else tool.load("x")

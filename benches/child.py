@@ -24,7 +24,7 @@ def main() -> None:
     tool = TOOLS[name]()
     rehearse(tool, path.with_name(f"{path.name}-small"), task)
     action = prepare(tool, path, workload, task)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
     print("ready", flush=True)
     sys.stdin.readline()
     result = action()

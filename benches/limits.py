@@ -1,6 +1,6 @@
 """What disk and memory give when nothing else is done: no names, no structure, no checks.
 
-A ratio to these says how far a tool is from what the machine can do, on whatever machine it runs:
+A ratio to these says how far a tool is from what the machine can do, on any machine:
 
 - writing: one file, its blocks set aside first, direct writes of 8 MiB from one buffer of large
   pages, one fsync;

@@ -4,9 +4,9 @@ read, and time.
     python benches/replicas.py --out bench-output/replicas --processes 2 4 --workload gpt2_adam@0.25GiB
 
 Each process of `jax.distributed` is a replica: a mesh ``(data, model)`` of as many processes as
-there are, with 8 devices of the CPU each. Every array is cut into 8 along `model`, and alike along
-`data`. All processes are on one machine with one disk; before each turn the files are dropped from
-the page cache.
+there are, with 8 devices of the CPU each. Every array is cut into 8 along `model`, and replicated
+along `data`. All processes are on one machine with one disk; before each turn the files are dropped
+from the page cache.
 
 Bytes read are those that the reports name, and those that the system has counted for each process
 (`rchar` of `/proc/self/io`): what a storage with no cache for all would have to give. The two kinds

@@ -148,7 +148,7 @@ def _life(module: Callable[[], ModuleType], path: Path, state: Any) -> Callable[
 
 
 def _tiny(module: Callable[[], ModuleType], path: Path) -> Callable[[Clock], None]:
-    """What a call costs whatever it carries: steps of three tiny leaves, each call a few times,
+    """The fixed cost of a call: steps of three tiny leaves, each call a few times,
     one after another.
     """
     import jax

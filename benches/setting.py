@@ -66,7 +66,7 @@ class Scale:
     """Beyond so many leaves Orbax and TensorStore do not take part."""
     is_quick: bool
     """Whether all rivals meet at the first workload only, safetensors alone at the others, and
-    nobody opens a million leaves."""
+    a million leaves are never opened."""
     needs_bytes: int
     """Free space on the disk: the largest tree, twice, and what the limits write beside it."""
 

@@ -103,7 +103,7 @@ def train_step(training: Training, x: jax.Array, y: jax.Array) -> tuple[Training
 
 
 def train(folder: Path, steps: int, every: int) -> Training:
-    # Saves in the background. SIGTERM has the next step saved, whatever its number.
+    # Saves in the background. SIGTERM saves the next step, with any number.
     with regrow.Manager(folder, save_every=every, preemption_timeout=30.0, keep=3) as manager:
         training = begin_or_resume(manager)
         begun, loss = int(training.step), jnp.nan

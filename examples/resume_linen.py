@@ -87,7 +87,7 @@ def train_step(state: TrainState, x: jax.Array, y: jax.Array) -> tuple[TrainStat
 
 
 def train(folder: Path, steps: int, every: int) -> TrainState:
-    # Saves in the background. SIGTERM has the next step saved, whatever its number.
+    # Saves in the background. SIGTERM saves the next step, with any number.
     with regrow.Manager(folder, save_every=every, preemption_timeout=30.0, keep=3) as manager:
         state = begin_or_resume(manager)
         begun, loss = int(state.step), jnp.nan

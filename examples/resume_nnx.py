@@ -72,7 +72,7 @@ def train_step(model: Model, optimizer: nnx.Optimizer, x: jax.Array, y: jax.Arra
 
 
 def train(folder: Path, steps: int, every: int) -> Training:
-    # Saves in the background. SIGTERM has the next step saved, whatever its number.
+    # Saves in the background. SIGTERM saves the next step, with any number.
     with regrow.Manager(folder, save_every=every, preemption_timeout=30.0, keep=3) as manager:
         model, optimizer = begin_or_resume(manager)
         begun, loss = int(optimizer.step[...]), jnp.nan

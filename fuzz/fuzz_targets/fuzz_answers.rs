@@ -1,5 +1,5 @@
 //! Answers of a web server and of a bucket: the input is cut into answers, which are sent one after
-//! another, whatever is asked.
+//! another, for any question.
 
 #![no_main]
 

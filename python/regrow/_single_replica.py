@@ -140,7 +140,7 @@ class Replicas:
             if all(common.part_shape):
                 self._common.setdefault(sharding.mesh, []).append(common)
         if not self._common:
-            raise _nothing_is_alike(wanted, reasons)
+            raise _nothing_in_common(wanted, reasons)
         self._broadcasts = {mesh: _broadcast(wanted, mesh) for mesh in self._common}
         self.places = {common.place.at for common in self._all()}
         """Which leaves come from one replica, by their numbers in the result."""
@@ -329,7 +329,7 @@ def _broadcast(wanted: SingleReplica, mesh: Any) -> Broadcast:
     return Broadcast(mesh, axis, wanted.replica)
 
 
-def _nothing_is_alike(wanted: SingleReplica, reasons: Mapping[str, Sequence[str]]) -> InvalidArgumentError:
+def _nothing_in_common(wanted: SingleReplica, reasons: Mapping[str, Sequence[str]]) -> InvalidArgumentError:
     lines = [
         f"\n    {counted(len(paths), 'leaf', 'leaves')} {reason}, such as {paths[0]}"
         for reason, paths in reasons.items()

@@ -126,7 +126,7 @@ def test_a_failure_is_told_by_the_next_call(tmp_path: Path, saver: AsyncSaver) -
     saver.save(tmp_path / "y", {"a": 1}).result()
 
 
-def test_who_waits_is_told_and_nobody_else(tmp_path: Path, saver: AsyncSaver) -> None:
+def test_only_the_waiting_call_gets_the_error(tmp_path: Path, saver: AsyncSaver) -> None:
     save = saver.save(tmp_path / "x", {"a/b": 1, "a": {"b": 2}}, layout=regrow.layouts.Safetensors(separator="/"))
     for _ in range(2):
         with pytest.raises(regrow.errors.NameCollisionError):

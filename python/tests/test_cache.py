@@ -43,7 +43,7 @@ def test_a_folder_by_its_name_is_enough(options: dict[str, str], tmp_path: Path)
         assert blocks(Path(os.fsdecode(cache)))
 
 
-def test_what_was_replaced_or_damaged_is_fetched_anew(options: dict[str, str], tmp_path: Path) -> None:  # noqa: F811
+def test_replaced_or_damaged_objects_are_fetched_again(options: dict[str, str], tmp_path: Path) -> None:  # noqa: F811
     url = "s3://runs/cache/replaced"
     for fill in (1.0, 2.0, 1.0):
         regrow.save(url, tree(fill), overwrite=True, storage_options=options)

@@ -67,7 +67,7 @@ def test_processes_gather_broadcast_and_agree(tmp_path, service, size):
         assert list((tmp_path / "meet").iterdir()) == []
 
 
-def test_an_error_of_one_process_is_an_error_of_all_and_the_next_attempt_begins_anew(tmp_path):
+def test_an_error_of_one_process_is_an_error_of_all_and_the_next_attempt_starts_again(tmp_path):
     arguments = {"folder": None, "target": str(tmp_path / "step_1"), "fails": 1}
     ended = processes.run(2, ROUNDS, tmp_path / "run", arguments=arguments, jax=True)
     assert ended[1].value == ["plan of 0", "IoError: no space"] * 3
@@ -184,7 +184,7 @@ assert not found, found
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_with_jax_and_no_other_process_nobody_is_asked():
+def test_one_process_with_jax_sends_no_messages():
     import jax  # noqa: F401
 
     assert regrow.jobs.coordinator().size == 1

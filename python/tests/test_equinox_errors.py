@@ -77,7 +77,7 @@ def test_is_leaf(tmp_path: Path) -> None:
         lambda _module: {"a": write_fails},
     ],
 )
-def test_functions_that_do_not_fit_fail_alike(spec: Any) -> None:
+def test_functions_that_do_not_fit_fail_as_the_original(spec: Any) -> None:
     errors = []
     for module in (ours, eqx):
         with pytest.raises(Exception) as error:

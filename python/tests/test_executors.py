@@ -279,13 +279,13 @@ def test_what_a_progress_function_raises_ends_it(source: Path, tmp_path: Path, p
 
 
 @pytest.mark.parametrize("new", [{"w": np.ones(3)}, {**TREE, "step": 8}], ids=["another tree", "the same tree"])
-def test_a_source_that_is_replaced_is_converted_anew(new: Any, source: Path, tmp_path: Path, pool: Any) -> None:
+def test_a_source_that_is_replaced_is_converted_again(new: Any, source: Path, tmp_path: Path, pool: Any) -> None:
     executor = Replacing(pool, lambda: regrow.save(source, new, overwrite=True))
     regrow.convert(source, tmp_path / "shared", executor=executor, workers=3)
     assert_same(regrow.load(tmp_path / "shared"), new)
 
 
-def test_a_step_that_comes_meanwhile_is_not_mixed_in(tmp_path: Path, pool: Any) -> None:
+def test_a_step_that_comes_in_between_is_not_mixed_in(tmp_path: Path, pool: Any) -> None:
     steps = in_steps(tmp_path / "steps")
     executor = Replacing(pool, lambda: regrow.save(steps / "300", {"w": np.full(30, 300), "b": np.zeros(2)}))
     regrow.convert(steps, tmp_path / "shared", executor=executor, workers=2, step=200)
@@ -356,7 +356,7 @@ def test_a_lost_share_is_verified_again(source: Path) -> None:
     assert executor.submitted == 3
 
 
-def test_nothing_is_kept_of_a_target_that_is_taken_meanwhile(source: Path, tmp_path: Path, pool: Any) -> None:
+def test_nothing_is_kept_of_a_target_that_is_taken_in_between(source: Path, tmp_path: Path, pool: Any) -> None:
     executor = Replacing(pool, lambda: shutil.copytree(source, tmp_path / "shared"))
     with pytest.raises(regrow.errors.AlreadyExistsError):
         regrow.convert(source, tmp_path / "shared", executor=executor, workers=2)

@@ -50,7 +50,7 @@ def assert_same_objects(left: Any, right: Any) -> None:
         assert same_bits(one, other) if hasattr(one, "dtype") else repr(one) == repr(other)
 
 
-def assert_alike(name: str, *args: Any) -> None:
+def assert_as_flax(name: str, *args: Any) -> None:
     """Both packages give the same, or raise the same; ours may be of a class of its own below that
     of the original, and say more in further lines."""
     outcomes = []
@@ -182,15 +182,15 @@ UNSERIALISABLE: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", UNSERIALISABLE)
 @pytest.mark.parametrize("in_place", [False, True])
-def test_what_cannot_be_written_is_refused_alike(name: str, in_place: bool) -> None:
-    assert_alike("msgpack_serialize", UNSERIALISABLE[name], in_place)
+def test_values_that_cannot_be_written_are_refused_as_by_flax(name: str, in_place: bool) -> None:
+    assert_as_flax("msgpack_serialize", UNSERIALISABLE[name], in_place)
     if not in_place:
         with pytest.raises((TypeError, ValueError, OverflowError)):
             ours.msgpack_serialize(UNSERIALISABLE[name])
 
 
-def test_typed_keys_are_refused_alike() -> None:
-    assert_alike("to_bytes", {"k": jax.random.key(0)})
+def test_typed_keys_are_refused_as_by_flax() -> None:
+    assert_as_flax("to_bytes", {"k": jax.random.key(0)})
     with pytest.raises(TypeError, match=r"^JAX array with PRNGKey dtype cannot be converted to a NumPy array"):
         ours.to_bytes({"k": jax.random.key(0)})
 
@@ -223,13 +223,13 @@ MISMATCHES: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", MISMATCHES)
-def test_a_mismatch_is_reported_alike(name: str) -> None:
-    assert_alike("from_state_dict", *MISMATCHES[name])
+def test_a_mismatch_is_reported_as_by_flax(name: str) -> None:
+    assert_as_flax("from_state_dict", *MISMATCHES[name])
 
 
 @pytest.mark.parametrize("value", [{1: 0, "1": 1}, FrozenDict({1: 0, "1": 1}), {"a": {2: 0, "2": 1}}])
-def test_keys_with_the_same_text_are_refused_alike(value: Any) -> None:
-    assert_alike("to_state_dict", value)
+def test_keys_with_the_same_text_are_refused_as_by_flax(value: Any) -> None:
+    assert_as_flax("to_state_dict", value)
     with pytest.raises(ValueError, match=r"^Dict keys do not have a unique string representation: "):
         ours.to_state_dict(value)
 

@@ -115,7 +115,7 @@ def test_leftovers_and_strays_are_no_checkpoints(fixtures: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_random_histories_end_alike(seed: int, tmp_path: Path) -> None:
+def test_random_histories_end_as_with_flax(seed: int, tmp_path: Path) -> None:
     random = np.random.default_rng(seed)
     prefix = ["checkpoint_", "m_", "x"][seed % 3]
     step = -3
@@ -523,7 +523,7 @@ def test_the_natural_order_is_that_of_the_original(texts: list[str], signed: boo
 
 
 @pytest.mark.parametrize("path", ["gs://a//b/../c", "./a//b/", "/x/../y", "s3://", "", "a:b"])
-def test_paths_are_normalised_alike(path: str) -> None:
+def test_paths_are_normalised_as_by_flax(path: str) -> None:
     assert ours.safe_normpath(path) == theirs.safe_normpath(path)
 
 
@@ -537,7 +537,7 @@ PRE_LINEN = {
 
 
 @pytest.mark.parametrize("params", [PRE_LINEN, FrozenDict(PRE_LINEN), {"Dense_0": {"b": 1}}, 5, {}, Stats(1, 2)])
-def test_names_of_before_linen_are_converted_alike(params: Any) -> None:
+def test_names_of_before_linen_are_converted_as_by_flax(params: Any) -> None:
     mine, original = ours.convert_pre_linen(params), theirs.convert_pre_linen(params)
     assert mine == original
     assert type(mine) is type(original)

@@ -81,7 +81,7 @@ def test_switched_off_the_file_is_that_of_flax(way: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("now", [ON, OFF])
-def test_both_forms_are_restored_whatever_the_switch_says(now: bool, tmp_path: Path) -> None:
+def test_both_forms_are_restored_with_either_switch(now: bool, tmp_path: Path) -> None:
     for step, then in ((1, ON), (2, OFF), (3, ON)):
         with switched(then):
             ours.save_checkpoint(tmp_path, {"w": np.full(3, step)}, step, keep=5)

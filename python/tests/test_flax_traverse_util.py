@@ -35,7 +35,7 @@ def test_a_signature_is_that_of_the_original(name: str) -> None:
 @pytest.mark.parametrize("nested", NESTED, ids=repr)
 @pytest.mark.parametrize("keep_empty_nodes", [False, True])
 @pytest.mark.parametrize("sep", [None, "/"])
-def test_dicts_are_flattened_alike(nested: Any, keep_empty_nodes: bool, sep: str | None) -> None:
+def test_dicts_are_flattened_as_by_flax(nested: Any, keep_empty_nodes: bool, sep: str | None) -> None:
     for is_leaf in (None, lambda path, value: len(path) == 1, lambda path, value: "c" in value, lambda *_: True):
         flat = theirs.flatten_dict(nested, keep_empty_nodes, is_leaf, sep)
         mine = ours.flatten_dict(nested, keep_empty_nodes, is_leaf, sep)
@@ -74,7 +74,7 @@ def test_a_map_knows_the_path() -> None:
         ("flatten_dict", ({1: {2: 3}}, False, None, "/")),
     ],
 )
-def test_what_makes_no_sense_is_refused_alike(name: str, args: Any) -> None:
+def test_invalid_arguments_are_refused_as_by_flax(name: str, args: Any) -> None:
     messages = []
     for package in (theirs, ours):
         with pytest.raises(Exception) as raised:

@@ -151,7 +151,7 @@ def test_only_takes_globs(path: Path) -> None:
         regrow.load(path, only="nothing/**")
 
 
-def test_key_paths_that_print_alike(path: Path) -> None:
+def test_key_paths_that_print_as_the_same_text(path: Path) -> None:
     regrow.save(path, {"a/b": 1, "a": {"b": 2}})
     ckpt = regrow.open(path)
     assert len(ckpt) == 2

@@ -154,7 +154,7 @@ def test_a_saver_of_ones_own(bucket: str) -> None:
     assert bucket in repr(handles[0])
 
 
-def test_a_load_that_meets_a_replacement_begins_anew(bucket: str) -> None:
+def test_a_load_that_meets_a_replacement_starts_again(bucket: str) -> None:
     """The engine alone knows that objects were replaced: there is no inode to look at."""
     url = f"{bucket}/x"
     regrow.save(url, {"w": np.zeros(1 << 16)})

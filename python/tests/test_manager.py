@@ -561,7 +561,7 @@ def test_processes_of_a_job_see_and_decide_the_same(tmp_path: Path) -> None:
         assert [line["step"] for line in lines if line["event"] == "delete"] == ([0, 2] if rank == 0 else [])
 
 
-def test_a_failure_that_nobody_saw_ends_the_program_with_1(tmp_path: Path) -> None:
+def test_an_unseen_failure_ends_the_program_with_1(tmp_path: Path) -> None:
     code = (
         "import resource, sys, numpy, regrow\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))\n"

@@ -258,7 +258,7 @@ def test_the_exact_tree_comes_back_from_an_archive(tmp_path: Path, options: dict
         assert theirs[join(("opt", "1", "3"))] == 1 + 2j
 
 
-def test_an_archive_that_was_written_anew_is_a_flat_dict(tmp_path: Path) -> None:
+def test_an_archive_that_was_written_again_is_a_flat_dict(tmp_path: Path) -> None:
     regrow.save(tmp_path / "x.npz", RICH, layout="npy", lossy=True)
     with np.load(tmp_path / "x.npz") as theirs:
         np.savez(tmp_path / "y.npz", **dict(theirs))

@@ -91,7 +91,7 @@ QUESTIONS = {
     "restore args of a replica": lambda value: _replicas.is_a(value, "SingleReplicaArrayRestoreArgs"),
     "arguments of a handler": checkpoint_args.is_args,
     "the items of arguments": is_taken(_saving._items, ValueError),
-    "an array of one replica": lambda value: _replicas._is_alike(regrow.jobs.SingleReplica(0, 0), value),
+    "an array of one replica": lambda value: _replicas._is_common(regrow.jobs.SingleReplica(0, 0), value),
     "an array to describe": is_taken(tree.to_shape_dtype_struct, ValueError),
     "a key of a key path": is_taken(tree.get_key_name, ValueError),
     "where a leaf is to go": lambda value: checkpoint_utils._sharding(value) is not None,

@@ -114,7 +114,7 @@ def test_what_was_converted_can_be_healed(tmp_path: Path) -> None:
     assert all(np.array_equal(before[name], after[name]) for name in before | after)
 
 
-def test_orbax_and_safetensors_read_what_was_made_anew(tmp_path: Path) -> None:
+def test_orbax_and_safetensors_read_rebuilt_files(tmp_path: Path) -> None:
     path = tmp_path / "x"
     state = {"w": np.arange(3000, dtype=np.float32), "layers": [np.ones((3, 4), np.int16), {"n": 7}], "name": "regrown"}
     regrow.save(path, state)

@@ -239,7 +239,7 @@ print(json.dumps(same))
 """
 
 
-def test_a_donated_buffer_is_nobody_elses(path: Path) -> None:
+def test_a_donated_buffer_is_not_shared(path: Path) -> None:
     regrow.save(path, state(2, (8, 8)))
     assert all(run(DONATED_REPLICAS, path))
 

@@ -33,7 +33,7 @@ def _replace(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_replace, Path.unlink], ids=["replaced", "removed"])
-def test_an_open_file_is_read_whatever_becomes_of_its_path(path: Path, spoil: Callable[[Path], None]) -> None:
+def test_an_open_file_is_read_after_any_change_of_its_path(path: Path, spoil: Callable[[Path], None]) -> None:
     checkpoint = regrow.open(path)
     with ours.safe_open(path, "np") as file:
         spoil(path)

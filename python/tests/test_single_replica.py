@@ -313,7 +313,7 @@ def test_four_processes(saved, tmp_path):
         assert ((read > 0), (received > 0)) == [(False, True), (False, True), (True, False), (False, False)][rank]
 
 
-def test_one_process_has_nobody_to_receive_from(saved):
+def test_one_process_receives_nothing(saved):
     with pytest.raises(regrow.errors.InvalidArgumentError, match="this is one process"):
         regrow.load(saved / "tree", options=regrow.Options(single_replica=regrow.jobs.SingleReplica()))
 

@@ -180,7 +180,7 @@ def test_what_was_saved_is_a_template_for_itself(layout: dict[str, str], tree: A
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: "-".join(layout.values()))
 @SETTINGS
 @given(tree=st.dictionaries(st.sampled_from(["a", "b", "w"]), arrays(), min_size=1, max_size=3))
-def test_arrays_are_filled_whatever_they_hold(layout: dict[str, str], tree: Any, tmp_path: Path) -> None:
+def test_arrays_are_filled_with_any_content(layout: dict[str, str], tree: Any, tmp_path: Path) -> None:
     path = save(tmp_path, tree, layout)
     if path is None:
         return

@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.timeout(300)  # ten seconds where nothing else runs
-def test_whatever_has_the_name_of_a_file_is_an_error_at_once(tmp_path: Path) -> None:
+def test_anything_with_the_name_of_a_file_is_an_error_at_once(tmp_path: Path) -> None:
     program = [sys.executable, HERE / "trak_odd_nodes.py", tmp_path]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
     ran = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=280, check=False)

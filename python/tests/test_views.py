@@ -143,7 +143,7 @@ def test_leaves_are_renamed_and_turned_while_they_are_loaded(saved: Path, tmp_pa
         regrow.load(saved, rename={"none": "x"})
 
 
-def test_containers_with_names_are_pruned_alike_and_can_be_dicts(path: Path) -> None:
+def test_containers_with_names_are_pruned_as_dicts_and_can_be_dicts(path: Path) -> None:
     regrow.save(path, tree())
     assert regrow.load(path, only="pair/left")["pair"]._fields == ("left",)
     plain = regrow.load(path, classes="dict")["pair"]

@@ -196,7 +196,7 @@ def test_steps_and_devices_are_drawn(show: Show) -> None:
     assert "4 devices hold each part" in page.text("#shardings")
 
 
-def test_names_are_text_whatever_they_say(show: Show) -> None:
+def test_names_with_any_content_are_text(show: Show) -> None:
     page = show(models.hostile())
     for selector in ("#treemap-list li:nth-child(2) button", "#leaf-table [data-index='0']", "[data-leaf]"):
         page.click(selector)

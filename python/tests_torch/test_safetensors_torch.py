@@ -173,7 +173,7 @@ def test_several_files_are_mapped_too(tmp_path: Path) -> None:
     assert_tensors(ours_torch.load_file(tmp_path / "parts"), tensors)
 
 
-def test_tensors_are_on_the_cpu_whatever_the_default_device(file: Path) -> None:
+def test_tensors_are_on_the_cpu_for_any_default_device(file: Path) -> None:
     """transformers makes models on the device `meta`."""
     ours_torch.save_file({"a": torch.arange(4), "e": torch.zeros(0)}, file)
     for backend in ("mmap", "pread"):
@@ -277,7 +277,7 @@ def test_the_private_helpers_for_tensors() -> None:
 
 
 @pytest.mark.parametrize("save", [ours_torch.save, safetensors.torch.save])
-def test_what_cannot_be_saved_is_refused_alike(save: Any) -> None:
+def test_unsavable_values_are_refused_as_by_safetensors(save: Any) -> None:
     base = torch.arange(6.0).reshape(2, 3)
     for tensors in ({"a": base, "b": base}, {"a": base, "b": base[0]}, {"a": base, "b": base.view(-1)}):
         with pytest.raises(RuntimeError, match="share memory"):

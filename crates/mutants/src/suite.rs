@@ -107,13 +107,13 @@ pub fn trace(
             return Ok(earlier.tests);
         }
     }
-    let tests = trace_anew(binaries, without, folder, out, count)?;
+    let tests = trace_again(binaries, without, folder, out, count)?;
     let traced = Traced { binaries: binaries.to_vec(), without: without.to_vec(), tests };
     fs::write(&known, serde_json::to_vec(&traced)?)?;
     Ok(traced.tests)
 }
 
-fn trace_anew(
+fn trace_again(
     binaries: &[PathBuf],
     without: &[String],
     folder: &Path,

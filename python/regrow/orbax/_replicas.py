@@ -112,10 +112,10 @@ def of_round(replica: SingleReplica | None, likes: Iterable[Any]) -> SingleRepli
     """
     if replica is None:
         return None
-    return replica if any(_is_alike(replica, like) for like in likes) else None
+    return replica if any(_is_common(replica, like) for like in likes) else None
 
 
-def _is_alike(replica: SingleReplica, like: Any) -> bool:
+def _is_common(replica: SingleReplica, like: Any) -> bool:
     sharding = own_attribute(like, "sharding")
     if not isinstance(sharding, jax.sharding.NamedSharding) or not isinstance(replica.axis, int):
         return False

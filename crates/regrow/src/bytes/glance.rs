@@ -222,7 +222,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_json_passes(value in value(), piece_len in 1..40_usize) {
+        fn all_valid_json_passes(value in value(), piece_len in 1..40_usize) {
             for text in [serde_json::to_vec(&value).unwrap(), serde_json::to_vec_pretty(&value).unwrap()] {
                 prop_assert!(look(Language::Json, &text, piece_len).is_ok());
                 let around = [b" \n\t", &text[..], b"\r\n "].concat();

@@ -185,7 +185,7 @@ mod tests {
     // Only Linux makes pages ahead.
     #[cfg(all(target_os = "linux", not(feature = "portable")))]
     #[test]
-    fn pages_are_made_until_nobody_wants_them() {
+    fn pages_are_made_until_no_longer_wanted() {
         // Of all maps that have a part of the range: large pages are asked for piece by piece,
         // which cuts it up, and what lies side by side is one map to the system.
         let resident = |at: usize, len: usize| {
@@ -229,7 +229,7 @@ mod tests {
 
     #[cfg(all(target_os = "linux", not(feature = "portable")))]
     #[test]
-    fn pages_that_somebody_fills_are_made_as_far_as_he_comes_and_keep_their_bytes() {
+    fn pages_of_a_filling_thread_are_made_up_to_its_position_and_keep_their_bytes() {
         let mut map = MmapOptions::new().len(4 << 20).map_anon().unwrap();
         map[7] = 7;
         let mut pages = FreshPages::of(&map[5..]);

@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_strangers_are_named_than_anybody_reads() {
+    fn the_number_of_named_strangers_is_bounded() {
         let root = tempfile::tempdir().unwrap();
         for (count, named) in [(0, 0), (SHOWN_MAX, SHOWN_MAX), (SHOWN_MAX + 9, SHOWN_MAX + 1)] {
             let folder = root.path().join(count.to_string());

@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn temporary_names_fit_and_are_known_again_whatever_the_length() {
+    fn temporary_names_of_any_length_fit_and_are_recognised() {
         for character in ["x", "ü", "€", "🦀", "\u{1}"] {
             for len in (1..=NAME_LEN_MAX_BYTES / character.len()).rev() {
                 let name = OsString::from(character.repeat(len));

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_moves_takes_no_name_that_somebody_has() {
+    fn a_moved_folder_replaces_no_existing_name() {
         let root = tempfile::tempdir().unwrap();
         let (from, taken, free) = (root.path().join("a"), root.path().join("b"), root.path().join("new/c"));
         for folder in [&from, &taken] {

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_come_meanwhile_keeps_its_name() {
+    fn a_file_that_appears_in_between_keeps_its_name() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("x");
         let staged = |text: &str| {

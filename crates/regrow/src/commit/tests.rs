@@ -118,7 +118,7 @@ fn what_is_no_checkpoint_is_not_replaced() {
 }
 
 #[test]
-fn a_target_that_became_precious_meanwhile_is_not_replaced() {
+fn a_target_that_gains_other_files_is_not_replaced() {
     let root = tempfile::tempdir().unwrap();
     let target = root.path().join("step");
     let staged = StagedFolder::create(&target, true).unwrap();
@@ -233,7 +233,7 @@ fn a_checkpoint_of_one_kind_has_no_files_of_another() {
 }
 
 #[test]
-fn a_file_that_became_precious_meanwhile_is_not_replaced() {
+fn a_file_that_the_check_refuses_at_the_commit_is_not_replaced() {
     let root = tempfile::tempdir().unwrap();
     let target = root.path().join("x");
     let is_empty = |at: &Location| match fs::read(at.path()) {
@@ -340,7 +340,7 @@ fn modes_of_new(root: &Path) -> (u32, u32) {
 }
 
 #[test]
-fn nobody_else_looks_into_what_replaces_something() {
+fn a_replacement_is_private_until_its_commit() {
     let root = tempfile::tempdir().unwrap();
     let (folder, file) = (root.path().join("folder"), root.path().join("file"));
     let (new_folder, new_file) = modes_of_new(root.path());

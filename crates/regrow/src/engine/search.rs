@@ -132,7 +132,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn finds_what_prints_alike(steps in proptest::collection::vec((0..4_u8, any::<u8>()), 0..40)) {
+        fn finds_leaves_that_print_as_the_same_text(steps in proptest::collection::vec((0..4_u8, any::<u8>()), 0..40)) {
             let tree = tree_of(&steps);
             let printed: Vec<String> = tree.paths().iter().map(ToString::to_string).collect();
             for text in printed.iter().map(String::as_str).chain(["", ".", "a", "a/b", "a/", "/", "\\n"]) {

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_lies_alone_and_nobody_has_all_that_is_empty() {
+    fn the_largest_is_alone_and_empty_ones_are_spread() {
         assert_eq!(shares_of([10, 3, 90, 20, 4].into_iter(), 2), [1, 1, 0, 1, 1]);
         assert_eq!(shares_of([0; 4].into_iter(), 2), [0, 1, 0, 1]);
         assert_eq!(shares_of([5].into_iter(), 3), [0]);

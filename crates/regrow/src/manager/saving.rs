@@ -200,8 +200,8 @@ impl Manager {
         let flag = self.options.preemption.as_ref();
         let own = is_preempted || flag.is_some_and(Preemption::is_set);
         let decide = |is_preempted| Asked { wants: self.wants(state, step, is_preempted), is_preempted };
-        let is_alike = self.options.save_when.is_regular() && flag.is_none();
-        if !self.together.has_others() || is_alike {
+        let all_decide_the_same = self.options.save_when.is_regular() && flag.is_none();
+        if !self.together.has_others() || all_decide_the_same {
             return Ok(decide(own));
         }
         let asked: Asked =

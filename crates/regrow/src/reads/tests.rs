@@ -57,7 +57,7 @@ fn blocks_of_no_length_are_refused() {
 }
 
 #[test]
-fn parts_near_each_other_are_one_piece_and_what_nobody_wants_is_in_none() {
+fn adjacent_parts_are_one_piece_and_unwanted_ones_in_none() {
     let (_, table) = checked(100, 10);
     let wanted = [(60, 40), (100, 60), (260, 0), (770, 20), (790, 60), (850, 1)];
     assert_eq!(pieces(&table, &wanted), [(50, 250, vec![40, 60]), (750, 950, vec![20, 60, 1])]);
@@ -183,7 +183,7 @@ fn each_part_comes_checked_and_its_leaf_is_named_where_a_block_fails() {
 }
 
 #[test]
-fn what_comes_by_itself_is_checked_and_goes_where_it_is_wanted_whatever_the_chunks() {
+fn pushed_bytes_are_checked_and_delivered_for_any_chunks() {
     let (bytes, table) = checked(100, 3);
     let table = table.never_rewritten();
     for chunk_len_bytes in [1, 3, 99, 100, 101, 250, 1000] {

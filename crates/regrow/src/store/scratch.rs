@@ -61,7 +61,7 @@ mod tests {
     use crate::store::FETCH_LEN_MAX_BYTES;
 
     #[test]
-    fn there_is_room_for_any_length_whatever_came_before() {
+    fn there_is_room_for_any_length_after_any_other() {
         let most = FETCH_LEN_MAX_BYTES as usize;
         let lens = [0, 10, 20, 5, HEAP_LEN_MAX_BYTES, HEAP_LEN_MAX_BYTES + 1, 3, most, 1];
         let mut kept = Scratch::default();

@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "a bug in the work")]
-    fn a_panic_is_passed_on_and_hangs_nobody() {
+    fn a_panic_is_passed_on_and_does_not_hang() {
         let _ = map_ordered(
             3,
             0..100,

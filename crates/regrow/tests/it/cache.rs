@@ -99,7 +99,7 @@ fn a_slice_fetches_its_blocks_alone_and_by_one_request() {
 }
 
 #[test]
-fn what_was_replaced_is_read_anew() {
+fn a_replaced_object_is_read_again() {
     let setting = Setting::new();
     for (at, (layout, suffix)) in layouts().into_iter().enumerate() {
         let path = setting.root.join(format!("x{at}{suffix}"));

@@ -35,7 +35,7 @@ fn ranks_gather_broadcast_and_agree() {
 }
 
 #[test]
-fn what_a_rank_posts_is_received_by_whoever_asks() {
+fn a_posted_value_is_received_by_every_rank_that_asks() {
     for (at, _folder) in places("post") {
         let given = on_ranks(4, |rank| {
             let session = begin(&at, rank, 4, &target(), LONG)?;

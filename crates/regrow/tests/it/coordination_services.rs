@@ -199,7 +199,7 @@ fn a_rank_that_has_ended_is_not_waited_for() {
 }
 
 #[test]
-fn alone_nobody_is_asked() {
+fn a_job_of_one_process_sends_no_messages() {
     let session = Session::begin(Arc::new(Single::new()), &target(), "save", within(LONG)).unwrap();
     assert_eq!(session.gather("index", "x".into()).unwrap().unwrap(), ["x"]);
     assert_eq!(session.broadcast("plan", || Ok("y".into())).unwrap(), "y");

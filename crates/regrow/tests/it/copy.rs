@@ -498,7 +498,7 @@ fn largest_staged(folder: &Path) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_damaged_file_of_an_interrupted_copy_is_copied_anew() {
+fn a_damaged_file_of_an_interrupted_copy_is_copied_again() {
     let (folder, root) = local();
     let (source, target) = (root.join("s"), root.join("t"));
     save_files(&source, 1);

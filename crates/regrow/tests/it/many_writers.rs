@@ -128,7 +128,7 @@ fn what_was_there_before_is_not_swept() {
 }
 
 #[test]
-fn whoever_asks_for_what_was_written_gets_it_however_many_ask() {
+fn every_reader_of_written_files_gets_them() {
     // Small files wait to be written together: a reader in that time waits for them too.
     let monitor = Monitor::new();
     for round in 0..20 {

@@ -165,7 +165,7 @@ impl Case {
         }
         if loaded.values != whole.values {
             let is_part = loaded.values.iter().all(|(path, value)| whole.values.get(path) == Some(value));
-            // A folder of npy files is whatever files it has, unless regrow's own record of the
+            // A folder of npy files is the list of its files, unless regrow's own record of the
             // pytree is there: verify reports the missing record. Without it a text is the array
             // that it was stored as.
             let is_text = |path: &String| whole.values.get(path).is_some_and(|value| value.starts_with('"'));

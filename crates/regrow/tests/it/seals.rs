@@ -295,7 +295,7 @@ fn a_checkpoint_that_was_changed_on_purpose_can_be_read_and_sealed_again() {
 }
 
 #[test]
-fn what_lies_beside_files_that_somebody_has_removed_by_hand_goes_with_the_next_that_come() {
+fn side_files_of_files_removed_by_hand_go_with_the_next_save() {
     let folder = tempfile::tempdir().unwrap();
     let mut roots = vec![Location::local(folder.path())];
     roots.extend(crate::common::buckets::buckets("stale"));

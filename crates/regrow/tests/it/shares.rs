@@ -208,7 +208,7 @@ fn a_source_that_is_replaced_is_not_mixed() {
 }
 
 #[test]
-fn tickets_and_conversions_that_nobody_can_do_are_refused() {
+fn impossible_tickets_and_conversions_are_refused() {
     let (_folder, places) = places("shares-tickets");
     for to in &places {
         let (source, target) = (to.join("s"), to.join("t"));

@@ -83,7 +83,7 @@ impl Sums {
         for name in documents {
             let mut bytes = files.get(&name).cloned().unwrap_or_default();
             if repair == Repair::All
-                && let Some(recorded) = recorded_anew(&name, &bytes, files)
+                && let Some(recorded) = recorded_again(&name, &bytes, files)
             {
                 bytes = recorded;
             }
@@ -120,7 +120,7 @@ fn bytes_of(document: &Value) -> Vec<u8> {
 
 /// The document with lengths and checksums of the files that it records; `None` if it is none any
 /// more.
-fn recorded_anew(name: &str, bytes: &[u8], files: &Files) -> Option<Vec<u8>> {
+fn recorded_again(name: &str, bytes: &[u8], files: &Files) -> Option<Vec<u8>> {
     let mut document = parse(bytes)?;
     let folder = name.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
     let file = |name: &Value| files.get(&format!("{folder}{}", name.as_str()?));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! | header: lengths | data |                                 what most programs write
-//! | header: zeros   | data | mark, checksum, lengths |       torch.save, and whoever cannot go back in its file
+//! | header: zeros   | data | mark, checksum, lengths |       torch.save, and writers that cannot seek back
 //! ```
 
 use bytes::Bytes;

@@ -302,7 +302,7 @@ fn a_folder_that_is_half_removed_never_looks_begun() {
 }
 
 #[test]
-fn what_appeared_meanwhile_is_not_replaced() {
+fn files_that_appear_during_a_save_are_not_replaced() {
     let root = tempfile::tempdir().unwrap();
     let stem = root.path().join("model");
     let staged = stage(&stem, false, "late").unwrap();

@@ -248,7 +248,7 @@ fn refused() -> Tree<Leaf> {
 }
 
 #[test]
-fn a_failure_is_told_once_to_whoever_comes_first() {
+fn the_first_call_gets_a_failure_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let saver = AsyncSaver::new();

@@ -65,7 +65,7 @@ fn expected(steps: &[(usize, &str, Destination)]) -> Vec<(usize, String, Destina
 }
 
 #[test]
-fn what_nobody_writes_into_comes_as_views_in_the_order_of_the_disk() {
+fn files_without_writers_come_as_views_in_the_order_of_the_disk() {
     let (_folder, checkpoint) = saved("step", Layout::default());
     let plan = plan_all(&checkpoint, &LoadOptions::default(), &[]);
     let steps = expected(&[

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_takes_a_path_is_seen() {
+    fn every_change_of_a_path_is_seen() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("x");
         let make = |text: &str| {

@@ -14,7 +14,7 @@
 //!  "records":[0,null,1]               for each leaf, in that pytree's order, its record
 //!  "offsets":[0,148]                  where each record begins, from the first one on
 //!  "block_len_bytes":4194304,
-//!  "crc32c":[...]                     of each block of each record, from its magic on; blocks begin anew in each
+//!  "crc32c":[...]                     of each block of each record, from its magic on; blocks start again in each
 //!  "blobs":{"1":[8,3,2948238]}        leaves of bytes: offset from the trailer's first byte, length, crc32c
 //!  "line":[62,123456]                 length and crc32c of the line in front of the leaves
 //!  "metadata":...}                    the user's own

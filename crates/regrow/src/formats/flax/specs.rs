@@ -7,9 +7,9 @@
 //!  "metadata": {"shape": [4, 3], "chunks": [4, 3], …}}        what it has to be
 //! ```
 //!
-//! T5X writes them, and reads `file`, `gfile` and `gcs` as the folder that the file lies in,
-//! whatever the bucket was called. A spec that says anything else is refused by name: read as the
-//! dict that it looks like, its array would be lost.
+//! T5X writes them, and reads `file`, `gfile` and `gcs` as the folder of the file, with any name of
+//! the bucket. A spec with other content is refused by name: read as a plain dict, its array would
+//! be lost.
 //!
 //! Source: t5x `checkpoints.py`; TensorStore 0.1.86, drivers `zarr` and `zarr3`.
 

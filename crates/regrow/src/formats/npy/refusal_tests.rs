@@ -42,7 +42,7 @@ fn only_a() -> LoadOptions {
 }
 
 #[test]
-fn pickled_objects_are_refused_wherever_they_are() {
+fn pickled_objects_are_refused_in_any_place() {
     let folder = tempfile::tempdir().unwrap();
     let single = folder.path().join("x.npy");
     fs::write(&single, fixture("bad_object.npy")).unwrap();

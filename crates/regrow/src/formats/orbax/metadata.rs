@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! {"tree_metadata": {
-//!    "('params', 'kernel')": {                      Python's repr of the key path: read by nobody, but distinct
+//!    "('params', 'kernel')": {                      Python's repr of the key path: distinct; readers ignore it
 //!       "key_metadata": [{"key": "params", "key_type": 2}, {"key": "kernel", "key_type": 2}],
 //!       "value_metadata": {"value_type": "jax.Array", "skip_deserialize": false, "write_shape": [6, 4]}}},
 //!  "use_ocdbt": true,                               absent before August 2025: look for manifest.ocdbt

@@ -339,7 +339,7 @@ fn record(at: &Location) -> Result<Vec<RecoveredFile>> {
     let custom_metadata = metadata.and_then(|metadata| metadata.custom_metadata);
     let view = view.as_ref().ok().map(|view| view.tree());
     let coded = coded_leaves(&*store, &parts)?;
-    let bytes = save::record_anew(save::Found {
+    let bytes = save::record_again(save::Found {
         structure: &structure,
         tree: &regrown.tree,
         view,

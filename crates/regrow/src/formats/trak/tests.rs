@@ -322,7 +322,7 @@ fn flags_that_are_made_up_take_nothing_back() {
 }
 
 #[test]
-fn starting_anew_is_asked_for() {
+fn starting_again_needs_an_option() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     store.register(0, false).unwrap();

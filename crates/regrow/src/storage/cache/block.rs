@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_tells_blocks_apart_is_in_their_names() {
+    fn names_of_blocks_have_their_whole_identity() {
         let sources = [
             ("s3 bucket", "x/y", "\"1\"", 10),
             ("s3 other", "x/y", "\"1\"", 10),

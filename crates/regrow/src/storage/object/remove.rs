@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn of_files_beside_each_other_what_may_be_somebody_elses_stays() {
+    fn files_of_one_stem_that_may_belong_to_others_stay() {
         let suffixes = |all: &[&str]| all.iter().map(|suffix| (*suffix).to_owned()).collect::<Vec<_>>();
         let (pair, data) = (suffixes(&[".data", ".manifest"]), suffixes(&[".data"]));
         let other = suffixes(&[".data", ".json"]);

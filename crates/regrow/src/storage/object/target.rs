@@ -422,7 +422,7 @@ pub(super) fn check_replaceable(
     // The other marker, of layouts that have none, says nothing of the files beside it.
     if CHECKPOINT_MARKERS.iter().chain(&[MARKER]).any(|marker| below.object(marker).is_some()) {
         let strangers = target.for_reading().and_then(|reading| strangers_in(&reading.location));
-        return refuse_strangers(&strangers.map_err(|error| changed_meanwhile(error, target))?, target);
+        return refuse_strangers(&strangers.map_err(|error| changed_in_between(error, target))?, target);
     }
     let names = names_below(objects, below)?;
     let names: Vec<&str> = names.iter().map(String::as_str).filter(|name| !is_bookkeeping(name)).collect();
@@ -436,7 +436,7 @@ pub(super) fn check_replaceable(
 
 /// What was there a moment ago is not there any more: another save has brought it to its name, or
 /// replaced it.
-fn changed_meanwhile(error: Error, target: &Location) -> Error {
+fn changed_in_between(error: Error, target: &Location) -> Error {
     if error.kind() != ErrorKind::NotFound {
         return error;
     }

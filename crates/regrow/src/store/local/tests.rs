@@ -127,7 +127,7 @@ fn lists_links_to_files_inside_only() {
 }
 
 #[test]
-fn a_named_pipe_is_no_value_and_blocks_nobody() {
+fn a_named_pipe_is_no_value_and_does_not_block() {
     let (_folder, store) = store();
     fs::create_dir(store.root()).unwrap();
     let made = std::process::Command::new("mkfifo").arg(store.root().join("pipe")).status();

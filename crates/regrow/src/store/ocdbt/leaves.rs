@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_out_of_order_are_found_wherever_threads_take_turns() {
+    fn entries_out_of_order_are_found_at_any_border_of_threads() {
         let check = |numbers: &Numbers| Files::new(numbers.files()).check_entries(numbers);
         let sizes = check(&numbers(None, "a")).unwrap();
         assert_eq!(sizes, vec![(LEAF_ENTRY_ESTIMATE_BYTES + 9) as u32; 3 * CHECKED_AT_A_TIME + 5]);

@@ -3,7 +3,7 @@
 //! last.
 //!
 //! ```text
-//! file `node_file`:  | (whatever comes first) | leaves in key order | interior nodes, level by level | root |
+//! file `node_file`:  | (any other data)      | leaves in key order | interior nodes, level by level | root |
 //!                                             ^ nodes_offset_bytes
 //! ```
 

@@ -261,7 +261,7 @@ fn what_is_no_file_is_refused() {
 }
 
 #[test]
-fn somebody_elses_file_is_left_alone() {
+fn a_file_of_another_program_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("1");
     let save = begin(&path).unwrap();

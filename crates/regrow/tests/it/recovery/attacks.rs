@@ -251,7 +251,7 @@ fn parity_does_not_follow_links_out_of_the_folder() {
 /// Another process saves to the path when all damage has been found, and before any of it is
 /// repaired.
 #[test]
-fn a_checkpoint_that_takes_the_path_meanwhile_is_left_alone() {
+fn a_checkpoint_that_takes_the_path_is_left_alone() {
     let root = memory_folder().unwrap();
     let large = |step| tree_with(array(Dtype::Float32, &[600, 100], step));
     for (name, layout, by_parity) in

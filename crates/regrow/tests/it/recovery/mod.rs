@@ -185,7 +185,7 @@ fn every_file_without_data_of_the_default_layout_comes_back() {
 }
 
 #[test]
-fn what_nobody_else_knows_is_told_leaf_by_leaf() {
+fn leaves_that_only_the_lost_file_describes_are_named() {
     let root = memory_folder().unwrap();
     for (form, path) in forms(root.path()) {
         let before = files(&path);

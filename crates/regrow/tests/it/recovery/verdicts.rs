@@ -39,7 +39,7 @@ fn damages(bytes: &[u8], other: &[u8]) -> Vec<(&'static str, Option<Vec<u8>>)> {
 }
 
 #[test]
-fn whatever_a_repair_calls_whole_loads_as_the_original() {
+fn a_checkpoint_that_a_repair_calls_whole_loads_as_the_original() {
     let root = memory_folder().unwrap();
     // All of them take minutes: a seventh, unless it is asked for.
     let is_long = std::env::var_os("REGROW_LONG").is_some();

@@ -108,10 +108,10 @@ impl Base {
             let found = plan.by_name().binary_search_by(by_name).ok().and_then(|rank| {
                 let leaf = *plan.by_name().get(rank)?;
                 let (planned, source) = plan.leaf(leaf as usize)?;
-                let is_alike = matches!(planned.place, LeafPlace::Raw { .. })
+                let is_same = matches!(planned.place, LeafPlace::Raw { .. })
                     && planned.dtype == info.dtype
                     && source.as_array()?.shape() == &info.shape;
-                is_alike.then_some(OldLeaf { leaf, rank, offset_bytes, len_bytes: planned.len_bytes })
+                is_same.then_some(OldLeaf { leaf, rank, offset_bytes, len_bytes: planned.len_bytes })
             });
             match found {
                 Some(leaf) => old.leaves.push(leaf),

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! m.0.w/c/0          model.safetensors, offset, length      (inline, if tiny)
-//! m.0.w/zarr.json    the document of its dtype and shape    (one in memory for all leaves that are alike)
+//! m.0.w/zarr.json    the document of its dtype and shape    (one in memory for all equal leaves)
 //! ```
 //!
 //! Nothing of this is made before the writer of the database asks for it: keys come from the plan's

@@ -77,7 +77,7 @@ mod split;
 mod tests;
 mod write;
 
-pub(super) use remake::{Found, Remade, record_anew, remake};
+pub(super) use remake::{Found, Remade, record_again, remake};
 
 /// Saves a tree.
 pub(super) fn save(tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {

@@ -3,7 +3,7 @@
 //! ```text
 //! {"a": {"b": x}}       a.b
 //! {"a.b": y}            a.b      beside the first: two leaves of one name
-//!                       a%2Eb    so this one is escaped; a name that nobody else has stays as it is
+//!                       a%2Eb    so this one is escaped; a unique name stays as it is
 //! ```
 //!
 //! A name is escaped too if it cannot be said: `..` as a part of a key, or one that is longer than

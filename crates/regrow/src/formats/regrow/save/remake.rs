@@ -172,7 +172,7 @@ pub(in super::super) struct Found<'a> {
 ///
 /// # Errors
 /// None in practice.
-pub(in super::super) fn record_anew(mut found: Found<'_>) -> Result<Vec<u8>> {
+pub(in super::super) fn record_again(mut found: Found<'_>) -> Result<Vec<u8>> {
     let chunks = found.chunks.take().unwrap_or_else(|| chunks_told(&found));
     let manifest = NewManifest {
         structure: found.structure,

@@ -69,7 +69,7 @@ fn an_upload_in_parts_is_one_object_or_nothing() {
 }
 
 #[test]
-fn calls_work_inside_a_runtime_of_somebody_else() {
+fn calls_work_inside_a_runtime_of_another_library() {
     let server = Server::new(|_| Reply::Say(200, TAG, b"fine".to_vec()));
     let bucket = server.bucket();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

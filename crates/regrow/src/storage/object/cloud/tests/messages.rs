@@ -156,7 +156,7 @@ fn nothing_secret_is_ever_printed() {
 }
 
 #[test]
-fn nobody_there_is_told_soon() {
+fn a_missing_server_is_reported_soon() {
     let began = Instant::now();
     let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
     let options = StorageOptions::new()
