@@ -29,7 +29,11 @@ def flag(name: str, value: Any) -> bool:
     raise wrong(name, value, "True or False")
 
 
-def count(name: str, value: Any) -> int | None:
+BUDGET_MIN_BYTES = 2**20
+"""The least memory that a call may be given: a smaller number was meant in another unit."""
+
+
+def count(name: str, value: Any, minimum: int = 0) -> int | None:
     """A number of bytes or a step, up to 63 bits, or `None`."""
     if value is None:
         return None
@@ -37,9 +41,14 @@ def count(name: str, value: Any) -> int | None:
         number = None if isinstance(value, (bool, np.bool_)) else operator.index(value)
     except TypeError:
         number = None
-    if number is None or not 0 <= number < 2**63:
-        raise wrong(name, value, "an integer between 0 and 2**63 - 1, or None")
+    if number is None or not minimum <= number < 2**63:
+        raise wrong(name, value, f"an integer between {minimum} and 2**63 - 1, or None")
     return number
+
+
+def budget(value: Any) -> int | None:
+    """An extra memory in bytes, or `None`."""
+    return count("budget_bytes", value, BUDGET_MIN_BYTES)
 
 
 def text(name: str, value: Any) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from . import _arguments, _native
+from ._keywords import keywords
 from ._location import StrPath, places
 from ._progress import Progress, Watch, format_bytes
 from ._readable import readable
@@ -41,6 +42,7 @@ class CopyReport(NamedTuple):
         return f"{text}; {format_bytes(self.reused_bytes)} were there already" if self.reused_bytes else text
 
 
+@keywords
 def copy(
     source: StrPath,
     target: StrPath,
@@ -48,7 +50,7 @@ def copy(
     overwrite: bool = False,
     durable: bool = True,
     verify: bool = True,
-    budget: int | None = None,
+    budget_bytes: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress = None,
 ) -> CopyReport:
@@ -65,7 +67,7 @@ def copy(
             replaced as a whole.
         durable: As for `save`.
         verify: Read the copy back, and compare.
-        budget: Memory for data on its way, in bytes; 64 MiB if `None`.
+        budget_bytes: Memory for data on its way, at least 1 MiB; 64 MiB if `None`.
         storage_options: How to reach the storage of URLs, as for `save`; a `Location` has its own.
         progress: As for `save`. Bytes that are read back count too.
 
@@ -82,7 +84,7 @@ def copy(
         _arguments.flag("overwrite", overwrite),
         _arguments.flag("durable", durable),
         _arguments.flag("verify", verify),
-        _arguments.count("budget", budget),
+        _arguments.budget(budget_bytes),
     )
     at = places(storage_options, source=source, target=target)
     with Watch(progress, "copying") as watch:

@@ -9,6 +9,7 @@ from . import _arguments, _native
 from ._attempts import attempts
 from ._convert import LeafForm
 from ._errors import InvalidArgumentError, ReplacedError
+from ._keywords import keywords
 from ._progress import Progress, Watch
 from ._readable import readable
 from ._report import Finding
@@ -129,6 +130,7 @@ class DiffReport(NamedTuple):
         return _html.of_diff(self)
 
 
+@keywords
 def diff(
     a: Any,
     b: Any,
@@ -145,7 +147,7 @@ def diff(
     item: str | None = None,
     step_b: int | None = None,
     item_b: str | None = None,
-    budget: int | None = None,
+    budget_bytes: int | None = None,
     progress: Progress = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> DiffReport:
@@ -176,7 +178,7 @@ def diff(
         item: The item of both.
         step_b: The step of `b`, if it differs.
         item_b: The item of `b`, if it differs.
-        budget: Extra memory in bytes; 64 MiB if `None`.
+        budget_bytes: Extra memory, at least 1 MiB; 64 MiB if `None`.
         progress: As for `save`.
         storage_options: As for `load`.
 
@@ -195,7 +197,7 @@ def diff(
             _arguments.flag("equality_only", equality_only),
             _arguments.flag("list_equal", list_equal),
         ),
-        _arguments.count("budget", budget),
+        _arguments.budget(budget_bytes),
     )
     steps = _arguments.count("step", step), _arguments.count("step_b", step_b)
     items = _arguments.text("item", item), _arguments.text("item_b", item_b)

@@ -18,7 +18,7 @@ from ._item_kinds import Files, Json, as_bytes, json_object
 from ._job import Job
 from ._keywords import keywords
 from ._leaves import to_native
-from ._load import Extra, Loading, Missing
+from ._load import Extra, Loading, Missing, holds_files
 from ._location import StrPath, place, places, shown
 from ._open import load_as
 from ._opening import opening_of
@@ -490,7 +490,7 @@ def load_items_as(
         raise NotFoundError(f"there is no item {lacking[0]!r} in {shown(at)}\n  help: the items are: {there}")
     loaded: dict[str, Any] = {}
     for name, like in likes.items():
-        if kinds[name].startswith("files: "):
+        if holds_files(opened, name):
             loaded[name] = Files(dict(opened.item_files(name)))
         else:
             # Another step may have become the newest since.

@@ -116,7 +116,8 @@ _SAVED = {
 }
 
 _WORDS = {
-    "partial": 'extra="drop"',
+    "partial": 'missing="keep" to keep leaves of `like` that the checkpoint lacks, '
+    'extra="drop" to leave out leaves that `like` lacks',
     "strict": 'options=regrow.Options(lost_files="error")',
     "item": "at=",
     "target": "like=",

@@ -102,6 +102,11 @@ class Loading:
         if at is not None:
             item, _, rest = at.partition("/")
             if item in dict(opened.items):
+                if holds_files(opened, item):
+                    raise UnsupportedError(
+                        f"the item {item!r} holds files, and no pytree\n  help: call regrow.load(path, at={item!r})",
+                        help=f"call regrow.load(path, at={item!r})",
+                    )
                 opened, at = _native.open(place, opening._replace(item=item)), rest
             return replace(self, at=at or None).view_of(opened)
         return self.view_of(opened)
@@ -139,12 +144,17 @@ class Loading:
             self.shardings,
             rare.region,
             _arguments.flag("pad_or_truncate", rare.pad_or_truncate),
-            _arguments.count("budget_bytes", rare.budget_bytes),
+            _arguments.budget(rare.budget_bytes),
             _arguments.handlers(rare.handlers),
             self.progress,
             together,
             stages,
         )
+
+
+def holds_files(opened: _native.Checkpoint, item: str) -> bool:
+    """Whether an item of a checkpoint is `Files`."""
+    return dict(opened.items).get(item, "").startswith("files: ")
 
 
 def _within(opened: _native.Checkpoint, at: str) -> _native.Checkpoint:
@@ -195,7 +205,10 @@ def _load(native: _native.Checkpoint, like: Any, wishes: Wishes) -> Any:
     if like is not None:
         return _load_like(native, like, wishes)
     if not (wishes.placeholders or wishes.salvages):
-        help = "pass options=regrow.Options(placeholders=True) to load `...` there, or `only` to select other leaves"
+        help = (
+            "pass like=TREE to keep what it has there, options=regrow.Options(placeholders=True) to load `...` there, "
+            "or only=GLOB to select other leaves"
+        )
         refuse_placeholders(native.placeholders(wishes.only), help)
     if wishes.shardings is None and wishes.region is None:
         _replicas(native, wishes, None, str)

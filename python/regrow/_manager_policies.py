@@ -112,7 +112,7 @@ def chosen_keep(keep: Any) -> Keep:
     if isinstance(keep, Keep):
         return keep
     if isinstance(keep, (int, np.integer)) and not isinstance(keep, bool):
-        return Keep(last=int(keep))
+        return Keep(last=_positive("keep", keep))
     raise _arguments.wrong("keep", keep, "a number of newest steps, a regrow.Keep, or None for all")
 
 
@@ -121,7 +121,7 @@ def chosen_when(save_every: Any) -> SaveWhen:
     if isinstance(save_every, SaveWhen):
         return save_every
     if isinstance(save_every, (int, np.integer)) and not isinstance(save_every, bool):
-        return SaveWhen(every=int(save_every))
+        return SaveWhen(every=_positive("save_every", save_every))
     raise _arguments.wrong("save_every", save_every, "a number of steps, or a regrow.SaveWhen")
 
 
@@ -245,10 +245,7 @@ def _steps(name: str, steps: Any) -> list[int]:
 
 
 def _positive(name: str, value: Any) -> int | None:
-    number = _arguments.count(name, value)
-    if number == 0:
-        raise _arguments.wrong(name, value, "a number of at least 1, or None")
-    return number
+    return _arguments.count(name, value, minimum=1)
 
 
 def _seconds(name: str, value: Any) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Literal, TypeVar, overload
 
 from . import _arguments, _executors, _load, _native, _nest, _options, _salvage, _shares
@@ -12,8 +13,9 @@ from ._cache import through
 from ._checkpoint import Checkpoint, Overview, VerifyReport
 from ._errors import IncompleteCheckpointWarning, InvalidArgumentError, MismatchError, RegrowError, ReplacedError
 from ._executors import Executor
+from ._item_kinds import Files
 from ._keywords import keywords
-from ._load import Extra, Loading, Missing
+from ._load import Extra, Loading, Missing, holds_files
 from ._location import Place, StrPath, local_path, place, portables, shown
 from ._opening import Opening, opening_of
 from ._options import Options
@@ -176,7 +178,13 @@ def load_as(
     salvaged: list[_salvage.SalvageReport] = []
 
     def read_whole() -> Any:
-        opened = asked.view(_native.open(place_of, opening), place_of, opening)
+        whole = _native.open(place_of, opening)
+        if asked.at is not None and holds_files(whole, asked.at):
+            if like is not None or replace(asked, at=None, progress=None) != Loading():
+                raise InvalidArgumentError(f"the item {asked.at!r} holds files: leave out all keywords but `at`")
+            warned[:] = whole.warnings
+            return Files(dict(whole.item_files(asked.at)))
+        opened = asked.view(whole, place_of, opening)
         warned[:] = opened.warnings
         wishes = asked.wishes(rare, together, stages)
         try:

@@ -41,7 +41,7 @@ class Options:
     """
 
     budget_bytes: int | None = field(default=None, metadata=_calls("save load"))
-    """Extra memory; 64 MiB if `None`."""
+    """Extra memory, at least 1 MiB; 64 MiB if `None`."""
     handlers: LeafRegistry | None = field(default=None, metadata=_calls("save load"))
     """The handlers of leaves of your own types. A load without them gives what the leaves are
     made of.

@@ -12,6 +12,7 @@ import numpy as np
 
 from . import _arguments, _native
 from ._errors import InvalidArgumentError
+from ._keywords import keywords
 from ._location import StrPath
 from ._progress import Progress, Watch
 from ._sides import is_place, taken
@@ -92,6 +93,7 @@ class ReportPage:
         )
 
 
+@keywords
 def report(
     checkpoint: Any,
     *others: Any,
@@ -102,7 +104,7 @@ def report(
     title: str | None = None,
     step: int | None = None,
     item: str | None = None,
-    budget: int | None = None,
+    budget_bytes: int | None = None,
     progress: Progress = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> ReportPage:
@@ -128,7 +130,7 @@ def report(
         title: The title of the page; the last part of the path if `None`.
         step: The step of each folder of steps; the newest if `None`.
         item: The item of each checkpoint of several.
-        budget: Extra memory for reading, in bytes; 64 MiB if `None`.
+        budget_bytes: Extra memory for reading, at least 1 MiB; 64 MiB if `None`.
         progress: As for `save`.
         storage_options: As for `load`.
 
@@ -148,7 +150,7 @@ def report(
         _arguments.count("sample", sample),
         _arguments.flag("statistics", statistics),
         (_arguments.count("step", step), _arguments.text("item", item)),
-        _arguments.count("budget", budget),
+        _arguments.budget(budget_bytes),
     )
     file = None if out is None else _local(out)
     subjects = [taken("checkpoint" if at == 0 else "others", side, storage_options) for at, side in enumerate(sides)]

@@ -64,7 +64,7 @@ class Writing:
             json_text(self.metadata),
             (_arguments.flag("seal", self.seal), _arguments.text("parity", self.parity)),
             _arguments.flag("trust_base", rare.trust_base),
-            _arguments.count("budget_bytes", rare.budget_bytes),
+            _arguments.budget(rare.budget_bytes),
             (layout.name, layout._json()),
             base,
             None if alone else self.native_job(),

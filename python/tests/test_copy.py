@@ -158,7 +158,7 @@ def test_a_copy_that_a_callback_has_ended_goes_on(to_memory: bool, in_memory: st
             raise StopItError
 
     with pytest.raises(StopItError):
-        regrow.copy(source, target, budget=1 << 24, progress=stop)
+        regrow.copy(source, target, budget_bytes=1 << 24, progress=stop)
     with pytest.raises((regrow.errors.NotFoundError, regrow.errors.UncommittedError)):
         regrow.open(target)
     report = regrow.copy(source, target, progress=lambda done, total: told.append((done, total)))

@@ -125,8 +125,9 @@ def test_leaves_of_other_types(path: Path) -> None:
 BAD_CALLS = {
     "layout": {"layout": "tar"},
     "a budget below nothing": {"options": regrow.Options(budget_bytes=-1)},
+    "a budget in MiB": {"options": regrow.Options(budget_bytes=64)},
     "a budget beyond numbers": {"options": regrow.Options(budget_bytes=2**70)},
-    "orbax options elsewhere": {"use_zarr3": True},
+    "orbax options elsewhere": {"zarr3": True},
     "compression": {"compression": "lz4"},
     "compression level": {"compression": 100},
     "compression as a bool": {"compression": True},

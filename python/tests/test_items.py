@@ -344,3 +344,16 @@ def test_a_newest_step_that_lost_an_item_is_passed_over(tmp_path: Path, lost: st
             assert restored["state"]["w"].tolist() == [2] * 4
     with pytest.raises(regrow.RegrowError, match=lost), regrow.Manager(tmp_path) as steps:
         steps.restore(3, items=["state", "config", "iterator"])
+
+
+def test_an_item_of_files_is_loaded_by_its_key_path(tmp_path: Path) -> None:
+    files = regrow.Files({"a": b"1", "deep/b": "text"})
+    regrow.save_items(tmp_path / "x", {"state": tree(), "files": files})
+    loaded = regrow.load(tmp_path / "x", at="files")
+    assert isinstance(loaded, regrow.Files)
+    assert (loaded["a"], loaded["deep/b"]) == (b"1", b"text")
+    with pytest.raises(regrow.errors.UnsupportedError, match=r"regrow\.load\(path, at='files'\)"):
+        regrow.open(tmp_path / "x", at="files")
+    for given in ({"like": tree()}, {"only": "a"}, {"cast": "float32"}):
+        with pytest.raises(regrow.errors.InvalidArgumentError, match="leave out all keywords but `at`"):
+            regrow.load(tmp_path / "x", at="files", **given)

@@ -34,6 +34,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "load_items": regrow.load_items,
     "open": regrow.open,
     "verify": regrow.verify,
+    "copy": regrow.copy,
+    "diff": regrow.diff,
+    "report": regrow.report,
     "Checkpoint.load": regrow.Checkpoint.load,
     "Manager": regrow.Manager,
     "Manager.restore": regrow.Manager.restore,
@@ -84,6 +87,81 @@ def test_options_of_layouts_have_one_name_in_python_the_command_and_rules(
         assert set(re.findall(r"`(\w+)`", known)) == here, said
 
 
+def test_rules_of_a_file_have_the_names_of_keywords(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text("no_such = 1")
+    with pytest.raises(regrow.errors.InvalidArgumentError, match='unknown field "no_such"') as raised:
+        regrow.convert(tmp_path, tmp_path / "x", rules=rules)
+    known = set(re.findall(r'"(\w+)"', str(raised.value).partition("expected one of")[2]))
+    # `options` are those of the layout.
+    assert len(known) == 8 and known - {"options"} <= set(keywords_of(regrow.convert))
+
+
+OTHER_NAMES = {
+    # The command's names are switches: they turn off what is on, and on what is off.
+    "no_sync": "durable",
+    "no_verify": "verify",
+    "no_statistics": "statistics",
+    "bare": "arrays_only",
+    "strict": "lost_files",
+    # An option that is given again and again has a singular, and its keyword a plural.
+    "storage_option": "storage_options",
+    "trusted_key": "trusted_keys",
+    # The short words of shells: `diff --brief`, `--output FILE`.
+    "brief": "equality_only",
+    "all": "list_equal",
+    "output": "out",
+    # A reserved word of Python.
+    "from": "from_",
+}
+"""Options of commands, each with the keyword that means the same, by the reason for another name."""
+
+SHELL_ONLY = {
+    "help": "Python has help()",
+    "json": "a call returns objects",
+    "verbose": "a report has the stages",
+    "quiet": "a call prints nothing",
+    "no_progress": "a call shows no progress unless asked",
+    "yes": "a call does not ask",
+    "jobs": "the engine chooses",
+    "option": "fields of regrow.layouts",
+    "cache_size": "regrow.Cache has it",
+    "key": "a positional argument",
+    "ratio": "a positional argument",
+    "step": "a path or a Manager has it, where a function lacks it",
+    "item": "a path or `at` has it, where a function lacks it",
+    "all_steps": "a copy takes all steps of a folder",
+}
+"""Options of commands that some functions lack, each with the reason."""
+
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "convert": regrow.convert,
+    "cp": regrow.copy,
+    "verify": regrow.verify,
+    "rm": regrow.remove,
+    "diff": regrow.diff,
+    "report": regrow.report,
+    "seal": regrow.protect.seal,
+    "sign": regrow.protect.sign,
+    "parity": regrow.protect.add_parity,
+    "repair": regrow.protect.repair,
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_options_of_commands_have_the_names_of_keywords(command: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert _native.command(["regrow", command, "--help"], list) == 0
+    shown = re.findall(r"^ +(?:-\w, )?--([a-z-]+)", capfd.readouterr().out, re.MULTILINE)
+    rare = {each.name for each in dataclasses.fields(regrow.Options)}
+    takes = set(inspect.signature(COMMANDS[command]).parameters) | rare
+    unknown = [
+        name
+        for name in (flag.replace("-", "_") for flag in shown)
+        if name not in takes and OTHER_NAMES.get(name) not in takes and name not in SHELL_ONLY
+    ]
+    assert len(shown) > 3 and unknown == []
+
+
 OLD = {
     "save": [
         "budget", "handlers", "trust_base", "replica_parallel", "orbax", "strict_orbax", "data_format", "use_ocdbt",
@@ -98,6 +176,9 @@ OLD = {
     "open": ["item", "strict", "bare", "mmap", "cache"],
     "verify": ["bare", "ignore_seal", "trusted_keys"],
     "convert": ["strict", "bare", "salvage"],
+    "copy": ["budget"],
+    "diff": ["budget"],
+    "report": ["budget"],
     "Manager": [
         "keep_best", "best", "keep_every", "keep_closest", "keep_seconds", "keep_steps", "keep_if", "adopt", "every",
         "save_steps", "min_seconds", "save_first", "save_if", "reuse", "check", "todelete", "sigterm", "grace",
@@ -109,7 +190,8 @@ OLD = {
 @pytest.mark.parametrize(("name", "keyword"), [(name, each) for name, old in OLD.items() for each in old])
 def test_an_old_keyword_is_an_error_that_names_the_new_one(path: Path, name: str, keyword: str) -> None:
     function = FUNCTIONS[name]
-    arguments = {"save": (path, TREE), "save_async": (path, TREE), "convert": (path, path)}.get(name, (path,))
+    two = ("convert", "copy", "diff", "report")
+    arguments = (path, TREE) if name in ("save", "save_async") else (path, path) if name in two else (path,)
     for kind in (TypeError, regrow.errors.InvalidArgumentError):
         with pytest.raises(kind, match=f"unexpected keyword argument '{keyword}'\n  help: pass ") as raised:
             function(*arguments, **{keyword: 1})
@@ -146,6 +228,21 @@ def test_every_hint_is_for_a_keyword_that_no_function_has() -> None:
     taken = {*keywords_of(regrow.save), *keywords_of(regrow.load), *keywords_of(regrow.convert)}
     assert taken.isdisjoint(_keywords._LAYOUTS)
     assert taken.isdisjoint(set(_keywords._WORDS) - {"item"})
+
+
+def test_partial_names_both_policies(path: Path) -> None:
+    with pytest.raises(TypeError, match=r'missing="keep".*extra="drop"'):
+        regrow.load(path, partial=True)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [({"save_every": -1}, "save_every=-1"), ({"save_every": 0}, "save_every=0"), ({"keep": 0}, "keep=0"),
+     ({"keep": regrow.Keep(last=0)}, "last=0"), ({"save_every": regrow.SaveWhen(every=0)}, "every=0")],
+)  # fmt: skip
+def test_an_error_of_a_manager_names_what_the_caller_wrote(path: Path, given: dict[str, Any], named: str) -> None:
+    with pytest.raises(regrow.errors.InvalidArgumentError, match=rf"^{named} is not valid"):
+        regrow.Manager(path, **given)
 
 
 def test_a_rare_setting_of_another_call_is_refused(path: Path) -> None:
@@ -187,7 +284,7 @@ def test_types_are_said(path: Path) -> None:
 SOUND = """
 import regrow
 regrow.save("x", {}, overwrite=True, layout=regrow.layouts.Orbax(ocdbt=False), progress=None)
-regrow.save("x", {}, layout="orbax", options=regrow.Options(budget_bytes=1))
+regrow.save("x", {}, layout="orbax", options=regrow.Options(budget_bytes=2**20))
 regrow.save_async("x", {}, when_busy="skip", progress=print)
 regrow.load("x", only="a", step=3, missing="keep")
 plan: regrow.reports.ConvertPlan = regrow.convert("x", "y", dry_run=True, lossy=True)

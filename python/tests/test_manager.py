@@ -337,7 +337,7 @@ def test_when_to_save(path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"keep": 0}, "last=0"),
+        ({"keep": 0}, "keep=0"),
         ({"keep": "3"}, "keep='3'"),
         ({"keep": True}, "keep=True"),
         ({"save_every": 0}, "every=0"),

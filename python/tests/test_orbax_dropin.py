@@ -380,6 +380,20 @@ def test_force_keeps_files_of_the_user(layout: Any, saves: int, tmp_path: Path) 
     assert [file.name for file in tmp_path.iterdir() if "tmp" in file.name] == []
 
 
+def test_an_error_names_the_keyword_of_orbax(tmp_path: Path) -> None:
+    for checkpointer in (
+        ours.PyTreeCheckpointer(),
+        ours.StandardCheckpointer(),
+        ours.AsyncCheckpointer(ours.PyTreeCheckpointHandler()),
+    ):
+        path = tmp_path / type(checkpointer).__name__
+        with checkpointer:
+            checkpointer.save(path, TREE)
+            with pytest.raises(FileExistsError, match="force=True") as raised:
+                checkpointer.save(path, TREE)
+        assert "overwrite" not in str(raised.value)
+
+
 def test_force_refuses_a_file_of_the_user_that_the_checkpoint_would_replace(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "commit_success.txt").write_text("mine")

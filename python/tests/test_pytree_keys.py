@@ -122,7 +122,9 @@ def test_keys_that_python_cannot_read_again_are_refused(key: Any, tmp_path: Path
 def test_a_pytree_of_keys_that_print_as_the_same_text_names_the_function_that_has_them(tmp_path: Path) -> None:
     pytree.model_save(SAME_TEXT, tmp_path / "m")
     for open_it in (regrow.open, regrow.load):
-        with pytest.raises(regrow.errors.UnsupportedError, match=r"print as the same text(.|\n)*regrow\.pytree\.model_load"):
+        with pytest.raises(
+            regrow.errors.UnsupportedError, match=r"print as the same text(.|\n)*regrow\.pytree\.model_load"
+        ):
             open_it(tmp_path / "m")
 
 

@@ -73,6 +73,17 @@ def as_orbax() -> Iterator[None]:
         raise also(told, file=error.file, leaf=error.leaf, help=error.help) from None
 
 
+@contextlib.contextmanager
+def says_force() -> Iterator[None]:
+    """Names Orbax' keyword ``force`` in errors, where regrow has ``overwrite``."""
+    try:
+        yield
+    except _errors.RegrowError as error:
+        error.message = error.message.replace("overwrite=True", "force=True")
+        error.help = error.help and error.help.replace("overwrite=True", "force=True")
+        raise
+
+
 def not_covered(name: str, help: str) -> NotCoveredError:
     """The error for a name of Orbax that regrow does not have."""
     return NotCoveredError(f"regrow.orbax does not have {name}\n  help: {help}", help=help)

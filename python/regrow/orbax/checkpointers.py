@@ -11,7 +11,7 @@ from .._async import AsyncSaver
 from .._errors import CancelledError
 from . import _composite, _saving, metadata
 from ._background import Background
-from ._errors import DestinationExistsError, as_orbax
+from ._errors import DestinationExistsError, as_orbax, says_force
 from ._paths import absolute, as_path, is_temporary, lacks_marker, wants_marker
 from ._standard_handlers import (
     PyTreeCheckpointHandler,
@@ -126,7 +126,8 @@ class Checkpointer(AbstractCheckpointer):
             DestinationExistsError: (a `ValueError`) if the path exists, without `force`.
             ValueError: for a relative path.
         """
-        self._begin(directory, args, kwargs, force, custom_metadata, None).finish()
+        with says_force():
+            self._begin(directory, args, kwargs, force, custom_metadata, None).finish()
 
     def _begin(
         self,
@@ -232,8 +233,9 @@ class AsyncCheckpointer(Checkpointer):
         error.
         """
         self.wait_until_finished()
-        pending = self._pending = self._begin(directory, args, kwargs, force, custom_metadata, self._saver)
-        self._background.run(pending.finish, self._on_commit)
+        with says_force():
+            pending = self._pending = self._begin(directory, args, kwargs, force, custom_metadata, self._saver)
+        self._background.run(says_force()(pending.finish), self._on_commit)
 
     def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
         """Restores as `Checkpointer.restore`, after the save in progress has ended."""

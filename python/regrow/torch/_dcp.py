@@ -356,7 +356,7 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
             lambda tensor, _: tensor,
             False,
             _arguments.flag("checksums", rare.checksums),
-            _arguments.count("budget_bytes", rare.budget_bytes),
+            _arguments.budget(rare.budget_bytes),
             False,
         )
         self._opening = opening_of(rare, step)

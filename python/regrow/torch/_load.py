@@ -73,7 +73,7 @@ def load(
         mover(map_location),
         _arguments.flag("mmap", rare.mmap),
         _arguments.flag("checksums", rare.checksums),
-        _arguments.count("budget_bytes", rare.budget_bytes),
+        _arguments.budget(rare.budget_bytes),
         progress,
     )
     if like is not None and (map_location is not None or rare.mmap or asked.only):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._arguments import BUDGET_MIN_BYTES
 from ..._duck import has, own_attribute
 from ..._options import Options
 from ...layouts import Orbax, Regrow
@@ -81,8 +82,10 @@ def save_plan(tree: Any, context: Context) -> tuple[Any, dict[str, Any]]:
         keywords["layout"] = Regrow(**{name: value for name, value in chunks.items() if value})
     if not saving.use_compression:
         keywords["compression"] = "none"
+    budget_bytes = context.memory.write_concurrent_bytes
     keywords["options"] = Options(
-        budget_bytes=context.memory.write_concurrent_bytes, replica_parallel=bool(saving.use_replica_parallel)
+        budget_bytes=None if budget_bytes is None else max(budget_bytes, BUDGET_MIN_BYTES),
+        replica_parallel=bool(saving.use_replica_parallel),
     )
     return tree, keywords
 

@@ -133,6 +133,8 @@ impl ConvertRules {
     /// `InvalidArgument`, with the line and the column.
     pub fn parse(text: &str) -> Result<Self> {
         toml::from_str(text).map_err(|error| {
+            // The names of the file's entries, and no options of a call that has other names for them.
+            let error = error.to_string().replace('`', "\"");
             let text = format!("a file of rules cannot be understood: {error}");
             Error::invalid(text.trim_end()).help(
                 "a file of rules has layout, options, only, lossy, and the tables [[rename]] (from, to), \
@@ -234,7 +236,7 @@ mod tests {
     fn errors_name_the_line_or_the_rule() {
         let place = |text: &str| ConvertRules::parse(text).unwrap_err().to_string();
         assert!(place("\nrenames = []").contains("line 2"), "{}", place("\nrenames = []"));
-        assert!(place("[[rename]]\nfrom = 'a'").contains("missing field `to`"));
+        assert!(place("[[rename]]\nfrom = 'a'").contains("missing field \"to\""));
         assert!(place("layout = 3").contains("line 1"));
         assert!(place("[[transpose]]\nleaves = 'a'\naxes = [-1]").contains("line 3"));
         for (text, named) in [
