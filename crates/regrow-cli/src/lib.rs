@@ -182,7 +182,7 @@ impl Globals {
         }
     }
 
-    /// Errs if one step is asked for, and all steps.
+    /// Errs if `step` and `all_steps` exclude each other.
     fn refuse_step_with_all(&self, all_steps: bool) -> Result<(), Failure> {
         match self.step.filter(|_| all_steps) {
             None => Ok(()),

@@ -24,7 +24,7 @@ pub struct Rm {
     /// checkpoint.
     #[arg(long)]
     unfinished: bool,
-    /// Also if its writer may still be at it.
+    /// Also if its writer may still be running.
     #[arg(long, requires = "unfinished")]
     force: bool,
     /// Do not ask.

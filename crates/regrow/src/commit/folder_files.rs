@@ -131,8 +131,7 @@ impl FolderFiles<'_> {
     /// The bytes of a small file that some process has written here.
     pub(super) fn read(self, name: &str) -> Result<Vec<u8>> {
         let path = self.folder.join(relative_path(name.as_bytes())?);
-        fs::read(&path)
-            .map_err(|error| Error::io("cannot read what another process has written", &path, error))
+        fs::read(&path).map_err(|error| Error::io("cannot read the files of another process", &path, error))
     }
 
     /// Removes a small file that some process has written here.

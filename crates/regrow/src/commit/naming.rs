@@ -119,8 +119,7 @@ impl Staging {
             Error::io("the checkpoint is saved, but the folder above it cannot be synced", parent, error)
                 .of_kind(ErrorKind::NotDurable)
                 .help(
-                    "the path holds the new checkpoint, whole; whether it would survive a power cut is not known: \
-                     look at the disk, and save again",
+                    "the path holds the complete new checkpoint, but it may not survive a power cut: check the disk, and save again",
                 )
         })
     }

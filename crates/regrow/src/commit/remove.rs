@@ -121,7 +121,7 @@ fn is_own(folder: &Path) -> bool {
 
 fn may_live(folder: &Path, modified: Option<SystemTime>) -> Error {
     let age = modified.and_then(|modified| SystemTime::now().duration_since(modified).ok());
-    Error::new(ErrorKind::AlreadyExists, "its writer may still be at it")
+    Error::new(ErrorKind::AlreadyExists, "its writer may still be running")
         .in_file(folder)
         .expected(
             format_args!("no writer, and no change for {} minutes", RESPECTED_FOR.as_secs() / 60),

@@ -183,8 +183,7 @@ fn take_names_until(
         error: match keep {
             // Readers take what is in the folder as they would after a kill.
             true => failed.of_kind(ErrorKind::NotDurable).help(format!(
-                "the new checkpoint is whole and can be opened, but part of it waits for its name in {}; the next save \
-                 to the same path ends this. What was there before is in {}",
+                "the new checkpoint can be opened; some of its files are still in {}, and the next save to this path moves them. The old checkpoint is in {}",
                 staged.display(),
                 aside.display()
             )),

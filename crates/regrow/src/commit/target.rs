@@ -153,7 +153,7 @@ pub(crate) fn refuse_strangers(strangers: &[String], folder: impl Into<PathBuf>)
         return Ok(());
     }
     let names: Vec<String> = strangers.iter().map(|name| format!("{name:?}")).collect();
-    Err(Error::invalid("the target is a checkpoint with something beside it that is no part of one")
+    Err(Error::invalid("the target is a checkpoint with other files, which are no part of it")
         .in_file(folder)
         .expected("only what a checkpoint has", names.join(", "))
         .help("overwriting would remove all of it; move it elsewhere, or choose another path"))

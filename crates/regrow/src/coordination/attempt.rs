@@ -90,8 +90,10 @@ impl MeetingPlace {
         let current = Current { nonce: random_name()?, size: service.size() };
         exchange.at = self.attempt(&current.nonce);
         if !service.put_if_absent(&self.current(), current.to_bytes())? {
-            return Err(Error::invalid("two processes are rank 0, or one begins the same twice at once")
-                .in_file(&exchange.target));
+            return Err(Error::invalid(
+                "two processes are rank 0, or one process starts the same work twice at once",
+            )
+            .in_file(&exchange.target));
         }
         let met = exchange.collect(PHASE, Awaited::OfOthers("here"), exchange.options.timeout);
         // A process that comes now is too late for this attempt: it waits for the next.

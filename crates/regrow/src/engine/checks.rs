@@ -159,7 +159,7 @@ pub(super) fn check_options(format: &dyn Format, options: &SaveOptions) -> Resul
     match &options.layout {
         Layout::Regrow(_) if options.base.is_some() && is_compressed => {
             Err(Error::invalid("a save with a base cannot be compressed")
-                .help("leave out one of the two: what is compressed has no files that could be linked"))
+                .help("leave out one of the two: compressed files cannot be linked"))
         }
         Layout::Regrow(_) => Ok(()),
         _ if options.base.is_some() => unused("base", "it belongs to the layout regrow"),

@@ -61,7 +61,9 @@ pub(super) fn check_no_links(at: &Location) -> Result<()> {
         if entry.is_link {
             return Err(Error::unsupported("a folder of the checkpoint is a link to another one")
                 .in_file(below)
-                .help("what is behind it would be changed by a repair: put the folder itself here, or remove the link"));
+                .help(
+                    "a repair would change the linked folder: put the folder itself here, or remove the link",
+                ));
         }
         check_no_links(&below)?;
     }
@@ -71,7 +73,7 @@ pub(super) fn check_no_links(at: &Location) -> Result<()> {
 /// The files below a folder of a disk, through links, as they are read.
 fn walk(at: &Location, below: &str, depth: usize, names: &mut BTreeSet<String>) -> Result<()> {
     if depth > DEPTH_MAX {
-        return Err(Error::new(ErrorKind::Limit, "folders lie too deep in each other, or a link leads back")
+        return Err(Error::new(ErrorKind::Limit, "the folders are nested too deep, or a link leads back")
             .in_file(at)
             .expected(format_args!("at most {DEPTH_MAX} folders"), "more"));
     }
@@ -86,10 +88,10 @@ fn walk(at: &Location, below: &str, depth: usize, names: &mut BTreeSet<String>) 
             EntryKind::File => drop(names.insert(path)),
             EntryKind::Other => {
                 return Err(Error::unsupported(
-                    "there is something that is no file, and no part of a checkpoint",
+                    "an entry of the folder is neither a regular file nor a folder",
                 )
                 .in_file(at.join(name))
-                .help("remove it, or what is left of it: a pipe, a device, a link that leads nowhere"));
+                .help("remove it: it is a pipe, a device, or a link that leads nowhere"));
             }
         }
     }

@@ -261,10 +261,10 @@ impl Checkpoint {
         match self.reader().standing().signer.filter(|_| is_unverified) {
             None => Ok(()),
             Some(_) => Err(Error::invalid(
-                "a checkpoint that was opened with trusted keys is read verified, or not at all",
+                "a checkpoint that was opened with trusted keys cannot be read without verification",
             )
             .in_file(self.path())
-            .help("leave out one of the two: the trusted keys, or that nothing is to be verified")),
+            .help("leave out the trusted keys, or read with verification")),
         }
     }
 

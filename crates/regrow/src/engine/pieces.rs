@@ -95,7 +95,7 @@ pub(super) fn check_claim(checkpoint: &Checkpoint, leaf: usize, info: &LeafInfo)
     if stored_bytes.saturating_mul(CLAIM_FACTOR_MAX) >= claimed_bytes {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Limit, "the array claims to be much longer than what is stored of it")
+    Err(Error::new(ErrorKind::Limit, "the array's shape is much larger than its stored bytes")
         .in_file(checkpoint.path())
         .expected(
             format_args!("at most {CLAIM_LEN_MAX_BYTES} bytes for {stored_bytes} that are stored"),

@@ -64,16 +64,16 @@ pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveRe
             "nothing can be removed from an archive, and an archive is no checkpoint",
         )
         .in_file(&at)
-        .help("remove the archive itself, if all in it is to go"));
+        .help("remove the file of the archive"));
     }
     let removed = match options.unfinished {
         true => match at.storage().remove_unfinished(&at, options.force)? {
             Removed { is_finished: true, .. } => {
                 return Err(Error::invalid(
-                    "what was left is the checkpoint itself, whose writer died just before it had its name",
+                    "the unfinished save was complete: its writer died just before the rename",
                 )
                 .in_file(&at)
-                .help("it has its name now: look at it, and remove it as a checkpoint if it is to go"));
+                .help("it has its name now: check it, and remove it as a checkpoint if you do not need it"));
             }
             removed => removed,
         },

@@ -79,7 +79,7 @@ pub(super) fn check_place(target: &Location, options: &SaveOptions) -> Result<()
             .in_file(target)
             .expected("a place of its own", format_args!("{marker} in {folder}"))
             .help(
-                "what is saved there would damage that checkpoint, or be removed with it; choose another path, or save to \
+                "a save there would damage that checkpoint, or be removed with it; choose another path, or save to \
                  the folder of the checkpoint to replace all of it",
             )),
         None => Ok(()),

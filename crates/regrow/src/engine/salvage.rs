@@ -73,8 +73,8 @@ struct Opened {
 /// `Cancelled`.
 pub fn salvage(path: impl ToLocation, options: &LoadOptions) -> Result<Salvaged> {
     if options.unverified || !options.unread.is_empty() {
-        return Err(Error::invalid("what is salvaged is read, and verified")
-            .help("leave out that nothing is to be verified, and the leaves that are not to be read"));
+        return Err(Error::invalid("a salvage reads and verifies all leaves")
+            .help("leave out the options that skip verification or leaves"));
     }
     let at = path.to_location()?;
     let mut damage = Vec::new();

@@ -45,7 +45,7 @@ pub fn committed_steps(at: impl ToLocation, options: &OpenOptions) -> Result<Vec
 /// Those; `NotFound`; `InvalidArgument` for one checkpoint, and if the options name a step.
 pub(super) fn all_steps(at: &Location, options: &OpenOptions) -> Result<Vec<CommittedStep>> {
     if options.step.is_some() {
-        return Err(Error::invalid("one step is asked for, and all steps").in_file(at));
+        return Err(Error::invalid("`step` and `all_steps` exclude each other").in_file(at));
     }
     if !at.exists() {
         return Err(Error::new(ErrorKind::NotFound, "there is no such folder").in_file(at));

@@ -226,7 +226,7 @@ const METADATA_OF_WHOLE: &str = "_CHECKPOINT_METADATA";
 
 /// The error for a file that is not what was written.
 fn changed() -> Error {
-    Error::corrupt("a file of an item is not the one that was written with it").help(HELP)
+    Error::corrupt("a file of an item is not the recorded one").help(HELP)
 }
 
 /// The record of these bytes.

@@ -306,7 +306,7 @@ impl Keep {
         match self {
             Self::Latest(0) => Err(Error::invalid("none of the latest steps would be kept")
                 .expected("a number of at least 1", 0)
-                .help("to keep all, set no number")),
+                .help("leave the number out to keep all steps")),
             Self::Best(best) if best.metric.is_empty() => {
                 Err(Error::invalid("the best step is chosen by a metric, and none is named")
                     .help("name it with the mode: \"eval/loss:min\""))

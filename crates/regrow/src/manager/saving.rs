@@ -496,7 +496,7 @@ impl Manager {
         }
         let (grace, path) = (self.options.grace.as_secs_f64(), self.steps.place(step).describe());
         self.log.add("late", step, &path, true, json!({ "grace_seconds": grace }))?;
-        Err(Error::new(ErrorKind::TimedOut, format!("step {step} was not saved in the time that was given"))
+        Err(Error::new(ErrorKind::TimedOut, format!("step {step} was not saved within the grace period"))
             .in_file(path)
             .expected(format_args!("at most {grace} s after the program was asked to end"), "more")
             .help("it is still being saved: wait for it, if the system lets you"))

@@ -93,7 +93,7 @@ fn to_bytes(value: &impl Serialize) -> Result<Bytes> {
 
 fn from_bytes<T: DeserializeOwned>(bytes: &Bytes) -> Result<T> {
     serde_json::from_slice(bytes).map_err(|error| {
-        Error::invalid(format!("another process has said what this one does not understand: {error}"))
+        Error::invalid(format!("cannot read the message of another process: {error}"))
             .help("run one version of regrow in all processes")
     })
 }

@@ -101,7 +101,7 @@ impl Place {
     pub(crate) fn check_names(&self, names: &[String]) -> Result<()> {
         match names.iter().find(|name| !self.covers_folder && !name.starts_with(&self.stem)) {
             None => Ok(()),
-            Some(other) => Err(Error::corrupt("what lies beside this file is about another one")
+            Some(other) => Err(Error::corrupt("the side file of this file belongs to another file")
                 .expected(format_args!("{:?}", self.stem), format_args!("{other:?}"))
                 .help("it was copied by hand: remove it, and make it again (`regrow seal`, `regrow parity`); `regrow cp` \
                        copies a file with its seal")),

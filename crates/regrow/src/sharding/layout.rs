@@ -82,7 +82,7 @@ impl Sharding {
             }),
             Self::Positional(positional) => positional_layout(positional, shape),
             Self::Other(value) => Err(Error::unsupported(format!(
-                "a sharding cannot be laid out: its kind is not known, or what it says makes no sense: {}",
+                "a sharding has an unknown kind or invalid values: {}",
                 brief(&value.to_string())
             ))
             .help("give a sharding for the devices that are there; the data can be read without one")),

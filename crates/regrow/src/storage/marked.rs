@@ -75,5 +75,5 @@ impl Storage for Marked {
 }
 
 fn read_only(target: &Location) -> Error {
-    Error::unsupported("nothing is written to what is read without its marker").in_file(target)
+    Error::unsupported("a checkpoint that is read without its marker cannot be written").in_file(target)
 }

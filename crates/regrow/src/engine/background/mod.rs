@@ -183,7 +183,7 @@ impl AsyncSaver {
         drop(state);
         let waited_seconds = options.before.waited_seconds + since.elapsed().as_secs_f64();
         if !options.save.overwrite && at.is_taken() {
-            return Err(Error::new(ErrorKind::AlreadyExists, "there is something at the path already")
+            return Err(Error::new(ErrorKind::AlreadyExists, "the path exists already")
                 .in_file(at)
                 .help("choose another path, or pass `overwrite` to replace it"));
         }
@@ -369,7 +369,7 @@ fn check_process(pid: u32, path: &Path) -> Result<()> {
     }
     Err(Error::invalid("this background save belongs to the process that this one was forked from")
         .in_file(path)
-        .help("wait for it there; what saves here is a saver made here"))
+        .help("wait for it there, and make a new saver in this process"))
 }
 
 #[cfg(test)]

@@ -276,7 +276,7 @@ pub(super) fn check_unchanged(tree: &Tree<Leaf>, before: &[Option<u32>]) -> Resu
         ),
     );
     Err(name_leaf(tree, first, error)
-        .help("nothing was saved; have these leaves copied, or leave them alone until the save is done"))
+        .help("nothing was saved; copy these leaves, or do not change them until the save is done"))
 }
 
 fn name_leaf(tree: &Tree<Leaf>, leaf: usize, error: Error) -> Error {

@@ -133,13 +133,13 @@ impl<'a> Copying<'a> {
             return Ok(());
         }
         self.transfer.discard(at)?;
-        Err(Error::corrupt("what is read back of a file that was copied is not what was written")
+        Err(Error::corrupt("a copied file differs when it is read back")
             .in_file(name)
             .expected(
                 format_args!("{len_bytes} bytes with the BLAKE3 {}", digest.to_hex()),
                 found.map_or("another length".to_owned(), |found| found.to_hex().to_string()),
             )
-            .help("the disk, the network or the memory of this machine has changed it: copy it again, and look after them"))
+            .help("the disk, the network or the memory of this machine has changed it: check them, and copy again"))
     }
 
     /// The digest of a file at its new place, `None` if it has another length; and its name.

@@ -23,9 +23,11 @@ use crate::storage::Publication;
 impl ItemsSave {
     pub(super) fn committed(self) -> Result<SaveReport> {
         if self.has_failed.load(Ordering::Acquire) {
-            return Err(Error::invalid("an item of this checkpoint could not be saved, so none is")
-                .in_file(&self.at)
-                .help("begin again; the error of that item says what was wrong"));
+            return Err(Error::invalid(
+                "an item of this checkpoint could not be saved, so the checkpoint is not saved",
+            )
+            .in_file(&self.at)
+            .help("save again; the error of that item says why"));
         }
         if self.state().handlers.is_empty() {
             return Err(Error::invalid("a checkpoint of items has at least one").in_file(&self.at));
@@ -85,8 +87,7 @@ impl ItemsSave {
             let is_whole = lent.below() == WHOLE;
             if is_whole && lent.has(manifest::FILE_NAME) {
                 return Err(Error::unsupported(
-                    "a handler has saved a pytree in the layout regrow, which has checksums of all that lies beside it, as \
-                     the checkpoint itself",
+                    "a handler has saved a pytree in the layout regrow as the checkpoint itself: that layout has checksums of all files beside it",
                 )
                 .in_file(&self.at)
                 .help("save in the layout orbax there, or into a folder below"));

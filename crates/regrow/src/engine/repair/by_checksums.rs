@@ -26,7 +26,7 @@ pub(super) const NO_CHECKSUMS: &str = "nothing tells which bytes of the other ch
 /// Heals the files of the checkpoint at a location from another checkpoint.
 ///
 /// # Errors
-/// What the storage says; `Corrupt` if what was written is not what is read back. Files that have
+/// What the storage says; `Corrupt` if the repaired bytes differ when they are read back. Files that have
 /// been written by then are whole, all others as they were.
 pub(super) fn heal(
     at: &Location,
@@ -138,7 +138,7 @@ fn heal_files(
             healing.write(guard)?;
             let after = Healing::look(summed, file, &Monitor::new())?;
             if after.damage.len() > healing.lost_count() {
-                return Err(Error::corrupt("what was written is not what is read back").in_file(&target).help(
+                return Err(Error::corrupt("the repaired bytes differ when they are read back").in_file(&target).help(
                     "the disk fails, or something else writes to the checkpoint: copy it elsewhere and repair the copy",
                 ));
             }
@@ -358,7 +358,7 @@ impl<'s> Healing<'s> {
             let len = (end - at).min(left.len() as u64);
             let (now, later) = std::mem::take(&mut left).split_at_mut(len as usize);
             if !self.read_from(origin, at, now)? {
-                return Err(Error::corrupt("what was there a moment ago is gone")
+                return Err(Error::corrupt("a file was removed during the repair")
                     .in_file(self.summed.folder.join(&self.file.name))
                     .at_byte(at)
                     .help(

@@ -119,7 +119,7 @@ fn prove(at: &Location, parity: &Parity, before: &Damage, lost: usize) -> Result
     {
         return Err(replaced(at));
     }
-    Err(Error::corrupt("what was written is not what is read back")
+    Err(Error::corrupt("the repaired bytes differ when they are read back")
         .in_file(&parity.at.place.folder)
         .expected(format_args!("{lost} damaged blocks"), after.len())
         .help("the disk fails, or something else writes to the checkpoint: copy it elsewhere and repair the copy"))

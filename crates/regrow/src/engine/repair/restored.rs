@@ -163,7 +163,7 @@ impl<'r> Restored<'r> {
         match found.iter().find(|(block, bytes)| !self.is_good(*block, bytes)) {
             None => Ok(found),
             // A good block has changed since it was looked at.
-            Some((block, _)) => Err(Error::corrupt("what was restored is not what it was")
+            Some((block, _)) => Err(Error::corrupt("a restored block fails its checksum")
                 .in_file(&self.parity.at.blocks)
                 .expected(format_args!("the CRC-32 of block {block}"), "another")
                 .help("something else writes to the checkpoint, or the disk fails: try again when no program writes to it")),

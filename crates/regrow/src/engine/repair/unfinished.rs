@@ -14,8 +14,8 @@ use crate::text::{counted, format_bytes};
 /// is.
 pub(super) fn finish(at: &Location, options: &RepairOptions, report: &mut RepairReport) -> Result<()> {
     if at.name_text().contains(UNCOMMITTED_MARK) {
-        return Err(Error::invalid("this is what a save that never ended has left, and no checkpoint").in_file(at).help(
-            "`regrow rm --unfinished` removes it; if it is all that is left, rename it, and repair it under its new name",
+        return Err(Error::invalid("these are the temporary files of an unfinished save, and no checkpoint").in_file(at).help(
+            "`regrow rm --unfinished` removes them; if they are all that is left, rename the folder, and repair it under its new name",
         ));
     }
     // To look is to finish.

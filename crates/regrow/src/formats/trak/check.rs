@@ -62,7 +62,7 @@ pub(super) fn check(root: &Path, catalog: &Catalog, parameters: &Parameters) -> 
     }
     for id in models_without_flags(root, catalog)? {
         findings.add(
-            Error::corrupt(format!("model {id} has arrays, and no file of flags speaks of it"))
+            Error::corrupt(format!("model {id} has arrays, and no file of flags for it"))
                 .in_file(root.join(id_file(id)))
                 .help("the file was lost; `repair` adds it again"),
         );
@@ -229,7 +229,7 @@ fn check_model(root: &Path, id: i64, flags: ModelFlags, parameters: &Parameters,
         }
         if flags.is_featurized && done.len() as u64 != mask.spec().rows {
             findings.add(
-                Error::corrupt(format!("model {id} is said to be featurized and is not"))
+                Error::corrupt(format!("model {id} is flagged as featurized, but rows are missing"))
                     .in_file(root.join(id_file(id)))
                     .expected(
                         format_args!("{} rows done", mask.spec().rows),
@@ -246,7 +246,7 @@ fn check_model(root: &Path, id: i64, flags: ModelFlags, parameters: &Parameters,
         findings.keep(for_each_row(&features, |_, bytes| is_zero &= is_all_zero(bytes)));
         if is_zero {
             findings.add(
-                Error::corrupt(format!("model {id} is said to be finalized and has no features"))
+                Error::corrupt(format!("model {id} is flagged as finalized, but has no features"))
                     .in_file(features.path())
                     .expected("features", "zeros only"),
             );
@@ -292,7 +292,7 @@ fn check_experiment(
         if experiment.scores_finalized && flags.is_finalized && is_partial {
             findings.add(
                 Error::corrupt(format!(
-                    "scores of {:?} are said to be final, targets are missing",
+                    "scores of {:?} are flagged as final, but targets are missing",
                     name.as_str()
                 ))
                 .in_file(mask.path())

@@ -122,7 +122,7 @@ impl Cache {
                 )
                 .in_file(&part)
                 .expected(format_args!("one of user {}", own[0]), format_args!("one of user {owner}"))
-                .help("what is in it would be taken for what the bucket has: name a folder of your own"));
+                .help("its blocks would be trusted as those of the bucket: name a folder of your own"));
             }
         }
         let mode =

@@ -407,7 +407,7 @@ impl NewObjects {
         match found.is_some_and(|found| found.nonce == self.nonce) {
             true => Ok(()),
             false if self.is_joined => {
-                Err(Error::new(ErrorKind::NotFound, "the save that this process was to help with has ended")
+                Err(Error::new(ErrorKind::NotFound, "the save that this process joined has ended")
                     .in_file(&self.target)
                     .help("the process that began it has given up, or writes to another bucket"))
             }
@@ -577,7 +577,7 @@ impl Publication for NewObjects {
         self.flush()?;
         match self.objects.get(&key)? {
             Some((bytes, _)) => Ok(bytes.to_vec()),
-            None => Err(Error::new(ErrorKind::NotFound, "what another process has written is not there")
+            None => Err(Error::new(ErrorKind::NotFound, "files of another process are missing")
                 .in_file(self.objects.url(&key))),
         }
     }

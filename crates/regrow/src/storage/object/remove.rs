@@ -268,7 +268,7 @@ fn check_dead(
     let modified = listing.objects().map(|(_, object)| object.modified).max();
     match is_recent(modified) {
         false => Ok(None),
-        true => Err(Error::new(ErrorKind::AlreadyExists, "its writer may still be at it")
+        true => Err(Error::new(ErrorKind::AlreadyExists, "its writer may still be running")
             .in_file(at)
             .expected(format_args!("no change for {} minutes", RESPECTED_FOR.as_secs() / 60), "a later one")
             .help("wait for it; if that process is dead, pass `force`")),

@@ -440,7 +440,7 @@ fn changed_in_between(error: Error, target: &Location) -> Error {
     if error.kind() != ErrorKind::NotFound {
         return error;
     }
-    Error::new(ErrorKind::Replaced, "the checkpoint was replaced or removed while it was looked at")
+    Error::new(ErrorKind::Replaced, "the checkpoint was replaced or removed in between")
         .in_file(target)
         .help("save again")
 }

@@ -457,7 +457,7 @@ impl Transfer for ObjectTransfer {
     fn writer(&self, at: usize, offset_bytes: u64) -> Result<FileWriter> {
         let key = self.key(at)?;
         if offset_bytes > 0 {
-            return Err(Error::invalid("objects are written whole").in_file(self.objects.url(key)));
+            return Err(Error::invalid("objects are written in one piece").in_file(self.objects.url(key)));
         }
         let expected = self.files.get(at).map_or(0, |file| file.len_bytes);
         let objects = Arc::clone(&self.objects);
