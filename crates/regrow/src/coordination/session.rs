@@ -124,7 +124,8 @@ impl Session {
 
     /// Waits until every process has come here, and errs in all of them if one of them brings an
     /// error: in that process with the error itself, in the others with its kind and the rank that
-    /// had it.
+    /// had it. A file that is missing after another process has failed is reported as that
+    /// failure: the process that fails deletes the temporary files.
     ///
     /// # Errors
     /// That; as [`gather`](Self::gather).
@@ -273,7 +274,16 @@ impl Session {
     }
 
     /// This process has an error of its own: it tells the others, and keeps it.
+    ///
+    /// A missing file is the exception. The process that failed first deletes the temporary files,
+    /// so its error is the reason.
     fn tell(&self, exchange: &Exchange, phase: &str, error: Error) -> Error {
+        if error.kind() == ErrorKind::NotFound
+            && let Ok(Some(first)) = exchange.failure()
+        {
+            self.is_over.store(true, Ordering::Relaxed);
+            return first.into_error();
+        }
         let stop = Stop::Here(error.duplicate());
         let _ = self.settle(exchange, phase, stop);
         self.is_over.store(true, Ordering::Relaxed);

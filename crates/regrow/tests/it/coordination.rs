@@ -2,7 +2,7 @@
 //! went wrong.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -113,6 +113,38 @@ fn an_error_of_one_rank_is_an_error_of_all() {
                 assert!(text.contains("/data/x"), "{text}");
             }
             assert!(began.elapsed() < LONG / 2, "a process has waited until its time-out");
+        }
+    }
+}
+
+/// The rank that fails first deletes the temporary files. That a third rank then misses one is not the reason.
+#[test]
+fn a_file_that_is_missing_after_a_failure_is_reported_as_that_failure() {
+    for (at, _folder) in places("missing") {
+        for (kind, reported) in [
+            (ErrorKind::NotFound, "rank 1 failed in phase `written`: no space"),
+            (ErrorKind::PermissionDenied, "its own"),
+        ] {
+            let (have_begun, has_failed) = (Barrier::new(3), Barrier::new(2));
+            let errors = on_ranks(3, |rank| {
+                let session = begin(&at, rank, 3, &target(), LONG).unwrap();
+                have_begun.wait();
+                if rank == 2 {
+                    has_failed.wait();
+                }
+                let result = match rank {
+                    0 => Ok(()),
+                    1 => Err(Error::new(ErrorKind::StorageFull, "no space")),
+                    _ => Err(Error::new(kind, "its own")),
+                };
+                let error = session.agree("written", result).unwrap_err();
+                if rank == 1 {
+                    has_failed.wait();
+                }
+                error
+            });
+            assert_eq!(errors[1].what(), "no space");
+            assert_eq!(errors[2].what(), reported, "{at}");
         }
     }
 }
