@@ -56,6 +56,7 @@ class Bucket(ABC):
     secrets: tuple[str, ...]
     """What no message may show."""
     refuses_wrong_secrets: bool = True
+    can_abort_uploads: bool = True
 
     @abstractmethod
     def put(self, key: str, data: bytes) -> None:
@@ -164,6 +165,9 @@ class S3sFsBucket(S3Bucket):
 
 class AzureContainer(Bucket):
     """Through azure-storage-blob."""
+
+    # A block that arrives after its upload was given up stays until Azure deletes it.
+    can_abort_uploads = False
 
     def __init__(self, server: str, endpoint: str) -> None:
         from azure.storage.blob import ContainerClient

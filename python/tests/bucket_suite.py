@@ -296,7 +296,8 @@ class StoreConformance(InBucket):
                 root / name, {f"w{at}": np.ones(3 * MIB, np.uint32) for at in range(4)}, progress=stop, **options
             )
         assert bucket.keys(key_of(bucket, root)) == []
-        assert bucket.unfinished(key_of(bucket, root)) == []
+        if bucket.can_abort_uploads:
+            assert bucket.unfinished(key_of(bucket, root)) == []
 
     def test_damage_to_any_object_is_found(self, bucket: Bucket, root: regrow.Location) -> None:
         at = root / "x"
