@@ -188,7 +188,7 @@ test-flax-suite: develop ## Flax' own tests against regrow.flax: FLAX_CHECKOUT=/
 	test -n "$(FLAX_CHECKOUT)" || { echo "give FLAX_CHECKOUT=/path of a checkout of Flax' repository" >&2; exit 2; }
 	$(BIN)/python python/tests_flax_suite/run.py $(FLAX_CHECKOUT) $(FLAX_SUITE)
 
-test-clients: rust-prerequisites $(CLIENTS_VENV)/.installed $(TORCH_VENV)/.installed ## Programs of the package registry with regrow's drop-ins in place of the originals (installs them, 10 GB; half an hour); CLIENTS='-k brax' for pytest
+test-clients: rust-prerequisites $(CLIENTS_VENV)/.installed $(TORCH_VENV)/.installed ## Programs of the package registry with regrow's drop-ins in place of the originals (installs them, 10 GB; ten minutes); CLIENTS='-k brax' for pytest
 	$(SAY) "the Python extension, dev profile"
 	rm -f $(CURDIR)/$(VENV)/.release
 	(cd python && VIRTUAL_ENV=$(CURDIR)/$(CLIENTS_VENV) PYO3_PYTHON=$(CLIENTS_BIN)/python $(CLIENTS_BIN)/maturin develop --quiet --locked)

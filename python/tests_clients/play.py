@@ -1,16 +1,22 @@
-"""One act of one program in a process of its own: ``play.py WHO PROGRAM ACT FOLDER``.
+"""Acts of one program, in a process of their own: ``play.py WHO PROGRAM FOLDER ACT:SAVED_BY ...``.
 
-WHO is `original` or `regrow`, which puts regrow's drop-ins at the originals' names first. The last
-line of the output is JSON: the state's leaves as dtype, shape and digest, or the exception.
+WHO is `original` or `regrow`, which puts regrow's drop-ins at the originals' names first. `save` and
+`load` use the folder FOLDER/SAVED_BY, any other act loads from a copy of it. The last line of the
+output is JSON, an answer for each act: the state's leaves as dtype, shape and digest, or the
+exception.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
+
+from programs import DAMAGE, PROGRAMS, Program
 
 
 def install() -> None:
@@ -37,26 +43,30 @@ def leaves(state: Any) -> dict[str, list[Any]]:
     return {jax.tree_util.keystr(path): told(leaf) for path, leaf in with_paths}
 
 
+def played(program: Program, act: str, folder: Path, copy: Path) -> Any:
+    if act in ("save", "load"):
+        return getattr(program, act)(folder)
+    shutil.copytree(folder, copy)
+    if act in DAMAGE:
+        DAMAGE[act](copy)
+        return program.load(copy)
+    return program.wrong[act](copy)
+
+
 def main() -> None:
-    who, program, act, folder = sys.argv[1:]
+    who, program, folder, *acts = sys.argv[1:]
     if who == "regrow":
         install()
-    from programs import DAMAGE, PROGRAMS
-
-    chosen = PROGRAMS[program]
-    try:
-        if act in ("save", "load"):
-            answer = {"state": leaves(getattr(chosen, act)(Path(folder)))}
-        elif act in DAMAGE:
-            DAMAGE[act](Path(folder))
-            answer = {"returned": leaves(chosen.load(Path(folder)))}
-        else:
-            answer = {"returned": repr(chosen.wrong[act](Path(folder)))}
-    except Exception as error:
-        if act in ("save", "load"):
-            raise
-        answer = {"raised": [of.__name__ for of in type(error).__mro__ if not of.__module__.startswith("regrow")]}
-    print(json.dumps(answer))
+    answers = []
+    for each in acts:
+        act, saved_by = each.split(":")
+        try:
+            state = played(PROGRAMS[program], act, Path(folder, saved_by), Path(folder, f"{who}-{act}"))
+            answers.append({"returned": leaves(state)})
+        except Exception as error:
+            names = [of.__name__ for of in type(error).__mro__]
+            answers.append({"raised": names, "text": traceback.format_exc()})
+    print(json.dumps(answers))
 
 
 if __name__ == "__main__":

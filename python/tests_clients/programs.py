@@ -1,7 +1,7 @@
 """Programs from the package registry that save checkpoints, each by its own public functions.
 
 A program has a `save(folder)` and a `load(folder)`; both return the state as a pytree. `wrong`
-names calls with wrong input, for the exceptions. Imports stand inside: each process imports one
+names loads from such a folder with wrong input. Imports stand inside: each process imports one
 program.
 """
 
@@ -46,31 +46,46 @@ class Program:
     wrong: dict[str, Callable[[Path], Any]] = dataclasses.field(default_factory=dict)
 
 
-def _arrays(seed: int = 0) -> dict[str, Any]:
+MORE, FEWER = "more", "fewer"
+"""Which leaves a template has, beside those of the file."""
+
+
+def _changed(params: dict[str, Any], leaves: str) -> dict[str, Any]:
+    """Parameters of which one layer has one leaf more, or fewer."""
+    import jax.numpy as jnp
+
+    layer = next(iter(params))
+    changed = {**params[layer], "more": jnp.ones(2)} if leaves == MORE else dict(list(params[layer].items())[1:])
+    return {**params, layer: changed} if leaves else params
+
+
+def _arrays(seed: int = 0, leaves: str = "") -> dict[str, Any]:
     """Parameters in nested dicts, in several dtypes."""
     import jax
     import jax.numpy as jnp
 
     keys = jax.random.split(jax.random.key(seed), 3)
-    return {
+    arrays = {
         "dense": {"kernel": jax.random.normal(keys[0], (4, 3)), "bias": jnp.zeros(3, jnp.bfloat16)},
         "embed": {"table": jax.random.normal(keys[1], (7, 2)).astype(jnp.float16)},
         "mask": jnp.array([True, False]),
         "count": jnp.int32(100_001),
     }
+    return _changed(arrays, leaves)
 
 
 # ---- tunix: an nnx model and its optimizer, with a Json item beside them
 
 
-def _tunix_model(seed: int) -> tuple[Any, Any]:
+def _tunix_model(seed: int, leaves: str = "") -> tuple[Any, Any]:
     import jax.numpy as jnp
     import optax
     from flax import nnx
 
-    model = nnx.Sequential(
-        nnx.Linear(4, 3, rngs=nnx.Rngs(seed)), nnx.Linear(3, 2, param_dtype=jnp.bfloat16, rngs=nnx.Rngs(seed + 1))
-    )
+    last = nnx.Linear(3, 2, use_bias=leaves != FEWER, param_dtype=jnp.bfloat16, rngs=nnx.Rngs(seed + 1))
+    model = nnx.Sequential(nnx.Linear(4, 3, rngs=nnx.Rngs(seed)), last)
+    if leaves == MORE:
+        model.more = nnx.Param(jnp.zeros(2))
     return model, nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)
 
 
@@ -98,10 +113,10 @@ def _tunix_save(folder: Path) -> Any:
     return _tunix_state(model, optimizer, [3, {"at": 3}])
 
 
-def _tunix_load(folder: Path, seed: int = 9) -> Any:
+def _tunix_load(folder: Path, leaves: str = "") -> Any:
     from tunix.sft.checkpoint_manager import CheckpointManager
 
-    model, optimizer = _tunix_model(seed)
+    model, optimizer = _tunix_model(9, leaves)
     manager = CheckpointManager(str(folder))
     told = list(manager.maybe_restore(model, optimizer))
     manager.close()
@@ -112,7 +127,6 @@ def _tunix_another_shape(folder: Path) -> Any:
     from flax import nnx
     from tunix.sft.checkpoint_manager import CheckpointManager
 
-    _tunix_save(folder)
     manager = CheckpointManager(str(folder))
     model = nnx.Sequential(nnx.Linear(4, 5, rngs=nnx.Rngs(0)), nnx.Linear(5, 2, rngs=nnx.Rngs(1)))
     return manager.maybe_restore(model)
@@ -127,7 +141,7 @@ def _kauldron_checkpointer(folder: Path) -> Any:
     return kd.ckpts.Checkpointer(workdir=folder, save_interval_steps=1, max_to_keep=2)
 
 
-def _kauldron_state(seed: int) -> Any:
+def _kauldron_state(seed: int, leaves: str = "") -> Any:
     import flax
     from kauldron import kd
 
@@ -138,7 +152,7 @@ def _kauldron_state(seed: int) -> Any:
 
     import jax.numpy as jnp
 
-    return State(step=jnp.int32(seed), params=_arrays(seed))
+    return State(step=jnp.int32(seed), params=_arrays(seed, leaves))
 
 
 def _kauldron_save(folder: Path) -> Any:
@@ -152,9 +166,15 @@ def _kauldron_save(folder: Path) -> Any:
     return {"step": state.step, "params": state.params}
 
 
-def _kauldron_load(folder: Path) -> Any:
+def _kauldron_load(folder: Path, leaves: str = "") -> Any:
+    import jax
+
+    template = _kauldron_state(0, leaves)
+    if leaves:
+        # kauldron deletes a template's arrays, which Orbax then prints in its error.
+        template = jax.eval_shape(lambda: template)
     checkpointer = _kauldron_checkpointer(folder)
-    state = checkpointer.restore(_kauldron_state(0))
+    state = checkpointer.restore(template)
     return {"step": state.step, "params": state.params}
 
 
@@ -215,6 +235,19 @@ def _brax_load(folder: Path) -> Any:
     return _brax_as_dict(checkpoint.load(step))
 
 
+def _brax_another_normalizer(folder: Path, leaves: str) -> Any:
+    """brax has no template: the class of its normalizer names the leaves. Here the file has others."""
+    from brax.training.agents.ppo import checkpoint
+
+    normalizer, *networks = _brax_as_dict(_brax_params())
+    if leaves == MORE:
+        del normalizer["std"]
+    else:
+        normalizer["more"] = normalizer["std"]
+    checkpoint.save(folder, 8, (normalizer, *networks), _brax_config())
+    return _brax_as_dict(checkpoint.load(folder / f"{8:012d}"))
+
+
 def _brax_nothing_there(folder: Path) -> Any:
     from brax.training.agents.ppo import checkpoint
 
@@ -262,22 +295,20 @@ def _gemma_save(folder: Path) -> Any:
     return params
 
 
-def _gemma_load(folder: Path) -> Any:
-    return _gemma().ckpts.load_params(folder / "params")
-
-
-def _gemma_nothing_there(folder: Path) -> Any:
-    return _gemma().ckpts.load_params(folder / "none")
+def _gemma_load(folder: Path, leaves: str = "") -> Any:
+    template = _changed(_gemma_params(), leaves) if leaves else None
+    # Orbax prints the template's arrays in its error, so they stay.
+    return _gemma().ckpts.load_params(folder / "params", params=template, donate=False)
 
 
 # ---- apax: a train state in a manager, with an epoch
 
 
-def _apax_state(seed: int) -> Any:
+def _apax_state(seed: int, leaves: str = "") -> Any:
     import optax
     from apax.train import checkpoints
 
-    params = {key: value for key, value in _arrays(seed).items() if key not in ("mask", "count")}
+    params = {key: value for key, value in _arrays(seed, leaves).items() if key not in ("mask", "count")}
     return checkpoints.create_train_state(None, params, optax.adam(1e-3))
 
 
@@ -294,10 +325,10 @@ def _apax_save(folder: Path) -> Any:
     return {"state": state, "start": 3, "params": state.params}
 
 
-def _apax_load(folder: Path) -> Any:
+def _apax_load(folder: Path, leaves: str = "") -> Any:
     from apax.train.checkpoints import load_params, load_state
 
-    state, start = load_state(_apax_state(5), folder / "best")
+    state, start = load_state(_apax_state(5, leaves), folder / "best")
     return {"state": state, "start": start, "params": load_params(folder)}
 
 
@@ -320,38 +351,37 @@ def _clu_save(folder: Path) -> Any:
     return state
 
 
-def _clu_load(folder: Path) -> Any:
+def _clu_load(folder: Path, leaves: str = "") -> Any:
     from clu.checkpoint import Checkpoint
 
     checkpoint = Checkpoint(str(folder))
-    state = checkpoint.restore(_arrays(2))
+    state = checkpoint.restore(_arrays(2, leaves))
     assert set(checkpoint.load_state(None)) == set(state)
     return state
-
-
-def _clu_nothing_there(folder: Path) -> Any:
-    from clu.checkpoint import Checkpoint
-
-    return Checkpoint(str(folder / "none")).restore(_arrays(2))
 
 
 def _clu_another_tree(folder: Path) -> Any:
     from clu.checkpoint import Checkpoint
 
-    _clu_save(folder)
     return Checkpoint(str(folder)).restore({"other": 1})
 
 
 # ---- evosax: the state of a strategy, by Flax' serialization
 
 
-def _evosax_state(seed: int) -> Any:
+def _evosax_state(seed: int, leaves: str = "") -> Any:
+    import flax.struct
     import jax
     import jax.numpy as jnp
     from evosax.algorithms import CMA_ES
 
     strategy = CMA_ES(population_size=6, solution=jnp.zeros(3))
-    return strategy.init(jax.random.key(seed), jnp.full(3, float(seed)), strategy.default_params)
+    state = strategy.init(jax.random.key(seed), jnp.full(3, float(seed)), strategy.default_params)
+    if not leaves:
+        return state
+    fields = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
+    of_state = _changed({"state": fields}, leaves)["state"]
+    return flax.struct.dataclass(dataclasses.make_dataclass("State", of_state))(**of_state)
 
 
 def _evosax_save(folder: Path) -> Any:
@@ -363,10 +393,10 @@ def _evosax_save(folder: Path) -> Any:
     return flax.serialization.to_state_dict(state)
 
 
-def _evosax_load(folder: Path) -> Any:
+def _evosax_load(folder: Path, leaves: str = "") -> Any:
     import flax.serialization
 
-    state = flax.serialization.from_bytes(_evosax_state(4), (folder / "state.msgpack").read_bytes())
+    state = flax.serialization.from_bytes(_evosax_state(4, leaves), (folder / "state.msgpack").read_bytes())
     return flax.serialization.to_state_dict(state)
 
 
@@ -391,22 +421,32 @@ def _flowjax_save(folder: Path) -> Any:
     return equinox.filter(flow, equinox.is_array)
 
 
-def _flowjax_load(folder: Path) -> Any:
+def _flowjax_load(folder: Path, leaves: str = "") -> Any:
     import equinox
+    import jax
 
-    flow = equinox.tree_deserialise_leaves(folder / "flow.eqx", _flowjax_flow(1))
+    template = _flowjax_flow(1)
+    if leaves:
+        every = jax.tree.leaves(template)
+        template = [*every, jax.numpy.ones(2)] if leaves == MORE else every[:-1]
+    flow = equinox.tree_deserialise_leaves(folder / "flow.eqx", template)
     return equinox.filter(flow, equinox.is_array)
 
 
 # ---- keras: Orbax checkpoints by a callback, through Orbax' v1
 
 
-def _keras_model(seed: int) -> Any:
+def _keras_model(seed: int, leaves: str = "") -> Any:
     import keras
     import numpy as np
 
+    # Each model of a process begins with the same names.
+    keras.utils.clear_session()
     keras.utils.set_random_seed(seed)
-    model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(4), keras.layers.Dense(1)])
+    model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(4)])
+    model.add(keras.layers.Dense(1, use_bias=leaves != FEWER))
+    if leaves == MORE:
+        model.add(keras.layers.Dense(1, use_bias=False))
     model.compile(optimizer="adam", loss="mse")
     return model, np.ones((8, 3), np.float32), np.zeros((8, 1), np.float32)
 
@@ -426,20 +466,36 @@ def _keras_save(folder: Path) -> Any:
     return _keras_weights(model)
 
 
-def _keras_load(folder: Path) -> Any:
-    model, _, _ = _keras_model(1)
+def _keras_load(folder: Path, leaves: str = "") -> Any:
+    model, _, _ = _keras_model(1, leaves)
     model.load_weights(str(folder))
     return _keras_weights(model)
 
 
+def _program(save: Callable[[Path], Any], load: Callable[..., Any], **wrong: Callable[[Path], Any]) -> Program:
+    """A program whose `load` takes which leaves the template has."""
+    every = {
+        "nothing_there": lambda folder: load(folder / "none"),
+        "missing_leaf": lambda folder: load(folder, MORE),
+        "extra_leaf": lambda folder: load(folder, FEWER),
+    }
+    return Program(save, load, {**every, **wrong})
+
+
 PROGRAMS = {
-    "tunix": Program(_tunix_save, _tunix_load, {"another shape": _tunix_another_shape}),
-    "kauldron": Program(_kauldron_save, _kauldron_load, {"nothing there": _kauldron_load}),
-    "brax": Program(_brax_save, _brax_load, {"nothing there": _brax_nothing_there}),
-    "gemma": Program(_gemma_save, _gemma_load, {"nothing there": _gemma_nothing_there}),
-    "apax": Program(_apax_save, _apax_load, {"nothing there": _apax_nothing_there}),
-    "clu": Program(_clu_save, _clu_load, {"nothing there": _clu_nothing_there, "another tree": _clu_another_tree}),
-    "evosax": Program(_evosax_save, _evosax_load, {"nothing there": _evosax_load}),
-    "flowjax": Program(_flowjax_save, _flowjax_load, {"nothing there": _flowjax_load}),
-    "keras": Program(_keras_save, _keras_load, {"nothing there": _keras_load}),
+    "tunix": _program(_tunix_save, _tunix_load, another_shape=_tunix_another_shape),
+    "kauldron": _program(_kauldron_save, _kauldron_load),
+    "brax": _program(
+        _brax_save,
+        _brax_load,
+        nothing_there=_brax_nothing_there,
+        missing_leaf=lambda folder: _brax_another_normalizer(folder, MORE),
+        extra_leaf=lambda folder: _brax_another_normalizer(folder, FEWER),
+    ),
+    "gemma": _program(_gemma_save, _gemma_load),
+    "apax": _program(_apax_save, _apax_load, nothing_there=_apax_nothing_there),
+    "clu": _program(_clu_save, _clu_load, another_tree=_clu_another_tree),
+    "evosax": _program(_evosax_save, _evosax_load),
+    "flowjax": _program(_flowjax_save, _flowjax_load),
+    "keras": _program(_keras_save, _keras_load),
 }

@@ -117,7 +117,8 @@ fn an_error_of_one_rank_is_an_error_of_all() {
     }
 }
 
-/// The rank that fails first deletes the temporary files. That a third rank then misses one is not the reason.
+/// The rank that fails first deletes the temporary files. That a third rank then misses one is not
+/// the reason.
 #[test]
 fn a_file_that_is_missing_after_a_failure_is_reported_as_that_failure() {
     for (at, _folder) in places("missing") {
