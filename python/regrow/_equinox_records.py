@@ -47,7 +47,7 @@ _MAPPED_FROM_BYTES = 2 * _LARGE_PAGE
 class Options(NamedTuple):
     """How leaves are written and read, beyond what their types say."""
 
-    strict_upstream: bool = False
+    strict: bool = False
     """Write exactly the bytes that Equinox writes, also where it could not read them."""
     prng_keys: bool = False
     """Write typed PRNG keys as their key data, and make keys of it where `like` has keys."""
@@ -109,7 +109,7 @@ def _of_number(leaf: Any, options: Options) -> np.ndarray[Any, Any]:
     array = np.asarray(leaf)
     if not array.dtype.hasobject:
         return array
-    if options.strict_upstream:
+    if options.strict:
         raise TypeError("an integer of more than 64 bits could only be pickled, and nothing here pickles")
     # int() takes decimal bytes, so Equinox reads such a record into an int as it is.
     return np.array(str(int(leaf)).encode())
@@ -136,7 +136,7 @@ def _descr(dtype: np.dtype[Any], is_numpy: bool, options: Options) -> str:
     # `<V2` is bfloat16 to a JAX leaf and to a scalar; a NumPy leaf, and every other type, needs the
     # name.
     is_lost = is_ml_dtype(dtype) and (dtype != ml_dtypes.bfloat16 or is_numpy)
-    if is_lost and not options.strict_upstream:
+    if is_lost and not options.strict:
         return repr(dtype.name)
     return repr(np.lib.format.dtype_to_descr(dtype))
 

@@ -100,7 +100,7 @@ def tree_serialise_leaves(
     *,
     hyperparameters: Any = None,
     trailer: bool | None = None,
-    strict_upstream: bool = False,
+    strict: bool = False,
     prng_keys: bool = False,
     stop_at_first: bool = False,
     durable: bool = True,
@@ -120,9 +120,9 @@ def tree_serialise_leaves(
         hyperparameters: A dict or list for one line of JSON in front of the leaves. Equinox then
             reads the leaves from the open file, behind the line.
         trailer: Whether regrow's index stands behind the leaves. By default it does in files that
-            have a path and are written with the default `filter_spec`, unless `strict_upstream`.
+            have a path and are written with the default `filter_spec`, unless `strict`.
             Nothing may follow it.
-        strict_upstream: Exactly the bytes of Equinox, which lose the names of float8, int4 and
+        strict: Exactly the bytes of Equinox, which lose the names of float8, int4 and
             their like.
         prng_keys: Save typed PRNG keys as their key data; otherwise they are an error, as in
             Equinox.
@@ -133,7 +133,7 @@ def tree_serialise_leaves(
         TreePathError: with `path`, for leaves that cannot be saved; the reason is the cause of its
             cause.
     """
-    options = Options(strict_upstream=strict_upstream, prng_keys=prng_keys)
+    options = Options(strict=strict, prng_keys=prng_keys)
     path, line = path_of(path_or_file), _line(hyperparameters)
     is_default = filter_spec is default_serialise_filter_spec
     if trailer and (path is None or not is_default):
@@ -147,7 +147,7 @@ def tree_serialise_leaves(
             is_leaf,
             options,
             line=line,
-            trailer=not strict_upstream if trailer is None else trailer,
+            trailer=not strict if trailer is None else trailer,
             stop_at_first=stop_at_first,
             durable=durable,
         )

@@ -62,7 +62,7 @@ def test_both_ways(name: str, tmp_path: Path) -> None:
     mine = (tmp_path / "ours.eqx").read_bytes()
     assert mine[: len(theirs)] == theirs
     assert mine[len(theirs) :].startswith(b"\xffregrow\n")
-    ours.tree_serialise_leaves(tmp_path / "strict", tree, strict_upstream=True)
+    ours.tree_serialise_leaves(tmp_path / "strict", tree, strict=True)
     assert (tmp_path / "strict.eqx").read_bytes() == theirs
     assert written(ours.tree_serialise_leaves, tree) == theirs
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ours.eqx", "strict.eqx", "theirs.eqx"]
@@ -130,7 +130,7 @@ def test_dtypes_that_equinox_loses(name: str, tmp_path: Path) -> None:
     lossy = {**tree, "scalar": scalar}
     eqx.tree_serialise_leaves(tmp_path / "lossy", lossy)
     assert_leaves(ours.tree_deserialise_leaves(tmp_path / "lossy", lossy), lossy)
-    ours.tree_serialise_leaves(tmp_path / "strict", lossy, strict_upstream=True, trailer=True)
+    ours.tree_serialise_leaves(tmp_path / "strict", lossy, strict=True, trailer=True)
     data = (tmp_path / "lossy.eqx").read_bytes()
     assert (tmp_path / "strict.eqx").read_bytes()[: len(data)] == data
     loaded = regrow.load(tmp_path / "strict.eqx")
@@ -152,7 +152,7 @@ def test_integers_of_many_digits(number: int, tmp_path: Path) -> None:
     assert eqx.tree_deserialise_leaves(tmp_path / "x", [0, 0]) == [number, 1]
     assert ours.tree_deserialise_leaves(tmp_path / "x", [0, 0], strict_scalars=True) == [number, 1]
     with pytest.raises(ours.TreePathError):
-        ours.tree_serialise_leaves(tmp_path / "x", [number], strict_upstream=True)
+        ours.tree_serialise_leaves(tmp_path / "x", [number], strict=True)
 
 
 def test_big_endian_into_jax(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def _load(source: Path | bytes, like: Any) -> Any:
 @pytest.fixture(params=["path", "file"])
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Path | bytes:
     path = tmp_path / "model.eqx"
-    ours.tree_serialise_leaves(path, {"w": jnp.asarray(VALUES)}, strict_upstream=True)
+    ours.tree_serialise_leaves(path, {"w": jnp.asarray(VALUES)}, strict=True)
     return path if request.param == "path" else path.read_bytes()
 
 
