@@ -66,10 +66,8 @@ BROWSER_BIN := $(CURDIR)/$(BROWSER_VENV)/bin
 CLIENTS_VENV := .venv-clients
 CLIENTS_BIN := $(CURDIR)/$(CLIENTS_VENV)/bin
 
-# What git has, but for what others wrote, and for the lists of words themselves.
-WORDS_CHECKED := ':!fixtures' ':!*.lock' ':!*LICENSE-*' ':!*proptest-regressions*' ':!crates/regrow-report/assets' ':!*.json' ':!*.png' ':!requirements-*.txt' ':!docs/prose*.txt'
-# The pages that a user reads.
-PAGES_CHECKED := '*.md' ':!fixtures' ':!docs/decisions/2*' ':!docs/formats' ':!docs/design.md' ':!docs/bounds.md' ':!crates/regrow-report/assets'
+# All files except those of other authors, the list of words itself, and old decisions.
+WORDS_CHECKED := ':!fixtures' ':!*.lock' ':!*LICENSE-*' ':!*proptest-regressions*' ':!crates/regrow-report/assets' ':!*.json' ':!*.png' ':!requirements-*.txt' ':!docs/prose.txt' ':!docs/decisions/2*'
 
 DOCS_VENV := .venv-docs
 DOCS_BIN := $(CURDIR)/$(DOCS_VENV)/bin
@@ -244,9 +242,8 @@ check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, 
 	git ls-files -z -- ':!fixtures' ':!*.lock' ':!LICENSE-*' ':!crates/regrow-report/assets/page.js' ':!crates/regrow-report/assets/THIRD-PARTY.txt' ':!*.json' ':!*.png' ':!requirements-*.txt' | xargs -0 $(BIN)/codespell
 	printf '==> %s\n' "comment lines of at most 100 columns"
 	! LC_ALL=C.UTF-8 git grep -nP '$(LONG_COMMENT)' -- '*.rs' '*.py' '*.pyi' '*.toml' Makefile
-	printf '==> %s\n' "words (docs/prose.txt; in the pages of users also docs/prose-pages.txt)"
+	printf '==> %s\n' "words (docs/prose.txt)"
 	git ls-files -z -- $(WORDS_CHECKED) | xargs -0 $(BIN)/codespell --regex '[A-Za-z]+' -D docs/prose.txt
-	git ls-files -z -- $(PAGES_CHECKED) | xargs -0 $(BIN)/codespell --regex '[A-Za-z]+' -D docs/prose-pages.txt
 	if command -v valgrind >/dev/null; then
 		printf '==> %s\n' "instruction counts"
 		$(CARGO) build --quiet --locked $(RUST_TESTED) --example guard

@@ -9,7 +9,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let var = |name: &str| env::var(name).unwrap_or_default();
     let profile = var("PROFILE");
-    // Development builds are not made anew for each commit, so they would tell of an old one.
+    // Development builds are not built again for each commit, so they would name an old one.
     let commit = if profile == "release" { commit() } else { None };
     tell("TARGET", &var("TARGET"));
     tell("PROFILE", &profile);

@@ -64,7 +64,7 @@ def pages_of_users() -> Iterator[tuple[str, Path]]:
 
 
 def test_pages_of_users_have_no_mannered_phrases() -> None:
-    """Single words are refused by `make check` (docs/prose.txt, docs/prose-pages.txt)."""
+    """Single words are refused by `make check` (docs/prose.txt)."""
     phrases = re.compile(rf"\b({'|'.join(PHRASES)})\b".replace(" ", r"\s+"), re.IGNORECASE)
     for name, page in pages_of_users():
         found = phrases.findall(CODE.sub("", page.read_text()))

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use regrow::Monitor;
 
-/// Shorter work is over before anybody has read a bar.
+/// Shorter work ends before a bar can be read.
 const SHOW_AFTER: Duration = Duration::from_secs(1);
 
 const TICK_EVERY: Duration = Duration::from_millis(500);

@@ -28,8 +28,8 @@ pub enum Exit {
 pub enum Failure {
     /// The engine says no; its kind decides the number.
     Engine(Error),
-    /// What the user asked for is not in this checkpoint, whatever the kind: a leaf's name, a glob
-    /// without match.
+    /// This checkpoint lacks what the user asked for, of any kind: a leaf's name, a glob without
+    /// match.
     Usage(Error),
     /// Stdout cannot be written.
     Output(io::Error),
@@ -41,7 +41,7 @@ impl Failure {
         match self {
             Self::Engine(error) => exit_of(error.kind()),
             Self::Usage(_) => Exit::WrongUsage,
-            // Whoever read our output has seen enough: `regrow ls x | head`.
+            // The reader of our output has closed it: `regrow ls x | head`.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Fine,
             Self::Output(_) => Exit::CouldNotRead,
         }
@@ -73,7 +73,7 @@ impl From<io::Error> for Failure {
 pub fn report(error: &Error, as_json: bool) {
     let error = &error.in_words_of(Caller::Shell);
     if as_json {
-        // If even stderr cannot be written, there is nobody left to tell.
+        // If even stderr cannot be written, the error cannot be reported.
         let _ = out::json_line(&mut io::stderr().lock(), &json!({ "error": error_json(error) }));
     } else {
         out::warn(&format!("error: {error}"));

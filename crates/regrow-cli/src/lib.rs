@@ -322,7 +322,7 @@ impl Cli {
 pub fn main(arguments: impl IntoIterator<Item = OsString>, packages: Option<Packages<'_>>) -> u8 {
     signals::ignore_file_size_limit();
     let exit = run_and_report(&arguments.into_iter().collect::<Vec<_>>(), packages);
-    // The process may go on, and then nobody else does it. A failure is known by now, or is a
+    // The process may go on, and then no other code flushes. A failure is known by now, or is a
     // closed pipe.
     let _ = std::io::stdout().flush();
     exit as u8

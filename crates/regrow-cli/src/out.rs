@@ -23,7 +23,7 @@ pub fn stdout() -> BufWriter<StdoutLock<'static>> {
     BufWriter::with_capacity(1 << 16, io::stdout().lock())
 }
 
-/// One report on stderr. If even that cannot be written, there is nobody left to tell.
+/// Writes one report to stderr. If even that cannot be written, the report is lost.
 pub fn warn(text: &str) {
     let text = printable_lines(text);
     let word = text.split_once(": ").map(|(word, _)| word).filter(|_| console::colors_enabled_stderr());
@@ -47,7 +47,7 @@ pub enum Tint {
     Good,
     /// Something is wrong.
     Bad,
-    /// Somebody should know of it.
+    /// For information.
     Note,
 }
 

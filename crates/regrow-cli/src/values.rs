@@ -3,7 +3,7 @@
 //! Floats show the fewest digits that still mean the same number in their own dtype, as NumPy does:
 //! `0.1` for the bfloat16 next to it, not the `0.10009766` that float32 would need. An array of
 //! more than [`SUMMARY_FROM_ELEMENTS`] is shown by its edges. One without elements is `[]` for
-//! people, whatever its shape; JSON has its lists, unless there are more than [`EMPTY_LISTS_MAX`].
+//! people, in any shape; JSON has its lists, unless there are more than [`EMPTY_LISTS_MAX`].
 
 use std::io::Write;
 

@@ -113,7 +113,7 @@ impl Convert {
     }
 
     pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
-        // Whatever is wrong with an option is wrong usage, also what the engine calls unsupported.
+        // Every invalid option is wrong usage, also one that the engine calls unsupported.
         let mut options = self.convert_options(globals).map_err(Failure::Usage)?;
         let (source, target) = (globals.locate(&self.source)?, globals.locate(&self.target)?);
         globals.refuse_step_with_all(self.all_steps)?;

@@ -23,11 +23,10 @@ const SHOWN_MAX: usize = 20;
 /// Compare two checkpoints, of any two layouts: what is in one alone, and how far the rest is
 /// apart.
 ///
-/// First the verdict, then the leaves that differ, the worst first. Without a tolerance bits have
-/// to be the same; with one, an element passes where any of --atol with --rtol, and --max-ulp,
-/// allows it. Leaves are paired by key path, whatever the order of keys; other containers (a list,
-/// a dict) and kinds of leaves are a note. Exit code 0: the same; 1: they differ, or one is
-/// damaged.
+/// First the verdict, then the leaves that differ, the worst first. Without a tolerance the bits
+/// must be equal. With one, an element passes if --atol with --rtol, or --max-ulp, allows it.
+/// Leaves are paired by key path, in any order of keys. Other containers (a list, a dict) and kinds
+/// of leaves are a note. Exit code 0: equal; 1: different, or one is damaged.
 #[derive(Debug, clap::Args)]
 pub struct Diff {
     /// The first checkpoint.

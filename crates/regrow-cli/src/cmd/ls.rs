@@ -64,7 +64,7 @@ impl Ls {
             }
             opened => opened?,
         };
-        // Gone through anew each time: so many key paths at once would cost more than to build them
+        // Computed again each time: storing so many key paths would cost more than building them
         // twice.
         let leaves = || {
             let leaves = checkpoint.tree().iter();

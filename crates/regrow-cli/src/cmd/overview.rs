@@ -51,7 +51,7 @@ impl Overview {
 struct Summary<'a> {
     all: Share,
     by_dtype: BTreeMap<String, Share>,
-    /// By how they lay on devices, in words; without those of which nothing is recorded.
+    /// By their layout on devices, in words; without leaves that record none.
     by_sharding: BTreeMap<String, Share>,
     /// In the order in which the keys come.
     by_top_level: Vec<(String, Share)>,

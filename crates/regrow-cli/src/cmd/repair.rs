@@ -14,12 +14,12 @@ use crate::out;
 
 /// Heal a damaged checkpoint, by its parity, another checkpoint, or its own other files.
 ///
-/// With parity (`regrow parity`): damaged blocks, files that are cut or gone, as much as there is
-/// parity; the files become what they were when it was made. With `--from`, a replica or another
-/// step: blocks that are damaged here, if parity, a seal or the checksums of the layout regrow
-/// prove them. With neither: files that say what others say, too, such as regrow.json, _METADATA, a
-/// database, an index. What saves that never ended have left is finished or removed. Each file is
-/// written anew beside the damaged one, and put in its place in one step.
+/// With parity (`regrow parity`): restores damaged blocks and truncated or missing files, up to the
+/// amount of parity; the files become what they were when it was made. With `--from`, a replica or
+/// another step: restores damaged blocks, if parity, a seal or the checksums of the layout regrow
+/// prove them. With neither: rebuilds files that other files repeat, such as regrow.json,
+/// _METADATA, a database, an index. Temporary files of unfinished saves are finished or removed.
+/// Each file is rewritten beside the damaged one, and renamed over it.
 ///
 /// Exit code 0: the checkpoint is whole: a seal, a signature, parity, the checksums of the layout
 /// regrow, or a copy that is the same say so of every file. 1: something is damaged still; it is

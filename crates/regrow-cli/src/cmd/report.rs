@@ -99,7 +99,7 @@ impl Report {
             save_page(&model, file)?;
         }
         if globals.json {
-            // Columns: a line for each number would be no help to anybody.
+            // Columns: a line for each number would be too long to read.
             out::json_line(out, &model)?;
         } else if let Some(file) = &file {
             say(out, file, &model)?;
@@ -164,7 +164,7 @@ fn title(about: &Overview) -> String {
 fn unprotected(about: &Overview) -> String {
     match about.protection.unprotected_bytes {
         0 => String::new(),
-        bytes => format!(", of which no checksum protects {}", out::size(bytes)),
+        bytes => format!(", {} of them without a checksum", out::size(bytes)),
     }
 }
 

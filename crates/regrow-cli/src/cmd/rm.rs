@@ -60,7 +60,8 @@ impl Rm {
     fn is_wanted(&self, at: &Location) -> Result<bool, Failure> {
         if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
             return Err(Failure::Usage(
-                Error::invalid("nobody is there to be asked").help("say --yes to remove without a question"),
+                Error::invalid("there is no terminal to ask for confirmation")
+                    .help("say --yes to remove without a question"),
             ));
         }
         let what = if self.unfinished { "what unfinished saves have left at " } else { "" };

@@ -8,7 +8,7 @@ use regrow::array::{Array, Dtype, Shape};
 use regrow::tree::{Key, Leaf, NodeKind, TreeBuilder};
 use tempfile::TempDir;
 
-/// Two checkpoints of a list of vectors, of which the second is other in the given element.
+/// Two checkpoints of a list of vectors. The second differs in the given element.
 fn pair(second: [f32; 3]) -> (TempDir, PathBuf, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let save = |name: &str, values: [f32; 3], kind: NodeKind| {

@@ -95,7 +95,7 @@ fn mistakes_of_cp_and_rm_end_with_their_numbers() {
         (&["rm", path_text, "--force", "--yes"], 2),
         (&["rm", path_text, "--unfinished", "--yes"], 3),
         (&["rm", "hdfs://host/x", "--yes"], 3),
-        // Nobody can be asked.
+        // There is no terminal for the question.
         (&["rm", path_text], 2),
     ];
     for (arguments, code) in cases {

@@ -54,7 +54,7 @@ fn damage_ends_with_one_and_is_on_the_page() {
     assert!(run.stdout.contains("damaged: "), "{run:?}");
     assert!(run.stderr.contains("in model.safetensors, at byte") && run.stderr.contains("leaf "), "{run:?}");
     assert!(page.is_file());
-    // Nobody looks at the data.
+    // The data is not read.
     assert_eq!(regrow(["report", text(&path), "-o", text(&page), "--no-statistics"]).code, 0);
     let copy = folder.path().join("nowhere");
     assert_eq!(regrow(["report", text(&copy), "-o", text(&page)]).code, 3);
@@ -88,7 +88,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_read() {
     let mut to_full = std::process::Command::new(program);
     let ended = to_full.args(["report", text(&path), "-o", "-"]).stdout(full).output().unwrap();
     assert_eq!(ended.status.code(), Some(3), "{ended:?}");
-    // Of a checkpoint that nobody may write to.
+    // Of a read-only checkpoint.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o555)).unwrap();
     let run = regrow(["report", text(&path), "-o", text(&folder.path().join("page.html"))]);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();

@@ -17,7 +17,7 @@ fn what_is_signed_is_read_by_its_key_and_by_no_other() {
         let arguments = [command, text(&path), "--trusted-key", text(&alice)];
         let second = (command == "diff").then_some(text(&path));
         let run = regrow(arguments.into_iter().chain(second));
-        assert_eq!(run.code, 1, "nobody has signed it: {run:?}");
+        assert_eq!(run.code, 1, "it is not signed: {run:?}");
         assert!(run.stderr.contains("sign"), "{run:?}");
     }
     let run = regrow(["sign", text(&path), "--key", text(&key("alice.pem"))]);

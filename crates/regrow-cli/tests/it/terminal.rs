@@ -211,7 +211,7 @@ fn on_a_terminal(columns: u16, no_color: bool, arguments: &[&str]) -> String {
     drop(command);
     let mut shown = Vec::new();
     let mut controller = std::fs::File::from(controller);
-    // Linux says EIO when nobody has the other end any more.
+    // Linux returns EIO when the other end is closed.
     let _ = std::io::Read::read_to_end(&mut controller, &mut shown);
     child.wait().unwrap();
     String::from_utf8(shown).unwrap().replace("\r\n", "\n")

@@ -23,7 +23,7 @@ fn a_file_url_is_a_path_in_every_command() {
 #[test]
 fn storage_options_are_for_urls() {
     let (_folder, path) = saved();
-    // Options that nobody looks at would be a mistake that nobody sees.
+    // An ignored option would be an unseen mistake.
     for arguments in [&["ls", text(&path)][..], &["verify", text(&path)], &["completions", "bash"]] {
         let run = regrow(arguments.iter().copied().chain(["--storage-option", "anon=true"]));
         assert!(run.code == 2 && run.stderr.contains("\"anon\""), "{arguments:?}: {run:?}");

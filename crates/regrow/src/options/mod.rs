@@ -66,9 +66,9 @@ pub struct OpenOptions {
     /// there still is of checksums is checked as ever. For [`salvage`](crate::salvage()), which
     /// says what was lost. Damage to what trusted keys have signed is seen where it is read.
     pub salvage: bool,
-    /// Open only what one of these keys has [signed](crate::sign()): every block that is read, then
-    /// or later, is proved by its digest before a byte of it is handed out. Nobody is asked for a
-    /// signature if empty. Seals are not looked at.
+    /// Open only checkpoints that one of these keys has [signed](crate::sign()): the digest of
+    /// every block is checked before a byte of it is returned, now and in later reads, and seals are
+    /// ignored. Empty means that no signature is required.
     pub trusted_keys: Vec<PublicKey>,
 }
 
@@ -89,8 +89,8 @@ pub struct LoadOptions {
     /// Only leaves that one of these matches; all if empty. Others vanish from dicts and become
     /// placeholders in sequences.
     pub only: Vec<PathPattern>,
-    /// Casts: the first pattern that is for a leaf decides ([`Casting`]). One that is for no leaf
-    /// is an error; but `**` is for whatever leaves there are.
+    /// Casts: the first pattern that applies to a leaf decides ([`Casting`]). A pattern that
+    /// applies to no leaf is an error, except `**`.
     pub cast: Vec<(PathPattern, Dtype)>,
     /// What the casts may do to values.
     pub casting: Casting,
@@ -158,8 +158,8 @@ pub struct SaveOptions {
     pub parity: Option<ParityRatio>,
     /// Skip syncing to disk: faster, and a power cut may cost the checkpoint.
     pub not_durable: bool,
-    /// Casts: the first pattern that is for a leaf decides ([`Casting`]). One that is for no leaf
-    /// is an error; but `**` is for whatever leaves there are.
+    /// Casts: the first pattern that applies to a leaf decides ([`Casting`]). A pattern that
+    /// applies to no leaf is an error, except `**`.
     pub cast: Vec<(PathPattern, Dtype)>,
     /// What the casts may do to values. Unless they are [checked](Casting::Checked), leaves are
     /// saved, too, that the tool of the layout does not read back as they were;
@@ -171,13 +171,13 @@ pub struct SaveOptions {
     pub custom_metadata: Option<serde_json::Value>,
     /// What is said of the checkpoint beside the pytree's own metadata (layouts regrow and orbax).
     pub about: AboutCheckpoint,
-    /// An earlier checkpoint: data files in which nothing changed since are hard-linked instead of
-    /// written, and leaves that did not change are gathered so that the next save can link them.
-    /// Found by comparing bytes or digests, nobody's word. Default layout without compression only;
-    /// the base may be removed afterwards.
+    /// An earlier checkpoint: unchanged data files are hard-linked instead of written, and
+    /// unchanged leaves are gathered so that the next save can link them. Changes are found by
+    /// comparing bytes or digests. Default layout without compression only; the base may be removed
+    /// afterwards.
     pub base: Option<Location>,
-    /// With `base`: link files whose digest says that nothing changed without reading them.
-    /// Otherwise their blocks are checked first, on disks, and what is damaged is written anew.
+    /// With `base`: link files with an unchanged digest without reading them. Otherwise their
+    /// blocks are checked first, on disks, and damaged files are written again.
     pub trust_base: bool,
     /// Extra memory, in bytes; 64 MiB if `None`.
     pub budget_bytes: Option<u64>,
@@ -344,10 +344,9 @@ pub struct OrbaxOptions {
     /// Per-leaf overrides of chunking; the first pattern that matches decides. A list of pairs in
     /// JSON.
     pub per_leaf: Vec<(PathPattern, LeafChunking)>,
-    /// What `_METADATA` calls the types of some leaves, by the names they are stored under
-    /// (`params.dense.kernel`): those of type handlers of the user's own. A placeholder that has a
-    /// name here has its data in files beside the tree, which somebody else writes; an array is
-    /// stored as ever.
+    /// The types of some leaves in `_METADATA`, by their stored names (`params.dense.kernel`):
+    /// those of the user's own type handlers. A placeholder with a name here has its data in files
+    /// beside the tree, which the handler writes; an array is stored as usual.
     pub value_types: BTreeMap<String, String>,
 }
 

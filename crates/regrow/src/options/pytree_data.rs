@@ -24,7 +24,7 @@ pub struct PytreeDataOptions {
     pub native_dtypes: bool,
     /// Keep checksums and the exact pytree in keys that the original ignores.
     pub extra_keys: bool,
-    /// Write the manifest; without one, only whoever wrote the data knows what is in it.
+    /// Write the manifest; without one, only its writer knows the content of the data file.
     pub manifest: bool,
     /// What the name of the data file ends in.
     pub data_suffix: String,

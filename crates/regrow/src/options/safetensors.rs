@@ -32,7 +32,7 @@ pub struct SafetensorsOptions {
     /// Begin another file once one holds this many bytes (`"5GB"` or a number); for a folder only.
     /// A larger tensor has a file of its own.
     pub max_shard_bytes: Option<ByteSize>,
-    /// One file, whatever the target's name; by default only a target that ends in `.safetensors`
+    /// One file, for any name of the target; by default only a target that ends in `.safetensors`
     /// is one.
     pub one_file: bool,
 }

@@ -102,7 +102,7 @@ use node_ref::TreeIndex;
     label = "not `Pytree`",
     note = "put `#[derive(regrow::Pytree)]` on it if it is yours",
     note = "if it is a field of another crate's type, name a module that converts it: `#[pytree(with = \"module\")]`",
-    note = "if a load can make it anew, leave it out: `#[pytree(skip)]`"
+    note = "if a load can create it, leave it out: `#[pytree(skip)]`"
 )]
 pub trait Pytree: Sized {
     /// Adds the value to the container that is open: one node with all below it, under `key`.
