@@ -281,7 +281,7 @@ def _read(
     stored: Stored, wishes: Mapping[KeyPath, list[tuple[Any, Wish]]], replica: SingleReplica | None = None
 ) -> dict[Any, Any]:
     """One load for leaves with their stored dtype, and one for each other dtype; resized leaves
-    likewise.
+    have loads of their own.
     """
     results: dict[Any, Any] = {}
     rounds: dict[Any, dict[KeyPath, tuple[Any, Wish]]] = {}

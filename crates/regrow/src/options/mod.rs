@@ -67,8 +67,8 @@ pub struct OpenOptions {
     /// says what was lost. Damage to what trusted keys have signed is seen where it is read.
     pub salvage: bool,
     /// Open only checkpoints that one of these keys has [signed](crate::sign()): the digest of
-    /// every block is checked before a byte of it is returned, now and in later reads, and seals are
-    /// ignored. Empty means that no signature is required.
+    /// every block is checked before a byte of it is returned, now and in later reads, and seals
+    /// are ignored. Empty means that no signature is required.
     pub trusted_keys: Vec<PublicKey>,
 }
 
@@ -225,8 +225,7 @@ impl Default for Layout {
     }
 }
 
-/// Names that other tools have for options of layouts, or that they had here, each with the option's
-/// own.
+/// Names of options of layouts in other tools, and old names, each with today's name.
 const OTHER_NAMES: [(&str, &str); 9] = [
     ("use_ocdbt", "ocdbt"),
     ("use_zarr3", "zarr3"),

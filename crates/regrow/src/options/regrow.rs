@@ -19,8 +19,8 @@ pub struct RegrowOptions {
     pub write_chunk_shape: Option<Shape>,
     /// Per-leaf overrides; the first pattern that matches decides. A list of pairs in JSON.
     pub per_leaf: Vec<(PathPattern, LeafChunking)>,
-    /// What the data files say under `format` in their `__metadata__`, for programs that open them as
-    /// safetensors.
+    /// The value of `format` in the `__metadata__` of the data files, for programs that open them
+    /// as safetensors.
     pub format: DataFormat,
     /// Refuse leaves that Orbax could not read back as they are, instead of escaping them.
     pub strict: bool,

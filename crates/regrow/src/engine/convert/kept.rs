@@ -133,7 +133,7 @@ impl ConvertRules {
     /// `InvalidArgument`, with the line and the column.
     pub fn parse(text: &str) -> Result<Self> {
         toml::from_str(text).map_err(|error| {
-            // The names of the file's entries, and no options of a call that has other names for them.
+            // The names of the file's entries, not the options of a call, which have other names.
             let error = error.to_string().replace('`', "\"");
             let text = format!("a file of rules cannot be understood: {error}");
             Error::invalid(text.trim_end()).help(
