@@ -40,7 +40,9 @@ MATURIN := $(TOOLS)/maturin/bin/maturin
 BENCH_OUT := bench-output
 
 # What crates.io would get.
-PACKAGED := -p regrow-derive -p regrow -p regrow-report -p regrow-cli
+# The crates of the engine, lowest first.
+INTERNALS := -p regrow-base -p regrow-tree -p regrow-store -p regrow-ocdbt -p regrow-zarr
+PACKAGED := $(INTERNALS) -p regrow-derive -p regrow -p regrow-report -p regrow-cli
 
 # Says where cargo builds.
 TARGET_DIR := $(CARGO) metadata --no-deps --format-version 1 | $(PYTHON) -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])'
@@ -127,9 +129,9 @@ soak: develop ## Saves, rotations, loads and kills in a loop for an hour: nothin
 # All of the engine's tests, but for those that say of themselves why they need Linux' own calls.
 test-portable: rust-prerequisites $(NEXTEST) ## The engine without Linux' own calls, as other systems get it: its tests, on Linux (a full build, some minutes); PORTABLE='...' for nextest
 	$(SAY) "clippy, portable"
-	$(CARGO) clippy -p regrow --all-targets --locked --features portable,cloud -- -D warnings
+	$(CARGO) clippy -p regrow $(INTERNALS) --all-targets --locked --features regrow/portable,regrow/cloud -- -D warnings
 	printf '==> %s\n' "tests of the engine, portable"
-	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) nextest run -p regrow --locked --features portable,cloud --tests --no-fail-fast $(PORTABLE)
+	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) nextest run -p regrow $(INTERNALS) --locked --features regrow/portable,regrow/cloud --tests --no-fail-fast $(PORTABLE)
 
 test-torch: rust-prerequisites $(TORCH_VENV)/.installed $(TRANSFORMERS4_VENV)/.installed ## Tests that need PyTorch: tensors, DTensors and FSDP2 of several processes, the real TRAKer, transformers, the pages about it (installs PyTorch, 5 GB)
 	$(SAY) "the Python extension, dev profile"
@@ -204,7 +206,7 @@ example-candle: rust-prerequisites ## A model of candle whose tensors are leaves
 AARCH64 ?= --skip pages_are_made_until_no_longer_wanted --skip no_damage_panics_or_takes_memory --skip two_hundred_thousand_keys_take_no_time
 test-aarch64: rust-prerequisites $(TOOLS)/cross/.installed ## The engine's own tests and those of the fixtures, built for aarch64, under qemu (fetches a compiler, 250 MB)
 	$(SAY) "the engine's tests on aarch64"
-	.ci/cross aarch64-unknown-linux-gnu test -p regrow --lib -- $(AARCH64)
+	.ci/cross aarch64-unknown-linux-gnu test -p regrow $(INTERNALS) --lib -- $(AARCH64)
 	for module in conformance orbax_fixtures; do
 	    [ -e crates/regrow/tests/it/$$module.rs ] || [ -e crates/regrow/tests/it/$$module/mod.rs ] || {
 	        echo "make: crates/regrow/tests/it has no module $$module" >&2; exit 1; }
@@ -228,7 +230,7 @@ check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, 
 	printf '==> %s\n' "cargo clippy"
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	printf '==> %s\n' "cargo doc"
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --no-deps --locked -p regrow
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --no-deps --locked -p regrow $(INTERNALS)
 	printf '==> %s\n' "cargo deny"
 	$(TOOLS)/bin/cargo-deny check licenses bans sources
 	printf '==> %s\n' "cargo package"
@@ -318,7 +320,7 @@ notebook: develop ## Execute the notebook of the documentation and write its out
 
 docs: rust-prerequisites $(DOCS_VENV)/.installed ## The documentation site, with the references of Python and Rust: into docs/site-out/html/
 	$(SAY) "cargo doc"
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps -p regrow
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps -p regrow $(INTERNALS)
 	rm -rf docs/api
 	cp -r "$$($(TARGET_DIR))/doc" docs/api
 	printf '==> %s\n' "the site; a broken link is an error"
@@ -400,8 +402,8 @@ fuzz: rust-prerequisites $(TOOLS)/bin/cargo-fuzz ## Fuzz every parser, FUZZ_SECO
 
 # What is near unsafe code: maps, direct reads and writes, pages, buffers between threads. A build
 # of its own, since a sanitizer is in every crate of it.
-SANITIZE_UNIT ?= bytes:: store:: system:: storage:: reads:: engine:: threads::
-VALGRIND_UNIT ?= bytes::pages store:: system:: engine::
+SANITIZE_UNIT ?= storage:: reads:: engine::
+VALGRIND_UNIT ?= engine::
 SANITIZE_TESTS ?= many_threads nothing_held reading regions default_layout
 sanitize: rust-prerequisites ## Tests near unsafe code under AddressSanitizer, and valgrind if installed (a full build, a quarter of an hour)
 	$(SAY) "unit tests under AddressSanitizer: $(SANITIZE_UNIT)"
@@ -412,19 +414,24 @@ sanitize: rust-prerequisites ## Tests near unsafe code under AddressSanitizer, a
 		# that are just ending the sanitizer takes their own memory for one. Some tests ask for more
 		# memory than there is.
 		RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" CARGO_PROFILE_DEV_DEBUG=line-tables-only ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 CARGO_TARGET_DIR="$$target/sanitize" \
-			$(CARGO) test --quiet --locked --target "$$host" -p regrow --features cloud "$$@"
+			$(CARGO) test --quiet --locked --target "$$host" --features regrow/cloud "$$@"
 	}
-	sanitized --lib -- $(SANITIZE_UNIT) --skip take_no_time
+	sanitized -p regrow-base -p regrow-store -p regrow-ocdbt --lib -- --skip take_no_time
+	sanitized -p regrow --lib -- $(SANITIZE_UNIT) --skip take_no_time
 	for test in $(SANITIZE_TESTS); do
 		printf '==> %s\n' "$$test under AddressSanitizer"
-		sanitized --test it -- "$$test::" --list | grep ': test$$' > /dev/null || { echo "make: there are no tests of the name $$test" >&2; exit 1; }
-		sanitized --test it -- "$$test::"
+		sanitized -p regrow --test it -- "$$test::" --list | grep ': test$$' > /dev/null || { echo "make: there are no tests of the name $$test" >&2; exit 1; }
+		sanitized -p regrow --test it -- "$$test::"
 	done
 	if command -v valgrind >/dev/null; then
 		printf '==> %s\n' "unit tests under valgrind's memcheck: $(VALGRIND_UNIT)"
-		$(CARGO) test --quiet --locked -p regrow --features cloud --lib --no-run
-		program="$$($(CARGO) test --locked -p regrow --features cloud --lib --no-run 2>&1 | sed -n 's/.*Executable unittests.*(\(.*\))/\1/p')"
-		valgrind --quiet --error-exitcode=1 --fair-sched=try "$$program" $(VALGRIND_UNIT) --skip take_no_time --skip a_vast_structure_is_refused
+		tests() { $(CARGO) test --locked --features regrow/cloud "$$@" --lib --no-run; }
+		checked() { valgrind --quiet --error-exitcode=1 --fair-sched=try "$$@" --skip take_no_time --skip a_vast_structure_is_refused; }
+		for package in regrow-base regrow-store regrow; do
+			tests -p "$$package"
+			program="$$(tests -p "$$package" 2>&1 | sed -n 's/.*Executable unittests.*(\(.*\))/\1/p')"
+			if [ "$$package" = regrow ]; then checked "$$program" $(VALGRIND_UNIT); else checked "$$program"; fi
+		done
 	else
 		printf '==> %s\n' "valgrind: left out, it is not on PATH (apt install valgrind)"
 	fi
@@ -449,18 +456,18 @@ coverage: rust-prerequisites $(NEXTEST) $(TOOLS)/bin/cargo-llvm-cov ## Which lin
 # Mutants of what decides whether a checkpoint is whole: all in one build, one switched on at a
 # time, until a test that comes by it fails. What was judged is kept: a run that was ended goes on,
 # and MUTANTS_MORE=--again tries those again that no test noticed and nothing explains.
-MUTANTS ?= commit/ store/ seal/ parity/ bytes/checksum bytes/summed reads/table
+MUTANTS ?= regrow/src/commit/ regrow/src/seal/ regrow/src/parity/ regrow/src/reads/table regrow-store/ regrow-ocdbt/ regrow-base/src/bytes/checksum regrow-base/src/bytes/summed
 MUTANTS_BUDGET ?= 30
 MUTANTS_MORE ?=
 MUTANTS_WITHOUT := compile_fail public_api imports bounds examples disk_images
-mutants: rust-prerequisites $(TOOLS)/bin/cargo-mutants ## Changes to the code of saves and checks that no test notices (hours on two cores; resumes); MUTANTS='seal/' for a part
+mutants: rust-prerequisites $(TOOLS)/bin/cargo-mutants ## Changes to the code of saves and checks that no test notices (hours on two cores; resumes); MUTANTS='regrow/src/seal/' for a part
 	out="$$($(TARGET_DIR))/mutants"
 	mkdir -p "$$out"
 	$(SAY) "mutants of $(MUTANTS): $$out/outcomes.jsonl"
-	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) mutants --list --json --package regrow --features cloud \
-		$(patsubst %,--re '^crates/regrow/src/%',$(MUTANTS)) > "$$out/list.json"
+	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) mutants --list --json --workspace --features regrow/cloud \
+		$(patsubst %,--re '^crates/%',$(MUTANTS)) > "$$out/list.json"
 	$(CARGO) run --quiet --locked -p regrow-mutants -- "$$out/list.json" "$$out" --explained crates/mutants/explained.toml --budget-s $(MUTANTS_BUDGET) \
-		$(patsubst %,--only 'crates/regrow/src/%',$(MUTANTS)) $(patsubst %,--without %,$(MUTANTS_WITHOUT)) $(MUTANTS_MORE)
+		$(patsubst %,--only 'crates/%',$(MUTANTS)) $(patsubst %,--without %,$(MUTANTS_WITHOUT)) $(MUTANTS_MORE)
 
 clean: ## Remove everything that make built
 	@rm -rf target fuzz/target examples/candle/target $(VENV) $(TORCH_VENV) $(TRANSFORMERS4_VENV) $(EXECUTORS_VENV) $(BUCKETS_VENV) $(CLIENTS_VENV) $(DOCS_VENV) .tools demo-output $(BENCH_OUT) docs/api docs/site-out docs/.cache

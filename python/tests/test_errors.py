@@ -249,7 +249,7 @@ def test_help_names_a_keyword_that_the_function_has(tmp_path: Path, case: str) -
 
 def _words() -> list[tuple[str, str]]:
     """The rows of the engine's table of words: its own, and Python's."""
-    source = Path(__file__).parents[2] / "crates/regrow/src/wording.rs"
+    source = Path(__file__).parents[2] / "crates/regrow-base/src/wording.rs"
     text = source.read_text().partition("WORDS")[2].partition("\n];")[0]
     rows = re.findall(r'\[\s*"((?:[^"\\]|\\.)*)",\s*"((?:[^"\\]|\\.)*)",\s*"(?:[^"\\]|\\.)*",?\s*\]', text)
     return [(engine.replace('\\"', '"'), python.replace('\\"', '"')) for engine, python in rows]

@@ -12,8 +12,12 @@ use crate::Failure;
 use crate::listed::Mutant;
 use crate::schemata::{Schemata, ids_of, of_file};
 
-/// The crate whose sources are changed.
-pub const CRATE: &str = "crates/regrow";
+/// The crates whose sources may be changed: the engine first, whose tests run all of them.
+pub const CRATES: [&str; 6] =
+    ["regrow", "regrow-base", "regrow-tree", "regrow-store", "regrow-ocdbt", "regrow-zarr"];
+
+/// The crate below all of them has the switch.
+const SWITCHED: &str = "regrow-base";
 
 /// So often the compiler is asked, before it is given up.
 const ROUNDS_MAX: usize = 40;
@@ -68,11 +72,8 @@ pub fn compile(
     let mut refused = BTreeSet::new();
     for round in 1..=ROUNDS_MAX {
         let files = write_changes(repository, &tree, mutants, &refused)?;
-        let messages = cargo(
-            &tree,
-            out,
-            &["check", "-p", "regrow", "--features", "cloud", "--lib", "--profile", "test"],
-        )?;
+        let messages =
+            cargo(&tree, out, &[&["check", "--lib", "--profile", "test"][..], &of_crates()].concat())?;
         let bad = to_blame(&messages, &files)?;
         println!("round {round}: {} changes refused by the compiler", bad.len());
         if bad.is_empty() {
@@ -86,8 +87,14 @@ pub fn compile(
     Err("the compiler refuses one change after another".into())
 }
 
+/// What tells cargo of these crates.
+fn of_crates() -> Vec<&'static str> {
+    let packages = CRATES.into_iter().flat_map(|name| ["-p", name]);
+    packages.chain(["--features", "regrow/cloud"]).collect()
+}
+
 fn build(tree: &Path, out: &Path, unit_alone: bool) -> Result<Vec<PathBuf>, Failure> {
-    let mut arguments = vec!["test", "--no-run", "-p", "regrow", "--features", "cloud", "--lib"];
+    let mut arguments = [&["test", "--no-run", "--lib"][..], &of_crates()].concat();
     if !unit_alone {
         arguments.push("--tests");
     }
@@ -112,9 +119,13 @@ fn copy_tree(repository: &Path, tree: &Path, changed: &HashSet<&Path>) -> Result
         write_if_new(&to, &fs::read(&from)?)?;
     }
     let switch = include_str!("switch.rs.txt");
-    write_if_new(&tree.join(CRATE).join("src/mutants.rs"), switch.as_bytes())?;
-    let root = fs::read_to_string(repository.join(CRATE).join("src/lib.rs"))?;
-    write_if_new(&tree.join(CRATE).join("src/lib.rs"), format!("{root}\nmod mutants;\n").as_bytes())
+    for name in CRATES {
+        let root = Path::new("crates").join(name).join("src/lib.rs");
+        let added = if name == SWITCHED { "pub mod mutants;" } else { "use regrow_base::mutants;" };
+        let text = fs::read_to_string(repository.join(&root))?;
+        write_if_new(&tree.join(&root), format!("{text}\n{added}\n").as_bytes())?;
+    }
+    write_if_new(&tree.join("crates").join(SWITCHED).join("src/mutants.rs"), switch.as_bytes())
 }
 
 /// Leaves a file with these bytes alone, so that it is not compiled again.

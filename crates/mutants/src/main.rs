@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use serde::{Deserialize, Serialize};
 
-use crate::compiled::{CRATE, Compiled, compile};
+use crate::compiled::{Compiled, compile};
 use crate::explained::Explained;
 use crate::listed::Mutant;
 use crate::suite::{Outcome, Test, empty, trace, workers};
@@ -141,7 +141,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let out = arguments.out.canonicalize()?;
     println!("{} changes", mutants.len());
     let compiled = compile(&std::env::current_dir()?, &out, &mutants, arguments.unit)?;
-    let folder = out.join("tree").join(CRATE);
+    let folder = out.join("tree/crates/regrow");
     let without: Vec<String> = arguments.without.iter().map(|module| format!("{module}::")).collect();
     let tests = trace(&compiled.binaries, &without, &folder, &out, mutants.len())?;
     let path = out.join(OUTCOMES);
@@ -256,7 +256,7 @@ fn summarize(path: &Path, mutants: &[Mutant], explained: &Explained) -> Result<(
     // The last that is said of a change holds.
     let last: BTreeMap<String, Judged> = outcomes.map(|judged| (judged.name.clone(), judged)).collect();
     for judged in last.values() {
-        let below = judged.file.strip_prefix(CRATE).unwrap_or(&judged.file);
+        let below = judged.file.strip_prefix("crates").unwrap_or(&judged.file);
         let folder = below.parent().unwrap_or(below).display().to_string();
         let word = match judged.what {
             what if what.is_open() && explained.explains(judged) => "explained",

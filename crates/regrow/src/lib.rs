@@ -57,33 +57,31 @@
 //! get a portable form of these, it compiles and was never run (`docs/limits.md`). Machines are
 //! little-endian, with addresses of 64 bits.
 
-pub mod array;
-pub mod bytes;
-pub mod codec;
 pub mod commit;
 pub mod coordination;
 pub mod doctor;
 pub mod engine;
-pub mod error;
 pub mod formats;
 pub mod location;
 pub mod manager;
-pub mod monitor;
 pub mod options;
 pub(crate) mod parity;
 pub mod reads;
 pub mod report;
 pub(crate) mod seal;
-pub mod sharding;
 pub mod signature;
 pub mod storage;
-pub mod store;
-mod system;
-pub mod text;
-pub mod threads;
-pub mod tree;
-pub mod wording;
-pub mod zarr;
+
+pub(crate) use regrow_base::system;
+pub use regrow_base::{bytes, error, monitor, text, threads, wording};
+pub use regrow_tree::{array, sharding, tree};
+pub use regrow_zarr::{codec, zarr};
+
+/// Keys to bytes: the files of a folder, memory, an OCDBT database.
+pub mod store {
+    pub use regrow_ocdbt as ocdbt;
+    pub use regrow_store::*;
+}
 
 pub use engine::value::{load, load_into, load_into_with, load_with};
 pub use engine::{

@@ -23,6 +23,7 @@ mod safetensors;
 mod suffixes;
 mod trak;
 
+pub use crate::codec::Compression;
 pub(crate) use casts::{CastPattern, cast_for};
 pub use equinox::EquinoxOptions;
 pub use flax::{CHUNK_LEN_MAX_BYTES, FlaxOptions};
@@ -303,15 +304,6 @@ pub struct TemplateLeaf {
     pub shape: Option<Shape>,
     /// Not to be read (`...` in Python).
     pub skip: bool,
-}
-
-/// Compression of array data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Compression {
-    /// Raw bytes.
-    None,
-    /// zstd at a level, -131072 to 22.
-    Zstd(i32),
 }
 
 /// Orbax' own storage knobs, under Orbax' names.

@@ -16,8 +16,9 @@ use crate::commit::{
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::store::local::read_beginning;
+use crate::store::local::regular::name_of;
 use crate::store::{LocalStore, Store, read_document};
-use crate::system::{id_at, name_of_special};
+use crate::system::id_at;
 
 /// Paths, and `file:///path`.
 pub(super) const KIND: StorageKind = StorageKind { schemes: &["file"], locate };
@@ -195,16 +196,5 @@ fn kind_of(kind: FileType) -> EntryKind {
         EntryKind::Folder
     } else {
         EntryKind::Other
-    }
-}
-
-/// What something is that is no regular file.
-pub(crate) fn name_of(kind: FileType) -> &'static str {
-    if kind.is_dir() {
-        "a folder"
-    } else if kind.is_symlink() {
-        "a link"
-    } else {
-        name_of_special(kind)
     }
 }

@@ -1,0 +1,153 @@
+//! CRC-32C (Castagnoli), as OCDBT, zarr v3 and regrow's block lists store it: plain, without
+//! masking.
+//!
+//! The check value of `123456789` is `e3069283`.
+
+use crc_fast::CrcAlgorithm;
+
+/// The CRC-32C of `bytes`.
+#[expect(clippy::cast_possible_truncation, reason = "a 32-bit checksum in the crate's u64")]
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// A CRC-32C over parts that arrive one after another.
+pub struct Crc32c(crc_fast::Digest);
+
+impl Default for Crc32c {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Crc32c {
+    /// Over nothing yet.
+    pub fn new() -> Self {
+        Self(crc_fast::Digest::new(CrcAlgorithm::Crc32Iscsi))
+    }
+
+    /// Takes in the next part.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The checksum of all parts so far.
+    #[expect(clippy::cast_possible_truncation, reason = "a 32-bit checksum in the crate's u64")]
+    pub fn value(&self) -> u32 {
+        self.0.finalize() as u32
+    }
+}
+
+/// A CRC-32, as zip and gzip have it, over parts that arrive one after another.
+pub struct Crc32(crc_fast::Digest);
+
+impl Default for Crc32 {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Crc32 {
+    /// Over nothing yet.
+    pub fn new() -> Self {
+        Self(crc_fast::Digest::new(CrcAlgorithm::Crc32IsoHdlc))
+    }
+
+    /// Of these bytes.
+    pub fn of(bytes: &[u8]) -> u32 {
+        let mut crc = Self::new();
+        crc.update(bytes);
+        crc.value()
+    }
+
+    /// Takes in the next part.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The checksum of all parts so far.
+    #[expect(clippy::cast_possible_truncation, reason = "a 32-bit checksum in the crate's u64")]
+    pub fn value(&self) -> u32 {
+        self.0.finalize() as u32
+    }
+}
+
+impl std::fmt::Debug for Crc32 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Crc32({:08x})", self.value())
+    }
+}
+
+/// CRC-32Cs of the blocks of bytes that arrive in pieces of any length: one for each started block.
+pub struct BlockSums {
+    block_len_bytes: usize,
+    done: Vec<u32>,
+    current: Crc32c,
+    filled_bytes: usize,
+}
+
+impl BlockSums {
+    /// Over nothing yet, in blocks of that length.
+    pub fn new(block_len_bytes: usize) -> Self {
+        Self { block_len_bytes, done: Vec::new(), current: Crc32c::new(), filled_bytes: 0 }
+    }
+
+    /// Takes in the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(rest.len().min(self.block_len_bytes - self.filled_bytes));
+            if now.len() == self.block_len_bytes {
+                self.done.push(crc32c(now));
+            } else {
+                self.current.update(now);
+                self.filled_bytes += now.len();
+                if self.filled_bytes == self.block_len_bytes {
+                    self.close();
+                }
+            }
+            rest = later;
+        }
+    }
+
+    /// The checksums, with that of the shorter last block; starts again.
+    pub fn finish(&mut self) -> Vec<u32> {
+        if self.filled_bytes > 0 {
+            self.close();
+        }
+        std::mem::take(&mut self.done)
+    }
+
+    fn close(&mut self) {
+        self.done.push(std::mem::take(&mut self.current).value());
+        self.filled_bytes = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_started_block_has_a_checksum() {
+        let block = 1000;
+        for len in [0, 1, block - 1, block, block + 1, 2 * block, 5 * block + 3] {
+            let bytes: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            let expected: Vec<u32> = bytes.chunks(block).map(crc32c).collect();
+            for piece_len in [1, 7, block, 2 * block + 1] {
+                let mut sums = BlockSums::new(block);
+                bytes.chunks(piece_len).for_each(|piece| sums.update(piece));
+                assert_eq!(sums.finish(), expected, "{len} bytes by {piece_len}");
+            }
+        }
+    }
+
+    #[test]
+    fn meets_the_check_value() {
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+        let mut parts = Crc32c::new();
+        parts.update(b"1234");
+        parts.update(b"56789");
+        assert_eq!(parts.value(), 0xe306_9283);
+    }
+}

@@ -1,0 +1,63 @@
+//! The sizes that regrow refuses to exceed for any file. Each is far above what real checkpoints
+//! hold. Each keeps a hostile file from turning a few bytes into gigabytes of memory. Memory below
+//! a limit comes from `allocate`, which gives an error if the system has none.
+//!
+//! Below a limit, opening takes as much memory as the content needs, not as much as a file claims:
+//!
+//! | file | what it takes while it is opened |
+//! |---|---|
+//! | a file that cannot be a document (zeros, spaces, brackets without end) | at most 64 MiB, see `glance` |
+//! | a manifest or node of an OCDBT database that fails its checksum | a piece: the checksum comes first |
+//! | a document of the right form | its length and what it says: a metadata file of a million leaves is some hundred MB |
+//! | a text without end in JSON | its length: a leaf may be a text of any length |
+
+use super::pages::zeroed;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Longest JSON document that is read (a `_METADATA` of a million leaves is about 300 MiB).
+pub const JSON_LEN_MAX_BYTES: u64 = 1 << 30;
+
+/// Longest metadata document of one zarr array.
+pub const ZARR_DOCUMENT_LEN_MAX_BYTES: usize = 1 << 20;
+
+/// Longest decoded OCDBT manifest or node, for any `max_decoded_node_bytes`.
+pub const OCDBT_NODE_LEN_MAX_BYTES: u64 = 1 << 30;
+
+/// Longest array that a comparison and statistics read whole, however little of it is stored.
+pub const CLAIM_LEN_MAX_BYTES: u64 = 16 << 30;
+
+/// How many times longer than what is stored of it a longer array may be.
+pub const CLAIM_FACTOR_MAX: u64 = 1024;
+
+/// Most OCDBT nodes one traversal visits: shared subtrees can fan out without costing their author
+/// a byte.
+pub const OCDBT_NODES_MAX: u64 = 10_000_000;
+
+/// Longest safetensors header; safetensors itself refuses more.
+pub const SAFETENSORS_HEADER_LEN_MAX_BYTES: u64 = 100_000_000;
+
+/// Highest rank of an array; NumPy stops at 64.
+pub const RANK_MAX: usize = 64;
+
+/// Most containers inside each other.
+pub const TREE_DEPTH_MAX: usize = 100_000;
+
+/// Longest decoded chunk: one leaf as one chunk is legal, so this only excludes nonsense.
+pub const CHUNK_LEN_MAX_BYTES: u64 = 1 << 46;
+
+/// Zeroed memory of a size that a file asked for; an error instead of an abort if there is not that
+/// much.
+pub fn allocate(len_bytes: u64) -> Result<Vec<u8>> {
+    zeroed(len_bytes).ok_or_else(|| {
+        Error::new(ErrorKind::Limit, format!("a leaf of {len_bytes} bytes does not fit in memory"))
+            .help("read it in parts, by slices")
+    })
+}
+
+/// The same for what is worked in: a piece of a leaf on its way.
+pub fn work_space(len_bytes: u64) -> Result<Vec<u8>> {
+    zeroed(len_bytes).ok_or_else(|| {
+        Error::new(ErrorKind::Limit, format!("there are no {len_bytes} bytes of memory to work in"))
+            .help("free some memory, or give a smaller budget")
+    })
+}

@@ -1,0 +1,99 @@
+//! What the documents beside checkpoints have in common: seals, signatures, the index of parity.
+//!
+//! ```text
+//! "format":"regrow-seal", "version":1, "writer":"regrow 0.1.0", "created_unix_ns":...,
+//! "names":[...], "len_bytes":[...]          the files, by their paths below the folder
+//! ```
+
+use std::collections::HashSet;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::{Error, Result};
+
+/// A kind of such documents, and how its errors speak.
+pub struct SideDocument {
+    /// What it is called: "the seal".
+    pub what: &'static str,
+    /// What its `format` says.
+    pub format: &'static str,
+    /// The version that is written, and the last that is read.
+    pub version: u32,
+    /// What to do about a later one.
+    pub help_if_newer: &'static str,
+    /// The error for one that cannot be used, with what to do.
+    pub error: fn(String) -> Error,
+}
+
+impl SideDocument {
+    /// Parses one. A later version may say differently what this one cannot read, so that its
+    /// number comes first.
+    ///
+    /// # Errors
+    /// `Unsupported` for a later version; else that of the kind.
+    pub fn parse<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T> {
+        #[derive(Deserialize)]
+        struct Kind {
+            format: String,
+            version: u32,
+        }
+        let unreadable =
+            |error: serde_json::Error| (self.error)(format!("{} cannot be read: {error}", self.what));
+        let Kind { format, version } = serde_json::from_slice(bytes).map_err(unreadable)?;
+        if format != self.format {
+            return Err(
+                (self.error)(format!("{} is of another format", self.what)).expected(self.format, format)
+            );
+        }
+        if version != self.version {
+            return Err(Error::unsupported(format!("{} is of version {version}", self.what))
+                .expected(format_args!("version {}", self.version), version)
+                .help(self.help_if_newer));
+        }
+        serde_json::from_slice(bytes).map_err(unreadable)
+    }
+
+    /// The error for one that contradicts itself.
+    pub fn contradiction(&self, what: &str) -> Error {
+        (self.error)(format!("{} contradicts itself: {what}", self.what))
+    }
+
+    /// Errs unless there is a length for each file, and each file is named once, by a path below
+    /// its folder.
+    ///
+    /// # Errors
+    /// That of the kind.
+    pub fn check_files(&self, names: &[String], len_bytes: &[u64]) -> Result<()> {
+        if names.len() != len_bytes.len() {
+            return Err(self
+                .contradiction("there is not one length for each file")
+                .expected(names.len(), len_bytes.len()));
+        }
+        let leaves = |name: &&String| {
+            name.contains('\0') || name.split('/').any(|part| matches!(part, "" | "." | ".."))
+        };
+        if let Some(name) = names.iter().find(leaves) {
+            return Err(self
+                .contradiction("it names a file outside its folder")
+                .expected("a path below it", name));
+        }
+        let mut known = HashSet::with_capacity(names.len());
+        match names.iter().find(|name| !known.insert(name.as_str())) {
+            Some(name) => Err(self.contradiction("it names a file twice").expected("each once", name)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Program and version that write a document now.
+pub fn writer() -> String {
+    concat!("regrow ", env!("CARGO_PKG_VERSION")).to_owned()
+}
+
+/// Nanoseconds since 1970-01-01 UTC.
+pub fn now_unix_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}

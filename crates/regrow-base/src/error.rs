@@ -1,0 +1,451 @@
+//! The one error of the engine: a small report that says what, where, expected and found, and what
+//! to do.
+//!
+//! Every layer adds the one thing it knows: the cursor its offset, the leaf loop the key path, the
+//! opener the file. Kind and place stay data until the error is printed:
+//!
+//! ```text
+//! chunk c/0/3 fails its crc32c
+//!   leaf params/dense/kernel
+//!   in step_400/params.dense.kernel/c/0/3, at byte 65536
+//!   expected 00000000, found 1b2e9a40
+//!   help: copy the file again, or restore the other leaves
+//! ```
+//!
+//! What is printed is [printable](crate::text): names from files cannot steer a terminal.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::key::{Key, KeyPath};
+use crate::text::{brief, printable, printable_lines};
+
+/// What a function of this crate returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What kind of thing went wrong; stable, and what a program may branch on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The path, leaf, step or item asked for is not there.
+    NotFound,
+    /// The path is there, but no known layout is in it.
+    NotACheckpoint,
+    /// A checkpoint that was never committed: a save in progress, or one that was killed.
+    Uncommitted,
+    /// Stored bytes disagree with their own record, or break the rules of their layout.
+    Corrupt,
+    /// The checkpoint has no signature by a key that the caller trusts, or one that does not
+    /// verify.
+    Untrusted,
+    /// Well formed, but of a version, codec or dtype that this build cannot read or write.
+    Unsupported,
+    /// The template and the checkpoint differ; the message lists every difference.
+    Mismatch,
+    /// The target is there already and `overwrite` was not asked for.
+    AlreadyExists,
+    /// Two leaves would get the same stored name, or a key cannot be said in the layout asked for.
+    NameCollision,
+    /// The caller's argument makes no sense: a bad glob, a slice outside the shape, an unknown
+    /// option.
+    InvalidArgument,
+    /// A size passes a limit that regrow sets so that no input can make it allocate without bound.
+    Limit,
+    /// Reading or writing was refused: a read-only file system, missing permission.
+    PermissionDenied,
+    /// The file system is full, or a quota or a limit on the size of files is reached.
+    StorageFull,
+    /// The new checkpoint has taken the path, whole, but the disk did not confirm it: a power cut
+    /// may cost it. This is the only error of a save after which the path does not hold what it
+    /// held before.
+    NotDurable,
+    /// Another checkpoint took the path while this one was being read.
+    Replaced,
+    /// The caller asked to stop, through a [`Monitor`](crate::Monitor).
+    Cancelled,
+    /// A leaf was changed while it was being saved in the background; found only where that is
+    /// looked for.
+    SourceChanged,
+    /// Other processes of the job have not come in time, or have ended.
+    TimedOut,
+    /// Any other failure of the operating system.
+    Io,
+    /// regrow itself is at fault: a panic, caught.
+    Internal,
+}
+
+impl ErrorKind {
+    /// Whether an error of this kind means that stored data is lost, damaged or unusable for this
+    /// build, and not that the call was wrong or is not permitted now. A salvage continues without
+    /// that data.
+    pub fn is_damage(self) -> bool {
+        self.is_of_content() || matches!(self, Self::NotFound | Self::Io)
+    }
+
+    /// Whether an error of this kind means that the bytes have changed, or are unknown to this
+    /// build, and not that they cannot be read.
+    pub fn is_of_content(self) -> bool {
+        matches!(self, Self::Corrupt | Self::Limit | Self::Unsupported)
+    }
+
+    /// Every kind.
+    pub const ALL: [Self; 20] = [
+        Self::NotFound,
+        Self::NotACheckpoint,
+        Self::Uncommitted,
+        Self::Corrupt,
+        Self::Untrusted,
+        Self::Unsupported,
+        Self::Mismatch,
+        Self::AlreadyExists,
+        Self::NameCollision,
+        Self::InvalidArgument,
+        Self::Limit,
+        Self::PermissionDenied,
+        Self::StorageFull,
+        Self::NotDurable,
+        Self::Replaced,
+        Self::Cancelled,
+        Self::SourceChanged,
+        Self::TimedOut,
+        Self::Io,
+        Self::Internal,
+    ];
+
+    /// The kind of this [`name`](Self::name).
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// A lower-case name for JSON and for exceptions, for example `not_a_checkpoint`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NotFound => "not_found",
+            Self::NotACheckpoint => "not_a_checkpoint",
+            Self::Uncommitted => "uncommitted",
+            Self::Corrupt => "corrupt",
+            Self::Untrusted => "untrusted",
+            Self::Unsupported => "unsupported",
+            Self::Mismatch => "mismatch",
+            Self::AlreadyExists => "already_exists",
+            Self::NameCollision => "name_collision",
+            Self::InvalidArgument => "invalid_argument",
+            Self::Limit => "limit",
+            Self::PermissionDenied => "permission_denied",
+            Self::StorageFull => "storage_full",
+            Self::NotDurable => "not_durable",
+            Self::Replaced => "replaced",
+            Self::Cancelled => "cancelled",
+            Self::SourceChanged => "source_changed",
+            Self::TimedOut => "timed_out",
+            Self::Io => "io",
+            Self::Internal => "internal",
+        }
+    }
+}
+
+/// Where it went wrong, as far as it is known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The file, or the key in a kvstore, whose bytes were at fault.
+    pub file: Option<PathBuf>,
+    /// The leaf that was being read or written.
+    pub leaf: Option<KeyPath>,
+    /// Bytes from the start of `file`.
+    pub offset_bytes: Option<u64>,
+}
+
+/// What went wrong, and where. One word wide.
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    what: String,
+    place: Place,
+    expected_found: Option<(String, String)>,
+    help: Option<String>,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of `kind` that says `what`, in lower case and without a full stop.
+    pub fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
+        Self(Box::new(Inner {
+            kind,
+            what: what.into(),
+            place: Place::default(),
+            expected_found: None,
+            help: None,
+            source: None,
+        }))
+    }
+
+    /// Stored bytes break the rules of their layout.
+    pub fn corrupt(what: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Corrupt, what)
+    }
+
+    /// Well formed, but beyond this build; `what` names the version, codec or dtype.
+    pub fn unsupported(what: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unsupported, what)
+    }
+
+    /// The caller's argument makes no sense.
+    pub fn invalid(what: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidArgument, what)
+    }
+
+    /// A failure of the operating system while doing `what` (a verb phrase, such as "cannot read")
+    /// to `file`.
+    ///
+    /// The kind follows the operating system's: a full disk is `StorageFull`, a refusal
+    /// `PermissionDenied`.
+    pub fn io(what: &str, file: impl Into<PathBuf>, source: std::io::Error) -> Self {
+        use std::io::ErrorKind as Os;
+        let (kind, help) = match source.kind() {
+            Os::NotFound => (ErrorKind::NotFound, None),
+            Os::PermissionDenied => {
+                (ErrorKind::PermissionDenied, Some("check the owner and mode of the file and its folder"))
+            }
+            Os::ReadOnlyFilesystem => (
+                ErrorKind::PermissionDenied,
+                Some("the file system is mounted read-only; choose another folder"),
+            ),
+            Os::StorageFull | Os::QuotaExceeded => (
+                ErrorKind::StorageFull,
+                Some("free some space or choose another disk; nothing that was there before has changed"),
+            ),
+            Os::FileTooLarge => (
+                ErrorKind::StorageFull,
+                Some(
+                    "the file would be larger than this process (`ulimit -f`) or the file system allows; nothing that \
+                     was there before has changed",
+                ),
+            ),
+            _ => (ErrorKind::Io, None),
+        };
+        let mut error = Self::new(kind, format!("{what}: {source}")).in_file(file);
+        if let Some(help) = help {
+            error = error.help(help);
+        }
+        error.0.source = Some(Box::new(source));
+        error
+    }
+
+    /// What kind of thing went wrong.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Where it went wrong.
+    pub fn place(&self) -> &Place {
+        &self.0.place
+    }
+
+    /// The first line alone: what went wrong, without place and help.
+    pub fn what(&self) -> &str {
+        &self.0.what
+    }
+
+    /// What was expected and what was found, where the error is a comparison.
+    pub fn expected_found(&self) -> Option<(&str, &str)> {
+        self.0.expected_found.as_ref().map(|(expected, found)| (expected.as_str(), found.as_str()))
+    }
+
+    /// What the reader of the message can do about it.
+    pub fn help_text(&self) -> Option<&str> {
+        self.0.help.as_deref()
+    }
+
+    /// Adds the file, unless a deeper layer has named one already.
+    #[must_use]
+    pub fn in_file(mut self, file: impl Into<PathBuf>) -> Self {
+        if self.0.place.file.is_none() {
+            self.0.place.file = Some(file.into());
+        }
+        self
+    }
+
+    /// Adds the leaf, unless a deeper layer has named one already.
+    #[must_use]
+    pub fn at_leaf(mut self, leaf: &KeyPath) -> Self {
+        if self.0.place.leaf.is_none() {
+            self.0.place.leaf = Some(leaf.clone());
+        }
+        self
+    }
+
+    /// The same of a tree that is part of another one: the leaf, if there is one, is below `key`.
+    #[must_use]
+    pub fn below(mut self, key: &Key) -> Self {
+        if let Some(leaf) = &mut self.0.place.leaf {
+            let mut whole = KeyPath::root();
+            whole.push(key.clone());
+            leaf.keys().iter().for_each(|key| whole.push(key.clone()));
+            *leaf = whole;
+        }
+        self
+    }
+
+    /// Adds the offset, unless a deeper layer has given one already.
+    #[must_use]
+    pub fn at_byte(mut self, offset_bytes: u64) -> Self {
+        if self.0.place.offset_bytes.is_none() {
+            self.0.place.offset_bytes = Some(offset_bytes);
+        }
+        self
+    }
+
+    /// Moves the offset by the position of the part within its file, once that is known.
+    #[must_use]
+    pub fn shift(mut self, base_bytes: u64) -> Self {
+        if let Some(offset) = &mut self.0.place.offset_bytes {
+            *offset = offset.saturating_add(base_bytes);
+        }
+        self
+    }
+
+    /// Adds both sides of a comparison.
+    #[must_use]
+    pub fn expected(mut self, expected: impl fmt::Display, found: impl fmt::Display) -> Self {
+        self.0.expected_found = Some((expected.to_string(), found.to_string()));
+        self
+    }
+
+    /// Adds the way out.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.0.help = Some(help.into());
+        self
+    }
+}
+
+impl Error {
+    /// The same, for another who is to be told; without its source, which it prints already.
+    pub fn duplicate(&self) -> Self {
+        let Inner { kind, what, place, expected_found, help, .. } = &*self.0;
+        let (place, expected_found, help) = (place.clone(), expected_found.clone(), help.clone());
+        Self(Box::new(Inner { kind: *kind, what: what.clone(), place, expected_found, help, source: None }))
+    }
+
+    /// The same error without its leaf: for a caller that knows the leaf by another path.
+    #[must_use]
+    pub fn of_no_leaf(mut self) -> Self {
+        self.0.place.leaf = None;
+        self
+    }
+
+    /// The same, of another kind.
+    #[must_use]
+    pub fn of_kind(mut self, kind: ErrorKind) -> Self {
+        self.0.kind = kind;
+        self
+    }
+
+    /// The same, of another file.
+    #[must_use]
+    pub fn of_file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.0.place.file = Some(file.into());
+        self
+    }
+
+    /// The same, said in other words.
+    #[must_use]
+    pub fn reworded(mut self, what: String) -> Self {
+        self.0.what = what;
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &*self.0;
+        let file = inner.place.file.as_ref().map(|file| file.to_string_lossy());
+        let file = file.as_deref().map(printable);
+        f.write_str(&printable_lines(&inner.what))?;
+        if let Some(leaf) = &inner.place.leaf {
+            write!(f, "\n  leaf {}", brief(&leaf.to_string()))?;
+        }
+        match (file, inner.place.offset_bytes) {
+            (Some(file), Some(offset)) => write!(f, "\n  in {file}, at byte {offset}")?,
+            (Some(file), None) => write!(f, "\n  in {file}")?,
+            (None, Some(offset)) => write!(f, "\n  at byte {offset}")?,
+            (None, None) => {}
+        }
+        if let Some((expected, found)) = &inner.expected_found {
+            write!(f, "\n  expected {}, found {}", printable_lines(expected), printable_lines(found))?;
+        }
+        if let Some(help) = &inner.help {
+            write!(f, "\n  help: {}", printable_lines(help))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{}] {self}", self.0.kind.name())
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+/// Adds a place to the error of a `Result`, for use with `?`.
+pub trait ResultExt<T> {
+    /// [`Error::in_file`] on the error.
+    fn in_file(self, file: impl Into<PathBuf>) -> Result<T>;
+    /// [`Error::at_leaf`] on the error.
+    fn at_leaf(self, leaf: &KeyPath) -> Result<T>;
+    /// [`Error::shift`] on the error.
+    fn shift(self, base_bytes: u64) -> Result<T>;
+}
+
+impl<T> ResultExt<T> for Result<T> {
+    fn in_file(self, file: impl Into<PathBuf>) -> Result<T> {
+        self.map_err(|error| error.in_file(file))
+    }
+
+    fn at_leaf(self, leaf: &KeyPath) -> Result<T> {
+        self.map_err(|error| error.at_leaf(leaf))
+    }
+
+    fn shift(self, base_bytes: u64) -> Result<T> {
+        self.map_err(|error| error.shift(base_bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Key;
+
+    #[test]
+    fn prints_what_where_and_the_way_out() {
+        let leaf = KeyPath::from_iter([Key::dict("params"), Key::Index(0)]);
+        let error = Error::corrupt("chunk c/0/3 fails its crc32c")
+            .at_byte(6)
+            .shift(10)
+            .in_file("step/d/x")
+            .at_leaf(&leaf)
+            .in_file("elsewhere")
+            .expected("00", "ff")
+            .help("copy it again");
+        assert_eq!(
+            error.to_string(),
+            "chunk c/0/3 fails its crc32c\n  leaf params/0\n  in step/d/x, at byte 16\n  expected 00, found ff\n  help: copy it again"
+        );
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert_eq!(error.place().offset_bytes, Some(16));
+    }
+
+    #[test]
+    fn a_full_disk_has_its_own_kind() {
+        let error = Error::io("cannot write", "x", std::io::ErrorKind::StorageFull.into());
+        assert_eq!(error.kind(), ErrorKind::StorageFull);
+        assert!(error.help_text().is_some());
+    }
+}

@@ -1,0 +1,255 @@
+//! Linux' own calls. [`portable`](super) has the same functions without them.
+
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use memmap2::{MmapMut, MmapOptions, MmapRaw};
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, fadvise, fallocate, fcntl_getfl,
+    fcntl_setfl, open, openat, renameat_with, statat,
+};
+use rustix::io::{Errno, ReadWriteFlags, preadv2, retry_on_intr};
+use rustix::mm::{Advice, madvise};
+
+use super::kinds::{Caching, FileId, FileState, Pattern};
+use super::unix::{free_bytes, is_lacking, no_room, page_size};
+
+/// Without NONBLOCK, opening a named pipe that a program left in the folder would wait for ever.
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+
+/// Opens any kind of file for reading. Never waits.
+pub fn open_file(path: &Path, caching: Caching) -> io::Result<File> {
+    Ok(retry_on_intr(|| open(path, READ | flag_of(caching), Mode::empty()))?.into())
+}
+
+fn flag_of(caching: Caching) -> OFlags {
+    match caching {
+        Caching::Through => OFlags::empty(),
+        Caching::Past => OFlags::DIRECT,
+    }
+}
+
+/// A folder that stays the opened one, also if its path leads to another one later.
+#[derive(Debug)]
+pub struct OpenFolder(OwnedFd);
+
+impl OpenFolder {
+    /// The folder that `path` leads to now.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        // `O_PATH`: a process that may pass through the folder may read files in it, also if it may
+        // not list their names.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self(retry_on_intr(|| open(path, flags, Mode::empty()))?))
+    }
+
+    /// [`open_file`] of what is below it.
+    pub fn open_file(&self, relative: &Path, caching: Caching) -> io::Result<File> {
+        let opened = retry_on_intr(|| openat(&self.0, relative, READ | flag_of(caching), Mode::empty()))?;
+        Ok(opened.into())
+    }
+
+    /// What the system says of a file below it.
+    pub fn look(&self, relative: &Path) -> io::Result<FileState> {
+        let found = statat(&self.0, relative, AtFlags::empty())?;
+        Ok(FileState {
+            is_file: FileType::from_raw_mode(found.st_mode) == FileType::RegularFile,
+            len_bytes: found.st_size.cast_unsigned(),
+            id: FileId { device: found.st_dev, number: found.st_ino },
+            modified: (found.st_mtime, found.st_mtime_nsec.cast_signed()),
+            changed: (found.st_ctime, found.st_ctime_nsec.cast_signed()),
+        })
+    }
+}
+
+/// Says how a file will be read.
+pub fn advise_file(file: &File, pattern: Pattern) {
+    let advice = match pattern {
+        Pattern::Random => rustix::fs::Advice::Random,
+        Pattern::Sequential => rustix::fs::Advice::Sequential,
+        Pattern::Soon => rustix::fs::Advice::WillNeed,
+    };
+    let _ = fadvise(file, 0, None, advice);
+}
+
+/// What of a file is in the page cache: asked without reading, and so without bringing any of it
+/// there.
+///
+/// A look at a page by a read that must not wait (`RWF_NOWAIT`) starts to read that page: the next
+/// look finds it there, and takes the file for cached.
+#[derive(Debug)]
+pub struct PageCache(Option<MmapRaw>);
+
+impl PageCache {
+    /// Maps the whole of `file`; the map is never read.
+    pub fn of(file: &File) -> Self {
+        Self(MmapOptions::new().map_raw_read_only(file).ok())
+    }
+
+    /// Whether a part of `file` is there, by a look at the first page of it, the last and three
+    /// between. True where the kernel does not say: then it is best read as if it were.
+    pub fn has(&self, file: &File, offset: u64, len: u64) -> bool {
+        let looks = [0, len / 3, len / 3 * 2, len.saturating_sub(1)].map(|at| offset.saturating_add(at));
+        if looks.iter().any(|&at| self.has_page(at) == Some(false)) {
+            return false;
+        }
+        // The kernel may not have said what it knows. This look brings the page there; it is the
+        // last of them.
+        let mut byte = [0];
+        let mut into = [IoSliceMut::new(&mut byte)];
+        let looked = preadv2(file, &mut into, offset.saturating_add(len / 2), ReadWriteFlags::NOWAIT);
+        !matches!(looked, Err(Errno::AGAIN))
+    }
+
+    /// Whether the page of that byte is there; `None` if the kernel does not say, and of what lies
+    /// outside. To those who neither own the file nor may write to it, the kernel says yes of every
+    /// page.
+    pub fn has_page(&self, offset: u64) -> Option<bool> {
+        let map = self.0.as_ref()?;
+        let offset = usize::try_from(offset).ok().filter(|&offset| offset < map.len())?;
+        let page = map.as_mut_ptr().wrapping_add(offset - offset % page_size());
+        let mut found = 0;
+        // SAFETY: `page` is the beginning of a page of the map. The kernel answers in one byte,
+        // `found`; nothing else is written or read.
+        let answer = unsafe { libc::mincore(page.cast(), 1, &raw mut found) };
+        (answer == 0).then_some(found & 1 != 0)
+    }
+}
+
+/// Has the next writes to a file go past the page cache, or through it again.
+pub fn set_direct(file: &File, direct: bool) -> io::Result<()> {
+    let mut flags = fcntl_getfl(file)?;
+    flags.set(OFlags::DIRECT, direct);
+    Ok(fcntl_setfl(file, flags)?)
+}
+
+/// Whether a file system has refused direct I/O with this error, though it had taken the flag.
+pub fn refuses_direct(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
+}
+
+/// Has the disk begin to write a part of a file that is in the page cache.
+pub fn start_write_back(file: &File, offset: u64, len: usize) {
+    if let Some(len) = NonZeroU64::new(len as u64) {
+        // Starts write-back of these pages now, as sync_file_range would; it drops none that are
+        // not on disk.
+        let _ = fadvise(file, offset, Some(len), rustix::fs::Advice::DontNeed);
+    }
+}
+
+/// Takes room on the disk for a file; file systems that cannot are left to fail later.
+///
+/// Free space is asked for first: ext4 would otherwise take all there is before it says that it is
+/// not enough, and for that moment the disk would be full for every process.
+pub fn reserve(file: &File, len_bytes: u64) -> io::Result<()> {
+    if free_bytes(file).is_some_and(|free_bytes| free_bytes < len_bytes) {
+        return Err(no_room());
+    }
+    match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, len_bytes)) {
+        Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::IO)) => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Gives a file its length and takes the room for it; `false`, with nothing done, where the file
+/// system cannot.
+pub fn allocate(file: &File, len_bytes: u64) -> io::Result<bool> {
+    unless_lacking(fallocate(file, FallocateFlags::empty(), 0, len_bytes))
+}
+
+/// Renames `from` to the unused name `to` in one step; `false` if the file system cannot.
+///
+/// # Errors
+/// `AlreadyExists` if the name is taken.
+pub fn rename_no_replace(from: &Path, to: &Path) -> io::Result<bool> {
+    rename_by(from, to, RenameFlags::NOREPLACE)
+}
+
+/// Exchanges two names in one step; `false` where the file system cannot.
+///
+/// # Errors
+/// `NotFound` if a name does not exist.
+pub fn exchange(one: &Path, other: &Path) -> io::Result<bool> {
+    rename_by(one, other, RenameFlags::EXCHANGE)
+}
+
+fn rename_by(from: &Path, to: &Path, flags: RenameFlags) -> io::Result<bool> {
+    unless_lacking(renameat_with(CWD, from, CWD, to, flags))
+}
+
+/// Syncs all that the file system of a folder has not on disk yet; `false` where that is not to be
+/// had.
+pub fn sync_file_system(folder: &Path) -> io::Result<bool> {
+    unless_lacking(rustix::fs::syncfs(File::open(folder)?))
+}
+
+/// `false` where the file system does not have the call.
+fn unless_lacking(done: rustix::io::Result<()>) -> io::Result<bool> {
+    match done.map_err(io::Error::from) {
+        Ok(()) => Ok(true),
+        Err(error) if is_lacking(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Asks for large pages for untouched memory. Advice only.
+pub fn want_large_pages(memory: &MmapMut) {
+    let _ = memory.advise(memmap2::Advice::HugePage);
+}
+
+/// Makes the pages of fresh memory from the address `start` on, at once instead of one by one as
+/// they are touched. Contents do not change. False if the kernel (before 5.14) cannot, or has no
+/// memory for them.
+pub fn make_pages(start: usize, len_bytes: usize) -> bool {
+    let before = start % page_size();
+    let pages = std::ptr::without_provenance_mut(start - before);
+    // SAFETY: the address goes to the kernel and nowhere else. Of what is mapped and may be written
+    // to, the call makes the pages and changes no byte; where nothing is mapped, or only for
+    // reading, it fails.
+    unsafe { madvise(pages, before + len_bytes, Advice::LinuxPopulateWrite) }.is_ok()
+}
+
+/// [`make_pages`] of one large page, which `start` is the address of: the processor time that it
+/// took this thread.
+pub fn make_large_page(start: usize, len_bytes: usize) -> Option<Duration> {
+    let page = std::ptr::without_provenance_mut(start);
+    // SAFETY: the address goes to the kernel and nowhere else, and the advice changes the contents
+    // of no page.
+    let _ = unsafe { madvise(page, len_bytes, Advice::LinuxHugepage) };
+    let began = own_time();
+    make_pages(start, len_bytes).then(|| own_time().saturating_sub(began))
+}
+
+/// Processor time that this thread has taken; none where the system does not tell.
+fn own_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes one `timespec`, and there is one.
+    let told = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    let (seconds, nanoseconds) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
+    match (told, seconds, nanoseconds) {
+        (0, Ok(seconds), Ok(nanoseconds)) => Duration::new(seconds, nanoseconds),
+        _ => Duration::ZERO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_threads_own_time_goes_on_while_it_works_and_not_while_it_sleeps() {
+        let (began, clock) = (own_time(), Instant::now());
+        while own_time() < began + Duration::from_millis(5) {
+            assert!(clock.elapsed() < Duration::from_secs(60), "it stands still");
+        }
+        let before = own_time();
+        thread::sleep(Duration::from_millis(50));
+        assert!(own_time() - before < Duration::from_millis(25));
+    }
+}

@@ -1,0 +1,40 @@
+//! What an operating system gives beyond `std`: the only module that asks which one it is.
+//!
+//! | module | holds | is used on |
+//! |---|---|---|
+//! | `linux` | Linux' own calls: direct I/O, `fallocate`, `renameat2`, `syncfs`, `openat`, `mincore`, pages made at once | Linux |
+//! | `portable` | the same functions without those calls | every other system; Linux too, with the feature `portable` |
+//! | `unix` | common to systems of this family: modes, owners, record locks, `pread`, `madvise` |
+//! Linux, macOS, BSD |
+//! | `windows` | the same functions for Windows | Windows |
+//! | `kinds` | the types that all of them speak of | everywhere |
+//!
+//! `linux` and `portable` have the same names, and so do `unix` and `windows`: callers take a name
+//! from here and know nothing of systems. What is lost where a call is missing is in one table,
+//! `docs/limits.md`.
+//!
+//! The feature `portable` exists so that the portable functions are tested on Linux: `make
+//! test-portable`. It makes the engine slower and gives it nothing.
+
+mod kinds;
+mod supported;
+
+#[cfg(all(target_os = "linux", not(feature = "portable")))]
+mod linux;
+#[cfg(any(not(target_os = "linux"), feature = "portable"))]
+mod portable;
+#[cfg(unix)]
+mod unix;
+#[cfg(windows)]
+mod windows;
+
+pub use kinds::{Caching, FileState, Pattern, RecordLock};
+
+#[cfg(all(target_os = "linux", not(feature = "portable")))]
+pub use linux::*;
+#[cfg(any(not(target_os = "linux"), feature = "portable"))]
+pub use portable::*;
+#[cfg(unix)]
+pub use unix::*;
+#[cfg(windows)]
+pub use windows::*;

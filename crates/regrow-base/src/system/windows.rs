@@ -1,0 +1,334 @@
+//! What Windows has in the place of `unix`. It was never run: it is compiled at most, see
+//! `docs/limits.md`.
+
+use std::borrow::Cow;
+use std::ffi::OsString;
+use std::fs::{self, File, FileType, Metadata, OpenOptions, TryLockError};
+use std::io;
+use std::os::windows::ffi::OsStrExt;
+use std::os::windows::fs::{MetadataExt, OpenOptionsExt};
+use std::os::windows::io::AsRawHandle;
+use std::path::Path;
+
+use windows_sys::Win32::Foundation::{
+    ERROR_DISK_FULL, ERROR_FILE_NOT_FOUND, ERROR_HANDLE_EOF, ERROR_NOT_SUPPORTED,
+};
+use windows_sys::Win32::Storage::FileSystem::{
+    BY_HANDLE_FILE_INFORMATION, FILE_FLAG_BACKUP_SEMANTICS, FILE_FLAG_OPEN_REPARSE_POINT,
+    GetDiskFreeSpaceExW, GetFileInformationByHandle,
+};
+
+use super::kinds::{FileId, FileState, Pattern, RecordLock, Room};
+
+/// Between 1601, when times of files begin, and 1970, in seconds.
+const EPOCH_SECONDS: i64 = 11_644_473_600;
+
+/// A time of a file counts these.
+const TICKS_PER_SECOND: u64 = 10_000_000;
+
+/// Reads and writes at an offset, which do not move the position of the next ones.
+pub trait FileExt {
+    fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<usize>;
+    fn read_exact_at(&self, out: &mut [u8], offset: u64) -> io::Result<()>;
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+}
+
+impl FileExt for File {
+    fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<usize> {
+        match std::os::windows::fs::FileExt::seek_read(self, out, offset) {
+            Err(error) if error.raw_os_error() == Some(ERROR_HANDLE_EOF.cast_signed()) => Ok(0),
+            other => other,
+        }
+    }
+
+    fn read_exact_at(&self, mut out: &mut [u8], mut offset: u64) -> io::Result<()> {
+        while !out.is_empty() {
+            let len = self.read_at(out, offset)?;
+            if len == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            out = out.get_mut(len..).unwrap_or_default();
+            offset += len as u64;
+        }
+        Ok(())
+    }
+
+    fn write_all_at(&self, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let len = std::os::windows::fs::FileExt::seek_write(self, bytes, offset)?;
+            if len == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            bytes = bytes.get(len..).unwrap_or_default();
+            offset += len as u64;
+        }
+        Ok(())
+    }
+}
+
+/// Opens any kind of file for reading, folders too: without the flag the error of a folder would
+/// say that access is denied.
+pub fn reading() -> OpenOptions {
+    reading_with(FILE_FLAG_BACKUP_SEMANTICS)
+}
+
+/// The same, and follows no link in the last place: it opens the link.
+pub fn reading_no_link() -> OpenOptions {
+    reading_with(FILE_FLAG_BACKUP_SEMANTICS | FILE_FLAG_OPEN_REPARSE_POINT)
+}
+
+fn reading_with(flags: u32) -> OpenOptions {
+    let mut options = File::options();
+    options.read(true).custom_flags(flags);
+    options
+}
+
+/// Opens a folder, to lock it or to know it again.
+pub fn open_folder(path: &Path) -> io::Result<File> {
+    folder_only(reading().open(path)?)
+}
+
+/// The same; not by a link.
+pub fn open_folder_no_link(path: &Path) -> io::Result<File> {
+    folder_only(reading_no_link().open(path)?)
+}
+
+fn folder_only(opened: File) -> io::Result<File> {
+    match opened.metadata()?.is_dir() {
+        true => Ok(opened),
+        false => Err(io::ErrorKind::NotADirectory.into()),
+    }
+}
+
+/// Makes a new file. Who may read it, its folder says.
+#[cfg(feature = "cloud")]
+pub fn private_file() -> OpenOptions {
+    let mut options = File::options();
+    options.write(true).create_new(true);
+    options
+}
+
+/// Puts the bytes of a file that is open for writing on the disk.
+pub fn sync(file: &File) -> io::Result<()> {
+    file.sync_all()
+}
+
+/// The same for the file at a path.
+pub fn sync_at(path: &Path) -> io::Result<()> {
+    File::options().write(true).open(path)?.sync_all()
+}
+
+/// Windows syncs no folders. It journals names: after a power cut one is the old or the new one.
+pub fn sync_folder(path: &Path) -> io::Result<bool> {
+    fs::metadata(path).map(|_| false)
+}
+
+/// Reads into what a vector has reserved, and makes it longer by so much; 0 at the end of the file.
+pub fn append_at(file: &File, bytes: &mut Vec<u8>, offset: u64) -> io::Result<usize> {
+    let start = bytes.len();
+    bytes.resize(bytes.capacity(), 0);
+    let read = file.read_at(bytes.get_mut(start..).unwrap_or_default(), offset);
+    bytes.truncate(start + *read.as_ref().unwrap_or(&0));
+    read
+}
+
+/// Which file it is.
+pub fn id_of(file: &File) -> io::Result<FileId> {
+    let mut found = BY_HANDLE_FILE_INFORMATION::default();
+    // SAFETY: the handle is open as long as the file is borrowed, and the call writes one
+    // structure, which is there.
+    if unsafe { GetFileInformationByHandle(file.as_raw_handle(), &raw mut found) } == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(FileId {
+        device: u64::from(found.dwVolumeSerialNumber),
+        number: u64::from(found.nFileIndexHigh) << 32 | u64::from(found.nFileIndexLow),
+    })
+}
+
+/// Which file or folder a path leads to.
+pub fn id_at(path: &Path) -> io::Result<FileId> {
+    id_of(&reading().open(path)?)
+}
+
+/// Which file, folder or link has a name.
+pub fn id_of_name(path: &Path) -> io::Result<FileId> {
+    id_of(&reading_no_link().open(path)?)
+}
+
+/// What the system says of what a path leads to.
+pub fn look(path: &Path) -> io::Result<FileState> {
+    look_at(&reading().open(path)?)
+}
+
+/// The same of an open file.
+pub fn look_at(file: &File) -> io::Result<FileState> {
+    let found = file.metadata()?;
+    Ok(FileState {
+        is_file: found.is_file(),
+        len_bytes: found.len(),
+        id: id_of(file)?,
+        modified: since_1970(found.last_write_time()),
+        changed: since_1970(found.creation_time()),
+    })
+}
+
+fn since_1970(ticks: u64) -> (i64, i64) {
+    let seconds = (ticks / TICKS_PER_SECOND).cast_signed() - EPOCH_SECONDS;
+    (seconds, (ticks % TICKS_PER_SECOND).cast_signed() * 100)
+}
+
+/// What something is that is no file, no folder and no link.
+pub fn name_of_special(_kind: FileType) -> &'static str {
+    "a device"
+}
+
+/// A Unix mode without write permission for others. The access lists of the parent folder decide.
+pub fn mode_of(found: &Metadata) -> u32 {
+    if found.permissions().readonly() { 0o555 } else { 0o755 }
+}
+
+/// There are no such bits: a new file or folder has what its folder hands down.
+pub fn set_mode(path: &Path, _mode: u32) -> io::Result<()> {
+    fs::metadata(path).map(drop)
+}
+
+/// The same.
+pub fn set_mode_or_less(path: &Path, mode: u32) -> io::Result<()> {
+    set_mode(path, mode)
+}
+
+/// Whether a file system says by this error that it has no locks.
+pub fn has_no_locks(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(ERROR_NOT_SUPPORTED.cast_signed())
+}
+
+/// Makes a folder.
+pub fn make_folder(path: &Path, _mode: u32) -> io::Result<()> {
+    fs::create_dir(path)
+}
+
+/// Makes a folder, and those above it that are missing.
+#[cfg(feature = "cloud")]
+pub fn make_private_folders(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)
+}
+
+/// Owners have no numbers: all are this user.
+#[cfg(feature = "cloud")]
+pub fn owner_of(_found: &Metadata) -> u32 {
+    own_user()
+}
+
+/// The user that this process is.
+#[cfg(feature = "cloud")]
+pub fn own_user() -> u32 {
+    0
+}
+
+/// Whether two have the same owner: true without a check.
+pub fn have_same_owner(_one: &Metadata, _other: &Metadata) -> bool {
+    true
+}
+
+/// Gives a file or folder to the owner of another: it stays with this user.
+pub fn give_to_owner_of(_other: &Metadata, _path: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+/// Takes a lock of a file, which no child of this process has.
+pub fn lock_record(file: &File) -> io::Result<RecordLock> {
+    match file.try_lock() {
+        Ok(()) => Ok(RecordLock::Ours),
+        Err(TryLockError::WouldBlock) => Ok(RecordLock::Theirs),
+        Err(TryLockError::Error(_)) => Ok(RecordLock::Missing),
+    }
+}
+
+/// Whether a process of this machine is known to have ended: numbers are given again soon, so none
+/// is.
+pub fn has_ended(_pid: u32) -> bool {
+    false
+}
+
+/// The name of this machine.
+pub fn host_name() -> String {
+    std::env::var("COMPUTERNAME").unwrap_or_default()
+}
+
+/// Bytes of a page of memory, on every machine of 64 bits that Windows runs on.
+pub fn page_size() -> usize {
+    4096
+}
+
+/// Announces how a part of a map will be read: ignored here.
+pub fn advise_map(_bytes: &[u8], _pattern: Pattern) {}
+
+/// Room on the file system of a folder.
+pub fn room(folder: &Path) -> io::Result<Room> {
+    let name: Vec<u16> = folder.as_os_str().encode_wide().chain([0]).collect();
+    let (mut free_bytes, mut total_bytes) = (0, 0);
+    // SAFETY: the name ends with a zero, the call writes two numbers, which are there, and may be
+    // given no third.
+    let told = unsafe {
+        GetDiskFreeSpaceExW(name.as_ptr(), &raw mut free_bytes, &raw mut total_bytes, std::ptr::null_mut())
+    };
+    match told {
+        0 => Err(io::Error::last_os_error()),
+        _ => Ok(Room { free_bytes, total_bytes, free_files: None }),
+    }
+}
+
+/// Room on the file system of an open file: it is not asked.
+pub fn free_bytes(_file: &File) -> Option<u64> {
+    None
+}
+
+/// A key as a relative path; `None` if the system has no such names, or another meaning for them.
+pub fn path_of_key(key: &[u8]) -> Option<&Path> {
+    let key = std::str::from_utf8(key).ok()?;
+    key.split('/').all(is_name).then(|| Path::new(key))
+}
+
+/// `CON`, `NUL.txt` and `COM1` are devices; dots and spaces at the end are dropped.
+fn is_name(part: &str) -> bool {
+    let stem = part.split('.').next().unwrap_or_default().trim_end().to_ascii_uppercase();
+    let is_device = matches!(stem.as_str(), "CON" | "PRN" | "AUX" | "NUL")
+        || ["COM", "LPT"]
+            .iter()
+            .any(|port| stem.strip_prefix(port).is_some_and(|number| number.chars().count() == 1));
+    !is_device
+        && !part.ends_with(['.', ' '])
+        && !part.contains(|sign: char| {
+            sign < ' ' || matches!(sign, '\\' | ':' | '<' | '>' | '"' | '|' | '?' | '*')
+        })
+}
+
+/// Bytes as a name; those that are no text become signs for that.
+pub fn name_of_bytes(bytes: &[u8]) -> OsString {
+    String::from_utf8_lossy(bytes).into_owned().into()
+}
+
+/// A relative path as a key, with `/` between its parts.
+pub fn key_of_path(path: &Path) -> Cow<'_, [u8]> {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    match bytes.contains(&b'\\') {
+        true => bytes.iter().map(|&byte| if byte == b'\\' { b'/' } else { byte }).collect::<Vec<u8>>().into(),
+        false => bytes.into(),
+    }
+}
+
+/// What the system says when nothing has a name.
+pub fn not_found() -> io::Error {
+    io::Error::from_raw_os_error(ERROR_FILE_NOT_FOUND.cast_signed())
+}
+
+/// What the system says when a disk is full.
+pub fn no_room() -> io::Error {
+    io::Error::from_raw_os_error(ERROR_DISK_FULL.cast_signed())
+}
+
+/// What the system says when it cannot do something at all.
+pub fn not_supported() -> io::Error {
+    io::Error::from_raw_os_error(ERROR_NOT_SUPPORTED.cast_signed())
+}

@@ -1,0 +1,147 @@
+//! Text for people: names from files without what would steer a terminal, and numbers with their
+//! nouns.
+//!
+//! A file may name a leaf `kernel<U+202E>`, and a terminal then prints the rest of the line from
+//! right to left. So every text that comes from a file or a path passes [`printable`] or
+//! [`printable_lines`] on its way to a person. Programs get the text itself: `--json` writes it
+//! with JSON's own escapes.
+//!
+//! ```
+//! use regrow::text::{counted, printable};
+//! assert_eq!(printable("a\u{202e}b\n"), r"a\u{202e}b\n");
+//! assert_eq!(counted(1, "leaf", "leaves"), "1 leaf");
+//! ```
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// Whether a character can be shown as it is: it is none of Unicode's categories Cc, Cf, Cn, Co,
+/// Cs, Zl and Zp, nor a letter without a shape.
+///
+/// Spaces of any width and marks that join what precedes them are shown: names in many scripts need
+/// them.
+pub fn is_printable(c: char) -> bool {
+    let is_line_end = matches!(c, '\u{2028}' | '\u{2029}');
+    let is_space = c.is_whitespace() && !c.is_control() && !is_line_end;
+    // The four fillers are letters to Unicode, and all of them are blank.
+    let is_filler = matches!(c, '\u{115f}' | '\u{1160}' | '\u{3164}' | '\u{ffa0}');
+    is_space || is_printable_in_python(c) && !is_filler
+}
+
+/// Python's `str.isprintable`: none of Unicode's categories Cc, Cf, Cn, Co, Cs, Zl, Zp and Zs, but
+/// for the space.
+pub fn is_printable_in_python(c: char) -> bool {
+    if c.is_ascii() {
+        return matches!(c, ' '..='~');
+    }
+    // `str::escape_debug` escapes just these, and marks that join what precedes them, unless a
+    // letter does.
+    let mut text = [b'x'; 5];
+    let end = 1 + c.len_utf8();
+    if let Some(rest) = text.get_mut(1..) {
+        c.encode_utf8(rest);
+    }
+    let text = text.get(..end).and_then(|text| std::str::from_utf8(text).ok()).unwrap_or_default();
+    text.escape_debug().nth(1) == Some(c)
+}
+
+/// The text with all that is not [printable](is_printable) as an escape: `\n`, `\u{202e}`.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    escaped(text, is_printable)
+}
+
+/// As [`printable`], of a text that may have several lines: line feeds stay.
+pub fn printable_lines(text: &str) -> Cow<'_, str> {
+    escaped(text, |c| c == '\n' || is_printable(c))
+}
+
+fn escaped(text: &str, is_shown: impl Fn(char) -> bool) -> Cow<'_, str> {
+    // Most text is plain, and bytes are quicker to look at than characters.
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) || text.chars().all(&is_shown) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if is_shown(c) { out.push(c) } else { out.extend(c.escape_default()) }
+    }
+    Cow::Owned(out)
+}
+
+/// Longest text of [`brief`].
+const BRIEF_LEN_MAX_CHARS: usize = 400;
+
+/// The text, or of a very long one its beginning and how long it is: a key may have any length, a
+/// message may not.
+pub fn brief(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(BRIEF_LEN_MAX_CHARS) {
+        Some((at, _)) => {
+            let len = text.chars().count();
+            Cow::Owned(format!("{}... ({len} characters)", text.get(..at).unwrap_or_default()))
+        }
+        None => Cow::Borrowed(text),
+    }
+}
+
+/// A number with its noun: `1 leaf`, `2 leaves`.
+pub fn counted(count: impl TryInto<u64> + fmt::Display, one: &str, many: &str) -> String {
+    let text = format!("{count} {many}");
+    if matches!(count.try_into(), Ok(1)) { format!("1 {one}") } else { text }
+}
+
+/// `1536` as `1.5 KiB`.
+pub fn format_bytes(len_bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = len_bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let name = UNITS.get(unit).copied().unwrap_or_default();
+    if unit == 0 { format!("{len_bytes} {name}") } else { format!("{value:.1} {name}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_steers_or_hides_is_escaped() {
+        for c in "\0\t\n\u{1b}\u{7f}\u{85}\u{9f}\u{ad}\u{61c}\u{180e}\u{200b}\u{200e}\u{2028}\u{2029}\u{202e}\u{2060}\
+                  \u{2066}\u{2069}\u{3164}\u{e000}\u{feff}\u{fff9}\u{ffff}\u{e0001}\u{e007f}\u{10ffff}"
+            .chars()
+        {
+            assert!(!is_printable(c), "{c:?}");
+            assert_eq!(printable(&c.to_string()), c.escape_default().to_string());
+        }
+        for text in [
+            "a b~",
+            "é",
+            "e\u{301}",
+            "\u{301}",
+            "中文",
+            "नमस्ते",
+            "שלום",
+            "🎉",
+            "a\u{a0}b\u{3000}c",
+            "\\n",
+            "'\"",
+        ] {
+            assert!(matches!(printable(text), Cow::Borrowed(_)), "{text}");
+        }
+        assert_eq!(printable("a\nb\u{202e}"), "a\\nb\\u{202e}");
+        assert_eq!(printable_lines("a\nb\u{202e}"), "a\nb\\u{202e}");
+    }
+
+    #[test]
+    fn long_texts_become_brief() {
+        assert!(matches!(brief(&"é".repeat(400)), Cow::Borrowed(_)));
+        assert_eq!(brief(&"é".repeat(401)), format!("{}... (401 characters)", "é".repeat(400)));
+    }
+
+    #[test]
+    fn one_is_one() {
+        let texts = [0, 1, 2].map(|count| counted(count, "leaf", "leaves"));
+        assert_eq!(texts, ["0 leaves", "1 leaf", "2 leaves"]);
+    }
+}

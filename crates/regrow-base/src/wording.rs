@@ -1,0 +1,238 @@
+//! Options in help texts, in the caller's language.
+//!
+//! A help text names an option in backticks: "pass `overwrite`". Python has `overwrite=True` for
+//! it, and the command `--overwrite`. [`WORDS`] is the one table of these words;
+//! [`Error::in_words_of`] applies it.
+
+use crate::error::Error;
+
+/// The language of a caller that shows errors to people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Caller {
+    /// The Python package.
+    Python,
+    /// The command.
+    Shell,
+}
+
+/// A phrase of the engine's texts, and the same in Python and in the shell.
+///
+/// A longer phrase stands before one that it begins with or contains.
+pub const WORDS: &[[&str; 3]] = &[
+    // Every call.
+    ["`overwrite`", "`overwrite=True`", "`--overwrite`"],
+    ["`lossy`", "`lossy=True`", "`--lossy`"],
+    ["`cast`", "`cast=\"...\"`", "`--cast`"],
+    ["`only`", "`only=\"...\"`", "`--only`"],
+    ["`partial`", "`extra=\"drop\"`", "`partial`"],
+    [
+        "leave missing leaves out of the template",
+        "pass `missing=\"keep\"` to keep missing leaves as they are",
+        "leave missing leaves out of the template",
+    ],
+    ["a `template`", "a template (`like=`)", "a template"],
+    ["`step`", "`step=N`", "`--step N`"],
+    ["`all_steps`", "`all_steps=True`", "`--all-steps`"],
+    ["`item`", "`item=\"NAME\"`", "`--item NAME`"],
+    ["`force`", "`force=True`", "`--force`"],
+    ["`read_only`", "`read_only=True`", "`read_only`"],
+    // Rare settings of any call.
+    [
+        "open it without `strict`",
+        "pass `options=regrow.Options(lost_files=\"warn\")`",
+        "leave out `--strict`",
+    ],
+    ["`bare`", "`options=regrow.Options(arrays_only=True)`", "`--bare`"],
+    ["`salvage`", "`options=regrow.Options(salvage=True)`", "`regrow convert --salvage`"],
+    ["`ignore_seal`", "`options=regrow.Options(ignore_seal=True)`", "`--ignore-seal`"],
+    // Options of one layout.
+    ["pass `zarr3`", "pass `layout=regrow.layouts.Orbax(zarr3=True)`", "pass `--option zarr3=true`"],
+    ["pass `ocdbt`", "pass `layout=regrow.layouts.Orbax(ocdbt=True)`", "pass `--option ocdbt=true`"],
+    [
+        "save without `strict`",
+        "save without `layout=regrow.layouts.Regrow(strict=True)`",
+        "save without `--option strict=true`",
+    ],
+    ["pass `form`", "pass `layout=regrow.layouts.Npy(form=\"npz\")`", "pass `--option form=npz`"],
+    ["pass `compress`", "pass `layout=regrow.layouts.Npy(compress=True)`", "pass `--option compress=true`"],
+    [
+        "pass `structure`",
+        "pass `layout=regrow.layouts.Npy(structure=True)`",
+        "pass `--option structure=true`",
+    ],
+    [
+        "pass `integer_keys`",
+        "pass `layout=regrow.layouts.Flax(integer_keys=True)`",
+        "pass `--option integer_keys=true`",
+    ],
+    [
+        "pass `native_dtypes`",
+        "pass `layout=regrow.layouts.PytreeData(native_dtypes=True)`",
+        "pass `--option native_dtypes=true`",
+    ],
+    [
+        "pass `prng_keys`",
+        "pass `layout=regrow.layouts.Equinox(prng_keys=True)`",
+        "pass `--option prng_keys=true`",
+    ],
+    [
+        "pass `hyperparameters`",
+        "pass `layout=regrow.layouts.Equinox(hyperparameters=...)`",
+        "pass `--option hyperparameters=...`",
+    ],
+    // Other calls.
+    ["`regrow verify`", "`regrow.verify(path)`", "`regrow verify`"],
+    ["`regrow ls`", "`regrow.overview(path)`", "`regrow ls`"],
+    ["`regrow cp`", "`regrow.copy(path, target)`", "`regrow cp`"],
+    ["`regrow repair`", "`regrow.protect.repair(path)`", "`regrow repair`"],
+    [
+        "`regrow repair --from COPY`",
+        "`regrow.protect.repair(path, from_=COPY)`",
+        "`regrow repair --from COPY`",
+    ],
+    ["`--from`", "`from_=`", "`--from`"],
+    ["`regrow seal`", "`regrow.protect.seal(path)`", "`regrow seal`"],
+    ["`regrow seal --remove`", "`regrow.protect.seal(path, remove=True)`", "`regrow seal --remove`"],
+    ["`regrow parity`", "`regrow.protect.add_parity(path)`", "`regrow parity`"],
+    [
+        "`regrow parity --remove`",
+        "`regrow.protect.add_parity(path, remove=True)`",
+        "`regrow parity --remove`",
+    ],
+    ["`regrow sign`", "`regrow.protect.sign(path, key)`", "`regrow sign`"],
+    ["`regrow rm --unfinished`", "`regrow.remove(path, unfinished=True)`", "`regrow rm --unfinished`"],
+];
+
+/// `text` in the words of `caller`.
+pub fn in_words_of(caller: Caller, text: &str) -> String {
+    WORDS.iter().fold(text.to_owned(), |text, [engine, python, shell]| {
+        let theirs = match caller {
+            Caller::Python => python,
+            Caller::Shell => shell,
+        };
+        // Nothing to do for most texts.
+        if text.contains(engine) { text.replace(engine, theirs) } else { text }
+    })
+}
+
+impl Error {
+    /// The same error with the options in the words of `caller`, and without its source.
+    #[must_use]
+    pub fn in_words_of(&self, caller: Caller) -> Self {
+        let said = self.duplicate().reworded(in_words_of(caller, self.what()));
+        match self.help_text() {
+            Some(help) => said.help(in_words_of(caller, help)),
+            None => said,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    /// Options that are called the same everywhere, and words in backticks that are no options.
+    const SAME: &[&str] = &[
+        "_",
+        "_extensions",
+        "align",
+        "check_checkpoint",
+        "checkpoint",
+        "cloud",
+        "compress",
+        "compression",
+        "equality_only",
+        "finalize_scores",
+        "form",
+        "hyperparameters",
+        "integer_keys",
+        "max_shard_bytes",
+        "metadata",
+        "paths",
+        "recompute_zero_rows",
+        "repair",
+        "separator",
+        "set",
+        "sort_keys",
+        "to",
+        "write",
+    ];
+
+    #[test]
+    fn options_are_said_in_the_callers_language() {
+        let error = Error::invalid("x").help("pass `overwrite` or `lossy`; `regrow repair --from COPY`");
+        let python = error.in_words_of(Caller::Python);
+        let shell = error.in_words_of(Caller::Shell);
+        assert_eq!(
+            python.help_text(),
+            Some("pass `overwrite=True` or `lossy=True`; `regrow.protect.repair(path, from_=COPY)`")
+        );
+        assert_eq!(shell.help_text(), Some("pass `--overwrite` or `--lossy`; `regrow repair --from COPY`"));
+        assert!(Error::invalid("x").in_words_of(Caller::Python).help_text().is_none());
+    }
+
+    #[test]
+    fn words_are_not_translated_twice() {
+        for caller in [Caller::Python, Caller::Shell] {
+            for [engine, ..] in WORDS {
+                let once = in_words_of(caller, engine);
+                assert_eq!(in_words_of(caller, &once), once, "{engine}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_word_occurs_in_a_text_of_the_engine() {
+        let texts = texts();
+        for [engine, ..] in WORDS {
+            assert!(texts.contains(engine), "no text of the engine has {engine}");
+        }
+    }
+
+    #[test]
+    fn every_option_in_a_text_is_in_the_table() {
+        for (count, word) in texts().split('`').enumerate() {
+            let is_name = !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+            let is_known = SAME.contains(&word)
+                || WORDS.iter().any(|[engine, ..]| engine.contains(&format!("`{word}`")));
+            assert!(count % 2 == 0 || !is_name || is_known, "`{word}` is neither in WORDS nor in SAME");
+        }
+    }
+
+    /// The code of the engine in one line a file, without comments, tests and this file.
+    fn texts() -> String {
+        let mut texts = String::new();
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        for name in ["regrow", "regrow-base", "regrow-tree", "regrow-store", "regrow-ocdbt", "regrow-zarr"] {
+            gather(&crates.join(name).join("src"), &mut texts);
+        }
+        texts
+    }
+
+    fn gather(folder: &Path, texts: &mut String) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() && name != "tests" {
+                gather(&path, texts);
+            } else if name.ends_with(".rs") && name != "wording.rs" && !name.contains("test") {
+                let code = fs::read_to_string(&path).unwrap();
+                let code = code.split("#[cfg(test)]\nmod tests {").next().unwrap();
+                for line in code.lines().map(str::trim).filter(|line| !line.starts_with("//")) {
+                    texts.push_str(
+                        line.split_once(" // ").map_or(line, |(code, _)| code).trim_end_matches('\\'),
+                    );
+                }
+                // A backtick that stands alone does not turn the next file inside out.
+                if texts.matches('`').count() % 2 == 1 {
+                    texts.push('`');
+                }
+                texts.push('\n');
+            }
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Reads byte ranges, B+tree nodes and version tree nodes of one database, and keeps the nodes it
+//! has read.
+//!
+//! Ranges are immutable, so what is kept stays true. A node is kept under its transitive path too:
+//! the names inside it mean different files when it is reached by different ways.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+
+use crate::error::{Error, ErrorKind, Result};
+use regrow_store::{ByteRange, Located, Span, Store};
+
+use super::envelope::{Structure, look};
+use super::manifest::MANIFEST_KEY;
+use super::node::{KEY_LEN_MAX_BYTES, Node, NodeRef, Value};
+use super::rule::Rule;
+use super::table::DataFile;
+use super::versions::{VersionChild, VersionNode};
+
+/// Parsed nodes are kept up to this much memory; then all are dropped, and reading starts again.
+const CACHE_LEN_MAX_BYTES: usize = 256 << 20;
+
+/// The data files of one database.
+pub(super) struct Files {
+    base: Arc<dyn Store>,
+    node_len_max_bytes: u64,
+    cache: Mutex<Cache>,
+}
+
+#[derive(Default)]
+struct Cache {
+    nodes: HashMap<NodeRef, Arc<Node>>,
+    footprint_bytes: usize,
+}
+
+impl Files {
+    pub(super) fn new(base: Arc<dyn Store>, node_len_max_bytes: u64) -> Self {
+        Self { base, node_len_max_bytes, cache: Mutex::default() }
+    }
+
+    /// The store that holds the database.
+    pub(super) fn base(&self) -> &Arc<dyn Store> {
+        &self.base
+    }
+
+    /// The B+tree node at `reference`, which its parent says is `height` high, begins with
+    /// `min_key` or a later relative key, and leaves out `prefix_len` bytes of its keys.
+    pub(super) fn node(
+        &self,
+        reference: &NodeRef,
+        height: u8,
+        min_key: &[u8],
+        prefix_len: usize,
+    ) -> Result<Arc<Node>> {
+        let node = self.any_node(reference)?;
+        let broken = if node.height != height {
+            Rule::Ref
+                .error("a B+tree node has another height than its parent says")
+                .expected(height, node.height)
+        } else if node.first_key() < min_key {
+            Rule::Ref.error("the first key of a B+tree node lies before the key its parent says").expected(
+                format_args!("{} or later", min_key.escape_ascii()),
+                node.first_key().escape_ascii(),
+            )
+        } else if prefix_len + node.longest_key_len() > KEY_LEN_MAX_BYTES {
+            Rule::Btree.error("a key is too long, together with the prefix it is reached by").expected(
+                format_args!("at most {KEY_LEN_MAX_BYTES} bytes"),
+                prefix_len + node.longest_key_len(),
+            )
+        } else {
+            return Ok(node);
+        };
+        Err(self.blame(reference, broken))
+    }
+
+    fn any_node(&self, reference: &NodeRef) -> Result<Arc<Node>> {
+        // A panic elsewhere cannot leave the cache wrong: at worst its footprint is off by one
+        // node.
+        let lock = || self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(node) = lock().nodes.get(reference) {
+            return Ok(node.clone());
+        }
+        let stored = self.structure(reference, Structure::BtreeNode)?;
+        let node = Node::parse(&stored, reference.file.transitive(), self.node_len_max_bytes);
+        let node = Arc::new(node.map_err(|error| self.blame(reference, error))?);
+        let mut cache = lock();
+        if cache.footprint_bytes.saturating_add(node.footprint_bytes()) > CACHE_LEN_MAX_BYTES {
+            *cache = Cache::default();
+        }
+        cache.footprint_bytes = cache.footprint_bytes.saturating_add(node.footprint_bytes());
+        cache.nodes.insert(reference.clone(), node.clone());
+        Ok(node)
+    }
+
+    /// The version tree node that `child` refers to, compared with what `child` says of it.
+    pub(super) fn version_node(&self, child: &VersionChild, arity_log2: u8) -> Result<VersionNode> {
+        let reference = &child.reference;
+        let stored = self.structure(reference, Structure::VersionNode)?;
+        let node = VersionNode::parse(&stored, reference.file.transitive());
+        let node = node.map_err(|error| self.blame(reference, error))?;
+        let differs = |what: &str| {
+            Rule::Ref.error(format_args!("a version tree node has another {what} than its parent says"))
+        };
+        let broken = if node.height != child.height {
+            differs("height").expected(child.height, node.height)
+        } else if node.arity_log2 != arity_log2 {
+            differs("arity").expected(arity_log2, node.arity_log2)
+        } else if node.generation() != child.generation {
+            differs("last generation").expected(child.generation, node.generation())
+        } else {
+            return Ok(node);
+        };
+        Err(self.blame(reference, broken))
+    }
+
+    fn structure(&self, reference: &NodeRef, structure: Structure) -> Result<Bytes> {
+        let read = |at, len_bytes| self.range(&reference.file, reference.offset_bytes + at, len_bytes);
+        look(&read, reference.len_bytes, structure).map_err(|error| self.blame(reference, error))?;
+        self.range(&reference.file, reference.offset_bytes, reference.len_bytes)
+    }
+
+    /// Exactly `len_bytes` bytes of a data file. Nothing at all is not looked up.
+    pub(super) fn range(&self, file: &DataFile, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
+        if len_bytes == 0 {
+            return Ok(Bytes::new());
+        }
+        self.range_at(self.path_of(file)?, offset_bytes, len_bytes)
+    }
+
+    /// As [`Files::range`], for a path that has been found safe.
+    pub(super) fn range_at(&self, path: &[u8], offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
+        let error = match self.base.get(path, ByteRange::Span { offset_bytes, len_bytes }) {
+            Ok(Some(bytes)) if bytes.len() as u64 == len_bytes => return Ok(bytes),
+            Ok(Some(bytes)) => short().expected(format_args!("{len_bytes} bytes"), bytes.len()),
+            Ok(None) => missing(),
+            Err(error) if error.kind() == ErrorKind::Corrupt => match error.expected_found() {
+                Some((expected, found)) => short().expected(expected, found),
+                None => Rule::FileShort.adopt(&error),
+            },
+            Err(error) => error,
+        };
+        Err(error.at_byte(offset_bytes).in_file(self.base.describe(path)))
+    }
+
+    /// Errs unless the store has these bytes; reads none. `len_of` knows the lengths of files.
+    pub(super) fn check_range(
+        &self,
+        file: &DataFile,
+        offset_bytes: u64,
+        len_bytes: u64,
+        len_of: impl FnOnce(&Arc<[u8]>) -> Result<Option<u64>>,
+    ) -> Result<()> {
+        if len_bytes == 0 {
+            return Ok(());
+        }
+        let path = self.path_of(file)?;
+        let error = match len_of(path)? {
+            None => missing(),
+            Some(len) if offset_bytes.saturating_add(len_bytes) > len => short().expected(
+                format_args!("{len_bytes} bytes from byte {offset_bytes} on"),
+                format_args!("{len} bytes"),
+            ),
+            Some(_) => return Ok(()),
+        };
+        Err(error.at_byte(offset_bytes).in_file(self.base.describe(path)))
+    }
+
+    /// Where a leaf's value lies.
+    pub(super) fn located(&self, value: Value<'_>) -> Result<Located> {
+        match value {
+            Value::Inline(bytes) => Ok(Located::Inline(bytes)),
+            // The empty value needs no file, and may name none.
+            Value::Indirect { len_bytes: 0, .. } => Ok(Located::Inline(Bytes::new())),
+            Value::Indirect { file, offset_bytes, len_bytes } => Ok(Located::At(Span {
+                store: self.base.clone(),
+                key: self.path_of(file)?.clone(),
+                offset_bytes,
+                len_bytes,
+            })),
+        }
+    }
+
+    /// The path of a data file. Of one that has none that can be followed, the error is placed at
+    /// the manifest, by which the database is known.
+    fn path_of<'f>(&self, file: &'f DataFile) -> Result<&'f Arc<[u8]>> {
+        file.path().map_err(|error| error.in_file(self.base.describe(MANIFEST_KEY.as_bytes())))
+    }
+
+    /// Adds to an error about a structure where the structure lies.
+    pub(super) fn blame(&self, reference: &NodeRef, error: Error) -> Error {
+        let error = error.at_byte(0).shift(reference.offset_bytes);
+        match reference.file.path() {
+            Ok(path) => error.in_file(self.base.describe(path)),
+            Err(_) => error.in_file(self.base.describe(MANIFEST_KEY.as_bytes())),
+        }
+    }
+}
+
+impl fmt::Debug for Files {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Files").field("base", &self.base).finish_non_exhaustive()
+    }
+}
+
+fn missing() -> Error {
+    Rule::FileMissing.error("a data file that the database refers to is missing")
+}
+
+fn short() -> Error {
+    Rule::FileShort.error("a data file ends before a byte range that the database refers to")
+}

@@ -1,0 +1,75 @@
+//! Internals of regrow, without promises: OCDBT, the kvstore inside a folder that Orbax keeps its checkpoints in.
+//!
+//! A manifest, a copy-on-write B+tree of keys, and data files that are written once:
+//!
+//! ```text
+//! manifest.ocdbt ──> versions (newest last) ──> B+tree root ──> ... ──> leaves ──> values
+//!               └──> version tree nodes ──> older versions ──> their roots
+//!
+//! manifest.ocdbt                     config, versions                     replaced by each commit
+//! manifest.<16 hex digits>           versions, where manifests are numbered
+//! d/<32 hex digits>                  | values ... | B+tree leaves ... | interior nodes ... | root |
+//! ```
+//!
+//! Manifests and nodes carry a crc32c. It covers keys and small values, too, which lie inside them.
+//! Larger values are byte ranges of data files, without a checksum: the format of the value has to
+//! verify it.
+//!
+//! The name of a data file is any relative path, so one database may point into another below it.
+//! Orbax does that: each process writes a database in `ocdbt.process_*`, and the merged one points
+//! into them.
+//!
+//! | module | is about |
+//! |---|---|
+//! | `envelope`, `fields` | the frame of every structure, and the fields in it |
+//! | `config`, `manifest` | the manifest, single or numbered |
+//! | `table` | data file names, and which of them are safe to follow |
+//! | `node` | B+tree nodes |
+//! | `versions`, `arity` | the version tree, and which generation lies where |
+//! | `files`, `walk`, `reader` | reading: ranges and nodes, key ranges, [`OcdbtStore`] |
+//! | `entries`, `leaves`, `keys`, `split`, `writer`, `commit` | writing: [`write_database`], [`commit_version`] |
+//! | `rule`, `check` | what can be wrong ([`Rule`]), and the search for it ([`check()`]) |
+//!
+//! Costs: opening reads the manifest; the first look below a node reads it whole (with Orbax's
+//! configuration the root is one leaf with every key), each later one is a binary search.
+//!
+//! Source: TensorStore's `ocdbt` kvstore, format version 0, as TensorStore 0.1.86 writes it.
+
+use regrow_base::{bytes, error, text, threads};
+
+mod arity;
+mod check;
+mod commit;
+mod config;
+mod entries;
+mod envelope;
+mod fields;
+mod files;
+mod keys;
+mod leaves;
+mod manifest;
+mod node;
+mod reader;
+mod rule;
+mod split;
+mod table;
+mod versions;
+mod walk;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use check::check;
+pub use commit::commit_version;
+pub use config::OcdbtConfig;
+pub use entries::EntryValue;
+pub use entries::{Entries, FileName, ValueRef};
+pub use manifest::MANIFEST_KEY;
+pub use node::KEY_LEN_MAX_BYTES;
+pub use reader::Listed;
+pub use reader::OcdbtStore;
+pub use rule::Rule;
+pub use versions::Version;
+pub use writer::write_sorted;
+pub use writer::{Database, random_data_file_name, write_database};

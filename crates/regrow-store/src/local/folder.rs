@@ -1,0 +1,132 @@
+//! A folder from which files are opened: by its path each time, or by the folder that the path led
+//! to once.
+//!
+//! A checkpoint is replaced by exchanging two folders' names. A reader that opens one file by path
+//! before that and another one after it has parts of two checkpoints. An opened folder stays the
+//! same folder: its files are those of one checkpoint, or missing.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::system::{self, Caching, FileState, OpenFolder};
+
+/// Where relative paths begin.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    opened: Option<OpenFolder>,
+}
+
+impl Folder {
+    /// What `path` leads to whenever a file is opened; it need not exist yet.
+    pub fn at_path(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), opened: None }
+    }
+
+    /// The folder that `path` leads to now.
+    ///
+    /// # Errors
+    /// What the system says of opening it.
+    pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
+        let path = path.into();
+        let opened = OpenFolder::open(&path)?;
+        Ok(Self { path, opened: Some(opened) })
+    }
+
+    /// The path by which it was named.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file at `relative`, which need not be there.
+    pub fn file<'a>(&'a self, relative: &'a Path) -> FilePlace<'a> {
+        FilePlace { folder: self, relative }
+    }
+}
+
+/// Where a file is, or may be.
+#[derive(Debug, Clone, Copy)]
+pub struct FilePlace<'a> {
+    folder: &'a Folder,
+    relative: &'a Path,
+}
+
+impl FilePlace<'_> {
+    /// What a person would call the file.
+    pub fn describe(self) -> PathBuf {
+        self.folder.path.join(self.relative)
+    }
+
+    /// Opens any kind of file for reading. Never waits.
+    pub fn open(self, caching: Caching) -> io::Result<File> {
+        match &self.folder.opened {
+            Some(folder) => folder.open_file(self.relative, caching),
+            None => system::open_file(&self.describe(), caching),
+        }
+    }
+
+    /// What the system says of what is there.
+    pub fn look(self) -> io::Result<FileState> {
+        match &self.folder.opened {
+            Some(folder) => folder.look(self.relative),
+            None => system::look(&self.describe()),
+        }
+    }
+
+    /// Length of the regular file; `None` if something else is there.
+    pub fn len_bytes(self) -> io::Result<Option<u64>> {
+        let Some(folder) = &self.folder.opened else {
+            let found = fs::metadata(self.describe())?;
+            return Ok(found.is_file().then_some(found.len()));
+        };
+        let found = folder.look(self.relative)?;
+        Ok(found.is_file.then_some(found.len_bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn a_folder_that_was_opened_is_not_the_one_that_takes_its_name() {
+        let root = tempfile::tempdir().unwrap();
+        let (path, other) = (root.path().join("a"), root.path().join("b"));
+        for (folder, text) in [(&path, "old"), (&other, "newer")] {
+            fs::create_dir(folder).unwrap();
+            fs::write(folder.join("file"), text).unwrap();
+        }
+        let (by_path, opened) = (Folder::at_path(&path), Folder::open(&path).unwrap());
+        let read = |folder: &Folder| {
+            let mut text = String::new();
+            let file = folder.file(Path::new("file"));
+            file.open(Caching::Through)?.read_to_string(&mut text)?;
+            assert_eq!(file.len_bytes()?, Some(text.len() as u64));
+            io::Result::Ok(text)
+        };
+        fs::rename(&path, root.path().join("c")).unwrap();
+        fs::rename(&other, &path).unwrap();
+        assert_eq!(read(&by_path).unwrap(), "newer");
+        match read(&opened) {
+            // It knows that the path leads elsewhere, and has no other way to the file.
+            Err(error) if cfg!(feature = "portable") => assert_eq!(error.kind(), io::ErrorKind::NotFound),
+            old => assert_eq!(old.unwrap(), "old"),
+        }
+        fs::remove_dir_all(root.path().join("c")).unwrap();
+        assert_eq!(read(&opened).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(Folder::open(&other).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn only_regular_files_have_a_length() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("below")).unwrap();
+        for folder in [Folder::at_path(root.path()), Folder::open(root.path()).unwrap()] {
+            assert_eq!(folder.file(Path::new("below")).len_bytes().unwrap(), None);
+            let missing = folder.file(Path::new("below/x")).len_bytes().unwrap_err();
+            assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        }
+    }
+}

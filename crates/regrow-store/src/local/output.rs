@@ -1,0 +1,92 @@
+//! A file that takes whole buffers: by direct I/O where it can, buffered where that is refused.
+//!
+//! The flag is set on the open file when the first buffer comes, so that small files never need it,
+//! and taken off again if the file system accepts it and then refuses the write.
+
+use std::fs::File;
+use std::io;
+
+use crate::buffer::{ALIGN_BYTES, Buffer, SMALL_LEN_BYTES};
+use crate::monitor::Monitor;
+use crate::system::{self, FileExt, refuses_direct, set_direct, start_write_back};
+
+/// The file, and how it takes its bytes.
+pub(super) struct Output {
+    pub(super) file: File,
+    pub(super) mode: Mode,
+    monitor: Monitor,
+    /// How far writes have reached, padding included.
+    pub(super) len_bytes: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    Untried,
+    Direct,
+    Buffered,
+}
+
+impl Output {
+    pub(super) fn new(file: File) -> Self {
+        Self { file, mode: Mode::Untried, monitor: Monitor::new(), len_bytes: 0 }
+    }
+
+    /// Tells the monitor which way the bytes take.
+    pub(super) fn watched(&mut self, monitor: Monitor) {
+        self.monitor = monitor;
+    }
+
+    /// Writes the first `len` bytes of `buffer`; direct writes are padded with zeros to whole
+    /// device blocks.
+    pub(super) fn write(&mut self, buffer: &mut Buffer, len: usize, offset: u64) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        if self.mode == Mode::Untried {
+            self.mode = match set_direct(&self.file, true) {
+                Ok(()) => Mode::Direct,
+                Err(refusal) => {
+                    self.monitor.refused_direct(os_error(&refusal));
+                    Mode::Buffered
+                }
+            };
+        }
+        if self.mode == Mode::Direct {
+            let padded = len.next_multiple_of(ALIGN_BYTES);
+            buffer.bytes_mut().get_mut(len..padded).unwrap_or_default().fill(0);
+            match self.write_all(buffer, padded, offset) {
+                // Some file systems take the flag and then refuse the write, or want another
+                // alignment.
+                Err(error) if refuses_direct(&error) => {
+                    set_direct(&self.file, false)?;
+                    self.mode = Mode::Buffered;
+                    self.monitor.refused_direct(os_error(&error));
+                }
+                other => {
+                    self.monitor.went_direct();
+                    return other;
+                }
+            }
+        }
+        self.write_all(buffer, len, offset)?;
+        start_write_back(&self.file, offset, len);
+        Ok(())
+    }
+
+    pub(super) fn write_all(&mut self, buffer: &Buffer, len: usize, offset: u64) -> io::Result<()> {
+        let bytes = buffer.bytes().get(..len).ok_or(io::ErrorKind::InvalidInput)?;
+        self.file.write_all_at(bytes, offset)?;
+        self.len_bytes = self.len_bytes.max(offset + len as u64);
+        Ok(())
+    }
+}
+
+fn os_error(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or_default()
+}
+
+/// Reserves disk space for a file that is not small; file systems that cannot are left to fail
+/// later.
+pub(super) fn reserve(file: &File, len_bytes: u64) -> io::Result<()> {
+    if len_bytes < SMALL_LEN_BYTES as u64 { Ok(()) } else { system::reserve(file, len_bytes) }
+}

@@ -1,0 +1,43 @@
+//! Arrays without their elements' types: dtype, shape, region, strided copies, casts, statistics.
+//!
+//! All arithmetic is on 64 bits with overflow checks: shapes come from files. Bytes are little
+//! endian and, unless a type says otherwise, in C order.
+//!
+//! | type | is |
+//! |---|---|
+//! | [`Dtype`] | every element type of NumPy and ml_dtypes that a layout can hold |
+//! | [`Shape`], [`Region`] | the extent of an array; a hyper-rectangle inside one |
+//! | [`Array`] | dtype, shape, strides and shared bytes; or, deferred, an [`ArraySource`] to read them from |
+//! | [`Shards`] | an array in pieces that lie apart, some of them in other processes |
+//! | [`cast_bytes`], [`cast_checked`] | casts between any two dtypes, and whether they keep every value; [`is_lossless`] says which keep every value |
+//! | [`Stats`], [`Histogram`] | bounds, mean, deviation, norm, counts and distribution of an array that comes in pieces |
+//! | [`Distance`], [`Tolerance`] | how far two arrays are apart, and how far they may be |
+//! | [`copy_region`] | moves a hyper-rectangle between two arrays |
+
+mod cast;
+mod distance;
+mod dtype;
+mod float16;
+mod histogram;
+mod lossless;
+mod region;
+mod runs;
+mod shards;
+mod small_float;
+mod stats;
+mod strided;
+mod transform;
+
+pub use cast::is_same_kind;
+pub use cast::{Casting, cast_bytes, cast_checked};
+pub use distance::{Distance, Tolerance, Worst};
+pub use dtype::{Dtype, DtypeClass};
+pub use histogram::Histogram;
+pub use lossless::is_lossless;
+pub use region::{Region, Shape};
+pub use runs::{Runs, for_each_box};
+pub use shards::{Shard, Shards};
+pub use shards::{chunk_counts, chunk_starts};
+pub use stats::Stats;
+pub use strided::{Array, ArraySource, copy_region};
+pub use transform::{Losses, transposed};

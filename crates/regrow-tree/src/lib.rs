@@ -1,0 +1,13 @@
+//! Internals of regrow, without promises: the data model. No I/O.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`tree`] | pytrees: containers, key paths, leaves, globs; Rust values as trees |
+//! | [`mod@array`] | arrays without the types of their elements: dtypes, casts, regions, statistics |
+//! | [`sharding`] | how arrays lie on devices, who writes what, and what a process reads |
+
+pub mod array;
+pub mod sharding;
+pub mod tree;
+
+use regrow_base::{bytes, error, text};

@@ -1,0 +1,64 @@
+//! How arrays lie on devices, as data: nothing here needs a device.
+//!
+//! ```text
+//! Sharding ──layout(shape)──> Layout ──region(position)──> Region        which part of the array a device holds
+//!                               │  ──replica(position)──> 0, 1, ..      which of the equal copies it holds
+//!                               ├── Replicas, spread:  who writes what
+//!                               └── Wanted ──plan──> Plan               what one process reads from what was saved
+//! Regions ──check_tiling──> a hole or an overlap, by its region;  ──chunk_shape──> the regular grid they lie on
+//! ```
+//!
+//! | module | holds |
+//! |---|---|
+//! | `mesh`, `spec` | [`Mesh`], [`PartitionSpec`]: named axes of devices, and which of them cut which axis of an array |
+//! | `kinds`, `json`, `words` | [`Sharding`], its JSON (that of Orbax' `_sharding`), and how people read it |
+//! | `cuts`, `grid`, `layout` | one axis cut in parts; all axes; the parts on devices ([`Layout`]) |
+//! | `tiling` | do regions fill an array; the grid that they lie on |
+//! | `distinct` | which shardings of many are the same |
+//! | `writers` | which process writes which region |
+//! | `boxes`, `pieces`, `plan` | finding regions, what was saved, and the steps that bring a process its regions |
+//!
+//! ```
+//! use regrow::array::Shape;
+//! use regrow::sharding::{Mesh, NamedSharding, PartitionSpec, Sharding};
+//!
+//! let mesh = Mesh::new([("x", 4), ("y", 2)]);
+//! let spec = PartitionSpec::new([Some("x"), None]);
+//! let sharding = Sharding::from(NamedSharding::new(mesh, spec));
+//! assert_eq!(sharding.to_string(), "P('x', None) over x=4,y=2");
+//!
+//! let layout = sharding.layout(&Shape::new([64, 96])?)?;
+//! assert_eq!(layout.shard_shape().dims(), [16, 96]);
+//! assert_eq!(layout.region(3)?.to_string(), "[16:32,0:96]");      // the fourth device: x=1, y=1
+//! assert_eq!(layout.replica(3), 1);                              // the third has the same part, as replica 0
+//! # Ok::<(), regrow::Error>(())
+//! ```
+//!
+//! A sharding that was read is never refused: a checkpoint can be read without it. What is wrong
+//! with it is said when it is asked where parts lie ([`Sharding::layout`]).
+
+mod boxes;
+mod cuts;
+mod distinct;
+mod grid;
+mod json;
+mod kinds;
+mod layout;
+mod mesh;
+mod pieces;
+mod plan;
+mod spec;
+mod tiling;
+mod words;
+mod writers;
+
+pub use distinct::DistinctShardings;
+pub use grid::Grid;
+pub use kinds::{NamedSharding, PositionalSharding, Sharding, SingleDeviceSharding, Split};
+pub use layout::{Layout, Placement};
+pub use mesh::{AxisType, Mesh};
+pub use pieces::Pieces;
+pub use plan::{Copied, Plan, Step, Wanted, plan};
+pub use spec::{AxisSpec, PartitionSpec};
+pub use tiling::{check_tiling, chunk_shape};
+pub use writers::{Replicas, Write, spread};

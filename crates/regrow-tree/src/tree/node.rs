@@ -1,0 +1,420 @@
+//! The tree itself: nodes in preorder, leaves beside them.
+
+use std::sync::Arc;
+
+use super::{Key, KeyPath};
+use crate::bytes::limits::TREE_DEPTH_MAX;
+use crate::error::{Error, ErrorKind, Result};
+
+/// What a node of the tree is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum NodeKind {
+    /// A leaf; its data is in [`Tree::leaves`].
+    Leaf,
+    /// `None`: a node without children and without leaves.
+    None,
+    /// A dict; children in the order in which they are stored.
+    Dict,
+    /// `collections.OrderedDict`.
+    OrderedDict,
+    /// `collections.defaultdict`; its factory is not kept.
+    DefaultDict,
+    /// A list.
+    List,
+    /// A tuple.
+    Tuple,
+    /// A named tuple, by its type's qualified name (`optax.ScaleByAdamState`); never imported on
+    /// reading.
+    NamedTuple(Arc<str>),
+    /// A dataclass, by its type's qualified name; never imported on reading.
+    Dataclass(Arc<str>),
+    /// Any other registered pytree node, by its type's qualified name; never imported on reading.
+    Custom(Arc<str>),
+}
+
+impl NodeKind {
+    /// A lower-case name for tables and JSON: `dict`, `named_tuple`, ...
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Leaf => "leaf",
+            Self::None => "none",
+            Self::Dict => "dict",
+            Self::OrderedDict => "ordered_dict",
+            Self::DefaultDict => "default_dict",
+            Self::List => "list",
+            Self::Tuple => "tuple",
+            Self::NamedTuple(_) => "named_tuple",
+            Self::Dataclass(_) => "dataclass",
+            Self::Custom(_) => "custom",
+        }
+    }
+
+    /// The type's name, where the kind carries one.
+    pub fn type_name(&self) -> Option<&str> {
+        match self {
+            Self::NamedTuple(name) | Self::Dataclass(name) | Self::Custom(name) => Some(name),
+            _ => None,
+        }
+    }
+}
+
+/// One node: how its parent names it, what it is, how many children follow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// The step from the parent; of no meaning at the root.
+    pub key: Key,
+    /// What it is.
+    pub kind: NodeKind,
+    /// Direct children; they follow in preorder.
+    pub child_count: usize,
+}
+
+/// A pytree with leaves of type `L`.
+///
+/// It keeps these promises:
+/// - `nodes` is one tree in preorder, with its root first;
+/// - there is one leaf for each node of kind [`NodeKind::Leaf`], in the same order;
+/// - leaves and `None` have no children; nesting stays within [`TREE_DEPTH_MAX`].
+///
+/// ```
+/// use regrow::tree::{Key, NodeKind, TreeBuilder};
+/// let mut build = TreeBuilder::new();
+/// build.open(Key::Index(0), NodeKind::Dict)?;   // the root's own key means nothing
+/// build.leaf(Key::dict("bias"), 1)?;
+/// build.open(Key::dict("layers"), NodeKind::List)?;
+/// build.leaf(Key::Index(0), 2)?;
+/// build.close()?;
+/// build.close()?;
+/// let tree = build.finish()?;
+/// let paths: Vec<String> = tree.iter().map(|(path, _)| path.to_string()).collect();
+/// assert_eq!(paths, ["bias", "layers/0"]);
+/// # Ok::<(), regrow::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tree<L> {
+    /// Shared with the trees of the same structure that were made of this one.
+    nodes: Arc<Vec<Node>>,
+    leaves: Vec<L>,
+}
+
+impl<L> Tree<L> {
+    /// A tree that is one leaf.
+    pub fn single(leaf: L) -> Self {
+        let root = Node { key: Key::Index(0), kind: NodeKind::Leaf, child_count: 0 };
+        Self { nodes: Arc::new(vec![root]), leaves: vec![leaf] }
+    }
+
+    /// A tree of parts that keep its promises; the caller has checked them.
+    pub fn from_parts(nodes: Vec<Node>, leaves: Vec<L>) -> Self {
+        debug_assert_eq!(nodes.iter().filter(|node| node.kind == NodeKind::Leaf).count(), leaves.len());
+        Self { nodes: Arc::new(nodes), leaves }
+    }
+
+    /// All nodes, in preorder.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// All leaves, in flatten order.
+    pub fn leaves(&self) -> &[L] {
+        &self.leaves
+    }
+
+    /// All leaves, to be changed in place.
+    pub fn leaves_mut(&mut self) -> &mut [L] {
+        &mut self.leaves
+    }
+
+    /// Number of leaves.
+    pub fn len(&self) -> usize {
+        self.leaves.len()
+    }
+
+    /// Whether there is no leaf (there is always a root).
+    pub fn is_empty(&self) -> bool {
+        self.leaves.is_empty()
+    }
+
+    /// Every leaf with its key path, in flatten order. Builds each path: O(depth) a leaf.
+    pub fn iter(&self) -> impl Iterator<Item = (KeyPath, &L)> {
+        let mut walk = self.walk();
+        let leaf_paths = std::iter::from_fn(move || {
+            loop {
+                // A path is cloned for leaves only: nodes on the way down cost nothing.
+                if walk.step()?.kind == NodeKind::Leaf {
+                    return Some(walk.path.clone());
+                }
+            }
+        });
+        leaf_paths.zip(&self.leaves)
+    }
+
+    /// The key path of every leaf, in flatten order.
+    pub fn paths(&self) -> Vec<KeyPath> {
+        self.iter().map(|(path, _)| path).collect()
+    }
+
+    /// Every node with its key path, in preorder. Builds each path: O(depth) a node.
+    pub fn walk(&self) -> Walk<'_> {
+        Walk { nodes: self.nodes.iter(), path: KeyPath::root(), open: Vec::new(), is_done: true }
+    }
+
+    /// The same structure with other leaves.
+    pub fn map<M>(self, mut to: impl FnMut(L) -> M) -> Tree<M> {
+        Tree { nodes: self.nodes, leaves: self.leaves.into_iter().map(&mut to).collect() }
+    }
+
+    /// The same structure with other leaves; stops at the first error, which gets the key path.
+    pub fn try_map<M>(&self, mut to: impl FnMut(&KeyPath, &L) -> Result<M>) -> Result<Tree<M>> {
+        let mut leaves = Vec::with_capacity(self.leaves.len());
+        for (path, leaf) in self.iter() {
+            leaves.push(to(&path, leaf).map_err(|error| error.at_leaf(&path))?);
+        }
+        Ok(Tree { nodes: self.nodes.clone(), leaves })
+    }
+
+    /// The same structure with the given leaves, in flatten order.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there are more or fewer of them.
+    pub fn with_leaves<M>(&self, leaves: Vec<M>) -> Result<Tree<M>> {
+        if leaves.len() != self.leaves.len() {
+            return Err(Error::invalid("a tree needs exactly one value for each leaf")
+                .expected(self.leaves.len(), leaves.len()));
+        }
+        Ok(Tree { nodes: self.nodes.clone(), leaves })
+    }
+
+    /// The subtree of a child of the root; `None` if the root has no such child.
+    pub fn child(&self, key: &Key) -> Option<Self>
+    where
+        L: Clone,
+    {
+        let (mut at, mut leaf) = (1, 0);
+        while let Some(child) = self.nodes.get(at) {
+            let end = end_of(&self.nodes, at);
+            let nodes = self.nodes.get(at..end)?;
+            let count = nodes.iter().filter(|node| node.kind == NodeKind::Leaf).count();
+            if child.key == *key {
+                let leaves = self.leaves.get(leaf..leaf + count)?.to_vec();
+                return Some(Self { nodes: Arc::new(nodes.to_vec()), leaves });
+            }
+            (at, leaf) = (end, leaf + count);
+        }
+        None
+    }
+
+    /// The leaves without the structure.
+    pub fn into_leaves(self) -> Vec<L> {
+        self.leaves
+    }
+}
+
+/// The iterator of [`Tree::walk`].
+pub struct Walk<'a> {
+    nodes: std::slice::Iter<'a, Node>,
+    /// Of the node that `step` gave last.
+    path: KeyPath,
+    /// Children still to come, for each node on the way down to that one.
+    open: Vec<usize>,
+    /// Whether that node has no children, so that the next one is not below it.
+    is_done: bool,
+}
+
+impl<'a> Walk<'a> {
+    /// Goes to the next node; its path is `self.path`.
+    fn step(&mut self) -> Option<&'a Node> {
+        let node = self.nodes.next()?;
+        if !self.open.is_empty() {
+            if self.is_done {
+                self.path.pop();
+            }
+            while self.open.last() == Some(&0) {
+                self.open.pop();
+                self.path.pop();
+            }
+            if let Some(left) = self.open.last_mut() {
+                *left -= 1;
+            }
+            self.path.push(node.key.clone());
+        }
+        self.is_done = node.child_count == 0;
+        if !self.is_done {
+            self.open.push(node.child_count);
+        }
+        Some(node)
+    }
+}
+
+impl<'a> Iterator for Walk<'a> {
+    type Item = (KeyPath, &'a Node);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let node = self.step()?;
+        Some((self.path.clone(), node))
+    }
+}
+
+/// The node behind the subtree of a node.
+pub fn end_of(nodes: &[Node], at: usize) -> usize {
+    let mut missing = 1;
+    let mut end = at;
+    while missing > 0 {
+        let Some(node) = nodes.get(end) else { break };
+        missing = missing - 1 + node.child_count;
+        end += 1;
+    }
+    end
+}
+
+/// Builds a [`Tree`] in preorder: open a container, add its children, close it.
+#[derive(Debug)]
+pub struct TreeBuilder<L> {
+    nodes: Vec<Node>,
+    leaves: Vec<L>,
+    /// Indices into `nodes` of the containers that are still open.
+    open: Vec<usize>,
+}
+
+impl<L> Default for TreeBuilder<L> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<L> TreeBuilder<L> {
+    /// Nothing yet; the first node becomes the root.
+    pub fn new() -> Self {
+        Self { nodes: Vec::new(), leaves: Vec::new(), open: Vec::new() }
+    }
+
+    /// Opens a container (or adds a `None`, which needs its `close` like every other).
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a second root or a child of `None`; `Limit` below [`TREE_DEPTH_MAX`]
+    /// levels.
+    pub fn open(&mut self, key: Key, kind: NodeKind) -> Result<()> {
+        if self.open.len() >= TREE_DEPTH_MAX {
+            return Err(Error::new(
+                ErrorKind::Limit,
+                format!("the tree is nested deeper than {TREE_DEPTH_MAX} levels"),
+            ));
+        }
+        self.add(key, kind)?;
+        self.open.push(self.nodes.len() - 1);
+        Ok(())
+    }
+
+    /// Adds a leaf.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a second root or a child of `None`.
+    pub fn leaf(&mut self, key: Key, leaf: L) -> Result<()> {
+        self.add(key, NodeKind::Leaf)?;
+        self.leaves.push(leaf);
+        Ok(())
+    }
+
+    /// Closes the container opened last.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if none is open.
+    pub fn close(&mut self) -> Result<()> {
+        match self.open.pop() {
+            Some(_) => Ok(()),
+            None => Err(Error::invalid("a tree builder closed more containers than it opened")),
+        }
+    }
+
+    /// Whether nothing has been added yet.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// Number of containers that are open.
+    pub fn depth(&self) -> usize {
+        self.open.len()
+    }
+
+    /// The tree.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there is no root or a container is still open.
+    pub fn finish(self) -> Result<Tree<L>> {
+        if self.nodes.is_empty() || !self.open.is_empty() {
+            return Err(Error::invalid("a tree builder was finished before its tree was"));
+        }
+        Ok(Tree { nodes: Arc::new(self.nodes), leaves: self.leaves })
+    }
+
+    fn add(&mut self, key: Key, kind: NodeKind) -> Result<()> {
+        let has_root = !self.nodes.is_empty();
+        match self.open.last().and_then(|&parent| self.nodes.get_mut(parent)) {
+            Some(parent) if parent.kind == NodeKind::None => {
+                return Err(Error::invalid("None cannot have children"));
+            }
+            Some(parent) => parent.child_count += 1,
+            None if !has_root => {}
+            None => return Err(Error::invalid("a tree has one root")),
+        }
+        self.nodes.push(Node { key, kind, child_count: 0 });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn walks_past_empty_containers() {
+        let mut build = TreeBuilder::new();
+        build.open(Key::Index(0), NodeKind::Dict).unwrap();
+        build.open(Key::dict("a"), NodeKind::List).unwrap();
+        build.close().unwrap();
+        build.open(Key::dict("b"), NodeKind::Tuple).unwrap();
+        build.open(Key::Index(0), NodeKind::None).unwrap();
+        build.close().unwrap();
+        build.leaf(Key::Index(1), 7).unwrap();
+        build.close().unwrap();
+        build.leaf(Key::dict("c"), 8).unwrap();
+        build.close().unwrap();
+        let tree = build.finish().unwrap();
+        let all: Vec<String> =
+            tree.walk().map(|(path, node)| format!("{path}:{}", node.kind.name())).collect();
+        assert_eq!(all, [".:dict", "a:list", "b:tuple", "b/0:none", "b/1:leaf", "c:leaf"]);
+        let leaves: Vec<(String, i32)> = tree.iter().map(|(path, &leaf)| (path.to_string(), leaf)).collect();
+        assert_eq!(leaves, [("b/1".to_owned(), 7), ("c".to_owned(), 8)]);
+    }
+
+    #[test]
+    fn a_deep_tree_needs_no_stack() {
+        let mut build = TreeBuilder::new();
+        for _ in 0..50_000 {
+            build.open(Key::Index(0), NodeKind::List).unwrap();
+        }
+        build.leaf(Key::Index(0), ()).unwrap();
+        for _ in 0..50_000 {
+            build.close().unwrap();
+        }
+        assert_eq!(build.finish().unwrap().paths()[0].len(), 50_000);
+    }
+
+    #[test]
+    fn a_single_leaf_is_a_tree() {
+        let tree = Tree::single(5);
+        assert_eq!(tree.iter().collect::<Vec<_>>(), [(KeyPath::root(), &5)]);
+    }
+
+    #[test]
+    fn refuses_what_is_no_tree() {
+        let mut two = TreeBuilder::new();
+        two.leaf(Key::Index(0), 1).unwrap();
+        assert!(two.leaf(Key::Index(1), 2).is_err());
+        let mut none = TreeBuilder::new();
+        none.open(Key::Index(0), NodeKind::None).unwrap();
+        assert!(none.leaf(Key::Index(0), 1).is_err());
+        assert!(none.finish().is_err());
+        assert!(TreeBuilder::<()>::new().finish().is_err());
+    }
+}

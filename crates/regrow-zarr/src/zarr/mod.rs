@@ -1,0 +1,292 @@
+//! zarr arrays: how one leaf of an Orbax checkpoint is stored, as a metadata document and chunks.
+//!
+//! ```text
+//! key                        value
+//! params.kernel/.zarray      {"chunks":[3,4],"compressor":{"id":"zstd","level":1},...}            zarr v2
+//! params.kernel/0.1          one chunk, encoded
+//!
+//! params.kernel/zarr.json    {"chunk_grid":{...},"codecs":[...],"data_type":"float32",...}         zarr v3
+//! params.kernel/c/0/1        one chunk, encoded; under Orbax a shard with one inner chunk
+//! ```
+//!
+//! An array with the empty name adds no `/`. Keys and values are the same in a folder and in an
+//! OCDBT database.
+//!
+//! | file | is |
+//! |---|---|
+//! | `mod` | [`ArrayMeta`]: all that a document says, checked |
+//! | `v2`, `v3`, `fill`, `json` | the two kinds of document, fill values in them, their JSON |
+//! | `grid` | [`ChunkGrid`] and [`ChunkKeys`]: which chunks there are, and their keys |
+//! | `array`, `raw` | [`ZarrArray`]: reads regions of an array in a store |
+//! | `destination` | where decoded pieces are put together |
+//!
+//! Source: zarr v2 and v3 core specifications; TensorStore 0.1.86 under Orbax 0.12.8 as observed.
+
+use crate::array::{Dtype, Region, Shape};
+use crate::codec::Compression;
+use crate::codec::{ArrayCodec, BytesCodec, CodecChain, Decoded, Endian, Zstd};
+use crate::error::{Error, ErrorKind, Result};
+
+mod array;
+mod destination;
+mod fill;
+mod grid;
+pub mod json;
+mod raw;
+mod v2;
+mod v3;
+
+#[cfg(test)]
+mod array_tests;
+#[cfg(test)]
+mod fixture_tests;
+
+pub use array::LISTED_MIN;
+pub use array::{Missing, ZarrArray};
+pub use destination::Destination;
+pub use grid::{ChunkGrid, ChunkKeys, Chunks};
+
+/// What the metadata document of an array says.
+///
+/// It keeps these promises: shape and chunk shape have the same rank, every size fits in 63 bits,
+/// TensorStore knows the dtype, and this build decodes every codec.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ArrayMeta {
+    version: Version,
+    grid: ChunkGrid,
+    keys: ChunkKeys,
+    chain: CodecChain,
+    /// `false` for zarr v2's `null`, which reads as zero.
+    has_fill: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    V2,
+    V3,
+}
+
+impl ArrayMeta {
+    /// Whether chunks that are not stored have a value: not with zarr v2's `null`.
+    pub fn has_fill(&self) -> bool {
+        self.has_fill
+    }
+
+    /// Reads a `.zarray` document.
+    ///
+    /// # Errors
+    /// `Corrupt` for what is no such document, `Unsupported` for codecs, dtypes and fill values
+    /// beyond this build, `Limit` for sizes beyond 63 bits.
+    pub fn parse_v2(json: &[u8]) -> Result<Self> {
+        v2::parse(json)
+    }
+
+    /// Reads a `zarr.json` document of an array.
+    ///
+    /// # Errors
+    /// As [`parse_v2`](Self::parse_v2).
+    pub fn parse_v3(json: &[u8]) -> Result<Self> {
+        v3::parse(json)
+    }
+
+    /// A zarr v2 array as Orbax writes it.
+    ///
+    /// # Errors
+    /// `Unsupported` for a dtype that TensorStore lacks, `InvalidArgument` for a chunk shape of
+    /// another rank or with a zero.
+    pub fn v2(shape: Shape, dtype: Dtype, chunk_shape: Shape, compression: Compression) -> Result<Self> {
+        let decoded = decoded(dtype, chunk_shape.clone())?;
+        let grid = ChunkGrid::new(shape, chunk_shape).map_err(asked_for)?;
+        let chain = plain_chain(decoded, compression)?;
+        Ok(Self { version: Version::V2, grid, keys: ChunkKeys::V2, chain, has_fill: false })
+    }
+
+    /// A zarr v3 array as Orbax writes it: each chunk of shape `write_chunk` is a shard of inner
+    /// chunks of shape `read_chunk`, with a checksum for the index.
+    ///
+    /// # Errors
+    /// As [`v2`](Self::v2); also `InvalidArgument` if `read_chunk` does not divide `write_chunk`.
+    pub fn v3_sharded(
+        shape: Shape,
+        dtype: Dtype,
+        write_chunk: Shape,
+        read_chunk: Shape,
+        compression: Compression,
+    ) -> Result<Self> {
+        let outer = decoded(dtype, write_chunk.clone())?;
+        let inner = plain_chain(outer.with_shape(read_chunk), compression)?;
+        let grid = ChunkGrid::new(shape, write_chunk.clone()).map_err(asked_for)?;
+        let sharding = ArrayCodec::sharding(write_chunk, inner).map_err(asked_for)?;
+        let chain = CodecChain::new(outer, Vec::new(), sharding, Vec::new())?;
+        Ok(Self { version: Version::V3, grid, keys: ChunkKeys::V3, chain, has_fill: true })
+    }
+
+    /// A zarr v3 array whose one chunk is its plain C-order bytes.
+    ///
+    /// # Errors
+    /// As [`v2`](Self::v2).
+    pub fn v3_raw(shape: Shape, dtype: Dtype) -> Result<Self> {
+        let at_least_one: Vec<u64> = shape.dims().iter().map(|&dim| dim.max(1)).collect();
+        Self::v3(shape, dtype, Shape::new(at_least_one)?, Compression::None)
+    }
+
+    /// A zarr v3 array without shards.
+    ///
+    /// # Errors
+    /// As [`v2`](Self::v2).
+    pub fn v3(shape: Shape, dtype: Dtype, chunk_shape: Shape, compression: Compression) -> Result<Self> {
+        let meta = Self::v2(shape, dtype, chunk_shape, compression)?;
+        Ok(Self { version: Version::V3, keys: ChunkKeys::V3, has_fill: true, ..meta })
+    }
+
+    /// The document, byte for byte as TensorStore writes it: compact, members sorted. Attributes
+    /// and dimension names of a document that was read are not kept.
+    pub fn to_json(&self) -> Vec<u8> {
+        match self.version {
+            Version::V2 => v2::write(self),
+            Version::V3 => v3::write(self),
+        }
+    }
+
+    /// The extent of the array.
+    pub fn shape(&self) -> &Shape {
+        self.grid.shape()
+    }
+
+    /// The type of its elements.
+    pub fn dtype(&self) -> Dtype {
+        self.chain.dtype()
+    }
+
+    /// The extent of a chunk of the grid, which has a key of its own; with shards, of a shard.
+    pub fn chunk_shape(&self) -> &Shape {
+        self.grid.chunk_shape()
+    }
+
+    /// The extent of the smallest piece that is read and decoded alone; without shards, a chunk.
+    pub fn inner_chunk_shape(&self) -> &Shape {
+        self.chain.sharding().map_or(self.chunk_shape(), |sharding| sharding.inner_shape())
+    }
+
+    /// The grid of chunks.
+    pub fn grid(&self) -> &ChunkGrid {
+        &self.grid
+    }
+
+    /// 2 or 3.
+    pub fn version(&self) -> u8 {
+        match self.version {
+            Version::V2 => 2,
+            Version::V3 => 3,
+        }
+    }
+
+    /// The key of the document, below the array's name.
+    pub fn metadata_key(&self) -> &'static str {
+        match self.version {
+            Version::V2 => v2::METADATA_KEY,
+            Version::V3 => v3::METADATA_KEY,
+        }
+    }
+
+    /// The key of a chunk, below the array's name: `0.1`, `c/0/1`; of a scalar `0`, `c`.
+    pub fn chunk_key(&self, index: &[u64]) -> String {
+        self.keys.key(index)
+    }
+
+    /// The chunk of a key; `None` for a key that is none of this array's.
+    pub fn chunk_index(&self, key: &str) -> Option<Vec<u64>> {
+        let index = self.keys.index(key, self.grid.shape().rank())?;
+        self.grid.has(&index).then_some(index)
+    }
+
+    /// The chunks that `region` meets, in C order, each with the part of the array that it holds:
+    /// whole chunks but for those at the upper edge, which are cut at the array's end.
+    pub fn chunk_indices(&self, region: &Region) -> Chunks<'_> {
+        self.grid.chunks(region)
+    }
+
+    /// Bytes of a decoded chunk.
+    pub fn chunk_len_bytes(&self) -> u64 {
+        self.chain.len_bytes()
+    }
+
+    /// The bytes of one element that no chunk holds; zeros where zarr v2 says `null`.
+    pub fn fill_value(&self) -> &[u8] {
+        self.chain.fill()
+    }
+
+    /// Whether a stored chunk is the plain C-order little-endian bytes of the full chunk.
+    pub fn is_raw(&self) -> bool {
+        self.chain.is_raw()
+    }
+
+    /// How chunks are stored, for people: `raw`, `zstd`, `sharding_indexed(zstd)`.
+    pub fn coding(&self) -> String {
+        self.chain.coding()
+    }
+
+    /// Encodes a chunk, given whole in C order, little endian; the caller pads those at the upper
+    /// edge.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if `chunk` is not [`chunk_len_bytes`](Self::chunk_len_bytes) long or holds
+    /// a bool other than 0 or 1, `Unsupported` for blosc.
+    pub fn encode_chunk(&self, chunk: &[u8]) -> Result<Vec<u8>> {
+        self.chain.encode(chunk)
+    }
+
+    /// Decodes a chunk to the whole of it in C order, little endian. Absent inner chunks of a shard
+    /// become the fill value.
+    ///
+    /// # Errors
+    /// `Corrupt` if the bytes are not those of a chunk, or another number of them.
+    pub fn decode_chunk(&self, stored: &[u8]) -> Result<Vec<u8>> {
+        let mut chunk = Vec::new();
+        self.chain.decode(stored, &mut chunk, Missing::Fill)?;
+        Ok(chunk)
+    }
+
+    /// The codecs of a chunk.
+    pub fn chain(&self) -> &CodecChain {
+        &self.chain
+    }
+}
+
+/// The dtypes that TensorStore knows, so that a zarr array under Orbax can have.
+fn is_storable(dtype: Dtype) -> bool {
+    !matches!(
+        dtype,
+        Dtype::UInt2 | Dtype::UInt4 | Dtype::Float8E4m3 | Dtype::Float6E2m3fn | Dtype::Float6E3m2fn
+    )
+}
+
+/// Chunks of a new array: no fill value but zero.
+fn decoded(dtype: Dtype, shape: Shape) -> Result<Decoded> {
+    if !is_storable(dtype) {
+        return Err(Error::unsupported(format!("TensorStore has no zarr dtype {dtype}"))
+            .help("store the leaf under another dtype, or in the default layout"));
+    }
+    Ok(Decoded { shape, dtype, fill: vec![0; dtype.size_bytes()] })
+}
+
+/// `bytes`, and zstd if asked for.
+fn plain_chain(decoded: Decoded, compression: Compression) -> Result<CodecChain> {
+    let codecs = match compression {
+        Compression::None => Vec::new(),
+        Compression::Zstd(level) => vec![BytesCodec::Zstd(Zstd::new(level)?)],
+    };
+    CodecChain::new(decoded, Vec::new(), ArrayCodec::Bytes(Endian::Little), codecs)
+}
+
+/// The same error where it is a caller, not a document, who asks for what makes no sense.
+fn asked_for(error: Error) -> Error {
+    if error.kind() != ErrorKind::Corrupt {
+        return error;
+    }
+    let asked = Error::invalid(error.what());
+    match error.expected_found() {
+        Some((expected, found)) => asked.expected(expected, found),
+        None => asked,
+    }
+}
