@@ -364,7 +364,7 @@ class Checkpoint(Mapping[str, Leaf]):
         return self._native.warnings
 
     def overview(self) -> Overview:
-        """The leaves as a table: key path, dtype, shape, bytes; then the totals."""
+        """The checkpoint on one page: layout, step, metadata, sizes, shardings, the largest leaves."""
         return Overview(self._native.overview())
 
     def verify(self, *, progress: Progress = None) -> VerifyReport:
@@ -428,7 +428,7 @@ class Checkpoint(Mapping[str, Leaf]):
 
 
 class Overview(str):
-    """A table of leaves. A notebook or a terminal shows it as text, shortened if it is long."""
+    """A checkpoint on one page. A notebook or a terminal shows it as text, shortened if it is long."""
 
     __slots__ = ()
 

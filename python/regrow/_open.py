@@ -395,7 +395,9 @@ def overview(
     storage_options: Mapping[str, Any] | None = None,
     options: Options | None = None,
 ) -> Overview:
-    """The leaves as a table: key path, dtype, shape, bytes; then the totals.
+    """The checkpoint on one page: layout, step, metadata, sizes, shardings, the largest leaves.
+
+    `regrow info` prints the same text.
 
     Args:
         path: A checkpoint, or a folder of steps.

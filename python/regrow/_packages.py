@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 
+INSTALL = "pip install './python[{extra}]' in a clone of regrow"
+"""How to install the package with an extra: it is on no index yet."""
+
 _USED_FOR = {
     "numpy": "all of regrow in Python",
     "ml_dtypes": "bfloat16, float8 and int4 arrays",
-    "jax": "jax.Array, shardings and PRNG keys: pip install regrow[jax]",
+    "jax": f"jax.Array, shardings and PRNG keys: {INSTALL.format(extra='jax')}",
     "flax": "programs that use regrow.flax: states of Flax's own classes",
     "equinox": "programs that use regrow.equinox: modules of Equinox",
     "orbax-checkpoint": "comparing with Orbax; regrow.orbax works without it",
-    "torch": "regrow.torch: pip install regrow[torch]",
+    "torch": f"regrow.torch: {INSTALL.format(extra='torch')}",
 }
 
 

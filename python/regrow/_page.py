@@ -74,13 +74,17 @@ class ReportPage:
         table.update((name, np.array(column, np.float64)) for name, column in zip(_NUMBERS, numbers, strict=True))
         return table
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the page to a file, all of it or nothing. Replaces an HTML file that is there.
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Writes the page to a file, all of it or nothing.
+
+        Args:
+            path: The file.
+            overwrite: Replaces an HTML file that is there, and nothing else.
 
         Raises:
-            AlreadyExistsError: if something else is there.
+            AlreadyExistsError: if the file exists and may not be replaced.
         """
-        self._native.save(_local(path))
+        self._native.save(_local(path), _arguments.flag("overwrite", overwrite))
 
     def __repr__(self) -> str:
         return f"ReportPage({self.title!r})"
@@ -98,6 +102,7 @@ def report(
     checkpoint: Any,
     *others: Any,
     out: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
     only: str | Iterable[str] | None = None,
     sample: int | None = None,
     statistics: bool = True,
@@ -122,6 +127,7 @@ def report(
             `str`, `bytes` or a path.
         others: Checkpoints to compare it with.
         out: A file to write the page to.
+        overwrite: Replaces the HTML file `out`, and nothing else.
         only: Globs over key paths: only these leaves are read and compared. All are listed.
         sample: Read about so many bytes of each larger array, in evenly spread blocks; all if
             `None`.
@@ -138,7 +144,7 @@ def report(
         NotFoundError, NotACheckpointError, UncommittedError, CorruptError: if one of them cannot be
             opened. Damaged leaves are listed on the page.
         NotFoundError: for globs that match no leaf, with all of them.
-        AlreadyExistsError: if `out` exists and is no HTML file.
+        AlreadyExistsError: if `out` exists and may not be replaced.
     """
     sides = (checkpoint, *others)
     if storage_options is not None and not any(is_place(side) for side in sides):
@@ -157,7 +163,7 @@ def report(
     with Watch(progress, "reading") as watch:
         page = ReportPage(_native.report(subjects, options, watch))
     if file is not None:
-        page.save(file)
+        page.save(file, overwrite=overwrite)
     return page
 
 

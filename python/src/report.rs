@@ -94,8 +94,8 @@ impl ReportPage {
     }
 
     /// Writes the page to a file.
-    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        released(py, || save_page(&self.0, &path))
+    fn save(&self, py: Python<'_>, path: PathBuf, overwrite: bool) -> PyResult<()> {
+        released(py, || save_page(&self.0, &path, overwrite))
     }
 
     /// What the page says, as JSON.

@@ -298,7 +298,7 @@ def other_tools_files(folder: Path) -> None:
 def command(folder: Path) -> None:
     regrow.save(folder / "shell", TREE)
     (folder / "shell.orbax-checkpoint-tmp-1-0123456789abcdef").mkdir()
-    for line in ("ls", "overview", "verify", "doctor", "rm --unfinished --yes --force", "rm --yes"):
+    for line in ("ls", "info", "verify", "doctor", "rm --unfinished --yes --force", "rm --yes"):
         target = folder if line == "doctor" else folder / "shell"
         code = _native.command(["regrow", *line.split(), str(target)], list)
         assert code == 0, (line, code)

@@ -112,6 +112,16 @@ def test_version_tells_of_the_build() -> None:
     assert run("-V").stdout == f"{first}\n"
 
 
+def test_info_prints_the_text_of_overview(saved: Path) -> None:
+    assert run("info", saved).stdout == str(regrow.overview(saved)) == str(regrow.open(saved).overview())
+
+
+def test_no_package_is_installed_from_an_index(saved: Path) -> None:
+    told = json.loads(run("doctor", "--json", saved).stdout)
+    uses = [each["used_for"] for each in told["packages"] if "pip" in each["used_for"]]
+    assert uses and all("pip install './python[" in use for use in uses)
+
+
 def test_doctor_knows_the_packages(saved: Path) -> None:
     told = json.loads(run("doctor", "--json", saved).stdout)
     versions = {each["name"]: each["version"] for each in told["packages"]}

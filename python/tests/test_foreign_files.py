@@ -281,7 +281,7 @@ def test_headers_that_are_padded_with_nul_are_named(tmp_path: Path) -> None:
 def test_the_command_says_it_too(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(POINTER)
-    for words in (["ls"], ["verify"], ["overview"], ["convert", str(tmp_path / "y")]):
+    for words in (["ls"], ["verify"], ["info"], ["convert", str(tmp_path / "y")]):
         shell = [sys.executable, "-m", "regrow", words[0], str(path), *words[1:]]
         done = subprocess.run(shell, capture_output=True, text=True, check=False)
         assert done.returncode != 0 and "git-lfs pointer" in done.stderr, done.stderr

@@ -99,7 +99,12 @@ def test_a_page_shows_itself_and_is_saved(tmp_path: Path) -> None:
     page = regrow.report(tmp_path / "x", out=tmp_path / "page.html")
     assert page.ok and page.title == "x" and repr(page) == "ReportPage('x')"
     assert (tmp_path / "page.html").read_text() == page.html
-    page.save(tmp_path / "page.html")
+    with pytest.raises(regrow.errors.AlreadyExistsError, match="overwrite=True"):
+        page.save(tmp_path / "page.html")
+    with pytest.raises(regrow.errors.AlreadyExistsError):
+        regrow.report(tmp_path / "x", out=tmp_path / "page.html")
+    page.save(tmp_path / "page.html", overwrite=True)
+    regrow.report(tmp_path / "x", out=tmp_path / "page.html", overwrite=True)
     frame = page._repr_html_()
     assert frame.startswith('<iframe sandbox="allow-scripts" ')
     inner = re.fullmatch(r'.* srcdoc="([^"]*)"></iframe>', frame, re.DOTALL)

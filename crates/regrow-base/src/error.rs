@@ -5,8 +5,7 @@
 //! opener the file. Kind and place stay data until the error is printed:
 //!
 //! ```text
-//! chunk c/0/3 fails its crc32c
-//!   leaf params/dense/kernel
+//! leaf params/dense/kernel is damaged: chunk c/0/3 fails its crc32c
 //!   in step_400/params.dense.kernel/c/0/3, at byte 65536
 //!   expected 00000000, found 1b2e9a40
 //!   help: copy the file again, or restore the other leaves
@@ -362,9 +361,14 @@ impl fmt::Display for Error {
         let inner = &*self.0;
         let file = inner.place.file.as_ref().map(|file| file.to_string_lossy());
         let file = file.as_deref().map(printable);
-        f.write_str(&printable_lines(&inner.what))?;
-        if let Some(leaf) = &inner.place.leaf {
-            write!(f, "\n  leaf {}", brief(&leaf.to_string()))?;
+        let what = printable_lines(&inner.what);
+        match inner.place.leaf.as_ref().map(ToString::to_string) {
+            // Of damage a reader wants to know first what is lost.
+            Some(leaf) if inner.kind == ErrorKind::Corrupt => {
+                write!(f, "leaf {} is damaged: {what}", brief(&leaf))?;
+            }
+            Some(leaf) => write!(f, "{what}\n  leaf {}", brief(&leaf))?,
+            None => f.write_str(&what)?,
         }
         match (file, inner.place.offset_bytes) {
             (Some(file), Some(offset)) => write!(f, "\n  in {file}, at byte {offset}")?,
@@ -436,8 +440,10 @@ mod tests {
             .help("copy it again");
         assert_eq!(
             error.to_string(),
-            "chunk c/0/3 fails its crc32c\n  leaf params/0\n  in step/d/x, at byte 16\n  expected 00, found ff\n  help: copy it again"
+            "leaf params/0 is damaged: chunk c/0/3 fails its crc32c\n  in step/d/x, at byte 16\n  expected 00, found ff\n  help: copy it again"
         );
+        let error = Error::invalid("no such axis").at_leaf(&leaf);
+        assert_eq!(error.to_string(), "no such axis\n  leaf params/0");
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert_eq!(error.place().offset_bytes, Some(16));
     }

@@ -88,22 +88,31 @@ pub fn counted(count: impl TryInto<u64> + fmt::Display, one: &str, many: &str) -
     if matches!(count.try_into(), Ok(1)) { format!("1 {one}") } else { text }
 }
 
-/// `1536` as `1.5 KiB`.
+/// Bytes in a unit for people: `512 B`, `1.5 MiB`.
 pub fn format_bytes(len_bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = len_bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
+    let mut name = "B";
+    for unit in UNITS {
+        // 1023.95 would print as 1024.0.
+        if value < 1023.95 {
+            break;
+        }
         value /= 1024.0;
-        unit += 1;
+        name = unit;
     }
-    let name = UNITS.get(unit).copied().unwrap_or_default();
-    if unit == 0 { format!("{len_bytes} {name}") } else { format!("{value:.1} {name}") }
+    if name == "B" { format!("{len_bytes} B") } else { format!("{value:.1} {name}") }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_read_well() {
+        let sizes = [0, 1023, 1024, 1536, 1_048_575, 1_048_576, u64::MAX].map(format_bytes);
+        assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "1.0 MiB", "1.0 MiB", "16.0 EiB"]);
+    }
 
     #[test]
     fn what_steers_or_hides_is_escaped() {

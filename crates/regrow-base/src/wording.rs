@@ -83,7 +83,7 @@ pub const WORDS: &[[&str; 3]] = &[
     ],
     // Other calls.
     ["`regrow verify`", "`regrow.verify(path)`", "`regrow verify`"],
-    ["`regrow ls`", "`regrow.overview(path)`", "`regrow ls`"],
+    ["`regrow ls`", "`list(regrow.open(path))`", "`regrow ls`"],
     ["`regrow cp`", "`regrow.copy(path, target)`", "`regrow cp`"],
     ["`regrow repair`", "`regrow.protect.repair(path)`", "`regrow repair`"],
     [

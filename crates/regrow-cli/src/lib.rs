@@ -16,7 +16,8 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use clap::{Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue, ErrorKind as UsageKind};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 mod bar;
 mod build;
@@ -30,8 +31,8 @@ mod values;
 use bar::Bar;
 use cmd::{
     cat::Cat, completions::Completions, convert::Convert, cp::Cp, demo::Demo, diff::Diff, doctor::Doctor,
-    ls::Ls, man::Man, overview::Overview, parity::Parity, repair::Repair, report::Report, rm::Rm, seal::Seal,
-    sign::Sign, steps::Steps, verify::Verify,
+    info::Info, ls::Ls, man::Man, parity::Parity, repair::Repair, report::Report, rm::Rm, seal::Seal,
+    sign::Sign, steps::Steps, tree::Tree, verify::Verify,
 };
 use exit::{Exit, Failure};
 use regrow::engine::ByteSize;
@@ -39,23 +40,24 @@ use regrow::location::{Location, is_url};
 use regrow::text::printable_lines;
 use regrow::{Cache, Checkpoint, Error, Monitor, OpenOptions, PublicKey};
 
-const EXIT_CODES: &str = "\
-Exit codes: 0 fine, 1 found something wrong (damage, a difference), 2 wrong usage (an option, a glob, a
-slice, a leaf's name), 3 could not read (not there, no checkpoint, no permission), 4 not known (repair: nothing
-wrong is found, and nothing vouches for all files).";
+const AFTER_HELP: &str = "\
+Every command also takes the options of `regrow help options`: --json, --step, --item ...
 
-/// Look into pytree checkpoints, verify, compare, convert, copy and remove them, see them on a
-/// page.
+Exit codes: 0 fine, 1 found damage or a difference, 2 wrong usage, 3 could not read, \
+4 repair found nothing wrong, and nothing proves every file.";
+
+const AFTER_COMMAND_HELP: &str = "Options of every command: regrow help options";
+
+/// Look into pytree checkpoints, verify, compare, convert, copy and remove them.
 ///
-/// Reads and writes Orbax checkpoints of every kind, Flax msgpack, Equinox leaf files, data and
-/// manifest, TRAK stores, safetensors, npy and npz, and regrow's own layout, which is Orbax' and
-/// safetensors at once.
+/// Reads and writes Orbax checkpoints, Flax msgpack, Equinox leaf files, data and manifest, TRAK
+/// stores, safetensors, npy, npz, and its own layout, which Orbax and safetensors can read.
 #[derive(Debug, Parser)]
 #[command(
     name = "regrow",
     version,
     long_version = build::LONG_VERSION.as_str(),
-    after_help = EXIT_CODES,
+    after_help = AFTER_HELP,
     max_term_width = 100
 )]
 struct Cli {
@@ -65,31 +67,29 @@ struct Cli {
     command: Command,
 }
 
-/// What every command understands.
-#[derive(Debug, clap::Args)]
+/// The options of every command.
+#[derive(Debug, Args)]
 struct Globals {
     /// Print JSON: the result on stdout, an error on stderr.
     #[arg(long, global = true)]
     json: bool,
-    /// The step to open in a folder of steps; the newest committed one if not given.
+    /// Open this step of a folder of steps; the newest committed one if not given.
     #[arg(long, global = true, value_name = "N")]
     step: Option<u64>,
-    /// The item to open in a checkpoint of several.
+    /// Open this item of a checkpoint of several.
     #[arg(long, global = true, value_name = "NAME")]
     item: Option<String>,
-    /// Refuse a checkpoint that has lost files, also if it can still be read; otherwise that is a
-    /// warning on stderr.
+    /// Make lost files an error instead of a warning.
     #[arg(long, global = true)]
     strict: bool,
-    /// Open npy, npz and Equinox files as their arrays alone, without the pytree that is kept
-    /// beside them.
+    /// Open npy, npz and Equinox files as plain arrays, without the pytree stored with them.
     #[arg(long, global = true)]
     bare: bool,
-    /// Read what is sealed as if it were not: after it was changed on purpose.
+    /// Read a sealed checkpoint without its seal, after a change on purpose.
     #[arg(long, global = true)]
     ignore_seal: bool,
-    /// Read only what the owner of this public key has signed (`regrow sign`): a file with the key
-    /// (PEM, OpenSSH), or its 64 hex digits. Can be given several times: one of them has to fit.
+    /// Read only what this public key has signed (`regrow sign`): a file with the key (PEM,
+    /// OpenSSH), or its 64 hex digits. Can be given several times: one of them has to fit.
     // What makes no sense as a value, clap repeats: it must not be told whether this does. It might
     // be a private key.
     #[arg(long = "trusted-key", global = true, value_name = "KEY", allow_hyphen_values = true)]
@@ -97,25 +97,35 @@ struct Globals {
     /// The same, read.
     #[arg(skip)]
     trusted_keys: Vec<PublicKey>,
-    /// No progress bar, even on a terminal.
+    /// How tables show sizes: `human` (1.5 MiB) or `bytes` (1572864); human on a terminal if not
+    /// given.
+    #[arg(long, global = true, value_name = "FORM")]
+    sizes: Option<Sizes>,
+    /// Show no progress bar.
     #[arg(long, global = true)]
     no_progress: bool,
-    /// How to reach the storage of a URL: `endpoint_url=http://localhost:9000`, `anon=true`. Can be
-    /// given several times. Others on this machine can see what is on a command line: secrets are
-    /// better in the environment.
+    /// An option of the storage of a URL: `endpoint_url=http://localhost:9000`, `anon=true`. Can be
+    /// given several times. Other users of this machine can see a command line: put secrets into
+    /// the environment.
     #[arg(long = "storage-option", global = true, value_name = "NAME=VALUE", value_parser = name_and_value)]
     storage_options: Vec<(String, String)>,
-    /// Keep what is read from a bucket or a web server in this folder: the next command reads from
-    /// it what has not changed. `verify`, `diff`, `report`, `convert` and `cp` read the bucket
-    /// itself.
+    /// Keep bytes of buckets and web servers in this folder, for the next command. `verify`,
+    /// `diff`, `report`, `convert` and `cp` do not use it.
     #[arg(long, global = true, value_name = "DIR")]
     cache: Option<PathBuf>,
-    /// How much the folder of --cache holds at most.
+    /// The most that the folder of --cache holds.
     #[arg(long, global = true, value_name = "SIZE", default_value = "10GiB", requires = "cache")]
     cache_size: ByteSize,
     /// How many storage options there are on the command line.
     #[arg(skip)]
     storage_options_given: usize,
+}
+
+/// How tables show sizes.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Sizes {
+    Human,
+    Bytes,
 }
 
 /// A package of Python that regrow works with, as `regrow doctor` shows it.
@@ -148,6 +158,15 @@ impl Globals {
     /// A bar for long work, if there is to be one, and the monitor that moves it.
     fn bar(&self, message: &'static str) -> (Bar, Monitor) {
         Bar::new(message, !self.no_progress && !self.json)
+    }
+
+    /// A size as a cell of a table.
+    fn size(&self, bytes: u64) -> String {
+        let default = if out::terminal_width().is_some() { Sizes::Human } else { Sizes::Bytes };
+        match self.sizes.unwrap_or(default) {
+            Sizes::Human => out::size(bytes),
+            Sizes::Bytes => bytes.to_string(),
+        }
     }
 
     /// How to open a checkpoint.
@@ -238,7 +257,8 @@ impl Globals {
 #[derive(Debug, Subcommand)]
 enum Command {
     Ls(Ls),
-    Overview(Overview),
+    Info(Info),
+    Tree(Tree),
     Cat(Cat),
     Verify(Verify),
     Diff(Diff),
@@ -254,6 +274,8 @@ enum Command {
     Steps(Steps),
     Demo(Demo),
     Doctor(Doctor),
+    /// Show the options of every command.
+    Options,
     Completions(Completions),
     Man(Man),
 }
@@ -263,7 +285,8 @@ impl Command {
     fn paths(&self) -> Vec<&Path> {
         match self {
             Self::Ls(ls) => vec![ls.path()],
-            Self::Overview(overview) => vec![overview.path()],
+            Self::Info(info) => vec![info.path()],
+            Self::Tree(tree) => vec![tree.path()],
             Self::Cat(cat) => vec![cat.path()],
             Self::Verify(verify) => verify.paths(),
             Self::Diff(diff) => diff.paths(),
@@ -278,7 +301,7 @@ impl Command {
             Self::Steps(steps) => vec![steps.path()],
             Self::Demo(demo) => demo.paths(),
             Self::Doctor(doctor) => vec![doctor.path()],
-            Self::Completions(_) | Self::Man(_) => Vec::new(),
+            Self::Options | Self::Completions(_) | Self::Man(_) => Vec::new(),
         }
     }
 }
@@ -288,7 +311,8 @@ impl Cli {
     fn check_trusted_keys(&self) -> Result<(), Error> {
         let is_asked = match &self.command {
             Command::Ls(_)
-            | Command::Overview(_)
+            | Command::Info(_)
+            | Command::Tree(_)
             | Command::Cat(_)
             | Command::Verify(_)
             | Command::Diff(_)
@@ -303,6 +327,7 @@ impl Cli {
             | Command::Steps(_)
             | Command::Demo(_)
             | Command::Doctor(_)
+            | Command::Options
             | Command::Completions(_)
             | Command::Man(_) => false,
         };
@@ -311,6 +336,40 @@ impl Cli {
         }
         Err(Error::invalid("this command asks for no signature: --trusted-key has no meaning here")
             .help("leave it out, and verify the checkpoint with --trusted-key before or after"))
+    }
+}
+
+/// The command line, with help in which the options of every command stand on one page, `options`.
+fn command_line() -> clap::Command {
+    let globals = Globals::augment_args(clap::Command::new(""));
+    Cli::command()
+        .mut_args(|option| if option.is_global_set() { option.hide(true) } else { option })
+        .mut_subcommands(|command| match command.get_name() {
+            "options" => {
+                let command = command.override_usage("regrow COMMAND [OPTIONS]").disable_help_flag(true);
+                command.args(globals.get_arguments())
+            }
+            _ => command.after_help(AFTER_COMMAND_HELP),
+        })
+}
+
+/// Adds the command that does it to an error about a command of other tools.
+fn suggest_command(usage: &mut clap::Error) {
+    const WORDS: [(&str, &[&str]); 8] = [
+        ("info", &["show", "inspect", "overview", "describe", "summary", "stat"]),
+        ("ls", &["list", "dir", "leaves"]),
+        ("tree", &["du", "structure"]),
+        ("cat", &["print", "get", "head"]),
+        ("verify", &["check", "validate", "fsck", "test"]),
+        ("diff", &["compare", "cmp"]),
+        ("cp", &["copy", "sync", "upload", "download"]),
+        ("rm", &["remove", "delete", "del"]),
+    ];
+    let Some(ContextValue::String(word)) = usage.get(ContextKind::InvalidSubcommand) else { return };
+    let known = WORDS.iter().find(|(_, words)| words.contains(&word.as_str()));
+    if let (UsageKind::InvalidSubcommand, Some((command, _))) = (usage.kind(), known) {
+        let commands = ContextValue::Strings(vec![(*command).to_owned()]);
+        usage.insert(ContextKind::SuggestedSubcommand, commands);
     }
 }
 
@@ -329,9 +388,11 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, packages: Option<Pack
 }
 
 fn run_and_report(arguments: &[OsString], packages: Option<Packages<'_>>) -> Exit {
-    let mut cli = match Cli::try_parse_from(arguments) {
+    let parsed = command_line().try_get_matches_from(arguments);
+    let mut cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
-        Err(usage) => {
+        Err(mut usage) => {
+            suggest_command(&mut usage);
             // Help and version are no failure; clap knows which stream each belongs to. A closed
             // pipe is fine.
             if !usage.use_stderr() {
@@ -368,7 +429,8 @@ fn run(cli: &Cli, packages: Option<Packages<'_>>) -> Result<Exit, Failure> {
     cli.check_trusted_keys().map_err(Failure::Usage)?;
     let exit = match &cli.command {
         Command::Ls(ls) => ls.run(&cli.globals, &mut out),
-        Command::Overview(overview) => overview.run(&cli.globals, &mut out),
+        Command::Info(info) => info.run(&cli.globals, &mut out),
+        Command::Tree(tree) => tree.run(&cli.globals, &mut out),
         Command::Cat(cat) => cat.run(&cli.globals, &mut out),
         Command::Verify(verify) => verify.run(&cli.globals, &mut out),
         Command::Diff(diff) => diff.run(&cli.globals, &mut out),
@@ -383,6 +445,7 @@ fn run(cli: &Cli, packages: Option<Packages<'_>>) -> Result<Exit, Failure> {
         Command::Steps(steps) => steps.run(&cli.globals, &mut out),
         Command::Demo(demo) => demo.run(&cli.globals, &mut out),
         Command::Doctor(doctor) => doctor.run(&cli.globals, packages, &mut out),
+        Command::Options => cmd::options::run(&mut out),
         Command::Completions(completions) => completions.run(&mut out),
         Command::Man(man) => man.run(),
     }?;

@@ -8,12 +8,14 @@
 //! [`Failure`](crate::exit::Failure) decides.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 use std::io::{self, BufWriter, StdoutLock, Write};
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use console::{Style, Term};
+pub use regrow::text::format_bytes as size;
 use regrow::text::{is_printable, printable, printable_lines};
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
@@ -90,6 +92,11 @@ impl Look {
     }
 }
 
+/// Columns of the terminal that stdout is, if it is one.
+pub fn terminal_width() -> Option<usize> {
+    Look::of_stdout().width
+}
+
 /// A value as pretty JSON and a line feed.
 pub fn json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     value.serialize(&mut Serializer::with_formatter(&mut *out, Harmless(PrettyFormatter::new())))?;
@@ -157,13 +164,18 @@ impl<F: Formatter> Formatter for Harmless<F> {
     }
 }
 
-/// Which edge a column's cells stand at.
+/// How the cells of a column are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// Text.
+    /// Names, at the left edge. On a narrow terminal they lose their middle, unless two names would
+    /// then look alike.
     Left,
-    /// Numbers.
+    /// Words, at the left edge. On a narrow terminal the last ones are left out.
+    Words,
+    /// Numbers, at the right edge, never shortened.
     Right,
+    /// Not at all.
+    Hidden,
 }
 
 /// Rows as aligned columns, two spaces apart, without trailing spaces; `header` first unless it is
@@ -242,41 +254,79 @@ impl<const N: usize> Table<N> {
         self.print_for(Look::of_stdout(), out, indent, align)
     }
 
-    fn print_for(&self, look: Look, out: &mut impl Write, indent: &str, align: [Align; N]) -> io::Result<()> {
+    /// The same as lines, each with its line feed; nothing is shortened.
+    pub fn lines(&self, indent: &str, align: [Align; N]) -> Vec<String> {
+        let mut text = Vec::new();
+        let look = Look { width: None, ..Look::of_stdout() };
+        // Writing to a `Vec` cannot fail.
+        let _ = self.print_for(look, &mut text, indent, align);
+        String::from_utf8_lossy(&text).split_inclusive('\n').map(str::to_owned).collect()
+    }
+
+    /// Columns that a row takes on a terminal if nothing is shortened.
+    pub fn width(&self, align: [Align; N]) -> usize {
+        let shown = align.iter().filter(|align| **align != Align::Hidden).count();
+        self.widths(align).iter().sum::<usize>() + 2 * shown.saturating_sub(1)
+    }
+
+    /// The longest cell of each column.
+    fn widths(&self, align: [Align; N]) -> [usize; N] {
         let mut widths = [0; N];
         for row in self.cells.chunks(N.max(1)) {
-            for (width, cell) in widths.iter_mut().zip(row) {
-                *width = (*width).max((cell.width as usize).min(COLUMN_WIDTH_MAX));
+            for ((width, cell), align) in widths.iter_mut().zip(row).zip(align) {
+                if align != Align::Hidden {
+                    *width = (*width).max((cell.width as usize).min(COLUMN_WIDTH_MAX));
+                }
             }
         }
+        widths
+    }
+
+    fn print_for(&self, look: Look, out: &mut impl Write, indent: &str, align: [Align; N]) -> io::Result<()> {
+        let whole = self.widths(align);
+        let mut widths = whole;
         if let Some(room) = look.width {
-            fit(&mut widths, align, room.saturating_sub(indent.len() + 2 * N.saturating_sub(1)));
+            let gaps = 2 * align.iter().filter(|align| **align != Align::Hidden).count().saturating_sub(1);
+            fit(&mut widths, align, room.saturating_sub(indent.len() + gaps));
+            for (column, (width, whole)) in widths.iter_mut().zip(whole).enumerate() {
+                if *width < whole
+                    && align.get(column) == Some(&Align::Left)
+                    && self.is_ambiguous(column, *width)
+                {
+                    *width = whole;
+                }
+            }
         }
         let (mut line, mut start) = (String::new(), 0);
         for row in self.cells.chunks(N.max(1)) {
             line.clear();
             line.push_str(indent);
-            for (i, ((cell, width), align)) in row.iter().zip(widths).zip(align).enumerate() {
-                if i > 0 {
-                    line.push_str("  ");
-                }
+            let mut is_first = true;
+            for ((cell, width), align) in row.iter().zip(widths).zip(align) {
                 let text = self.text.get(start..cell.end).unwrap_or_default();
                 start = cell.end;
+                if align == Align::Hidden {
+                    continue;
+                }
+                line.push_str(if is_first { "" } else { "  " });
+                is_first = false;
                 let own_width = cell.width as usize;
-                let text = match look.width.is_some() && own_width > width && align == Align::Left {
-                    true => Cow::Owned(shortened(text, own_width, width)),
-                    false => Cow::Borrowed(text),
+                let text = match align {
+                    _ if look.width.is_none() || own_width <= width => Cow::Borrowed(text),
+                    Align::Left => Cow::Owned(shortened(text, own_width, width)),
+                    Align::Words => Cow::Owned(first_words(text, width)),
+                    Align::Right | Align::Hidden => Cow::Borrowed(text),
                 };
                 let padding = std::iter::repeat_n(' ', width.saturating_sub(own_width));
                 let text = cell.tint.applied(&text, look.has_colors);
                 match align {
-                    Align::Left => {
-                        line.push_str(&text);
-                        line.extend(padding);
-                    }
                     Align::Right => {
                         line.extend(padding);
                         line.push_str(&text);
+                    }
+                    _ => {
+                        line.push_str(&text);
+                        line.extend(padding);
                     }
                 }
             }
@@ -287,13 +337,28 @@ impl<const N: usize> Table<N> {
         }
         Ok(())
     }
+
+    /// Whether two different cells of a column would look alike at this width.
+    fn is_ambiguous(&self, column: usize, width: usize) -> bool {
+        let mut shown = HashMap::new();
+        let mut start = 0;
+        self.cells.iter().enumerate().any(|(at, cell)| {
+            let text = self.text.get(start..cell.end).unwrap_or_default();
+            start = cell.end;
+            let own_width = cell.width as usize;
+            at % N.max(1) == column
+                && own_width > width
+                && shown.insert(shortened(text, own_width, width), text).is_some_and(|other| other != text)
+        })
+    }
 }
 
 /// Makes columns of text narrower, the widest first, until a row has room.
 fn fit<const N: usize>(widths: &mut [usize; N], align: [Align; N], room: usize) {
     loop {
         let excess = widths.iter().sum::<usize>().saturating_sub(room);
-        let texts = widths.iter_mut().zip(align).filter(|(_, align)| *align == Align::Left);
+        let texts =
+            widths.iter_mut().zip(align).filter(|(_, align)| matches!(align, Align::Left | Align::Words));
         let widest = texts.map(|(width, _)| width).max().filter(|width| **width > FITTED_WIDTH_MIN);
         match widest {
             Some(widest) if excess > 0 => *widest = widest.saturating_sub(excess).max(FITTED_WIDTH_MIN),
@@ -310,20 +375,17 @@ fn shortened(text: &str, own_width: usize, width: usize) -> String {
     chars().take(before).chain(['…']).chain(chars().skip(own_width.saturating_sub(after))).collect()
 }
 
-/// Bytes in the unit that people think in: `512 B`, `1.5 MiB`.
-pub fn size(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let mut value = bytes as f64;
-    let mut name = "B";
-    for unit in UNITS {
-        // 1023.95 would print as 1024.0.
-        if value < 1023.95 {
+/// As many words as there is room for.
+fn first_words(text: &str, width: usize) -> String {
+    let room = width.saturating_sub(2);
+    let mut end = 0;
+    for (at, _) in text.match_indices(' ') {
+        if text.get(..at).unwrap_or_default().chars().count() > room {
             break;
         }
-        value /= 1024.0;
-        name = unit;
+        end = at;
     }
-    if name == "B" { format!("{bytes} B") } else { format!("{value:.1} {name}") }
+    format!("{} …", text.get(..end).unwrap_or_default()).trim_start().to_owned()
 }
 
 /// A time as date and minute, in UTC: `2026-11-22 09:05`.
@@ -350,12 +412,6 @@ pub fn when(time: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_read_well() {
-        let sizes = [0, 1023, 1024, 1536, 1_048_575, 1_048_576, u64::MAX].map(size);
-        assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "1.0 MiB", "1.0 MiB", "16.0 EiB"]);
-    }
 
     #[test]
     fn dates_are_those_of_the_calendar() {
@@ -391,6 +447,41 @@ mod tests {
         assert!(plain.contains("layers/11/attention/query/kernel  1000000\n") && !plain.contains('\u{1b}'));
         // Numbers are never cut, however narrow it is.
         assert!(printed(&table, Look { width: Some(3), has_colors: false }, align).contains("1000000"));
+    }
+
+    #[test]
+    fn names_that_would_look_alike_are_not_shortened() {
+        let mut table = Table::new();
+        for moment in ["mu", "nu"] {
+            table.cell(format_args!("opt_state/0/{moment}/Dense_0/kernel"));
+            table.cell(1);
+        }
+        let align = [Align::Left, Align::Right];
+        let shown = printed(&table, Look { width: Some(24), has_colors: false }, align);
+        assert!(shown.contains("0/mu/Dense_0") && shown.contains("0/nu/Dense_0"), "{shown}");
+        // At this width the keys that differ are there.
+        let shown = printed(&table, Look { width: Some(31), has_colors: false }, align);
+        assert!(shown.contains("m…") && shown.contains("n…"), "{shown}");
+    }
+
+    #[test]
+    fn words_are_left_out_whole() {
+        let mut table = Table::new();
+        table.cell("loss=0.123456 accuracy=0.987654 lr=0.001");
+        let shown = |width| printed(&table, Look { width: Some(width), has_colors: false }, [Align::Words]);
+        assert_eq!(shown(40), "loss=0.123456 accuracy=0.987654 lr=0.001\n");
+        assert_eq!(shown(34), "loss=0.123456 accuracy=0.987654 …\n");
+        assert_eq!(shown(30), "loss=0.123456 …\n");
+        assert_eq!(shown(4), "loss=0.123456 …\n");
+    }
+
+    #[test]
+    fn hidden_columns_take_no_room() {
+        let mut table = Table::new();
+        ["a", "long cell", "b"].iter().for_each(|cell| table.cell(cell));
+        let align = [Align::Left, Align::Hidden, Align::Left];
+        assert_eq!(printed(&table, Look::default(), align), "a  b\n");
+        assert_eq!(table.width(align), 4);
     }
 
     #[test]

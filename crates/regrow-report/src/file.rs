@@ -14,12 +14,13 @@ use crate::page::page;
 const BEGINNING: &[u8] = b"<!doctype html>";
 
 /// Writes the page to a file, all of it or nothing: under a temporary name beside it, which then
-/// becomes its own. An HTML file that is there is replaced.
+/// becomes its own. With `overwrite` it replaces an HTML file.
 ///
 /// # Errors
-/// `AlreadyExists` if something else is there; `PermissionDenied`, `StorageFull`, `Io`.
-pub fn save_page(report: &Report, path: &Path) -> Result<()> {
-    check_target(path)?;
+/// `AlreadyExists` if a file or folder is there that may not be replaced; `PermissionDenied`,
+/// `StorageFull`, `Io`.
+pub fn save_page(report: &Report, path: &Path, overwrite: bool) -> Result<()> {
+    check_target(path, overwrite)?;
     let cannot_write = |error| Error::io("cannot write the report", path, error);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // As every new file of a program, and not as a secret one.
@@ -29,15 +30,18 @@ pub fn save_page(report: &Report, path: &Path) -> Result<()> {
     let mut out = BufWriter::with_capacity(1 << 16, &mut file);
     page(report, &mut out).and_then(|()| out.flush()).map_err(cannot_write)?;
     drop(out);
-    file.persist(path).map(drop).map_err(|error| cannot_write(error.error))
+    let persisted = if overwrite { file.persist(path) } else { file.persist_noclobber(path) };
+    persisted.map(drop).map_err(|error| match error.error.kind() {
+        io::ErrorKind::AlreadyExists => taken(path),
+        _ => cannot_write(error.error),
+    })
 }
 
-/// Errs if a page must not be written to a path: something is there that is no HTML file. To be
-/// asked before a long read.
+/// Errs if [`save_page`] would refuse the path. To be asked before a long read.
 ///
 /// # Errors
 /// `AlreadyExists`, `NotFound` for a folder that is not there.
-pub fn check_target(path: &Path) -> Result<()> {
+pub fn check_target(path: &Path, overwrite: bool) -> Result<()> {
     let cannot_write = |error| Error::io("cannot write the report", path, error);
     let is_html = match File::open(path) {
         Ok(file) => begins_as_html(file).or_else(|error| match error.kind() {
@@ -51,11 +55,18 @@ pub fn check_target(path: &Path) -> Result<()> {
         Err(error) => return Err(cannot_write(error)),
     };
     match is_html {
-        true => Ok(()),
+        true if overwrite => Ok(()),
+        true => Err(taken(path)),
         false => Err(Error::new(ErrorKind::AlreadyExists, "something is there that is no HTML file")
             .in_file(path)
             .help("give another name, or remove it")),
     }
+}
+
+fn taken(path: &Path) -> Error {
+    Error::new(ErrorKind::AlreadyExists, "the target exists already")
+        .in_file(path)
+        .help("pass `overwrite` to replace it, or choose another path")
 }
 
 fn begins_as_html(file: File) -> io::Result<bool> {
@@ -73,17 +84,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("report.html");
         let report = Report { title: "one".into(), ..Report::default() };
-        save_page(&report, &path).unwrap();
-        save_page(&Report { title: "two".into(), ..report.clone() }, &path).unwrap();
+        save_page(&report, &path, false).unwrap();
+        let two = Report { title: "two".into(), ..report.clone() };
+        assert_eq!(save_page(&two, &path, false).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        assert!(std::fs::read_to_string(&path).unwrap().contains("one"));
+        save_page(&two, &path, true).unwrap();
         assert!(std::fs::read_to_string(&path).unwrap().contains("two"));
         let model = folder.path().join("model.safetensors");
         std::fs::write(&model, [8; 100]).unwrap();
         for taken in [&model, folder.path()] {
-            assert_eq!(save_page(&report, taken).unwrap_err().kind(), ErrorKind::AlreadyExists);
+            assert_eq!(save_page(&report, taken, true).unwrap_err().kind(), ErrorKind::AlreadyExists);
         }
         assert_eq!(std::fs::read(&model).unwrap(), [8; 100]);
         let nowhere = folder.path().join("nowhere/report.html");
-        assert_eq!(save_page(&report, &nowhere).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(save_page(&report, &nowhere, true).unwrap_err().kind(), ErrorKind::NotFound);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left beside");
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o600, 0o600);

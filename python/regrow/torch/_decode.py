@@ -58,7 +58,7 @@ def record_of(metadata: Any) -> dict[str, dict[str, Any]]:
 def misfit(error: Exception, place: str) -> CorruptError:
     """The error for a record that does not fit what is stored at a place."""
     what = f"the record {RECORD!r} does not fit what is stored: {type(error).__name__}: {error}"
-    return CorruptError(f"{what}\n  leaf {place}", leaf=place)
+    return CorruptError(f"leaf {place} is damaged: {what}", leaf=place)
 
 
 def children_of(node: Any) -> Iterator[tuple[Key, Any]]:

@@ -19,7 +19,7 @@ use crate::Globals;
 use crate::exit::{self, Exit, Failure};
 use crate::out::{self, Align};
 
-/// Convert a checkpoint from its layout to another, a leaf at a time.
+/// Convert a checkpoint to another layout.
 ///
 /// What the target cannot hold is refused, with every leaf named, unless --lossy is given; then it
 /// is listed. Globs and rules go by the key paths of the source, as `regrow ls` prints them.
@@ -118,14 +118,15 @@ impl Convert {
         let (source, target) = (globals.locate(&self.source)?, globals.locate(&self.target)?);
         globals.refuse_step_with_all(self.all_steps)?;
         // What cannot be opened at all is no refusal.
-        if !self.salvage {
-            regrow::open_with(&source, &options.open)?;
-        }
+        let step = match self.salvage {
+            true => globals.step,
+            false => regrow::open_with(&source, &options.open)?.description().step,
+        };
         if self.dry_run {
             let plans = match self.all_steps {
                 true => plan_convert_steps(&source, &target, &options).map(numbered),
                 false => plan_convert(&source, &options)
-                    .and_then(|plan| plan.check(&target, &options).map(|()| vec![(None, plan)])),
+                    .and_then(|plan| plan.check(&target, &options).map(|()| vec![(step, plan)])),
             };
             let plans = match plans {
                 Err(error) => return Self::refused(error, &source, options.lossy, globals),
@@ -148,7 +149,7 @@ impl Convert {
         options.save.monitor = monitor;
         let reports = match self.all_steps {
             true => convert_steps(&source, &target, &options).map(numbered),
-            false => regrow::convert(&source, &target, &options).map(|report| vec![(None, report)]),
+            false => regrow::convert(&source, &target, &options).map(|report| vec![(step, report)]),
         };
         drop(bar);
         let reports = match reports {
@@ -331,7 +332,7 @@ fn numbers<T: std::str::FromStr>(text: &str, form: &str) -> Result<(String, Vec<
 }
 
 fn print_plan(out: &mut impl Write, plan: &ConvertPlan) -> std::io::Result<()> {
-    let described = |leaf: &LeafInfo| format!("{} {}", super::dtype_text(leaf), leaf.shape);
+    let described = |leaf: &LeafInfo| format!("{} {}", leaf.dtype_text(), leaf.shape);
     let rows: Vec<[String; 4]> = plan
         .leaves
         .iter()

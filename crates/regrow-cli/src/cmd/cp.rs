@@ -12,7 +12,7 @@ use crate::Globals;
 use crate::exit::{Exit, Failure};
 use crate::out;
 
-/// Copy a checkpoint to another place, byte for byte.
+/// Copy a checkpoint to a disk or a bucket, byte for byte.
 ///
 /// SRC and DST are paths or URLs, in any combination. A folder of steps is copied with all
 /// committed steps and the files beside them; --step copies one step. Each file is read back and
@@ -71,7 +71,8 @@ impl Cp {
             return Err(Failure::Usage(
                 Error::invalid("this is not a folder of steps")
                     .in_file(&source)
-                    .help("leave out --all-steps"),
+                    .expected("committed steps", "none")
+                    .help("leave out `all_steps`"),
             ));
         }
         let (bar, monitor) = globals.bar("copying");

@@ -20,7 +20,7 @@ use crate::out;
 /// Where in the middle of a data file the demonstration flips a bit.
 const FLIPPED_BIT: u8 = 1 << 4;
 
-/// See regrow at work: save, open, verify, and what a flipped bit looks like.
+/// Show regrow at work: save, open, verify, find a flipped bit.
 ///
 /// Makes a small pytree, saves it in regrow's layout and as Orbax would, opens and verifies both,
 /// then damages a copy of the first. Works in a temporary folder that is removed at the end.

@@ -12,7 +12,7 @@ use regrow::wording::Caller;
 use regrow::{DiffOptions, DiffReport, Error, ErrorKind, OpenOptions};
 use serde_json::{Map, Value, json};
 
-use super::{dtype_text, key_json};
+use super::key_json;
 use crate::Globals;
 use crate::exit::{self, Exit, Failure};
 use crate::out::{self, Align, Table, Tint};
@@ -20,19 +20,23 @@ use crate::out::{self, Align, Table, Tint};
 /// Leaves and containers that are shown unless all are asked for.
 const SHOWN_MAX: usize = 20;
 
-/// Compare two checkpoints, of any two layouts: what is in one alone, and how far the rest is
-/// apart.
+/// Compare two checkpoints, or two steps of a run.
 ///
-/// First the verdict, then the leaves that differ, the worst first. Without a tolerance the bits
-/// must be equal. With one, an element passes if --atol with --rtol, or --max-ulp, allows it.
-/// Leaves are paired by key path, in any order of keys. Other containers (a list, a dict) and kinds
-/// of leaves are a note. Exit code 0: equal; 1: different, or one is damaged.
+/// The checkpoints may have any layouts. `regrow diff RUN --step 30 --step-b 40` compares two
+/// steps.
+///
+/// Prints the verdict, then the leaves that differ, the worst first. Without a tolerance all bits
+/// must be the same. With one, an element passes if --atol with --rtol, or --max-ulp, allows it.
+/// Leaves are paired by key path. Other containers (a list, a dict) and kinds of leaves are a note.
+/// Exit code 0: the same; 1: they differ, or one is damaged.
 #[derive(Debug, clap::Args)]
 pub struct Diff {
     /// The first checkpoint.
     a: PathBuf,
-    /// The second checkpoint, to which relative differences are relative.
-    b: PathBuf,
+    /// The second checkpoint, to which relative differences are relative. Without it, another step
+    /// or item of A.
+    #[arg(required_unless_present_any = ["step_b", "item_b"])]
+    b: Option<PathBuf>,
     /// Allow elements to differ by this much: abs(a - b) <= atol + rtol * abs(b).
     #[arg(long, value_name = "NUMBER")]
     atol: Option<f64>,
@@ -60,17 +64,21 @@ pub struct Diff {
     /// Print nothing but what is wrong: the exit code tells.
     #[arg(short, long, conflicts_with_all = ["all", "json"])]
     quiet: bool,
-    /// The step to open in B, where it is another one than --step.
+    /// The step to open in B; --step if not given.
     #[arg(long, value_name = "N")]
     step_b: Option<u64>,
-    /// The item to open in B, where it is another one than --item.
+    /// The item to open in B; --item if not given.
     #[arg(long, value_name = "NAME")]
     item_b: Option<String>,
 }
 
 impl Diff {
     pub fn paths(&self) -> Vec<&Path> {
-        vec![&self.a, &self.b]
+        vec![&self.a, self.b()]
+    }
+
+    fn b(&self) -> &Path {
+        self.b.as_deref().unwrap_or(&self.a)
     }
 
     pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
@@ -93,7 +101,7 @@ impl Diff {
             monitor,
             ..DiffOptions::default()
         };
-        let (a, b) = (globals.locate(&self.a)?, globals.locate(&self.b)?);
+        let (a, b) = (globals.locate(&self.a)?, globals.locate(self.b())?);
         let compared = regrow::diff_with(a, b, &options);
         drop(bar);
         let report = compared.map_err(|error| match error.kind() {
@@ -149,7 +157,7 @@ impl Diff {
             }
         };
         if !shown.is_empty() {
-            table(&shown).print(out, "", COLUMNS)?;
+            print_leaves(out, &table(&shown))?;
         }
         let left = counts.different() + counts.of(LeafStatus::Within);
         if !self.all && left > SHOWN_MAX as u64 {
@@ -169,10 +177,32 @@ impl Diff {
     }
 }
 
-const COLUMNS: [Align; 10] = {
-    use Align::{Left, Right};
-    [Left, Left, Left, Left, Right, Right, Right, Right, Right, Right]
-};
+/// A row a leaf, with as many columns as there is room for. If its key path has no room in the row,
+/// a leaf takes two lines.
+fn print_leaves(out: &mut impl Write, table: &Table<10>) -> std::io::Result<()> {
+    use Align::{Hidden, Left, Right};
+    const INDENT: &str = "        ";
+    let room = out::terminal_width().unwrap_or(usize::MAX);
+    let numbers = |shown: usize| std::array::from_fn::<_, 6, _>(|at| if at < shown { Right } else { Hidden });
+    let aligned = |first: [Align; 4], shown: usize| {
+        let mut align = [Left; 10];
+        let columns = first.into_iter().chain(numbers(shown));
+        align.iter_mut().zip(columns).for_each(|(align, column)| *align = column);
+        align
+    };
+    // The last columns go first.
+    let fitting = |first: [Align; 4], least: usize, room: usize| {
+        (least..=6).rev().map(|shown| aligned(first, shown)).find(|align| table.width(*align) <= room)
+    };
+    if let Some(align) = fitting([Left; 4], 4, room) {
+        return table.print(out, "", align);
+    }
+    let rest = [Hidden, Hidden, Left, Left];
+    let rest = fitting(rest, 1, room.saturating_sub(INDENT.len())).unwrap_or(aligned(rest, 1));
+    let heads = table.lines("", aligned([Left, Left, Hidden, Hidden], 0));
+    let rests = table.lines(INDENT, rest);
+    heads.iter().zip(&rests).try_for_each(|(head, rest)| write!(out, "{head}{rest}"))
+}
 
 fn table(leaves: &[&LeafDiff]) -> Table<10> {
     let mut table = Table::new();
@@ -188,7 +218,7 @@ fn table(leaves: &[&LeafDiff]) -> Table<10> {
         };
         table.tinted(tint, leaf.status.name());
         table.cell(&leaf.path);
-        table.cell(both(leaf, |info| dtype_text(info).into_owned()));
+        table.cell(both(leaf, |info| info.dtype_text().into_owned()));
         table.cell(both(leaf, |info| info.shape.to_string()));
         let Some(distance) = &leaf.distance else {
             (0..6).for_each(|_| table.cell("-"));
@@ -258,7 +288,7 @@ fn as_json(report: &DiffReport) -> Value {
 }
 
 fn leaf_json(leaf: &LeafDiff) -> Value {
-    let form = |info: &LeafInfo| json!({ "kind": info.kind.name(), "dtype": dtype_text(info), "shape": info.shape.dims() });
+    let form = |info: &LeafInfo| json!({ "kind": info.kind.name(), "dtype": info.dtype_text(), "shape": info.shape.dims() });
     json!({
         "key_path": leaf.path.to_string(),
         "keys": leaf.path.keys().iter().map(key_json).collect::<Vec<_>>(),

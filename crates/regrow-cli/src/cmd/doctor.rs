@@ -13,7 +13,7 @@ use crate::exit::{self, Exit, Failure};
 use crate::out::{self, Align, size};
 use crate::{Globals, Package, Packages, build};
 
-/// Look at the machine, at the file system or bucket of a path, and at the packages around regrow.
+/// Check the machine, the file system or bucket, the packages.
 ///
 /// What is missing is listed with what that means. A few kilobytes are written beside the path and
 /// removed again; nothing is written to a bucket. 1 if nothing can be written there, or a bucket

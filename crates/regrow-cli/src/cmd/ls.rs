@@ -2,27 +2,27 @@
 //! metadata alone.
 
 use std::cell::Cell;
+use std::cmp::Reverse;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use regrow::engine::{Listed, ListedState};
+use regrow::engine::{Listed, ListedState, Share};
 use regrow::text::counted;
 use regrow::tree::{KeyPath, LeafInfo, PathPattern};
 use regrow::{Checkpoint, Error, ErrorKind};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Value, json};
 
-use super::{Share, dtype_text, has_data, leaf_json};
+use super::{Subtree, leaf_json, share_json, subtrees};
 use crate::Globals;
 use crate::exit::{self, Exit, Failure};
 use crate::out::{self, Align, Table, Tint};
 
-/// List the leaves of a checkpoint without reading their data, or the checkpoints in a folder.
+/// List the leaves of a checkpoint, or the checkpoints in a folder.
 ///
-/// Of a checkpoint one line a leaf, in flatten order: key path, dtype, shape, bytes, and how its
-/// bytes are coded; then the totals. Of a folder of steps, or of any checkpoints, one line each:
-/// name, layout, state, bytes, and when it was changed last (UTC). With --step, --item or a glob,
-/// the leaves of a step.
+/// Of a checkpoint one line a leaf: key path, dtype, shape, bytes, and how its bytes are coded;
+/// then the totals. Of a folder of checkpoints one line each: name, layout, state, bytes, and when
+/// it was changed last (UTC). With --step, --item, --depth or a glob, the leaves of a step.
 #[derive(Debug, clap::Args)]
 pub struct Ls {
     /// The checkpoint, or a folder of checkpoints.
@@ -35,6 +35,18 @@ pub struct Ls {
     /// on devices.
     #[arg(long, short)]
     long: bool,
+    /// One line for each subtree that is N keys deep, with its leaves and bytes.
+    #[arg(short, long, value_name = "N", conflicts_with = "long")]
+    depth: Option<usize>,
+    /// Sort by bytes, the largest first, or by name. Without it leaves are in flatten order.
+    #[arg(short, long, value_name = "KEY")]
+    sort: Option<Sort>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Sort {
+    Bytes,
+    Name,
 }
 
 impl Ls {
@@ -45,7 +57,8 @@ impl Ls {
     pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
         let patterns =
             self.globs.iter().map(|glob| PathPattern::new(glob)).collect::<Result<Vec<_>, Error>>()?;
-        let may_list = patterns.is_empty() && globals.step.is_none() && globals.item.is_none();
+        let may_list =
+            patterns.is_empty() && globals.step.is_none() && globals.item.is_none() && self.depth.is_none();
         let checkpoint = match globals.open(&self.path) {
             Ok(checkpoint) if may_list && !checkpoint.description().steps.is_empty() => {
                 let found = regrow::list(checkpoint.location())?;
@@ -75,11 +88,17 @@ impl Ls {
             let help = "list the leaves with `regrow ls`, without a glob; `**` spans keys, `*` does not";
             return Err(Failure::Usage(Error::new(ErrorKind::NotFound, text).help(help)));
         }
-        if globals.json {
-            let totals = Cell::new(Share::default());
-            out::json(out, &Listing { checkpoint: &checkpoint, leaves, totals })?;
+        if let Some(depth) = self.depth {
+            self.print_subtrees(globals, out, &checkpoint, subtrees(leaves(), depth))?;
+        } else if self.sort.is_some() {
+            let mut sorted: Vec<_> = leaves().collect();
+            match self.sort {
+                Some(Sort::Bytes) => sorted.sort_by_key(|(_, leaf)| Reverse(leaf.data_len_bytes())),
+                _ => sorted.sort_by(|(a, _), (b, _)| a.cmp(b)),
+            }
+            self.print_leaves(globals, out, &checkpoint, || sorted.iter().cloned())?;
         } else {
-            print(out, leaves(), self.long)?;
+            self.print_leaves(globals, out, &checkpoint, leaves)?;
         }
         if checkpoint.tree().is_empty() {
             // What there is instead of leaves.
@@ -92,6 +111,61 @@ impl Ls {
 }
 
 impl Ls {
+    fn print_leaves<'a, I: Iterator<Item = (KeyPath, &'a LeafInfo)>>(
+        &self,
+        globals: &Globals,
+        out: &mut impl Write,
+        checkpoint: &'a Checkpoint,
+        leaves: impl Fn() -> I,
+    ) -> std::io::Result<()> {
+        if globals.json {
+            let totals = Cell::new(Share::default());
+            return out::json(out, &Listing { checkpoint, leaves, totals });
+        }
+        print(globals, out, leaves(), self.long)
+    }
+
+    /// The subtrees at the depth that is asked for, and the leaves above it.
+    fn print_subtrees(
+        &self,
+        globals: &Globals,
+        out: &mut impl Write,
+        checkpoint: &Checkpoint,
+        mut all: Vec<Subtree<'_>>,
+    ) -> std::io::Result<()> {
+        let totals = all.first().map(|root| root.share).unwrap_or_default();
+        all.retain(|one| one.leaf.is_some() || Some(one.path.keys().len()) == self.depth);
+        match self.sort {
+            Some(Sort::Bytes) => all.sort_by_key(|one| Reverse(one.share.bytes)),
+            Some(Sort::Name) => all.sort_by(|a, b| a.path.cmp(&b.path)),
+            None => {}
+        }
+        if globals.json {
+            let subtrees = all.iter().map(|one| {
+                json!({
+                    "key_path": one.path.to_string(),
+                    "leaf_count": one.share.leaf_count,
+                    "bytes": one.share.bytes,
+                })
+            });
+            let subtrees: Vec<Value> = subtrees.collect();
+            let path = checkpoint.path().to_string_lossy();
+            return out::json(
+                out,
+                &json!({ "path": path, "subtrees": subtrees, "totals": share_json(totals) }),
+            );
+        }
+        let mut table = Table::new();
+        table.titles(["KEY PATH", "LEAVES", "BYTES"]);
+        for one in &all {
+            table.cell(&one.path);
+            table.cell(one.share.leaf_count);
+            table.cell(globals.size(one.share.bytes));
+        }
+        table.print(out, "", [Align::Left, Align::Right, Align::Right])?;
+        print_totals(out, totals)
+    }
+
     /// The checkpoints in a folder.
     fn print_folder(
         &self,
@@ -99,17 +173,20 @@ impl Ls {
         out: &mut impl Write,
         found: &[Listed],
     ) -> Result<Exit, Failure> {
-        use Align::{Left, Right};
+        let mut found: Vec<&Listed> = found.iter().collect();
+        if self.sort == Some(Sort::Bytes) {
+            found.sort_by_key(|listed| Reverse(listed.stock.map(|stock| stock.bytes)));
+        }
         if globals.json {
             let path = globals.locate(&self.path)?.describe();
-            let checkpoints: Vec<Value> = found.iter().map(listed_json).collect();
+            let checkpoints: Vec<Value> = found.iter().map(|listed| listed_json(listed)).collect();
             out::json(out, &json!({ "path": path.to_string_lossy(), "checkpoints": checkpoints }))?;
             return Ok(Exit::Fine);
         }
         let mut table = Table::new();
         table.titles(["NAME", "LAYOUT", "STATE", "BYTES", "WHEN"]);
         let mut bytes = 0_u64;
-        for listed in found {
+        for listed in &found {
             table.cell(&listed.name);
             table.cell(if listed.layout.is_empty() { "-" } else { &listed.layout });
             match listed.steps.len() {
@@ -117,7 +194,7 @@ impl Ls {
                 steps => table.cell(counted(steps, "step", "steps")),
             }
             match listed.stock {
-                Some(stock) => table.cell(stock.bytes),
+                Some(stock) => table.cell(globals.size(stock.bytes)),
                 None => table.cell("-"),
             }
             match listed.stock.and_then(|stock| stock.modified) {
@@ -126,6 +203,7 @@ impl Ls {
             }
             bytes = bytes.saturating_add(listed.stock.map_or(0, |stock| stock.bytes));
         }
+        use Align::{Left, Right};
         table.print(out, "", [Left, Left, Left, Right, Left])?;
         let count = counted(found.len(), "checkpoint", "checkpoints");
         writeln!(out, "{count}, {bytes} bytes ({})", out::size(bytes))?;
@@ -162,6 +240,7 @@ fn listed_json(listed: &Listed) -> Value {
 }
 
 fn print<'a>(
+    globals: &Globals,
     out: &mut impl Write,
     leaves: impl Iterator<Item = (KeyPath, &'a LeafInfo)>,
     long: bool,
@@ -173,7 +252,7 @@ fn print<'a>(
         table.titles(["KEY PATH", "DTYPE", "SHAPE", "BYTES", "CODING", "KIND", "CHUNK", "SHARD", "SHARDING"]);
         for (path, leaf) in leaves {
             totals.add(leaf);
-            row(&mut table, &path, leaf);
+            row(globals, &mut table, &path, leaf);
             table.cell(leaf.kind.name());
             match &leaf.chunk_shape {
                 Some(shape) => table.cell(shape),
@@ -194,21 +273,24 @@ fn print<'a>(
         table.titles(["KEY PATH", "DTYPE", "SHAPE", "BYTES", "CODING"]);
         for (path, leaf) in leaves {
             totals.add(leaf);
-            row(&mut table, &path, leaf);
+            row(globals, &mut table, &path, leaf);
         }
         table.print(out, "", [Left, Left, Left, Right, Left])?;
     }
-    let Share { leaf_count, bytes } = totals;
+    print_totals(out, totals)
+}
+
+fn print_totals(out: &mut impl Write, Share { leaf_count, bytes }: Share) -> std::io::Result<()> {
     writeln!(out, "{}, {bytes} bytes ({})", counted(leaf_count, "leaf", "leaves"), out::size(bytes))
 }
 
 /// The cells that every list has.
-fn row<const N: usize>(table: &mut Table<N>, path: &KeyPath, leaf: &LeafInfo) {
+fn row<const N: usize>(globals: &Globals, table: &mut Table<N>, path: &KeyPath, leaf: &LeafInfo) {
     table.cell(path);
-    table.cell(dtype_text(leaf));
+    table.cell(leaf.dtype_text());
     table.cell(&leaf.shape);
-    if has_data(leaf) {
-        table.cell(leaf.len_bytes());
+    if leaf.has_data() {
+        table.cell(globals.size(leaf.len_bytes()));
     } else {
         table.cell("-");
     }
@@ -233,7 +315,7 @@ impl<'a, F: Fn() -> I, I: Iterator<Item = (KeyPath, &'a LeafInfo)>> Serialize fo
         map.serialize_entry("step", &about.step)?;
         map.serialize_entry("leaves", &Rows(self))?;
         // The rows have counted themselves.
-        map.serialize_entry("totals", &self.totals.get().as_json())?;
+        map.serialize_entry("totals", &share_json(self.totals.get()))?;
         map.end()
     }
 }

@@ -2,13 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::CommandFactory;
 use regrow::Error;
 
-use crate::Cli;
 use crate::exit::{Exit, Failure};
 
-/// Write manual pages into a folder: one of regrow, and one of each command.
+/// Write manual pages into a folder.
 ///
 /// For one user: `regrow man ~/.local/share/man/man1`, and then `man regrow-ls`.
 #[derive(Debug, clap::Args)]
@@ -22,7 +20,7 @@ impl Man {
     pub fn run(&self) -> Result<Exit, Failure> {
         let cannot_write = |error| Error::io("cannot write manual pages", &self.folder, error);
         std::fs::create_dir_all(&self.folder).map_err(cannot_write)?;
-        clap_mangen::generate_to(Cli::command(), &self.folder).map_err(cannot_write)?;
+        clap_mangen::generate_to(crate::command_line(), &self.folder).map_err(cannot_write)?;
         Ok(Exit::Fine)
     }
 }

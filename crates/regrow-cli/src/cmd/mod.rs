@@ -1,9 +1,8 @@
 //! A file for each command.
 
-use std::borrow::Cow;
-
+use regrow::engine::Share;
 use regrow::monitor::StageReport;
-use regrow::tree::{Key, KeyPath, LeafInfo, LeafKind};
+use regrow::tree::{Key, KeyPath, LeafInfo};
 use serde_json::{Value, json};
 
 pub mod cat;
@@ -13,9 +12,10 @@ pub mod cp;
 pub mod demo;
 pub mod diff;
 pub mod doctor;
+pub mod info;
 pub mod ls;
 pub mod man;
-pub mod overview;
+pub mod options;
 pub mod parity;
 pub mod repair;
 pub mod report;
@@ -23,6 +23,7 @@ pub mod rm;
 pub mod seal;
 pub mod sign;
 pub mod steps;
+pub mod tree;
 pub mod verify;
 
 /// A leaf as JSON, one form in every command. `keys` is exact where `key_path` is for people.
@@ -35,7 +36,7 @@ fn leaf_json(path: &KeyPath, leaf: &LeafInfo) -> Value {
         "kind": leaf.kind.name(),
         "dtype": leaf.dtype.name(),
         "shape": leaf.shape.dims(),
-        "bytes": data_bytes(leaf),
+        "bytes": leaf.data_len_bytes(),
         "coding": &*leaf.coding,
         "chunk_shape": leaf.chunk_shape.as_ref().map(|shape| shape.dims()),
         "write_shape": leaf.write_shape.as_ref().map(|shape| shape.dims()),
@@ -54,44 +55,39 @@ fn stage_json(stage: &StageReport) -> Value {
     })
 }
 
-/// Whether there are bytes behind the leaf.
-fn has_data(leaf: &LeafInfo) -> bool {
-    !matches!(leaf.kind, LeafKind::Placeholder | LeafKind::Unknown(_))
+fn share_json(share: Share) -> Value {
+    json!({ "leaf_count": share.leaf_count, "bytes": share.bytes })
 }
 
-/// Bytes of the decoded leaf; none for a leaf that has no data.
-fn data_bytes(leaf: &LeafInfo) -> u64 {
-    if has_data(leaf) { leaf.len_bytes() } else { 0 }
+/// A part of the pytree, or a leaf.
+struct Subtree<'a> {
+    path: KeyPath,
+    share: Share,
+    /// If it is a leaf.
+    leaf: Option<&'a LeafInfo>,
 }
 
-/// Leaves and bytes of a part of the tree.
-#[derive(Debug, Clone, Copy, Default)]
-struct Share {
-    leaf_count: usize,
-    bytes: u64,
-}
-
-impl Share {
-    fn add(&mut self, leaf: &LeafInfo) {
-        self.leaf_count += 1;
-        self.bytes = self.bytes.saturating_add(data_bytes(leaf));
+/// The root and all that is at most `depth` keys below it, each before its children. The leaves
+/// come in flatten order.
+fn subtrees<'a>(leaves: impl Iterator<Item = (KeyPath, &'a LeafInfo)>, depth: usize) -> Vec<Subtree<'a>> {
+    let mut all = Vec::<Subtree<'_>>::new();
+    // The subtrees around the leaf before, from the root down.
+    let mut open = Vec::<usize>::new();
+    for (path, leaf) in leaves {
+        let keys = path.keys();
+        let same = |&at: &usize| all.get(at).is_some_and(|around| keys.starts_with(around.path.keys()));
+        let kept = open.iter().take_while(|at| same(at)).count();
+        open.truncate(kept);
+        for level in kept..=keys.len().min(depth) {
+            let path = keys.get(..level).unwrap_or(keys).iter().cloned().collect();
+            open.push(all.len());
+            all.push(Subtree { path, share: Share::default(), leaf: (level == keys.len()).then_some(leaf) });
+        }
+        for &around in &open {
+            all.get_mut(around).into_iter().for_each(|around| around.share.add(leaf));
+        }
     }
-
-    fn as_json(self) -> Value {
-        json!({ "leaf_count": self.leaf_count, "bytes": self.bytes })
-    }
-}
-
-/// The dtype in a table: text has none, and a PRNG key is more than its integers.
-fn dtype_text(leaf: &LeafInfo) -> Cow<'_, str> {
-    match &leaf.kind {
-        LeafKind::Str => "str".into(),
-        LeafKind::PrngKey(Some(implementation)) => format!("key<{implementation}>").into(),
-        LeafKind::NumpyOther(dtype) | LeafKind::NumpyOtherScalar(dtype) => (&**dtype).into(),
-        LeafKind::Placeholder => "-".into(),
-        LeafKind::Unknown(type_name) => format!("unknown<{type_name}>").into(),
-        _ => leaf.dtype.name().into(),
-    }
+    all
 }
 
 fn key_json(key: &Key) -> Value {

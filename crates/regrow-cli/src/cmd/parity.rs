@@ -11,7 +11,7 @@ use crate::Globals;
 use crate::exit::{Exit, Failure};
 use crate::out;
 
-/// Put parity beside a checkpoint, by which `regrow repair` heals it.
+/// Put parity beside a checkpoint, by which `repair` heals it.
 ///
 /// Any layout. The checkpoint is verified first, and not touched: the parity is two files of its
 /// own, `regrow.parity.json` and `regrow.parity.blocks` in the folder, or `regrow.parity.NAME.json`

@@ -12,7 +12,7 @@ use crate::Globals;
 use crate::exit::{self, Exit, Failure};
 use crate::out;
 
-/// Heal a damaged checkpoint, by its parity, another checkpoint, or its own other files.
+/// Heal a damaged checkpoint by its parity or a copy.
 ///
 /// With parity (`regrow parity`): restores damaged blocks and truncated or missing files, up to the
 /// amount of parity; the files become what they were when it was made. With `--from`, a replica or

@@ -17,13 +17,13 @@ use crate::out::{self, Tint};
 /// The page, where nothing else is asked for.
 const OUTPUT_DEFAULT: &str = "report.html";
 
-/// Write a page about a checkpoint: one HTML file to look at in a browser, without a network.
+/// Write a page about a checkpoint: one HTML file for a browser.
 ///
-/// It shows where the bytes are, all leaves with their statistics and histograms, how arrays lie on
-/// devices, what checksums protect and what is damaged; with other checkpoints, what differs from
-/// each; of a folder of steps the newest one, and sizes, times, metrics and norms of all. Every
-/// byte is read once, of at most 20 steps; --sample and --no-statistics read less. Exit code 1:
-/// something is damaged.
+/// The page needs no network. It shows where the bytes are, all leaves with their statistics and
+/// histograms, how arrays lie on devices, what checksums protect and what is damaged; with other
+/// checkpoints, what differs from each; of a folder of steps the newest one, and sizes, times,
+/// metrics and norms of all. Every byte is read once, of at most 20 steps; --sample and
+/// --no-statistics read less. Exit code 1: something is damaged.
 #[derive(Debug, clap::Args)]
 pub struct Report {
     /// The checkpoint, or a folder of steps.
@@ -31,10 +31,12 @@ pub struct Report {
     /// Checkpoints to compare it with.
     #[arg(value_name = "OTHER")]
     others: Vec<PathBuf>,
-    /// The page; `-` for stdout. Replaces an HTML file that is there, and nothing else. [default:
-    /// report.html]
+    /// The page; `-` for stdout. [default: report.html]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Replace an HTML file that is there, and nothing else.
+    #[arg(long)]
+    overwrite: bool,
     /// What the page is called; the last part of the path if not given.
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
@@ -73,7 +75,7 @@ impl Report {
             output => Some(output.clone().unwrap_or_else(|| OUTPUT_DEFAULT.into())),
         };
         // Before a long read.
-        file.as_deref().map_or(Ok(()), check_target)?;
+        file.as_deref().map_or(Ok(()), |file| check_target(file, self.overwrite))?;
         let (bar, monitor) = globals.bar("reading");
         let options = ReportOptions {
             title: self.title.clone(),
@@ -96,7 +98,7 @@ impl Report {
             _ => Failure::Engine(error),
         })?;
         if let Some(file) = &file {
-            save_page(&model, file)?;
+            save_page(&model, file, self.overwrite)?;
         }
         if globals.json {
             // Columns: a line for each number would be too long to read.
@@ -169,10 +171,10 @@ fn unprotected(about: &Overview) -> String {
 }
 
 fn finding_text(finding: &Finding) -> String {
-    let mut text = format!("error: {}", finding.what);
-    if let Some(leaf) = &finding.key_path {
-        text += &format!("\n  leaf {leaf}");
-    }
+    let mut text = match &finding.key_path {
+        Some(leaf) => format!("error: leaf {leaf} is damaged: {}", finding.what),
+        None => format!("error: {}", finding.what),
+    };
     if let Some(file) = &finding.file {
         text += &format!("\n  in {file}");
         if let Some(offset) = finding.offset_bytes {

@@ -12,7 +12,7 @@ use crate::Globals;
 use crate::exit::{Exit, Failure};
 use crate::out;
 
-/// Remove one checkpoint, all of it and nothing else.
+/// Remove one checkpoint.
 ///
 /// What is no checkpoint is refused, and so are a folder of several and one with something of your
 /// own in it. Asks first on a terminal; elsewhere it needs --yes.

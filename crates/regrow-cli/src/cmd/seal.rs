@@ -11,7 +11,7 @@ use crate::Globals;
 use crate::exit::{Exit, Failure};
 use crate::out;
 
-/// Put checksums beside a checkpoint of another tool, so that no damage to it goes unseen.
+/// Put checksums beside a checkpoint of another tool.
 ///
 /// The checkpoint is verified first, and not touched: the seal is a file of its own,
 /// `regrow.seal.json` in the folder, or `regrow.seal.NAME.json` beside a file. From then on every

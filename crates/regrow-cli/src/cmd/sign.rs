@@ -11,8 +11,7 @@ use crate::Globals;
 use crate::exit::{Exit, Failure};
 use crate::out;
 
-/// Sign a checkpoint of any layout, so that others know that it is yours, and no byte of it
-/// another.
+/// Sign a checkpoint, so that others can prove that it is yours.
 ///
 /// The checkpoint is verified first, and not touched: the signature is a file of its own,
 /// `regrow.signature.json` in the folder, or `regrow.signature.NAME.json` beside a file.

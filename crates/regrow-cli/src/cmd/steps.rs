@@ -16,8 +16,7 @@ use crate::Globals;
 use crate::exit::{Exit, Failure, error_json};
 use crate::out::{self, Align, Table, Tint};
 
-/// List the steps in a folder: when each was saved, what it takes, its metrics, and whether it is
-/// whole.
+/// List the steps of a run: size, time, metrics, state.
 ///
 /// The list is what the storage has committed. Saves that are under way or never ended are in it as
 /// `unfinished`; a step that a reader has at the moment is `in use`. Where a run has gone back to
@@ -86,7 +85,7 @@ impl Steps {
             for row in rows.iter().filter(|row| row.step.is_some()) {
                 match globals.json {
                     true => out::json_line(out, &row.as_json())?,
-                    false => writeln!(out, "{}", row.line())?,
+                    false => writeln!(out, "{}", row.line(globals))?,
                 }
             }
             out.flush()?;
@@ -137,7 +136,7 @@ impl Steps {
         folder: &Folder,
         rows: &[Row],
     ) -> Result<(), Failure> {
-        use Align::{Left, Right};
+        use Align::{Left, Right, Words};
         if globals.json {
             let path = folder.root().describe();
             let steps: Vec<Value> = rows.iter().map(Row::as_json).collect();
@@ -147,11 +146,11 @@ impl Steps {
         let mut table = Table::new();
         table.titles(["STEP", "NAME", "STATE", "BYTES", "SAVED", "AGE", "METRICS"]);
         for row in rows {
-            for (column, cell) in row.cells().iter().enumerate() {
+            for (column, cell) in row.cells(globals).iter().enumerate() {
                 table.tinted(if column == 2 { state_tint(row.state) } else { Tint::Plain }, cell);
             }
         }
-        table.print(out, "", [Right, Left, Left, Right, Left, Right, Left])?;
+        table.print(out, "", [Right, Left, Left, Right, Left, Right, Words])?;
         for row in rows {
             if let Some(error) = &row.error {
                 let error = error.in_words_of(Caller::Shell);
@@ -197,14 +196,14 @@ impl Row {
     }
 
     /// Step, name, state, bytes, when, how long ago, metrics.
-    fn cells(&self) -> [String; 7] {
+    fn cells(&self, globals: &Globals) -> [String; 7] {
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         let age = self.saved().and_then(|saved| saved.elapsed().ok());
         [
             or_none(self.step.as_ref().map(|step| step.number.to_string())),
             self.name.clone(),
             self.state.to_owned(),
-            or_none(self.stock.map(|stock| stock.bytes.to_string())),
+            or_none(self.stock.map(|stock| globals.size(stock.bytes))),
             or_none(self.saved().map(|saved| out::when(saved).to_string())),
             or_none(age.map(age_text)),
             or_none(
@@ -214,8 +213,8 @@ impl Row {
     }
 
     /// The same in a line, for who watches.
-    fn line(&self) -> String {
-        printable(&self.cells().join("  ")).into_owned()
+    fn line(&self, globals: &Globals) -> String {
+        printable(&self.cells(globals).join("  ")).into_owned()
     }
 
     fn as_json(&self) -> Value {
@@ -256,7 +255,34 @@ fn add_metrics(before: &str, metrics: &Map<String, Value>, said: &mut Vec<String
     for (name, value) in metrics {
         match value {
             Value::Object(inner) => add_metrics(&format!("{before}{name}/"), inner, said),
+            Value::Number(number) if number.is_f64() => {
+                let value = number.as_f64().map_or_else(|| number.to_string(), rounded);
+                said.push(format!("{before}{name}={value}"));
+            }
             value => said.push(format!("{before}{name}={value}")),
         }
+    }
+}
+
+/// A number with 6 significant digits: `0.00617683`, `1.5e-9`.
+fn rounded(value: f64) -> String {
+    let value = format!("{value:.5e}").parse().unwrap_or(value);
+    match value.abs() {
+        0.0 | 1e-4..1e6 => value.to_string(),
+        _ => format!("{value:e}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_have_six_digits() {
+        let numbers = [0.006_176_828_784_278, 0.25, 1.0, 123_456.789, 1_234_567.8, 1.5e-9, -0.0, 1.0 / 3.0];
+        assert_eq!(
+            numbers.map(rounded),
+            ["0.00617683", "0.25", "1", "123457", "1.23457e6", "1.5e-9", "-0", "0.333333"]
+        );
     }
 }

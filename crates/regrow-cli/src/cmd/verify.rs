@@ -15,7 +15,7 @@ use crate::out::{self, Tint};
 /// Files without checksums that are named; others are counted.
 const FILES_SHOWN: usize = 10;
 
-/// Read a checkpoint from end to end and report all that is wrong.
+/// Read all of a checkpoint and report all damage.
 ///
 /// A line of verdict for each path on stdout; each finding, with its file, leaf and offset, on
 /// stderr. Notes there tell what need not be wrong; they leave the verdict and the exit code alone.
@@ -58,10 +58,11 @@ impl Verify {
             for (step, verified) in verified.unwrap_or_else(|error| vec![(None, Err(error))]) {
                 if let (None, None, false, Ok(VerifyReport { step: Some(newest), steps, .. })) =
                     (step, globals.step, globals.json, &verified)
+                    && steps.len() > 1
                 {
-                    let count = counted(steps.len(), "step", "steps");
+                    let count = steps.len();
                     out::warn(&format!(
-                        "note: step {newest} of {count} is verified; --all-steps verifies all"
+                        "note: step {newest} of {count} steps is verified; --all-steps verifies all"
                     ));
                 }
                 let exit = tell(out, globals, path, step, verified, &mut results)?;
@@ -112,14 +113,14 @@ fn tell(
 
 fn print(out: &mut impl Write, path: &Path, report: &VerifyReport) -> std::io::Result<()> {
     let leaves = counted(report.leaf_count, "leaf", "leaves");
-    let read = out::size(report.checked_bytes);
     if report.findings.is_empty() {
         let sound = out::tint(Tint::Good, "sound");
+        let read = out::size(report.checked_bytes);
         verdict_line(out, path, report.step, &format!("{sound}: {leaves}, {read} read"))?;
     } else {
         let found = counted(report.findings.len(), "finding", "findings");
         let damaged = out::tint(Tint::Bad, "damaged");
-        verdict_line(out, path, report.step, &format!("{damaged}: {found}; {leaves}, {read} read"))?;
+        verdict_line(out, path, report.step, &format!("{damaged}: {found} in {leaves}"))?;
     }
     if let Some(signer) = &report.signer {
         writeln!(out, "{}: signed by {signer}", printable(&path.to_string_lossy()))?;

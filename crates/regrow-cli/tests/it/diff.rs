@@ -93,6 +93,19 @@ fn tolerances_and_types_decide() {
 }
 
 #[test]
+fn two_steps_of_a_run_take_one_path() {
+    let (folder, a, b) = pair([1.0, 2.0, 4.5]);
+    std::fs::rename(a, folder.path().join("step_30")).unwrap();
+    std::fs::rename(b, folder.path().join("step_40")).unwrap();
+    let root = text(folder.path());
+    let run = regrow(["diff", root, "--step", "30", "--step-b", "40"]);
+    assert!(run.code == 1 && run.stdout.contains("different: 1 of 2 leaves"), "{run:?}");
+    assert_eq!(regrow(["diff", root, "--step", "30", "--step-b", "30"]).code, 0);
+    assert_eq!(regrow(["diff", root, "--step", "30"]).code, 2);
+    assert_eq!(regrow(["diff", root, "--step", "30", "--step-b", "41"]).code, 3);
+}
+
+#[test]
 fn json_has_every_number() {
     let (_folder, a, b) = pair([f32::NAN, 2.0, f32::INFINITY]);
     let run = regrow(["diff", "--json", text(&a), text(&b)]);

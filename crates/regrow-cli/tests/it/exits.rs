@@ -24,6 +24,7 @@ fn damage_is_1_and_names_leaf_and_file() {
     let run = regrow(["verify", text(&path)]);
     assert_eq!(run.code, 1);
     assert!(run.stdout.starts_with(&format!("{}: damaged: ", text(&path))), "{run:?}");
+    assert!(run.stderr.starts_with("error: leaf params/bias is damaged: block 0 of a data file"), "{run:?}");
     assert!(run.stderr.contains("model.safetensors"), "{run:?}");
 
     let run = regrow(["verify", "--json", text(&path)]);
@@ -115,7 +116,7 @@ fn every_senseless_value_is_2() {
             "",
             &["nope", "step[0]", "step[", "params/kernel[x]", "params/kernel[0:2:-1]", "params"],
         ),
-        (&["overview", path], "--step", &["x"]),
+        (&["info", path], "--step", &["x"]),
         (&["verify", path], "--step", &["x"]),
         (&["completions"], "", &["nope", ""]),
         (&["demo"], "--keep", &[path]),
@@ -160,7 +161,7 @@ fn what_cannot_be_read_is_3() {
     let unfinished = folder.path().join("step_2.orbax-checkpoint-tmp-1");
     fs::rename(&path, &unfinished).unwrap();
     for (place, kind) in [(&path, "not_found"), (&empty, "not_a_checkpoint"), (&unfinished, "uncommitted")] {
-        for command in ["ls", "overview"] {
+        for command in ["ls", "info"] {
             let run = regrow([command, "--json", text(place)]);
             assert_eq!((run.code, run.stdout.as_str()), (3, ""), "{run:?}");
             let report: serde_json::Value = serde_json::from_str(&run.stderr).unwrap();
@@ -231,7 +232,7 @@ fn addresses_are_refused_by_every_command() {
     let address = "hdfs://host/x";
     let commands: [&[&str]; 8] = [
         &["ls", address],
-        &["overview", address],
+        &["info", address],
         &["cat", address, "a"],
         &["verify", address],
         &["convert", address, text(&path)],

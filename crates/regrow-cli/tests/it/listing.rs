@@ -1,4 +1,4 @@
-//! `ls` and `overview`: what they print, to the byte.
+//! `ls`, `info` and `tree`: what they print, to the byte.
 
 use crate::common::{orbax, regrow, saved, text};
 use ::regrow::engine::{ItemsOptions, ItemsSave, WHOLE};
@@ -70,15 +70,17 @@ fn ls_as_json_says_the_same_as_the_fixture() {
 }
 
 #[test]
-fn overview_fits_on_a_page() {
+fn info_fits_on_a_page() {
     let (_folder, path) = saved();
-    let run = regrow(["overview", text(&path)]);
-    let (head, rest) = run.stdout.split_once("\n\n").unwrap();
-    assert!(head.contains("layout  regrow"), "{head}");
-    assert!(head.ends_with("pytree  5 leaves, 50 bytes (50 B)"), "{head}");
-    assert!(
-        rest.starts_with(
+    let run = regrow(["info", text(&path)]);
+    assert_eq!(
+        run.stdout,
+        format!(
             "\
+path    {}
+layout  regrow (one data file)
+pytree  5 leaves, 50 B
+
 by dtype
   bfloat16  1 leaf   6 B
   bool      1 leaf   2 B
@@ -91,25 +93,97 @@ by top-level key
   params  3 leaves  32 B
   step    1 leaf     8 B
 
-largest leaves
-  params/kernel           float32 [2,3]  24 B
+leaves
   name                    str [10]       10 B
-"
-        ),
-        "{rest}"
+  params/bias             bfloat16 [3]    6 B
+  params/kernel           float32 [2,3]  24 B
+  params/odd\\u{{1b}}[2J[0]  bool [2]        2 B
+  step                    int64 []        8 B
+",
+            text(&path)
+        )
     );
     assert_eq!(run.code, 0);
+    // Python shows the same text.
+    assert_eq!(run.stdout, ::regrow::engine::overview(&::regrow::open(&path).unwrap()));
+    assert_eq!(
+        regrow(["info", "--json", text(&path)]).json()["largest_leaves"][0]["key_path"],
+        "params/kernel"
+    );
 }
 
 #[test]
-fn overview_names_steps_and_metadata() {
+fn tree_counts_leaves_and_bytes_of_each_subtree() {
+    let (_folder, path) = saved();
+    let run = regrow(["tree", text(&path)]);
+    assert_eq!(
+        run.stdout,
+        "\
+KEY                  LEAVES  BYTES  DTYPE     SHAPE
+.                         5     50
+  name                    1     10  str       [10]
+  params                  3     32
+    bias                  1      6  bfloat16  [3]
+    kernel                1     24  float32   [2,3]
+    odd\\u{1b}[2J[0]       1      2  bool      [2]
+  step                    1      8  int64     []
+"
+    );
+    let cut = regrow(["tree", "--depth", "1", text(&path)]);
+    assert_eq!(cut.stdout.lines().count(), 5, "{cut:?}");
+    assert!(cut.stdout.contains("\n  params       3     32\n"), "{cut:?}");
+    let nodes = regrow(["tree", "--json", text(&path)]).json();
+    assert_eq!(nodes["nodes"][2]["key_path"], "params");
+    assert_eq!(nodes["nodes"][2]["bytes"], 32);
+    assert_eq!(nodes["nodes"][3]["leaf"]["dtype"], "bfloat16");
+}
+
+#[test]
+fn ls_sorts_and_folds() {
+    let (_folder, path) = saved();
+    let first = |arguments: &[&str]| {
+        let run = regrow(["ls", text(&path)].iter().chain(arguments));
+        assert_eq!(run.code, 0, "{run:?}");
+        run.stdout.lines().skip(1).map(|line| line.split("  ").next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(first(&["--sort", "bytes"])[..3], ["params/kernel", "name", "step"]);
+    assert_eq!(
+        first(&["--sort", "name", "name", "step", "params/bias"])[..3],
+        ["name", "params/bias", "step"]
+    );
+    let folded = regrow(["ls", text(&path), "--depth", "1", "--sort", "bytes"]);
+    assert_eq!(
+        folded.stdout,
+        "\
+KEY PATH  LEAVES  BYTES
+params         3     32
+name           1     10
+step           1      8
+5 leaves, 50 bytes (50 B)
+"
+    );
+    let json = regrow(["ls", text(&path), "--depth", "1", "--json", "params/*"]).json();
+    assert_eq!(json["subtrees"], serde_json::json!([{"key_path": "params", "leaf_count": 3, "bytes": 32}]));
+    assert_eq!(json["totals"]["leaf_count"], 3);
+    assert_eq!(regrow(["ls", text(&path), "--depth", "1", "--long"]).code, 2);
+    let human = regrow(["ls", text(&path), "--sizes", "human", "params/kernel"]);
+    assert!(human.stdout.contains("[2,3]   24 B  raw"), "{human:?}");
+    // Of a folder of checkpoints.
+    let run = regrow(["ls", "--sort", "bytes", text(&orbax("manager_default")), "--json"]).json();
+    let sizes: Vec<u64> =
+        run["checkpoints"].as_array().unwrap().iter().map(|one| one["bytes"].as_u64().unwrap()).collect();
+    assert!(sizes.len() == 3 && sizes.is_sorted_by(|a, b| a >= b), "{sizes:?}");
+}
+
+#[test]
+fn info_names_steps_and_metadata() {
     let root = orbax("manager_default");
-    let newest = regrow(["overview", "--json", text(&root)]).json();
+    let newest = regrow(["info", "--json", text(&root)]).json();
     assert_eq!(newest["step"], 20);
     assert_eq!(newest["steps"], serde_json::json!([0, 10, 20]));
-    let older = regrow(["--step", "10", "overview", text(&root)]);
+    let older = regrow(["--step", "10", "info", text(&root)]);
     assert!(older.stdout.contains("step      10 of 0, 10, 20"), "{}", older.stdout);
-    let custom = regrow(["overview", text(&orbax("sd_ocdbt_zarr2"))]);
+    let custom = regrow(["info", text(&orbax("sd_ocdbt_zarr2"))]);
     assert!(custom.stdout.contains(r#"metadata  {"note":"g","n":[1,2.5,null]}"#), "{}", custom.stdout);
 }
 

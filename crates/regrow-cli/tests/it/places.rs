@@ -63,14 +63,46 @@ fn cp_of_a_folder_of_steps_takes_all_steps_or_one() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("run");
     assert_eq!(regrow(["cp", text(&orbax("manager_default")), text(&target)]).code, 0);
-    let overview = regrow(["overview", "--json", text(&target)]).json();
-    assert_eq!(overview["steps"], serde_json::json!([0, 10, 20]));
+    let info = regrow(["info", "--json", text(&target)]).json();
+    assert_eq!(info["steps"], serde_json::json!([0, 10, 20]));
     let (one, none) = (folder.path().join("b"), folder.path().join("c"));
     let run = regrow(["cp", "--step", "10", text(&target), text(&one)]);
     assert!(run.code == 0 && run.stdout.contains("step 10"), "{run:?}");
     assert_eq!(regrow(["verify", text(&one)]).code, 0);
     let run = regrow(["cp", "--step", "11", text(&target), text(&none)]);
     assert!(run.code == 3 && run.stderr.contains("step 11") && !none.exists(), "{run:?}");
+}
+
+/// Of a folder of several steps `cp` takes all, `verify` the newest, and `convert` asks.
+#[test]
+fn commands_name_the_steps_that_they_take() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = orbax("manager_default");
+    let target = |name: &str| text(&folder.path().join(name)).to_owned();
+    let run = regrow(["convert", text(&root), &target("a"), "--step", "10"]);
+    assert!(run.code == 0 && run.stdout.contains(": step 10: "), "{run:?}");
+    let run = regrow(["convert", text(&root), &target("b"), "--step", "10", "--json"]);
+    assert_eq!(run.json()["step"], 10);
+    let run = regrow(["cp", text(&root), &target("c")]);
+    assert!(run.code == 0 && run.stdout.ends_with(", steps 0, 10, 20\n"), "{run:?}");
+    let run = regrow(["verify", text(&root)]);
+    assert!(run.code == 0 && run.stderr.starts_with("note: step 20 of 3 steps is verified"), "{run:?}");
+    assert!(run.stdout.contains(": step 20: sound"), "{run:?}");
+    // The newest of one is all there are.
+    assert_eq!(regrow(["cp", "--step", "10", text(&root), &target("one/step_10")]).code, 0);
+    let run = regrow(["verify", &target("one")]);
+    assert!(run.stdout.contains(": step 10: sound") && !run.stderr.contains("all-steps"), "{run:?}");
+    let run = regrow(["convert", &target("one"), &target("d")]);
+    assert!(run.code == 0 && run.stdout.contains(": step 10: "), "{run:?}");
+    // All steps of what is no folder of steps.
+    let one = target("a");
+    for arguments in
+        [&["verify", one.as_str()][..], &["cp", &one, &target("e")], &["convert", &one, &target("f")]]
+    {
+        let run = regrow(arguments.iter().copied().chain(["--all-steps"]));
+        assert!(run.code == 2 && run.stderr.contains("this is not a folder of steps"), "{run:?}");
+        assert!(run.stderr.contains("help: leave out `--all-steps`"), "{run:?}");
+    }
 }
 
 #[test]

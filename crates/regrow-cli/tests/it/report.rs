@@ -14,6 +14,13 @@ fn a_page_is_written_and_the_verdict_said() {
     assert!(run.stdout.contains("page.html: ") && run.stdout.contains("sound; 5 leaves, "), "{run:?}");
     let html = fs::read_to_string(&page).unwrap();
     assert!(html.starts_with("<!doctype html>") && html.contains("step_1"));
+    // A page that is there is replaced only with --overwrite.
+    let again = ["report", text(&path), "-o", text(&page), "--title", "two"];
+    let run = regrow(again);
+    assert!(run.code == 2 && run.stderr.contains("--overwrite"), "{run:?}");
+    assert_eq!(fs::read_to_string(&page).unwrap(), html);
+    assert_eq!(regrow(again.iter().chain(&["--overwrite"])).code, 0);
+    assert!(fs::read_to_string(&page).unwrap().contains("two"));
     // To stdout, and nothing else.
     let run = regrow(["report", text(&path), "-o", "-", "--title", "mine"]);
     assert!(run.code == 0 && run.stdout.starts_with("<!doctype html>") && run.stdout.contains("mine"));
@@ -52,12 +59,17 @@ fn damage_ends_with_one_and_is_on_the_page() {
     let run = regrow(["report", text(&path), "-o", text(&page)]);
     assert_eq!(run.code, 1, "{run:?}");
     assert!(run.stdout.contains("damaged: "), "{run:?}");
-    assert!(run.stderr.contains("in model.safetensors, at byte") && run.stderr.contains("leaf "), "{run:?}");
+    assert!(
+        run.stderr.contains("in model.safetensors, at byte")
+            && run.stderr.contains("error: leaf step is damaged: "),
+        "{run:?}"
+    );
     assert!(page.is_file());
     // The data is not read.
-    assert_eq!(regrow(["report", text(&path), "-o", text(&page), "--no-statistics"]).code, 0);
+    let again = ["report", text(&path), "-o", text(&page), "--overwrite"];
+    assert_eq!(regrow(again.iter().chain(&["--no-statistics"])).code, 0);
     let copy = folder.path().join("nowhere");
-    assert_eq!(regrow(["report", text(&copy), "-o", text(&page)]).code, 3);
+    assert_eq!(regrow(["report", text(&copy), "-o", text(&page), "--overwrite"]).code, 3);
 }
 
 #[test]
@@ -65,7 +77,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_read() {
     let (folder, path) = saved();
     let model = path.join("model.safetensors");
     let before = fs::read(&model).unwrap();
-    let run = regrow(["report", text(&path), "-o", text(&model)]);
+    let run = regrow(["report", text(&path), "-o", text(&model), "--overwrite"]);
     assert!(run.code == 2 && run.stderr.contains("no HTML file"), "{run:?}");
     assert_eq!(fs::read(&model).unwrap(), before);
     for options in [

@@ -10,11 +10,48 @@ fn completions_for_every_shell_name_the_commands() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let run = regrow(["completions", shell]);
         assert_eq!(run.code, 0);
-        for word in ["overview", "verify", "doctor"] {
+        for word in ["info", "verify", "doctor"] {
             assert!(run.stdout.contains(word), "{shell} lacks {word}");
         }
     }
     assert_eq!(regrow(["completions", "no-such-shell"]).code, 2);
+}
+
+#[test]
+fn options_of_every_command_stand_on_one_page() {
+    let page = regrow(["help", "options"]);
+    assert_eq!(page.code, 0, "{page:?}");
+    for option in ["--json", "--step <N>", "--trusted-key", "--cache-size", "--sizes"] {
+        assert!(page.stdout.contains(option), "{page:?}");
+    }
+    assert_eq!(regrow(["options"]).stdout, page.stdout);
+    for arguments in [&["--help"][..], &["ls", "--help"], &["diff", "-h"], &["help", "convert"]] {
+        let help = regrow(arguments).stdout;
+        assert!(help.contains("regrow help options") && !help.contains("--trusted-key"), "{help}");
+        assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
+    }
+}
+
+#[test]
+fn mistyped_words_and_words_of_other_tools_have_a_suggestion() {
+    for (word, command) in [
+        ("show", "info"),
+        ("inspect", "info"),
+        ("overview", "info"),
+        ("list", "ls"),
+        ("compare", "diff"),
+        ("check", "verify"),
+        ("verfy", "verify"),
+    ] {
+        let run = regrow([word, "x"]);
+        assert_eq!(run.code, 2);
+        assert!(run.stderr.contains(&format!("exists: '{command}'")), "{run:?}");
+    }
+    let run = regrow(["ls", "x", "--dept", "2"]);
+    assert!(run.code == 2 && run.stderr.contains("'--depth'"), "{run:?}");
+    // Also of options that the help of the command does not show.
+    let run = regrow(["ls", "x", "--ignore-seals"]);
+    assert!(run.code == 2 && run.stderr.contains("'--ignore-seal'"), "{run:?}");
 }
 
 #[test]

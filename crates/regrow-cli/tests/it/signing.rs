@@ -13,7 +13,7 @@ fn key(name: &str) -> PathBuf {
 fn what_is_signed_is_read_by_its_key_and_by_no_other() {
     let (_folder, path) = saved();
     let (alice, bob) = (key("alice.pub.pem"), key("bob.pub.pem"));
-    for command in ["ls", "overview", "verify", "diff"] {
+    for command in ["ls", "info", "verify", "diff"] {
         let arguments = [command, text(&path), "--trusted-key", text(&alice)];
         let second = (command == "diff").then_some(text(&path));
         let run = regrow(arguments.into_iter().chain(second));

@@ -160,7 +160,7 @@ fn odd_sizes_are_shown_at_once() {
         assert_eq!(run.status.code(), Some(0), "{arguments:?}: {}", String::from_utf8_lossy(&run.stderr));
         String::from_utf8(run.stdout).unwrap()
     };
-    for command in ["ls", "overview", "verify"] {
+    for command in ["ls", "info", "verify"] {
         run(&[command, text(&path)]);
         run(&[command, text(&path), "--json"]);
     }
@@ -192,7 +192,7 @@ fn a_checkpoint_that_has_lost_its_record_is_warned_of() {
     let target = path.with_file_name("target");
     for arguments in [
         &["ls", text(&path)][..],
-        &["overview", text(&path)],
+        &["info", text(&path)],
         &["cat", text(&path), "step"],
         &["convert", text(&path), text(&target)],
     ] {

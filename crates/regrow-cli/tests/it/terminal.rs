@@ -94,7 +94,7 @@ fn look_at(path: &Path, other: &Path) {
             &["ls", path][..],
             &["ls", "--long", path],
             &["ls", path, &hostile()[1..]],
-            &["overview", path],
+            &["info", path],
             &["verify", path],
             &["verify", path, &format!("{path}{}", "\u{202e}")],
             &["cat", path, "text"],
@@ -165,7 +165,7 @@ fn json_gives_every_character_back() {
     assert_eq!(keys, expected);
     let value = regrow(["cat", "--json", text(&path), "text"]).json();
     assert_eq!(value["value"], hostile());
-    let metadata = &regrow(["overview", "--json", text(&path)]).json()["custom_metadata"];
+    let metadata = &regrow(["info", "--json", text(&path)]).json()["custom_metadata"];
     assert_eq!(*metadata, serde_json::json!({ hostile(): hostile() }));
     assert_eq!(regrow(["cat", "--raw", text(&path), "text"]).stdout, hostile());
 }
@@ -249,4 +249,94 @@ fn terminals_have_colours_and_tables_fit_into_them() {
     // To a pipe all of it goes, and nothing else.
     let piped = regrow(["ls", deep]).stdout;
     assert!(piped.contains("decoder_layers/attention/query_projection/kernel") && !piped.contains('\u{1b}'));
+}
+
+/// Two checkpoints with long key paths that differ in the middle only.
+fn optimizer_states(folder: &TempDir) -> [String; 2] {
+    [0_u8, 1].map(|value| {
+        let path = folder.path().join(format!("step_{value}"));
+        let mut build = TreeBuilder::new();
+        build.open(Key::Index(0), NodeKind::Dict).unwrap();
+        build.open(Key::dict("opt_state"), NodeKind::Dict).unwrap();
+        for moment in ["mu", "nu"] {
+            build.open(Key::dict(moment), NodeKind::Dict).unwrap();
+            build.open(Key::dict("Dense_0"), NodeKind::Dict).unwrap();
+            let values = vec![value; 1 << 20].into();
+            let array = Array::new(Dtype::UInt8, Shape::new([1024, 1024]).unwrap(), values).unwrap();
+            build.leaf(Key::dict("kernel"), Leaf::array(array)).unwrap();
+            build.close().unwrap();
+            build.close().unwrap();
+        }
+        build.close().unwrap();
+        build.close().unwrap();
+        regrow::save(&path, &build.finish().unwrap()).unwrap();
+        text(&path).to_owned()
+    })
+}
+
+#[test]
+fn diff_fits_into_a_terminal_and_shortens_no_key_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let [a, b] = optimizer_states(&folder);
+    for columns in [60, 80, 100, 120, 200] {
+        let shown = on_a_terminal(columns, true, &["diff", &a, &b]);
+        let table = shown.lines().skip(3);
+        assert!(table.clone().all(|line| line.chars().count() <= usize::from(columns)), "{shown}");
+        for moment in ["mu", "nu"] {
+            let path = format!("opt_state/{moment}/Dense_0/kernel");
+            assert!(shown.contains(&path) && shown.contains("1048576 of 1048576"), "{shown}");
+        }
+        let titles = shown.lines().skip(3).take(2).collect::<String>();
+        assert!(titles.contains("STATUS") && titles.contains("DIFFER"), "{columns}: {shown}");
+        assert_eq!(titles.contains("MAX REL"), columns >= 80, "{columns}: {shown}");
+        assert!(titles.contains("COSINE") || columns < 100, "{columns}: {shown}");
+    }
+    // To a pipe go all columns, a leaf on one line.
+    let piped = regrow(["diff", &a, &b]).stdout;
+    assert!(piped.lines().any(|line| line.starts_with("STATUS") && line.ends_with("COSINE")), "{piped}");
+}
+
+#[test]
+fn sizes_are_for_people_on_a_terminal_and_bytes_in_a_pipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let [a, _] = optimizer_states(&folder);
+    for command in ["ls", "tree"] {
+        let shown = on_a_terminal(80, true, &[command, &a]);
+        assert!(shown.contains("  1.0 MiB  ") && !shown.contains(" 1048576 "), "{shown}");
+        let shown = on_a_terminal(80, true, &[command, &a, "--sizes", "bytes"]);
+        assert!(shown.contains("  1048576  "), "{shown}");
+        let piped = regrow([command, &a]).stdout;
+        assert!(piped.contains("  1048576  ") && !piped.contains("  1.0 MiB  "), "{piped}");
+    }
+    let root = text(folder.path());
+    assert!(on_a_terminal(80, true, &["steps", root]).contains("  2.0 MiB  "));
+    assert!(on_a_terminal(80, true, &["ls", root]).contains("  2.0 MiB  "));
+}
+
+#[test]
+fn metrics_are_rounded_and_left_out_whole() {
+    use regrow::manager::{Manager, ManagerOptions, SaveStep};
+    let folder = tempfile::tempdir().unwrap();
+    let manager = Manager::new(folder.path(), ManagerOptions::default()).unwrap();
+    let metrics = serde_json::json!({"a_loss": 1.0 / 3.0, "b_loss": 2.0 / 3.0, "c_loss": 1.0 / 7.0});
+    let save = SaveStep { metrics: metrics.as_object().unwrap().clone(), ..SaveStep::default() };
+    assert!(manager.save(100, &vec![1.0_f32], &save).unwrap());
+    manager.wait().unwrap();
+    drop(manager);
+    let root = text(folder.path());
+    let piped = regrow(["steps", root]).stdout;
+    assert!(piped.contains("a_loss=0.333333 b_loss=0.666667 c_loss=0.142857\n"), "{piped}");
+    let shown = on_a_terminal(80, true, &["steps", root]);
+    assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+    assert!(shown.contains("a_loss=0.333333 …\n") && !shown.contains("b_loss"), "{shown}");
+    let json = regrow(["steps", root, "--json"]).json();
+    assert_eq!(json["steps"][0]["metrics"]["a_loss"], 1.0 / 3.0);
+}
+
+#[test]
+fn help_is_wrapped_at_the_width_of_the_terminal() {
+    for arguments in [&["--help"][..], &["convert", "--help"], &["help", "options"]] {
+        let shown = on_a_terminal(70, true, arguments);
+        assert!(shown.lines().all(|line| line.chars().count() <= 70), "{shown}");
+    }
 }

@@ -10,7 +10,7 @@ fn a_file_url_is_a_path_in_every_command() {
     let url = |name: &str| format!("file://{}", text(&folder.path().join(name)));
     let (source, target) = (url("step_1"), url("new"));
     assert_eq!(regrow(["ls", &source]).stdout, regrow(["ls", text(&path)]).stdout);
-    assert_eq!(regrow(["overview", &source]).code, 0);
+    assert_eq!(regrow(["info", &source]).code, 0);
     assert_eq!(regrow(["cat", &source, "step"]).stdout, "7\n");
     let run = regrow(["verify", &source]);
     assert!(run.code == 0 && run.stdout.contains("sound"), "{run:?}");

@@ -7,7 +7,7 @@ use regrow::formats::ReaderExt;
 use regrow::tree::LeafInfo;
 
 use super::protection;
-use super::words::{below, data_bytes, dtype};
+use super::words::{below, dtype};
 use crate::model::leaves::{Histograms, LeafState, Leaves, Statistics};
 
 /// What is known of each leaf, and what was read of it.
@@ -20,7 +20,7 @@ pub(super) fn leaves(checkpoint: &Checkpoint, read: Option<&StatisticsReport>) -
         leaves.dtype.push(&dtype(info));
         leaves.shape.push(&if is_array { info.shape.to_string() } else { String::new() });
         leaves.elements.push(if is_array { info.shape.len_elements() } else { 0 });
-        leaves.bytes.push(data_bytes(info));
+        leaves.bytes.push(info.data_len_bytes());
         leaves.coding.push(&info.coding);
         leaves.chunk_shape.push(&info.chunk_shape.as_ref().map(ToString::to_string).unwrap_or_default());
         leaves.chunk_count.push(chunk_count(info));
@@ -30,7 +30,7 @@ pub(super) fn leaves(checkpoint: &Checkpoint, read: Option<&StatisticsReport>) -
             read.and_then(|read| read.leaves.get(leaf)).map(|leaf| leaf.reading).unwrap_or_default();
         leaves.state.push(match (reading, checksum) {
             (LeafReading::Failed, _) => LeafState::Damaged,
-            (_, "") if data_bytes(info) > 0 => LeafState::Unprotected,
+            (_, "") if info.data_len_bytes() > 0 => LeafState::Unprotected,
             (LeafReading::Whole, _) => LeafState::Verified,
             _ => LeafState::NotRead,
         });

@@ -6,7 +6,7 @@ use regrow::engine::StatisticsReport;
 use regrow::tree::KeyPath;
 use regrow::{Checkpoint, Error, Result};
 
-use super::words::{below, data_bytes};
+use super::words::below;
 use super::{Opened, protection};
 use crate::model::{Finding, Overview, Reading};
 
@@ -36,7 +36,7 @@ pub(super) fn overview(opened: &Opened, reading: Reading) -> Result<Overview> {
             overview.array_count += 1;
             overview.element_count = overview.element_count.saturating_add(info.shape.len_elements());
         }
-        overview.data_bytes = overview.data_bytes.saturating_add(data_bytes(info));
+        overview.data_bytes = overview.data_bytes.saturating_add(info.data_len_bytes());
     }
     Ok(overview)
 }

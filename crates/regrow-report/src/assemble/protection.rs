@@ -6,12 +6,11 @@ use regrow::reads::{Source, Text};
 use regrow::text::counted;
 use regrow::tree::LeafInfo;
 
-use super::words::data_bytes;
 use crate::model::Protection;
 
 /// What vouches for the bytes of a leaf, in words; empty where nothing does.
 pub(super) fn of_leaf(checkpoint: &Checkpoint, leaf: usize, info: &LeafInfo) -> &'static str {
-    if data_bytes(info) == 0 {
+    if info.data_len_bytes() == 0 {
         return "";
     }
     let own = match checkpoint.reader().source(leaf) {
@@ -34,7 +33,7 @@ pub(super) fn of_checkpoint(checkpoint: &Checkpoint) -> Protection {
     let mut found = Protection::default();
     let (mut unprotected_count, mut kinds) = (0_u64, Vec::new());
     for (leaf, info) in checkpoint.tree().leaves().iter().enumerate() {
-        let len_bytes = data_bytes(info);
+        let len_bytes = info.data_len_bytes();
         match of_leaf(checkpoint, leaf, info) {
             _ if len_bytes == 0 => {}
             "" => {

@@ -7,7 +7,6 @@ use regrow::Checkpoint;
 use regrow::sharding::{AxisSpec, Mesh, Sharding};
 use regrow::tree::LeafInfo;
 
-use super::words::data_bytes;
 use crate::model::sharding::{Part, ShardingExample, ShardingUse};
 
 /// Devices of a mesh that are drawn.
@@ -29,8 +28,8 @@ pub(super) fn shardings(checkpoint: &Checkpoint) -> Vec<ShardingUse> {
             continue;
         };
         own.leaf_count += 1;
-        own.bytes = own.bytes.saturating_add(data_bytes(info));
-        if data_bytes(info) > data_bytes(known.1) {
+        own.bytes = own.bytes.saturating_add(info.data_len_bytes());
+        if info.data_len_bytes() > known.1.data_len_bytes() {
             *known = (leaf, info, sharding);
         }
     }

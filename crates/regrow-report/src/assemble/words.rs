@@ -37,16 +37,6 @@ pub(super) fn form(leaf: &LeafInfo) -> String {
     }
 }
 
-/// Whether there are bytes behind the leaf.
-pub(super) fn has_data(leaf: &LeafInfo) -> bool {
-    !matches!(leaf.kind, LeafKind::Placeholder | LeafKind::Unknown(_))
-}
-
-/// Bytes of the decoded leaf; none for a leaf that has no data.
-pub(super) fn data_bytes(leaf: &LeafInfo) -> u64 {
-    if has_data(leaf) { leaf.len_bytes() } else { 0 }
-}
-
 /// A file as seen from the checkpoint; as it is if it lies elsewhere.
 pub(super) fn below(file: &Path, checkpoint: &Checkpoint) -> String {
     let inner = file.strip_prefix(checkpoint.path()).ok().filter(|inner| !inner.as_os_str().is_empty());

@@ -1,5 +1,6 @@
 //! Leaves: what they are ([`LeafInfo`]), and with their data ([`Leaf`]).
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::array::{Array, Dtype, Shape};
@@ -113,6 +114,29 @@ impl LeafInfo {
     /// Bytes of the decoded leaf; saturates for shapes that no memory could hold.
     pub fn len_bytes(&self) -> u64 {
         self.shape.len_bytes(self.dtype).unwrap_or(u64::MAX)
+    }
+
+    /// Whether the leaf has data: a placeholder and a leaf of an unknown type have none.
+    pub fn has_data(&self) -> bool {
+        !matches!(self.kind, LeafKind::Placeholder | LeafKind::Unknown(_))
+    }
+
+    /// Bytes of the decoded leaf; 0 for a leaf without data.
+    pub fn data_len_bytes(&self) -> u64 {
+        if self.has_data() { self.len_bytes() } else { 0 }
+    }
+
+    /// The dtype in a table: `float32`, `str`, `key<threefry2x32>`, `unknown<posix.system>`, `-`
+    /// for a placeholder.
+    pub fn dtype_text(&self) -> Cow<'_, str> {
+        match &self.kind {
+            LeafKind::Str => "str".into(),
+            LeafKind::PrngKey(Some(implementation)) => format!("key<{implementation}>").into(),
+            LeafKind::NumpyOther(dtype) | LeafKind::NumpyOtherScalar(dtype) => (&**dtype).into(),
+            LeafKind::Placeholder => "-".into(),
+            LeafKind::Unknown(type_name) => format!("unknown<{type_name}>").into(),
+            _ => self.dtype.name().into(),
+        }
     }
 
     /// The part of the array that a device held when it was saved, the longest if they differ;

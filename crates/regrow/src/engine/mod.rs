@@ -33,7 +33,7 @@
 //! | `statistics` | what the numbers of every leaf look like, and what is damaged, in one pass |
 //! | `pieces`, `small` | what `diff` and `statistics` read: pieces of several leaves at once; many small leaves at once |
 //! | `diff` | two checkpoints of any two layouts: what is in one alone, and how far the rest is apart |
-//! | `overview` | the tree as a table for people |
+//! | `overview` | the checkpoint on one page for people |
 //!
 //! What a caller may ask for is in [`options`](crate::options), what a save tells in
 //! [`report`](crate::report).
@@ -110,7 +110,7 @@ pub use items::{ItemsOptions, ItemsSave, WHOLE};
 pub use list::{Listed, ListedState, list};
 pub use load::{Selected, load, load_with};
 pub use open::{Checkpoint, open, open_with};
-pub use overview::overview;
+pub use overview::{Overview, Share, overview};
 pub use parity::{ParityOptions, ParityReport, add_parity};
 pub use regions::LeafRegion;
 pub use remove::{RemoveOptions, RemoveReport, remove};

@@ -1,135 +1,208 @@
-//! The tree as text for people: one line a leaf, then the totals.
+//! A checkpoint on one page, for people: `regrow info`, `Checkpoint.overview()` in Python.
 
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
+use std::fmt;
 
 use super::Checkpoint;
-use crate::sharding::Sharding;
 use crate::text::{brief, counted, format_bytes, printable};
-use crate::tree::{KeyPath, LeafInfo, LeafKind};
-
-/// Numbers end below each other.
-const BYTES_COLUMN: usize = 3;
-
-/// The last one, and often empty.
-const SHARDING_COLUMN: usize = 4;
+use crate::tree::{KeyPath, LeafInfo};
 
 /// A longer cell moves the rest of its own row, and of no other.
 const COLUMN_WIDTH_MAX: usize = 160;
 
-/// The checkpoint in a few lines, then its leaves as a table: key path, dtype, shape, bytes; then
-/// the totals.
+/// Rows of a table. A checkpoint of at most so many leaves shows them all.
+const ROWS_SHOWN: usize = 20;
+
+/// Leaves and bytes of a part of the pytree.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Share {
+    /// Leaves.
+    pub leaf_count: usize,
+    /// Bytes of the decoded leaves.
+    pub bytes: u64,
+}
+
+impl Share {
+    /// Adds a leaf.
+    pub fn add(&mut self, leaf: &LeafInfo) {
+        self.leaf_count += 1;
+        self.bytes = self.bytes.saturating_add(leaf.data_len_bytes());
+    }
+}
+
+/// The sizes of a checkpoint, from one walk over its leaves. It prints as a page of at most about
+/// 100 lines:
 ///
 /// ```text
-/// step_100: regrow, one safetensors file
-///   params/dense/bias    float32   [10]        40 B
-///   params/dense/kernel  float32   [64,10]  2.5 KiB  P('x', None) over x=4,y=2, shards [16,10]
-///   2 leaves, 2.5 KiB
-/// ```
+/// path    runs/step_100
+/// layout  regrow (one safetensors file)
+/// pytree  3 leaves, 2.5 KiB
 ///
-/// How arrays lay on devices stands behind them, or in a line above where all lay on the same one.
+/// by dtype
+///   float32  2 leaves  2.5 KiB
+///   int64    1 leaf        8 B
+///
+/// by top-level key
+///   params  2 leaves  2.5 KiB
+///   step    1 leaf        8 B
+///
+/// leaves
+///   params/bias    float32 [10]        40 B
+///   params/kernel  float32 [64,10]  2.5 KiB
+///   step           int64 []             8 B
+/// ```
+#[derive(Debug)]
+pub struct Overview<'a> {
+    /// What it is about.
+    pub checkpoint: &'a Checkpoint,
+    /// All leaves.
+    pub all: Share,
+    /// By dtype, as tables show it.
+    pub by_dtype: BTreeMap<String, Share>,
+    /// By how they lay on devices, in words; without leaves that have no sharding.
+    pub by_sharding: BTreeMap<String, Share>,
+    /// By the first key, in flatten order.
+    pub by_top_level: Vec<(String, Share)>,
+    /// All leaves in flatten order if there are at most 20; otherwise the 20 largest, the largest
+    /// first.
+    pub leaves: Vec<(KeyPath, &'a LeafInfo)>,
+}
+
+/// The checkpoint as [`Overview`] prints it.
 pub fn overview(checkpoint: &Checkpoint) -> String {
-    let description = checkpoint.description();
-    let path = checkpoint.path().to_string_lossy();
-    let mut text = format!("{}: {}", printable(&path), printable(&description.layout));
-    if !description.variant.is_empty() {
-        let _ = write!(text, ", {}", printable(&description.variant));
+    Overview::of(checkpoint).to_string()
+}
+
+impl<'a> Overview<'a> {
+    /// Walks over the leaves once, without reading their data.
+    pub fn of(checkpoint: &'a Checkpoint) -> Self {
+        let tree = checkpoint.tree();
+        let mut overview = Self {
+            checkpoint,
+            all: Share::default(),
+            by_dtype: BTreeMap::new(),
+            by_sharding: BTreeMap::new(),
+            by_top_level: Vec::new(),
+            leaves: Vec::new(),
+        };
+        let shows_all = tree.len() <= ROWS_SHOWN;
+        for (path, leaf) in tree.iter() {
+            overview.all.add(leaf);
+            overview.by_dtype.entry(leaf.dtype_text().into_owned()).or_default().add(leaf);
+            if let Some(sharding) = &leaf.sharding {
+                overview.by_sharding.entry(sharding.to_string()).or_default().add(leaf);
+            }
+            // Flatten order keeps the leaves of one top-level key together.
+            let top = KeyPath::from_iter(path.keys().first().cloned()).to_string();
+            match overview.by_top_level.last_mut() {
+                Some((key, share)) if *key == top => share.add(leaf),
+                _ => {
+                    let mut share = Share::default();
+                    share.add(leaf);
+                    overview.by_top_level.push((top, share));
+                }
+            }
+            let rank = match shows_all {
+                true => overview.leaves.len(),
+                false => overview
+                    .leaves
+                    .partition_point(|(_, other)| other.data_len_bytes() >= leaf.data_len_bytes()),
+            };
+            if rank < ROWS_SHOWN {
+                overview.leaves.insert(rank, (path, leaf));
+                overview.leaves.truncate(ROWS_SHOWN);
+            }
+        }
+        overview
     }
-    if let Some(step) = description.step {
-        let _ = write!(text, ", step {step} of {:?}", description.steps);
+
+    /// Names and values of the first lines.
+    fn facts(&self) -> Vec<[String; 2]> {
+        let about = self.checkpoint.description();
+        let layout = match about.variant.as_str() {
+            "" => about.layout.clone(),
+            variant => format!("{} ({variant})", about.layout),
+        };
+        let path = self.checkpoint.path().to_string_lossy().into_owned();
+        let mut facts = vec![["path".to_owned(), path], ["layout".to_owned(), layout]];
+        if let Some(step) = about.step {
+            let steps: Vec<String> = about.steps.iter().map(u64::to_string).collect();
+            facts.push(["step".to_owned(), format!("{step} of {}", steps.join(", "))]);
+        }
+        facts.extend(about.items.iter().map(|(name, kind)| ["item".to_owned(), format!("{name}: {kind}")]));
+        if let Some(custom) = about.custom_metadata.as_ref().filter(|custom| !custom.is_null()) {
+            facts.push(["metadata".to_owned(), brief(&custom.to_string()).into_owned()]);
+        }
+        if let Some(metrics) = &about.metrics {
+            facts.push(["metrics".to_owned(), brief(&metrics.to_string()).into_owned()]);
+        }
+        let leaves = counted(self.all.leaf_count, "leaf", "leaves");
+        facts.push(["pytree".to_owned(), format!("{leaves}, {}", format_bytes(self.all.bytes))]);
+        facts
     }
-    text.push('\n');
-    for (name, kind) in &description.items {
-        let _ = writeln!(text, "  item {}: {}", printable(name), printable(kind));
+}
+
+impl fmt::Display for Overview<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        rows(f, "", &self.facts())?;
+        let shares = |f: &mut fmt::Formatter<'_>, title, shares: Vec<(&String, &Share)>| {
+            let shown = shares.iter().take(ROWS_SHOWN).map(|(name, share)| {
+                let count = counted(share.leaf_count, "leaf", "leaves");
+                [brief(name).into_owned(), count, format_bytes(share.bytes)]
+            });
+            table(f, title, &shown.collect::<Vec<_>>())?;
+            match shares.len().checked_sub(ROWS_SHOWN) {
+                Some(more @ 1..) => writeln!(f, "  ... and {more} more"),
+                _ => Ok(()),
+            }
+        };
+        shares(f, "by dtype", self.by_dtype.iter().collect())?;
+        shares(f, "by sharding", self.by_sharding.iter().collect())?;
+        shares(f, "by top-level key", self.by_top_level.iter().map(|(key, share)| (key, share)).collect())?;
+        let title = if self.leaves.len() == self.all.leaf_count { "leaves" } else { "largest leaves" };
+        let leaves = self.leaves.iter().map(|(path, leaf)| {
+            let mut what = format!("{} {}", leaf.dtype_text(), leaf.shape);
+            if let Some(shard) = leaf.shard_shape().filter(|shard| *shard != leaf.shape) {
+                what += &format!(" in shards of {shard}");
+            }
+            [path.to_string(), what, format_bytes(leaf.data_len_bytes())]
+        });
+        table(f, title, &leaves.collect::<Vec<_>>())?;
+        let about = self.checkpoint.description();
+        for (title, lines) in [("warnings", &about.warnings), ("notes", &about.notes)] {
+            let lines: Vec<[String; 1]> = lines.iter().map(|line| [line.clone()]).collect();
+            table(f, title, &lines)?;
+        }
+        Ok(())
     }
-    if let Some(metadata) = description.custom_metadata.as_ref().filter(|value| !value.is_null()) {
-        let _ = writeln!(text, "  metadata {}", printable(&metadata.to_string()));
+}
+
+fn table<const N: usize>(f: &mut fmt::Formatter<'_>, title: &str, cells: &[[String; N]]) -> fmt::Result {
+    if cells.is_empty() {
+        return Ok(());
     }
-    if let Some(metrics) = &description.metrics {
-        let _ = writeln!(text, "  metrics {}", printable(&metrics.to_string()));
-    }
-    let leaves = checkpoint.tree().leaves();
-    let device = only_device(leaves);
-    if let Some(device) = device {
-        let _ = writeln!(text, "  every array on {}", printable(&device.to_string()));
-    }
-    let rows: Vec<[String; 5]> = checkpoint
-        .paths()
-        .iter()
-        .zip(leaves)
-        .map(|(path, info)| {
-            row(path, info, if device.is_none() { sharding_words(info) } else { String::new() })
-        })
-        .collect();
-    let mut widths = [0; 5];
-    for row in &rows {
+    writeln!(f, "\n{title}")?;
+    rows(f, "  ", cells)
+}
+
+/// Columns, two spaces apart; the third holds sizes, which end below each other.
+fn rows<const N: usize>(f: &mut fmt::Formatter<'_>, indent: &str, cells: &[[String; N]]) -> fmt::Result {
+    let shown: Vec<[String; N]> =
+        cells.iter().map(|row| row.each_ref().map(|cell| printable(cell).into_owned())).collect();
+    let mut widths = [0; N];
+    for row in &shown {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count().min(COLUMN_WIDTH_MAX));
         }
     }
-    for row in &rows {
+    for row in &shown {
+        let mut line = indent.to_owned();
         for (at, (cell, width)) in row.iter().zip(widths).enumerate() {
-            // Not by the formatter, which panics at widths that it cannot hold.
             let padding = " ".repeat(width.saturating_sub(cell.chars().count()));
-            let _ = match at {
-                BYTES_COLUMN => write!(text, "  {padding}{cell}"),
-                SHARDING_COLUMN if cell.is_empty() => Ok(()),
-                SHARDING_COLUMN => write!(text, "  {cell}"),
-                _ => write!(text, "  {cell}{padding}"),
-            };
+            line += if at > 0 { "  " } else { "" };
+            line += &if at == 2 { padding + cell } else { cell.clone() + &padding };
         }
-        text.push('\n');
+        writeln!(f, "{}", line.trim_end())?;
     }
-    let total =
-        checkpoint.tree().leaves().iter().map(|leaf| leaf.len_bytes()).fold(0_u64, u64::saturating_add);
-    let _ =
-        writeln!(text, "  {}, {}", counted(checkpoint.tree().len(), "leaf", "leaves"), format_bytes(total));
-    for warning in &description.warnings {
-        let _ = writeln!(text, "  warning: {}", printable(warning));
-    }
-    for note in &description.notes {
-        let _ = writeln!(text, "  note: {}", printable(note));
-    }
-    text
-}
-
-fn row(path: &KeyPath, info: &LeafInfo, sharding: String) -> [String; 5] {
-    let dtype = match &info.kind {
-        LeafKind::Str => "str".to_owned(),
-        LeafKind::Bytes => "bytes".to_owned(),
-        LeafKind::Placeholder => "placeholder".to_owned(),
-        LeafKind::Unknown(name) => format!("unknown {}", printable(name)),
-        LeafKind::PrngKey(Some(implementation)) => format!("key<{}>", printable(implementation)),
-        _ => info.dtype.to_string(),
-    };
-    [path.to_string(), dtype, info.shape.to_string(), format_bytes(info.len_bytes()), sharding]
-}
-
-/// How an array lay on devices, with the shape of its parts where it was cut: `P('x',) over x=4,
-/// shards [16]`.
-fn sharding_words(info: &LeafInfo) -> String {
-    let Some(sharding) = &info.sharding else { return String::new() };
-    let words = sharding.to_string();
-    let mut words = printable(&brief(&words)).into_owned();
-    if let Some(shard) = info.shard_shape().filter(|shard| *shard != info.shape) {
-        let _ = write!(words, ", shards {shard}");
-    }
-    words
-}
-
-/// The one device that every array with a sharding lay on.
-fn only_device(leaves: &[LeafInfo]) -> Option<&Sharding> {
-    let mut shardings = leaves.iter().filter_map(|leaf| leaf.sharding.as_deref());
-    let first = shardings.next().filter(|first| matches!(first, Sharding::SingleDevice(_)))?;
-    shardings.all(|other| std::ptr::eq(first, other) || first == other).then_some(first)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_read_well() {
-        let texts = [0, 1023, 1024, 1536, 1 << 30].map(format_bytes);
-        assert_eq!(texts, ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "1.0 GiB"]);
-    }
+    Ok(())
 }

@@ -65,17 +65,15 @@ fn older_forms_say_what_they_can() {
 }
 
 #[test]
-fn the_overview_says_it_of_each_array_or_once() {
+fn the_overview_counts_leaves_by_sharding() {
     let text = overview(&open("md8_ocdbt_zarr2"));
     let line = |name: &str| {
         text.lines().find(|line| line.trim_start().starts_with(&format!("{name} "))).unwrap().trim()
     };
-    assert!(line("big").ends_with("24.0 KiB  P('x', 'y') over x=4,y=2, shards [16,48]"), "{text}");
-    assert!(line("big_rep").ends_with(" 5.2 KiB  P() over x=4,y=2"), "{text}");
-    assert!(!text.contains("every array on"), "{text}");
+    assert!(line("big").ends_with("[64,96] in shards of [16,48]  24.0 KiB"), "{text}");
+    assert!(line("P('x', 'y') over x=4,y=2").contains("leaf"), "{text}");
     let text = overview(&open("sd_ocdbt_zarr2"));
-    assert!(text.contains("\n  every array on one device (cpu:0)\n"), "{text}");
-    assert_eq!(text.matches("one device").count(), 1, "{text}");
-    // Nothing is said where nothing is recorded.
+    assert_eq!(text.matches("one device (cpu:0)").count(), 1, "{text}");
+    // Without recorded shardings there is no table.
     assert!(!overview(&open("no_arrays")).contains("device"));
 }
