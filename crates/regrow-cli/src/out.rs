@@ -168,7 +168,7 @@ impl<F: Formatter> Formatter for Harmless<F> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
     /// Names, at the left edge. On a narrow terminal they lose their middle, unless two names would
-    /// then look alike.
+    /// then look the same.
     Left,
     /// Words, at the left edge. On a narrow terminal the last ones are left out.
     Words,
@@ -338,7 +338,7 @@ impl<const N: usize> Table<N> {
         Ok(())
     }
 
-    /// Whether two different cells of a column would look alike at this width.
+    /// Whether two different cells of a column would look the same at this width.
     fn is_ambiguous(&self, column: usize, width: usize) -> bool {
         let mut shown = HashMap::new();
         let mut start = 0;
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_would_look_alike_are_not_shortened() {
+    fn names_that_would_look_the_same_are_not_shortened() {
         let mut table = Table::new();
         for moment in ["mu", "nu"] {
             table.cell(format_args!("opt_state/0/{moment}/Dense_0/kernel"));
