@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import enum
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,25 @@ def restored_by(other: Any, ocp: Any, path: Path, kind: str, item: Any, *restore
         checkpointer.save(path, args=getattr(ocp.args, f"{kind}Save")(item))
     with other.Checkpointer(handlers["b"]()) as checkpointer:
         return checkpointer.restore(path, args=getattr(other.args, f"{kind}Restore")(*restore))
+
+
+class Mode(enum.IntEnum):
+    EMA = 1
+
+
+class Rate(float, enum.Enum):
+    SLOW = 0.5
+
+
+class Name(enum.StrEnum):
+    ADAM = "adam"
+
+
+def test_members_of_enums_are_their_numbers_and_texts(ocp: Any, other: Any, tmp_path: Path) -> None:
+    item = {"mode": Mode.EMA, "rate": Rate.SLOW, "name": Name.ADAM, "is_on": True}
+    back = restored_by(other, ocp, tmp_path / "c", "PyTree", item)
+    assert back == {"mode": 1, "rate": 0.5, "name": "adam", "is_on": True}
+    assert {type(back[key]) for key in ("mode", "rate", "name")} == {int, float, str}
 
 
 def test_keys_of_jax(ocp: Any, other: Any, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -142,7 +142,7 @@ class PyTreeCheckpointHandler(OwnHandler):
         elif value_types:
             kinds = ", ".join(sorted(set(value_types.values())))
             raise not_covered(f"leaves of type handlers ({kinds}) in the layout regrow", 'give use_layout("orbax")')
-        return _cast(tree, wanted), options
+        return _cast(_plain(tree), wanted), options
 
     def check(self, tree: Any) -> None:
         """Refuses pytrees that Orbax refuses."""
@@ -187,6 +187,24 @@ def _chunking(found: Mapping[KeyPath, Any]) -> dict[str, dict[str, Any]]:
         (rule,) = [next(iter(rules.values()))]
         return {} if rule == {"chunk_byte_size": None, "shard_axes": ()} else {"**": rule}
     return rules
+
+
+_PLAIN: dict[type[Any], Callable[[Any], Any]] = {int: int.__int__, float: float.__float__, str: str.__str__}
+
+
+def _plain(tree: Any) -> Any:
+    """The tree with members of `IntEnum` and the like as their numbers and texts, as Orbax saves them."""
+
+    def subclassed(leaf: Any) -> type[Any] | None:
+        if type(leaf) is bool or isinstance(leaf, np.generic):
+            return None
+        return next((kind for kind in _PLAIN if isinstance(leaf, kind) and type(leaf) is not kind), None)
+
+    def plain(leaf: Any) -> Any:
+        kind = subclassed(leaf)
+        return leaf if kind is None else _PLAIN[kind](leaf)
+
+    return jax.tree.map(plain, tree) if any(map(subclassed, jax.tree.leaves(tree))) else tree
 
 
 def _cast(tree: Any, found: Mapping[KeyPath, Any]) -> Any:
