@@ -72,7 +72,7 @@ fn the_overview_counts_leaves_by_sharding() {
         text.lines().rfind(|line| line.trim_start().starts_with(&format!("{name} "))).unwrap().trim()
     };
     assert!(line("big").ends_with("[64,96] in shards of [16,48]  24.0 KiB"), "{text}");
-    assert!(line("P('x', 'y') over x=4,y=2").contains("leaf"), "{text}");
+    assert!(line("P('x', 'y') over x=4,y=2").contains("2 leaves"), "{text}");
     let text = overview(&open("sd_ocdbt_zarr2"));
     assert_eq!(text.matches("one device (cpu:0)").count(), 1, "{text}");
     // Without recorded shardings there is no table.
