@@ -15,7 +15,9 @@ from typing import Any
 
 
 def _largest(folder: Path) -> Path:
-    return max((file for file in folder.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+    # Of files of one size, that of the newest step.
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    return max(reversed(files), key=lambda file: file.stat().st_size)
 
 
 def _cut(folder: Path) -> None:
@@ -384,7 +386,8 @@ def _evosax_state(seed: int, leaves: str = "") -> Any:
         return state
     fields = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
     of_state = _changed({"state": fields}, leaves)["state"]
-    return flax.struct.dataclass(dataclasses.make_dataclass("State", of_state))(**of_state)
+    other_state = type("State", (), {"__annotations__": dict.fromkeys(of_state, Any)})
+    return flax.struct.dataclass(other_state)(**of_state)
 
 
 def _evosax_save(folder: Path) -> Any:
