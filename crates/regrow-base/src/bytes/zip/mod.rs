@@ -11,7 +11,7 @@
 //! like any other raw leaf. And no length is believed before it has been compared with the file:
 //!
 //! - members lie in order and never overlap: those that do are a zip bomb;
-//! - no member grows by more than deflate can ([`DEFLATE_RATIO_MAX`]);
+//! - no member grows by more than deflate can (`DEFLATE_RATIO_MAX`);
 //! - the local header and the directory agree on each name, since no checksum covers it;
 //! - names are data, never paths;
 //! - encryption, several disks and other methods are refused.

@@ -115,7 +115,7 @@ impl<'a> NodeRef<'a> {
     }
 
     /// Whether it is a leaf that was left out on purpose, or that
-    /// [`LoadOptions::only`](crate::LoadOptions) did not select.
+    /// `LoadOptions::only` did not select.
     pub fn is_placeholder(self) -> bool {
         self.leaf().is_some_and(super::restore::is_placeholder)
     }
