@@ -17,7 +17,7 @@
 //! | `Box<P>`, `Rc<P>`, `Arc<P>` | `P` |
 //! | tuples | a tuple |
 //! | `HashMap`, `BTreeMap` with text or integer keys | a dict, in the order of its keys |
-//! | a derived struct, tuple struct, enum | a dataclass, a tuple, a dict of one variant: see [the derive](derive@crate::Pytree) |
+//! | a derived struct, tuple struct, enum | a dataclass, a tuple, a dict of one variant: see the derive of `regrow` |
 //!
 //! **Loading** compares the text of keys. So a dict that Orbax or Flax wrote regrows a struct, and
 //! a dict of `"0"`, `"1"` a tuple or a list. All that is missing, too much, or of another shape or
