@@ -26,19 +26,6 @@ Needs torch.
 
 from __future__ import annotations
 
-from .. import _packages
-
-try:
-    import torch as _torch  # noqa: F401
-except ModuleNotFoundError as _error:
-    if _error.name != "torch":
-        raise
-    raise ModuleNotFoundError(
-        f"regrow.torch needs torch, which is not installed\n  help: {_packages.INSTALL.format(extra='torch')}; "
-        "`regrow.load` reads .pt files without it",
-        name="torch",
-    ) from None
-
 from ._dcp import StorageReader, StorageWriter
 from ._load import load
 from ._manager import Manager

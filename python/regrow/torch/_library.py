@@ -5,4 +5,15 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-torch: Any = importlib.import_module("torch")
+from .. import _packages
+
+try:
+    torch: Any = importlib.import_module("torch")
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ModuleNotFoundError(
+        f"regrow.torch needs torch, which is not installed\n  help: {_packages.INSTALL.format(extra='torch')}; "
+        "`regrow.load` reads .pt files without it",
+        name="torch",
+    ) from None
