@@ -243,7 +243,7 @@ check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, 
 	printf '==> %s\n' "codespell"
 	git ls-files -z -- ':!fixtures' ':!*.lock' ':!LICENSE-*' ':!crates/regrow-report/assets/page.js' ':!crates/regrow-report/assets/THIRD-PARTY.txt' ':!*.json' ':!*.png' ':!requirements-*.txt' | xargs -0 $(BIN)/codespell
 	printf '==> %s\n' "comment lines of at most 100 columns"
-	! LC_ALL=C.UTF-8 git grep -nP '$(LONG_COMMENT)' -- '*.rs' '*.py' '*.pyi' '*.toml' Makefile
+	if LC_ALL=C.UTF-8 git grep -nP '$(LONG_COMMENT)' -- '*.rs' '*.py' '*.pyi' '*.toml' Makefile; then exit 1; fi
 	printf '==> %s\n' "words (docs/prose.txt)"
 	git ls-files -z -- $(WORDS_CHECKED) | xargs -0 $(BIN)/codespell --regex '[A-Za-z]+' -D docs/prose.txt
 	if command -v valgrind >/dev/null; then

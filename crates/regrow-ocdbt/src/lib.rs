@@ -1,4 +1,5 @@
-//! Internals of regrow, without promises: OCDBT, the kvstore inside a folder that Orbax keeps its checkpoints in.
+//! Internals of regrow, without promises: OCDBT, the kvstore inside a folder that Orbax keeps its
+//! checkpoints in.
 //!
 //! A manifest, a copy-on-write B+tree of keys, and data files that are written once:
 //!

@@ -1,5 +1,5 @@
-//! Internals of regrow, without promises: kvstores, keys to byte values. A file system, memory, a prefix of another store, an OCDBT
-//! database.
+//! Internals of regrow, without promises: kvstores, keys to byte values. A file system, memory, a
+//! prefix of another store, an OCDBT database.
 //!
 //! Stores know nothing of trees or arrays. Keys are bytes: any bytes in OCDBT, safe relative paths
 //! in a file system. Values are shared slices of a map or a buffer.

@@ -26,8 +26,8 @@ pub(super) const NO_CHECKSUMS: &str = "nothing tells which bytes of the other ch
 /// Heals the files of the checkpoint at a location from another checkpoint.
 ///
 /// # Errors
-/// Errors of the storage; `Corrupt` if the repaired bytes differ when they are read back. Files that
-/// were written before are complete, all others unchanged.
+/// Errors of the storage; `Corrupt` if the repaired bytes differ when they are read back. Files
+/// that were written before are complete, all others unchanged.
 pub(super) fn heal(
     at: &Location,
     from: &Location,
