@@ -301,7 +301,12 @@ def _load_like(native: _native.Checkpoint, like: Any, wishes: Wishes, in_place: 
     template.leave_out_paths(wishes.lost)
     if wishes.keeps_missing:
         there = set(native.paths())
-        lacking = {path: at for at, path in enumerate(template.paths_of_all()) if path not in there}
+        wanted = template.paths_of_all()
+        lacking = {path: at for at, path in enumerate(wanted) if path not in there}
+        if lacking and len(lacking) == len(wanted):
+            raise MismatchError(
+                "the checkpoint has no leaf of the template, so a load would give the template back as it is"
+            )
         _refuse_descriptions({path: template.flat.leaves[at] for path, at in lacking.items()})
         template.leave_out_paths(frozenset(lacking))
     template.check_unstorable(native)
@@ -328,6 +333,18 @@ def _load_like(native: _native.Checkpoint, like: Any, wishes: Wishes, in_place: 
     with _Reads(native, wishes, selected, unread, makers, places) as (reading, rest):
         _, leaves = _read_whole(native, wishes, template, reading.watch(rest), unread)
         return template.fill(LoadedLeaves(*leaves), lambda: _by_regions(reading, makers, places))
+
+
+def part_like(native: _native.Checkpoint, like: Any, wishes: Wishes) -> str | None:
+    """The key path of a subtree that has all leaves of a template, where the whole tree lacks one."""
+    wanted = Template(like, wishes.only, wishes.handlers).paths_of_all()
+    there = set(native.paths())
+    first = next((path for path in wanted if path not in there), None)
+    if first is None:
+        return None
+    above = [path.removesuffix(f"/{first}") for path in there if path.endswith(f"/{first}")]
+    fits = [part for part in above if all(f"{part}/{path}" in there for path in wanted)]
+    return min(fits, key=len, default=None)
 
 
 def _refuse_descriptions(kept: Mapping[str, Any]) -> None:

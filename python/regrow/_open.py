@@ -190,6 +190,10 @@ def load_as(
         try:
             return _load.load(opened, like, wishes._replace(salvages=bool(salvages)))
         except MismatchError as error:
+            part = None if like is None else _load.part_like(opened, like, wishes)
+            if part is not None:
+                at = part if asked.at is None else f"{asked.at}/{part}"
+                error.message += f"\n  help: the template fits the part {part!r}: pass at={at!r}"
             found = None if separator is not None else _nest.separator_of(opened.paths(), like)
             # Some trees print as the names do, and are no flat dict.
             if found is not None and opened.layout in _FLAT:

@@ -110,14 +110,24 @@ def test_what_only_the_template_or_only_the_checkpoint_has(saved: Path) -> None:
     with pytest.raises(regrow.errors.MismatchError, match="extra"):
         regrow.load(saved, {"bias": whole["bias"]}, at=at)
     assert list(regrow.load(saved, {"bias": whole["bias"]}, at=at, extra="drop")) == ["bias"]
-    only_new = regrow.load(saved, {"new": new}, at=at, missing="keep", extra="drop")
-    assert only_new["new"] is new
+    with pytest.raises(regrow.errors.MismatchError, match="has no leaf of the template"):
+        regrow.load(saved, {"new": new}, at=at, missing="keep", extra="drop")
     # Another shape is neither.
     with pytest.raises(regrow.errors.MismatchError, match="shape"):
         regrow.load(saved, {"kernel": np.zeros((9, 9))}, at=at, missing="keep", extra="drop")
     for policy in ("missing", "extra"):
         with pytest.raises(regrow.errors.InvalidArgumentError, match="needs a template"):
             regrow.load(saved, **{policy: "keep" if policy == "missing" else "drop"})
+
+
+@pytest.mark.parametrize("policies", [{}, {"extra": "drop"}, {"missing": "keep"}, {"missing": "keep", "extra": "drop"}])
+def test_a_template_of_a_part_is_an_error_that_names_the_part(saved: Path, policies: dict[str, str]) -> None:
+    dense = regrow.load(saved, at="params/dense")
+    for at, given in (("params/dense", {}), ("params/dense", {"at": "params"})):
+        with pytest.raises(regrow.errors.MismatchError, match=f"pass at='{at}'") as error:
+            regrow.load(saved, like=dense, **given, **policies)
+        assert str(error.value).count("pass at=") == 1
+    assert_same(regrow.load(saved, like=dense, at="params/dense", **policies), dense)
 
 
 def test_a_description_is_not_kept_in_the_place_of_an_array(path: Path) -> None:

@@ -442,10 +442,10 @@ mod tests {
             error.to_string(),
             "leaf params/0 is damaged: chunk c/0/3 fails its crc32c\n  in step/d/x, at byte 16\n  expected 00, found ff\n  help: copy it again"
         );
-        let error = Error::invalid("no such axis").at_leaf(&leaf);
-        assert_eq!(error.to_string(), "no such axis\n  leaf params/0");
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert_eq!(error.place().offset_bytes, Some(16));
+        let error = Error::invalid("no such axis").at_leaf(&leaf);
+        assert_eq!(error.to_string(), "no such axis\n  leaf params/0");
     }
 
     #[test]

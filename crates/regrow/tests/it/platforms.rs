@@ -9,15 +9,24 @@ use std::process::Command;
 const WITHOUT_STD: &str = "#![feature(no_core, rustc_attrs)]\n#![no_core]\n#![allow(internal_features, unused_macros)]\n\
      #[rustc_builtin_macro]\nmacro_rules! compile_error { ($text:expr $(,)?) => {}; }\n";
 
-fn source() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+/// The crates that the engine is made of.
+const CRATES: [&str; 6] =
+    ["regrow", "regrow-base", "regrow-tree", "regrow-store", "regrow-ocdbt", "regrow-zarr"];
+
+/// The module that asks which system it is.
+fn system() -> PathBuf {
+    crates().join("regrow-base/src/system")
+}
+
+fn crates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
 /// What the compiler says of the refusals on a machine; nothing if there is none.
 fn refusal(target: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("supported.rs");
-    let refusals = fs::read_to_string(source().join("system/supported.rs")).unwrap();
+    let refusals = fs::read_to_string(system().join("supported.rs")).unwrap();
     fs::write(&file, [WITHOUT_STD, &refusals].concat()).unwrap();
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let compiled = Command::new(rustc)
@@ -65,10 +74,11 @@ fn one_module_alone_asks_which_system_it_is() {
         "target_family",
         "feature = \"portable\"",
     ];
-    let (mut found, mut left) = (Vec::new(), vec![source()]);
+    let mut left: Vec<PathBuf> = CRATES.iter().map(|name| crates().join(name).join("src")).collect();
+    let mut found = Vec::new();
     while let Some(path) = left.pop() {
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
-        if path == source().join("system") || name == "tests" || name.ends_with("_tests") {
+        if path == system() || name == "tests" || name.ends_with("_tests") {
             continue;
         }
         if path.is_dir() {

@@ -249,7 +249,7 @@ fn what_makes_no_sense_is_read_and_said_when_asked_for_regions() {
             "more than 16777216 devices",
         ),
         (r#"{"sharding_type":"GSPMDSharding"}"#, &[4], "GSPMDSharding"),
-        (r#"{"sharding_type":"NamedSharding","shape":"x"}"#, &[4], "what it says makes no sense"),
+        (r#"{"sharding_type":"NamedSharding","shape":"x"}"#, &[4], "unknown kind or invalid values"),
     ] {
         let error = error_of(entry(text), shape);
         assert!(error.what().contains(what), "{text}\n{error}");
