@@ -20,7 +20,7 @@ from ._location import StrPath
 from ._options import Options
 from ._progress import Progress, Watch
 from ._readable import readable
-from ._report import Finding, Stages
+from ._report import Finding, Stages, messages_of
 from ._text import counted, printable, shortened
 from ._together import Together, posts_errors
 from ._tree import unflatten
@@ -484,7 +484,7 @@ class VerifyReport(NamedTuple):
         if self.ok:
             leaves, checked = counted(self.leaf_count, "leaf", "leaves"), counted(self.checked_bytes, "byte", "bytes")
             return f"sound: {leaves}, {checked} checked"
-        return "\n".join(finding.message for finding in self.findings)
+        return "\n".join(messages_of(self.findings))
 
     def _repr_html_(self) -> str:
         from . import _html

@@ -85,7 +85,7 @@ class LeafTypeError(UnsupportedError, TypeError):
 
 
 class MismatchError(RegrowError, ValueError):
-    """The template and the checkpoint differ; the message lists every difference."""
+    """The template and the checkpoint differ; the message lists the first 100 differences."""
 
     kind = "mismatch"
 

@@ -92,7 +92,7 @@ def load(
         options: Rare settings.
 
     Raises:
-        MismatchError: if the template differs, with every difference.
+        MismatchError: if the template differs, with the first 100 differences.
         CorruptError: with file, leaf and offset; with ``Options(salvage=True)`` only if nothing is
             intact.
         UntrustedError: if no trusted key has signed it.

@@ -9,7 +9,7 @@ from . import _arguments, _native
 from ._location import StrPath, place
 from ._progress import Progress, Watch, format_bytes
 from ._readable import readable
-from ._report import Finding
+from ._report import Finding, messages_of
 from ._text import counted, printable
 
 
@@ -147,7 +147,7 @@ class RepairReport(NamedTuple):
         return self.is_whole
 
     def __str__(self) -> str:
-        return "\n".join([self.text, *(finding.message for finding in [*self.lost, *self.findings])])
+        return "\n".join([self.text, *messages_of([*self.lost, *self.findings])])
 
 
 def repair(

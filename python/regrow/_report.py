@@ -27,6 +27,17 @@ class Finding(NamedTuple):
     offset_bytes: int | None
 
 
+FINDINGS_SHOWN = 20
+"""So many findings a report shows as text; its fields have all."""
+
+
+def messages_of(findings: Sequence[Finding]) -> list[str]:
+    """The first findings as text, and how many there are more."""
+    texts = [finding.message for finding in findings[:FINDINGS_SHOWN]]
+    more = len(findings) - len(texts)
+    return [*texts, f"and {counted(more, 'more finding', 'more findings')}"] if more else texts
+
+
 class Loss(NamedTuple):
     """Something that the target layout cannot give back as it was."""
 

@@ -39,7 +39,7 @@ pub enum ErrorKind {
     Untrusted,
     /// Well formed, but of a version, codec or dtype that this build cannot read or write.
     Unsupported,
-    /// The template and the checkpoint differ; the message lists every difference.
+    /// The template and the checkpoint differ; the message lists the first 100 differences.
     Mismatch,
     /// The target is there already and `overwrite` was not asked for.
     AlreadyExists,

@@ -63,7 +63,7 @@ def load(
             nothing is read before.
 
     Raises:
-        MismatchError: if `like` differs, with every difference.
+        MismatchError: if `like` differs, with the first 100 differences.
         CorruptError: with file, leaf and offset.
         NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to load.
     """

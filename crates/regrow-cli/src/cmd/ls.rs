@@ -205,8 +205,11 @@ impl Ls {
         }
         use Align::{Left, Right};
         table.print(out, "", [Left, Left, Left, Right, Left])?;
-        let count = counted(found.len(), "checkpoint", "checkpoints");
-        writeln!(out, "{count}, {bytes} bytes ({})", out::size(bytes))?;
+        let unfinished =
+            found.iter().filter(|listed| matches!(listed.state, ListedState::Unfinished)).count();
+        let count = counted(found.len() - unfinished, "checkpoint", "checkpoints");
+        let beside = if unfinished > 0 { format!(", {unfinished} unfinished") } else { String::new() };
+        writeln!(out, "{count}{beside}, {bytes} bytes ({})", out::size(bytes))?;
         Ok(Exit::Fine)
     }
 }

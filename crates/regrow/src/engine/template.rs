@@ -12,6 +12,9 @@ use crate::options::TemplateLeaf;
 use crate::text::counted;
 use crate::tree::{KeyPath, LeafInfo, LeafKind, Node, NodeKind, Tree};
 
+/// The most differences that one error lists.
+const SHOWN_MAX: usize = 100;
+
 /// For each leaf of the template the stored leaf that goes there; `None` for those to be skipped.
 ///
 /// Stored leaves for which `is_cast` says true may differ in dtype. With `partial`, stored leaves
@@ -20,7 +23,7 @@ use crate::tree::{KeyPath, LeafInfo, LeafKind, Node, NodeKind, Tree};
 /// which is what the arrays are called.
 ///
 /// # Errors
-/// `Mismatch`, with every difference on a line of its own.
+/// `Mismatch`, with each of the first 100 differences on a line of its own.
 pub(super) fn match_template(
     stored: &Tree<LeafInfo>,
     template: &Tree<TemplateLeaf>,
@@ -139,8 +142,11 @@ fn mismatch(differences: &[String]) -> Error {
         "the template does not fit the checkpoint in {}",
         counted(differences.len(), "place", "places")
     );
-    for difference in differences {
+    for difference in differences.iter().take(SHOWN_MAX) {
         let _ = write!(what, "\n    {difference}");
+    }
+    if let Some(more) = differences.len().checked_sub(SHOWN_MAX).filter(|more| *more > 0) {
+        let _ = write!(what, "\n    and {}", counted(more, "more place", "more places"));
     }
     let has = |kind: &str| differences.iter().any(|difference| difference.starts_with(kind));
     let mut ways = vec!["change the template"];

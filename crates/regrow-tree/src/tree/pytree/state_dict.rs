@@ -29,7 +29,7 @@ pub trait StateDict: Sized {
     /// Regrows the value, from a state dict or from the exact tree.
     ///
     /// # Errors
-    /// `Mismatch` with every difference on a line of its own.
+    /// `Mismatch` with each of the first 100 differences on a line of its own.
     fn from_state_dict(state: Tree<Leaf>) -> Result<Self>;
 }
 
