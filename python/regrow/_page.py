@@ -146,6 +146,7 @@ def report(
         NotFoundError: for globs that match no leaf, with all of them.
         AlreadyExistsError: if `out` exists and may not be replaced.
     """
+    _arguments.flag("overwrite", overwrite)
     sides = (checkpoint, *others)
     if storage_options is not None and not any(is_place(side) for side in sides):
         raise InvalidArgumentError("`storage_options` is for URLs, and all checkpoints are in memory or open")

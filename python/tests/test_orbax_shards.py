@@ -248,7 +248,8 @@ def test_two_processes_write_the_files_that_those_of_orbax_write(tmp_path: Path,
     options = {"use_ocdbt": use_ocdbt, "use_zarr3": False}
     theirs = save_in_two_processes("orbax", tmp_path / "theirs", options)
     assert_same_values(regrow.load(tmp_path / "theirs"), shards_of_all())
-    ours = save_in_two_processes("regrow", tmp_path / "ours", ("orbax", options, {}))
+    layout = {"ocdbt": use_ocdbt, "zarr3": False}
+    ours = save_in_two_processes("regrow", tmp_path / "ours", ("orbax", layout, {}))
     # Of replicas Orbax writes a slice each, so these have other chunks; and how many data files
     # there are is free.
     folders = ["columns/", "rows/", "replicated/"]

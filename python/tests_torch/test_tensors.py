@@ -155,7 +155,7 @@ def test_what_is_filled_has_numbers_and_arrays_beside_it(tmp_path: Path) -> None
     kept = {"w": torch.zeros(3), "host": np.zeros(4, int)}
     assert regrow.load_into(tmp_path / "x", kept, only="host") is kept
     assert kept["w"].tolist() == [0, 0, 0] and kept["host"].tolist() == [0, 1, 2, 3]
-    with pytest.raises(regrow.errors.InvalidArgumentError, match="tensors, writable numpy arrays"):
+    with pytest.raises(regrow.errors.InvalidArgumentError, match="tensors, writable NumPy arrays"):
         regrow.load_into(tmp_path / "x", {"w": torch.zeros(3), "f": print})
 
 
