@@ -50,7 +50,7 @@ def _ours(path: Path, kind: str, tree: Tree) -> Callable[[Clock], None]:
 
         def whole() -> None:
             handle = clock.time(f"{BLOCKED}, {kind}", lambda: regrow.save_async(path, tree))
-            handle.wait()
+            handle.result()
 
         clock.time(f"{DURABLE}, {kind}", whole)
         remove(path)

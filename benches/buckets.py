@@ -469,6 +469,7 @@ def parse() -> argparse.Namespace:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
-        child(*sys.argv[2:5], int(sys.argv[5]), int(sys.argv[6]))
+        endpoint, name, task, count, mib = sys.argv[2:]
+        child(endpoint, name, task, int(count), int(mib))
     else:
         main()

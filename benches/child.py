@@ -71,7 +71,7 @@ def convert(path: Path, target: Path, task: str) -> None:
     import regrow
 
     layout = task.removeprefix("convert ")
-    options = {"compression": "none"} if layout == "orbax" else {}
+    options: dict[str, Any] = {"compression": "none"} if layout == "orbax" else {}
     regrow.convert(path, target, layout=layout, lossy=True, **options)
     remove(target)
 

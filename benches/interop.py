@@ -7,6 +7,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from chunked import Orbax
 from limits import Limit
@@ -49,7 +50,7 @@ def _converting(room: Path, layout: str) -> Callable[[Clock], None]:
         target = room / layout
         remove(target)
         drop_from_page_cache(room / "source")
-        options = {"compression": "none"} if layout == "orbax" else {}
+        options: dict[str, Any] = {"compression": "none"} if layout == "orbax" else {}
         clock.time("convert", lambda: regrow.convert(room / "source", target, layout=layout, lossy=True, **options))
         remove(target)
 
