@@ -1,0 +1,83 @@
+"""The page of results in the documentation, from the files of one or more runs.
+
+    python benches/page.py 2026-11-28 bench-output/results.json MORE.json > docs/results.md
+
+A cell has the median of a tool, and the median of its ratios to regrow within rounds.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from measure import LIMIT, OURS, Sample, Samples
+from plots import NAMES, WORKLOADS
+from report import figure
+
+HEAD = """# Results
+
+Measured on {date}.
+
+- **Machine**: {cpu}, {cpus} CPUs, {memory} GiB of memory, a virtual disk, {system}.
+- **Versions**: commit {commits}; Python {python}; {versions}.
+
+Each cell has the median of {rounds} interleaved rounds. In brackets is the tool's time divided by
+regrow's: the median over the rounds of both. "limit" is what the machine can do: one thread with
+direct I/O, or copies of memory. Saves are synced. Cold loads come from the disk. [Method, and how
+to repeat it](performance.md).
+
+![Seconds of a durable save and of a cold load](performance/front.png)
+"""
+SHOWN = ("jax", "flax", "equinox", "orbax-checkpoint", "tensorstore", "safetensors")
+
+
+def main() -> None:
+    """Prints the page."""
+    date, *files = sys.argv[1:]
+    runs = [json.loads(Path(file).read_text()) for file in files]
+    about = runs[0]["machine"]
+    commits = ", ".join(dict.fromkeys(f"`{run['machine']['commit']}`" for run in runs))
+    versions = ", ".join(f"{name} {about['versions'][name]}" for name in SHOWN)
+    head = HEAD.format_map(
+        {**about, "date": date, "commits": commits, "versions": versions, "memory": about["memory_gib"]}
+    )
+    print(head)
+    for number, run in enumerate(runs, 1):
+        samples = Samples()
+        for row in run["samples"]:
+            samples.add(Sample(**row))
+        print(f"## Run {number}\n")
+        for workload in dict.fromkeys(workload for _, workload in samples.pairs()):
+            print("\n".join(table(samples, workload)))
+    notes = [note for run in runs for note in run["notes"] if "not installed" not in note]
+    if notes:
+        print("## Notes\n")
+        print("\n".join(f"- {note}" for note in dict.fromkeys(notes)))
+
+
+def table(samples: Samples, workload: str) -> list[str]:
+    """The operations on one workload, with a line for each tool beside regrow."""
+    kind, _, size = workload.partition("@")
+    title = ", ".join(part for part in (WORKLOADS.get(kind, kind), size) if part)
+    lines = [f"### {title}", "", "| operation | regrow | limit | others |", "|---|---|---|---|"]
+    for operation in (operation for operation, of in samples.pairs() if of == workload):
+        names = samples.contestants(operation, workload)
+        others = [who for who in names if who not in (OURS, LIMIT)]
+        cells = [cell(samples, operation, workload, who) for who in (OURS, LIMIT)]
+        named = "; ".join(f"{NAMES.get(who, who)} {cell(samples, operation, workload, who)}" for who in others)
+        lines.append(f"| {operation} | {cells[0]} | {cells[1]} | {named} |")
+    return [*lines, ""]
+
+
+def cell(samples: Samples, operation: str, workload: str, who: str) -> str:
+    """A median, and its ratio to regrow's if both are times."""
+    median = samples.median(operation, workload, who)
+    if median is None:
+        return ""
+    unit = next(row.unit for row in samples.rows if (row.operation, row.workload) == (operation, workload))
+    ratio = None if who == OURS or unit == "bytes" else samples.ratio(operation, workload, who)
+    return figure(median, unit) + ("" if ratio is None else f" ({ratio:.2f})")
+
+
+main()
