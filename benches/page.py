@@ -65,7 +65,7 @@ def table(samples: Samples, workload: str) -> list[str]:
         names = samples.contestants(operation, workload)
         others = [who for who in names if who not in (OURS, LIMIT)]
         cells = [cell(samples, operation, workload, who) for who in (OURS, LIMIT)]
-        named = "; ".join(f"{NAMES.get(who, who)} {cell(samples, operation, workload, who)}" for who in others)
+        named = "; ".join(f"{NAMES.get(who, who)}: {cell(samples, operation, workload, who)}" for who in others)
         lines.append(f"| {operation} | {cells[0]} | {cells[1]} | {named} |")
     return [*lines, ""]
 
