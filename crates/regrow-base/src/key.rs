@@ -21,11 +21,13 @@ pub enum Key {
 
 impl Key {
     /// The text key of a dict.
+    #[inline]
     pub fn dict(key: impl Into<Arc<str>>) -> Self {
         Self::Dict(key.into())
     }
 
     /// The name of an attribute.
+    #[inline]
     pub fn attr(name: impl Into<Arc<str>>) -> Self {
         Self::Attr(name.into())
     }
@@ -57,36 +59,43 @@ pub struct KeyPath(Vec<Key>);
 
 impl KeyPath {
     /// The path of the root.
+    #[inline]
     pub fn root() -> Self {
         Self(Vec::new())
     }
 
     /// The keys, from the root down.
+    #[inline]
     pub fn keys(&self) -> &[Key] {
         &self.0
     }
 
     /// Whether this is the root.
+    #[inline]
     pub fn is_root(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Number of keys.
+    #[inline]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
     /// Whether there are no keys; the same as [`is_root`](Self::is_root).
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Goes one step down.
+    #[inline]
     pub fn push(&mut self, key: Key) {
         self.0.push(key);
     }
 
     /// Goes one step up.
+    #[inline]
     pub fn pop(&mut self) -> Option<Key> {
         self.0.pop()
     }

@@ -128,6 +128,7 @@ impl Suits {
 
     /// Whether requests wait for a network: then few long ones, many at once, are better than short
     /// ones in a row.
+    #[inline]
     pub fn is_far(&self) -> bool {
         self.requests_min >= Self::REQUESTS_OF_NETWORK_MIN
     }
@@ -153,6 +154,7 @@ pub struct MemoryBlob {
 
 impl MemoryBlob {
     /// These bytes, under a name for errors.
+    #[inline]
     pub fn new(bytes: Bytes, name: PathBuf) -> Self {
         Self { bytes, name }
     }

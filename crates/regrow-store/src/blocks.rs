@@ -22,6 +22,7 @@ pub struct BlockChecksums {
 
 impl BlockChecksums {
     /// Blocks are counted from byte `from` on.
+    #[inline]
     pub fn from_byte(from: u64) -> Self {
         Self { skip_bytes: from, sums: BlockSums::new(BLOCK_LEN_BYTES) }
     }
@@ -34,6 +35,7 @@ impl BlockChecksums {
     }
 
     /// The checksums, that of the shorter last block included.
+    #[inline]
     pub fn finish(&mut self) -> Vec<u32> {
         self.sums.finish()
     }

@@ -99,6 +99,7 @@ impl FileWriter {
     pub const BLOCK_LEN_BYTES: u64 = BLOCK_LEN_BYTES as u64;
 
     /// A writer into `sink`.
+    #[inline]
     pub fn new(sink: impl FileSink + 'static) -> Self {
         Self(Box::new(sink))
     }
@@ -107,6 +108,7 @@ impl FileWriter {
     ///
     /// # Errors
     /// As there.
+    #[inline]
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.0.write(bytes)
     }
@@ -124,6 +126,7 @@ impl FileWriter {
     }
 
     /// Bytes taken so far.
+    #[inline]
     pub fn offset_bytes(&self) -> u64 {
         self.0.offset_bytes()
     }
@@ -132,16 +135,19 @@ impl FileWriter {
     ///
     /// # Errors
     /// As there.
+    #[inline]
     pub fn saved(&self, len_bytes: u64) -> Result<()> {
         self.0.saved(len_bytes)
     }
 
     /// What a person would call the file, for errors.
+    #[inline]
     pub fn describe(&self) -> PathBuf {
         self.0.describe()
     }
 
     /// As [`FileSink::can_patch`].
+    #[inline]
     pub fn can_patch(&self) -> bool {
         self.0.can_patch()
     }
@@ -150,6 +156,7 @@ impl FileWriter {
     ///
     /// # Errors
     /// As there.
+    #[inline]
     pub fn finish_patched(self, patches: &[(u64, Vec<u8>)]) -> Result<WrittenFile> {
         self.0.finish_patched(patches)
     }
@@ -158,6 +165,7 @@ impl FileWriter {
     ///
     /// # Errors
     /// As there.
+    #[inline]
     pub fn finish(self) -> Result<WrittenFile> {
         self.0.finish()
     }

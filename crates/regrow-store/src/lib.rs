@@ -98,6 +98,7 @@ impl Span {
     ///
     /// # Errors
     /// `Corrupt` if the file is gone or too short.
+    #[inline]
     pub fn read(&self) -> Result<Bytes> {
         self.store.get(&self.key, self.range())?.ok_or_else(|| self.is_missing())
     }

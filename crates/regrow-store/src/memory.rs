@@ -15,6 +15,7 @@ pub struct MemoryStore(Mutex<BTreeMap<Vec<u8>, Bytes>>);
 
 impl MemoryStore {
     /// An empty store.
+    #[inline]
     pub fn new() -> Self {
         Self::default()
     }

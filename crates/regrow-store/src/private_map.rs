@@ -19,12 +19,14 @@ impl PrivateMap {
     }
 
     /// The first byte.
+    #[inline]
     pub fn as_mut_ptr(&self) -> *mut u8 {
         self.0.as_mut_ptr()
     }
 
     /// Length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "no map is empty")]
+    #[inline]
     pub fn len(&self) -> usize {
         self.0.len()
     }

@@ -4,6 +4,7 @@ use std::fs;
 
 /// Whether a load may take so much memory: half of what there is, at most. What is mapped can be
 /// taken back by the system, memory cannot.
+#[inline]
 pub fn is_available(len_bytes: u64) -> bool {
     fits(len_bytes, available_bytes())
 }

@@ -7,6 +7,7 @@ use crc_fast::CrcAlgorithm;
 
 /// The CRC-32C of `bytes`.
 #[expect(clippy::cast_possible_truncation, reason = "a 32-bit checksum in the crate's u64")]
+#[inline]
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
@@ -22,17 +23,20 @@ impl Default for Crc32c {
 
 impl Crc32c {
     /// Over nothing yet.
+    #[inline]
     pub fn new() -> Self {
         Self(crc_fast::Digest::new(CrcAlgorithm::Crc32Iscsi))
     }
 
     /// Takes in the next part.
+    #[inline]
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
     /// The checksum of all parts so far.
     #[expect(clippy::cast_possible_truncation, reason = "a 32-bit checksum in the crate's u64")]
+    #[inline]
     pub fn value(&self) -> u32 {
         self.0.finalize() as u32
     }
@@ -49,6 +53,7 @@ impl Default for Crc32 {
 
 impl Crc32 {
     /// Over nothing yet.
+    #[inline]
     pub fn new() -> Self {
         Self(crc_fast::Digest::new(CrcAlgorithm::Crc32IsoHdlc))
     }
@@ -61,12 +66,14 @@ impl Crc32 {
     }
 
     /// Takes in the next part.
+    #[inline]
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
     /// The checksum of all parts so far.
     #[expect(clippy::cast_possible_truncation, reason = "a 32-bit checksum in the crate's u64")]
+    #[inline]
     pub fn value(&self) -> u32 {
         self.0.finalize() as u32
     }
@@ -88,6 +95,7 @@ pub struct BlockSums {
 
 impl BlockSums {
     /// Over nothing yet, in blocks of that length.
+    #[inline]
     pub fn new(block_len_bytes: usize) -> Self {
         Self { block_len_bytes, done: Vec::new(), current: Crc32c::new(), filled_bytes: 0 }
     }

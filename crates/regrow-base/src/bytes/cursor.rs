@@ -22,26 +22,31 @@ pub struct Cursor<'a> {
 
 impl<'a> Cursor<'a> {
     /// A cursor at the start of `bytes`.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, offset: 0 }
     }
 
     /// Bytes read so far.
+    #[inline]
     pub fn offset_bytes(&self) -> u64 {
         self.offset as u64
     }
 
     /// Bytes not read yet.
+    #[inline]
     pub fn remaining_bytes(&self) -> usize {
         self.bytes.len() - self.offset
     }
 
     /// Whether everything has been read.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.remaining_bytes() == 0
     }
 
     /// What has not been read yet, without reading it.
+    #[inline]
     pub fn rest(&self) -> &'a [u8] {
         self.bytes.get(self.offset..).unwrap_or_default()
     }
@@ -67,26 +72,31 @@ impl<'a> Cursor<'a> {
     }
 
     /// One byte.
+    #[inline]
     pub fn u8(&mut self, what: &str) -> Result<u8> {
         Ok(self.array::<1>(what)?[0])
     }
 
     /// Four bytes, big endian (OCDBT's magic numbers only).
+    #[inline]
     pub fn u32be(&mut self, what: &str) -> Result<u32> {
         Ok(u32::from_be_bytes(self.array(what)?))
     }
 
     /// Four bytes, little endian.
+    #[inline]
     pub fn u32le(&mut self, what: &str) -> Result<u32> {
         Ok(u32::from_le_bytes(self.array(what)?))
     }
 
     /// Four bytes, little endian, signed.
+    #[inline]
     pub fn i32le(&mut self, what: &str) -> Result<i32> {
         Ok(i32::from_le_bytes(self.array(what)?))
     }
 
     /// Eight bytes, little endian.
+    #[inline]
     pub fn u64le(&mut self, what: &str) -> Result<u64> {
         Ok(u64::from_le_bytes(self.array(what)?))
     }
@@ -144,6 +154,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// An error of kind `Corrupt` at the current offset.
+    #[inline]
     pub fn corrupt(&self, what: impl Into<String>) -> Error {
         Error::corrupt(what).at_byte(self.offset as u64)
     }

@@ -5,6 +5,7 @@ pub mod number {
     use serde::{Deserialize, Deserializer, Serializer, de::Error as _};
 
     /// Writes the digits.
+    #[inline]
     pub fn serialize<S: Serializer>(value: &u32, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&format!("{value:08x}"))
     }

@@ -71,6 +71,7 @@ pub struct Pages(Vec<(usize, usize)>);
 
 impl Pages {
     /// The untouched pages of memory, by addresses and lengths.
+    #[inline]
     pub fn at(spans: Vec<(usize, usize)>) -> Self {
         Self(spans)
     }

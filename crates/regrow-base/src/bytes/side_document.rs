@@ -56,6 +56,7 @@ impl SideDocument {
     }
 
     /// The error for one that contradicts itself.
+    #[inline]
     pub fn contradiction(&self, what: &str) -> Error {
         (self.error)(format!("{} contradicts itself: {what}", self.what))
     }
@@ -88,6 +89,7 @@ impl SideDocument {
 }
 
 /// Program and version that write a document now.
+#[inline]
 pub fn writer() -> String {
     concat!("regrow ", env!("CARGO_PKG_VERSION")).to_owned()
 }

@@ -85,6 +85,7 @@ pub fn no_context() -> Error {
 }
 
 /// Whether zstd got no memory.
+#[inline]
 pub fn is_no_memory(code: zstd_safe::ErrorCode) -> bool {
     zstd_safe::get_error_name(code) == NO_MEMORY
 }

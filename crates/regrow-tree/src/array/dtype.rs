@@ -99,21 +99,25 @@ const TABLE: [(Dtype, &str, usize, DtypeClass); 30] = {
 
 impl Dtype {
     /// Every dtype.
+    #[inline]
     pub fn all() -> impl Iterator<Item = Self> {
         TABLE.iter().map(|row| row.0)
     }
 
     /// NumPy's name (`dtype.name`), also zarr v3's: `float32`, `bfloat16`, `float8_e4m3fn`.
+    #[inline]
     pub fn name(self) -> &'static str {
         self.row().1
     }
 
     /// Bytes an element takes in memory.
+    #[inline]
     pub fn size_bytes(self) -> usize {
         self.row().2
     }
 
     /// What kind of number it holds.
+    #[inline]
     pub fn class(self) -> DtypeClass {
         self.row().3
     }

@@ -101,6 +101,7 @@ impl Histogram {
     }
 
     /// How many numbers each bin has; those of the first and of the last are not 0.
+    #[inline]
     pub fn counts(&self) -> &[u64] {
         &self.counts
     }

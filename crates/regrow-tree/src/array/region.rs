@@ -43,26 +43,31 @@ impl Shape {
     }
 
     /// The shape of a scalar: no axes, one element.
+    #[inline]
     pub fn scalar() -> Self {
         Self::default()
     }
 
     /// The extents.
+    #[inline]
     pub fn dims(&self) -> &[u64] {
         &self.0
     }
 
     /// Number of axes.
+    #[inline]
     pub fn rank(&self) -> usize {
         self.0.len()
     }
 
     /// Number of elements.
+    #[inline]
     pub fn len_elements(&self) -> u64 {
         self.0.iter().product()
     }
 
     /// Whether an axis is 0.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.contains(&0)
     }
@@ -139,36 +144,43 @@ impl Region {
     }
 
     /// All of an array.
+    #[inline]
     pub fn whole(shape: &Shape) -> Self {
         Self { starts: vec![0; shape.rank()], lens: shape.dims().to_vec() }
     }
 
     /// First element on each axis.
+    #[inline]
     pub fn starts(&self) -> &[u64] {
         &self.starts
     }
 
     /// Elements on each axis.
+    #[inline]
     pub fn lens(&self) -> &[u64] {
         &self.lens
     }
 
     /// Number of axes.
+    #[inline]
     pub fn rank(&self) -> usize {
         self.lens.len()
     }
 
     /// The region's own shape.
+    #[inline]
     pub fn shape(&self) -> Shape {
         Shape(self.lens.as_slice().into())
     }
 
     /// Number of elements.
+    #[inline]
     pub fn len_elements(&self) -> u64 {
         self.lens.iter().product()
     }
 
     /// Whether it holds no element.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.lens.contains(&0)
     }

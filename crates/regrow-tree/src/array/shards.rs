@@ -134,26 +134,31 @@ impl Shards {
     }
 
     /// The type of the elements.
+    #[inline]
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
     /// The shape of the whole array.
+    #[inline]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
     /// The shape of a chunk.
+    #[inline]
     pub fn chunk_shape(&self) -> &Shape {
         &self.chunk_shape
     }
 
     /// Those that this process holds, by their first elements in C order.
+    #[inline]
     pub fn held(&self) -> &[Shard] {
         &self.shards
     }
 
     /// Whether every process of the job holds these same shards.
+    #[inline]
     pub fn is_replicated(&self) -> bool {
         self.is_replicated
     }

@@ -128,37 +128,44 @@ impl Stats {
     }
 
     /// Elements seen.
+    #[inline]
     pub fn count(&self) -> u64 {
         self.count
     }
 
     /// Elements that are NaN; complex ones if a part is.
+    #[inline]
     pub fn nan_count(&self) -> u64 {
         self.nan_count
     }
 
     /// Elements that are infinite; complex ones if a part is, and none is NaN.
+    #[inline]
     pub fn infinity_count(&self) -> u64 {
         self.infinity_count
     }
 
     /// Elements that are zero, of either sign; false ones of a bool array.
+    #[inline]
     pub fn zero_count(&self) -> u64 {
         self.zero_count
     }
 
     /// The lowest finite element; `None` if there is none, and for complex arrays. Integers beyond
     /// 2^53 are rounded.
+    #[inline]
     pub fn min(&self) -> Option<f64> {
         self.of_finite(self.min)
     }
 
     /// The highest finite element; otherwise as [`min`](Self::min).
+    #[inline]
     pub fn max(&self) -> Option<f64> {
         self.of_finite(self.max)
     }
 
     /// The mean of the finite elements; otherwise as [`min`](Self::min).
+    #[inline]
     pub fn mean(&self) -> Option<f64> {
         self.of_finite(self.mean)
     }
@@ -177,11 +184,13 @@ impl Stats {
     }
 
     /// How the finite elements are distributed, if that was asked for; `None` for complex arrays.
+    #[inline]
     pub fn histogram(&self) -> Option<&Histogram> {
         self.histogram.as_ref()
     }
 
     /// Elements that are neither NaN nor infinite.
+    #[inline]
     pub fn finite_count(&self) -> u64 {
         self.count - self.nan_count - self.infinity_count
     }

@@ -153,21 +153,25 @@ impl Array {
     }
 
     /// The type of the elements.
+    #[inline]
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
     /// The shape.
+    #[inline]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
     /// Bytes of the array in C order.
+    #[inline]
     pub fn len_bytes(&self) -> u64 {
         self.shape.len_elements() * self.dtype.size_bytes() as u64
     }
 
     /// The bytes in C order, if they lie so; no copy.
+    #[inline]
     pub fn c_order_bytes(&self) -> Option<&Bytes> {
         (self.strides.is_none() && self.source.is_none()).then_some(&self.data)
     }
@@ -186,12 +190,14 @@ impl Array {
     }
 
     /// The pieces that the array is made of; `None` if it is in one piece.
+    #[inline]
     pub fn shards(&self) -> Option<&Shards> {
         self.source.as_ref().and_then(|source| source.shards())
     }
 
     /// What a deferred array [keeps](ArraySource::kept_len_bytes) while it is read; 0 for one that
     /// is in memory.
+    #[inline]
     pub fn kept_len_bytes(&self) -> u64 {
         self.source.as_ref().map_or(0, |source| source.kept_len_bytes())
     }

@@ -23,6 +23,7 @@ impl Array {
     ///
     /// # Errors
     /// `InvalidArgument` if no memory could count its bytes.
+    #[inline]
     pub fn cast(&self, to: Dtype) -> Result<Self> {
         self.cast_as(to, Losses::Refused(None))
     }

@@ -30,16 +30,19 @@ impl Grid {
     }
 
     /// The shape of the array.
+    #[inline]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
     /// How many cells; saturates.
+    #[inline]
     pub fn cell_count(&self) -> u64 {
         self.axes.iter().fold(1, |count, cuts| count.saturating_mul(cuts.count()))
     }
 
     /// How many parts each axis has.
+    #[inline]
     pub fn counts(&self) -> Vec<u64> {
         self.axes.iter().map(Cuts::count).collect()
     }

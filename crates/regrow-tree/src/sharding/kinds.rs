@@ -48,6 +48,7 @@ pub struct NamedSharding {
 impl NamedSharding {
     /// Even parts over `mesh`, by `spec`. Whether they fit each other and an array is looked at by
     /// [`Sharding::layout`].
+    #[inline]
     pub fn new(mesh: impl Into<Arc<Mesh>>, spec: PartitionSpec) -> Self {
         Self { mesh: mesh.into(), spec, split: Split::Even, recorded: Recorded::default() }
     }
@@ -61,16 +62,19 @@ impl NamedSharding {
     }
 
     /// The devices.
+    #[inline]
     pub fn mesh(&self) -> &Arc<Mesh> {
         &self.mesh
     }
 
     /// What cuts each axis of the array.
+    #[inline]
     pub fn spec(&self) -> &PartitionSpec {
         &self.spec
     }
 
     /// The rule for lengths that are no multiples.
+    #[inline]
     pub fn split(&self) -> Split {
         self.split
     }
@@ -85,11 +89,13 @@ pub struct SingleDeviceSharding {
 
 impl SingleDeviceSharding {
     /// On the device that JAX prints like this: `cpu:0`.
+    #[inline]
     pub fn new(device: impl Into<Arc<str>>) -> Self {
         Self { device: device.into(), recorded: Recorded::default() }
     }
 
     /// The device as JAX prints it: `cpu:0`, before 2025 `TFRT_CPU_0`; free text.
+    #[inline]
     pub fn device(&self) -> &str {
         &self.device
     }
@@ -111,11 +117,13 @@ pub struct PositionalSharding {
 
 impl PositionalSharding {
     /// The grid of devices: one size for each axis of the array.
+    #[inline]
     pub fn shape(&self) -> &[u64] {
         &self.shape
     }
 
     /// `device`, `pinned_host`, ...; where it is known.
+    #[inline]
     pub fn memory_kind(&self) -> Option<&str> {
         self.memory_kind.as_deref()
     }

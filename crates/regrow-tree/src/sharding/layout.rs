@@ -93,6 +93,7 @@ impl Sharding {
     ///
     /// # Errors
     /// Those of [`Sharding::layout`].
+    #[inline]
     pub fn shard_shape(&self, shape: &Shape) -> Result<Shape> {
         self.layout(shape).map(|layout| layout.shard_shape())
     }
@@ -100,21 +101,25 @@ impl Sharding {
 
 impl Layout {
     /// The parts: each cell is what one device holds, or several.
+    #[inline]
     pub fn grid(&self) -> &Grid {
         &self.grid
     }
 
     /// The shape of the longest part; all have it where parts are even.
+    #[inline]
     pub fn shard_shape(&self) -> Shape {
         self.grid.cell_shape()
     }
 
     /// How many devices.
+    #[inline]
     pub fn device_count(&self) -> u64 {
         self.device_count
     }
 
     /// How many devices hold each part.
+    #[inline]
     pub fn replica_count(&self) -> u64 {
         self.copies.iter().map(|axis| axis.size).product()
     }
@@ -144,6 +149,7 @@ impl Layout {
     }
 
     /// Which of the equal copies the device at a position holds, from 0.
+    #[inline]
     pub fn replica(&self, position: u64) -> u64 {
         number(&self.copies, position)
     }

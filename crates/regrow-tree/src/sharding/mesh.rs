@@ -53,22 +53,26 @@ impl Mesh {
     }
 
     /// The names of the axes.
+    #[inline]
     pub fn axis_names(&self) -> &[Arc<str>] {
         &self.axis_names
     }
 
     /// The sizes of the axes, in devices.
+    #[inline]
     pub fn shape(&self) -> &[u64] {
         &self.shape
     }
 
     /// The types of the axes, where they are known.
+    #[inline]
     pub fn axis_types(&self) -> Option<&[AxisType]> {
         self.axis_types.as_deref()
     }
 
     /// The ids of the devices in C order, where they are known. They are labels: those of a second
     /// process may begin at 2048.
+    #[inline]
     pub fn device_ids(&self) -> Option<&[u64]> {
         self.device_ids.as_deref()
     }
@@ -77,11 +81,13 @@ impl Mesh {
     ///
     /// # Errors
     /// `Limit` if there are more than 2^24.
+    #[inline]
     pub fn device_count(&self) -> Result<u64> {
         device_count(&self.shape)
     }
 
     /// The number of the axis of this name.
+    #[inline]
     pub fn axis(&self, name: &str) -> Option<usize> {
         self.axis_names.iter().position(|known| &**known == name)
     }

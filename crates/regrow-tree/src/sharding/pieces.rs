@@ -20,6 +20,7 @@ enum Found {
 impl Pieces {
     /// The cells of a grid; the number of a piece is that of its cell in C order. What a region
     /// touches is computed.
+    #[inline]
     pub fn grid(grid: Grid) -> Self {
         Self(Found::Grid(grid))
     }

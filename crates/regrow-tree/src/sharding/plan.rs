@@ -121,17 +121,20 @@ impl Wanted {
     }
 
     /// The distinct regions.
+    #[inline]
     pub fn regions(&self) -> &[Region] {
         &self.regions
     }
 
     /// The number of the region of each device, or of each region that was given, in the order in
     /// which they were given.
+    #[inline]
     pub fn region_of(&self) -> &[usize] {
         &self.of
     }
 
     /// How many elements are read.
+    #[inline]
     pub fn len_elements(&self) -> u64 {
         self.reads.iter().map(|(_, region)| region.len_elements()).sum()
     }

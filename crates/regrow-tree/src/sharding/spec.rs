@@ -38,11 +38,13 @@ pub struct PartitionSpec(pub(super) Vec<AxisSpec>);
 
 impl PartitionSpec {
     /// From what cuts each axis: `[Some("x"), None]`, or [`AxisSpec`]s.
+    #[inline]
     pub fn new<A: Into<AxisSpec>>(axes: impl IntoIterator<Item = A>) -> Self {
         Self(axes.into_iter().map(Into::into).collect())
     }
 
     /// What cuts each axis.
+    #[inline]
     pub fn axes(&self) -> &[AxisSpec] {
         &self.0
     }

@@ -52,6 +52,7 @@ pub enum AnyLeaf {
 
 impl AnyLeaf {
     /// A leaf of the program's own type.
+    #[inline]
     pub fn own(leaf: impl Any + Send + Sync) -> Self {
         Self::Own(Box::new(leaf))
     }
@@ -105,6 +106,7 @@ impl<T: Any + Send + Sync, H: LeafHandler<T>> Erased for Typed<T, H> {
 
 impl LeafRegistry {
     /// One without handlers.
+    #[inline]
     pub fn new() -> Self {
         Self::default()
     }
@@ -155,11 +157,13 @@ impl LeafRegistry {
     }
 
     /// Whether there is a handler for a type name.
+    #[inline]
     pub fn has(&self, type_name: &str) -> bool {
         self.named(type_name).is_some()
     }
 
     /// All type names, in the order in which they were added.
+    #[inline]
     pub fn type_names(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().map(|entry| entry.handler.type_name())
     }

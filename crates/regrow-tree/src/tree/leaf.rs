@@ -65,11 +65,13 @@ impl LeafKind {
 
     /// Whether casts that are asked for apply: to arrays and NumPy scalars. Bytes, PRNG keys and
     /// Python's own numbers are no arrays to their users, and stay as they are.
+    #[inline]
     pub fn is_castable(&self) -> bool {
         matches!(self, Self::JaxArray | Self::NumpyArray | Self::NumpyScalar)
     }
 
     /// Whether the leaf has array data behind it.
+    #[inline]
     pub fn is_array(&self) -> bool {
         !matches!(self, Self::Str | Self::Placeholder | Self::Unknown(_))
     }
@@ -112,16 +114,19 @@ impl LeafInfo {
     }
 
     /// Bytes of the decoded leaf; saturates for shapes that no memory could hold.
+    #[inline]
     pub fn len_bytes(&self) -> u64 {
         self.shape.len_bytes(self.dtype).unwrap_or(u64::MAX)
     }
 
     /// Whether the leaf has data: a placeholder and a leaf of an unknown type have none.
+    #[inline]
     pub fn has_data(&self) -> bool {
         !matches!(self.kind, LeafKind::Placeholder | LeafKind::Unknown(_))
     }
 
     /// Bytes of the decoded leaf; 0 for a leaf without data.
+    #[inline]
     pub fn data_len_bytes(&self) -> u64 {
         if self.has_data() { self.len_bytes() } else { 0 }
     }
@@ -141,6 +146,7 @@ impl LeafInfo {
 
     /// The part of the array that a device held when it was saved, the longest if they differ;
     /// `None` if that is not recorded, or what is recorded does not fit the array.
+    #[inline]
     pub fn shard_shape(&self) -> Option<Shape> {
         self.sharding.as_ref()?.shard_shape(&self.shape).ok()
     }
@@ -198,11 +204,13 @@ pub enum LeafData {
 
 impl Leaf {
     /// A NumPy-kind array leaf.
+    #[inline]
     pub fn array(array: Array) -> Self {
         Self { kind: LeafKind::NumpyArray, data: LeafData::Array(array), sharding: None }
     }
 
     /// A text leaf.
+    #[inline]
     pub fn text(text: impl Into<Arc<str>>) -> Self {
         Self { kind: LeafKind::Str, data: LeafData::Text(text.into()), sharding: None }
     }

@@ -41,16 +41,19 @@ impl LeafNames {
     }
 
     /// All names, in flatten order.
+    #[inline]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
         (0..self.ends.len()).map(|leaf| self.get(leaf))
     }
 
     /// Number of leaves.
+    #[inline]
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
     /// Whether there is no leaf.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
@@ -72,6 +75,7 @@ pub struct TextWalk<'a> {
 
 impl<'a> TextWalk<'a> {
     /// A walk over the leaves of `tree`, with `separator` between the keys.
+    #[inline]
     pub fn new<L>(tree: &'a Tree<L>, separator: &'a str) -> Self {
         Self { nodes: tree.nodes().iter(), separator, text: String::new(), open: Vec::new() }
     }

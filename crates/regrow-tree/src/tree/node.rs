@@ -111,26 +111,31 @@ impl<L> Tree<L> {
     }
 
     /// All nodes, in preorder.
+    #[inline]
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
     /// All leaves, in flatten order.
+    #[inline]
     pub fn leaves(&self) -> &[L] {
         &self.leaves
     }
 
     /// All leaves, to be changed in place.
+    #[inline]
     pub fn leaves_mut(&mut self) -> &mut [L] {
         &mut self.leaves
     }
 
     /// Number of leaves.
+    #[inline]
     pub fn len(&self) -> usize {
         self.leaves.len()
     }
 
     /// Whether there is no leaf (there is always a root).
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.leaves.is_empty()
     }
@@ -150,16 +155,19 @@ impl<L> Tree<L> {
     }
 
     /// The key path of every leaf, in flatten order.
+    #[inline]
     pub fn paths(&self) -> Vec<KeyPath> {
         self.iter().map(|(path, _)| path).collect()
     }
 
     /// Every node with its key path, in preorder. Builds each path: O(depth) a node.
+    #[inline]
     pub fn walk(&self) -> Walk<'_> {
         Walk { nodes: self.nodes.iter(), path: KeyPath::root(), open: Vec::new(), is_done: true }
     }
 
     /// The same structure with other leaves.
+    #[inline]
     pub fn map<M>(self, mut to: impl FnMut(L) -> M) -> Tree<M> {
         Tree { nodes: self.nodes, leaves: self.leaves.into_iter().map(&mut to).collect() }
     }
@@ -205,6 +213,7 @@ impl<L> Tree<L> {
     }
 
     /// The leaves without the structure.
+    #[inline]
     pub fn into_leaves(self) -> Vec<L> {
         self.leaves
     }
@@ -284,6 +293,7 @@ impl<L> Default for TreeBuilder<L> {
 
 impl<L> TreeBuilder<L> {
     /// Nothing yet; the first node becomes the root.
+    #[inline]
     pub fn new() -> Self {
         Self { nodes: Vec::new(), leaves: Vec::new(), open: Vec::new() }
     }
@@ -327,11 +337,13 @@ impl<L> TreeBuilder<L> {
     }
 
     /// Whether nothing has been added yet.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
     /// Number of containers that are open.
+    #[inline]
     pub fn depth(&self) -> usize {
         self.open.len()
     }

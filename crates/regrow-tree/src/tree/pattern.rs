@@ -74,6 +74,7 @@ impl PathPattern {
     }
 
     /// The pattern as it was written.
+    #[inline]
     pub fn as_str(&self) -> &str {
         &self.text
     }

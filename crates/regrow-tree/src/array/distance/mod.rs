@@ -44,6 +44,7 @@ pub struct Tolerance {
 
 impl Tolerance {
     /// Whether bits have to be the same.
+    #[inline]
     pub fn is_exact(&self) -> bool {
         *self == Self::default()
     }
@@ -220,50 +221,59 @@ impl Distance {
     }
 
     /// Pairs of elements seen.
+    #[inline]
     pub fn count(&self) -> u64 {
         self.count
     }
 
     /// Pairs whose bits differ; of two dtypes, whose values do.
+    #[inline]
     pub fn differing_count(&self) -> u64 {
         self.differing_count
     }
 
     /// Pairs that differ, and that the tolerance does not allow.
+    #[inline]
     pub fn outside_count(&self) -> u64 {
         self.outside_count
     }
 
     /// Pairs without a distance: one is NaN and the other is not, or one is infinite and the other
     /// is something else.
+    #[inline]
     pub fn incomparable_count(&self) -> u64 {
         self.incomparable_count
     }
 
     /// Elements of each array that are NaN; complex ones if a part is.
+    #[inline]
     pub fn nan_counts(&self) -> [u64; 2] {
         self.nan_counts
     }
 
     /// Elements of each array that are infinite; complex ones if a part is, and none is NaN.
+    #[inline]
     pub fn infinity_counts(&self) -> [u64; 2] {
         self.infinity_counts
     }
 
     /// The largest `abs(a - b)` of two finite elements; `None` if there are none. Integers are
     /// subtracted exactly.
+    #[inline]
     pub fn max_abs(&self) -> Option<f64> {
         (self.finite_count > 0).then_some(self.max_abs)
     }
 
     /// The largest `abs(a - b) / abs(b)` of two finite elements with `b` not 0; as
     /// [`max_abs`](Self::max_abs).
+    #[inline]
     pub fn max_relative(&self) -> Option<f64> {
         (self.finite_count > 0).then_some(self.max_relative)
     }
 
     /// Most values of the dtype that lie from one finite element to the other; `None` also for two
     /// dtypes.
+    #[inline]
     pub fn max_ulp(&self) -> Option<u64> {
         (self.finite_count > 0 && self.is_of_one_dtype()).then_some(self.max_ulp)
     }
@@ -277,6 +287,7 @@ impl Distance {
     }
 
     /// The pair that differs most: one without a distance, if there is one; the first of several.
+    #[inline]
     pub fn worst(&self) -> Option<Worst> {
         self.worst
     }

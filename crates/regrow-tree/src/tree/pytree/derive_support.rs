@@ -19,31 +19,37 @@ pub fn open(build: &mut TreeBuilder<Leaf>, key: Key, kind: NodeKind) -> Result<(
 }
 
 /// Opens the node of a struct.
+#[inline]
 pub fn open_struct(build: &mut TreeBuilder<Leaf>, key: Key, name: &str) -> Result<()> {
     open(build, key, NodeKind::Dataclass(name.into()))
 }
 
 /// Opens the node of a tuple.
+#[inline]
 pub fn open_tuple(build: &mut TreeBuilder<Leaf>, key: Key) -> Result<()> {
     open(build, key, NodeKind::Tuple)
 }
 
 /// Opens the dict of one entry that says which variant an enum is.
+#[inline]
 pub fn open_variant(build: &mut TreeBuilder<Leaf>, key: Key) -> Result<()> {
     open(build, key, NodeKind::Dict)
 }
 
 /// Adds a variant without data.
+#[inline]
 pub fn put_unit_variant(build: &mut TreeBuilder<Leaf>, key: Key, name: &str) -> Result<()> {
     build.leaf(key, Leaf::text(name))
 }
 
 /// Adds a field.
+#[inline]
 pub fn put<P: Pytree>(build: &mut TreeBuilder<Leaf>, name: &str, value: &P) -> Result<()> {
     value.flatten(Key::attr(name), build)
 }
 
 /// Adds a field of a tuple.
+#[inline]
 pub fn put_at<P: Pytree>(build: &mut TreeBuilder<Leaf>, index: usize, value: &P) -> Result<()> {
     value.flatten(Key::Index(index), build)
 }

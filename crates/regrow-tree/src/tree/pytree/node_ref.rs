@@ -61,11 +61,13 @@ impl<'a> NodeRef<'a> {
     }
 
     /// The step from the parent; of no meaning at the root.
+    #[inline]
     pub fn key(self) -> &'a Key {
         &self.node().key
     }
 
     /// What the node is.
+    #[inline]
     pub fn kind(self) -> &'a NodeKind {
         &self.node().kind
     }
@@ -77,12 +79,14 @@ impl<'a> NodeRef<'a> {
     }
 
     /// The direct children, in the order in which they are stored.
+    #[inline]
     pub fn children(self) -> Children<'a> {
         Children { index: self.index, next: self.at + 1, end: self.end() }
     }
 
     /// The child whose key has this text, for any kind of key: `Attr("w")` and `Dict("w")` are the
     /// same here. A placeholder is no child. O(children).
+    #[inline]
     pub fn child(self, text: &str) -> Option<Self> {
         self.children().find(|child| child.key().text() == text && !child.is_placeholder())
     }
@@ -116,6 +120,7 @@ impl<'a> NodeRef<'a> {
 
     /// Whether it is a leaf that was left out on purpose, or that
     /// `LoadOptions::only` did not select.
+    #[inline]
     pub fn is_placeholder(self) -> bool {
         self.leaf().is_some_and(super::restore::is_placeholder)
     }

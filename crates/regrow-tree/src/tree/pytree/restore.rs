@@ -86,17 +86,20 @@ impl Restore {
     }
 
     /// What was asked for.
+    #[inline]
     pub fn fit(&self) -> Fit {
         self.fit
     }
 
     /// The key path of the node that is being regrown.
+    #[inline]
     pub fn path(&self) -> &KeyPath {
         &self.path
     }
 
     /// Tells a difference at the present path. `what` is one word: shape, dtype, kind, length,
     /// value.
+    #[inline]
     pub fn differs(&mut self, what: &str, wanted: impl Display, stored: impl Display) {
         self.tell(|path| format!("{what:<9} {path}: wanted {wanted}, stored {stored}"));
     }
