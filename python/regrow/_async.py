@@ -120,6 +120,8 @@ class SaveHandle:
             raise TimeoutError(f"the save of {self.path} has not ended after {timeout} s")
         if self._watching is not None:
             self._watching.join()
+        if self._failure is not None:
+            raise self._failure
         return SaveReport.from_native(report)
 
     def __await__(self) -> Generator[Any, None, SaveReport | None]:
@@ -302,7 +304,7 @@ def save_async(
         seal: As for `save`.
         storage_options: As for `save`.
         progress: As for `save`, on a thread of its own; off by default. An exception in the
-            function ends the save, and `SaveHandle.result` raises it.
+            function ends the save if it is not committed yet; `SaveHandle.result` raises it.
         job: As for `save`.
         options: Rare settings; `copy` and `check_source` are for saves in the background.
 
