@@ -6,19 +6,18 @@
 //! not, that costs nothing that can be measured.
 //!
 //! ```text
-//! options.monitor ──clone──> the work:  advance(bytes), timed(stage, ..)  ──at most 20 times a
-//! second──> hook ──clone──> any code:  progress(), stages(), cancel()
+//! options.monitor ──clone──> the work:  advance(bytes), timed(stage, ..)  ──at most 20 times a second──> hook
+//!                 ──clone──> any code:  progress(), stages(), cancel()
 //! ```
 //! ```
-//! use regrow::{Monitor, SaveOptions, save_with};
-//! # let folder = tempfile::tempdir()?;
-//! # let path = folder.path().join("step_100");
+//! use regrow_base::Monitor;
 //! let monitor = Monitor::with_hook(|progress| {
 //!     eprintln!("{} of {} bytes", progress.done_bytes, progress.total_bytes);
-//!     Ok(()) // an error ends the save, and leaves nothing behind
+//!     Ok(()) // an error ends the work, and leaves nothing behind
 //! });
-//! let options = SaveOptions { monitor: monitor.clone(), ..SaveOptions::default() };
-//! save_with(&path, &vec![0_f32; 1000], &options)?;
+//! let _running = monitor.begin()?;
+//! monitor.expect(1000);
+//! monitor.advance(1000)?;
 //! assert_eq!(monitor.progress().done_bytes, monitor.progress().total_bytes);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

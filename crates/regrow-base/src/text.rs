@@ -7,7 +7,7 @@
 //! with JSON's own escapes.
 //!
 //! ```
-//! use regrow::text::{counted, printable};
+//! use regrow_base::text::{counted, printable};
 //! assert_eq!(printable("a\u{202e}b\n"), r"a\u{202e}b\n");
 //! assert_eq!(counted(1, "leaf", "leaves"), "1 leaf");
 //! ```

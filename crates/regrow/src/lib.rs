@@ -22,8 +22,9 @@
 //! assert_eq!(model.kernel.len(), 64);
 //!
 //! let checkpoint = regrow::open(&path)?;          // metadata only
-//! assert_eq!(checkpoint.tree().len(), 2); let tree: Tree<Leaf> = regrow::load(&path)?;    // any
-//! pytree, of any layout assert_eq!(tree.paths()[0].to_string(), "kernel");
+//! assert_eq!(checkpoint.tree().len(), 2);
+//! let tree: Tree<Leaf> = regrow::load(&path)?;    // any pytree, of any layout
+//! assert_eq!(tree.paths()[0].to_string(), "kernel");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

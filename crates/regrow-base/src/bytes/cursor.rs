@@ -7,12 +7,12 @@ use crate::text::counted;
 /// Reads a slice in file order. Each method names what it could not read, and where.
 ///
 /// ```
-/// use regrow::bytes::Cursor;
+/// use regrow_base::bytes::Cursor;
 /// let mut input = Cursor::new(&[7, 0x81, 0x01]);
 /// assert_eq!(input.u8("height")?, 7);
 /// assert_eq!(input.varint("count")?, 129);
 /// assert_eq!(input.u8("more").unwrap_err().place().offset_bytes, Some(3));
-/// # Ok::<(), regrow::Error>(())
+/// # Ok::<(), regrow_base::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct Cursor<'a> {

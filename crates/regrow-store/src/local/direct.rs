@@ -55,7 +55,7 @@ const ELEMENT_LEN_MAX_BYTES: usize = 16;
 /// ```
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("data");
-/// use regrow::store::DirectWriter;
+/// use regrow_store::DirectWriter;
 /// let mut writer = DirectWriter::create(&path, 3 << 20, 0)?;
 /// writer.write(&vec![1; 1 << 20])?;
 /// writer.write_with(2 << 20, &mut |_offset, piece| {

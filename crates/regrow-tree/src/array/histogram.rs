@@ -21,13 +21,13 @@ const EXPONENT_MIN: i32 = -1022;
 /// Counts of finite numbers in bins of one width.
 ///
 /// ```
-/// use regrow::array::{Dtype, Stats};
+/// use regrow_tree::array::{Dtype, Stats};
 /// let mut stats = Stats::with_histogram(Dtype::Int8);
 /// stats.update(&[1, 1, 3])?;
-/// let histogram = stats.histogram().ok_or(regrow::Error::invalid("integers have one"))?;
+/// let histogram = stats.histogram().ok_or(regrow_base::Error::invalid("integers have one"))?;
 /// assert_eq!(histogram.edges(), [1.0, 2.0, 3.0, 4.0]);
 /// assert_eq!(histogram.counts(), [2, 0, 1]);
-/// # Ok::<(), regrow::Error>(())
+/// # Ok::<(), regrow_base::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Histogram {

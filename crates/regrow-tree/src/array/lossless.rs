@@ -7,7 +7,7 @@ use super::{Dtype, DtypeClass};
 /// Whether every value of `from` is also a value of `to`: infinities, NaN and -0 among them.
 ///
 /// ```
-/// use regrow::array::{Dtype, is_lossless};
+/// use regrow_tree::array::{Dtype, is_lossless};
 /// assert!(is_lossless(Dtype::BFloat16, Dtype::Float32));
 /// assert!(!is_lossless(Dtype::BFloat16, Dtype::Float16));
 /// assert!(!is_lossless(Dtype::Int64, Dtype::Float64));

@@ -21,12 +21,12 @@ const LANES: usize = 8;
 /// Statistics of the elements seen so far.
 ///
 /// ```
-/// use regrow::array::{Dtype, Stats};
+/// use regrow_tree::array::{Dtype, Stats};
 /// let mut stats = Stats::new(Dtype::Int8);
 /// stats.update(&[0, 3, 0xfd])?;
 /// assert_eq!((stats.min(), stats.max(), stats.mean()), (Some(-3.0), Some(3.0), Some(0.0)));
 /// assert_eq!(stats.zero_count(), 1);
-/// # Ok::<(), regrow::Error>(())
+/// # Ok::<(), regrow_base::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stats {

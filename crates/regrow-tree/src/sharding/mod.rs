@@ -19,8 +19,8 @@
 //! | `boxes`, `pieces`, `plan` | finding regions, what was saved, and the steps that bring a process its regions |
 //!
 //! ```
-//! use regrow::array::Shape;
-//! use regrow::sharding::{Mesh, NamedSharding, PartitionSpec, Sharding};
+//! use regrow_tree::array::Shape;
+//! use regrow_tree::sharding::{Mesh, NamedSharding, PartitionSpec, Sharding};
 //!
 //! let mesh = Mesh::new([("x", 4), ("y", 2)]);
 //! let spec = PartitionSpec::new([Some("x"), None]);
@@ -31,7 +31,7 @@
 //! assert_eq!(layout.shard_shape().dims(), [16, 96]);
 //! assert_eq!(layout.region(3)?.to_string(), "[16:32,0:96]");      // the fourth device: x=1, y=1
 //! assert_eq!(layout.replica(3), 1);                              // the third has the same part, as replica 0
-//! # Ok::<(), regrow::Error>(())
+//! # Ok::<(), regrow_base::Error>(())
 //! ```
 //!
 //! A sharding that was read is never refused: a checkpoint can be read without it. What is wrong

@@ -77,7 +77,7 @@ pub struct Node {
 /// - leaves and `None` have no children; nesting stays within [`TREE_DEPTH_MAX`].
 ///
 /// ```
-/// use regrow::tree::{Key, NodeKind, TreeBuilder};
+/// use regrow_tree::tree::{Key, NodeKind, TreeBuilder};
 /// let mut build = TreeBuilder::new();
 /// build.open(Key::Index(0), NodeKind::Dict)?;   // the root's own key means nothing
 /// build.leaf(Key::dict("bias"), 1)?;
@@ -88,7 +88,7 @@ pub struct Node {
 /// let tree = build.finish()?;
 /// let paths: Vec<String> = tree.iter().map(|(path, _)| path.to_string()).collect();
 /// assert_eq!(paths, ["bias", "layers/0"]);
-/// # Ok::<(), regrow::Error>(())
+/// # Ok::<(), regrow_base::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree<L> {

@@ -86,13 +86,13 @@ pub struct Worst {
 /// How far the elements seen so far are apart.
 ///
 /// ```
-/// use regrow::array::{Distance, Dtype, Tolerance};
+/// use regrow_tree::array::{Distance, Dtype, Tolerance};
 /// let bytes = |values: [f32; 2]| values.map(f32::to_le_bytes).concat();
 /// let mut distance = Distance::new(Dtype::Float32, Dtype::Float32, Tolerance::default());
 /// distance.update(0, &bytes([1.0, 2.0]), &bytes([1.0, 2.5]))?;
 /// assert_eq!((distance.differing_count(), distance.max_abs()), (1, Some(0.5)));
 /// assert_eq!(distance.max_relative(), Some(0.2));
-/// # Ok::<(), regrow::Error>(())
+/// # Ok::<(), regrow_base::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Distance {

@@ -73,13 +73,13 @@ use node_ref::TreeIndex;
 /// Usually derived. By hand it takes two functions; a newtype hands both on:
 ///
 /// ```
-/// use regrow::tree::{Key, Leaf, NodeRef, Pytree, Restore, TreeBuilder};
+/// use regrow_tree::tree::{Key, Leaf, NodeRef, Pytree, Restore, TreeBuilder};
 ///
 /// #[derive(Debug, PartialEq)]
 /// struct Celsius(f64);
 ///
 /// impl Pytree for Celsius {
-///     fn flatten(&self, key: Key, build: &mut TreeBuilder<Leaf>) -> regrow::Result<()> {
+///     fn flatten(&self, key: Key, build: &mut TreeBuilder<Leaf>) -> regrow_base::Result<()> {
 ///         (self.0 + 273.15).flatten(key, build)                   // stored as kelvin
 ///     }
 ///
@@ -95,7 +95,7 @@ use node_ref::TreeIndex;
 ///
 /// let tree = Celsius(20.0).to_tree()?.into_owned();
 /// assert_eq!(Celsius::from_tree(tree)?, Celsius(20.0));
-/// # Ok::<(), regrow::Error>(())
+/// # Ok::<(), regrow_base::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no pytree: it cannot be saved as nodes and leaves",

@@ -7,14 +7,14 @@ use crate::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 /// A value as nested dicts with text keys, which every tool can read. Every [`Pytree`] has it.
 ///
 /// ```
-/// use regrow::tree::StateDict;
+/// use regrow_tree::tree::StateDict;
 /// let state = (vec![1.0_f32, 2.0], vec![Some(3_i64), None]).to_state_dict()?;
 /// let paths: Vec<String> = state.iter().map(|(path, _)| path.to_string()).collect();
 /// assert_eq!(paths, ["0", "1/0"]);
-/// assert!(state.nodes().iter().all(|node| !matches!(node.kind, regrow::tree::NodeKind::Tuple)));
+/// assert!(state.nodes().iter().all(|node| !matches!(node.kind, regrow_tree::tree::NodeKind::Tuple)));
 /// let back = <(Vec<f32>, Vec<Option<i64>>)>::from_state_dict(state)?;
 /// assert_eq!(back, (vec![1.0, 2.0], vec![Some(3), None]));
-/// # Ok::<(), regrow::Error>(())
+/// # Ok::<(), regrow_base::Error>(())
 /// ```
 ///
 /// Source: `flax.serialization.to_state_dict`: lists and tuples become dicts of `"0"`, `"1"`, ...,
