@@ -5,8 +5,7 @@
 
 Times swing on shared machines, counts do not. `crates/regrow/examples/guard.rs` is run under
 callgrind, a path at a time; only what it marks is counted, on its thread, in a folder in memory.
-What is left of chance is the seeds of hash maps and which thread is first at a queue: one percent,
-in one path five.
+Seeds of hash maps and the order of threads change a count by one percent, in one path by five.
 
 The counts are of the `dev` profile, whose build the tests need anyway, and of the compiler and the
 processor's instruction sets that callgrind knows. A count that fell by more than the tolerance is

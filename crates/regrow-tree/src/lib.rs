@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`tree`] | pytrees: containers, key paths, leaves, globs; Rust values as trees |
 //! | [`mod@array`] | arrays without the types of their elements: dtypes, casts, regions, statistics |
-//! | [`sharding`] | how arrays lie on devices, who writes what, and what a process reads |
+//! | [`sharding`] | the shards of arrays on devices, and which process writes and reads which |
 
 pub mod array;
 pub mod sharding;

@@ -6,7 +6,7 @@
 //!   └──────────────── the cost is given back when the result is consumed ───┘
 //! ```
 //!
-//! An item is admitted when its cost fits into what is left of the budget. One that is larger than
+//! An item is admitted when its cost fits into the rest of the budget. One that is larger than
 //! the whole budget is admitted alone. If the system starts fewer threads, those do all the work;
 //! if it starts none, the calling thread does. Threads live within one call, so a fork between
 //! calls breaks nothing.

@@ -79,8 +79,8 @@ pub struct DirectWriter {
     /// Ring buffers made so far, and those of them that lie idle.
     made: usize,
     idle: Vec<Buffer>,
-    /// Who writes: this thread while there has been nothing to overlap or no other could be
-    /// started, then the worker.
+    /// The open file, while this thread writes. The worker has it once writes overlap, if a
+    /// thread could be started.
     disk: Option<Disk>,
     failed: bool,
     watch: Watch,

@@ -9,7 +9,7 @@
 //!                                                        on a file system that cannot exchange names
 //! ```
 //! A name that leaves no room for that within the 255 bytes of a file name is shortened, and a hash
-//! of the whole name takes the place of what is left out:
+//! of the whole name replaces the rest:
 //! `<beginning>~<hash>.orbax-checkpoint-tmp-<pid>-<random>`.
 //!
 //! Orbax takes every name with `.orbax-checkpoint-tmp` in it for an unfinished save and passes over
@@ -146,8 +146,7 @@ pub(super) fn copy_path(parent: &Path, name: &OsStr) -> PathBuf {
     parent.join(temporary)
 }
 
-/// Where a checkpoint goes that is to be removed: what is left of it there, the next save to `name`
-/// removes.
+/// A removal moves the checkpoint here first. The next save to `name` deletes the rest of it.
 pub(super) fn aside_path(parent: &Path, name: &OsStr) -> Result<PathBuf> {
     Ok(parent.join(temporary_name(name, "")?))
 }

@@ -260,26 +260,26 @@ fn lose_nothing(kind: &str) {
 }
 
 #[test]
-#[ignore = "mounts images: make test-long runs it where that is allowed"]
+#[ignore = "mounts images of disks, which needs root: run make test-long"]
 fn ext4_loses_nothing() {
     lose_nothing("ext4");
 }
 
 #[test]
-#[ignore = "mounts images: make test-long runs it where that is allowed"]
+#[ignore = "mounts images of disks, which needs root: run make test-long"]
 fn xfs_loses_nothing() {
     lose_nothing("xfs");
 }
 
 #[test]
-#[ignore = "mounts images: make test-long runs it where that is allowed"]
+#[ignore = "mounts images of disks, which needs root: run make test-long"]
 fn btrfs_loses_nothing() {
     lose_nothing("btrfs");
 }
 
 /// That these tests can see a loss: without syncs there are some.
 #[test]
-#[ignore = "mounts images: make test-long runs it where that is allowed"]
+#[ignore = "mounts images of disks, which needs root: run make test-long"]
 fn without_syncs_ext4_loses_checkpoints() {
     let (lost, _) = cuts("ext4", 20, true);
     assert!(!lost.is_empty(), "nothing was lost without syncs");

@@ -62,8 +62,8 @@ impl Restore {
         body(index.root(), self)
     }
 
-    /// Goes down to a child for the time of `body`. `None` if types nest too deep, which is told,
-    /// or if there is a placeholder where [`Fit::keep_missing`] lets values stay.
+    /// Runs `body` at a child. `None` if types nest too deep, which is recorded as a
+    /// difference, or if there is a placeholder where [`Fit::keep_missing`] lets values stay.
     pub fn inside<'a, T>(
         &mut self,
         child: NodeRef<'a>,

@@ -2,10 +2,9 @@
 //! reads.
 //!
 //! ```text
-//! | {"depth": 2}
-//!  |  npy record 0  |  npy record 1  | ... | trailer | hyperparameters   flatten order, nothing
-//! between         regrow's own (optional)                                               (optional,
-//! ignored by Equinox)
+//! | {"depth": 2}\n |  npy record 0  |  npy record 1  | ... | trailer |
+//!   hyperparameters   flatten order, nothing between         regrow's own
+//!   (optional)                                               (optional, ignored by Equinox)
 //! ```
 //!
 //! Equinox writes only the records: no names, no count, no checksums. Their order, JAX' flatten
