@@ -1,8 +1,10 @@
-"""The page of results in the documentation, from the files of one or more runs.
+"""The page of results in the documentation, from the files of one or more benchmarks.
 
-    python benches/page.py 2026-11-28 bench-output/results.json MORE.json > docs/results.md
+    python benches/page.py 2026-11-28 "Save and load=bench-output/results.json" \\
+        "Several processes=bench-output/processes/results.md" > docs/results.md
 
-A cell has the median of a tool, and the median of its ratios to regrow within rounds.
+Each file follows under its title: the samples of `bench.py` (`.json`), or the tables that another
+benchmark writes (`.md`).
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ SHOWN = ("jax", "flax", "equinox", "orbax-checkpoint", "tensorstore", "safetenso
 
 def main() -> None:
     """Prints the page."""
-    date, *files = sys.argv[1:]
-    runs = [json.loads(Path(file).read_text()) for file in files]
+    date, *sections = sys.argv[1:]
+    files = [(title, Path(file)) for title, _, file in (section.partition("=") for section in sections)]
+    runs = [json.loads(file.read_text()) for _, file in files if file.suffix == ".json"]
     about = runs[0]["machine"]
     commits = ", ".join(dict.fromkeys(f"`{run['machine']['commit']}`" for run in runs))
     versions = ", ".join(f"{name} {about['versions'][name]}" for name in SHOWN)
@@ -43,11 +46,14 @@ def main() -> None:
         {**about, "date": date, "commits": commits, "versions": versions, "memory": about["memory_gib"]}
     )
     print(head)
-    for number, run in enumerate(runs, 1):
+    for title, file in files:
+        print(f"## {title}\n")
+        if file.suffix == ".md":
+            print("\n".join(line for line in file.read_text().splitlines() if not line.startswith("#")).strip() + "\n")
+            continue
         samples = Samples()
-        for row in run["samples"]:
+        for row in json.loads(file.read_text())["samples"]:
             samples.add(Sample(**row))
-        print(f"## Run {number}\n")
         for workload in dict.fromkeys(workload for _, workload in samples.pairs()):
             print("\n".join(table(samples, workload)))
     notes = [note for run in runs for note in run["notes"] if "not installed" not in note]
