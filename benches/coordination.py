@@ -63,7 +63,7 @@ def of_jax(ranks: int) -> Any:
     import jax
     from jax._src import distributed
 
-    from regrow._coordination_jax import JaxCoordinator
+    from regrow._jobs._coordination_jax import JaxCoordinator
 
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -74,7 +74,7 @@ def of_jax(ranks: int) -> Any:
 
 def run(coordinator: Any, gets_many: bool) -> float:
     """Seconds of one session."""
-    from regrow._coordination import Session
+    from regrow._jobs._coordination import Session
 
     given = Rank0(coordinator)
     if gets_many:

@@ -33,24 +33,24 @@ if TYPE_CHECKING:
     from . import layouts as layouts
     from . import protect as protect
     from . import reports as reports
-    from ._async import save_async
-    from ._cache import Cache
-    from ._checkpoint import Checkpoint
-    from ._convert import convert
-    from ._copy import copy
-    from ._diff import diff
-    from ._item_kinds import Files, Json
-    from ._items import load_items, save_items, save_items_async
-    from ._list import list_checkpoints
-    from ._location import Location
-    from ._manager import Manager
-    from ._manager_policies import Keep, SaveOptions, SaveWhen, StepName
-    from ._nodes import Node, PrngKey
-    from ._open import load, load_into, open, overview, verify
-    from ._options import Options, options
-    from ._page import report
-    from ._remove import remove
-    from ._save import save
+    from ._core._cache import Cache
+    from ._core._location import Location
+    from ._core._options import Options, options
+    from ._load._checkpoint import Checkpoint
+    from ._load._open import load, load_into, open, overview, verify
+    from ._manager._manager import Manager
+    from ._manager._policies import Keep, SaveOptions, SaveWhen, StepName
+    from ._operations._convert import convert
+    from ._operations._copy import copy
+    from ._operations._diff import diff
+    from ._operations._list import list_checkpoints
+    from ._operations._page import report
+    from ._operations._remove import remove
+    from ._save._async import save_async
+    from ._save._item_kinds import Files, Json
+    from ._save._items import load_items, save_items, save_items_async
+    from ._save._save import save
+    from ._tree._nodes import Node, PrngKey
 
 __version__: str = _native.__version__
 
@@ -92,24 +92,24 @@ __all__ = [
 # times as long as all that is above. There the names that their annotations use are real, for
 # `typing.get_type_hints`.
 _HOMES = {
-    "_async": ("save_async",),
-    "_cache": ("Cache",),
-    "_checkpoint": ("Checkpoint",),
-    "_convert": ("convert",),
-    "_copy": ("copy",),
-    "_diff": ("diff",),
-    "_item_kinds": ("Files", "Json"),
-    "_items": ("load_items", "save_items", "save_items_async"),
-    "_list": ("list_checkpoints",),
-    "_location": ("Location",),
-    "_manager": ("Manager",),
-    "_manager_policies": ("Keep", "SaveOptions", "SaveWhen", "StepName"),
-    "_nodes": ("Node", "PrngKey"),
-    "_open": ("load", "load_into", "open", "overview", "verify"),
-    "_options": ("Options", "options"),
-    "_page": ("report",),
-    "_remove": ("remove",),
-    "_save": ("save",),
+    "_core._cache": ("Cache",),
+    "_core._location": ("Location",),
+    "_core._options": ("Options", "options"),
+    "_load._checkpoint": ("Checkpoint",),
+    "_load._open": ("load", "load_into", "open", "overview", "verify"),
+    "_manager._manager": ("Manager",),
+    "_manager._policies": ("Keep", "SaveOptions", "SaveWhen", "StepName"),
+    "_operations._convert": ("convert",),
+    "_operations._copy": ("copy",),
+    "_operations._diff": ("diff",),
+    "_operations._list": ("list_checkpoints",),
+    "_operations._page": ("report",),
+    "_operations._remove": ("remove",),
+    "_save._async": ("save_async",),
+    "_save._item_kinds": ("Files", "Json"),
+    "_save._items": ("load_items", "save_items", "save_items_async"),
+    "_save._save": ("save",),
+    "_tree._nodes": ("Node", "PrngKey"),
 }
 
 _MODULES = ("errors", "handlers", "jobs", "layouts", "protect", "reports")

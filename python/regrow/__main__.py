@@ -1,6 +1,4 @@
-"""The command: `regrow` of the wheel, and `python -m regrow`. It is the code of the Rust
-program, in this process.
-"""
+"""The command: `regrow` of the wheel, and `python -m regrow`. It runs the Rust program's code."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ def main() -> int:
 
 
 def _packages() -> list[tuple[str, str | None, str]]:
-    from ._packages import packages
+    from ._core._packages import packages
 
     return packages()
 

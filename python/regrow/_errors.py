@@ -1,4 +1,4 @@
-"""The exceptions: one class a kind, each also the built-in that Python programs already catch."""
+"""The exceptions: one class for each kind, which is also the built-in exception of that kind."""
 
 from __future__ import annotations
 

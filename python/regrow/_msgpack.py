@@ -1,4 +1,4 @@
-"""What Flax' msgpack has and Python has no type for; used by the native half of `regrow.flax`."""
+"""Types of Flax' msgpack that Python lacks, for the native half of `regrow.flax`."""
 
 from __future__ import annotations
 

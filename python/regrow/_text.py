@@ -1,6 +1,4 @@
-"""Text for people: names from files without what would steer a terminal, and numbers with their
-nouns.
-"""
+"""Text for people: names from files without control characters, and numbers with nouns."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._handlers import LeafHandler, LeafRegistry, StandardHandler
+from ._tree._handlers import LeafHandler, LeafRegistry, StandardHandler
 
 __all__ = [
     "LeafHandler",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ._async import AsyncSaver
-from ._coordination import Coordinator, Folder, coordinator
-from ._executors import Executor, ray_executor
-from ._job import Job
-from ._sharded import ShardedArray
-from ._single_replica import SingleReplica
+from ._jax._single_replica import SingleReplica
+from ._jobs._coordination import Coordinator, Folder, coordinator
+from ._jobs._job import Job
+from ._leaves._sharded import ShardedArray
+from ._operations._executors import Executor, ray_executor
+from ._save._async import AsyncSaver
 
 __all__ = [
     "AsyncSaver",

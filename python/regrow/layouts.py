@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from . import _arguments, _native
+from . import _native
+from ._core import _arguments
 from ._errors import InvalidArgumentError
 
 __all__ = ["Equinox", "Flax", "Layout", "Npy", "Orbax", "PytreeData", "Regrow", "Safetensors", "Trak"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ._repair import add_parity, repair
-from ._seal import seal
-from ._sign import sign
+from ._operations._repair import add_parity, repair
+from ._operations._seal import seal
+from ._operations._sign import sign
 
 __all__ = [
     "add_parity",

@@ -21,7 +21,7 @@ import pytest
 from jax.experimental.layout import Format, Layout
 
 import regrow
-from regrow import _leaves
+from regrow._leaves import _columns
 from regrow.jobs import AsyncSaver
 
 RANDOM = np.random.default_rng(0)
@@ -288,7 +288,7 @@ def test_without_dlpack_it_only_takes_longer(
         return object()
 
     hooks = None if answer == "no such function" else (jax.sharding.SingleDeviceSharding, export)
-    monkeypatch.setattr(_leaves, "_jax_hooks", lambda: hooks)
+    monkeypatch.setattr(_columns, "_jax_hooks", lambda: hooks)
     tree = {name: jnp.asarray(array_of(name, (4, 3))) for name in EXACT}
     tree["in shards"] = on_two_devices(np.arange(8, dtype=np.float32))
     saver.save(tmp_path / "x", tree).result()
@@ -302,9 +302,9 @@ def on_two_devices(array: np.ndarray[Any, Any]) -> jax.Array:
 
 
 def test_jax_has_what_makes_it_quick() -> None:
-    hooks = _leaves._jax_hooks()
+    hooks = _columns._jax_hooks()
     assert hooks is not None
-    columns = _leaves.to_native(regrow._tree.flatten([jnp.ones(3, jnp.bfloat16)] * 3))
+    columns = _columns.to_native(regrow._tree._flatten.flatten([jnp.ones(3, jnp.bfloat16)] * 3))
     assert {type(value).__name__ for value in columns.values} == {"PyCapsule"}
-    columns = _leaves.to_native(regrow._tree.flatten([on_two_devices(np.zeros(4, np.float32))] * 3))
+    columns = _columns.to_native(regrow._tree._flatten.flatten([on_two_devices(np.zeros(4, np.float32))] * 3))
     assert {type(value).__name__ for value in columns.values} == {"HeldShards"}

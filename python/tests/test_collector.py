@@ -12,7 +12,7 @@ import pytest
 
 import regrow
 import regrow.orbax as ocp
-from regrow._collector import Paused
+from regrow._core._collector import Paused
 
 
 def test_it_is_as_it_was_before() -> None:

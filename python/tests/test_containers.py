@@ -201,8 +201,8 @@ assert "jax" not in sys.modules
 def test_a_hundred_thousand_leaves_are_quick(path: Path) -> None:
     tree = {f"layer{i}": {f"w{j}": np.float32([i, j]) for j in range(100)} for i in range(1000)}
     started = time.process_time()
-    from regrow._leaves import to_native
-    from regrow._tree import flatten
+    from regrow._leaves._columns import to_native
+    from regrow._tree._flatten import flatten
 
     to_native(flatten(tree))
     flattening = time.process_time() - started

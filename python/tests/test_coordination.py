@@ -12,11 +12,12 @@ import processes
 import pytest
 
 import regrow
-from regrow import _coordination, _coordination_jax, _native
+from regrow import _native
+from regrow._jobs import _coordination, _coordination_jax
 
 ROUNDS = """
     import regrow
-    from regrow._coordination import Session
+    from regrow._jobs._coordination import Session
 
     if arguments["folder"] is None:
         coordinator = regrow.jobs.coordinator()
@@ -77,7 +78,7 @@ def test_an_error_of_one_process_is_an_error_of_all_and_the_next_attempt_starts_
 KILLED = """
     import logging, os, signal
     import regrow
-    from regrow._coordination import Session
+    from regrow._jobs._coordination import Session
 
     logging.basicConfig(level=logging.INFO)
     session = Session(regrow.jobs.coordinator(), arguments["target"], "save", timeout=arguments["timeout"])
@@ -117,7 +118,7 @@ def test_survivors_of_a_killed_process_are_told_who_it_was(tmp_path, timeout):
 def test_a_process_that_leaves_early_ends_the_others(tmp_path):
     worker = """
         import regrow
-        from regrow._coordination import Session
+        from regrow._jobs._coordination import Session
         try:
             with Session(regrow.jobs.coordinator(), arguments, "save", timeout=100) as session:
                 if rank == 1:
@@ -134,7 +135,7 @@ def test_a_process_that_leaves_early_ends_the_others(tmp_path):
 def test_disks_that_are_not_shared_are_found_at_the_start(tmp_path):
     worker = """
         import os, regrow
-        from regrow._coordination import Session
+        from regrow._jobs._coordination import Session
         target = f"{arguments}/disk-{rank % 2}/run/step_1"
         os.makedirs(f"{arguments}/disk-{rank % 2}", exist_ok=True)
         with Session(regrow.jobs.coordinator(), f"{arguments}/step_1", "save") as session:
@@ -153,7 +154,7 @@ def test_ctrl_c_ends_a_wait_in_every_process(tmp_path):
     worker = """
         import os, signal, threading
         import regrow
-        from regrow._coordination import Session
+        from regrow._jobs._coordination import Session
         try:
             with Session(regrow.jobs.coordinator(), arguments, "save", timeout=100) as session:
                 if rank == 1:

@@ -7,7 +7,7 @@ import processes
 
 ROUNDS = """
     import regrow
-    from regrow._coordination import Session
+    from regrow._jobs._coordination import Session
 
     coordinator = regrow.jobs.coordinator()
     assert type(coordinator).__name__ == "MpiCoordinator"
@@ -50,7 +50,7 @@ def test_processes_gather_broadcast_and_agree(tmp_path):
 def test_a_process_that_does_not_come_is_named_in_time(tmp_path):
     worker = """
         import regrow
-        from regrow._coordination import Session
+        from regrow._jobs._coordination import Session
         with Session(regrow.jobs.coordinator(), arguments, "save", timeout=2) as session:
             if rank == 1:
                 time.sleep(6)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import regrow
-from regrow._leaves import DTYPES
+from regrow._leaves._columns import DTYPES
 
 FLOATS = [dtype for dtype in DTYPES if dtype.kind not in "biuc" and not dtype.name.startswith(("int", "uint"))]
 WIDTHS = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4, "float6_e2m3fn": 6, "float6_e3m2fn": 6}

@@ -33,7 +33,7 @@ from conftest import REPOSITORY
 from test_judges import ESCAPED, TAGS, random_bits
 
 import regrow
-from regrow._dtypes import DTYPES
+from regrow._core._dtypes import DTYPES
 
 BASE = np.arange(24, dtype=np.float32)
 NAMES = [dtype.name for dtype in DTYPES]

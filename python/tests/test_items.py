@@ -19,7 +19,7 @@ import pytest
 from conftest import assert_same, same_bits
 
 import regrow
-from regrow._items import ItemsSave
+from regrow._save._items import ItemsSave
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 import regrow
-from regrow import _keywords, _native, layouts
+from regrow import _native, layouts
+from regrow._core import _keywords
 
 TREE = {"a": np.ones((2, 3), np.float32)}
 

@@ -25,7 +25,7 @@ import regrow.pytree
 import regrow.safetensors
 import regrow.safetensors.numpy
 import regrow.trak
-from regrow import _location
+from regrow._core import _location
 
 SECRET = "hunter2-s3cr3t"
 OPTIONS = {"key": "AKIA" + SECRET, "client_kwargs": {"endpoint_url": f"http://user:{SECRET}@localhost:1"}, "anon": True}

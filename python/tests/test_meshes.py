@@ -15,7 +15,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from regrow._meshes import AxisCut, Piece, Placed, Unknown, named_sharding
+from regrow._leaves._meshes import AxisCut, Piece, Placed, Unknown, named_sharding
 
 WHOLE = AxisCut(None)
 

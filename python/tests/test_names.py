@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import regrow
-from regrow._nodes import named_tuple_class
+from regrow._tree._nodes import named_tuple_class
 
 TREE = {"params": {"dense": {"kernel": np.ones((2, 3), np.float32), "bias": np.zeros(3, np.float32)}}, "n": 1}
 MISTYPED = ["prams/**", "params/dense/kernal", "*/kernel"]
@@ -233,7 +233,7 @@ HOSTILE = """
 import sys
 import numpy as np, ml_dtypes
 import regrow, regrow.pytree, regrow.equinox
-from regrow._leaves import other_dtype
+from regrow._leaves._columns import other_dtype
 folder = sys.argv[1]
 names = {names!r}
 

@@ -21,7 +21,7 @@ from test_orbax_dropin import TREE, assert_same
 
 import regrow
 from regrow import orbax as ocp
-from regrow._items import ItemsSave
+from regrow._save._items import ItemsSave
 from regrow.orbax import checkpoint_managers as policies
 from regrow.orbax import v1
 

@@ -18,8 +18,8 @@ from conftest import same_bits
 
 import regrow
 from regrow import orbax as ours
-from regrow._items import WHOLE, ItemsSave
-from regrow._writing import Writing
+from regrow._save._items import WHOLE, ItemsSave
+from regrow._save._writing import Writing
 
 MODULES = {"orbax": theirs, "regrow": ours}
 TREE: dict[str, Any] = {"a": jnp.arange(4.0), "b": np.arange(3)}

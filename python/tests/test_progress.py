@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import regrow
-from regrow import _progress
+from regrow._core import _progress
 
 TREE = {"a": np.arange(3_000_000, dtype=np.float64), "b": np.ones(3)}
 DATA_BYTES = 24_000_024
@@ -190,7 +190,7 @@ ON_TERMINAL = """
 import importlib.util, sys
 import numpy as np
 import regrow
-from regrow import _progress
+from regrow._core import _progress
 
 find_spec = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name in sys.argv[3] else find_spec(name, *rest)

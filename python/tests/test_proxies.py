@@ -18,8 +18,11 @@ import pytest
 from flax import nnx
 
 import regrow
-from regrow import _equinox_likes, _equinox_records, _handlers, _shardings, _torch
 from regrow import orbax as ours
+from regrow._jax import _shardings
+from regrow._torch import _tensors
+from regrow._tree import _handlers
+from regrow.equinox import _likes, _records
 from regrow.flax import _strict
 from regrow.orbax import _leaf_args, _replicas, _saving, checkpoint_args, checkpoint_utils, tree
 from regrow.orbax.v1 import _pytrees
@@ -103,10 +106,8 @@ QUESTIONS = {
     "a sharding": is_taken(
         lambda value: _shardings.shardings_by_leaf({"a": value}, ["a"]), regrow.errors.InvalidArgumentError
     ),
-    "a tensor": _torch.is_tensor,
-    "a number of Equinox": lambda value: (
-        _equinox_likes.kind_of(value, _equinox_records.Options()) is not _equinox_likes.Kind.SKIP
-    ),
+    "a tensor": _tensors.is_tensor,
+    "a number of Equinox": lambda value: _likes.kind_of(value, _records.Options()) is not _likes.Kind.SKIP,
 }
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from test_diff import random_bits
 
 import regrow
-from regrow._leaves import DTYPES
+from regrow._leaves._columns import DTYPES
 
 TREE = {"params": {"b": np.array([np.nan, 0, np.inf], np.float32), "w": np.arange(6, dtype=np.float32)}, "step": 3}
 

@@ -18,7 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import regrow
-from regrow import _leaves, _native, _text, _tree
+from regrow import _native, _text
+from regrow._leaves import _columns
+from regrow._tree import _flatten
 
 
 class Pair(NamedTuple):
@@ -154,13 +156,13 @@ def walked(node: Any, trail: list[str | int]) -> list[tuple[str, str, Any]]:
     """Kind, key path and value of every node, in preorder: what the native walk is to find,
     spelled out.
     """
-    opener = _tree._OPENERS.get(type(node)) or _tree._opener_for(node)
+    opener = _flatten._OPENERS.get(type(node)) or _flatten._opener_for(node)
     kinds = {type(None): "none", list: "list", tuple: "tuple"}
     path = "/".join(_harmless(str(key)) for key in trail) if trail else "."
     if type(node) in kinds:
         pairs = enumerate(node or ())
         found = [(kinds[type(node)], path, node)]
-    elif (type(node) in _tree._OPENERS and _tree._OPENERS[type(node)] is None) or opener is None:
+    elif (type(node) in _flatten._OPENERS and _flatten._OPENERS[type(node)] is None) or opener is None:
         return [("leaf", path, node)]
     else:
         opened = opener(node, [0, *trail])
@@ -174,7 +176,7 @@ def walked(node: Any, trail: list[str | int]) -> list[tuple[str, str, Any]]:
 @settings(deadline=None, max_examples=200)
 @given(TREES)
 def test_flattens_as_one_level_at_a_time(tree: Any) -> None:
-    flat = _tree.flatten(tree)
+    flat = _flatten.flatten(tree)
     expected = walked(tree, [])
     assert [_native.NODE_KINDS[kind] for kind in flat.structure.node_kinds] == [kind for kind, _, _ in expected]
     leaves = [value for kind, _, value in expected if kind == "leaf"]
@@ -190,13 +192,13 @@ def test_containers_are_made_again(tree: Any) -> None:
     """Of the same leaves comes an equal tree of the same classes, with the dicts' keys in their
     order.
     """
-    flat = _tree.flatten(tree)
+    flat = _flatten.flatten(tree)
     again = flat.with_leaves(flat.leaves)
     before, after = walked(tree, []), walked(again, [])
     assert [(kind, path, type(value)) for kind, path, value in before] == [
         (kind, path, type(value)) for kind, path, value in after
     ]
-    leaves = _tree.flatten(again).leaves
+    leaves = _flatten.flatten(again).leaves
     assert all(found is leaf for found, leaf in zip(leaves, flat.leaves, strict=True))
 
 
@@ -216,10 +218,10 @@ class Shown:
 @settings(deadline=None, max_examples=300)
 @given(st.lists(LEAVES, max_size=8))
 def test_leaves_are_told_as_python_tells_them(leaves: list[Any]) -> None:
-    flat = _tree.flatten(leaves)
-    columns = _leaves.to_native(flat)
+    flat = _flatten.flatten(leaves)
+    columns = _columns.to_native(flat)
     for at, leaf in enumerate(leaves):
-        told = _leaves.tell(leaf, flat, at, {})
+        told = _columns.tell(leaf, flat, at, {})
         assert (columns.kinds[at], columns.notes.get(at), columns.shardings.get(at)) == (
             told.kind,
             told.note,
@@ -244,11 +246,11 @@ def test_saved_and_loaded(path: Path, tree: Any) -> None:
     except regrow.RegrowError:
         return  # names that collide, and the like: not the walk's concern
     loaded = regrow.load(path)
-    flat, again = _tree.flatten(tree), _tree.flatten(loaded)
+    flat, again = _flatten.flatten(tree), _flatten.flatten(loaded)
     assert flat.structure.node_kinds == again.structure.node_kinds
     assert _native.paths(flat.structure) == _native.paths(again.structure)
     for at, (leaf, found) in enumerate(zip(flat.leaves, again.leaves, strict=True)):
-        told, loaded_as = _leaves.tell(leaf, flat, at, {}), _leaves.tell(found, again, at, {})
+        told, loaded_as = _columns.tell(leaf, flat, at, {}), _columns.tell(found, again, at, {})
         assert told.note == loaded_as.note
         assert np.asarray(told.value).tobytes() == np.asarray(loaded_as.value).tobytes()
         if isinstance(found, np.ndarray):
@@ -261,7 +263,7 @@ def test_saved_and_loaded(path: Path, tree: Any) -> None:
 @settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from("abcdef"), arrays() | st.integers(0, 9) | st.text("xyz")))
 def test_a_template_gives_what_it_holds(path: Path, tree: dict[str, Any]) -> None:
-    numbers = {np.dtype(dtype) for dtype in _leaves.DTYPE_NUMBERS}
+    numbers = {np.dtype(dtype) for dtype in _columns.DTYPE_NUMBERS}
     tree = {key: leaf for key, leaf in tree.items() if not isinstance(leaf, np.ndarray) or leaf.dtype in numbers}
     regrow.save(path, tree, overwrite=True, durable=False)
     assert_same(regrow.load(path, like=tree), tree)
@@ -290,7 +292,7 @@ def test_a_deep_tree_of_classes_is_walked_in_linear_time() -> None:
     tree: Any = 1
     for _ in range(20_000):
         tree = Pair([tree], None)
-    flat = _tree.flatten(tree)
+    flat = _flatten.flatten(tree)
     assert len(flat.structure.node_kinds) == 3 * 20_000 + 1
     made = flat.with_leaves([2])
     for _ in range(20_000):
@@ -299,7 +301,7 @@ def test_a_deep_tree_of_classes_is_walked_in_linear_time() -> None:
 
 
 def test_a_wrong_number_of_leaves_is_refused() -> None:
-    flat = _tree.flatten({"a": 1, "b": [2, 3]})
+    flat = _flatten.flatten({"a": 1, "b": [2, 3]})
     for leaves in ([1, 2], [1, 2, 3, 4]):
         with pytest.raises(regrow.errors.InvalidArgumentError, match="one value for each leaf"):
             flat.with_leaves(leaves)
@@ -307,11 +309,11 @@ def test_a_wrong_number_of_leaves_is_refused() -> None:
 
 def test_a_dict_that_is_held_twice_is_no_cycle() -> None:
     shared = {"w": 1}
-    assert _tree.flatten([shared, (shared,), {"s": shared}]).leaves == [1, 1, 1]
+    assert _flatten.flatten([shared, (shared,), {"s": shared}]).leaves == [1, 1, 1]
     cycle: dict[str, Any] = {"a": [()]}
     cycle["a"].append({"b": cycle})
     with pytest.raises(regrow.errors.InvalidArgumentError, match="contains itself") as caught:
-        _tree.flatten({"top": cycle})
+        _flatten.flatten({"top": cycle})
     assert caught.value.leaf == "top/a/1/b"
 
 

@@ -14,13 +14,13 @@ import coordinators
 import processes
 
 import regrow
-from regrow import _coordination
-from regrow._coordination_torch import TorchCoordinator
+from regrow._jobs import _coordination
+from regrow._jobs._coordination_torch import TorchCoordinator
 
 ROUNDS = """
     import torch.distributed
     import regrow
-    from regrow._coordination import Session
+    from regrow._jobs._coordination import Session
 
     torch.distributed.init_process_group("gloo", init_method=arguments["init"], rank=rank, world_size=size)
     coordinator = regrow.jobs.coordinator()
@@ -96,7 +96,7 @@ LEAVES_AT_ONCE = """
     import os
     import torch, torch.distributed
     import regrow
-    from regrow._coordination_torch import find
+    from regrow._jobs._coordination_torch import find
 
     torch.distributed.init_process_group("gloo", init_method=arguments["init"], rank=rank, world_size=size)
 

@@ -28,7 +28,7 @@ def tensors() -> dict[str, torch.Tensor]:
     base, other = torch.arange(24.0), torch.arange(10)
     pairs = torch.tensor([1 + 2j, 3 - 4j])
     embed = torch.nn.Parameter(torch.arange(12.0).reshape(4, 3))
-    dtypes = [dtype for dtype in regrow._torch._dtypes() if isinstance(dtype, torch.dtype)]
+    dtypes = [dtype for dtype in regrow._torch._tensors._dtypes() if isinstance(dtype, torch.dtype)]
     return {
         "embed": embed, "tied": embed, "transposed": embed.T, "rows": embed[:2], "column": embed[:, 1],
         "base": base, "view": base[2:9], "other dtype": base.view(torch.int32), "step": base[1::2],

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 import regrow
-from regrow import _native, _torch
+from regrow import _native
+from regrow._torch import _tensors
 
 DTYPES = [
     dtype for dtype in {each for each in vars(torch).values() if isinstance(each, torch.dtype)} if "q" not in str(dtype)
@@ -34,7 +35,7 @@ def some(dtype: torch.dtype) -> torch.Tensor:
     return raw.view(dtype).reshape(1, -1)
 
 
-STORABLE = sorted((dtype for dtype in DTYPES if dtype in _torch._dtypes()), key=str)
+STORABLE = sorted((dtype for dtype in DTYPES if dtype in _tensors._dtypes()), key=str)
 
 
 @pytest.mark.parametrize("dtype", STORABLE, ids=str)

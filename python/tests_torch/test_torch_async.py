@@ -39,14 +39,14 @@ def test_staging_happens_beside_the_caller(tmp_path: Path, monkeypatch: pytest.M
     """The call returns before anything is copied: here a copy that waits for the caller."""
     go = threading.Event()
     tensor = torch.ones(4)
-    plain = regrow._torch.memory
+    plain = regrow._torch._tensors.memory
 
     def waits(leaf: Any) -> Any:
         assert threading.current_thread() is not threading.main_thread()
         assert go.wait(60)
         return plain(leaf)
 
-    monkeypatch.setattr(regrow._torch, "memory", waits)
+    monkeypatch.setattr(regrow._torch._tensors, "memory", waits)
     saving = regrow.torch.async_save(tmp_path / "a", {"w": tensor})
     assert not saving.is_staged() and not saving.done()
     with pytest.raises(TimeoutError, match=r"not copied after 0\.01 s"):
@@ -112,13 +112,13 @@ def test_a_child_saves_while_its_parent_copies(tmp_path: Path) -> None:
     """
     program = """
         import os, sys, threading, torch, regrow, regrow.torch
-        go, plain = threading.Event(), regrow._torch.memory
+        go, plain = threading.Event(), regrow._torch._tensors.memory
 
         def waits(leaf):
             go.wait()
             return plain(leaf)
 
-        regrow._torch.memory = waits
+        regrow._torch._tensors.memory = waits
         saving = regrow.torch.async_save(sys.argv[1] + "/parent", {"w": torch.ones(4)})
         child = os.fork()
         go.set()

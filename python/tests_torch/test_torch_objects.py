@@ -95,7 +95,7 @@ DTYPES = sorted(
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
 def test_every_dtype(path: Path) -> None:
     obj = {}
-    named = [dtype for dtype in DTYPES if dtype in regrow._torch._dtypes()]
+    named = [dtype for dtype in DTYPES if dtype in regrow._torch._tensors._dtypes()]
     assert len(named) == 20
     for dtype in set(DTYPES) - set(named):
         unnamed = torch.empty(2, dtype=torch.uint8 if dtype.itemsize == 1 else torch.int64).view(dtype)

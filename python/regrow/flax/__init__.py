@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import _install
+from .._core import _install
 from . import _bytes, _state_dict, _strict
 
 __all__ = [

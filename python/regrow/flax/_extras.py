@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from .._duck import has
-from .._nodes import Node, PrngKey
+from .._core._duck import has
+from .._tree._nodes import Node, PrngKey
 from . import _state_dict
 from ._upstream import Handlers, is_jax_array, loaded
 

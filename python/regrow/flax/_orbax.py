@@ -19,11 +19,11 @@ import regrow
 
 from .. import _native
 from .. import flax as serialization
-from .._checkpoint import Checkpoint
-from .._duck import own_attribute
+from .._core._duck import own_attribute
 from .._errors import InvalidArgumentError, MismatchError
-from .._open import _open, _until_unreplaced
-from .._tree import flatten
+from .._load._checkpoint import Checkpoint
+from .._load._open import _open, _until_unreplaced
+from .._tree._flatten import flatten
 from ._orbax_mode import refusal
 from ._upstream import is_jax_array, loaded
 

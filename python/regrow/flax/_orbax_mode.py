@@ -13,9 +13,9 @@ from typing import Any
 import regrow
 
 from .. import _native
-from .._duck import own_attribute
+from .._core._duck import own_attribute
 from .._errors import AlreadyExistsError, InvalidArgumentError, LeafTypeError
-from .._tree import flatten
+from .._tree._flatten import flatten
 from ._upstream import loaded
 from .errors import InvalidCheckpointError, raised
 

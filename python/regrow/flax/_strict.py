@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._duck import own_attribute
+from .._core._duck import own_attribute
 from .._errors import MismatchError
-from .._nodes import PrngKey
 from .._text import counted
+from .._tree._nodes import PrngKey
 from ._state_dict import to_state_dict, unfold_legacy_named_tuple
 
 _LEGACY = {"name", "fields", "values"}

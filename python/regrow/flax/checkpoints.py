@@ -22,8 +22,8 @@ from typing import Any
 
 from .. import _native
 from .. import flax as serialization
+from .._core._location import place
 from .._errors import InvalidArgumentError
-from .._location import place
 from . import _bytes, _multiprocess, _orbax, _orbax_mode
 from ._checkpoints_private import (  # noqa: F401
     _READ_CHECKPOINT_EVENT,

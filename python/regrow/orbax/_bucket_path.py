@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .. import _native
-from .._location import Location, is_url, local_path, place
+from .._core._location import Location, is_url, local_path, place
 
 _LEN_MAX_BYTES = 64 << 20
 """Longest document that is read whole, in bytes."""

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from .._duck import has, is_a, own_attribute
+from .._core._duck import has, is_a, own_attribute
 from ._errors import StructureError
 from ._jax import jax
 from .tree import KeyPath, is_empty_node, tuple_path_from_keypath

@@ -17,12 +17,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from .. import _job, _native
-from .._copy import copy
+from .. import _native
+from .._core._location import Location, place
 from .._errors import AlreadyExistsError, CorruptError, RegrowError, from_native
-from .._location import Location, place
-from .._manager_steps import Steps
-from .._open import verify
+from .._jobs import _job
+from .._load._open import verify
+from .._manager._steps import Steps
+from .._operations._copy import copy
 from . import _saving, _settings
 from ._bucket_path import BucketPath
 from ._errors import as_orbax

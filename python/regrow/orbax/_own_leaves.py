@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from .._duck import has
+from .._core._duck import has
 from . import _interfaces, _leaf_args
 from ._errors import StructureError
 from ._jax import jax

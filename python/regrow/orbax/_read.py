@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import ml_dtypes  # noqa: F401  # makes NumPy know the names of its dtypes
 import numpy as np
 
-from .._checkpoint import Checkpoint, Leaf
-from .._collector import Paused
-from .._duck import is_a, own_attribute
-from .._open import open as open_checkpoint
-from .._open import open_by_names
-from .._options import Options
-from .._single_replica import SingleReplica
-from .._writing import AsNumpy
+from .._core._collector import Paused
+from .._core._duck import is_a, own_attribute
+from .._core._options import Options
+from .._jax._single_replica import SingleReplica
+from .._load._checkpoint import Checkpoint, Leaf
+from .._load._open import open as open_checkpoint
+from .._load._open import open_by_names
+from .._save._writing import AsNumpy
 from . import _leaf_args, _replicas, metadata
 from ._errors import NoStructureError, StructureError, as_orbax
 from ._jax import jax

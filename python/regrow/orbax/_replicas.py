@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .. import _job
-from .._coordination import Session
-from .._duck import is_a, own_attribute
+from .._core._duck import is_a, own_attribute
 from .._errors import RegrowError
-from .._single_replica import SingleReplica
+from .._jax._single_replica import SingleReplica
+from .._jobs import _job
+from .._jobs._coordination import Session
 from ._jax import jax
 from ._type_handlers import SingleReplicaArrayHandler
 from ._type_registry import array_handler

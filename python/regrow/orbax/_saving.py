@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .. import _async
-from .._async import AsyncSaver, SaveHandle
-from .._duck import is_a
-from .._items import WHOLE, ItemsSave
-from .._job import Job
-from .._writing import Writing
+from .._core._duck import is_a
+from .._jobs._job import Job
+from .._save import _async
+from .._save._async import AsyncSaver, SaveHandle
+from .._save._items import WHOLE, ItemsSave
+from .._save._writing import Writing
 from . import _interfaces, _settings
 from ._composite import CompositeCheckpointHandler
 from ._errors import as_orbax

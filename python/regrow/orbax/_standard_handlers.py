@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from .._duck import has, is_a, own_attribute
-from .._options import Options
-from .._save import save_as
-from .._writing import Writing
+from .._core._duck import has, is_a, own_attribute
+from .._core._options import Options
+from .._save._save import save_as
+from .._save._writing import Writing
 from ..layouts import Orbax
 from . import _leaf_args, _legacy_transforms, _read, _settings
 from ._errors import StructureError, as_orbax, not_covered

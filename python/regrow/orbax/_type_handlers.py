@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from .._duck import has
+from .._core._duck import has
 from . import _leaf_args
 from ._errors import not_covered
 from ._interfaces import NoopFuture

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from .._async import AsyncSaver
+from .._save._async import AsyncSaver
 from . import _manager_policies, _saving
 from ._background import Background
 from ._composite import CompositeArgs

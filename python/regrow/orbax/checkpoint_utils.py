@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .._duck import has, own_attribute
+from .._core._duck import has, own_attribute
 from . import _leaf_args, metadata
 from ._errors import refusing
 from ._jax import jax

@@ -7,8 +7,8 @@ import contextlib
 from types import TracebackType
 from typing import Any, Self
 
-from .._async import AsyncSaver
 from .._errors import CancelledError
+from .._save._async import AsyncSaver
 from . import _composite, _saving, metadata
 from ._background import Background
 from ._errors import DestinationExistsError, as_orbax, says_force

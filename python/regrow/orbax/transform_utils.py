@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from .._duck import is_a
+from .._core._duck import is_a
 from ._leaf_args import RestoreArgs
 from .tree import KeyPath, from_flat_dict, is_empty_node, to_flat_dict
 

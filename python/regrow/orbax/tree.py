@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from .._checkpoint import Leaf
-from .._duck import has, own_attribute
+from .._core._duck import has, own_attribute
+from .._load._checkpoint import Leaf
 from ._errors import refusing
 from ._jax import jax
 from ._tree_pairs import children_by_key, merge_trees, tree_difference

@@ -19,7 +19,7 @@ All names of the original are here, the private ones that other packages import 
 
 from __future__ import annotations
 
-from .. import _install
+from .._core import _install
 from ._errors import SafetensorError, SafetensorIndexError
 from ._open import SafeSlice, safe_open
 from ._open import _safe_open_handle as _safe_open_handle

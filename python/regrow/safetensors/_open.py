@@ -12,12 +12,12 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from .. import _native
-from .._attempts import attempts
-from .._checkpoint import basic_region
+from .._core._location import StrPath, place, shown
 from .._errors import NotFoundError, ReplacedError
-from .._leaves import DTYPES, UNKNOWN
-from .._location import StrPath, place, shown
-from .._tree import unflatten
+from .._leaves._columns import DTYPES, UNKNOWN
+from .._load._attempts import attempts
+from .._load._checkpoint import basic_region
+from .._tree._flatten import unflatten
 from ._errors import SafetensorError, as_safetensor_errors
 from ._frameworks import TORCH, Reads, check, reads
 

@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from .._location import StrPath
+from .._core._location import StrPath
 from . import _save
 from ._errors import SafetensorError
 from ._open import Tensors

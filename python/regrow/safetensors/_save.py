@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import _native
+from .._core._location import StrPath, place
+from .._core._progress import unwatched
 from .._errors import InvalidArgumentError
-from .._leaves import JAX_ARRAY, NUMPY_ARRAY, NUMPY_OTHER, NUMPY_SCALAR, LeafColumns, to_native
-from .._location import StrPath, place
-from .._progress import unwatched
-from .._tree import DICT, LEAF, ORDERED_DICT, Flat, flatten, path_text
-from .._writing import Writing
+from .._leaves._columns import JAX_ARRAY, NUMPY_ARRAY, NUMPY_OTHER, NUMPY_SCALAR, LeafColumns, to_native
+from .._save._writing import Writing
+from .._tree._flatten import DICT, LEAF, ORDERED_DICT, Flat, flatten, path_text
 from ..layouts import Safetensors
 from ._errors import as_safetensor_errors
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array as Array
 
-from .._location import StrPath
+from .._core._location import StrPath
 from . import numpy as numpy
 from ._open import Tensors, check_backend
 from ._open import safe_open as safe_open

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._location import StrPath
+from .._core._location import StrPath
 from . import _save
 from ._frameworks import reads
 from ._open import Tensors, check_backend

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .._location import StrPath
+from .._core._location import StrPath
 from . import _save
 from ._open import Tensors, opened
 from ._open import safe_open as safe_open

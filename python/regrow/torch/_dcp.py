@@ -21,23 +21,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _arguments, _job, _native, _options, _torch
-from .._cache import through
-from .._coordination import Session
-from .._dtypes import DTYPES
+from .. import _native
+from .._core import _arguments, _options
+from .._core._cache import through
+from .._core._dtypes import DTYPES
+from .._core._keywords import keywords
+from .._core._location import StrPath, place
+from .._core._options import Options
+from .._core._report import SaveReport
 from .._errors import InvalidArgumentError, LeafTypeError, MismatchError, RegrowError
-from .._job import Job
-from .._keywords import keywords
-from .._location import StrPath, place
-from .._meshes import Box
-from .._opening import opening_of
-from .._options import Options
-from .._regions import Cut, Place
-from .._report import SaveReport
-from .._save import save_as
-from .._sharded import ShardedArray
-from .._torch_fill import Part, fill
-from .._writing import Writing
+from .._jobs import _job
+from .._jobs._coordination import Session
+from .._jobs._job import Job
+from .._leaves._meshes import Box
+from .._leaves._sharded import ShardedArray
+from .._load._opening import opening_of
+from .._load._regions import Cut, Place
+from .._save._save import save_as
+from .._save._writing import Writing
+from .._torch import _tensors
+from .._torch._fill import Part, fill
 from ..layouts import Layout
 from ._encode import Encoded, encode
 from ._library import torch
@@ -214,7 +217,7 @@ def plan_of(plans: list[Any]) -> Planned:
                 kinds[name] = item.tensor_data.properties.dtype, tuple(item.tensor_data.size)
     grids = {}
     for name, (dtype, shape) in kinds.items():
-        number = _torch._dtypes().get(dtype)
+        number = _tensors._dtypes().get(dtype)
         if number is None:
             raise LeafTypeError(f"a tensor of dtype {dtype} cannot be stored\n  leaf {name}", leaf=name)
         grids[name] = Grid(DTYPES[number].name, shape, _chunk_shape(name, shape, boxes[name]))
@@ -256,7 +259,7 @@ def _of_this(plan: Any, planner: Any, planned: Planned) -> tuple[dict[str, Any],
             continue
         tensor = planner.resolve_data(item).detach()
         _check(name, tensor)
-        shards[name].append((tuple(item.tensor_data.chunk.offsets), _torch.memory(tensor)))
+        shards[name].append((tuple(item.tensor_data.chunk.offsets), _tensors.memory(tensor)))
     for name, (dtype_name, shape, chunk_shape) in planned.grids.items():
         dtype = next(each for each in DTYPES if each.name == dtype_name)
         if 0 in shape:
@@ -270,8 +273,8 @@ def _of_this(plan: Any, planner: Any, planned: Planned) -> tuple[dict[str, Any],
 
 def _check(name: str, tensor: Any) -> None:
     try:
-        _torch.check(tensor)
-    except _torch.Refused as refused:
+        _tensors.check(tensor)
+    except _tensors.Refused as refused:
         help = refused.help
         raise LeafTypeError(f"the leaf {refused.what}\n  leaf {name}\n  help: {help}", leaf=name, help=help) from None
 
@@ -437,7 +440,7 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
                     f"  expected {list(target.shape)}, found {list(box.lens)}",
                     leaf=item.storage_index.fqn,
                 )
-            shown = _torch.memory(into) if _torch.can_be_written(into) else None
+            shown = _tensors.memory(into) if _tensors.can_be_written(into) else None
             parts.append(Part(Place(at, leaf, opened.dtype_number(leaf), Cut((box,), shape)), shown, into))
         if differing:
             help = "make tensors of the saved dtypes, or StorageReader(path, cast=True) to let torch cast"

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import _torch
 from .._errors import CorruptError, LimitError, UnsupportedError
-from .._nodes import Node
-from .._tree import _open_node
+from .._torch import _tensors
+from .._tree._flatten import _open_node
+from .._tree._nodes import Node
 from ._encode import FACTORIES
 from ._library import torch
 from ._pointers import Key, Keys, pointer, shown
@@ -125,7 +125,7 @@ class Decoder:
             return None
         if not is_container(node):
             value = self._value_of(node)
-            if _torch.is_tensor(value):
+            if _tensors.is_tensor(value):
                 self._made[pointer(keys)] = value
             return value
         children = [self.decoded(child, (*keys, key)) for key, child in children_of(node)]

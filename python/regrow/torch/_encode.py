@@ -23,10 +23,10 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from .. import _torch
-from .._duck import has, own_attribute
+from .._core._duck import has, own_attribute
 from .._errors import InvalidArgumentError, LeafTypeError, LimitError
-from .._tree import INT64_MAX, INT64_MIN
+from .._torch import _tensors
+from .._tree._flatten import INT64_MAX, INT64_MIN
 from ._library import torch
 from ._pointers import Key, Keys, pointer, shown
 from ._ties import Seen, ties
@@ -77,7 +77,7 @@ class Walk:
             return value
         if cls is int:
             return value if INT64_MIN <= value <= INT64_MAX else self._as(hex(value), keys, {"is": "int"})
-        if _torch.is_tensor(value):
+        if _tensors.is_tensor(value):
             return self._tensor(value, keys)
         if cls is np.ndarray or cls is np.memmap:
             return self._as(value, keys, {"is": "numpy"})
@@ -161,7 +161,7 @@ class Walk:
             children = ((key, self.encoded(child, (*keys, key))) for key, child in value.items())
             return collections.defaultdict(None, children) if "factory" in entry else cls(children)
         for key in value:
-            if _torch.is_tensor(key):
+            if _tensors.is_tensor(key):
                 help = "an optimizer's state by parameter: save optimizer.state_dict(), which numbers them"
                 _refuse("a dict has a tensor as its key", (*keys,), help)
         pairs = [
@@ -215,7 +215,7 @@ def _tensor_entry(tensor: Any, keys: Keys) -> dict[str, Any]:
     """What is to be known of a tensor beside its elements."""
     entry: dict[str, Any] = {}
     is_parameter = isinstance(tensor, torch.nn.Parameter)
-    is_distributed = _torch.is_dtensor(tensor)
+    is_distributed = _tensors.is_dtensor(tensor)
     cls = type(tensor)
     if not is_distributed and cls is not torch.Tensor and cls is not torch.nn.Parameter:
         help = "save a plain tensor, as tensor.as_subclass(torch.Tensor), and what else it has beside it"

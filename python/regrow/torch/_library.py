@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from .. import _packages
+from .._core import _packages
 
 try:
     torch: Any = importlib.import_module("torch")

@@ -7,17 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .. import _arguments, _native, _options
-from .._cache import through
+from .. import _native
+from .._core import _arguments, _options
+from .._core._cache import through
+from .._core._keywords import keywords
+from .._core._location import StrPath, place, shown
+from .._core._options import Options
+from .._core._progress import Progress
+from .._core._warnings import warn
 from .._errors import IncompleteCheckpointWarning, InvalidArgumentError, LimitError
-from .._keywords import keywords
-from .._load import refuse_placeholders
-from .._location import StrPath, place, shown
-from .._open import _until_unreplaced
-from .._opening import opening_of
-from .._options import Options
-from .._progress import Progress
-from .._warnings import warn
+from .._load._load import refuse_placeholders
+from .._load._open import _until_unreplaced
+from .._load._opening import opening_of
 from ._encode import Walk
 from ._locations import mover
 from ._nested import nested, path_within, paths_of

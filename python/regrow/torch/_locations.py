@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .. import _arguments
+from .._core import _arguments
 from .._errors import InvalidArgumentError
 from ._library import torch
 

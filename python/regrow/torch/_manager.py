@@ -8,16 +8,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from .._item_kinds import Files, Json
-from .._items import load_items
-from .._keywords import keywords
-from .._load import Loading
-from .._manager import Manager as PytreeManager
-from .._manager_restore import Loads
-from .._open import open as open_checkpoint
-from .._options import Options
-from .._progress import Progress
-from .._writing import Writing
+from .._core._keywords import keywords
+from .._core._options import Options
+from .._core._progress import Progress
+from .._load._load import Loading
+from .._load._open import open as open_checkpoint
+from .._manager._manager import Manager as PytreeManager
+from .._manager._restore import Loads
+from .._save._item_kinds import Files, Json
+from .._save._items import load_items
+from .._save._writing import Writing
 from ._encode import encode
 from ._load import load
 from ._save import with_record

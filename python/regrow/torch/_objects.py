@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import _native, _torch
+from .. import _native
 from .._errors import CorruptError
-from .._nodes import named_tuple_class
-from .._tree import _type_name
+from .._torch import _tensors
+from .._tree._flatten import _type_name
+from .._tree._nodes import named_tuple_class
 from ._decode import DICTS
 from ._encode import Encoded
 
@@ -40,7 +41,7 @@ def _packed(node: Any) -> Any:
         return ["named", [_type_name(cls), *cls._fields], [_packed(child) for child in node]]
     if cls in (list, tuple):
         return [cls.__name__, None, [_packed(child) for child in node]]
-    return ["leaf", None, [_torch.memory(node) if _torch.is_tensor(node) else node]]
+    return ["leaf", None, [_tensors.memory(node) if _tensors.is_tensor(node) else node]]
 
 
 def _unpacked(packed: Any) -> Any:

@@ -9,16 +9,17 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .. import _native, _torch
-from .._dtypes import DTYPES
+from .. import _native
+from .._core._dtypes import DTYPES
+from .._core._progress import Progress
+from .._core._report import Stages
 from .._errors import MismatchError, UnsupportedError
-from .._leaves import JAX_ARRAY, NUMPY_ARRAY, LoadedLeaves, from_native
-from .._progress import Progress
-from .._regions import Reading
-from .._report import Stages
-from .._torch_fill import TorchTensors, Wish
-from .._tree import unflatten
-from .._writing import casts
+from .._leaves._columns import JAX_ARRAY, NUMPY_ARRAY, LoadedLeaves, from_native
+from .._load._regions import Reading
+from .._save._writing import casts
+from .._torch import _tensors
+from .._torch._fill import TorchTensors, Wish
+from .._tree._flatten import unflatten
 from ._decode import RECORD, Decoder, children_of, is_container, leaves_of, misfit, record_of, view_of
 from ._library import torch
 from ._locations import Move
@@ -54,7 +55,7 @@ class Opened:
         self._tree = unflatten(self._structure, list(range(native.leaf_count)))
         self._places = {leaf: pointer(keys) for keys, leaf in leaves_of(self._tree)}
         self._numbers = {place: leaf for leaf, place in self._places.items()}
-        torch_dtypes = {number: dtype for dtype, number in _torch._dtypes().items()}
+        torch_dtypes = {number: dtype for dtype, number in _tensors._dtypes().items()}
         self._tensor_dtypes = {
             leaf: torch_dtypes[self._dtypes[leaf]]
             for leaf, place in self._places.items()

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from .. import _job
+from .._core._keywords import keywords
+from .._core._location import StrPath, place
+from .._core._options import Options
+from .._core._progress import Progress
+from .._core._report import SaveReport
 from .._errors import InvalidArgumentError
-from .._job import Job
-from .._keywords import keywords
-from .._location import StrPath, place
-from .._options import Options
-from .._progress import Progress
-from .._report import SaveReport
-from .._save import save_as
-from .._writing import Writing
+from .._jobs import _job
+from .._jobs._job import Job
+from .._save._save import save_as
+from .._save._writing import Writing
 from ..layouts import Layout, Safetensors, chosen
 from ._decode import RECORD, record_text
 from ._encode import Encoded, encode

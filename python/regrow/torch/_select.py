@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import _native
-from .._duck import has
+from .._core._duck import has
 from .._errors import NotFoundError
-from .._nodes import Node
-from .._tree import _open_node
+from .._tree._flatten import _open_node
+from .._tree._nodes import Node
 from ._decode import children_of, is_container
 from ._pointers import Keys, pointer, shown
 

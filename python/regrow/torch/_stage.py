@@ -17,16 +17,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from typing import Any
 
-from .. import _async
+from .._core._keywords import keywords
+from .._core._location import StrPath, places, shown
+from .._core._options import Options
+from .._core._report import SaveReport
 
 # Before any thread does: a fork in the middle of an import leaves the child half a module.
-from .. import _coordination_torch as _coordination_torch
-from .._job import Job
-from .._keywords import keywords
-from .._location import StrPath, places, shown
-from .._options import Options
-from .._report import SaveReport
-from .._writing import Writing
+from .._jobs import _coordination_torch as _coordination_torch
+from .._jobs._job import Job
+from .._save import _async
+from .._save._writing import Writing
 from ..layouts import Layout
 from ._save import prepared
 

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from .. import _torch
+from .._torch import _tensors
 from ._library import torch
 from ._pointers import Keys, pointer
 
@@ -45,7 +45,7 @@ def ties(tensors: Sequence[Seen]) -> dict[int, dict[str, Any]]:
         first = firsts.setdefault(id(tensor), at)
         if first != at:
             found[at] = {"same": pointer(tensors[first].keys)}
-        elif _torch.is_dtensor(tensor) or tensor.layout != torch.strided or tensor.is_quantized:
+        elif _tensors.is_dtensor(tensor) or tensor.layout != torch.strided or tensor.is_quantized:
             continue
         elif tensor.device.type != "meta" and tensor.numel():
             by_memory[tensor.device, tensor.untyped_storage().data_ptr()].append(at)

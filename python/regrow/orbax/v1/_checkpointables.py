@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._errors import RegrowError
-from ..._items import ItemsSave
+from ..._save._items import ItemsSave
 from .. import _interfaces
 from .._bucket_path import bucket_path
 from .._errors import as_orbax

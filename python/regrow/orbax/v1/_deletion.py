@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from ... import _native
 from ..._errors import RegrowError
-from ..._remove import remove
+from ..._operations._remove import remove
 from .. import _saving
 from .._bucket_path import BucketPath
 from .._errors import as_orbax, not_covered

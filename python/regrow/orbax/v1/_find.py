@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..._errors import RegrowError
-from ..._open import open as open_checkpoint
+from ..._load._open import open as open_checkpoint
 from .._composite import item_names
 from .._errors import not_covered
 from .._paths import as_path, is_temporary, lacks_marker

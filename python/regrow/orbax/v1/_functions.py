@@ -10,9 +10,9 @@ from typing import Any
 
 from ... import _native
 from ..._errors import NotACheckpointError, UncommittedError
-from ..._items import ItemsSave
-from ..._job import Job
-from ..._writing import Writing
+from ..._jobs._job import Job
+from ..._save._items import ItemsSave
+from ..._save._writing import Writing
 from .._errors import as_orbax, not_covered
 from .._paths import absolute, as_path
 from .._saving import Pending, Written, publish, saver_of_calls

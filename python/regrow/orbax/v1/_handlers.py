@@ -10,8 +10,8 @@ import sys
 from collections.abc import Awaitable
 from typing import Any
 
-from ..._save import save_as
-from ..._writing import Writing
+from ..._save._save import save_as
+from ..._save._writing import Writing
 from ...layouts import Orbax
 from .._errors import as_orbax, not_covered
 from .._jax import jax

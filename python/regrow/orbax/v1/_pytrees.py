@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..._arguments import BUDGET_MIN_BYTES
-from ..._duck import has, own_attribute
-from ..._options import Options
+from ..._core._arguments import BUDGET_MIN_BYTES
+from ..._core._duck import has, own_attribute
+from ..._core._options import Options
 from ...layouts import Orbax, Regrow
 from .. import _leaf_args, _read, _replicas, _settings, _standard_handlers
 from .._errors import as_orbax

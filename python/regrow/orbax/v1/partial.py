@@ -20,16 +20,16 @@ from typing import Any
 
 import numpy as np
 
-from ... import _job
-from ..._checkpoint import Leaf
+from ..._core._options import Options
 from ..._errors import NotFoundError
-from ..._items import ItemsSave
-from ..._leaves import JAX_ARRAY, NUMPY_ARRAY
-from ..._nodes import PrngKey
-from ..._open import open as open_checkpoint
-from ..._options import Options
-from ..._remove import remove
-from ..._writing import Writing
+from ..._jobs import _job
+from ..._leaves._columns import JAX_ARRAY, NUMPY_ARRAY
+from ..._load._checkpoint import Leaf
+from ..._load._open import open as open_checkpoint
+from ..._operations._remove import remove
+from ..._save._items import ItemsSave
+from ..._save._writing import Writing
+from ..._tree._nodes import PrngKey
 from ...layouts import of_options
 from .._bucket_path import BucketPath
 from .._errors import as_orbax
@@ -68,7 +68,7 @@ def save(path: Any, state: Any, *, custom_metadata: Any = None) -> None:
 
 def save_async(path: Any, state: Any, *, custom_metadata: Any = None) -> Response[None]:
     """Saves as `save`, in the background. Returns when the snapshot is taken."""
-    from ..._async import saver_of_calls
+    from ..._save._async import saver_of_calls
 
     final, session = _places(path)
     wanted = _paths(state)

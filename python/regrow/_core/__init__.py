@@ -1,0 +1,1 @@
+"""What the other packages share: arguments, options, locations, progress, reports. No pytrees."""

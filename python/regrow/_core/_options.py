@@ -1,0 +1,166 @@
+"""The rare settings of calls: for one call, or for all calls of a block.
+
+    regrow.save(path, tree, options=regrow.Options(budget_bytes=2**28))
+
+    with regrow.options(budget_bytes=2**28, handlers=handlers):
+        regrow.save(path, tree)
+        regrow.load(path)
+
+A setting of the call comes before that of the block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+from .._errors import InvalidArgumentError
+from .._jax._single_replica import SingleReplica
+from .._jobs._job import Job
+from .._load._opening import TrustedKeys
+from .._load._salvage import Salvage
+from .._tree._handlers import LeafRegistry
+from . import _arguments
+from ._cache import Cache
+from ._location import StrPath
+from ._report import LoadReport
+
+
+def _calls(names: str) -> dict[str, frozenset[str]]:
+    """The calls that a field is for."""
+    return {"calls": frozenset(names.split())}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Rare settings. A field that the call does not use is an error in ``options=``, and ignored
+    in a block.
+    """
+
+    budget_bytes: int | None = field(default=None, metadata=_calls("save load"))
+    """Extra memory, at least 1 MiB; 64 MiB if `None`."""
+    handlers: LeafRegistry | None = field(default=None, metadata=_calls("save load"))
+    """The handlers of leaves of your own types. A load without them gives what the leaves are
+    made of.
+    """
+    job: Job | None = field(default=None, metadata=_calls("save load"))
+    """The processes that save together, or load together with `single_replica` or `in_turns`;
+    see `save`.
+    """
+
+    replica_parallel: bool = field(default=False, metadata=_calls("save"))
+    """Each replica of a replicated array writes a slice, instead of the first one all of it."""
+    trust_base: bool = field(default=False, metadata=_calls("save convert"))
+    """With ``base=``: link its files without checking them first."""
+    copy: Literal["mutable", "all", "nothing"] = field(default="mutable", metadata=_calls("save"))
+    """What `save_async` copies before it returns. ``"nothing"``: do not change any array until the
+    save has ended. ``"all"`` also copies JAX arrays, so that JAX can donate their memory."""
+    check_source: bool = field(default=False, metadata=_calls("save"))
+    """To find a bug: `save_async` hashes what it saves twice, and raises `SourceChangedError` for a
+    leaf that the program has changed in between."""
+
+    mmap: bool = field(default=False, metadata=_calls("load open"))
+    """Map the files of everything that is stored raw, also where the page cache lacks them. If
+    another program changes such a file in place, the arrays change; if it gets shorter, reading
+    them ends this program with SIGBUS."""
+    checksums: bool = field(default=True, metadata=_calls("load"))
+    """Check data against its checksums."""
+    region: Any = field(default=None, metadata=_calls("load"))
+    """Parts of arrays: a dict of globs with a tuple of slices for each, or a function ``(key path,
+    shape) -> slices``, `None` for the whole leaf. Only these parts are read."""
+    pad_or_truncate: bool = field(default=False, metadata=_calls("load"))
+    """Fit arrays into the shapes of `like`, or of `region`: pad with zeros at the end, or drop
+    the rest.
+    """
+    placeholders: bool = field(default=False, metadata=_calls("load"))
+    """Give ``...`` for leaves that were saved as placeholders, without data, instead of an
+    error.
+    """
+    salvage: Salvage = field(default=False, metadata=_calls("load convert"))
+    """Load the intact leaves of a damaged checkpoint. The others are ``...``, or stay as they are
+    in `like`. A `SalvageWarning` lists them; a function gets the `SalvageReport` instead:
+    ``salvage=print``."""
+    nest: str | None = field(default=None, metadata=_calls("load"))
+    """Split flat names, such as those of an ``.npz``, into dicts of dicts: ``"/"`` makes ``{"a":
+    {"b": ...}}`` of ``a/b``."""
+    on_report: Callable[[LoadReport], object] | None = field(default=None, metadata=_calls("load"))
+    """Gets a `LoadReport` at the end: ``on_report=print``."""
+    single_replica: SingleReplica | None = field(default=None, metadata=_calls("load"))
+    """In a job of JAX: one replica reads the shards that all replicas hold, and sends them to the
+    others. All processes call the load with the same arguments.
+    """
+    in_turns: bool = field(default=False, metadata=_calls("load"))
+    """The processes of one host read one after the other, so that their extra memory is needed
+    once. All processes of the job call the load."""
+
+    arrays_only: bool = field(default=False, metadata=_calls("load open verify convert"))
+    """Read the arrays without the pytree that is kept beside them, for files whose pytree is
+    damaged.
+    """
+    lost_files: Literal["warn", "error"] = field(default="warn", metadata=_calls("load open convert"))
+    """What a checkpoint does that has lost files but can still be read."""
+    ignore_seal: bool = field(default=False, metadata=_calls("load open verify"))
+    """Read a sealed checkpoint that was changed on purpose."""
+    trusted_keys: TrustedKeys = field(default=None, metadata=_calls("load open verify"))
+    """Public Ed25519 keys, as text (PEM, a line of OpenSSH, 64 hex digits) or paths of files. A
+    checkpoint that none of their owners has signed is an error, and each block is checked against
+    the signature."""
+    cache: StrPath | Cache | None = field(default=None, metadata=_calls("load open"))
+    """A local folder, or a `regrow.Cache`, that keeps blocks read from a bucket or a web server."""
+
+
+_DEFAULTS = Options()
+_block: ContextVar[Options] = ContextVar("regrow.options", default=_DEFAULTS)
+
+
+@contextlib.contextmanager
+def options(**settings: Any) -> Iterator[Options]:
+    """Sets fields of `Options` for all calls of a block, in this thread or task.
+
+    Raises:
+        InvalidArgumentError: for a field that `Options` lacks.
+    """
+    known = [each.name for each in fields(Options)]
+    for name in settings:
+        if name not in known:
+            raise InvalidArgumentError(f"options() has no field {name!r}\n  help: the fields are: {', '.join(known)}")
+    token = _block.set(replace(_block.get(), **settings))
+    try:
+        yield _block.get()
+    finally:
+        _block.reset(token)
+
+
+def job_of(job: Any, given: Any) -> Any:
+    """The job that a call names; wrong settings are not refused here, since the other processes
+    are not told yet.
+    """
+    if job is None and isinstance(given, Options):
+        job = given.job
+    return _block.get().job if job is None else job
+
+
+def chosen(given: Any, call: str) -> Options:
+    """The settings of a call: those of ``options=``, and for fields that it leaves alone those of
+    the block.
+
+    Raises:
+        InvalidArgumentError: for a field of `given` that the call does not use.
+    """
+    block = _block.get()
+    if given is None:
+        return block
+    if not isinstance(given, Options):
+        raise _arguments.wrong("options", given, "a regrow.Options, or None")
+    own = {}
+    for each in fields(Options):
+        value = getattr(given, each.name)
+        if value is each.default or (type(value) is type(each.default) and value == each.default):
+            continue
+        if call not in each.metadata["calls"]:
+            raise InvalidArgumentError(f"Options({each.name}=...) has no effect on `{call}`: leave it out")
+        own[each.name] = value
+    return replace(block, **own)

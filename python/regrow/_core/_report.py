@@ -1,0 +1,190 @@
+"""The reports of saves and loads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from .._text import counted, printable
+from ._progress import format_bytes
+from ._readable import readable
+
+BESIDE = {"write": "  beside the others", "read": "  a part of copy"}
+READ_TO_COMPARE = "  a part of compare and copy"
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong."""
+
+    kind: str
+    """The kind of the error: ``corrupt``, ``not_found``, ..."""
+    message: str
+    """What, where, expected and found, what to do."""
+    file: str | None
+    leaf: str | None
+    offset_bytes: int | None
+
+
+FINDINGS_SHOWN = 20
+"""So many findings a report shows as text; its fields have all."""
+
+
+def messages_of(findings: Sequence[Finding]) -> list[str]:
+    """The first findings as text, and how many there are more."""
+    texts = [finding.message for finding in findings[:FINDINGS_SHOWN]]
+    more = len(findings) - len(texts)
+    return [*texts, f"and {counted(more, 'more finding', 'more findings')}"] if more else texts
+
+
+class Loss(NamedTuple):
+    """Something that the target layout cannot give back as it was."""
+
+    kind: str
+    """How bad it is: ``"note"``, ``"structure"``, ``"kind"`` or ``"value"``."""
+    key_path: str
+    """The leaf or container."""
+    what: str
+    """What becomes of it."""
+
+
+class StageReport(NamedTuple):
+    """What one stage of a save or a load took."""
+
+    stage: str
+    """``prepare``, ``compare``, ``read``, ``copy``, ``wait_for_disk``, ``write``, ``sync`` or
+    ``commit``; of a background save also ``wait_for_save`` and ``snapshot``. Of a load
+    ``wait_for_turn``, ``read``, ``wait_for_readers`` or ``receive``."""
+    seconds: float
+    """Added up where several threads were at it."""
+    bytes: int
+    """What went through it; 0 for a stage that is not about bytes."""
+    gb_per_s: float
+    """10^9 bytes a second; 0 for a stage that is not about bytes."""
+
+
+@readable
+class SaveReport(NamedTuple):
+    """What a save did. As text it is a line, and a line for each stage."""
+
+    path: str
+    """Where the checkpoint now is."""
+    stored_bytes: int
+    """Bytes of all files."""
+    leaf_count: int
+    """Leaves written."""
+    data_bytes: int = 0
+    """Bytes of array data, after casts, before compression."""
+    seconds: float = 0.0
+    """What the whole save took, without taking the pytree apart."""
+    stages: tuple[StageReport, ...] = ()
+    """Where the time went. Those of the calling thread (all but ``read``, a part of others, and
+    ``write``) add up to `seconds`, unless the layout writes with several threads."""
+    io_path: str = ""
+    """How large files got to the disk: ``direct``, or ``buffered`` and why."""
+    reused_bytes: int = 0
+    """Bytes that were not written because ``base=`` has them; they are part of `stored_bytes`,
+    though they take no room of their own."""
+    notes: Sequence[str] = ()
+    """What was found beside the work: damage in the base."""
+    losses: Sequence[Loss] = ()
+    """What the tool of the layout does not read back as it was saved, the worst first: a tuple that
+    becomes a list; with `lossy` also leaves."""
+
+    @property
+    def gb_per_s(self) -> float:
+        """Array data saved, in 10^9 bytes a second."""
+        return self.data_bytes / self.seconds / 1e9 if self.seconds > 0 else 0.0
+
+    def __str__(self) -> str:
+        leaves = counted(self.leaf_count, "leaf", "leaves")
+        text = (
+            f"{printable(self.path)}: {leaves}, {format_bytes(self.data_bytes)} of data,"
+            f" {format_bytes(self.stored_bytes)} on disk, in {self.seconds:.3f} s ({self.gb_per_s:.2f} GB/s);"
+            f" {self.io_path}"
+        )
+        if self.reused_bytes:
+            text += f"; {format_bytes(self.reused_bytes)} reused"
+        for note in self.notes:
+            text += f"\n  {printable(note)}"
+        for loss in self.losses:
+            text += f"\n  {loss.kind}: {printable(loss.key_path)}: {printable(loss.what)}"
+        compares = any(stage.stage == "compare" for stage in self.stages)
+        for stage in self.stages:
+            text += f"\n  {stage.stage:13} {stage.seconds:8.3f} s"
+            text += f"  {stage.gb_per_s:5.1f} GB/s" if stage.bytes else ""
+            text += READ_TO_COMPARE if stage.stage == "read" and compares else BESIDE.get(stage.stage, "")
+        return text
+
+    def _repr_html_(self) -> str:
+        from . import _html
+
+        return _html.of_save(self)
+
+    @classmethod
+    def from_native(cls, report: tuple[Any, ...]) -> SaveReport:
+        """From the native half's columns."""
+        path, stored_bytes, leaf_count, data_bytes, seconds, stages, io_path, reused_bytes, notes, losses = report
+        stages, told = tuple(StageReport(*stage) for stage in stages), tuple(Loss(*loss) for loss in losses)
+        return cls(path, stored_bytes, leaf_count, data_bytes, seconds, stages, io_path, reused_bytes, notes, told)
+
+
+@readable
+class LoadReport(NamedTuple):
+    """What a load did in this process. As text it is a line, and a line for each stage."""
+
+    path: str
+    """The checkpoint."""
+    read_bytes: int
+    """Bytes of leaves that this process has read, decoded."""
+    received_bytes: int
+    """Bytes of arrays that it has received from processes of another replica instead."""
+    seconds: float
+    """What the whole load took."""
+    stages: tuple[StageReport, ...]
+    """Where the time went: ``wait_for_turn`` with `in_turns`, ``read``, and with `single_replica`
+    ``wait_for_readers`` and ``receive``. What is read while arrays are on their way counts as
+    ``read`` alone."""
+
+    def __str__(self) -> str:
+        received = f", received {format_bytes(self.received_bytes)}" if self.received_bytes else ""
+        text = f"{printable(self.path)}: read {format_bytes(self.read_bytes)}{received}, in {self.seconds:.3f} s"
+        for stage in self.stages:
+            text += f"\n  {stage.stage:16} {stage.seconds:8.3f} s"
+            text += f"  {stage.gb_per_s:5.1f} GB/s" if stage.bytes else ""
+        return text
+
+
+class Stages:
+    """A clock for the stages of a load."""
+
+    def __init__(self, is_asked_for: bool = False) -> None:
+        self.is_asked_for = is_asked_for
+        """Whether the report is wanted."""
+        self._began = time.monotonic()
+        self._stages: dict[str, tuple[float, int]] = {}
+
+    @contextmanager
+    def stage(self, name: str, len_bytes: int = 0) -> Iterator[None]:
+        """Counts the time of the block, and bytes."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.add(name, time.monotonic() - began, len_bytes)
+
+    def add(self, name: str, seconds: float = 0.0, len_bytes: int = 0) -> None:
+        """Adds to a stage."""
+        before, bytes_before = self._stages.get(name, (0.0, 0))
+        self._stages[name] = before + seconds, bytes_before + len_bytes
+
+    def report(self, path: str) -> LoadReport:
+        """What there is to tell."""
+        stages = tuple(
+            StageReport(name, seconds, len_bytes, len_bytes / seconds / 1e9 if seconds > 0 else 0.0)
+            for name, (seconds, len_bytes) in self._stages.items()
+        )
+        bytes_of = {stage.stage: stage.bytes for stage in stages}
+        seconds = time.monotonic() - self._began
+        return LoadReport(path, bytes_of.get("read", 0), bytes_of.get("receive", 0), seconds, stages)

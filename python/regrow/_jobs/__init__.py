@@ -1,0 +1,1 @@
+"""Several processes that save and load together, and how they exchange messages."""

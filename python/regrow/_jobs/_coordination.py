@@ -1,0 +1,209 @@
+"""Messages between the processes of a job, through a service that the job has already.
+
+    JAX     jax.distributed.initialize() was called     its coordination service
+    torch   torch.distributed is initialised            its default store
+    MPI     mpi4py.MPI is imported                      messages on a copy of COMM_WORLD
+    Folder  given by the caller                         files or objects in a folder that all processes see
+
+`coordinator()` takes the first service that is ready and has more than one process. It imports
+none of them. `Coordinator` is all that it needs of a service: put a value under a new key, and get
+values.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Protocol, runtime_checkable
+
+from .. import _native
+from .._core._arguments import count, wrong
+from .._core._location import StrPath, place
+from .._core._progress import _gets_signals
+
+_SERVICES = {
+    "jax": "_coordination_jax",
+    "torch.distributed": "_coordination_torch",
+    "mpi4py.MPI": "_coordination_mpi",
+}
+"""What a program has imported that has made the service ready, and which module knows it."""
+
+
+@runtime_checkable
+class Coordinator(Protocol):
+    """A service through which the processes of a job find each other's words. Any thread may call
+    it.
+
+    Keys are names of ASCII letters, digits, ``-``, ``_`` and ``.``, with ``/`` between them. Values
+    are never empty.
+
+    An object may have one method more, which spares process 0 a question for each of the others:
+    ``get_many(keys: list[str]) -> dict[str, bytes] | None``, the values that are there now, as far
+    as one call to the service gives them; ``None`` if it gives none at all. The keys are in one
+    folder, their values short.
+    """
+
+    @property
+    def rank(self) -> int:
+        """Which process this is, from 0 on."""
+
+    @property
+    def size(self) -> int:
+        """How many processes there are."""
+
+    @property
+    def value_len_max_bytes(self) -> int:
+        """Longest value that the service takes."""
+
+    def put_if_absent(self, key: str, value: bytes) -> bool:
+        """Puts a value where there is none; ``False`` if there is one. Of several callers at
+        once one gets ``True``.
+        """
+
+    def get(self, key: str, wait: float) -> bytes | None:
+        """The value at the key; waits so many seconds for it. ``None`` if there is none by then."""
+
+    def remove(self, key: str) -> None:
+        """Removes the key, and all keys that begin with it and a ``/``, as far as the service
+        can find them.
+        """
+
+    def live(self) -> list[int] | None:
+        """The ranks that are known to live; ``None`` if unknown. Does not wait."""
+
+
+class Folder:
+    """A coordinator for processes that share nothing but a folder, on a disk or in a bucket.
+
+    Every process gives the same folder, which no other job uses at the same time. It is made when
+    it is needed. Slower than a service: a disk is looked at up to every 50 ms, a bucket up to twice
+    a second.
+    """
+
+    def __init__(self, path: StrPath, *, rank: int, size: int) -> None:
+        """The process `rank` of `size`.
+
+        Raises:
+            InvalidArgumentError: if there is no such rank.
+        """
+        ranks = {name: count(name, number) for name, number in {"rank": rank, "size": size}.items()}
+        for name, number in ranks.items():
+            if number is None:
+                raise wrong(name, number, "a number from 0 on")
+        self._native = _native.Coordinator.folder(place("path", path), rank, size)
+
+    @property
+    def rank(self) -> int:
+        return self._native.rank
+
+    @property
+    def size(self) -> int:
+        return self._native.size
+
+    @property
+    def value_len_max_bytes(self) -> int:
+        return self._native.value_len_max_bytes
+
+    def put_if_absent(self, key: str, value: bytes) -> bool:
+        return self._native.put_if_absent(key, value)
+
+    def get(self, key: str, wait: float) -> bytes | None:
+        return self._native.get(key, wait)
+
+    def get_many(self, keys: list[str]) -> dict[str, bytes] | None:
+        """The values at these keys that are there now, read several at a time."""
+        return self._native.get_many(keys)
+
+    def remove(self, key: str) -> None:
+        self._native.remove(key)
+
+    def live(self) -> list[int] | None:
+        return self._native.live()
+
+
+def coordinator() -> Coordinator:
+    """The coordinator of this job: that of JAX, torch or MPI, where one is ready; else of this
+    process alone.
+
+    Raises:
+        UnsupportedError: if the service lacks a needed function.
+    """
+    for ready, home in _SERVICES.items():
+        if ready in sys.modules:
+            found: Coordinator | None = importlib.import_module(f".{home}", __package__).find()
+            if found is not None:
+                return found
+    return _native.Coordinator.single()
+
+
+class Session:
+    """One save or restore of one checkpoint, in which every process of the job takes part.
+
+    Every process goes through the same phases in the same order, each under a name of its own. The
+    first error of any of them ends the session for all; so does leaving the `with` block by an
+    exception.
+
+        with Session(regrow.jobs.coordinator(), path, "save") as session:
+            parts = session.gather("index", my_index)       # on rank 0, else None
+            session.agree("written")
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        path: StrPath,
+        purpose: str,
+        *,
+        timeout: float = 600.0,
+        prefix: str | None = None,
+    ) -> None:
+        """Returns when all processes have come. `timeout` is in seconds, and for each phase.
+
+        Raises:
+            TimedOutError: with the ranks that have not come or have ended.
+            RegrowError: of another process, as an error of its kind.
+        """
+        wait = (timeout, prefix)
+        self._native = _native.Session(coordinator, place("path", path), purpose, wait, _gets_signals())
+
+    def gather(self, phase: str, value: bytes) -> list[bytes] | None:
+        """What every process gives, in the order of ranks, on rank 0; the others do not wait."""
+        return self._native.gather(phase, value, _gets_signals())
+
+    def broadcast(self, phase: str, value: bytes = b"") -> bytes:
+        """What rank 0 gives, on every process."""
+        return self._native.broadcast(phase, value, _gets_signals())
+
+    def agree(self, phase: str, error: BaseException | str | None = None) -> None:
+        """Waits until every process has come here; raises in all of them if one of them brings
+        an error.
+        """
+        text = str(error)
+        kind = getattr(error, "kind", None)
+        if isinstance(error, BaseException) and kind is None:
+            text = f"{type(error).__name__}: {error}"
+        told = None if error is None else (kind or "io", text)
+        self._native.agree(phase, told, _gets_signals())
+
+    def post(self, phase: str, value: bytes = b"") -> None:
+        """Offers a value of this process to the processes that call `receive`; does not wait."""
+        self._native.post(phase, value, _gets_signals())
+
+    def receive(self, phase: str, rank: int) -> bytes:
+        """What the process `rank` has given with `post`; waits for it."""
+        return self._native.receive(phase, rank, _gets_signals())
+
+    def shares_storage(self, path: StrPath) -> None:
+        """Raises `InvalidArgumentError` in every process unless all of them see what rank 0
+        writes beside `path`.
+        """
+        self._native.shares_storage(place("path", path), _gets_signals())
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._native.finish()
+        else:
+            self._native.leave()

@@ -1,0 +1,81 @@
+"""Whether the program is asked to end, by SIGTERM or by JAX' preemption service.
+
+The signal sets a flag that any thread can read. A second signal acts as it would without this
+module.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+from .._errors import InvalidArgumentError
+
+
+class Flag:
+    """Set by SIGTERM, from `watch` on."""
+
+    def __init__(self) -> None:
+        self.since: float | None = None
+        """When it was set, in seconds of `time.monotonic`; `None` if it was not."""
+        self._before: Any = None
+        self._watches = False
+
+    def watch(self) -> None:
+        """Takes SIGTERM.
+
+        Raises:
+            InvalidArgumentError: outside the main thread, where Python takes no signals.
+        """
+        if self._watches:
+            return
+        if threading.current_thread() is not threading.main_thread():
+            raise InvalidArgumentError(
+                "`preemption_timeout` needs the main thread: Python handles signals only there"
+                "\n  help: make the manager in the main thread",
+                help="make the manager in the main thread",
+            )
+        self._before = signal.signal(signal.SIGTERM, self._on_signal)
+        self._watches = True
+
+    def unwatch(self) -> None:
+        """Restores the handler of SIGTERM, unless another one was set since."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if self._watches and is_main and signal.getsignal(signal.SIGTERM) == self._on_signal:
+            signal.signal(signal.SIGTERM, self._before if self._before is not None else signal.SIG_DFL)
+            self._watches = False
+
+    def set(self) -> None:
+        """As the signal does."""
+        if self.since is None:
+            self.since = time.monotonic()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.since is not None:
+            # A second signal ends the program.
+            signal.signal(signal.SIGTERM, self._before if self._before is not None else signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTERM)
+            return
+        self.set()
+        if callable(self._before):
+            self._before(number, frame)
+
+
+def jax_says(step: int) -> bool:
+    """Whether JAX's preemption service has this step as the one at which all processes save.
+    False where it is off.
+    """
+    jax: Any = sys.modules.get("jax")
+    if jax is None:
+        return False
+    from jax.experimental import multihost_utils
+
+    try:
+        return bool(multihost_utils.reached_preemption_sync_point(step))
+    except RuntimeError:
+        # The service is off.
+        return False

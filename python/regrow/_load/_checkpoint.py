@@ -1,0 +1,504 @@
+"""An opened checkpoint and its lazy leaves."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import EllipsisType
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from .. import _native
+from .._core import _arguments, _options
+from .._core._keywords import keywords
+from .._core._location import StrPath
+from .._core._options import Options
+from .._core._progress import Progress, Watch
+from .._core._readable import readable
+from .._core._report import Finding, Stages, messages_of
+from .._errors import InvalidArgumentError, LeafNotFoundError, LeafTypeError, NotFoundError
+from .._jobs._together import Together, posts_errors
+from .._leaves._columns import DTYPES, PLACEHOLDER, STR, UNKNOWN, LoadedLeaves, as_array, from_native
+from .._text import counted, printable, shortened
+from .._tree._flatten import unflatten
+from . import _load
+
+FIRST_PATHS = 256
+"""Key paths that are told without an index of all."""
+
+
+class Item(NamedTuple):
+    """A named part of a checkpoint."""
+
+    name: str
+    kind: str
+
+
+class Leaf:
+    """A leaf that has not been read yet.
+
+    ``leaf[0:16]`` reads just those bytes (or the chunks that hold them); ``leaf[...]`` and
+    ``np.asarray(leaf)`` read all of it. Every read is checked where the layout has checksums.
+    """
+
+    __slots__ = ("_at", "_known", "_native")
+
+    def __init__(self, native: _native.Checkpoint, at: int) -> None:
+        self._native = native
+        self._at = at
+        self._known: tuple[str, str, int, int, tuple[int, ...]] | None = None
+
+    def _info(self) -> tuple[str, str, int, int, tuple[int, ...]]:
+        """Key path, stored name, kind, dtype, shape; computed at the first use."""
+        if self._known is None:
+            self._known = self._native.leaf(self._at)
+        return self._known
+
+    @property
+    def path(self) -> str:
+        """The key path: ``params/dense/kernel``."""
+        return self._info()[0]
+
+    @property
+    def name(self) -> str:
+        """The name it is stored under: ``params.dense.kernel``."""
+        return self._info()[1]
+
+    @property
+    def kind(self) -> str:
+        """What it was when it was saved: ``jax_array``, ``numpy_array``, ``scalar``, ``str``,
+        ...
+        """
+        return _native.LEAF_KINDS[self._info()[2]]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of its elements; ``uint8`` for text."""
+        return DTYPES[self._info()[3]]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape; for text the length of its UTF-8 in bytes."""
+        return self._info()[4]
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        size = 1
+        for dim in self.shape:
+            size *= dim
+        return size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the decoded leaf."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def chunk_shape(self) -> tuple[int, ...] | None:
+        """The smallest piece that is stored and decoded alone, where the layout cuts arrays."""
+        return self._native.info(self._at)[0]
+
+    @property
+    def write_shape(self) -> tuple[int, ...] | None:
+        """One piece as it was written."""
+        return self._native.info(self._at)[1]
+
+    @property
+    def sharding(self) -> Any:
+        """How the array was spread over devices when it was saved, as Orbax' JSON; never needed
+        to read it.
+        """
+        text = self._native.info(self._at)[2]
+        return None if text is None else json.loads(text)
+
+    @property
+    def coding(self) -> str:
+        """How its bytes are coded: ``raw``, ``zstd``, ..."""
+        return self._native.info(self._at)[3]
+
+    def read(self) -> Any:
+        """The leaf as `regrow.load` would give it."""
+        (value,) = from_native(LoadedLeaves(*self._native.read(self._at)), lambda _: self.path)
+        return value
+
+    def __getitem__(self, index: Any) -> Any:
+        path, _, kind, _, shape = self._info()
+        if kind in (STR, PLACEHOLDER, UNKNOWN):
+            raise LeafTypeError(f"a leaf of kind {self.kind} has no elements\n  leaf {path}", leaf=path)
+        region = basic_region(index, shape)
+        if region.is_whole:
+            _, (array,), _ = self._native.read(self._at)
+        else:
+            buffer = memoryview(self._native.region(self._at, region.starts, region.lens))
+            array = as_array(region.lens, self.dtype, buffer, path)
+        return array[region.then]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        array = np.asarray(self[...])
+        if dtype is not None and np.dtype(dtype) != array.dtype:
+            if copy is False:
+                raise ValueError("a leaf of another dtype needs a copy")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a leaf without axes")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<regrow.Leaf {self.path} {self.kind} {self.dtype.name}{list(self.shape)}>"
+
+    def _repr_html_(self) -> str:
+        from .._core import _html
+
+        return _html.of_leaf(self)
+
+
+class BasicRegion(NamedTuple):
+    """What NumPy's basic indexing touches, and what is left to do once that is read."""
+
+    starts: tuple[int, ...]
+    lens: tuple[int, ...]
+    then: tuple[int | slice | EllipsisType | None, ...]
+    is_whole: bool
+
+
+def basic_region(index: Any, shape: tuple[int, ...]) -> BasicRegion:
+    """The smallest hyper-rectangle that holds ``array[index]``, with NumPy's rules for basic
+    indexing.
+
+    Raises:
+        IndexError: as NumPy, for an index outside of the array or too many of them.
+        InvalidArgumentError: for indices by array or list, which NumPy calls advanced.
+    """
+    entries = index if isinstance(index, tuple) else (index,)
+    dots = sum(entry is Ellipsis for entry in entries)
+    given = sum(entry is not None and entry is not Ellipsis for entry in entries)
+    if dots > 1:
+        raise IndexError("an index can only have a single ellipsis ('...')")
+    if given > len(shape):
+        raise IndexError(f"too many indices: the leaf has {counted(len(shape), 'axis', 'axes')}, {given} were indexed")
+    starts: list[int] = []
+    lens: list[int] = []
+    then: list[int | slice | EllipsisType | None] = []
+    for entry in entries if dots else (*entries, Ellipsis):
+        axis = len(starts)
+        if entry is None:
+            then.append(None)
+        elif entry is Ellipsis:
+            rest = shape[axis : axis + len(shape) - given]
+            starts += [0] * len(rest)
+            lens += rest
+            # Only where the caller wrote it: with all-integer indices it makes an array of what was
+            # a scalar.
+            then += [Ellipsis] if dots else [slice(None)] * len(rest)
+        elif isinstance(entry, slice):
+            steps = range(*entry.indices(shape[axis]))
+            low, high = (min(steps[0], steps[-1]), max(steps[0], steps[-1]) + 1) if steps else (0, 0)
+            starts.append(low)
+            lens.append(high - low)
+            then.append(slice(None, None, steps.step))
+        else:
+            at = _integer(entry)
+            if not -shape[axis] <= at < shape[axis]:
+                raise IndexError(f"index {at} is out of bounds for axis {axis} with size {shape[axis]}")
+            starts.append(at % shape[axis])
+            lens.append(1)
+            then.append(0)
+    return BasicRegion(tuple(starts), tuple(lens), tuple(then), tuple(lens) == shape)
+
+
+def _integer(entry: Any) -> int:
+    try:
+        if not isinstance(entry, (bool, np.bool_)):
+            return operator.index(entry)
+    except TypeError:
+        pass
+    help = "read it first: leaf[...][index]"
+    raise InvalidArgumentError(
+        f"a lazy leaf is indexed by integers, slices, None and ..., not {type(entry).__name__}\n  help: {help}",
+        help=help,
+    )
+
+
+class Checkpoint(Mapping[str, Leaf]):
+    """An opened checkpoint of any layout: a mapping of key paths to lazy leaves. Only metadata has
+    been read.
+
+    Every leaf is there once. Leaves whose key paths print as the same text, as in ``{"a": {"b": x}, "a/b":
+    y}``, go by their stored names instead, or by key paths that quote each key: ``['a/b']``.
+    """
+
+    def __init__(self, native: _native.Checkpoint) -> None:
+        self._native = native
+
+    @functools.cached_property
+    def _by_path(self) -> dict[str, int]:
+        """The leaves by key path; made when first asked for, since `load` does not need it."""
+        keys = self._native.keys()
+        return dict(zip(keys, range(len(keys)), strict=True))
+
+    def __getitem__(self, path: str) -> Any:
+        """The leaf of a key path (``params/dense/kernel``) or of a stored name; the subtree of a
+        shorter key path.
+
+        A subtree is a `Checkpoint` too, whose key paths begin there:
+        ``checkpoint["params"].load(like=params)``.
+
+        Raises:
+            LeafNotFoundError: if there is neither, or the key path is that of several leaves; their
+                keys are named.
+        """
+        if not isinstance(path, str):
+            raise TypeError(f"a checkpoint is indexed by key path, a str, not by {type(path).__name__}")
+        if self._is_indexed and path in self._by_path:
+            return Leaf(self._native, self._by_path[path])
+        try:
+            return Leaf(self._native, self._native.find(path))
+        except (InvalidArgumentError, NotFoundError) as error:
+            absent = error
+        try:
+            return Checkpoint(self._native.at(path))
+        except (InvalidArgumentError, NotFoundError):
+            raise LeafNotFoundError(absent.message, file=absent.file, leaf=path, help=absent.help) from None
+
+    @property
+    def _is_indexed(self) -> bool:
+        return "_by_path" in self.__dict__
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._by_path
+
+    def __iter__(self) -> Iterator[str]:
+        if not self._is_indexed:
+            # The first few keys need no index.
+            first = self._native.first_keys(FIRST_PATHS)
+            if first is not None:
+                yield from first
+                yield from itertools.islice(self._by_path, len(first), None)
+                return
+        yield from self._by_path
+
+    def __len__(self) -> int:
+        return self._native.leaf_count
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        about = f"{self.layout} ({self.variant})" if self.variant else self.layout
+        return f"<regrow.Checkpoint {str(self.path)!r}: {printable(about)}, {counted(len(self), 'leaf', 'leaves')}>"
+
+    def _repr_html_(self) -> str:
+        from .._core import _html
+
+        return _html.of_checkpoint(self)
+
+    @property
+    def path(self) -> str:
+        """Where it was opened."""
+        return self._native.path
+
+    @property
+    def layout(self) -> str:
+        """Name of the layout: ``regrow``, ``orbax``, ``safetensors``."""
+        return self._native.layout
+
+    @property
+    def variant(self) -> str:
+        """The variant of the layout: ``ocdbt, zarr v3``."""
+        return self._native.variant
+
+    @property
+    def tree(self) -> Any:
+        """The structure with lazy leaves: exact containers, as `regrow.load` gives them."""
+        _load.register_nodes()
+        leaves = [Leaf(self._native, at) for at in range(len(self))]
+        return unflatten(self._native.structure, leaves)
+
+    @property
+    def metadata(self) -> Any:
+        """The user's own metadata, if any."""
+        return _from_json(self._native.metadata)
+
+    @property
+    def metrics(self) -> Any:
+        """Metrics saved with a step, if any."""
+        return _from_json(self._native.metrics)
+
+    @property
+    def step(self) -> int | None:
+        """The step that was opened, for a folder of steps."""
+        return self._native.step
+
+    @property
+    def steps(self) -> list[int]:
+        """All committed steps, for a folder of steps."""
+        return self._native.steps
+
+    @property
+    def items_info(self) -> list[Item]:
+        """Named parts of the checkpoint, for those that have them."""
+        return [Item(name, kind) for name, kind in self._native.items]
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader should be told, though it is no error."""
+        return self._native.notes
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is missing of a checkpoint that can still be read; opening it has warned of each."""
+        return self._native.warnings
+
+    def overview(self) -> Overview:
+        """The checkpoint on one page: layout, step, metadata, sizes, shardings, the largest leaves."""
+        return Overview(self._native.overview())
+
+    def verify(self, *, progress: Progress = None) -> VerifyReport:
+        """Reads and checks everything; see `regrow.verify`. Of a subtree its leaves, and all
+        files.
+        """
+        with Watch(progress, "verifying") as watch:
+            return VerifyReport.from_native(self._native.verify(watch))
+
+    @keywords
+    def load(
+        self,
+        like: Any = None,
+        *,
+        at: str | None = None,
+        only: str | Iterable[str] | None = None,
+        rename: Mapping[str, str] | None = None,
+        rules: StrPath | None = None,
+        cast: Any = None,
+        lossy: bool = False,
+        missing: _load.Missing = "error",
+        extra: _load.Extra = "error",
+        classes: Literal["dict"] | None = None,
+        shardings: Any = None,
+        progress: Progress = None,
+        options: Options | None = None,
+    ) -> Any:
+        """Loads all of it, or a selection; see `regrow.load`.
+
+        Args:
+            like: A template, as for `regrow.load`, like all that follows.
+            at: The key path of a subtree.
+            only: Globs over key paths.
+            rename: Regular expressions over whole key paths, and the key paths of the result.
+            rules: A TOML file of rules.
+            cast: A dtype, or a dict of globs over key paths.
+            lossy: Let casts change values beyond rounding.
+            missing: ``"keep"``: leaves of `like` that the checkpoint lacks stay as they are.
+            extra: ``"drop"``: leaves of the checkpoint that `like` lacks are not read.
+            classes: ``"dict"``: dicts in the place of nodes and named tuples.
+            shardings: Make JAX arrays.
+            progress: As for `regrow.save`.
+            options: Rare settings; not those of the opening.
+        """
+        asked = _load.Loading(
+            at=at, only=only, rename=rename, rules=rules, cast=cast, lossy=lossy, missing=missing, extra=extra,
+            classes=classes, shardings=shardings, progress=progress,
+        )  # fmt: skip
+        with posts_errors(options, self._native.path):
+            rare = _options.chosen(options, "load")
+            report = _arguments.function("on_report", rare.on_report)
+            asked = asked.with_rules()
+        stages = Stages(report is not None)
+        with Together(self._native.path, rare, stages) as together:
+            wishes = asked.wishes(rare, together, stages)
+            view = asked.view_of(self._native)
+            loaded = together.in_turn(lambda: _load.load(view, like, wishes))
+        if report is not None:
+            report(stages.report(self._native.path))
+        return loaded
+
+
+class Overview(str):
+    """A checkpoint on one page. A notebook or a terminal shows it as text, shortened if it is long."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return shortened(self)
+
+    def _repr_html_(self) -> str:
+        from .._core import _html
+
+        return _html.of_text(shortened(self))
+
+
+@readable
+class VerifyReport(NamedTuple):
+    """What `regrow.verify` found."""
+
+    findings: list[Finding]
+    """All that is wrong; empty if the checkpoint is sound."""
+    checked_bytes: int
+    """Bytes of data checked, decoded."""
+    leaf_count: int
+    """Leaves read."""
+    has_data_checksums: bool
+    """Whether every data byte is under a checksum; if not, silent damage to array data can go
+    unseen.
+    """
+    notes: Sequence[str] = ()
+    """What may well be as it should, and may not: a sound checkpoint can have notes."""
+    unprotected_bytes: int = 0
+    """Bytes of array data, decoded, that no checksum is over; `regrow.protect.seal` puts them
+    under one.
+    """
+    signer: str | None = None
+    """The trusted key whose signature it is, as hex digits; `None` if no signature was asked
+    for.
+    """
+    unprotected_files: Sequence[tuple[str, int]] = ()
+    """The `unprotected_bytes` by the files in which they lie; of small arrays in an OCDBT index,
+    the checkpoint.
+    """
+    step: int | None = None
+    """The step that was verified, of a folder of steps."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        if self.ok:
+            leaves, checked = counted(self.leaf_count, "leaf", "leaves"), counted(self.checked_bytes, "byte", "bytes")
+            return f"sound: {leaves}, {checked} checked"
+        return "\n".join(messages_of(self.findings))
+
+    def _repr_html_(self) -> str:
+        from .._core import _html
+
+        return _html.of_verify(self)
+
+    @classmethod
+    def from_native(cls, report: tuple[Any, ...]) -> VerifyReport:
+        """From the native half's columns."""
+        findings, *others = report
+        return cls([Finding(*finding) for finding in findings], *others)
+
+
+def _from_json(text: str | None) -> Any:
+    return None if text is None else json.loads(text)

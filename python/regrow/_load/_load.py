@@ -1,0 +1,587 @@
+"""Loads of an opened checkpoint: without a template, into one, into arrays, by regions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from .. import _native
+from .._core import _arguments
+from .._core._collector import Paused
+from .._core._duck import has, is_a
+from .._core._location import Place as Placed
+from .._core._location import StrPath
+from .._core._options import Options
+from .._core._progress import Progress, Watch
+from .._core._report import Stages
+from .._errors import (
+    InvalidArgumentError,
+    LeafNotFoundError,
+    LeafTypeError,
+    MismatchError,
+    NotFoundError,
+    UnsupportedError,
+)
+from .._jax._shardings import JaxArrays, Target, shardings_by_leaf
+from .._jax._single_replica import Replicas
+from .._jobs._together import Together
+from .._leaves._columns import DTYPE_NUMBERS, DTYPES, JAX_ARRAY, NUMPY_ARRAY, PRNG_KEY, LoadedLeaves, from_native
+from .._operations._rules import renames_of, with_kept
+from .._save._writing import Casts, casts
+from .._torch._fill import TorchTensors
+from .._torch._tensors import is_tensor
+from .._tree._flatten import Flat, flatten, path_text, unflatten
+from .._tree._handlers import LeafRegistry
+from .._tree._nodes import as_dicts, register_with_jax
+from ._like import Template
+from ._opening import Opening
+from ._regions import Cut, Place, Reading, slices_box
+
+Selected = tuple[list[int], bytes, bytes, list[Any]]
+"""Positions of leaves (-1: none), kinds, dtypes as wanted, shapes."""
+
+
+Missing = Literal["error", "keep"]
+Extra = Literal["error", "drop"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """The keywords of a load, as their caller gave them."""
+
+    at: str | None = None
+    only: str | Iterable[str] | None = None
+    rename: Mapping[str, str] | None = None
+    rules: StrPath | None = None
+    transpose: Sequence[tuple[str, Sequence[int]]] = ()
+    reshape: Sequence[tuple[str, Sequence[int]]] = ()
+    cast: Any = None
+    lossy: bool = False
+    missing: Missing = "error"
+    extra: Extra = "error"
+    classes: Literal["dict"] | None = None
+    shardings: Any = None
+    progress: Progress = None
+    out: Any = None
+
+    def check(self) -> None:
+        """Refuses wrong keywords."""
+        if _arguments.text("at", self.at) == "":
+            raise _arguments.wrong("at", self.at, "a key path, or None for the whole checkpoint")
+        _arguments.choice("missing", self.missing, get_args(Missing))
+        _arguments.choice("extra", self.extra, get_args(Extra))
+        if self.classes is not None:
+            _arguments.choice("classes", self.classes, ("dict",))
+
+    def with_rules(self) -> Loading:
+        """With the rules of the file in `rules`, after those that the call gave; checked."""
+        self.check()
+        if self.rules is None:
+            return self
+        given = {"only": self.only, "rename": self.rename, "cast": self.cast}
+        merged = with_kept({name: value for name, value in given.items() if value is not None}, self.rules)
+        return replace(
+            self,
+            rules=None,
+            only=merged.get("only"),
+            rename=merged.get("rename"),
+            cast=merged.get("cast") or None,
+            lossy=self.lossy or bool(merged.get("lossy")),
+            transpose=list(merged.get("transpose", {}).items()),
+            reshape=list(merged.get("reshape", {}).items()),
+        )
+
+    def view(self, opened: _native.Checkpoint, place: Placed, opening: Opening) -> _native.Checkpoint:
+        """The part of a checkpoint that is loaded, under the key paths of the result."""
+        at = self.at
+        if at is not None:
+            item, _, rest = at.partition("/")
+            if item in dict(opened.items):
+                if holds_files(opened, item):
+                    raise UnsupportedError(
+                        f"the item {item!r} holds files, and no pytree\n  help: call regrow.load(path, at={item!r})",
+                        help=f"call regrow.load(path, at={item!r})",
+                    )
+                opened, at = _native.open(place, opening._replace(item=item)), rest
+            return replace(self, at=at or None).view_of(opened)
+        return self.view_of(opened)
+
+    def view_of(self, opened: _native.Checkpoint) -> _native.Checkpoint:
+        """As `view`, of a checkpoint or an item that is open."""
+        if self.at is not None:
+            opened = _within(opened, self.at)
+        renames = renames_of(self.rename)
+        if renames or self.transpose or self.reshape:
+            opened = opened.transformed(renames, self.transpose, self.reshape)
+        return opened
+
+    def seen_from_view(self, paths: Iterable[str]) -> Iterator[str]:
+        """Key paths of the whole checkpoint as they are in its view."""
+        if renames_of(self.rename):
+            raise InvalidArgumentError(
+                "`salvage` does not rename\n  help: call regrow.convert(..., options=regrow.Options(salvage=True))"
+            )
+        above = "" if self.at is None else f"{self.at}/"
+        return (path[len(above) :] for path in paths if path.startswith(above))
+
+    def wishes(self, rare: Options, together: Together, stages: Stages) -> Wishes:
+        """What is asked of an opened checkpoint, checked."""
+        return Wishes(
+            _arguments.patterns(self.only),
+            casts(self.cast, self.lossy),
+            self.missing == "keep",
+            self.extra == "drop",
+            self.classes == "dict",
+            _arguments.flag("placeholders", rare.placeholders),
+            self.out,
+            _arguments.flag("checksums", rare.checksums),
+            _arguments.flag("mmap", rare.mmap),
+            self.shardings,
+            rare.region,
+            _arguments.flag("pad_or_truncate", rare.pad_or_truncate),
+            _arguments.budget(rare.budget_bytes),
+            _arguments.handlers(rare.handlers),
+            self.progress,
+            together,
+            stages,
+        )
+
+
+def holds_files(opened: _native.Checkpoint, item: str) -> bool:
+    """Whether an item of a checkpoint is `Files`."""
+    return dict(opened.items).get(item, "").startswith("files: ")
+
+
+def _within(opened: _native.Checkpoint, at: str) -> _native.Checkpoint:
+    """The subtree at a key path."""
+    try:
+        return opened.at(at)
+    except NotFoundError as error:
+        raise LeafNotFoundError(error.message, file=error.file, leaf=at, help=error.help) from None
+
+
+class Wishes(NamedTuple):
+    """What is asked of an opened checkpoint."""
+
+    only: list[str]
+    casts: Casts
+    keeps_missing: bool
+    drops_extra: bool
+    as_dicts: bool
+    placeholders: bool
+    out: Any
+    verify: bool
+    mmap: bool
+    shardings: Any
+    region: Any
+    pad_or_truncate: bool
+    budget: int | None
+    handlers: LeafRegistry | None
+    progress: Progress
+    together: Together
+    stages: Stages
+    salvages: bool = False
+    """Whether to load the intact leaves of a damaged checkpoint."""
+    lost: frozenset[str] = frozenset()
+    """The key paths of leaves that are lost, of a checkpoint that is being salvaged."""
+
+
+@Paused()
+def load(native: _native.Checkpoint, like: Any, wishes: Wishes) -> Any:
+    """What `regrow.load` gives of an opened checkpoint."""
+    _check_arguments(like, wishes)
+    found = _load(native, like, wishes)
+    return as_dicts(found) if wishes.as_dicts else found
+
+
+def _load(native: _native.Checkpoint, like: Any, wishes: Wishes) -> Any:
+    if wishes.out is not None:
+        return _load_out(native, wishes)
+    if like is not None:
+        return _load_like(native, like, wishes)
+    if not (wishes.placeholders or wishes.salvages):
+        help = (
+            "pass like=TREE to keep what it has there, options=regrow.Options(placeholders=True) to load `...` there, "
+            "or only=GLOB to select other leaves"
+        )
+        refuse_placeholders(native.placeholders(wishes.only), help)
+    if wishes.shardings is None and wishes.region is None:
+        _replicas(native, wishes, None, str)
+        with Watch(wishes.progress, "loading") as watch:
+            structure, leaves = _read_whole(native, wishes, None, watch, [])
+        register_nodes()
+        values = from_native(LoadedLeaves(*leaves), lambda at: path_text(structure, at))
+        return unflatten(structure, values, wishes.handlers)
+    return _load_parts(native, wishes)
+
+
+def _check_arguments(like: Any, wishes: Wishes) -> None:
+    """Refuses keywords that do not go together."""
+    if like is None and wishes.out is None:
+        for name, is_given in (("missing", wishes.keeps_missing), ("extra", wishes.drops_extra)):
+            if is_given:
+                raise InvalidArgumentError(f"`{name}` needs a template: pass `like`")
+    elif wishes.as_dicts:
+        raise InvalidArgumentError("`classes` is for loads without `like`, which has its own containers")
+    if wishes.out is not None:
+        if like is not None or wishes.shardings is not None or wishes.region is not None:
+            raise InvalidArgumentError("`load_into` fills all of `out`: leave out `region`")
+        if wishes.mmap:
+            raise InvalidArgumentError(
+                "`load_into` copies into `out`, and cannot map files: leave out `mmap`, or call regrow.load"
+            )
+        if wishes.pad_or_truncate:
+            raise InvalidArgumentError("`pad_or_truncate` is for `like` and `region`, not for `load_into`")
+        if wishes.together.single_replica is not None:
+            raise InvalidArgumentError("`single_replica` is for arrays of JAX, not for `load_into`")
+        return
+    if wishes.region is not None and (like is not None or wishes.shardings is not None):
+        raise InvalidArgumentError("`region` makes NumPy arrays: leave out `like` and `shardings`")
+    if wishes.pad_or_truncate and like is None and wishes.region is None:
+        raise InvalidArgumentError("`pad_or_truncate` needs shapes: pass `like`, or Options(region=...)")
+
+
+def refuse_placeholders(paths: list[str], help: str) -> None:
+    """Refuses to load leaves that have no data."""
+    if not paths:
+        return
+    what = "a leaf was saved" if len(paths) == 1 else f"{len(paths)} leaves were saved"
+    raise UnsupportedError(
+        f"{what} as a placeholder, `...`, without data: {', '.join(paths[:10])}\n  help: {help}",
+        leaf=paths[0],
+        help=help,
+    )
+
+
+def _replicas(
+    native: _native.Checkpoint, wishes: Wishes, arrays: JaxArrays | None, path_of: Callable[[int], str]
+) -> Replicas | None:
+    """The replicas, one of them the reader; `None` without `single_replica`. All processes agree on
+    them.
+    """
+    together = wishes.together
+    if together.single_replica is None:
+        return None
+    replicas = Replicas(together.single_replica, arrays, path_of, together.size, together.session)
+    replicas.agree(native.step)
+    return replicas
+
+
+def register_nodes() -> None:
+    """Makes `Node` a pytree node of JAX, if the program has imported JAX."""
+    if "jax" in sys.modules:
+        register_with_jax()
+
+
+def _read_whole(
+    native: _native.Checkpoint, wishes: Wishes, template: Template | None, watch: Any, unread: list[int]
+) -> Any:
+    columns = None if template is None else template.columns()
+    partial = template is not None and (wishes.drops_extra or template.is_selection)
+    only = wishes.only if template is None else []
+    with wishes.stages.stage("read"):
+        structure, leaves = native.load(
+            only, wishes.casts, columns, partial, not wishes.verify, wishes.mmap, wishes.budget, watch, unread
+        )
+    if wishes.stages.is_asked_for:
+        # What comes by regions is `None` here.
+        whole = (getattr(value, "nbytes", 0) for value in LoadedLeaves(*leaves).values)
+        wishes.stages.add("read", len_bytes=sum(whole))
+    return structure, leaves
+
+
+def _load_like(native: _native.Checkpoint, like: Any, wishes: Wishes, in_place: bool = False) -> Any:
+    """Into the containers of a template; `in_place` into the memory of its tensors, too."""
+    template = Template(like, wishes.only, wishes.handlers)
+    template.leave_out_paths(wishes.lost)
+    if wishes.keeps_missing:
+        there = set(native.paths())
+        wanted = template.paths_of_all()
+        lacking = {path: at for at, path in enumerate(wanted) if path not in there}
+        if lacking and len(lacking) == len(wanted):
+            raise MismatchError(
+                "the checkpoint has no leaf of the template, so a load would give the template back as it is"
+            )
+        _refuse_descriptions({path: template.flat.leaves[at] for path, at in lacking.items()})
+        template.leave_out_paths(frozenset(lacking))
+    template.check_unstorable(native)
+    if wishes.pad_or_truncate:
+        template.allow_resizing()
+    by_leaf = {}
+    if wishes.shardings is not None:
+        by_leaf = shardings_by_leaf(wishes.shardings, template.paths_of_all())
+    if not template.has_regions():
+        _replicas(native, wishes, None, template.path_of)
+        with Watch(wishes.progress, "loading") as watch:
+            _, leaves = _read_whole(native, wishes, template, watch, [])
+        return template.fill(LoadedLeaves(*leaves))
+    partial = wishes.drops_extra or template.is_selection
+    selected = native.select([], wishes.casts, template.columns(), partial)
+    targets, places = template.regions(selected, by_leaf)
+    if wishes.salvages:
+        _check_alone(targets, (wish.like for wish in template.tensors(selected)))
+    tensors = TorchTensors(template.tensors(selected), template.path_of, in_place=in_place)
+    arrays = JaxArrays(targets, template.path_of) if targets else None
+    replicas = _replicas(native, wishes, arrays, template.path_of)
+    makers = _Makers(arrays, replicas, tensors)
+    unread = [*(target.leaf for target in targets), *(place.leaf for place in places), *tensors.leaves]
+    with _Reads(native, wishes, selected, unread, makers, places) as (reading, rest):
+        _, leaves = _read_whole(native, wishes, template, reading.watch(rest), unread)
+        return template.fill(LoadedLeaves(*leaves), lambda: _by_regions(reading, makers, places))
+
+
+def part_like(native: _native.Checkpoint, like: Any, wishes: Wishes) -> str | None:
+    """The key path of a subtree that has all leaves of a template, where the whole tree lacks one."""
+    wanted = Template(like, wishes.only, wishes.handlers).paths_of_all()
+    there = set(native.paths())
+    first = next((path for path in wanted if path not in there), None)
+    if first is None:
+        return None
+    above = [path.removesuffix(f"/{first}") for path in there if path.endswith(f"/{first}")]
+    fits = [part for part in above if all(f"{part}/{path}" in there for path in wanted)]
+    return min(fits, key=len, default=None)
+
+
+def _refuse_descriptions(kept: Mapping[str, Any]) -> None:
+    """Refuses to keep leaves of a template that have no values."""
+    described = [path for path, leaf in kept.items() if is_a(leaf, "ShapeDtypeStruct")]
+    if described:
+        raise MismatchError(
+            f"the checkpoint lacks {', '.join(described[:10])}, and the template only describes them"
+            '\n  help: put arrays there: missing="keep" keeps them',
+            leaf=described[0],
+            help='put arrays there: missing="keep" keeps them',
+        )
+
+
+def _load_parts(native: _native.Checkpoint, wishes: Wishes) -> Any:
+    """Without a template: JAX arrays by `shardings`, or NumPy's by `region`."""
+    selected: Selected = native.select(wishes.only, wishes.casts, None, False)
+    positions, kinds, dtypes, shapes = selected
+    all_paths = native.paths()
+    paths = [all_paths[leaf] for leaf in positions]
+    targets: list[Target] = []
+    places: list[Place] = []
+    if wishes.shardings is not None:
+        for at, sharding in shardings_by_leaf(wishes.shardings, paths).items():
+            if kinds[at] in _SPREAD:
+                is_key = kinds[at] == PRNG_KEY
+                targets.append(
+                    Target(at, positions[at], dtypes[at], shapes[at], shapes[at], sharding, _UNKNOWN, is_key)
+                )
+    else:
+        for at, box in _boxes(wishes, paths, kinds, shapes).items():
+            places.append(Place(at, positions[at], dtypes[at], Cut((box,), shapes[at])))
+    if wishes.salvages:
+        _check_alone(targets, ())
+    targets = [_with_impl(native, target) if target.is_key else target for target in targets]
+    arrays = JaxArrays(targets, lambda at: paths[at]) if targets else None
+    makers = _Makers(arrays, _replicas(native, wishes, arrays, lambda at: paths[at]))
+    unread = [*(target.leaf for target in targets), *(place.leaf for place in places)]
+    with _Reads(native, wishes, selected, unread, makers, places) as (reading, rest):
+        structure, leaves = _read_whole(native, wishes, None, reading.watch(rest), unread)
+        found = _by_regions(reading, makers, places)
+    register_nodes()
+    loaded = LoadedLeaves(*leaves)
+    # Sequences have placeholders for what was not selected: arrays are arrays, in the same order.
+    chosen = [at for at, kind in enumerate(kinds) if kind in _SPREAD]
+    results = [at for at, kind in enumerate(loaded.kinds) if kind in _SPREAD]
+    done = {result: found[at] for at, result in zip(chosen, results, strict=True) if at in found}
+    # What comes by regions is what it is to be; the rest is as NumPy has it.
+    as_it_is = bytes(NUMPY_ARRAY if at in done else kind for at, kind in enumerate(loaded.kinds))
+    values = from_native(loaded._replace(kinds=as_it_is), lambda at: path_text(structure, at))
+    for at, value in done.items():
+        values[at] = value
+    return unflatten(structure, values, wishes.handlers)
+
+
+_SPREAD = (JAX_ARRAY, NUMPY_ARRAY, PRNG_KEY)
+"""Kinds of leaves that devices can hold parts of."""
+
+_UNKNOWN = object()
+
+
+def _with_impl(native: _native.Checkpoint, target: Target) -> Target:
+    """With the implementation of the keys, which the data does not record."""
+    with Watch(False, "loading") as watch:
+        unread = list(range(native.leaf_count))
+        _, leaves = native.load([], casts(None), None, False, False, False, None, watch, unread)
+    return target._replace(key_impl=LoadedLeaves(*leaves).notes.get(target.leaf))
+
+
+def _check_alone(targets: Iterable[Target], tensors: Iterable[Any]) -> None:
+    """Refuses to salvage arrays that other processes hold parts of: each process would find
+    other losses.
+    """
+    is_shared = any(target.sharding is not None and not target.sharding.is_fully_addressable for target in targets)
+    if is_shared or any(has(tensor, "placements") for tensor in tensors):
+        help = "make a checkpoint of the intact leaves: regrow.convert(..., options=regrow.Options(salvage=True))"
+        what = "`salvage` is for one process, and arrays of the template are spread over several"
+        raise InvalidArgumentError(f"{what}\n  help: {help}", help=help)
+
+
+def _boxes(wishes: Wishes, paths: list[str], kinds: bytes, shapes: list[Any]) -> dict[int, Any]:
+    """The box of each leaf with a region."""
+    region, pad = wishes.region, wishes.pad_or_truncate
+    if callable(region):
+        given = {at: region(path, shapes[at]) for at, path in enumerate(paths) if kinds[at] in (JAX_ARRAY, NUMPY_ARRAY)}
+        return {at: slices_box(paths[at], each, shapes[at], pad=pad) for at, each in given.items() if each is not None}
+    if not isinstance(region, Mapping) or not all(
+        isinstance(glob, str) and (given is None or _are_slices(given)) for glob, given in region.items()
+    ):
+        raise _arguments.wrong("region", region, "a dict of globs with a tuple of slices for each, or a function")
+    globs = list(region)
+    idle = _native.idle_patterns(globs, paths)
+    if idle:
+        help = f"key paths are such as {', '.join(paths[:5])}"
+        named = ", ".join(f'"{glob}"' for glob in idle)
+        raise NotFoundError(f"region: no leaf matches {named}\n  help: {help}", help=help)
+    boxes = {}
+    for at, match in enumerate(_native.match_paths(globs, paths)):
+        if match < 0 or region[globs[match]] is None:
+            continue
+        if kinds[at] not in (JAX_ARRAY, NUMPY_ARRAY):
+            kind, path = _native.LEAF_KINDS[kinds[at]], paths[at]
+            raise LeafTypeError(f"a leaf of kind {kind} has no regions\n  leaf {path}", leaf=path)
+        boxes[at] = slices_box(paths[at], region[globs[match]], shapes[at], pad=pad)
+    return boxes
+
+
+def _are_slices(given: Any) -> bool:
+    return isinstance(given, slice) or (
+        isinstance(given, (tuple, list)) and all(isinstance(entry, slice) for entry in given)
+    )
+
+
+class _Reads:
+    """Reads with one progress; how many bytes of it are read whole."""
+
+    def __init__(
+        self,
+        native: _native.Checkpoint,
+        wishes: Wishes,
+        selected: Selected,
+        unread: list[int],
+        makers: _Makers,
+        places: list[Place],
+    ) -> None:
+        leaves, _, dtypes, shapes = selected
+        by_regions = set(unread)
+        sizes = (
+            int(np.prod(shape, dtype=object)) * DTYPES[dtype].itemsize
+            for leaf, dtype, shape in zip(leaves, dtypes, shapes, strict=True)
+            if leaf >= 0 and leaf not in by_regions
+        )
+        self._rest = sum(sizes)
+        every = [*makers.places(), *places]
+        total = self._rest + sum(place.len_bytes() for place in every)
+        self._reading = Reading(
+            native,
+            casting=wishes.casts[1],
+            verify=wishes.verify,
+            budget=wishes.budget,
+            progress=wishes.progress,
+            total=total,
+            stages=wishes.stages,
+        )
+
+    def __enter__(self) -> tuple[Reading, int]:
+        return self._reading.__enter__(), self._rest
+
+    def __exit__(self, *error: Any) -> None:
+        self._reading.__exit__(*error)
+
+
+class _Makers(NamedTuple):
+    """What makes arrays and tensors of regions."""
+
+    arrays: JaxArrays | None
+    replicas: Replicas | None
+    tensors: TorchTensors | None = None
+
+    def places(self) -> list[Place]:
+        """All that they read."""
+        made = [each for each in (self.arrays, self.tensors) if each is not None]
+        return [place for each in made for place in each.places]
+
+    def read(self, reading: Reading) -> dict[int, Any]:
+        """What they make, by the numbers of leaves in the result."""
+        found: dict[int, Any] = {}
+        if self.arrays is not None:
+            found = self.arrays.read(reading, but=() if self.replicas is None else self.replicas.places)
+            if self.replicas is not None:
+                found |= self.replicas.read(reading, self.arrays)
+        if self.tensors is not None:
+            found |= self.tensors.read(reading)
+        return found
+
+
+def _by_regions(reading: Reading, makers: _Makers, places: list[Place]) -> dict[int, Any]:
+    found = makers.read(reading)
+    for group in reading.groups(places):
+        for place, (part,) in zip(group, reading.read(group), strict=True):
+            found[place.at] = part
+    return found
+
+
+def _load_out(native: _native.Checkpoint, wishes: Wishes) -> Any:
+    """Fills the caller's own arrays: contiguous ones as they are read, others by a copy
+    afterwards.
+    """
+    out = wishes.out
+    flat = flatten(out)
+    if any(is_tensor(leaf) for leaf in flat.leaves):
+        return _load_tensors(native, wishes, flat)
+    for at, leaf in enumerate(flat.leaves):
+        if not isinstance(leaf, np.ndarray) or not leaf.flags.writeable:
+            path = _native.paths(flat.structure)[at]
+            raise InvalidArgumentError(f"`out` must hold writable NumPy arrays only\n  leaf {path}", leaf=path)
+    template = Template(out, wishes.only)
+    # The engine fills plain numbers. Other dtypes, swapped bytes and gaps are for NumPy, by the
+    # copy below.
+    outs = [
+        leaf if leaf.dtype in DTYPE_NUMBERS and template.is_wanted(at) else None for at, leaf in enumerate(flat.leaves)
+    ]
+    partial = wishes.drops_extra or template.is_selection
+    with (
+        Watch(wishes.progress, "loading") as watch,
+        wishes.stages.stage("read", sum(leaf.nbytes for leaf in flat.leaves)),
+    ):
+        filled, leaves = native.load_into(
+            wishes.casts, template.columns(), partial, not wishes.verify, wishes.budget, outs, watch
+        )
+    template.leave_out(filled)
+    rest = flatten(template.fill(LoadedLeaves(*leaves)))
+    for target, source in zip(flat.leaves, rest.leaves, strict=True):
+        if target is not source:
+            np.copyto(target, source, casting="equiv")
+    return out
+
+
+def _load_tensors(native: _native.Checkpoint, wishes: Wishes, flat: Flat) -> Any:
+    """Fills the caller's tensors, and the arrays beside them. Numbers and text come in
+    containers of their own.
+    """
+    for at, leaf in enumerate(flat.leaves):
+        is_array = isinstance(leaf, np.ndarray) and leaf.flags.writeable
+        if not (is_array or is_tensor(leaf) or isinstance(leaf, (bool, int, float, complex, str, bytes))):
+            path = _native.paths(flat.structure)[at]
+            raise InvalidArgumentError(
+                f"`out` must hold tensors, writable NumPy arrays, numbers and text only\n  leaf {path}",
+                leaf=path,
+            )
+    loaded = flatten(_load_like(native, wishes.out, wishes, in_place=True)).leaves
+    leaves = []
+    for target, source in zip(flat.leaves, loaded, strict=True):
+        if isinstance(target, np.ndarray):
+            if target is not source:
+                np.copyto(target, source, casting="equiv")
+            leaves.append(target)
+        else:
+            leaves.append(source)
+    is_whole = all(isinstance(leaf, np.ndarray) or is_tensor(leaf) for leaf in flat.leaves)
+    return wishes.out if is_whole else flat.with_leaves(leaves)

@@ -1,0 +1,66 @@
+"""The options with which the engine opens a checkpoint."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from .. import _native
+from .._core import _arguments
+from .._core._location import StrPath
+
+if TYPE_CHECKING:
+    from .._core._options import Options
+
+TrustedKeys = StrPath | Iterable[StrPath] | None
+"""Public keys, each as text or as the path of a file."""
+
+
+class Opening(NamedTuple):
+    """The columns of the engine's options, with their defaults."""
+
+    step: int | None = None
+    item: str | None = None
+    strict: bool = False
+    bare: bool = False
+    mmap: bool = False
+    ignore_seal: bool = False
+    trusted_keys: tuple[str, ...] = ()
+    """As hex digits."""
+    by_names: bool = False
+    """Whether a template gives the tree: arrays that have lost their own are opened by their
+    names.
+    """
+
+
+def keys_of(trusted_keys: TrustedKeys) -> tuple[str, ...]:
+    """The hex digits of the keys; none if signatures are not asked for."""
+    if trusted_keys is None:
+        return ()
+    wanted = "a public key, the path of a file with one, or several of these"
+    if isinstance(trusted_keys, (str, os.PathLike)):
+        given: list[StrPath] = [trusted_keys]
+    elif isinstance(trusted_keys, Iterable):
+        given = list(trusted_keys)
+    else:
+        raise _arguments.wrong("trusted_keys", trusted_keys, wanted)
+    # No key is trusted: nothing could be loaded. It is more likely that the list was not filled.
+    if not given or not all(isinstance(key, (str, os.PathLike)) for key in given):
+        raise _arguments.wrong("trusted_keys", trusted_keys, wanted)
+    return tuple(_native.public_key(os.fspath(key)) for key in given)
+
+
+def opening_of(rare: Options, step: int | None, item: str | None = None, *, by_names: bool = False) -> Opening:
+    """How to open, checked, from the settings of a call."""
+    lost = _arguments.choice("lost_files", rare.lost_files, ("warn", "error"))
+    return Opening(
+        _arguments.count("step", step),
+        _arguments.text("item", item),
+        lost == "error",
+        _arguments.flag("arrays_only", rare.arrays_only),
+        _arguments.flag("mmap", rare.mmap),
+        _arguments.flag("ignore_seal", rare.ignore_seal),
+        keys_of(rare.trusted_keys),
+        by_names,
+    )

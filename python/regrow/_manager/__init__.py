@@ -1,0 +1,1 @@
+"""A manager of steps: `regrow.Manager` and its parts."""

@@ -1,0 +1,93 @@
+"""The values that callers give a `Manager` to save, as the native half takes them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from .. import _native
+from .._core import _arguments
+from .._core._location import Location, StrPath, local_path, place
+from .._errors import InvalidArgumentError
+from ._policies import Metric
+from ._restore import ITEM
+
+RECORD = "regrow_step"
+"""What a step says of where it comes from, in its metadata."""
+
+
+def everything(state: Any, items: Mapping[str, Any] | None) -> dict[str, Any]:
+    """All items of a step."""
+    if items is not None and not isinstance(items, Mapping):
+        raise _arguments.wrong("items", items, "a dict of items by name, or None")
+    everything = dict(items or {})
+    if state is not None:
+        if ITEM in everything:
+            raise InvalidArgumentError(f"the state is the item {ITEM!r}: pass it as `state`, or in `items`, not both")
+        everything = {ITEM: state, **everything}
+    if not everything:
+        raise InvalidArgumentError("there is nothing to save: pass a state, or `items`")
+    return everything
+
+
+def metrics(metrics: Any) -> dict[str, Any] | None:
+    """Metrics with Python's own numbers in the place of those of NumPy and JAX."""
+    if metrics is None:
+        return None
+    if not isinstance(metrics, Mapping):
+        raise _arguments.wrong("metrics", metrics, "a dict of numbers by name, or of such dicts")
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {str(name): plain(inner) for name, inner in value.items()}
+        if isinstance(value, (bool, int, float, str)) or value is None:
+            return value
+        try:
+            return value.item()
+        except (AttributeError, TypeError, ValueError):
+            raise _arguments.wrong("metrics", metrics, "a dict of numbers by name, or of such dicts") from None
+
+    return {str(name): plain(value) for name, value in metrics.items()}
+
+
+def check_metric(metric: Metric | None, metrics: dict[str, Any] | None) -> None:
+    """Raises for metrics that lack the one by which the best step is chosen; NaN says that it was
+    not measured.
+
+    Raises:
+        InvalidArgumentError: with the metrics that are there.
+    """
+    if metric is not None:
+        _native.check_metric(metric.name, json.dumps(metrics or {}, default=str))
+
+
+def metadata(metadata: Any, record: str) -> dict[str, Any]:
+    """The caller's metadata with the record of the step, which has its place among them."""
+    given = metadata if metadata is not None else {}
+    if not isinstance(given, Mapping):
+        raise _arguments.wrong("metadata", metadata, "a dict that JSON can hold")
+    if RECORD in given:
+        help = "give your own member another name"
+        raise InvalidArgumentError(f"the manager writes {RECORD!r} into the metadata\n  help: {help}", help=help)
+    return {**given, RECORD: json.loads(record)}
+
+
+def root(directory: StrPath, storage_options: Any) -> Location:
+    """The folder of steps, also if the program changes its working directory later."""
+    if isinstance(directory, Location) and not storage_options:
+        return directory
+    # Checks both, and how they go together.
+    found = local_path(place("directory", directory, storage_options))
+    if found is not None:
+        return Location(os.path.abspath(found))
+    return Location(directory, **dict(storage_options or {}))
+
+
+def file(name: str, path: StrPath) -> str:
+    """A local file, also if the program changes its working directory later."""
+    found = local_path(place(name, path))
+    if found is None:
+        raise _arguments.wrong(name, path, "a file on a local disk")
+    return os.path.abspath(found)

@@ -1,0 +1,237 @@
+"""The half of a `Manager` that reads: lists steps, restores them, waits for new ones."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from .. import _native
+from .._core import _arguments
+from .._core._keywords import keywords
+from .._core._location import StrPath
+from .._core._options import Options
+from .._core._progress import Progress
+from .._errors import NotFoundError, PermissionDeniedError, RegrowError
+from .._load._load import Extra, Loading, Missing
+from ._policies import Metric
+from ._records import Records
+from ._restore import PYTREES, Loads, PassedOver, restore
+from ._steps import Step, Steps, number_of, step_of
+
+
+class Reading:
+    """What a manager does that only reads. The list of steps is what the storage has committed."""
+
+    def __init__(self, steps: Steps, metric: Metric | None, records: Records) -> None:
+        self._steps = steps
+        self._metric = metric
+        self._records = records
+        self._lease: _native.StepLease | None = None
+        self.restored: int | None = None
+        """The step of the last `restore`."""
+        self.passed_over: list[PassedOver] = []
+        """Newer steps that the last `restore` skipped, newest first."""
+
+    # ---- the steps --------------------------------------------------------------------
+
+    @property
+    def directory(self) -> str:
+        """The folder, or its URL."""
+        return self._steps.root.url
+
+    @property
+    def steps(self) -> list[int]:
+        """The numbers of the committed steps, of any history. In a job all processes ask."""
+        return self._steps.numbers()
+
+    @property
+    def latest(self) -> int | None:
+        """The newest committed step of the current history; `None` if there is none. In a job all
+        processes ask.
+
+        The current history is that of the last save. After the `restore` of an older step it is
+        that step's.
+        """
+        return self._steps.latest(self._current_history())
+
+    @property
+    def abandoned(self) -> list[int]:
+        """Committed steps of other histories than that of the last save. In a job all processes
+        ask.
+        """
+        return self._steps.abandoned()
+
+    @property
+    def next(self) -> int:
+        """One more than the newest step; 0 if there is none. In a job all processes ask."""
+        latest = self.latest
+        return 0 if latest is None else latest + 1
+
+    @property
+    def best(self) -> int | None:
+        """The best committed step of the current history by the metric of its `Keep`; `None` if
+        none has it.
+
+        In a job all processes ask.
+        """
+        return self._steps.best(self._metric, self._current_history())
+
+    def list(self) -> list[Step]:
+        """The committed steps, by number, with their metrics and metadata."""
+        return self._steps.all()
+
+    def step(self, step: int) -> Step:
+        """A committed step.
+
+        Raises:
+            NotFoundError: if it does not exist, with the steps that do.
+            UncommittedError: if it is being written, or its writer was killed.
+        """
+        return step_of(self._steps.native.step(number_of(step)))
+
+    def metrics(self, step: int) -> dict[str, Any]:
+        """The metrics that were saved with a step."""
+        return self.step(step).metrics
+
+    # ---- restoring --------------------------------------------------------------------
+
+    @keywords
+    def restore(
+        self,
+        step: int | None = None,
+        like: Any = None,
+        *,
+        at: str | None = None,
+        items: Mapping[str, Any] | Iterable[str] | None = None,
+        only: str | Iterable[str] | None = None,
+        rename: Mapping[str, str] | None = None,
+        rules: StrPath | None = None,
+        cast: Any = None,
+        lossy: bool = False,
+        missing: Missing = "error",
+        extra: Extra = "error",
+        classes: Literal["dict"] | None = None,
+        shardings: Any = None,
+        progress: Progress = None,
+        options: Options | None = None,
+    ) -> Any:
+        """Loads a step; the newest good one if `step` is `None`. `restored` says which it was.
+
+        A newer step that is damaged, or deleted in between, is skipped with a warning in the log,
+        and listed in `passed_over`. A template that does not fit is an error, also if another step
+        would fit. In a job all processes restore the same step.
+
+        The restore of an older step abandons the newer ones: the next save begins another history,
+        which goes on from the step that was restored. Only `delete_abandoned` and `roll_back`
+        delete abandoned steps; a save of the same number replaces one. To look at a step, call
+        `regrow.load`.
+
+        Args:
+            step: Its number.
+            like: As for `load`.
+            at: An item, a subtree of it (``"ema/params"``), or a subtree of the state
+                (``"params"``).
+            items: Several items, as for `load_items`: a dict is returned.
+            only: As for `load`.
+            rename: As for `load`.
+            rules: As for `load`.
+            cast: As for `load`.
+            lossy: As for `load`.
+            missing: As for `load`.
+            extra: As for `load`.
+            classes: As for `load`.
+            shardings: As for `load`.
+            progress: As for `save`.
+            options: Rare settings.
+
+        Raises:
+            NotFoundError: if the step does not exist, or the folder has no steps.
+            CorruptError: if it is damaged; without `step`, if no step is good, with all reasons.
+            MismatchError: if the template differs.
+        """
+        asked = Loading(
+            at=at, only=only, rename=rename, rules=rules, cast=cast, lossy=lossy, missing=missing, extra=extra,
+            classes=classes, shardings=shardings, progress=progress,
+        )  # fmt: skip
+        return self._restore(PYTREES, step, like, items, asked, options)
+
+    def _restore(
+        self, loads: Loads, step: int | None, like: Any, items: Any, asked: Loading, options: Options | None
+    ) -> Any:
+        began = time.perf_counter()
+        # A running save is newer than the committed steps.
+        self._settle()
+        wanted = None if step is None else number_of(step)
+        found = restore(
+            self._steps, wanted, like, items, asked, options, loads, self._current_history(), self._note
+        )  # fmt: skip
+        self.restored, self.passed_over = found.step, found.passed_over
+        self._turn_to(found.step)
+        self._records.add(
+            "restore", found.step, found.path, is_bad=bool(found.passed_over), seconds=time.perf_counter() - began,
+            passed_over={passed.step: str(passed.error).splitlines()[0] for passed in found.passed_over} or None,
+        )  # fmt: skip
+        return found.value
+
+    def wait_for_new(self, after: int | None = None, *, timeout: float | None = None, every: float = 1.0) -> int | None:
+        """Waits for a step newer than `after`, and returns the newest; `None` after `timeout`
+        seconds.
+
+        A step is newer if its number is higher, or if the run went back to an older step since.
+
+            step = None
+            while (step := steps.wait_for_new(step, timeout=3600)) is not None:
+                evaluate(steps.restore(step, like=params))
+
+        The manager of the run does not delete the step before the next call or `close`. In a folder
+        that cannot be written it may be deleted; the log has a warning.
+
+        Args:
+            after: The last step that you handled.
+            timeout: Seconds to wait at most.
+            every: Seconds between two checks.
+        """
+        seen = _arguments.count("after", after)
+        ends = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._let_go()
+            found = self._steps.native.newer_than(seen)
+            if found is not None:
+                # Deleted between two looks: the next one finds another.
+                with contextlib.suppress(NotFoundError):
+                    self._take(found)
+                    return found
+            left = every if ends is None else min(every, ends - time.monotonic())
+            if left <= 0:
+                return None
+            time.sleep(left)
+
+    # ---- helpers ----------------------------------------------------------------------
+
+    def _current_history(self) -> _native.History | None:
+        """The history that counts; that which the storage says, if `None`."""
+        return None
+
+    def _note(self, step: int, error: RegrowError | None, is_fault: bool) -> None:
+        """A step was read, or could not be."""
+
+    def _turn_to(self, step: int) -> None:
+        """Goes on from a step: newer ones are of another history."""
+
+    def _settle(self) -> None:
+        """Waits for the saves of this manager."""
+
+    def _take(self, step: int) -> None:
+        """Keeps a step from being deleted, as far as that can be had."""
+        try:
+            self._lease = self._steps.native.lease(step)
+        except PermissionDeniedError as error:
+            reason = str(error).splitlines()[0]
+            self._records.add("unleased", step, self.directory, is_bad=True, error=reason)
+
+    def _let_go(self) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.release()

@@ -1,0 +1,1 @@
+"""Operations on whole checkpoints: list, copy, convert, compare, show, protect, repair, remove."""

@@ -1,0 +1,92 @@
+"""Copies a checkpoint to another path or URL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from .. import _native
+from .._core import _arguments
+from .._core._keywords import keywords
+from .._core._location import StrPath, places
+from .._core._progress import Progress, Watch, format_bytes
+from .._core._readable import readable
+from .._text import counted, printable
+
+
+@readable
+class CopyReport(NamedTuple):
+    """What a copy did. As text it is a line."""
+
+    path: str
+    """Where the copy now is."""
+    file_count: int
+    """Files of the checkpoint."""
+    bytes: int
+    """Bytes of all of them."""
+    reused_bytes: int
+    """Bytes that an interrupted copy had brought there before; they are part of `bytes`."""
+    seconds: float
+    """What all of it took."""
+
+    @property
+    def gb_per_s(self) -> float:
+        """Bytes that were moved now, in 10^9 a second."""
+        return (self.bytes - self.reused_bytes) / self.seconds / 1e9 if self.seconds > 0 else 0.0
+
+    def __str__(self) -> str:
+        files = counted(self.file_count, "file", "files")
+        text = (
+            f"{printable(self.path)}: {files}, {format_bytes(self.bytes)} in {self.seconds:.3f} s"
+            f" ({self.gb_per_s:.2f} GB/s)"
+        )
+        return f"{text}; {format_bytes(self.reused_bytes)} were there already" if self.reused_bytes else text
+
+
+@keywords
+def copy(
+    source: StrPath,
+    target: StrPath,
+    *,
+    overwrite: bool = False,
+    durable: bool = True,
+    verify: bool = True,
+    budget_bytes: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress = None,
+) -> CopyReport:
+    """Copies the checkpoint at `source` to `target`, byte for byte, in any layout.
+
+    Between disks and buckets, in any combination; a folder of steps with all that are committed.
+    Each file is read back and compared before the target becomes a checkpoint. The same call
+    continues a copy that was interrupted.
+
+    Args:
+        source: A checkpoint, or a folder of steps.
+        target: The path of the copy.
+        overwrite: Replace the checkpoint at `target`, as `save` does. A folder of steps cannot be
+            replaced as a whole.
+        durable: As for `save`.
+        verify: Read the copy back, and compare.
+        budget_bytes: Memory for data on its way, at least 1 MiB; 64 MiB if `None`.
+        storage_options: How to reach the storage of URLs, as for `save`; a `Location` has its own.
+        progress: As for `save`. Bytes that are read back count too.
+
+    Raises:
+        AlreadyExistsError: if the target exists and `overwrite` was not given; if another copy to
+            it is running.
+        InvalidArgumentError: if source and target are the same or lie inside each other; with
+            `overwrite` for a folder of steps.
+        UnsupportedError: for a checkpoint that could not be opened at the target.
+        CorruptError: if the copy that is read back differs.
+        NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to copy.
+    """
+    options = (
+        _arguments.flag("overwrite", overwrite),
+        _arguments.flag("durable", durable),
+        _arguments.flag("verify", verify),
+        _arguments.budget(budget_bytes),
+    )
+    at = places(storage_options, source=source, target=target)
+    with Watch(progress, "copying") as watch:
+        return CopyReport(*_native.copy(at["source"], at["target"], options, watch))

@@ -1,0 +1,70 @@
+"""Lists the checkpoints in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from .. import _native
+from .._core._location import StrPath, place
+from .._core._progress import format_bytes
+from .._core._readable import readable
+from .._core._report import Finding
+from .._text import counted, printable
+
+
+@readable
+class Listed(NamedTuple):
+    """One checkpoint in a folder."""
+
+    name: str
+    """Its name in the folder."""
+    path: str
+    """Its path or URL."""
+    layout: str | None
+    """Its layout; `None` if it cannot be opened."""
+    state: str
+    """``committed``; ``unfinished`` if a save or a copy is under way or never ended;
+    ``damaged``.
+    """
+    steps: list[int]
+    """The steps in it, of a folder of steps."""
+    file_count: int | None
+    """Its files; `None` if the storage cannot say."""
+    bytes: int | None
+    """Their bytes; `None` if the storage cannot say."""
+    modified: float | None
+    """When any of them was changed last, in seconds since 1970; `None` if the storage cannot
+    say.
+    """
+    error: Finding | None
+    """Why it cannot be opened, if it is damaged."""
+
+    def __str__(self) -> str:
+        parts = [self.state, *([self.layout] if self.layout else [])]
+        if self.steps:
+            parts.append(counted(len(self.steps), "step", "steps"))
+        if self.bytes is not None:
+            parts.append(format_bytes(self.bytes))
+        return f"{printable(self.path)}: {', '.join(parts)}"
+
+
+def list_checkpoints(folder: StrPath, *, storage_options: Mapping[str, Any] | None = None) -> list[Listed]:
+    """The checkpoints right in a folder, finished or not, by name; numbers at the end of names in
+    their order.
+
+    Metadata are read, and no data: ``committed`` means that it opens, and `verify` tells the rest.
+
+    Args:
+        folder: A folder of steps, or of any checkpoints.
+        storage_options: How to reach the storage of a URL, as for `save`.
+
+    Raises:
+        NotFoundError: if there is no folder.
+        UncommittedError: for a folder that is itself being written.
+    """
+    found = _native.list_checkpoints(place("folder", folder, storage_options))
+    return [
+        Listed(name, path, layout, state, steps, *stock, Finding(*error) if error is not None else None)
+        for name, path, layout, state, steps, stock, error in found
+    ]

@@ -1,0 +1,1 @@
+"""Saves pytrees and items, in the foreground and in the background."""

@@ -1,0 +1,166 @@
+"""The options of a save or a conversion, and the columns that the engine takes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from .. import _native, layouts
+from .._core import _arguments, _json, _options
+from .._core._location import Place, StrPath
+from .._core._options import Options
+from .._errors import InvalidArgumentError
+from .._jobs import _job
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writing:
+    """The keywords of a save, as their caller gave them."""
+
+    layout: str | layouts.Layout | None = None
+    overwrite: bool | Literal["any file"] = False
+    """With ``"any file"`` also a file that is no checkpoint is replaced."""
+    durable: bool = True
+    cast: Any = None
+    lossy: bool = False
+    compression: Any = None
+    metadata: Any = None
+    base: StrPath | None = None
+    seal: bool = False
+    parity: str | None = None
+    storage_options: Mapping[str, Any] | None = None
+    job: _job.Job | None = None
+    options: Options | None = None
+
+    def rare(self) -> Options:
+        """The rare settings, those of a block included."""
+        return _options.chosen(self.options, "save")
+
+    def laid_out(self, at: Place) -> Writing:
+        """With the layout that the suffix of the path chooses where none is named."""
+        return self if self.layout is not None else replace(self, layout=_native.layout_for(at))
+
+    @property
+    def layout_name(self) -> str:
+        """The name of the layout; that of the default where none is named."""
+        return "regrow" if self.layout is None else layouts.chosen(self.layout).name
+
+    def columns(self, base: Place | None, *, alone: bool = False) -> tuple[Any, ...]:
+        """The engine's columns: the one place that knows them. With `alone` no other process
+        takes part.
+        """
+        layout, rare = layouts.chosen(self.layout or "regrow"), self.rare()
+        replaces = self.overwrite
+        if not (isinstance(replaces, str) and replaces == "any file"):
+            replaces = _arguments.flag("overwrite", replaces)
+        return (
+            replaces,
+            _arguments.flag("durable", self.durable),
+            casts(self.cast, self.lossy),
+            compression_level(self.compression),
+            json_text(self.metadata),
+            (_arguments.flag("seal", self.seal), _arguments.text("parity", self.parity)),
+            _arguments.flag("trust_base", rare.trust_base),
+            _arguments.budget(rare.budget_bytes),
+            (layout.name, layout._json()),
+            base,
+            None if alone else self.native_job(),
+        )
+
+    def native_job(self) -> _job.NativeJob | None:
+        """The job whose processes save together; `None` for this process alone."""
+        return _job.chosen(self.asked_job())
+
+    def asked_job(self) -> Any:
+        """The job that the caller named, if any."""
+        return _options.job_of(self.job, self.options)
+
+
+def with_base(columns: tuple[Any, ...], base: Place | None) -> tuple[Any, ...]:
+    """The engine's columns with another base."""
+    return (*columns[:-2], base, columns[-1])
+
+
+class AsNumpy(NamedTuple):
+    """A cast of every array, that changes values as NumPy does: for functions that stand in for
+    others.
+    """
+
+    dtype: Any
+
+
+Casts = tuple[list[tuple[str, str]], str]
+"""Patterns and dtype names, and what the casts may do to values: ``"checked"``, ``"lossy"``,
+``"as_numpy"``.
+"""
+
+
+def casts(cast: Any, lossy: Any = False) -> Casts:
+    """What is cast, from one dtype for all or a dict of them, and whether values may change
+    beyond rounding.
+    """
+    if isinstance(cast, AsNumpy):
+        return [("**", dtype_name(cast.dtype))], "as_numpy"
+    casting = "lossy" if _arguments.flag("lossy", lossy) else "checked"
+    if cast is None:
+        return [], casting
+    if not isinstance(cast, Mapping):
+        cast = {"**": cast}
+    if not all(isinstance(pattern, str) for pattern in cast):
+        raise _arguments.wrong("cast", cast, "a dtype, or a dict of globs over key paths with a dtype for each")
+    return [(pattern, dtype_name(dtype)) for pattern, dtype in cast.items()], casting
+
+
+def dtype_name(dtype: Any) -> str:
+    """NumPy's name of a dtype that arrays are to be cast to, ml_dtypes' included."""
+    name = dtype if isinstance(dtype, str) and hasattr(ml_dtypes, dtype) else None
+    try:
+        # NumPy takes nothing for float64.
+        name = name or (None if dtype is None else str(np.dtype(dtype).name))
+    except (TypeError, ValueError, SyntaxError):
+        name = None
+    if name not in _native.DTYPES:
+        raise _arguments.wrong("cast", dtype, _expected_dtype(dtype))
+    return name
+
+
+def _expected_dtype(dtype: Any) -> str:
+    near = difflib.get_close_matches(_SHORT.get(str(dtype), str(dtype)), _native.DTYPES, n=3, cutoff=0.5)
+    such = ", ".join(near or ["float32", "bfloat16", "int32"])
+    return f"a dtype such as {such}; or a dict of globs over key paths with a dtype for each"
+
+
+_SHORT = {"bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16", "f32": "float32", "fp8": "float8"}
+"""Dtypes in the words of other libraries."""
+
+
+ZSTD_LEVELS = range(-131072, 23)
+
+
+def compression_level(compression: Any) -> int | str | None:
+    """`None` for the layout's default, "none", or the level of zstd."""
+    match compression:
+        case None | "none":
+            return None if compression is None else "none"
+        case "zstd":
+            return 1
+        case bool():
+            pass
+        case int() as level if level in ZSTD_LEVELS:
+            return level
+        case ("zstd", int() as level) if level in ZSTD_LEVELS:
+            return level
+    raise InvalidArgumentError(
+        f'compression={compression!r} is not valid: expected None, "none", "zstd", ("zstd", level) or a level'
+        f" from {ZSTD_LEVELS.start} to {ZSTD_LEVELS.stop - 1}"
+    )
+
+
+def json_text(metadata: Any) -> str | None:
+    """The user's metadata as JSON."""
+    return None if metadata is None else _json.text("metadata", metadata)

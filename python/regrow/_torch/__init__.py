@@ -1,0 +1,1 @@
+"""Tensors of PyTorch as leaves, below `regrow.torch`. The program imports torch."""
