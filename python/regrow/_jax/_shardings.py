@@ -2,8 +2,8 @@
 
     sharding -> a box for each addressable device -> parts in host memory -> a buffer a device -> one global array
 
-Shards go to their devices a group of leaves at a time. The next group is read meanwhile. On CPU
-the memory of a shard becomes the buffer of its device. A shard owns its memory, which is never a
+Shards go to their devices a group of leaves at a time, while the next group is read. On CPU the
+memory of a shard becomes the buffer of its device. A shard owns its memory, which is never a
 map of a file.
 """
 
