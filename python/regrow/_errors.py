@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 from ._text import printable
+
+E = TypeVar("E", bound=Exception)
 
 
 class RegrowError(Exception):
@@ -233,3 +237,34 @@ def from_native(
     """The exception for an error of the engine; the one place where kinds become classes."""
     cls = BY_KIND.get(kind, RegrowError)
     return cls(message, file=file, leaf=leaf, offset_bytes=offset_bytes, help=help)
+
+
+def failure(
+    cls: type[E],
+    what: str,
+    *lines: str,
+    leaf: str | None = None,
+    first_leaf: str | None = None,
+    help: str | None = None,
+    **fields: Any,
+) -> E:
+    """An error with the text that all errors have: what failed, where, and what to do.
+
+    Args:
+        cls: Its class. Built-in exceptions have no `leaf` and no `help`.
+        what: The first line.
+        *lines: Further lines, such as ``in PATH`` and ``expected X, found Y``.
+        leaf: The key path of the leaf; it has a line of its own.
+        first_leaf: The first of the leaves that `what` lists.
+        help: What to do.
+        **fields: Other arguments of the class.
+    """
+    shown = [what, *lines]
+    if leaf is not None:
+        shown.insert(1, f"leaf {leaf}")
+    if help is not None:
+        shown.append(f"help: {help}")
+    message = "\n  ".join(shown)
+    if not issubclass(cls, RegrowError):
+        return cls(message, **fields)
+    return cls(message, leaf=leaf or first_leaf, help=help, **fields)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import InvalidArgumentError
+from .._errors import InvalidArgumentError, failure
 from .._tree._handlers import LeafRegistry
 
 
@@ -92,8 +92,9 @@ def patterns(only: Any) -> list[str]:
     if globs is None or not all(isinstance(glob, str) for glob in globs) or isinstance(only, (bytes, np.ndarray)):
         raise wrong("only", only, "a glob over key paths, or several: str, or an iterable of str")
     if not globs:
-        raise InvalidArgumentError(
-            f"only={only!r} selects nothing\n  help: leave out `only` to select all leaves, or give at least one glob",
+        raise failure(
+            InvalidArgumentError,
+            f"only={only!r} selects nothing",
             help="leave out `only` to select all leaves, or give at least one glob",
         )
     return globs

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 
+from .._errors import failure
+
 
 class _Ours(Loader):
     """Gives a module of this package in the place of another one."""
@@ -59,8 +61,10 @@ def install(ours: Mapping[str, str]) -> None:
     loaded = sys.modules
     present = [name for name, own in ours.items() if name in loaded and loaded[name] is not loaded.get(own)]
     if present:
-        raise RuntimeError(
-            f"{present[0]} has been imported already\n  help: call {first}.install() before anything imports it"
+        raise failure(
+            RuntimeError,
+            f"{present[0]} has been imported already",
+            help=f"call {first}.install() before anything imports it",
         )
     # First: to look for a package may import the one above it, which imports an original.
     sys.meta_path.insert(0, _Places(ours))

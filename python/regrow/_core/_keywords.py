@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from .._errors import UnknownKeywordError
+from .._errors import UnknownKeywordError, failure
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -196,4 +196,4 @@ def _unknown(function: str, name: str, takes: list[str]) -> UnknownKeywordError:
         meant = f"{near[0]}=" if near else None
     if meant is None:
         return UnknownKeywordError(message)
-    return UnknownKeywordError(f"{message}\n  help: pass {meant}", help=f"pass {meant}")
+    return failure(UnknownKeywordError, message, help=f"pass {meant}")

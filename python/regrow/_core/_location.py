@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _native
-from .._errors import InvalidArgumentError, UnsupportedError
+from .._errors import InvalidArgumentError, UnsupportedError, failure
 from ._arguments import wrong
 
 StrPath = str | os.PathLike[str]
@@ -104,9 +104,10 @@ class Location:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._options:
-            raise TypeError(
-                f"cannot pickle {self!r}: its options may be secrets\n"
-                "  help: pickle its url, and pass the options again where it is used, or leave them to the environment"
+            raise failure(
+                TypeError,
+                f"cannot pickle {self!r}: its options may be secrets",
+                help="pickle its url, and pass the options again where it is used, or leave them to the environment",
             )
         return Location, (self.url,)
 
@@ -405,4 +406,4 @@ def _package(store: Any) -> str:
 
 
 def _not_readable(what: str, help: str) -> UnsupportedError:
-    return UnsupportedError(f"{what}\n  help: {help}", help=help)
+    return failure(UnsupportedError, what, help=help)

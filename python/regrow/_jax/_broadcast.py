@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import IoError, UnsupportedError
+from .._errors import IoError, UnsupportedError, failure
 
 WORD_BYTES = 4
 ALIGN_WORDS = 32
@@ -38,8 +38,9 @@ class Broadcast:
         jax: Any = sys.modules["jax"]
         if not hasattr(jax, "shard_map") or not hasattr(jax, "set_mesh"):
             help = "update JAX, or leave out `single_replica`"
-            raise UnsupportedError(
-                f"JAX {jax.__version__} has no jax.shard_map and jax.set_mesh, which broadcasts need\n  help: {help}",
+            raise failure(
+                UnsupportedError,
+                f"JAX {jax.__version__} has no jax.shard_map and jax.set_mesh, which broadcasts need",
                 help=help,
             )
         self._jax = jax
@@ -117,7 +118,7 @@ def failures() -> Iterator[None]:
         yield
     except jax.errors.JaxRuntimeError as error:
         help = "look at the logs of the other processes: one of them may have ended"
-        raise IoError(f"a broadcast has failed: {error}\n  help: {help}", help=help) from error
+        raise failure(IoError, f"a broadcast has failed: {error}", help=help) from error
 
 
 @functools.lru_cache(maxsize=64)

@@ -17,7 +17,7 @@ import numpy as np
 
 from .. import _native
 from .._core._duck import has, own_attribute
-from .._errors import InvalidArgumentError, NotFoundError, UnsupportedError
+from .._errors import InvalidArgumentError, NotFoundError, UnsupportedError, failure
 from .._leaves._columns import DTYPES
 from .._leaves._meshes import Box
 from .._load._regions import Cut, Place, Reading, box_of, whole
@@ -81,7 +81,7 @@ def shardings_by_leaf(shardings: Any, paths: list[str]) -> dict[int, Any]:
     if idle:
         help = f"key paths are such as {', '.join(paths[:5])}"
         named = ", ".join(f'"{glob}"' for glob in idle)
-        raise NotFoundError(f"shardings: no leaf matches {named}\n  help: {help}", help=help)
+        raise failure(NotFoundError, f"shardings: no leaf matches {named}", help=help)
     found: dict[int, Any] = {}
     rest = []
     for at, path in enumerate(paths):
@@ -153,9 +153,10 @@ class JaxArrays:
             lines = [f"\n    {path_of(at)}: {text}" for at, text in failed]
             places = counted(len(failed), "place", "places")
             help = "give another sharding, or another shape with options=regrow.Options(pad_or_truncate=True)"
-            raise InvalidArgumentError(
-                f"the sharding does not fit the array in {places}{''.join(lines)}\n  help: {help}",
-                leaf=path_of(failed[0][0]),
+            raise failure(
+                InvalidArgumentError,
+                f"the sharding does not fit the array in {places}{''.join(lines)}",
+                first_leaf=path_of(failed[0][0]),
                 help=help,
             )
 
@@ -249,9 +250,9 @@ class JaxArrays:
             if narrowed[target.dtype] != DTYPES[target.dtype]:
                 path = self._path_of(target.at)
                 help = "set jax_enable_x64, or pass cast=..."
-                raise UnsupportedError(
-                    f"JAX would turn {DTYPES[target.dtype].name} into {narrowed[target.dtype].name}\n"
-                    f"  leaf {path}\n  help: {help}",
+                raise failure(
+                    UnsupportedError,
+                    f"JAX would turn {DTYPES[target.dtype].name} into {narrowed[target.dtype].name}",
                     leaf=path,
                     help=help,
                 )

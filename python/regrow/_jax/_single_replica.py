@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._core import _arguments
-from .._errors import InvalidArgumentError
+from .._errors import InvalidArgumentError, failure
 from .._jobs._coordination import Session
 from .._leaves._columns import DTYPES
 from .._leaves._meshes import Box
@@ -162,7 +162,7 @@ class Replicas:
             if len(set(steps)) > 1:
                 what = f"{ranks} found another step than rank 0: by rank {', '.join(steps)}"
             help = "give the same tree, shardings, step and options in every process"
-            error = InvalidArgumentError(f"{what}\n  help: {help}", help=help)
+            error = failure(InvalidArgumentError, what, help=help)
         self._session.agree("same", error)
 
     def _digest(self) -> bytes:
@@ -248,15 +248,17 @@ def _check_processes(jax: Any, size: int) -> None:
     count = 1 if jax is None else jax.process_count()
     if count == 1:
         help = "leave out `single_replica`: one process reads each byte once, however many of its devices hold it"
-        raise InvalidArgumentError(
-            f"single_replica is for jobs of several processes of JAX, and this is one process\n  help: {help}",
+        raise failure(
+            InvalidArgumentError,
+            "single_replica is for jobs of several processes of JAX, and this is one process",
             help=help,
         )
     if count != size:
         help = "leave `job` out, or give a job of the same processes"
-        raise InvalidArgumentError(
-            "single_replica needs a job of all processes of JAX\n"
-            f"  expected {count} processes, found {size} in the job\n  help: {help}",
+        raise failure(
+            InvalidArgumentError,
+            "single_replica needs a job of all processes of JAX",
+            f"expected {count} processes, found {size} in the job",
             help=help,
         )
 
@@ -306,9 +308,10 @@ def _broadcast(wanted: SingleReplica, mesh: Any) -> Broadcast:
         )
     if count == 1:
         help = "leave out `single_replica`, or name another axis"
-        raise InvalidArgumentError(
-            f"there is one replica along the axis {name!r} of the mesh: no other replica receives\n"
-            f"  mesh {_axes(mesh)}\n  help: {help}",
+        raise failure(
+            InvalidArgumentError,
+            f"there is one replica along the axis {name!r} of the mesh: no other replica receives",
+            f"mesh {_axes(mesh)}",
             help=help,
         )
     replicas_of: dict[int, set[int]] = {}
@@ -318,10 +321,10 @@ def _broadcast(wanted: SingleReplica, mesh: Any) -> Broadcast:
     if shared:
         process, replicas = next(iter(shared.items()))
         help = "order the devices of the mesh so that each replica has whole processes, or leave out `single_replica`"
-        raise InvalidArgumentError(
-            f"replicas along the axis {name!r} share {counted(len(shared), 'process', 'processes')}\n"
-            f"  mesh {_axes(mesh)}; process {process} has devices of the replicas {', '.join(map(str, replicas))}\n"
-            f"  help: {help}",
+        raise failure(
+            InvalidArgumentError,
+            f"replicas along the axis {name!r} share {counted(len(shared), 'process', 'processes')}",
+            f"mesh {_axes(mesh)}; process {process} has devices of the replicas {', '.join(map(str, replicas))}",
             help=help,
         )
     return Broadcast(mesh, axis, wanted.replica)
@@ -334,8 +337,10 @@ def _nothing_in_common(wanted: SingleReplica, reasons: Mapping[str, Sequence[str
     ]
     lines = lines or ["\n    there is no jax.Array: give `like` with some, or `shardings`"]
     help = "name the axis of the mesh along which the arrays are replicated, or leave out `single_replica`"
-    return InvalidArgumentError(
-        f"no leaf is the same in all replicas along the axis {wanted.axis!r}{''.join(lines)}\n  help: {help}", help=help
+    return failure(
+        InvalidArgumentError,
+        f"no leaf is the same in all replicas along the axis {wanted.axis!r}{''.join(lines)}",
+        help=help,
     )
 
 

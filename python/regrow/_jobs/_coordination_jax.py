@@ -17,7 +17,7 @@ import threading
 import time
 from typing import Any
 
-from .._errors import UnsupportedError
+from .._errors import UnsupportedError, failure
 
 NEEDED = ("key_value_set_bytes", "key_value_try_get_bytes", "blocking_key_value_get_bytes", "key_value_delete")
 LIVE_FOR_SECONDS = 5.0
@@ -138,8 +138,9 @@ def find() -> JaxCoordinator | None:
         raise _changed("it does not give its client")
     if _has_devices() and jax.process_count() > 1:
         help = "call jax.distributed.initialize(), or give regrow.jobs.Folder(path, rank=, size=)"
-        raise UnsupportedError(
-            f"this job has {jax.process_count()} processes of JAX and no coordination service\n  help: {help}",
+        raise failure(
+            UnsupportedError,
+            f"this job has {jax.process_count()} processes of JAX and no coordination service",
             help=help,
         )
     return None
@@ -155,7 +156,7 @@ def _has_devices() -> bool:
 
 def _changed(what: str) -> UnsupportedError:
     help = "give regrow.jobs.Folder(path, rank=, size=) as the coordinator, and report this version of JAX"
-    return UnsupportedError(f"JAX {_version()} has changed its coordination service: {what}\n  help: {help}", help=help)
+    return failure(UnsupportedError, f"JAX {_version()} has changed its coordination service: {what}", help=help)
 
 
 def _is_recoverable() -> bool:

@@ -20,7 +20,7 @@ import threading
 import time
 from typing import Any
 
-from .._errors import RegrowError, TimedOutError, UnsupportedError
+from .._errors import RegrowError, TimedOutError, UnsupportedError, failure
 
 QUESTION = 1
 FIRST_ANSWER, LAST_ANSWER = 2, 32767
@@ -45,9 +45,7 @@ class MpiCoordinator:
         mpi: Any = sys.modules["mpi4py.MPI"]
         if mpi.Query_thread() != mpi.THREAD_MULTIPLE:
             help = "leave mpi4py.rc.thread_level at `multiple`, or give regrow.jobs.Folder(path, rank=, size=)"
-            raise UnsupportedError(
-                f"this MPI was not initialised for calls from several threads\n  help: {help}", help=help
-            )
+            raise failure(UnsupportedError, "this MPI was not initialised for calls from several threads", help=help)
         self._communicator, request = communicator.Idup()
         _until(request.Test, "every process makes its coordinator at the same time")
         self.rank: int = self._communicator.Get_rank()

@@ -13,7 +13,7 @@ import time
 from types import FrameType
 from typing import Any
 
-from .._errors import InvalidArgumentError
+from .._errors import InvalidArgumentError, failure
 
 
 class Flag:
@@ -34,9 +34,9 @@ class Flag:
         if self._watches:
             return
         if threading.current_thread() is not threading.main_thread():
-            raise InvalidArgumentError(
-                "`preemption_timeout` needs the main thread: Python handles signals only there"
-                "\n  help: make the manager in the main thread",
+            raise failure(
+                InvalidArgumentError,
+                "`preemption_timeout` needs the main thread: Python handles signals only there",
                 help="make the manager in the main thread",
             )
         self._before = signal.signal(signal.SIGTERM, self._on_signal)

@@ -20,7 +20,7 @@ from .. import _native
 from .._core._dtypes import DTYPE_NUMBERS as DTYPE_NUMBERS
 from .._core._dtypes import DTYPES as DTYPES
 from .._core._duck import has
-from .._errors import CorruptError, InvalidArgumentError, LeafTypeError, RegrowError, UnsupportedError
+from .._errors import CorruptError, InvalidArgumentError, LeafTypeError, RegrowError, UnsupportedError, failure
 from .._torch import _tensors
 from .._tree._flatten import Flat, path_text
 from .._tree._nodes import PrngKey, UnknownLeaf
@@ -244,12 +244,12 @@ def _from_other_dtype(value: Any, flat: Flat, at: int, notes: dict[int, str]) ->
 def _refuse_dtype(value: Any, flat: Flat, at: int, help: str) -> NoReturn:
     place = path_text(flat.structure, at)
     what = f"a leaf of dtype {value.dtype} cannot be stored"
-    raise UnsupportedError(f"{what}\n  leaf {place}\n  help: {help}", leaf=place, help=help)
+    raise failure(UnsupportedError, what, leaf=place, help=help)
 
 
 def _refuse(flat: Flat, at: int, what: str, help: str) -> NoReturn:
     place = path_text(flat.structure, at)
-    raise LeafTypeError(f"the leaf {what}\n  leaf {place}\n  help: {help}", leaf=place, help=help)
+    raise failure(LeafTypeError, f"the leaf {what}", leaf=place, help=help)
 
 
 # ---- JAX, if it is there --------------------------------------------------------------
@@ -301,7 +301,7 @@ def _from_jax(leaf: Any, flat: Flat, at: int, notes: dict[int, str], replica_par
     if leaf.is_deleted():
         place = path_text(flat.structure, at)
         help = "it was donated to a computation: save before donating it, or save the result"
-        raise InvalidArgumentError(f"the JAX array was deleted\n  leaf {place}\n  help: {help}", leaf=place, help=help)
+        raise failure(InvalidArgumentError, "the JAX array was deleted", leaf=place, help=help)
     if is_prng_key(leaf):
         kind = PRNG_KEY
         notes[at] = str(jax.random.key_impl(leaf))

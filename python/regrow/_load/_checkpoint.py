@@ -20,7 +20,7 @@ from .._core._options import Options
 from .._core._progress import Progress, Watch
 from .._core._readable import readable
 from .._core._report import Finding, Stages, messages_of
-from .._errors import InvalidArgumentError, LeafNotFoundError, LeafTypeError, NotFoundError
+from .._errors import InvalidArgumentError, LeafNotFoundError, LeafTypeError, NotFoundError, failure
 from .._jobs._together import Together, posts_errors
 from .._leaves._columns import DTYPES, PLACEHOLDER, STR, UNKNOWN, LoadedLeaves, as_array, from_native
 from .._text import counted, printable, shortened
@@ -226,8 +226,9 @@ def _integer(entry: Any) -> int:
     except TypeError:
         pass
     help = "read it first: leaf[...][index]"
-    raise InvalidArgumentError(
-        f"a lazy leaf is indexed by integers, slices, None and ..., not {type(entry).__name__}\n  help: {help}",
+    raise failure(
+        InvalidArgumentError,
+        f"a lazy leaf is indexed by integers, slices, None and ..., not {type(entry).__name__}",
         help=help,
     )
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from .. import _native
 from .._core._duck import has, own_attribute
-from .._errors import MismatchError, NotFoundError, UnsupportedError
+from .._errors import MismatchError, NotFoundError, UnsupportedError, failure
 from .._jax._shardings import Target, impl_of, sharding_of, weak_number
 from .._leaves._columns import (
     DTYPE_NUMBERS,
@@ -97,7 +97,7 @@ class Template:
             if idle:
                 help = f"key paths of the template are such as {', '.join(self.paths[:5])}"
                 named = ", ".join(map(json.dumps, idle))
-                raise NotFoundError(f"no leaf of the template matches {named}\n  help: {help}", help=help)
+                raise failure(NotFoundError, f"no leaf of the template matches {named}", help=help)
             self.skipped.update(at for at, match in enumerate(matches) if match < 0)
         self.is_selection = bool(only)
 
@@ -341,7 +341,7 @@ class Template:
             path = path_text(self.flat.structure, at)
             help = "put an array of numbers there, or `...` to skip the leaf"
             what = f"the template has the dtype {dtype}, which no checkpoint can hold"
-            raise UnsupportedError(f"{what}\n  leaf {path}\n  help: {help}", leaf=path, help=help)
+            raise failure(UnsupportedError, what, leaf=path, help=help)
         return number
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from .. import _native
 from .._core._progress import Progress, Watch
 from .._core._report import Stages
-from .._errors import MismatchError
+from .._errors import MismatchError, failure
 from .._leaves._columns import DTYPES
 from .._leaves._meshes import Box
 
@@ -210,9 +210,10 @@ def check_axes(path: str, saved: tuple[int, ...], wanted: tuple[int, ...]) -> No
     if len(saved) == len(wanted):
         return
     help = "padding and truncating keep the number of axes: reshape it afterwards, or convert the checkpoint"
-    raise MismatchError(
-        f"an array with another number of axes is wanted than was saved\n  leaf {path}\n"
-        f"  expected {list(wanted)}, found {list(saved)}\n  help: {help}",
+    raise failure(
+        MismatchError,
+        "an array with another number of axes is wanted than was saved",
+        f"expected {list(wanted)}, found {list(saved)}",
         leaf=path,
         help=help,
     )
@@ -243,9 +244,10 @@ def slices_box(path: str, given: Any, saved: tuple[int, ...], *, pad: bool) -> B
         help = (
             "end the slices at the shape of the leaf, or pass Options(pad_or_truncate=True) to fill the rest with zeros"
         )
-        raise MismatchError(
-            f"the region {list(entries)} leaves the array\n  leaf {path}\n"
-            f"  expected a region of {list(saved)}, found one that reaches to {ends}\n  help: {help}",
+        raise failure(
+            MismatchError,
+            f"the region {list(entries)} leaves the array",
+            f"expected a region of {list(saved)}, found one that reaches to {ends}",
             leaf=path,
             help=help,
         )

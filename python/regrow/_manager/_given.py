@@ -10,7 +10,7 @@ from typing import Any
 from .. import _native
 from .._core import _arguments
 from .._core._location import Location, StrPath, local_path, place
-from .._errors import InvalidArgumentError
+from .._errors import InvalidArgumentError, failure
 from ._policies import Metric
 from ._restore import ITEM
 
@@ -70,7 +70,7 @@ def metadata(metadata: Any, record: str) -> dict[str, Any]:
         raise _arguments.wrong("metadata", metadata, "a dict that JSON can hold")
     if RECORD in given:
         help = "give your own member another name"
-        raise InvalidArgumentError(f"the manager writes {RECORD!r} into the metadata\n  help: {help}", help=help)
+        raise failure(InvalidArgumentError, f"the manager writes {RECORD!r} into the metadata", help=help)
     return {**given, RECORD: json.loads(record)}
 
 

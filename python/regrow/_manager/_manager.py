@@ -22,7 +22,7 @@ from .._core._keywords import keywords
 from .._core._location import StrPath
 from .._core._progress import Progress, Watch
 from .._core._report import SaveReport
-from .._errors import AlreadyExistsError, InvalidArgumentError, RegrowError
+from .._errors import AlreadyExistsError, InvalidArgumentError, RegrowError, failure
 from .._jobs import _job, _preemption
 from .._jobs._job import Job
 from .._save import _items
@@ -250,7 +250,7 @@ class Manager(Reading):
         self._check_all_is_well(lambda: None if is_preempted else _given.check_metric(self._metric, plain))
         if self._history.knows(number) and not replaces:
             help = "pass overwrite=True to replace it"
-            raise AlreadyExistsError(f"step {number} already exists in {self.directory}\n  help: {help}", help=help)
+            raise failure(AlreadyExistsError, f"step {number} already exists in {self.directory}", help=help)
         # What fails before the save has begun changes nothing.
         history = _native.History(self._history.text())
         at = self._steps.at(self._steps.native.name(number))
@@ -317,7 +317,7 @@ class Manager(Reading):
             self._steps.native.step(number)
             if not is_forced and [step.number for step in self._steps.all()] == [number]:
                 help = "pass force=True to delete it"
-                raise InvalidArgumentError(f"step {number} is the last one\n  help: {help}", help=help)
+                raise failure(InvalidArgumentError, f"step {number} is the last one", help=help)
             self._steps.delete([number], self._todelete, force=is_forced, records=self._records)
 
         self._steps.of_rank_0("delete", delete)
@@ -458,8 +458,9 @@ class Manager(Reading):
             raise InvalidArgumentError(f"the manager of {self.directory} cannot write: it was made with read_only=True")
         if self._follower.is_forked:
             help = "save in the process that made it"
-            raise InvalidArgumentError(
-                f"the manager of {self.directory} belongs to the process that this one was forked from\n  help: {help}",
+            raise failure(
+                InvalidArgumentError,
+                f"the manager of {self.directory} belongs to the process that this one was forked from",
                 help=help,
             )
 

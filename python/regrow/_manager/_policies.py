@@ -12,7 +12,7 @@ import numpy as np
 
 from .._core import _arguments
 from .._core._options import Options
-from .._errors import InvalidArgumentError
+from .._errors import InvalidArgumentError, failure
 from ..layouts import Layout
 from ._steps import Step
 
@@ -192,8 +192,9 @@ def policies(keep: Keep, best: Metric | None) -> list[Any]:
         any_of.append({"latest": latest})
     count = _positive("best", keep.best)
     if count is not None and best is None:
-        raise InvalidArgumentError(
-            f'Keep(best={keep.best!r}) needs a metric\n  help: name it with its mode: by="eval/loss:min"',
+        raise failure(
+            InvalidArgumentError,
+            f"Keep(best={keep.best!r}) needs a metric",
             help='name it with its mode: by="eval/loss:min"',
         )
     interval = _positive("every", keep.every)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 from .. import _native
 from .._core._location import Location, place
 from .._core._options import Options
-from .._errors import CorruptError, InvalidArgumentError, NotFoundError, RegrowError
+from .._errors import CorruptError, InvalidArgumentError, NotFoundError, RegrowError, failure
 from .._load._load import Loading
 from .._load._open import load_as
 from .._load._open import open as open_checkpoint
@@ -150,7 +150,7 @@ def _refuse_lost_items(at: Location) -> None:
     lost = _native.open(place("path", at), Opening()).lost_items
     if lost:
         help = "pass the number of this step to restore its other items"
-        raise CorruptError(f"{lost[0][1]}\n  in {at.url}\n  help: {help}", help=help)
+        raise failure(CorruptError, lost[0][1], f"in {at.url}", help=help)
 
 
 def _chosen(kinds: Mapping[str, str], at: str | None, number: int) -> str | None:
@@ -163,9 +163,7 @@ def _chosen(kinds: Mapping[str, str], at: str | None, number: int) -> str | None
     if len(trees) == 1:
         return trees[0] if at is None else f"{trees[0]}/{at}"
     help = f"pass at= for one of them, or items= for several: {', '.join(kinds)}"
-    raise InvalidArgumentError(
-        f"step {number} has several items, and none is called {ITEM!r}\n  help: {help}", help=help
-    )
+    raise failure(InvalidArgumentError, f"step {number} has several items, and none is called {ITEM!r}", help=help)
 
 
 def _refuse(steps: Steps, passed_over: list[PassedOver]) -> NoReturn:
@@ -173,9 +171,9 @@ def _refuse(steps: Steps, passed_over: list[PassedOver]) -> NoReturn:
     if not passed_over:
         unfinished = steps.native.list()[1]
         help = f"saves that never ended: {', '.join(unfinished)}" if unfinished else "there are no steps"
-        raise NotFoundError(f"there is no step to restore in {where}\n  help: {help}", help=help)
+        raise failure(NotFoundError, f"there is no step to restore in {where}", help=help)
     help = "; ".join(f"step {passed.step}: {str(passed.error).splitlines()[0]}" for passed in passed_over)
     others = [number for number in steps.native.abandoned() if all(number != passed.step for passed in passed_over)]
     if others:
         help += f"; steps of an abandoned history, which restore(step) loads: {', '.join(map(str, others))}"
-    raise CorruptError(f"no step in {where} is good\n  help: {help}", help=help) from passed_over[0].error
+    raise failure(CorruptError, f"no step in {where} is good", help=help) from passed_over[0].error

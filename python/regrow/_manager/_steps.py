@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import _native
 from .._core import _arguments
 from .._core._location import Location, place
-from .._errors import InvalidArgumentError, RegrowError, from_native
+from .._errors import InvalidArgumentError, RegrowError, failure, from_native
 from .._jobs._coordination import Session
 from .._jobs._job import NativeJob
 
@@ -168,7 +168,7 @@ class Steps:
         """The best of a history by a metric."""
         if metric is None:
             help = 'make the manager with keep=regrow.Keep(by="eval/loss:min")'
-            raise InvalidArgumentError(f"there is no best step: the manager has no metric\n  help: {help}", help=help)
+            raise failure(InvalidArgumentError, "there is no best step: the manager has no metric", help=help)
 
         found = self.of_rank_0("best", lambda: self.native.best(metric.name, metric.is_max, history))
         return None if found is None else int(found)
@@ -189,7 +189,7 @@ class Steps:
         for step, what, _, _, finding in done:
             if what == "leased":
                 help = "wait for its reader, or pass force=True"
-                raise InvalidArgumentError(f"step {step} is being read\n  help: {help}", help=help)
+                raise failure(InvalidArgumentError, f"step {step} is being read", help=help)
             if what == "failed" and finding is not None:
                 raise _error_of(finding)
         self.native.refresh()

@@ -19,7 +19,7 @@ from .. import _native
 from .._core._location import Portable, arrived
 from .._core._progress import Progress, Watch, unwatched
 from .._core._report import Finding
-from .._errors import CorruptError, IoError, RegrowError, ReplacedError, UnsupportedError
+from .._errors import CorruptError, IoError, RegrowError, ReplacedError, UnsupportedError, failure
 from .._load._attempts import attempts
 from .._load._checkpoint import VerifyReport
 from .._load._opening import Opening
@@ -260,9 +260,10 @@ def _wait(futures: list[Any]) -> None:
 
 def _lost(what: str, at: int, count: int, lost: Exception) -> IoError:
     times = counted(TRIES, "time", "times")
-    return IoError(
-        f"share {at + 1} of {count} of {what} was lost {times}, the last time with {type(lost).__name__}: {lost}\n"
-        "  help: look into the logs of the workers: a process that is killed often wants more memory than there is"
+    return failure(
+        IoError,
+        f"share {at + 1} of {count} of {what} was lost {times}, the last time with {type(lost).__name__}: {lost}",
+        help="look into the logs of the workers: a process that is killed often wants more memory than there is",
     )
 
 

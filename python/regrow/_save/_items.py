@@ -18,7 +18,7 @@ from .._core._location import StrPath, place, places, shown
 from .._core._options import Options
 from .._core._progress import Progress, Watch
 from .._core._report import SaveReport
-from .._errors import InvalidArgumentError, NotFoundError, RegrowError
+from .._errors import InvalidArgumentError, NotFoundError, RegrowError, failure
 from .._jobs import _job
 from .._jobs._job import Job
 from .._leaves._columns import to_native
@@ -226,7 +226,9 @@ class ItemsSave:
                 )
             if name not in _OF_AN_ITEM:
                 takes = ", ".join(sorted(_OF_AN_ITEM))
-                raise InvalidArgumentError(f"item_options has no option {name!r}\n  help: its options are: {takes}")
+                raise failure(
+                    InvalidArgumentError, f"item_options has no option {name!r}", help=f"its options are: {takes}"
+                )
         none_of_its_own: dict[str, Any] = {"metadata": None, "base": None, "overwrite": False}
         return replace(self._writing, **{**none_of_its_own, **own})
 
@@ -483,13 +485,13 @@ def load_items_as(
     kinds = dict(opened.items)
     likes = _likes(items, kinds)
     if not kinds:
-        raise NotFoundError(
-            f"the checkpoint in {shown(at)} has no items\n  help: call regrow.load to load it as one tree"
+        raise failure(
+            NotFoundError, f"the checkpoint in {shown(at)} has no items", help="call regrow.load to load it as one tree"
         )
     lacking = [name for name in likes if name not in kinds]
     if lacking:
         there = ", ".join(kinds)
-        raise NotFoundError(f"there is no item {lacking[0]!r} in {shown(at)}\n  help: the items are: {there}")
+        raise failure(NotFoundError, f"there is no item {lacking[0]!r} in {shown(at)}", help=f"the items are: {there}")
     loaded: dict[str, Any] = {}
     for name, like in likes.items():
         if holds_files(opened, name):

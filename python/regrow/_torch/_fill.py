@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._core._dtypes import DTYPES
-from .._errors import InvalidArgumentError, LeafTypeError
+from .._errors import InvalidArgumentError, LeafTypeError, failure
 from .._leaves._meshes import Piece
 from .._load._regions import Cut, Place, Reading
 from . import _tensors
@@ -123,9 +123,7 @@ def fill(parts: Sequence[Part], reading: Reading) -> None:
 
 def refusal(refused: _tensors.Refused, path: str) -> LeafTypeError | InvalidArgumentError:
     """The error for a template's tensor."""
-    return LeafTypeError(
-        f"the template {refused.what}\n  leaf {path}\n  help: {refused.help}", leaf=path, help=refused.help
-    )
+    return failure(LeafTypeError, f"the template {refused.what}", leaf=path, help=refused.help)
 
 
 def _is_direct(part: Part) -> bool:

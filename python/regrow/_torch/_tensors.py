@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._core._dtypes import DTYPES
-from .._errors import LimitError
+from .._errors import LimitError, failure
 from .._leaves._meshes import AxisCut, Piece, Placed, Unknown, named_sharding
 
 _HELP_PLAIN = "convert it to a plain dense tensor first, or leave it out"
@@ -113,9 +113,10 @@ def empty(shape: tuple[int, ...], dtype: Any, device: Any) -> Any:
         return torch.empty(shape, dtype=dtype, device=device)
     except (RuntimeError, MemoryError) as error:
         dims = "x".join(map(str, shape))
-        raise LimitError(
-            f"there is no memory on the device {device} for a tensor of {dims} elements of {dtype}\n"
-            "  help: pass `only` to load fewer leaves, or load on another device"
+        raise failure(
+            LimitError,
+            f"there is no memory on the device {device} for a tensor of {dims} elements of {dtype}",
+            help="pass `only` to load fewer leaves, or load on another device",
         ) from error
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from .. import _native
-from .._errors import InvalidArgumentError, LeafTypeError, LimitError
+from .._errors import InvalidArgumentError, LeafTypeError, LimitError, failure
 from ._handlers import STATE_KEY, TYPE_KEY, LeafHandler, LeafRegistry, check_type_name
 from ._nodes import Node, PrngKey, UnknownLeaf, named_tuple_class, type_name_of
 
@@ -307,10 +307,8 @@ def _refuse_key(key: object, trail: list[str | int]) -> NoReturn:
     place = "/".join(map(str, trail[1:])) or "."
     what = "an integer beyond 64 bits" if type(key) is int else f"of type {type(key).__qualname__}"
     help = "use str or int keys"
-    raise LeafTypeError(
-        f"a dict has the key {key!r}, {what}, which no checkpoint can hold\n  leaf {place}\n  help: {help}",
-        leaf=place,
-        help=help,
+    raise failure(
+        LeafTypeError, f"a dict has the key {key!r}, {what}, which no checkpoint can hold", leaf=place, help=help
     )
 
 

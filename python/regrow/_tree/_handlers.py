@@ -33,7 +33,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from .._core._duck import has
-from .._errors import InvalidArgumentError, LeafTypeError, MismatchError, NotFoundError
+from .._errors import InvalidArgumentError, LeafTypeError, MismatchError, NotFoundError, failure
 
 TYPE_KEY = "__leaf_type__"
 STATE_KEY = "state"
@@ -183,10 +183,11 @@ class LeafRegistry:
         handler = self._find(type_name) if isinstance(type_name, str) else None
         if handler is None:
             names = ", ".join(handler.type_name for _, handler in self._entries[: self._own]) or "none"
-            raise LeafTypeError(
-                f"no handler for the leaf type {type_name!r}\n  leaf {place}\n  help: the registry has {names}; "
-                "add one, or load without handlers to get the state as it is stored",
+            raise failure(
+                LeafTypeError,
+                f"no handler for the leaf type {type_name!r}",
                 leaf=place,
+                help=f"the registry has {names}; add one, or load without handlers to get the state as it is stored",
             )
         return handler.restore(state)
 

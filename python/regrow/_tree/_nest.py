@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .._core._arguments import wrong
-from .._errors import InvalidArgumentError, NameCollisionError
+from .._errors import InvalidArgumentError, NameCollisionError, failure
 
 SEPARATORS = "/."
 """Those that programs put between the keys of a name."""
@@ -37,9 +37,10 @@ def nested(loaded: Any, separator: str) -> Any:
         keys = tuple(name.split(separator)) if isinstance(name, str) else (name,)
         above = {keys[:count] for count in range(1, len(keys))}
         if keys in dicts or keys in leaves or not leaves.isdisjoint(above):
-            raise NameCollisionError(
-                f"the name {name!r} cannot be nested: it or a part of it is an array's\n"
-                "  help: load it without Options(nest=...)"
+            raise failure(
+                NameCollisionError,
+                f"the name {name!r} cannot be nested: it or a part of it is an array's",
+                help="load it without Options(nest=...)",
             )
         leaves.add(keys)
         dicts |= above

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from .._errors import CorruptError, UnsupportedError
+from .._errors import CorruptError, UnsupportedError, failure
 from .._text import counted
 from ._folder import MP_ARRAY_POSTFIX
 from ._state_dict import to_state_dict
@@ -50,10 +50,11 @@ def refuse_shared(state: Any, path: str, step: Any, gda_manager: Any) -> None:
     help = "save them as an Orbax checkpoint, or gather them first with process_allgather"
     lines = "".join(f"\n    {name}" for name in shared)
     arrays = counted(len(shared), "array has", "arrays have")
-    raise UnsupportedError(
-        f"{arrays} parts that only other processes can reach{lines}\n  help: {help}",
+    raise failure(
+        UnsupportedError,
+        f"{arrays} parts that only other processes can reach{lines}",
+        first_leaf=shared[0],
         file=path,
-        leaf=shared[0],
         help=help,
     )
 

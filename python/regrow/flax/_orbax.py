@@ -20,7 +20,7 @@ import regrow
 from .. import _native
 from .. import flax as serialization
 from .._core._duck import own_attribute
-from .._errors import InvalidArgumentError, MismatchError
+from .._errors import InvalidArgumentError, MismatchError, failure
 from .._load._checkpoint import Checkpoint
 from .._load._open import _open, _until_unreplaced
 from .._tree._flatten import flatten
@@ -137,7 +137,7 @@ def restore(path: str, target: Any, transforms: dict[str, Any] | None, strict: b
         orbax = loaded("orbax.checkpoint")
         if orbax is None:
             help = "import orbax.checkpoint, whose transformations these are"
-            raise InvalidArgumentError(f"orbax_transforms need Orbax\n  help: {help}", file=path, help=help)
+            raise failure(InvalidArgumentError, "orbax_transforms need Orbax", file=path, help=help)
         with orbax.Checkpointer(orbax.PyTreeCheckpointHandler()) as checkpointer:
             return restore_through(checkpointer, path, target, transforms)
     if target is None:
@@ -167,7 +167,7 @@ def _restore_what_fits(path: str, target: Any) -> Any:
             # To take none of them would leave an untrained value there, without a word.
             help = "give a target that fits the checkpoint as it is: then the keys decide, not how they print"
             what = f"several leaves of the checkpoint have the printed key path {printed}"
-            raise MismatchError(f"{what}\n  help: {help}", leaf=printed, help=help)
+            raise failure(MismatchError, what, first_leaf=printed, help=help)
     alone = {printed: leaves[0] for printed, leaves in stored.items()}
     asked = [_asked(leaf, alone.get(printed)) for leaf, printed in zip(flat.leaves, paths, strict=True)]
     values = flatten(checkpoint.load(flat.with_leaves(asked), extra="drop")).leaves

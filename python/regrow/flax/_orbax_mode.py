@@ -14,7 +14,7 @@ import regrow
 
 from .. import _native
 from .._core._duck import own_attribute
-from .._errors import AlreadyExistsError, InvalidArgumentError, LeafTypeError
+from .._errors import AlreadyExistsError, InvalidArgumentError, LeafTypeError, failure
 from .._tree._flatten import flatten
 from ._upstream import loaded
 from .errors import InvalidCheckpointError, raised
@@ -68,4 +68,4 @@ def refusal(found: str) -> InvalidArgumentError:
     """The error for what only Flax' legacy files hold."""
     help = f"save a dict with leaves in it, or turn {SWITCH} off"
     what = f"Orbax backend only accept pytree as save target, not {found}"
-    return InvalidArgumentError(f"{what}\n  help: {help}", help=help)
+    return failure(InvalidArgumentError, what, help=help)

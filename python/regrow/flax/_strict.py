@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._core._duck import own_attribute
-from .._errors import MismatchError
+from .._errors import MismatchError, failure
 from .._text import counted
 from .._tree._nodes import PrngKey
 from ._state_dict import to_state_dict, unfold_legacy_named_tuple
@@ -40,9 +40,10 @@ def check(target: Any, state: Any) -> None:
         lines = "".join(f"\n    {kind:<9} {path}: {text}" for kind, path, text in found)
         help = "change the target, or leave out strict=True"
         places = counted(len(found), "place", "places")
-        raise MismatchError(
-            f"the target does not fit the stored state in {places}{lines}\n  help: {help}",
-            leaf=found[0][1],
+        raise failure(
+            MismatchError,
+            f"the target does not fit the stored state in {places}{lines}",
+            first_leaf=found[0][1],
             help=help,
         )
 

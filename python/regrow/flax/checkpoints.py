@@ -23,7 +23,7 @@ from typing import Any
 from .. import _native
 from .. import flax as serialization
 from .._core._location import place
-from .._errors import InvalidArgumentError
+from .._errors import InvalidArgumentError, failure
 from . import _bytes, _multiprocess, _orbax, _orbax_mode
 from ._checkpoints_private import (  # noqa: F401
     _READ_CHECKPOINT_EVENT,
@@ -428,7 +428,7 @@ def _path_to_restore(ckpt_dir: AnyPath, step: Any, prefix: str, missing_ok: bool
     if not os.path.exists(folder):
         if missing_ok:
             return None
-        raise CheckpointNotFoundError(f"there is nothing at {folder}\n  help: {help}", file=folder, help=help)
+        raise failure(CheckpointNotFoundError, f"there is nothing at {folder}", file=folder, help=help)
     if not os.path.isdir(folder) or is_checkpoint_folder(folder):
         return folder
     found, strays = list_checkpoints(base)
@@ -442,7 +442,7 @@ def _path_to_restore(ckpt_dir: AnyPath, step: Any, prefix: str, missing_ok: bool
         what += f"; these begin so, but go on otherwise: {', '.join(strays)}"
     elif missing_ok:
         return None
-    raise CheckpointNotFoundError(f"{what}\n  help: {help}", file=folder, help=help)
+    raise failure(CheckpointNotFoundError, what, file=folder, help=help)
 
 
 def _contents(path: str) -> bytes:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+from .._errors import failure
 from . import _other_handlers, _standard_handlers, metadata
 from ._errors import as_orbax
 from ._interfaces import CheckpointHandler, NoopFuture
@@ -223,14 +224,16 @@ class CompositeCheckpointHandler(CheckpointHandler):
         **items_and_handlers: Any,
     ) -> None:
         if handler_registry is not None and item_names:
-            raise ValueError(
-                "Both `handler_registry` and `item_names` were specified."
-                "\n  help: the registry knows its items: leave the names out"
+            raise failure(
+                ValueError,
+                "Both `handler_registry` and `item_names` were specified.",
+                help="the registry knows its items: leave the names out",
             )
         if handler_registry is not None and items_and_handlers:
-            raise ValueError(
-                "Both `handler_registry` and `items_and_handlers` were specified."
-                "\n  help: add the handlers to the registry"
+            raise failure(
+                ValueError,
+                "Both `handler_registry` and `items_and_handlers` were specified.",
+                help="add the handlers to the registry",
             )
         self._item_names = {*item_names, *items_and_handlers}
         self._handlers = {name: handler for name, handler in items_and_handlers.items() if handler is not None}
@@ -254,10 +257,13 @@ class CompositeCheckpointHandler(CheckpointHandler):
         handler = self._handlers.get(name)
         if handler is None or not takes(handler, args):
             told = {item: type(known).__name__ for item, known in self._handlers.items()}
-            raise ValueError(
-                f'Item "{name}" and args "{type(args).__name__}" does not match with any registered handler!'
-                f" Registered handlers: {told}, {list(registered)}"
-                "\n  help: save and restore an item with arguments of one handler, and name all items"
+            raise failure(
+                ValueError,
+                (
+                    f'Item "{name}" and args "{type(args).__name__}" does not match with any registered handler! '
+                    f"Registered handlers: {told}, {list(registered)}"
+                ),
+                help="save and restore an item with arguments of one handler, and name all items",
             )
         return handler
 
@@ -410,9 +416,10 @@ class _Unknown(CheckpointHandler):
         raise NotImplementedError
 
     def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
-        raise KeyError(
-            f"Item {as_path(directory).name!r} was saved by a handler that is not known here"
-            "\n  help: give its handler, or arguments that are registered with one"
+        raise failure(
+            KeyError,
+            f"Item {as_path(directory).name!r} was saved by a handler that is not known here",
+            help="give its handler, or arguments that are registered with one",
         )
 
 

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 
 from .. import _errors
+from .._errors import failure
 
 
 class DestinationExistsError(_errors.AlreadyExistsError, ValueError):
@@ -86,7 +87,7 @@ def says_force() -> Iterator[None]:
 
 def not_covered(name: str, help: str) -> NotCoveredError:
     """The error for a name of Orbax that regrow does not have."""
-    return NotCoveredError(f"regrow.orbax does not have {name}\n  help: {help}", help=help)
+    return failure(NotCoveredError, f"regrow.orbax does not have {name}", help=help)
 
 
 def refusing(module: str, names: Mapping[str, str]) -> Callable[[str], object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 
+from .._errors import failure
 from . import _private
 from .v1 import _private as _private_v1
 
@@ -77,8 +78,10 @@ def install() -> None:
     if present is sys.modules[package]:
         return
     if present is not None:
-        raise RuntimeError(
-            "orbax.checkpoint has been imported already\n  help: call regrow.orbax.install() before anything imports it"
+        raise failure(
+            RuntimeError,
+            "orbax.checkpoint has been imported already",
+            help="call regrow.orbax.install() before anything imports it",
         )
     namespace = sys.modules.get("orbax")
     if namespace is None:

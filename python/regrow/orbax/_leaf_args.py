@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from .._core._duck import has, is_a, own_attribute
+from .._errors import failure
 from ._errors import StructureError
 from ._jax import jax
 from .tree import KeyPath, is_empty_node, tuple_path_from_keypath
@@ -117,7 +118,7 @@ def refuse_idle(found: Iterable[KeyPath], known: Collection[KeyPath], what: str)
         return
     help = f"give a tree of the structure of the item, such as jax.tree.map(lambda leaf: ..., item), as {what}"
     named = "".join(f"\n    {path}" for path in idle[:20]) + ("\n    ..." if len(idle) > 20 else "")
-    raise StructureError(f"{what} name leaves that are not there:{named}\n  help: {help}", leaf=idle[0], help=help)
+    raise failure(StructureError, f"{what} name leaves that are not there:{named}", first_leaf=idle[0], help=help)
 
 
 def sharding_of(args: Any) -> Any:

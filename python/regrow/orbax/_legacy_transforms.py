@@ -14,6 +14,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from .._errors import failure
 from . import _leaf_args, _read
 from ._jax import jax
 from ._paths import as_path
@@ -40,7 +41,9 @@ def restore(path: Any, args: Any, registry: Any = None) -> Any:
         ValueError: if its result has an info of no leaf, and with `transforms`.
     """
     if args.transforms is not None:
-        raise ValueError("Cannot provide both `transforms` and `legacy_transform_fn`.\n  help: leave one of them out")
+        raise failure(
+            ValueError, "Cannot provide both `transforms` and `legacy_transform_fn`.", help="leave one of them out"
+        )
     function: Function = args.legacy_transform_fn
     stored = _read.open_pytree(path, registry)
     entries, infos = [], []
@@ -63,9 +66,12 @@ def restore(path: Any, args: Any, registry: Any = None) -> Any:
         elif name in named:
             sources[at] = named[name]
         else:
-            raise ValueError(
-                f"legacy_transform_fn gave something that stands for no leaf of {path}\n  leaf {'/'.join(at)}\n"
-                f"  found {info!r}\n  help: give back infos that the function was given"
+            raise failure(
+                ValueError,
+                f"legacy_transform_fn gave something that stands for no leaf of {path}",
+                f"found {info!r}",
+                leaf="/".join(at),
+                help="give back infos that the function was given",
             )
     restore_args = _leaf_args.by_path(args.restore_args, _leaf_args.is_restore_args)
     values = kept | _read.load_flat(stored, restore_args, list(sources), {}, sources)

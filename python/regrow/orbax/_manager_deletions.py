@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from .._errors import InvalidArgumentError
+from .._errors import InvalidArgumentError, failure
 from . import _manager_policies, _settings
 from ._errors import as_orbax
 from ._manager_folder import Folder
@@ -75,7 +75,9 @@ class Deletions:
         def work() -> None:
             left = self._folder.delete([step])
             if step in left:
-                raise left[step] or InvalidArgumentError(f"step {step} is being read\n  help: wait for its reader")
+                raise left[step] or failure(
+                    InvalidArgumentError, f"step {step} is being read", help="wait for its reader"
+                )
 
         with as_orbax():
             self._folder.of_process_0(f"orbax-deletion-{step}", work)

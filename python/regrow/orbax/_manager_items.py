@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .._errors import failure
 from ._composite import CompositeCheckpointHandler
 from ._manager_restore import DEFAULT_ITEM_NAME, is_composite
 from ._standard_handlers import PyTreeCheckpointHandler
@@ -36,8 +37,10 @@ class DefaultItem:
                 arguments instead of bare items.
         """
         if is_args(items):
-            raise ValueError(
-                "Found an instance of `CheckpointArgs` provided for `items`.\n  help: give them by keyword: args=..."
+            raise failure(
+                ValueError,
+                "Found an instance of `CheckpointArgs` provided for `items`.",
+                help="give them by keyword: args=...",
             )
         if args is None:
             return

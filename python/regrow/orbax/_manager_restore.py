@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .._errors import failure
 from . import _composite
 from ._composite import CompositeArgs, CompositeCheckpointHandler
 from ._manager_folder import METRIC_ITEM_NAME
@@ -51,9 +52,10 @@ class Restorer:
         if is_pytree(path):
             handler = PyTreeCheckpointHandler() if args is None else _composite.handler_of_args(args)
             return handler.restore(path, args=args)
-        raise KeyError(
-            f'Item "{DEFAULT_ITEM_NAME}" was not found in {path}. Available items: {names}'
-            "\n  help: name the items: restore(step, args=args.Composite(name=...))"
+        raise failure(
+            KeyError,
+            f'Item "{DEFAULT_ITEM_NAME}" was not found in {path}. Available items: {names}',
+            help="name the items: restore(step, args=args.Composite(name=...))",
         )
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from .._core._duck import has
+from .._errors import failure
 from . import _interfaces, _leaf_args
 from ._errors import StructureError
 from ._jax import jax
@@ -161,9 +162,10 @@ def _handler_of(registry: Any, kind: type[Any], keys: Any) -> Any:
             # The engine refuses unknown types with its own error.
             return None
         where = "/".join(tuple_path_from_keypath(keys))
-        raise ValueError(
-            f"TypeHandler lookup failed for: type={kind}, leaf {where}"
-            "\n  help: add a handler of this type to the registry that was given"
+        raise failure(
+            ValueError,
+            f"TypeHandler lookup failed for: type={kind}, leaf {where}",
+            help="add a handler of this type to the registry that was given",
         )
     handler = registry.get(kind)
     return None if is_standard(handler) else handler
@@ -261,9 +263,9 @@ def unknown_leaf(path: KeyPath, kind: str) -> StructureError:
     """The error for a leaf of a type without a handler."""
     where = "/".join(path)
     help = "register the TypeHandler that saved it, or leave it out: `partial_restore=True`, or `...` in its place"
-    return StructureError(
-        f"TypeHandler lookup failed for: type={kind}: the leaf has no form that is known here"
-        f"\n  leaf {where}\n  help: {help}",
+    return failure(
+        StructureError,
+        f"TypeHandler lookup failed for: type={kind}: the leaf has no form that is known here",
         leaf=where,
         help=help,
     )

@@ -10,6 +10,7 @@ import os
 import pathlib
 from typing import Any
 
+from .._errors import failure
 from ._bucket_path import BucketPath, bucket_path
 
 TMP_DIR_SUFFIX = ".orbax-checkpoint-tmp"
@@ -40,7 +41,9 @@ def absolute(path: Any) -> Any:
     """
     path = as_path(path)
     if not path.is_absolute():
-        raise ValueError(f"Checkpoint path should be absolute. Got {path}\n  help: give os.path.abspath({str(path)!r})")
+        raise failure(
+            ValueError, f"Checkpoint path should be absolute. Got {path}", help=f"give os.path.abspath({str(path)!r})"
+        )
     return path
 
 

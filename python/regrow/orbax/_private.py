@@ -14,6 +14,8 @@ import sys
 import types
 from collections.abc import Sequence
 
+from .._errors import failure
+
 PRIVATE = "_src"
 
 _HANDLERS = ("handlers", "type_handlers", "tree", "path.format_utils", "options")
@@ -111,10 +113,11 @@ class _Refusing(importlib.abc.MetaPathFinder):
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if name.startswith(self.inside):
-            raise ModuleNotFoundError(
-                f"regrow.orbax does not have {name}, which is a private module of Orbax"
-                "\n  help: use the public modules, or let the program import Orbax itself",
+            raise failure(
+                ModuleNotFoundError,
+                f"regrow.orbax does not have {name}, which is a private module of Orbax",
                 name=name,
+                help="use the public modules, or let the program import Orbax itself",
             )
         return None
 

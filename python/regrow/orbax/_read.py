@@ -19,6 +19,7 @@ import numpy as np
 from .._core._collector import Paused
 from .._core._duck import is_a, own_attribute
 from .._core._options import Options
+from .._errors import failure
 from .._jax._single_replica import SingleReplica
 from .._load._checkpoint import Checkpoint, Leaf
 from .._load._open import open as open_checkpoint
@@ -83,15 +84,19 @@ def open_pytree(path: Any, registry: Any = None, *, by_names: bool = False) -> S
         if TMP_DIR_SUFFIX in name and as_path(path).exists():
             from .._errors import UncommittedError
 
-            raise UncommittedError(
-                f"Found incomplete checkpoint at {path}.\n  help: restore one that was committed", file=str(path)
+            raise failure(
+                UncommittedError,
+                f"Found incomplete checkpoint at {path}.",
+                file=str(path),
+                help="restore one that was committed",
             )
         checkpoint = open_by_names(path) if by_names else open_checkpoint(path)
         if checkpoint.step is not None:
-            raise NoStructureError(
-                f"No structure could be identified for the checkpoint at {path}: it is a folder of steps."
-                f"\n  help: give the path of a step, such as {checkpoint.step}, or use a CheckpointManager",
+            raise failure(
+                NoStructureError,
+                f"No structure could be identified for the checkpoint at {path}: it is a folder of steps.",
                 file=str(path),
+                help=f"give the path of a step, such as {checkpoint.step}, or use a CheckpointManager",
             )
         tree = checkpoint.tree
     flat, own_structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_end)
@@ -238,10 +243,10 @@ def _check_structure(stored: Stored, targets: Mapping[KeyPath, Any]) -> None:
         where = "/".join(path)
         lines.append(f"\n    {where}: only in the {'checkpoint' if path in theirs else 'target'}")
     help = "give a target with the leaves that are stored, or `partial_restore=True` to restore those that both have"
-    raise StructureError(
-        "User-provided restore item and on-disk value metadata tree structures do not match:"
-        f"{''.join(lines)}\n  help: {help}",
-        leaf="/".join(differences[0]),
+    raise failure(
+        StructureError,
+        f"User-provided restore item and on-disk value metadata tree structures do not match:{''.join(lines)}",
+        first_leaf="/".join(differences[0]),
         help=help,
     )
 
@@ -453,9 +458,9 @@ def _refuse_shape(leaf: Any, args: Any, path: KeyPath) -> None:
         return
     where = "/".join(path)
     help = "give a target of the stored shape, or strict=False to cut axes at their ends or fill them with zeros"
-    raise StructureError(
-        f"Requested shape: {wanted} is not compatible with the stored shape: {leaf.shape}."
-        f"\n  leaf {where}\n  help: {help}",
+    raise failure(
+        StructureError,
+        f"Requested shape: {wanted} is not compatible with the stored shape: {leaf.shape}.",
         leaf=where,
         help=help,
     )

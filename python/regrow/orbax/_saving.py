@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .._core._duck import is_a
+from .._errors import failure
 from .._jobs._job import Job
 from .._save import _async
 from .._save._async import AsyncSaver, SaveHandle
@@ -138,9 +139,13 @@ class Written:
         except TimeoutError as error:
             if time.monotonic() < self._end:
                 raise
-            raise TimeoutError(
-                f"ChainedFuture completed {done}/{len(self._futures)} futures but timed out after"
-                f" {self._timeout} seconds.\n  help: raise timeout_secs"
+            raise failure(
+                TimeoutError,
+                (
+                    f"ChainedFuture completed {done}/{len(self._futures)} futures but timed out after "
+                    f"{self._timeout} seconds."
+                ),
+                help="raise timeout_secs",
             ) from error
 
     def abandon(self) -> None:
@@ -286,9 +291,10 @@ class Call:
 
 def _items(args: Any) -> dict[str, Any]:
     if not is_a(args, "CompositeArgs"):
-        raise ValueError(
-            f"Expected args of type `Composite`; got {type(args)}"
-            "\n  help: give args.Composite(name=...) with an item each"
+        raise failure(
+            ValueError,
+            f"Expected args of type `Composite`; got {type(args)}",
+            help="give args.Composite(name=...) with an item each",
         )
     return {name: value for name, value in args.items() if value is not None}
 

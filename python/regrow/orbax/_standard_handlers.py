@@ -11,6 +11,7 @@ import numpy as np
 
 from .._core._duck import has, is_a, own_attribute
 from .._core._options import Options
+from .._errors import failure
 from .._save._save import save_as
 from .._save._writing import Writing
 from ..layouts import Orbax
@@ -422,9 +423,9 @@ def refuse_other_shapes(stored: _read.Stored, targets: Mapping[KeyPath, Any]) ->
         if found != leaf.shape:
             where = "/".join(path)
             help = "give a target of the stored shape"
-            raise StructureError(
-                f"Requested shape: {leaf.shape} is not compatible with the stored shape: {found}."
-                f"\n  leaf {where}\n  help: {help}",
+            raise failure(
+                StructureError,
+                f"Requested shape: {leaf.shape} is not compatible with the stored shape: {found}.",
                 leaf=where,
                 help=help,
             )

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from .._errors import failure
 from ._jax import jax
 
 IsLeaf = Callable[[Any], bool]
@@ -74,7 +75,7 @@ def merge_trees(*trees: Any, overwrite: bool = False, is_leaf: IsLeaf | None = N
             paths = {path for path, _ in jax.tree_util.tree_flatten_with_path(tree, is_leaf=ends)[0] if path}
             if common := seen & paths:
                 told = sorted(jax.tree_util.keystr(path) for path in common)
-                raise ValueError(f"Found common key paths: {told[:10]}\n  help: give overwrite=True")
+                raise failure(ValueError, f"Found common key paths: {told[:10]}", help="give overwrite=True")
             seen |= paths
     return functools.reduce(functools.partial(_merged, overwrite=overwrite, ends=ends, path=()), trees) if trees else {}
 
@@ -85,7 +86,7 @@ def _merged(earlier: Any, later: Any, *, overwrite: bool, ends: IsLeaf, path: tu
         if overwrite:
             return later
         if ends(earlier) and ends(later):
-            raise ValueError(f"Found common key paths: {at}\n  help: give overwrite=True")
+            raise failure(ValueError, f"Found common key paths: {at}", help="give overwrite=True")
         raise ValueError(f"Types do not match at {at}: {type(earlier)} and {type(later)}")
     if type(earlier) is not type(later):
         raise ValueError(f"Types do not match at {at}: {type(earlier)} and {type(later)}")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .._errors import failure
 from . import _leaf_args
 from ._errors import not_covered
 from ._jax import jax
@@ -99,7 +100,7 @@ class TypeHandlerRegistry:
         name = handler.typestr()
         at = next((at for at, (known, _) in enumerate(self._of_types) if known(ty)), None)
         if not override and at is not None:
-            raise ValueError(f'A TypeHandler for "{ty}" is already registered.\n  help: give override=True')
+            raise failure(ValueError, f'A TypeHandler for "{ty}" is already registered.', help="give override=True")
         if not override and name in self._of_names:
             raise ValueError(f'Type "{ty}" has a `typestr` ("{name}") which collides with that of another TypeHandler.')
         if not ignore_warnings and (at is not None or name in self._of_names):

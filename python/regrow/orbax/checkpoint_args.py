@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from .._errors import failure
 from ._interfaces import CheckpointHandler
 
 __all__ = [
@@ -88,7 +89,7 @@ def get_registered_handler_cls(arg: Any) -> type[Any]:
         # The original's arguments may belong to a handler of the caller.
         found: type[Any] = original.get_registered_handler_cls(cls)
         return found
-    raise ValueError(f"No handler is registered for {cls}\n  help: decorate it with `register_with_handler`")
+    raise failure(ValueError, f"No handler is registered for {cls}", help="decorate it with `register_with_handler`")
 
 
 def get_registered_args_cls(handler: Any) -> tuple[type[Any], type[Any]]:
@@ -105,7 +106,9 @@ def get_registered_args_cls(handler: Any) -> tuple[type[Any], type[Any]]:
     if original is not None and original.has_registered_args(handler):
         found: tuple[type[Any], type[Any]] = original.get_registered_args_cls(handler)
         return found
-    raise ValueError(f"{handler} has no registered arguments\n  help: decorate them with `register_with_handler`")
+    raise failure(
+        ValueError, f"{handler} has no registered arguments", help="decorate them with `register_with_handler`"
+    )
 
 
 def has_registered_args(handler: Any) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from .._errors import failure
 from .._save._async import AsyncSaver
 from . import _manager_policies, _saving
 from ._background import Background
@@ -251,13 +252,15 @@ class CheckpointManager:
             Exception: the error of an earlier save in the background.
         """
         if self._is_closed:
-            raise RuntimeError("save() after close()\n  help: make a new CheckpointManager")
+            raise failure(RuntimeError, "save() after close()", help="make a new CheckpointManager")
         if step < 0:
             raise ValueError(f"step: expected a number of 0 or more, found {step}")
         if self._options.read_only:
             return False
         if items is None and args is None:
-            raise ValueError("Must provide `args` for `save`.\n  help: save(step, args=args.StandardSave(state))")
+            raise failure(
+                ValueError, "Must provide `args` for `save`.", help="save(step, args=args.StandardSave(state))"
+            )
         self._default_item.set_if_none(not is_composite(args))
         self._default_item.check(items, args)
         if not force and not self.should_save(step):

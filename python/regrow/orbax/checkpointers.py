@@ -7,7 +7,7 @@ import contextlib
 from types import TracebackType
 from typing import Any, Self
 
-from .._errors import CancelledError
+from .._errors import CancelledError, failure
 from .._save._async import AsyncSaver
 from . import _composite, _saving, metadata
 from ._background import Background
@@ -140,11 +140,14 @@ class Checkpointer(AbstractCheckpointer):
         metrics: dict[str, Any] | None = None,
     ) -> _saving.Pending:
         if self._is_closed:
-            raise RuntimeError("save() after close()\n  help: make a new checkpointer")
+            raise failure(RuntimeError, "save() after close()", help="make a new checkpointer")
         path = absolute(directory)
         if saver is not None and not force and as_path(path).exists() and any(as_path(path).iterdir()):
-            raise DestinationExistsError(
-                f"Destination {path} already exists.\n  help: give force=True to replace it", file=str(path)
+            raise failure(
+                DestinationExistsError,
+                f"Destination {path} already exists.",
+                file=str(path),
+                help="give force=True to replace it",
             )
         about = _saving.About(custom_metadata, metrics, self._permission_mode, None if saver is None else self._timeout)
         call = call_of(self._handler, args, kwargs, for_save=True)

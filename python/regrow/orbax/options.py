@@ -7,6 +7,8 @@ import enum
 from collections.abc import Callable
 from typing import Any
 
+from .._errors import failure
+
 __all__ = [
     "AsyncOptions",
     "AtomicityMode",
@@ -44,7 +46,7 @@ def timeout_of(options: Any, given: int | None = None) -> int:
     """
     seconds: int = given or int(getattr(options, "timeout_secs", AsyncOptions.timeout_secs))
     if seconds <= 0:
-        raise ValueError(f"Timeout must be positive, but got {seconds} seconds.\n  help: set timeout_secs")
+        raise failure(ValueError, f"Timeout must be positive, but got {seconds} seconds.", help="set timeout_secs")
     return seconds
 
 

@@ -34,7 +34,15 @@ from .. import _native
 from .._core import _install
 from .._core._location import StrPath, place
 from .._core._progress import unwatched
-from .._errors import InvalidArgumentError, LeafTypeError, LimitError, RegrowError, ReplacedError, UnsupportedError
+from .._errors import (
+    InvalidArgumentError,
+    LeafTypeError,
+    LimitError,
+    RegrowError,
+    ReplacedError,
+    UnsupportedError,
+    failure,
+)
 from .._leaves._columns import DTYPE_NUMBERS, NUMPY_ARRAY, NUMPY_OTHER
 from .._load._attempts import attempts
 from .._save._writing import Writing
@@ -307,10 +315,11 @@ def _prepare(path: Path, leaf: Any, transforms: Mapping[Path, Any] | None, nativ
         widened = array.astype(np.float32) if array.dtype == _BFLOAT16 and not native else array
         array = np.asarray(transform(widened))
     if array.dtype.hasobject:
-        raise LeafTypeError(
-            f"the array at {path!r} holds Python objects, which cannot be stored\n"
-            "  help: convert it to an array of numbers or text",
-            leaf="/".join(map(str, path)),
+        raise failure(
+            LeafTypeError,
+            f"the array at {path!r} holds Python objects, which cannot be stored",
+            first_leaf="/".join(map(str, path)),
+            help="convert it to an array of numbers or text",
         )
     is_widened = array.dtype == _BFLOAT16 and not native
     return _Stored(path, array, array.nbytes * (2 if is_widened else 1))
@@ -427,10 +436,11 @@ def _map(path: str, mode: str) -> Any:
             return mmap.mmap(file.fileno(), 0, access=_ACCESS[mode])
         except OSError as error:
             if mode == "r+":
-                raise UnsupportedError(
-                    f"cannot map {path} for writing: {error.strerror}\n"
-                    '  help: the file system has no shared maps; use mode="c", and save what you change',
+                raise failure(
+                    UnsupportedError,
+                    f"cannot map {path} for writing: {error.strerror}",
                     file=path,
+                    help='the file system has no shared maps; use mode="c", and save what you change',
                 ) from error
         data = file.read()
         return data if mode == "r" else bytearray(data)

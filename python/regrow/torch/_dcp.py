@@ -29,7 +29,7 @@ from .._core._keywords import keywords
 from .._core._location import StrPath, place
 from .._core._options import Options
 from .._core._report import SaveReport
-from .._errors import InvalidArgumentError, LeafTypeError, MismatchError, RegrowError
+from .._errors import InvalidArgumentError, LeafTypeError, MismatchError, RegrowError, failure
 from .._jobs import _job
 from .._jobs._coordination import Session
 from .._jobs._job import Job
@@ -147,8 +147,8 @@ class StorageWriter(_storage.StorageWriter):  # type: ignore[misc]
     def set_up_storage_writer(self, is_coordinator: bool, *_args: Any, **_more: Any) -> None:
         """Nothing: whether a checkpoint can be made there is said when it is made."""
         if self._path is None:
-            raise InvalidArgumentError(
-                "there is no path to save to\n  help: StorageWriter(path), or checkpoint_id=path"
+            raise failure(
+                InvalidArgumentError, "there is no path to save to", help="StorageWriter(path), or checkpoint_id=path"
             )
 
     def prepare_local_plan(self, plan: Any) -> Any:
@@ -168,9 +168,10 @@ class StorageWriter(_storage.StorageWriter):  # type: ignore[misc]
         native_job = _job.chosen(job)
         if planned.size > 1 and (native_job is None or native_job[0].size != planned.size):
             found = 1 if native_job is None else native_job[0].size
-            raise InvalidArgumentError(
-                f"{planned.size} processes save, and the job has {found}\n"
-                "  help: give job=regrow.jobs.Job(coordinator) with a coordinator of those that save"
+            raise failure(
+                InvalidArgumentError,
+                f"{planned.size} processes save, and the job has {found}",
+                help="give job=regrow.jobs.Job(coordinator) with a coordinator of those that save",
             )
         arrays, objects = _of_all(plan, planner, planned, native_job, self._path or "")
         tree: dict[str, Any] = {}
@@ -238,9 +239,10 @@ def _chunk_shape(name: str, shape: tuple[int, ...], boxes: list[Box]) -> tuple[i
     count = math.prod(-(-length // step) if step else 1 for length, step in zip(shape, chunk, strict=True))
     if count > max(CHUNKS_MAX, len(boxes)):
         help = "shard it in equal parts, or save with regrow.torch.save"
-        raise InvalidArgumentError(
-            f"the shards of a tensor lie on no regular grid: it would take {count} chunks\n  leaf {name}\n"
-            f"  expected at most {CHUNKS_MAX}\n  help: {help}",
+        raise failure(
+            InvalidArgumentError,
+            f"the shards of a tensor lie on no regular grid: it would take {count} chunks",
+            f"expected at most {CHUNKS_MAX}",
             leaf=name,
             help=help,
         )
@@ -276,17 +278,18 @@ def _check(name: str, tensor: Any) -> None:
         _tensors.check(tensor)
     except _tensors.Refused as refused:
         help = refused.help
-        raise LeafTypeError(f"the leaf {refused.what}\n  leaf {name}\n  help: {help}", leaf=name, help=help) from None
+        raise failure(LeafTypeError, f"the leaf {refused.what}", leaf=name, help=help) from None
 
 
 def _object(planner: Any, item: Any) -> Any:
     """What is no tensor, before the planner has pickled it."""
     lookup = getattr(planner, "lookup_object", None)
     if lookup is None:
-        raise InvalidArgumentError(
-            f"the planner {type(planner).__qualname__} gives objects pickled only, which no checkpoint holds\n"
-            f"  leaf {item.index.fqn}\n  help: derive it from DefaultSavePlanner, which has lookup_object",
+        raise failure(
+            InvalidArgumentError,
+            f"the planner {type(planner).__qualname__} gives objects pickled only, which no checkpoint holds",
             leaf=item.index.fqn,
+            help="derive it from DefaultSavePlanner, which has lookup_object",
         )
     return lookup(item.index)
 
@@ -381,7 +384,9 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
     def read_metadata(self, *_args: Any, **_more: Any) -> Any:
         """What is in the checkpoint, in DCP's words: each tensor as one chunk."""
         if self._path is None:
-            raise InvalidArgumentError("there is no path to load\n  help: StorageReader(path), or checkpoint_id=path")
+            raise failure(
+                InvalidArgumentError, "there is no path to load", help="StorageReader(path), or checkpoint_id=path"
+            )
         storage_options, cache = self._where
         native = _native.open(through(cache, place("path", self._path, storage_options)), self._opening)
         metadata = None if native.metadata is None else json.loads(native.metadata)
@@ -446,8 +451,9 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
             help = "make tensors of the saved dtypes, or StorageReader(path, cast=True) to let torch cast"
             listed = "".join(f"\n    {each}" for each in differing[:_NAMED_MAX])
             more = f"\n    and {len(differing) - _NAMED_MAX} more" if len(differing) > _NAMED_MAX else ""
-            raise MismatchError(
-                f"{len(differing)} tensors are of another dtype than the saved ones{listed}{more}\n  help: {help}",
+            raise failure(
+                MismatchError,
+                f"{len(differing)} tensors are of another dtype than the saved ones{listed}{more}",
                 help=help,
             )
         with opened.reading(self._asked, sum(part.place.len_bytes() for part in parts)) as reading:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import CorruptError, LimitError, UnsupportedError
+from .._errors import CorruptError, LimitError, UnsupportedError, failure
 from .._torch import _tensors
 from .._tree._flatten import _open_node
 from .._tree._nodes import Node
@@ -46,8 +46,10 @@ def record_of(metadata: Any) -> dict[str, dict[str, Any]]:
         raise CorruptError(f"the record {RECORD!r} in the metadata cannot be read: {error}") from None
     if version != VERSION:
         help = "load it with the regrow that has saved it, or a later one"
-        raise UnsupportedError(
-            f"the record {RECORD!r} is of another version\n  expected {VERSION}, found {version!r}\n  help: {help}",
+        raise failure(
+            UnsupportedError,
+            f"the record {RECORD!r} is of another version",
+            f"expected {VERSION}, found {version!r}",
             help=help,
         )
     if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
@@ -228,7 +230,9 @@ def _copy(value: Any) -> Any:
     try:
         return np.array(value)
     except (MemoryError, ValueError) as error:
-        raise LimitError(f"a NumPy array cannot be copied: {error}\n  help: read the others with `only`") from error
+        raise failure(
+            LimitError, f"a NumPy array cannot be copied: {error}", help="read the others with `only`"
+        ) from error
 
 
 _KINDS: dict[str, Callable[[Any, Mapping[str, Any]], Any]] = {

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from .._core._duck import has, own_attribute
-from .._errors import InvalidArgumentError, LeafTypeError, LimitError
+from .._errors import InvalidArgumentError, LeafTypeError, LimitError, failure
 from .._torch import _tensors
 from .._tree._flatten import INT64_MAX, INT64_MIN
 from ._library import torch
@@ -302,4 +302,4 @@ def refuse(value: Any, keys: Keys) -> NoReturn:
 
 def _refuse(what: str, keys: tuple[Key, ...], help: str) -> NoReturn:
     place = shown(keys)
-    raise LeafTypeError(f"{what}\n  leaf {place}\n  help: {help}", leaf=place, help=help)
+    raise failure(LeafTypeError, what, leaf=place, help=help)

@@ -6,14 +6,16 @@ import importlib
 from typing import Any
 
 from .._core import _packages
+from .._errors import failure
 
 try:
     torch: Any = importlib.import_module("torch")
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
-    raise ModuleNotFoundError(
-        f"regrow.torch needs torch, which is not installed\n  help: {_packages.INSTALL.format(extra='torch')}; "
-        "`regrow.load` reads .pt files without it",
+    raise failure(
+        ModuleNotFoundError,
+        "regrow.torch needs torch, which is not installed",
         name="torch",
+        help=f"{_packages.INSTALL.format(extra='torch')}; `regrow.load` reads .pt files without it",
     ) from None

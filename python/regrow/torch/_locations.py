@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .._core import _arguments
-from .._errors import InvalidArgumentError
+from .._errors import InvalidArgumentError, failure
 from ._library import torch
 
 Move = Callable[[Any, str], Any]
@@ -51,8 +51,8 @@ def _to(tensor: Any, device: str) -> Any:
         # The first line; the others are about debugging kernels.
         why = str(error).partition("\n")[0]
         help = 'give map_location, such as map_location="cpu"'
-        raise InvalidArgumentError(
-            f"a tensor cannot be put on the device {device}: {why}\n  help: {help}", help=help
+        raise failure(
+            InvalidArgumentError, f"a tensor cannot be put on the device {device}: {why}", help=help
         ) from None
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import _native
 from .._core._duck import has
-from .._errors import NotFoundError
+from .._errors import NotFoundError, failure
 from .._tree._flatten import _open_node
 from .._tree._nodes import Node
 from ._decode import children_of, is_container
@@ -38,7 +38,7 @@ def marked(tree: Any, entries: Entries, globs: Sequence[str], path_of: Callable[
     if idle:
         named = ", ".join(f'"{glob}"' for glob in idle)
         help = f"key paths are such as {', '.join(paths[:5])}"
-        raise NotFoundError(f"only: no leaf matches {named}\n  help: {help}", help=help)
+        raise failure(NotFoundError, f"only: no leaf matches {named}", help=help)
     wanted = {keys for keys, match in zip(ends, _native.match_paths(globs, paths), strict=True) if match >= 0}
     return _marked(tree, (), entries, wanted)
 

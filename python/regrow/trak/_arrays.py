@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _native
-from .._errors import CorruptError, InvalidArgumentError, UnsupportedError
+from .._errors import CorruptError, InvalidArgumentError, UnsupportedError, failure
 from .._text import counted
 
 Rows = NDArray[np.int64]
@@ -410,10 +410,11 @@ def _map(file: int, path: str, mode: str) -> Any:
         return mmap.mmap(file, 0, access=_ACCESS[mode])
     except OSError as error:
         if mode == "r+":
-            raise UnsupportedError(
-                f"cannot map {path} for writing: {error.strerror}\n"
-                "  help: the file system has no shared maps, which stores are made of: make the store on another",
+            raise failure(
+                UnsupportedError,
+                f"cannot map {path} for writing: {error.strerror}",
                 file=path,
+                help="the file system has no shared maps, which stores are made of: make the store on another",
             ) from error
     with open(file, "rb", closefd=False) as opened:
         return bytearray(opened.read())

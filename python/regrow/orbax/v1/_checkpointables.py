@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from ..._errors import RegrowError
+from ..._errors import RegrowError, failure
 from ..._save._items import ItemsSave
 from .. import _interfaces
 from .._bucket_path import bucket_path
@@ -65,7 +65,7 @@ def check_names(checkpointables: Any, what: str) -> None:
         )
     reserved = sorted(RESERVED & checkpointables.keys())
     if reserved:
-        raise ValueError(f"Provided reserved checkpointable keys: {reserved}.\n  help: give them other names")
+        raise failure(ValueError, f"Provided reserved checkpointable keys: {reserved}.", help="give them other names")
 
 
 # ---- saves ----------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import dataclasses
 from types import TracebackType
 from typing import Any, Self
 
+from ..._errors import failure
 from . import options
 from .options import FROZEN, CheckpointLayout
 
@@ -57,10 +58,14 @@ class Context:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "checkpoint_layout":
-            raise AttributeError(f"{name} cannot be set\n  help: set options of a group, or give {name}_options=")
+            raise failure(
+                AttributeError, f"{name} cannot be set", help=f"set options of a group, or give {name}_options="
+            )
         if id(self) in FROZEN.get():
-            raise RuntimeError(
-                "checkpoint_layout cannot be set in a context that is in force\n  help: set it before the `with` block"
+            raise failure(
+                RuntimeError,
+                "checkpoint_layout cannot be set in a context that is in force",
+                help="set it before the `with` block",
             )
         self.__dict__[name] = CheckpointLayout(value)
 

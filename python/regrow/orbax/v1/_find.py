@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._errors import RegrowError
+from ..._errors import RegrowError, failure
 from ..._load._open import open as open_checkpoint
 from .._composite import item_names
 from .._errors import not_covered
@@ -90,11 +90,14 @@ def composite(path: Any) -> Any:
     path = checkpoint(path)
     is_single = not path.is_dir() or is_pytree(path)
     if is_single or (not _is_v1(path) and isinstance(read_step_metadata(path).item_handlers, str)):
-        raise InvalidLayoutError(
-            f"{path} is one pytree, with no named checkpointables\n  help: use load() or metadata()", file=str(path)
+        raise failure(
+            InvalidLayoutError,
+            f"{path} is one pytree, with no named checkpointables",
+            file=str(path),
+            help="use load() or metadata()",
         )
     if not item_names(path):
-        raise InvalidLayoutError(f"{path} has no named checkpointables\n  help: use load()", file=str(path))
+        raise failure(InvalidLayoutError, f"{path} has no named checkpointables", file=str(path), help="use load()")
     return path
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Awaitable
 from typing import Any
 
+from ..._errors import failure
 from ..._save._save import save_as
 from ..._save._writing import Writing
 from ...layouts import Orbax
@@ -213,7 +214,7 @@ class ProtoHandler(CheckpointableHandler[Any, Any]):
             ValueError: without a class.
         """
         if abstract_checkpointable is None:
-            raise ValueError(f"the message in {directory} has no class\n  help: give the class of the message")
+            raise failure(ValueError, f"the message in {directory} has no class", help="give the class of the message")
         text_format = importlib.import_module("google.protobuf.text_format")
 
         async def read() -> Any:
@@ -258,9 +259,11 @@ class StatefulCheckpointableHandler(CheckpointableHandler[Any, Any]):
             ValueError: without an object.
         """
         if abstract_checkpointable is None:
-            raise ValueError(
-                "To restore a `StatefulCheckpointable`, you must pass an instance of the object."
-                f"\n  in {directory}\n  help: give an object of the class that was saved"
+            raise failure(
+                ValueError,
+                "To restore a `StatefulCheckpointable`, you must pass an instance of the object.",
+                f"in {directory}",
+                help="give an object of the class that was saved",
             )
         rest = await abstract_checkpointable.load(directory)
 

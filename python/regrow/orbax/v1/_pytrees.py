@@ -10,6 +10,7 @@ import numpy as np
 from ..._core._arguments import BUDGET_MIN_BYTES
 from ..._core._duck import has, own_attribute
 from ..._core._options import Options
+from ..._errors import failure
 from ...layouts import Orbax, Regrow
 from .. import _leaf_args, _read, _replicas, _settings, _standard_handlers
 from .._errors import as_orbax
@@ -38,10 +39,11 @@ def check_leaves(tree: Any) -> None:
     if all(map(is_leaf, jax.tree_util.tree_leaves(tree))):
         return
     keys, leaf = next(found for found in jax.tree_util.tree_leaves_with_path(tree) if not is_leaf(found[1]))
-    raise ValueError(
-        f"Unsupported leaf type for saving: `{type(leaf)}`. Supported leaf types are: {Leaf}.\n"
-        f"  leaf {'/'.join(tuple_path_from_keypath(keys))}\n"
-        "  help: save arrays, numbers and text; for objects of your own register a CheckpointableHandler"
+    raise failure(
+        ValueError,
+        f"Unsupported leaf type for saving: `{type(leaf)}`. Supported leaf types are: {Leaf}.",
+        leaf="/".join(tuple_path_from_keypath(keys)),
+        help="save arrays, numbers and text; for objects of your own register a CheckpointableHandler",
     )
 
 
@@ -164,9 +166,10 @@ def restore_args(leaf: Any, strict: bool) -> Any:
     if isinstance(leaf, (bool, int, float, complex, str, bytes)) and not isinstance(leaf, np.generic):
         return _leaf_args.RestoreArgs(restore_type=type(leaf))
     if not has(leaf, "shape", "dtype"):
-        raise TypeError(
-            f"Unsupported abstract leaf type for loading: {type(leaf)}\n"
-            "  help: give arrays, jax.ShapeDtypeStruct, numbers, text, or types of them"
+        raise failure(
+            TypeError,
+            f"Unsupported abstract leaf type for loading: {type(leaf)}",
+            help="give arrays, jax.ShapeDtypeStruct, numbers, text, or types of them",
         )
     if not has(leaf, "sharding"):
         return _leaf_args.RestoreArgs(restore_type=np.ndarray, dtype=leaf.dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from ..._errors import failure
 from ._handler_types import CheckpointableHandler, StatefulCheckpointable, typestr
 
 HandlerType = type[CheckpointableHandler[Any, Any]]
@@ -140,9 +141,10 @@ class ReadOnlyCheckpointableHandlerRegistry(CheckpointableHandlerRegistry):
         Raises:
             NotImplementedError: always.
         """
-        raise NotImplementedError(
-            "nothing can be added to the registry that contexts begin with\n"
-            "  help: add to handlers.local_registry(), and set context.checkpointables.registry"
+        raise failure(
+            NotImplementedError,
+            "nothing can be added to the registry that contexts begin with",
+            help="add to handlers.local_registry(), and set context.checkpointables.registry",
         )
 
     def get(self, checkpointable_name: str) -> HandlerType:
@@ -213,9 +215,10 @@ def _made(handler_type: HandlerType) -> Any:
     try:
         return handler_type()
     except TypeError as error:
-        raise ValueError(
-            f"the handler {handler_type} cannot be made without arguments: {error}\n"
-            "  help: give its arguments defaults, or register a subclass that has them"
+        raise failure(
+            ValueError,
+            f"the handler {handler_type} cannot be made without arguments: {error}",
+            help="give its arguments defaults, or register a subclass that has them",
         ) from None
 
 
@@ -237,7 +240,7 @@ def resolve_handler_for_save(registry: CheckpointableHandlerRegistry, checkpoint
         NoEntryError: if no handler can.
     """
     if checkpointable is None:
-        raise ValueError(f"the checkpointable {name!r} is None\n  help: leave it out of what is saved")
+        raise failure(ValueError, f"the checkpointable {name!r} is None", help="leave it out of what is saved")
     found = _fitting(registry, lambda handler: handler.is_handleable(checkpointable))
     if found is not None and isinstance(checkpointable, StatefulCheckpointable):
         return found
@@ -245,11 +248,14 @@ def resolve_handler_for_save(registry: CheckpointableHandlerRegistry, checkpoint
         return _made(registry.get(name))
     if found is not None:
         return found
-    raise NoEntryError(
-        f'Could not identify a valid handler for the checkpointable: "{name}", a {type(checkpointable)}\n'
-        f"  found handlers: {[known for known, _ in registry.get_all_entries()]}\n"
-        "  help: register one whose is_handleable() is true of it: handlers.register_handler, or"
-        " context.checkpointables.registry"
+    raise failure(
+        NoEntryError,
+        f'Could not identify a valid handler for the checkpointable: "{name}", a {type(checkpointable)}',
+        f"found handlers: {[known for known, _ in registry.get_all_entries()]}",
+        help=(
+            "register one whose is_handleable() is true of it: handlers.register_handler, or "
+            "context.checkpointables.registry"
+        ),
     )
 
 
@@ -286,11 +292,14 @@ def resolve_handler_for_load(
             return found
     if for_name is not None:
         return for_name
-    raise NoEntryError(
-        f"no handler can load the checkpointable {name!r}, saved by {handler_typestr}, as"
-        f" {type(abstract_checkpointable)}\n"
-        f"  found handlers: {[known for known, _ in registry.get_all_entries()]}\n"
-        "  help: register the handler that has saved it: handlers.register_handler, or context.checkpointables.registry"
+    raise failure(
+        NoEntryError,
+        (
+            f"no handler can load the checkpointable {name!r}, saved by {handler_typestr}, as "
+            f"{type(abstract_checkpointable)}"
+        ),
+        f"found handlers: {[known for known, _ in registry.get_all_entries()]}",
+        help="register the handler that has saved it: handlers.register_handler, or context.checkpointables.registry",
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any, Protocol
 
+from ..._errors import failure
 from .. import options as v0_options
 from ..options import AtomicityMode
 from . import _registration
@@ -42,9 +43,10 @@ class Options:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if id(self) in FROZEN.get():
-            raise RuntimeError(
-                f"the option {name} cannot be set in a context that is in force\n"
-                "  help: set it before the `with` block, or in Context(context), a copy of it"
+            raise failure(
+                RuntimeError,
+                f"the option {name} cannot be set in a context that is in force",
+                help="set it before the `with` block, or in Context(context), a copy of it",
             )
         object.__setattr__(self, name, value)
 

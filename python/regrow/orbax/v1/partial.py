@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..._core._options import Options
-from ..._errors import NotFoundError
+from ..._errors import NotFoundError, failure
 from ..._jobs import _job
 from ..._leaves._columns import JAX_ARRAY, NUMPY_ARRAY
 from ..._load._checkpoint import Leaf
@@ -102,7 +102,9 @@ def finalize(path: Any) -> None:
     def publish() -> None:
         _refuse_finished(final)
         if not session.exists():
-            raise FileNotFoundError(f"Partial save path {session} does not exist.\n  help: call partial.save() first")
+            raise failure(
+                FileNotFoundError, f"Partial save path {session} does not exist.", help="call partial.save() first"
+            )
         _publish(final, session)
         _remove(session)
 
@@ -131,7 +133,7 @@ def _by_process_0(final: Any, work: Callable[[], Any], check: Callable[[], None]
 
 def _refuse_finished(final: Any) -> None:
     if final.exists():
-        raise FileExistsError(f"Finalized checkpoint already exists at {final}.\n  help: delete it first")
+        raise failure(FileExistsError, f"Finalized checkpoint already exists at {final}.", help="delete it first")
 
 
 def _next_part(final: Any, session: Any, wanted: list[tuple[_Path, str]]) -> str:
@@ -215,9 +217,13 @@ class _Taken:
             return False
         above = [at[:length] for length in range(len(at))]
         if at in self._kinds or at in self._above or not self._kinds.keys().isdisjoint(above):
-            raise PartialSaveReplacementError(
-                f"the leaf {'/'.join(at) or '.'} was saved in an earlier part."
-                " Partial saving currently does not support REPLACEMENT.\n  help: save each leaf once"
+            raise failure(
+                PartialSaveReplacementError,
+                (
+                    f"the leaf {'/'.join(at) or '.'} was saved in an earlier part. Partial saving currently does "
+                    "not support REPLACEMENT."
+                ),
+                help="save each leaf once",
             )
         self._kinds[at] = kind
         self._above.update(above)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from ..._errors import failure
 from .._errors import as_orbax, not_covered
 from .._manager_options import CheckpointManagerOptions
 from .._manager_records import RestoreRecord, SaveRecord
@@ -227,7 +228,7 @@ class Checkpointer:
         manager = self._manager
         record = SaveRecord(step, directory=str(self.directory), synchronous=False)
         if not overwrite and any(found.step == step for found in self.checkpoints):
-            raise errors.StepAlreadyExistsError(f"Step {step} already exists.\n  help: give overwrite=True")
+            raise failure(errors.StepAlreadyExistsError, f"Step {step} already exists.", help="give overwrite=True")
         if not force and not self._is_due(step):
             return None
         record.waits(manager.last_save)
