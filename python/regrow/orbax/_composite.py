@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from .._errors import failure
-from . import _other_handlers, _standard_handlers, metadata
+from . import _handlers, metadata
 from ._errors import as_orbax
-from ._interfaces import CheckpointHandler, NoopFuture
+from ._handlers import handler_of_args
+from ._interfaces import CheckpointHandler, OrbaxHandler
 from ._paths import as_path, is_temporary
 from .checkpoint_args import (
     CheckpointArgs,
@@ -186,34 +187,7 @@ class CompositeOptions:
     async_options: Any = None
 
 
-def handler_of_args(args: Any) -> Any:
-    """A handler for arguments: regrow's if the original has one of that name, else the one that is
-    registered with the arguments.
-
-    Raises:
-        ValueError: if the arguments have no handler.
-    """
-    cls = type(args)
-    own = _OWN_ARGS.get(cls.__name__) if cls.__module__.split(".")[0] == "orbax" else None
-    return get_registered_handler_cls(args if own is None else own)()
-
-
-_OWN_ARGS: dict[str, type[Any]] = {
-    cls.__name__: cls
-    for cls in (
-        _standard_handlers.PyTreeSaveArgs,
-        _standard_handlers.PyTreeRestoreArgs,
-        _standard_handlers.StandardSaveArgs,
-        _standard_handlers.StandardRestoreArgs,
-        _other_handlers.ArraySaveArgs,
-        _other_handlers.ArrayRestoreArgs,
-        _other_handlers.JsonSaveArgs,
-        _other_handlers.JsonRestoreArgs,
-    )
-}
-
-
-class CompositeCheckpointHandler(CheckpointHandler):
+class CompositeCheckpointHandler(OrbaxHandler):
     """Saves and restores several items. The checkpointer commits them; see `_saving`."""
 
     def __init__(
@@ -289,11 +263,6 @@ class CompositeCheckpointHandler(CheckpointHandler):
             folder = as_path(directory) / name
             folder.mkdir(parents=True, exist_ok=True)
             handler.save(folder, args=own)
-
-    async def async_save(self, directory: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        """Saves as `save` does."""
-        self.save(directory, *args, **kwargs)
-        return [NoopFuture()]
 
     def restore(self, directory: Any, args: Any = None, **_: Any) -> Any:
         """Restores the items that the arguments name, or all items without arguments.
@@ -380,7 +349,7 @@ def item_metadata(handler: Any, path: Any) -> Any:
         return None
 
 
-BY_STORED_NAME: dict[str, type[Any]] = {"ArrayCheckpointHandler": _other_handlers.ArrayCheckpointHandler}
+BY_STORED_NAME: dict[str, type[Any]] = {"ArrayCheckpointHandler": _handlers.ArrayCheckpointHandler}
 """Handlers of Orbax that are found by their stored name, not by the content."""
 
 
@@ -391,13 +360,13 @@ def handler_of_stored(path: Any, typestr: str | None) -> Any:
     if short in BY_STORED_NAME:
         return BY_STORED_NAME[short]()
     if (path / "_METADATA").exists() or (path / "regrow.json").exists():
-        return _standard_handlers.PyTreeCheckpointHandler()
+        return _handlers.PyTreeCheckpointHandler()
     custom = _registered_class(typestr)
     if custom is not None:
         return custom()
     for name in ("metadata", "metrics", "data.json"):
         if (path / name).is_file():
-            return _other_handlers.JsonCheckpointHandler(name)
+            return _handlers.JsonCheckpointHandler(name)
     return _Unknown()
 
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
-from . import _other_handlers, _standard_handlers
 from ._composite import BY_STORED_NAME, CompositeArgs, CompositeCheckpointHandler
-from ._interfaces import AsyncCheckpointHandler, NoopFuture
+from ._handler_args import (
+    ArrayRestoreArgs,
+    ArraySaveArgs,
+    JaxRandomKeyRestoreArgs,
+    JaxRandomKeySaveArgs,
+    JsonRestoreArgs,
+    JsonSaveArgs,
+    NumpyRandomKeyRestoreArgs,
+    NumpyRandomKeySaveArgs,
+    PyTreeRestoreArgs,
+    PyTreeSaveArgs,
+)
+from ._handlers import Args, register_all
+from ._interfaces import OrbaxHandler
 from ._jax import jax
-from ._standard_handlers import HANDLERS
-from .checkpoint_args import CheckpointArgs, register_with_handler
 
 
-class BaseRandomKeyCheckpointHandler(AsyncCheckpointHandler):
+class BaseRandomKeyCheckpointHandler(OrbaxHandler):
     """A key in one folder and its metadata in another, both below the folder of the item."""
 
     def __init__(self, key_name: str) -> None:
@@ -43,15 +52,10 @@ class BaseRandomKeyCheckpointHandler(AsyncCheckpointHandler):
         items = {self._key_name: key, self._about_name: about}
         self._items.save(directory, args=CompositeArgs(**items))
 
-    async def async_save(self, directory: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        """Saves before it returns; the list of futures is empty."""
-        self.save(directory, *args, **kwargs)
-        return [NoopFuture()]
-
     def restore(self, directory: Any, args: Any = None) -> Any:
         """Restores the key."""
         key = self.checkpoint_restore_args(args)
-        items = {self._key_name: key, self._about_name: _other_handlers.JsonRestoreArgs()}
+        items = {self._key_name: key, self._about_name: JsonRestoreArgs()}
         found = self._items.restore(directory, args=CompositeArgs(**items))
         return self.post_restore(found[self._key_name], found[self._about_name])
 
@@ -59,11 +63,12 @@ class BaseRandomKeyCheckpointHandler(AsyncCheckpointHandler):
 class JaxRandomKeyCheckpointHandler(BaseRandomKeyCheckpointHandler):
     """A key of `jax.random`, typed or not."""
 
+    _typestr = "random_key_checkpoint_handler.JaxRandomKeyCheckpointHandler"
+
     def __init__(self, key_name: str | None = None) -> None:
         super().__init__(key_name or "jax_random_key")
 
     def checkpoint_save_args(self, args: Any) -> tuple[Any, Any]:
-        """As `BaseRandomKeyCheckpointHandler`."""
         key = args.item
         if not isinstance(key, jax.Array):
             raise TypeError(f"Unsupported type: {type(key)}.")
@@ -72,78 +77,39 @@ class JaxRandomKeyCheckpointHandler(BaseRandomKeyCheckpointHandler):
             # Orbax does not store the implementation, and restores the default one.
             about["impl"] = str(jax.random.key_impl(key))
             key = jax.random.key_data(key)
-        return _other_handlers.ArraySaveArgs(key, args.save_args), _other_handlers.JsonSaveArgs(about)
+        return ArraySaveArgs(key, args.save_args), JsonSaveArgs(about)
 
     def checkpoint_restore_args(self, args: Any) -> Any:
-        """As `BaseRandomKeyCheckpointHandler`."""
-        return _other_handlers.ArrayRestoreArgs(restore_args=getattr(args, "restore_args", None))
+        return ArrayRestoreArgs(restore_args=getattr(args, "restore_args", None))
 
     def post_restore(self, item: Any, metadata: dict[str, Any]) -> Any:
-        """As `BaseRandomKeyCheckpointHandler`."""
         return jax.random.wrap_key_data(item, impl=metadata.get("impl")) if metadata["typed"] else item
-
-    @classmethod
-    def typestr(cls) -> str:
-        """The name of the original's class, for its readers."""
-        return f"{HANDLERS}.random_key_checkpoint_handler.JaxRandomKeyCheckpointHandler"
 
 
 class NumpyRandomKeyCheckpointHandler(BaseRandomKeyCheckpointHandler):
     """The state of NumPy's legacy generator: `numpy.random.get_state()`, a tuple or a dict."""
 
+    _typestr = "random_key_checkpoint_handler.NumpyRandomKeyCheckpointHandler"
+
     def __init__(self, key_name: str | None = None) -> None:
         super().__init__(key_name or "np_random_key")
 
     def checkpoint_save_args(self, args: Any) -> tuple[Any, Any]:
-        """As `BaseRandomKeyCheckpointHandler`."""
         if not isinstance(args.item, (tuple, dict)):
             raise TypeError(f"Unsupported type: {type(args.item)}.")
         about = {"legacy": isinstance(args.item, tuple)}
-        return _standard_handlers.PyTreeSaveArgs(args.item), _other_handlers.JsonSaveArgs(about)
+        return PyTreeSaveArgs(args.item), JsonSaveArgs(about)
 
     def checkpoint_restore_args(self, args: Any) -> Any:
-        """As `BaseRandomKeyCheckpointHandler`."""
-        return _standard_handlers.PyTreeRestoreArgs()
+        return PyTreeRestoreArgs()
 
     def post_restore(self, item: Any, metadata: dict[str, Any]) -> Any:
-        """As `BaseRandomKeyCheckpointHandler`."""
         return tuple(item) if metadata["legacy"] else item
 
-    @classmethod
-    def typestr(cls) -> str:
-        """The name of the original's class, for its readers."""
-        return f"{HANDLERS}.random_key_checkpoint_handler.NumpyRandomKeyCheckpointHandler"
 
-
-@register_with_handler(JaxRandomKeyCheckpointHandler, for_save=True)
-@dataclasses.dataclass
-class JaxRandomKeySaveArgs(CheckpointArgs):
-    """Saves a key of `jax.random`."""
-
-    item: Any
-    save_args: Any = None
-
-
-@register_with_handler(JaxRandomKeyCheckpointHandler, for_restore=True)
-@dataclasses.dataclass
-class JaxRandomKeyRestoreArgs(CheckpointArgs):
-    """Restores a key of `jax.random`."""
-
-    restore_args: Any = None
-
-
-@register_with_handler(NumpyRandomKeyCheckpointHandler, for_save=True)
-@dataclasses.dataclass
-class NumpyRandomKeySaveArgs(CheckpointArgs):
-    """Saves the state of NumPy's legacy generator."""
-
-    item: Any
-
-
-@register_with_handler(NumpyRandomKeyCheckpointHandler, for_restore=True)
-@dataclasses.dataclass
-class NumpyRandomKeyRestoreArgs(CheckpointArgs):
-    """Restores the state of NumPy's legacy generator."""
-
-
-BY_STORED_NAME |= {cls.__name__: cls for cls in (JaxRandomKeyCheckpointHandler, NumpyRandomKeyCheckpointHandler)}
+_ARGS: Args = (
+    (JaxRandomKeyCheckpointHandler, JaxRandomKeySaveArgs, JaxRandomKeyRestoreArgs),
+    (NumpyRandomKeyCheckpointHandler, NumpyRandomKeySaveArgs, NumpyRandomKeyRestoreArgs),
+)
+BY_STORED_NAME |= {cls.__name__: cls for cls, _, _ in _ARGS}
+register_all(_ARGS)

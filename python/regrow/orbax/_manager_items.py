@@ -7,8 +7,8 @@ from typing import Any
 
 from .._errors import failure
 from ._composite import CompositeCheckpointHandler
+from ._handlers import PyTreeCheckpointHandler
 from ._manager_restore import DEFAULT_ITEM_NAME, is_composite
-from ._standard_handlers import PyTreeCheckpointHandler
 from .checkpoint_args import is_args
 from .checkpointers import call_of
 

@@ -8,8 +8,8 @@ from typing import Any
 from .._errors import failure
 from . import _composite
 from ._composite import CompositeArgs, CompositeCheckpointHandler
+from ._handlers import PyTreeCheckpointHandler, handler_of_args, restore_pytree
 from ._manager_folder import METRIC_ITEM_NAME
-from ._standard_handlers import PyTreeCheckpointHandler, restore_pytree
 from .checkpointers import call_of
 
 DEFAULT_ITEM_NAME = "default"
@@ -50,7 +50,7 @@ class Restorer:
         if DEFAULT_ITEM_NAME in names:
             return self._composite.restore(path, CompositeArgs(**{DEFAULT_ITEM_NAME: args}))[DEFAULT_ITEM_NAME]
         if is_pytree(path):
-            handler = PyTreeCheckpointHandler() if args is None else _composite.handler_of_args(args)
+            handler = PyTreeCheckpointHandler() if args is None else handler_of_args(args)
             return handler.restore(path, args=args)
         raise failure(
             KeyError,

@@ -456,13 +456,16 @@ def _refuse_shape(leaf: Any, args: Any, path: KeyPath) -> None:
     wanted = _wanted_shape(args)
     if wanted is None or wanted == leaf.shape or (not getattr(args, "strict", True) and leaf.kind != "scalar"):
         return
-    where = "/".join(path)
-    help = "give a target of the stored shape, or strict=False to cut axes at their ends or fill them with zeros"
-    raise failure(
+    raise other_shape(path, wanted, leaf.shape, ", or strict=False to cut axes at their ends or fill them with zeros")
+
+
+def other_shape(path: KeyPath, wanted: Any, stored: Any, or_else: str = "") -> StructureError:
+    """The error for a target with a shape that differs from the stored one."""
+    return failure(
         StructureError,
-        f"Requested shape: {wanted} is not compatible with the stored shape: {leaf.shape}.",
-        leaf=where,
-        help=help,
+        f"Requested shape: {wanted} is not compatible with the stored shape: {stored}.",
+        leaf="/".join(path),
+        help=f"give a target of the stored shape{or_else}",
     )
 
 

@@ -24,10 +24,10 @@ from .._save._writing import Writing
 from . import _interfaces, _settings
 from ._composite import CompositeCheckpointHandler
 from ._errors import as_orbax
-from ._jax import jax
-from ._other_handlers import JsonCheckpointHandler
+from ._handlers import JsonCheckpointHandler, OwnHandler
 from ._paths import as_path
-from ._standard_handlers import OwnHandler
+from ._processes import barrier as barrier
+from ._processes import is_primary as is_primary
 from .checkpoint_args import is_args
 
 
@@ -45,26 +45,6 @@ class About:
     def job(self) -> Job | None:
         """The job that saves."""
         return None if self.timeout_secs is None else Job(timeout=self.timeout_secs)
-
-
-def is_primary() -> bool:
-    """Whether this process commits."""
-    return bool(jax.process_index() == 0)
-
-
-def barrier(name: str, timeout_secs: int) -> None:
-    """Waits for all processes of the job; returns at once if there is only one."""
-    if jax.process_count() == 1:
-        return
-    from jax._src import distributed
-
-    count = _barriers[name] = _barriers.get(name, 0) + 1
-    client = distributed.global_state.client
-    if client is not None:
-        client.wait_at_barrier(f"regrow.orbax:{name}:{count}", timeout_in_ms=timeout_secs * 1000)
-
-
-_barriers: dict[str, int] = {}
 
 
 class Pending:

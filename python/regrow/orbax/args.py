@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from ._composite import CompositeArgs as Composite
-from ._key_handlers import JaxRandomKeyRestoreArgs as JaxRandomKeyRestore
-from ._key_handlers import JaxRandomKeySaveArgs as JaxRandomKeySave
-from ._key_handlers import NumpyRandomKeyRestoreArgs as NumpyRandomKeyRestore
-from ._key_handlers import NumpyRandomKeySaveArgs as NumpyRandomKeySave
-from ._other_handlers import ArrayRestoreArgs as ArrayRestore
-from ._other_handlers import ArraySaveArgs as ArraySave
-from ._other_handlers import JsonRestoreArgs as JsonRestore
-from ._other_handlers import JsonSaveArgs as JsonSave
-from ._proto_handler import ProtoRestoreArgs as ProtoRestore
-from ._proto_handler import ProtoSaveArgs as ProtoSave
-from ._standard_handlers import PyTreeRestoreArgs as PyTreeRestore
-from ._standard_handlers import PyTreeSaveArgs as PyTreeSave
-from ._standard_handlers import StandardRestoreArgs as StandardRestore
-from ._standard_handlers import StandardSaveArgs as StandardSave
+from ._handler_args import ArrayRestoreArgs as ArrayRestore
+from ._handler_args import ArraySaveArgs as ArraySave
+from ._handler_args import JaxRandomKeyRestoreArgs as JaxRandomKeyRestore
+from ._handler_args import JaxRandomKeySaveArgs as JaxRandomKeySave
+from ._handler_args import JsonRestoreArgs as JsonRestore
+from ._handler_args import JsonSaveArgs as JsonSave
+from ._handler_args import NumpyRandomKeyRestoreArgs as NumpyRandomKeyRestore
+from ._handler_args import NumpyRandomKeySaveArgs as NumpyRandomKeySave
+from ._handler_args import ProtoRestoreArgs as ProtoRestore
+from ._handler_args import ProtoSaveArgs as ProtoSave
+from ._handler_args import PyTreeRestoreArgs as PyTreeRestore
+from ._handler_args import PyTreeSaveArgs as PyTreeSave
+from ._handler_args import StandardRestoreArgs as StandardRestore
+from ._handler_args import StandardSaveArgs as StandardSave
 from .checkpoint_args import (
     CheckpointArgs,
     get_registered_args_cls,

@@ -10,35 +10,37 @@ from ._composite import (
     DefaultCheckpointHandlerRegistry,
     create_default_handler_registry,
 )
+from ._handler_args import (
+    ArrayRestoreArgs,
+    ArraySaveArgs,
+    BasePyTreeRestoreArgs,
+    BasePyTreeSaveArgs,
+    JaxRandomKeyRestoreArgs,
+    JaxRandomKeySaveArgs,
+    JsonRestoreArgs,
+    JsonSaveArgs,
+    NumpyRandomKeyRestoreArgs,
+    NumpyRandomKeySaveArgs,
+    ProtoRestoreArgs,
+    ProtoSaveArgs,
+    PyTreeRestoreArgs,
+    PyTreeSaveArgs,
+    StandardRestoreArgs,
+    StandardSaveArgs,
+)
+from ._handlers import (
+    ArrayCheckpointHandler,
+    BasePyTreeCheckpointHandler,
+    JsonCheckpointHandler,
+    ProtoCheckpointHandler,
+    PyTreeCheckpointHandler,
+    StandardCheckpointHandler,
+)
 from ._interfaces import AsyncCheckpointHandler, CheckpointHandler
 from ._key_handlers import (
     BaseRandomKeyCheckpointHandler,
     JaxRandomKeyCheckpointHandler,
-    JaxRandomKeyRestoreArgs,
-    JaxRandomKeySaveArgs,
     NumpyRandomKeyCheckpointHandler,
-    NumpyRandomKeyRestoreArgs,
-    NumpyRandomKeySaveArgs,
-)
-from ._other_handlers import (
-    ArrayCheckpointHandler,
-    ArrayRestoreArgs,
-    ArraySaveArgs,
-    JsonCheckpointHandler,
-    JsonRestoreArgs,
-    JsonSaveArgs,
-)
-from ._proto_handler import ProtoCheckpointHandler, ProtoRestoreArgs, ProtoSaveArgs
-from ._standard_handlers import (
-    BasePyTreeCheckpointHandler,
-    BasePyTreeRestoreArgs,
-    BasePyTreeSaveArgs,
-    PyTreeCheckpointHandler,
-    PyTreeRestoreArgs,
-    PyTreeSaveArgs,
-    StandardCheckpointHandler,
-    StandardRestoreArgs,
-    StandardSaveArgs,
 )
 
 __all__ = [

@@ -6,6 +6,7 @@ from typing import Any
 
 from ._errors import refusing
 from ._jax import jax
+from ._processes import barrier
 
 __all__ = [
     "broadcast_one_to_all",
@@ -73,8 +74,6 @@ def sync_global_processes(
     record_event_name: str = "/jax/checkpoint/sync_global_devices_duration_sec",
 ) -> None:
     """Waits for all processes."""
-    from ._saving import barrier
-
     barrier(name, timeout or 300)
 
 

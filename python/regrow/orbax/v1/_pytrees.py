@@ -12,9 +12,11 @@ from ..._core._duck import has, own_attribute
 from ..._core._options import Options
 from ..._errors import failure
 from ...layouts import Orbax, Regrow
-from .. import _leaf_args, _read, _replicas, _settings, _standard_handlers
+from .. import _leaf_args, _read, _replicas, _settings
 from .._errors import as_orbax
+from .._handlers import cast_leaves, chunking
 from .._jax import jax
+from .._targets import args_by_path, refuse_other_shapes
 from ..metadata import StorageMetadata, TreeMetadata, sharding_from_json
 from ..tree import is_empty_node, tuple_path_from_keypath
 from ._context import Context
@@ -61,8 +63,8 @@ def save_plan(tree: Any, context: Context) -> tuple[Any, dict[str, Any]]:
     if storage.dtype is not None or scoped is not None:
         save_args = jax.tree_util.tree_map_with_path(lambda keys, leaf: _save_args(keys, leaf, storage, scoped), tree)
         wanted = _leaf_args.by_path(save_args, _leaf_args.is_save_args)
-        rules = _standard_handlers._chunking(wanted)
-        tree = _standard_handlers._cast(tree, wanted)
+        rules = chunking(wanted)
+        tree = cast_leaves(tree, wanted)
     chunks: dict[str, Any] = {
         "chunk_byte_size": storage.chunk_byte_size,
         "shard_axes": storage.shard_axes or (),
@@ -125,10 +127,9 @@ def load(path: Any, abstract: Any, context: Context) -> Any:
     stored, target = _read.open_pytree(path), _read.Target.of(abstract)
     left_out = [at for at, leaf in target.leaves.items() if leaf is None and not is_empty_node(stored.leaves.get(at))]
     target.leaves.update(dict.fromkeys(left_out, ...))
-    known: dict[tuple[Any, ...], Any] = {}
-    args = {at: _args_of(leaf, strict, known) for at, leaf in target.leaves.items()}
+    args = args_by_path(target.leaves, lambda leaf: restore_args(leaf, strict))
     if strict:
-        _standard_handlers.refuse_other_shapes(stored, {at: _as_array(leaf) for at, leaf in target.leaves.items()})
+        refuse_other_shapes(stored, {at: _as_array(leaf) for at, leaf in target.leaves.items()})
     replica = _replicas.of_loading(context.array.loading)
     restored = _read.restore_into(stored, target, args, partial=context.pytree.loading.partial_load, replica=replica)
     if not left_out:
@@ -137,20 +138,6 @@ def load(path: Any, abstract: Any, context: Context) -> Any:
     return jax.tree_util.tree_map_with_path(
         lambda keys, leaf: None if tuple_path_from_keypath(keys) in gone else leaf, restored
     )
-
-
-def _args_of(leaf: Any, strict: bool, known: dict[tuple[Any, ...], Any]) -> Any:
-    """The restore args of a target's leaf. Equal descriptions share one object, since there are
-    thousands.
-    """
-    if is_empty_node(leaf):
-        return None
-    if type(leaf) is not jax.ShapeDtypeStruct:
-        return restore_args(leaf, strict)
-    key = (leaf.shape, leaf.dtype, leaf.sharding)
-    if (found := known.get(key)) is None:
-        found = known[key] = restore_args(leaf, strict)
-    return found
 
 
 def restore_args(leaf: Any, strict: bool) -> Any:

@@ -1,0 +1,466 @@
+"""The handlers of items, and the handler of each class of arguments.
+
+engine      pytrees, arrays     a subclass plans; the engine writes the folder
+text        JSON, messages      one file
+two items   random keys         in `_key_handlers`
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from .._core._duck import has, own_attribute
+from .._core._options import Options
+from .._save._save import save_as
+from .._save._writing import Writing
+from ..layouts import Orbax
+from . import _leaf_args, _legacy_transforms, _read, _settings
+from ._errors import as_orbax, not_covered
+from ._handler_args import (
+    ArrayRestoreArgs,
+    ArraySaveArgs,
+    BasePyTreeRestoreArgs,
+    BasePyTreeSaveArgs,
+    JsonRestoreArgs,
+    JsonSaveArgs,
+    ProtoRestoreArgs,
+    ProtoSaveArgs,
+    PyTreeRestoreArgs,
+    PyTreeSaveArgs,
+    StandardRestoreArgs,
+    StandardSaveArgs,
+)
+from ._interfaces import OrbaxHandler
+from ._jax import jax
+from ._own_leaves import OwnSave, of_save
+from ._paths import as_path
+from ._processes import is_primary
+from ._targets import check_standard, restore_standard
+from ._type_handlers import ArrayHandler
+from ._type_registry import GLOBAL_TYPE_HANDLER_REGISTRY, array_handler
+from .checkpoint_args import get_registered_handler_cls, register_with_handler
+from .options import MultiprocessingOptions
+from .tree import KeyPath, get_param_names, is_empty_node, tuple_path_from_keypath
+
+# ---- pytrees --------------------------------------------------------------------------
+
+
+class OwnHandler(OrbaxHandler):
+    """A handler whose folder the engine writes. A subclass only implements `plan`."""
+
+    _save_args: type[Any]
+
+    def plan(self, args: Any) -> tuple[Any, dict[str, Any]]:
+        """The pytree to save, and keywords of the engine's save.
+
+        Raises:
+            ValueError, TypeError: for items that Orbax refuses.
+        """
+        raise NotImplementedError
+
+    def own_leaves(self, args: Any) -> OwnSave | None:
+        """The leaves that type handlers save; `None` if the engine saves all leaves."""
+        return None
+
+    def plan_beside(self, args: Any, own: OwnSave) -> tuple[Any, dict[str, Any]]:
+        """As `plan`, after the type handlers have written: with placeholders for their leaves."""
+        raise NotImplementedError
+
+    def save(self, directory: Any, item: Any = None, save_args: Any = None, args: Any = None) -> None:
+        """Saves at a path, and replaces an empty folder or a checkpoint."""
+        with as_orbax():
+            tree, options = self.plan(self._save_args(item, save_args) if args is None else args)
+            save_as(directory, tree, Writing(overwrite=True, **options), progress=False)
+
+
+class PyTreeCheckpointHandler(OwnHandler):
+    """Pytrees. Options of Orbax' implementation are accepted and ignored."""
+
+    _typestr = "pytree_checkpoint_handler.PyTreeCheckpointHandler"
+    _save_args: type[Any] = PyTreeSaveArgs
+
+    def __init__(
+        self,
+        aggregate_filename: str | None = None,
+        *,
+        save_concurrent_gb: int | None = None,
+        restore_concurrent_gb: int | None = None,
+        save_device_host_concurrent_gb: int | str | None = None,
+        memory_limit_options: Any = None,
+        use_ocdbt: bool = True,
+        use_zarr3: bool = False,
+        use_compression: bool = True,
+        multiprocessing_options: MultiprocessingOptions | None = None,
+        type_handler_registry: Any = None,
+        handler_impl: Any = None,
+        pytree_metadata_options: Any = None,
+        array_metadata_validator: Any = None,
+        enable_pinned_host_transfer: bool | None = None,
+        is_prioritized_key_fn: Any = None,
+        primary_host: int | None = 0,
+    ) -> None:
+        if handler_impl is not None:
+            raise not_covered("PyTreeCheckpointHandler(handler_impl=)", "leave it out: the engine saves")
+        self._use_ocdbt, self._use_zarr3, self._use_compression = use_ocdbt, use_zarr3, use_compression
+        self._rich_types = bool(getattr(pytree_metadata_options, "support_rich_types", False))
+        self._registry = GLOBAL_TYPE_HANDLER_REGISTRY if type_handler_registry is None else type_handler_registry
+
+    def plan(self, args: Any) -> tuple[Any, dict[str, Any]]:
+        self.check(args.item)
+        return self._plan(args.item, args, {})
+
+    def own_leaves(self, args: Any) -> OwnSave | None:
+        own = of_save(args.item, getattr(args, "save_args", None), self._registry)
+        if own is not None:
+            self.check(args.item)
+        return own
+
+    def plan_beside(self, args: Any, own: OwnSave) -> tuple[Any, dict[str, Any]]:
+        return self._plan(own.tree, args, own.value_types)
+
+    def _plan(self, tree: Any, args: Any, value_types: dict[str, str]) -> tuple[Any, dict[str, Any]]:
+        wanted = _leaf_args.by_path(getattr(args, "save_args", None), _leaf_args.is_save_args)
+        if wanted:
+            _leaf_args.refuse_idle(wanted, _read.Target.of(args.item).leaves, "save_args")
+        arrays = array_handler(self._registry)
+        of_arrays = arrays.save_options() if isinstance(arrays, ArrayHandler) else {}
+        options: dict[str, Any] = {
+            "layout": _settings.layout(),
+            "metadata": getattr(args, "custom_metadata", None),
+            "options": Options(replica_parallel=of_arrays.get("replica_parallel", False)),
+        }
+        if options["layout"] == "orbax":
+            options["layout"] = Orbax(
+                ocdbt=self._use_ocdbt,
+                zarr3=self._use_zarr3,
+                ocdbt_target_data_file_size=getattr(args, "ocdbt_target_data_file_size", None) or None,
+                rich_types=self._rich_types,
+                write_sharding=of_arrays.get("write_sharding", True),
+                per_leaf=chunking(wanted),
+                value_types=value_types,
+            )
+            if not self._use_compression:
+                options["compression"] = "none"
+        elif value_types:
+            kinds = ", ".join(sorted(set(value_types.values())))
+            raise not_covered(f"leaves of type handlers ({kinds}) in the layout regrow", 'give use_layout("orbax")')
+        return cast_leaves(_plain(tree), wanted), options
+
+    def check(self, tree: Any) -> None:
+        """Refuses pytrees that Orbax refuses."""
+        if is_empty_node(tree):
+            raise ValueError("Found empty item.")
+
+    def restore(
+        self,
+        directory: Any,
+        item: Any = None,
+        restore_args: Any = None,
+        transforms: Any = None,
+        transforms_default_to_original: bool = True,
+        legacy_transform_fn: Any = None,
+        args: Any = None,
+    ) -> Any:
+        """Restores a pytree; see `PyTreeRestoreArgs`."""
+        if args is None:
+            args = PyTreeRestoreArgs(
+                item, restore_args, transforms, transforms_default_to_original, legacy_transform_fn
+            )
+        return restore_pytree(directory, args, self._registry)
+
+    def metadata(self, directory: Any) -> Any:
+        """The metadata of the pytree."""
+        return _read.pytree_metadata(directory, self._registry)
+
+
+class BasePyTreeCheckpointHandler(PyTreeCheckpointHandler):
+    """As `PyTreeCheckpointHandler`, with its own classes of arguments."""
+
+    _typestr = "base_pytree_checkpoint_handler.BasePyTreeCheckpointHandler"
+
+    def restore(self, directory: Any, args: Any = None) -> Any:  # type: ignore[override]
+        """Restores a pytree; see `BasePyTreeRestoreArgs`."""
+        return restore_pytree(directory, BasePyTreeRestoreArgs() if args is None else args, self._registry)
+
+    def get_param_names(self, item: Any) -> Any:
+        """The names under which leaves are stored."""
+        return get_param_names(item)
+
+    def __init__(
+        self,
+        *,
+        save_concurrent_bytes: int | None = None,
+        restore_concurrent_bytes: int | None = None,
+        save_device_host_concurrent_bytes: int | None = None,
+        memory_limit_options: Any = None,
+        use_ocdbt: bool = True,
+        use_zarr3: bool = False,
+        use_compression: bool = True,
+        multiprocessing_options: MultiprocessingOptions | None = None,
+        type_handler_registry: Any = None,
+        enable_post_merge_validation: bool = True,
+        pytree_metadata_options: Any = None,
+        array_metadata_validator: Any = None,
+        enable_pinned_host_transfer: bool | None = None,
+        is_prioritized_key_fn: Any = None,
+        partial_save_mode: bool = False,
+    ) -> None:
+        if partial_save_mode:
+            raise not_covered("BasePyTreeCheckpointHandler(partial_save_mode=True)", "save the whole pytree at once")
+        super().__init__(
+            use_ocdbt=use_ocdbt,
+            use_zarr3=use_zarr3,
+            use_compression=use_compression,
+            type_handler_registry=type_handler_registry,
+            pytree_metadata_options=pytree_metadata_options,
+        )
+
+
+class StandardCheckpointHandler(PyTreeCheckpointHandler):
+    """Pytrees of arrays and numbers. Only the target says what the leaves become."""
+
+    _typestr = "standard_checkpoint_handler.StandardCheckpointHandler"
+    _save_args = StandardSaveArgs
+
+    def __init__(
+        self,
+        *,
+        save_concurrent_gb: int = 96,
+        restore_concurrent_gb: int = 96,
+        multiprocessing_options: MultiprocessingOptions | None = None,
+        pytree_metadata_options: Any = None,
+        use_ocdbt: bool = True,
+    ) -> None:
+        super().__init__(use_ocdbt=use_ocdbt, pytree_metadata_options=pytree_metadata_options)
+
+    def check(self, tree: Any) -> None:
+        """Refuses pytrees that Orbax refuses.
+
+        Raises:
+            ValueError: for single leaves, text and objects.
+        """
+        super().check(tree)
+        if jax.tree_util.treedef_is_leaf(jax.tree_util.tree_structure(tree)):
+            raise ValueError(
+                "StandardCheckpointHandler / StandardSave does not support single arrays or scalars."
+                " Use ArrayCheckpointHandler / ArraySave"
+            )
+        check_standard(_read.Target.of(tree).leaves, np.generic)
+
+    def restore(self, directory: Any, item: Any = None, args: Any = None, **_: Any) -> Any:  # type: ignore[override]
+        """Restores a pytree; see `StandardRestoreArgs`."""
+        return restore_pytree(directory, StandardRestoreArgs(item) if args is None else args)
+
+
+def restore_pytree(directory: Any, args: Any, registry: Any = None) -> Any:
+    """Restores with any class of arguments, by its attributes."""
+    if own_attribute(args, "legacy_transform_fn") is not None:
+        return _legacy_transforms.restore(directory, args, registry)
+    if not has(args, "restore_args"):
+        return restore_standard(directory, args)
+    return _read.restore(
+        directory,
+        args.item,
+        args.restore_args,
+        partial=getattr(args, "partial_restore", False),
+        transforms=getattr(args, "transforms", None),
+        default_to_original=getattr(args, "transforms_default_to_original", True),
+        registry=registry,
+    )
+
+
+def chunking(found: Mapping[KeyPath, Any]) -> dict[str, dict[str, Any]]:
+    """Chunk shapes by leaf; one rule for all leaves if they ask for the same."""
+    rules: dict[str, dict[str, Any]] = {}
+    for path, args in found.items():
+        rule = {"chunk_byte_size": args.chunk_byte_size, "shard_axes": tuple(args.shard_axes or ())}
+        rules["/".join(path)] = rule
+    different = {json.dumps(rule, sort_keys=True) for rule in rules.values()}
+    if len(different) == 1:
+        (rule,) = [next(iter(rules.values()))]
+        return {} if rule == {"chunk_byte_size": None, "shard_axes": ()} else {"**": rule}
+    return rules
+
+
+_PLAIN: dict[type[Any], Callable[[Any], Any]] = {int: int.__int__, float: float.__float__, str: str.__str__}
+
+
+def _plain(tree: Any) -> Any:
+    """The tree with members of `IntEnum` and the like as their numbers and texts, as Orbax saves them."""
+
+    def subclassed(leaf: Any) -> type[Any] | None:
+        if type(leaf) is bool or isinstance(leaf, np.generic):
+            return None
+        return next((kind for kind in _PLAIN if isinstance(leaf, kind) and type(leaf) is not kind), None)
+
+    def plain(leaf: Any) -> Any:
+        kind = subclassed(leaf)
+        return leaf if kind is None else _PLAIN[kind](leaf)
+
+    return jax.tree.map(plain, tree) if any(map(subclassed, jax.tree.leaves(tree))) else tree
+
+
+def cast_leaves(tree: Any, found: Mapping[KeyPath, Any]) -> Any:
+    """The tree with leaves cast to the dtypes of their save args."""
+    wanted = {path: args.dtype for path, args in found.items() if args.dtype is not None}
+    if not wanted:
+        return tree
+
+    def cast(keys: Any, leaf: Any) -> Any:
+        dtype = wanted.get(tuple_path_from_keypath(keys))
+        if dtype is None or isinstance(leaf, str):
+            return leaf
+        if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
+            return leaf if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf.astype(dtype)
+        # As in Orbax, the stored number gets the dtype.
+        return np.asarray(leaf).astype(dtype)[()]
+
+    return jax.tree_util.tree_map_with_path(cast, tree)
+
+
+class ArrayCheckpointHandler(OwnHandler):
+    """One array or number."""
+
+    _typestr = "array_checkpoint_handler.ArrayCheckpointHandler"
+    _save_args = ArraySaveArgs
+
+    def __init__(self, checkpoint_name: str | None = None) -> None:
+        self._name = checkpoint_name or "checkpoint"
+        self._pytrees = PyTreeCheckpointHandler(use_ocdbt=False)
+
+    def plan(self, args: Any) -> tuple[Any, dict[str, Any]]:
+        if not isinstance(args.item, (int, float, np.ndarray, np.generic, jax.Array)):
+            raise TypeError(f"Unsupported type: {type(args.item)}.")
+        wanted = None if args.save_args is None else {self._name: args.save_args}
+        return self._pytrees.plan(PyTreeSaveArgs({self._name: args.item}, wanted))
+
+    def restore(self, directory: Any, item: Any = None, restore_args: Any = None, args: Any = None) -> Any:
+        """Restores the array."""
+        wanted = getattr(args, "restore_args", None) if args is not None else restore_args
+        tree = None if wanted is None else {self._name: wanted}
+        return _read.restore(directory, restore_args=tree)[self._name]
+
+
+# ---- text -----------------------------------------------------------------------------
+
+
+class _TextHandler(OrbaxHandler):
+    """A value in one file of text."""
+
+    def __init__(self, filename: str) -> None:
+        self._filename = filename
+
+    def _text(self, value: Any) -> str:
+        raise NotImplementedError
+
+    def save(self, directory: Any, item: Any = None, args: Any = None) -> None:
+        """Saves into an existing folder."""
+        value = item if args is None else args.item
+        if is_primary():
+            (as_path(directory) / self._filename).write_text(self._text(value))
+
+    def _read(self, directory: Any) -> str:
+        file = as_path(directory) / self._filename
+        if not file.exists():
+            raise FileNotFoundError(f"File {self._filename} not found in {directory}.")
+        text: str = file.read_text()
+        return text
+
+
+class JsonCheckpointHandler(_TextHandler):
+    """A JSON value, in a file."""
+
+    _typestr = "json_checkpoint_handler.JsonCheckpointHandler"
+
+    def __init__(
+        self, filename: str | None = None, *, multiprocessing_options: MultiprocessingOptions | None = None
+    ) -> None:
+        super().__init__(filename or "metadata")
+
+    @property
+    def filename(self) -> str:
+        """The name of the file."""
+        return self._filename
+
+    def _text(self, value: Any) -> str:
+        return json.dumps(value)
+
+    def restore(self, directory: Any, item: Any = None, args: Any = None) -> Any:
+        """The saved value.
+
+        Raises:
+            FileNotFoundError: if the file does not exist.
+        """
+        return json.loads(self._read(directory))
+
+
+class ProtoCheckpointHandler(_TextHandler):
+    """One message of protocol buffers, as text. It needs the ``protobuf`` package."""
+
+    _typestr = "proto_checkpoint_handler.ProtoCheckpointHandler"
+
+    def __init__(
+        self, filename: str = "proto.pbtxt", *, multiprocessing_options: MultiprocessingOptions | None = None
+    ) -> None:
+        super().__init__(filename)
+
+    def _text(self, value: Any) -> str:
+        text: str = _text_format().MessageToString(value)
+        return text
+
+    def restore(self, directory: Any, item: Any = None, args: Any = None) -> Any:
+        """The saved message.
+
+        Raises:
+            ValueError: without the class of the message.
+        """
+        cls = item if args is None else args.item
+        if cls is None:
+            raise ValueError("Must provide `item` in order to deserialize proto to the correct type.")
+        return _text_format().Parse(self._read(directory), cls())
+
+
+def _text_format() -> Any:
+    return importlib.import_module("google.protobuf.text_format")
+
+
+# ---- arguments ------------------------------------------------------------------------
+
+Args = tuple[tuple[type[Any], type[Any], type[Any]], ...]
+"""Handlers, with the arguments of their saves and restores."""
+
+
+def register_all(table: Args) -> None:
+    """Registers the arguments of all handlers of a table."""
+    for handler, save, restore in table:
+        register_with_handler(handler, for_save=True)(save)
+        register_with_handler(handler, for_restore=True)(restore)
+
+
+_ARGS: Args = (
+    (PyTreeCheckpointHandler, PyTreeSaveArgs, PyTreeRestoreArgs),
+    (BasePyTreeCheckpointHandler, BasePyTreeSaveArgs, BasePyTreeRestoreArgs),
+    (StandardCheckpointHandler, StandardSaveArgs, StandardRestoreArgs),
+    (ArrayCheckpointHandler, ArraySaveArgs, ArrayRestoreArgs),
+    (JsonCheckpointHandler, JsonSaveArgs, JsonRestoreArgs),
+    (ProtoCheckpointHandler, ProtoSaveArgs, ProtoRestoreArgs),
+)
+register_all(_ARGS)
+
+_BY_NAME = {cls.__name__: cls for _, *both in _ARGS for cls in both}
+
+
+def handler_of_args(args: Any) -> Any:
+    """A handler for arguments, also for the original's: a new one of the registered class.
+
+    Raises:
+        ValueError: if the arguments have no handler.
+    """
+    cls = type(args)
+    own = _BY_NAME.get(cls.__name__) if cls.__module__.split(".")[0] == "orbax" else None
+    return get_registered_handler_cls(args if own is None else own)()
