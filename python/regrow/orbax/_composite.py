@@ -12,7 +12,7 @@ from . import _handlers, metadata
 from ._errors import as_orbax
 from ._handlers import handler_of_args
 from ._interfaces import CheckpointHandler, OrbaxHandler
-from ._paths import as_path, is_temporary
+from ._paths import as_path, is_pytree, is_temporary
 from .checkpoint_args import (
     CheckpointArgs,
     get_registered_args_cls,
@@ -141,11 +141,9 @@ class DefaultCheckpointHandlerRegistry(CheckpointHandlerRegistry):
         return self._entries[item, cls]
 
     def has(self, item: str | None, args: Any) -> bool:
-        """Whether an item and its arguments have a handler."""
         return (item, _class_of(args)) in self._entries
 
     def get_all_entries(self) -> dict[tuple[str | None, type[Any]], Any]:
-        """All entries of the registry."""
         return self._entries
 
     def __repr__(self) -> str:
@@ -315,7 +313,6 @@ class CompositeCheckpointHandler(OrbaxHandler):
         return dict(told) if isinstance(told, dict) else {}
 
     def close(self) -> None:
-        """Closes the handlers of all items."""
         for handler in self._handlers.values():
             handler.close()
 
@@ -359,7 +356,7 @@ def handler_of_stored(path: Any, typestr: str | None) -> Any:
     short = (typestr or "").rpartition(".")[2]
     if short in BY_STORED_NAME:
         return BY_STORED_NAME[short]()
-    if (path / "_METADATA").exists() or (path / "regrow.json").exists():
+    if is_pytree(path):
         return _handlers.PyTreeCheckpointHandler()
     custom = _registered_class(typestr)
     if custom is not None:

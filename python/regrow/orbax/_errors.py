@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from .. import _errors
 from .._errors import failure
@@ -90,15 +90,17 @@ def not_covered(name: str, help: str) -> NotCoveredError:
     return failure(NotCoveredError, f"regrow.orbax does not have {name}", help=help)
 
 
-def refusing(module: str, names: Mapping[str, str]) -> Callable[[str], object]:
-    """A `__getattr__` for a module: names of the original that regrow lacks raise an error with a
-    hint.
+def refusing(module: str, *groups: tuple[str, str]) -> Callable[[str], object]:
+    """A `__getattr__` for a module: names of the original that regrow lacks raise an error.
+
+    A group has names, separated by spaces, and what to do instead of all of them.
     """
+    helps = {name: help for names, help in groups for name in names.split()}
 
     def get(name: str) -> object:
-        if name in names:
-            raise not_covered(f"{module}.{name}".partition(".orbax.")[2], names[name])
+        if name in helps:
+            raise not_covered(f"{module}.{name}".partition(".orbax.")[2], helps[name])
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
-    get.names = frozenset(names)  # type: ignore[attr-defined]
+    get.names = frozenset(helps)  # type: ignore[attr-defined]
     return get

@@ -174,7 +174,6 @@ class PyTreeCheckpointHandler(OwnHandler):
         return restore_pytree(directory, args, self._registry)
 
     def metadata(self, directory: Any) -> Any:
-        """The metadata of the pytree."""
         return _read.pytree_metadata(directory, self._registry)
 
 
@@ -340,7 +339,6 @@ class ArrayCheckpointHandler(OwnHandler):
         return self._pytrees.plan(PyTreeSaveArgs({self._name: args.item}, wanted))
 
     def restore(self, directory: Any, item: Any = None, restore_args: Any = None, args: Any = None) -> Any:
-        """Restores the array."""
         wanted = getattr(args, "restore_args", None) if args is not None else restore_args
         tree = None if wanted is None else {self._name: wanted}
         return _read.restore(directory, restore_args=tree)[self._name]
@@ -359,7 +357,6 @@ class _TextHandler(OrbaxHandler):
         raise NotImplementedError
 
     def save(self, directory: Any, item: Any = None, args: Any = None) -> None:
-        """Saves into an existing folder."""
         value = item if args is None else args.item
         if is_primary():
             (as_path(directory) / self._filename).write_text(self._text(value))
@@ -410,7 +407,7 @@ class ProtoCheckpointHandler(_TextHandler):
         super().__init__(filename)
 
     def _text(self, value: Any) -> str:
-        text: str = _text_format().MessageToString(value)
+        text: str = text_format().MessageToString(value)
         return text
 
     def restore(self, directory: Any, item: Any = None, args: Any = None) -> Any:
@@ -422,10 +419,11 @@ class ProtoCheckpointHandler(_TextHandler):
         cls = item if args is None else args.item
         if cls is None:
             raise ValueError("Must provide `item` in order to deserialize proto to the correct type.")
-        return _text_format().Parse(self._read(directory), cls())
+        return text_format().Parse(self._read(directory), cls())
 
 
-def _text_format() -> Any:
+def text_format() -> Any:
+    """The module of protobuf that reads and writes messages as text."""
     return importlib.import_module("google.protobuf.text_format")
 
 

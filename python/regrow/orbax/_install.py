@@ -10,42 +10,18 @@ from . import _private
 from .v1 import _private as _private_v1
 
 SUB_MODULES = (
-    "abstract_checkpoint_manager",
-    "aggregate_handlers",
-    "args",
-    "arrays",
-    "checkpoint_args",
-    "checkpoint_manager",
-    "checkpoint_managers",
-    "checkpoint_utils",
-    "checkpointers",
-    "future",
-    "handlers",
-    "logging",
-    "metadata",
-    "msgpack_utils",
-    "multihost",
-    "options",
-    "path",
-    "path.atomicity",
-    "path.format_utils",
-    "path.step",
-    "pathways",
-    "serialization",
-    "test_utils",
-    "transform_utils",
-    "tree",
-    "type_handlers",
-    "utils",
-    "version",
-)
+    "abstract_checkpoint_manager aggregate_handlers args arrays checkpoint_args checkpoint_manager "
+    "checkpoint_managers checkpoint_utils checkpointers future handlers logging metadata "
+    "msgpack_utils multihost options path path.atomicity path.format_utils path.step pathways "
+    "serialization test_utils transform_utils tree type_handlers utils version"
+).split()
 
 WITHIN = {
     "logging.step_statistics": "logging",
     "metadata.tree": "metadata",
+    "metadata.value": "metadata",
     "path.atomicity_defaults": "path.atomicity",
     "path.atomicity_types": "path.atomicity",
-    "metadata.value": "metadata",
 }
 """Sub-modules of the original whose names are in one of the modules above."""
 

@@ -6,7 +6,20 @@ import abc
 import asyncio
 import threading
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Self
+
+
+class Closing:
+    """An object that a ``with`` block closes."""
+
+    def close(self) -> None:
+        """Releases the resources."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 class CheckpointHandler(abc.ABC):
@@ -57,7 +70,6 @@ class OrbaxHandler(AsyncCheckpointHandler):
 
     @classmethod
     def typestr(cls) -> str:
-        """The name of the original's class, for its readers."""
         return super().typestr() if cls._typestr is None else f"orbax.checkpoint._src.handlers.{cls._typestr}"
 
 
@@ -77,7 +89,6 @@ class NoopFuture(Future):
     """A future that has already ended."""
 
     def result(self, timeout: float | None = None) -> Any:
-        """Returns `None`."""
         return None
 
 
@@ -124,13 +135,11 @@ class ChainedFuture(Future):
         self._futures, self._callback = list(futures), cb
 
     def result(self, timeout: float | None = None) -> Any:
-        """Waits for all futures."""
         for future in self._futures:
             future.result(timeout)
         self._callback()
 
     def cancel(self) -> None:
-        """Asks all futures to stop early."""
         for future in self._futures:
             future.cancel()
 

@@ -47,13 +47,11 @@ class BaseRandomKeyCheckpointHandler(OrbaxHandler):
         raise NotImplementedError
 
     def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Saves a key into a folder that is there."""
         key, about = self.checkpoint_save_args(next(iter((*args, *kwargs.values())), None))
         items = {self._key_name: key, self._about_name: about}
         self._items.save(directory, args=CompositeArgs(**items))
 
     def restore(self, directory: Any, args: Any = None) -> Any:
-        """Restores the key."""
         key = self.checkpoint_restore_args(args)
         items = {self._key_name: key, self._about_name: JsonRestoreArgs()}
         found = self._items.restore(directory, args=CompositeArgs(**items))

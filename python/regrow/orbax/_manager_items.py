@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .._core._duck import is_a
 from .._errors import failure
 from ._composite import CompositeCheckpointHandler
 from ._handlers import PyTreeCheckpointHandler
-from ._manager_restore import DEFAULT_ITEM_NAME, is_composite
+from ._manager_restore import DEFAULT_ITEM_NAME
 from .checkpoint_args import is_args
 from .checkpointers import call_of
 
@@ -46,12 +47,12 @@ class DefaultItem:
             return
         if not is_args(args):
             raise ValueError(f"Expected args of type `CheckpointArgs`; found {type(args)}.")
-        if self._known and is_composite(args):
+        if self._known and is_a(args, "CompositeArgs"):
             raise ValueError(
                 "Cannot provide `args` of type `Composite` when dealing with a single, unnamed (default)"
                 " checkpointable object."
             )
-        if self._known is False and not is_composite(args):
+        if self._known is False and not is_a(args, "CompositeArgs"):
             raise ValueError(
                 "Must provide `args` of type `Composite` when dealing with multiple checkpointable objects."
             )
@@ -99,7 +100,7 @@ class Items:
     def of_save(self, items: Any, save_kwargs: Any, args: Any) -> dict[str, Any]:
         """All items of a save with their arguments, by name."""
         if args is not None:
-            return dict(args.items()) if is_composite(args) else {DEFAULT_ITEM_NAME: args}
+            return dict(args.items()) if is_a(args, "CompositeArgs") else {DEFAULT_ITEM_NAME: args}
         by_name = items if self.is_by_name else {DEFAULT_ITEM_NAME: items}
         if not isinstance(by_name, Mapping):
             raise ValueError(f"expected a dict of items by name, found {type(items).__name__}")

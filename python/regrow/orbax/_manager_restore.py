@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .._core._duck import is_a
 from .._errors import failure
 from . import _composite
 from ._composite import CompositeArgs, CompositeCheckpointHandler
 from ._handlers import PyTreeCheckpointHandler, handler_of_args, restore_pytree
 from ._manager_folder import METRIC_ITEM_NAME
+from ._paths import is_pytree
 from .checkpointers import call_of
 
 DEFAULT_ITEM_NAME = "default"
@@ -25,7 +27,7 @@ class Restorer:
     def restore(self, path: Any, items: Any, restore_kwargs: Any, args: Any) -> Any:
         """Restores what the arguments ask for, or the items and keywords of the older interface."""
         names = _composite.item_names(path)
-        if args is not None and not is_composite(args):
+        if args is not None and not is_a(args, "CompositeArgs"):
             return self._restore_default(path, names, args)
         if args is not None:
             return self._composite.restore(path, args)
@@ -57,13 +59,3 @@ class Restorer:
             f'Item "{DEFAULT_ITEM_NAME}" was not found in {path}. Available items: {names}',
             help="name the items: restore(step, args=args.Composite(name=...))",
         )
-
-
-def is_pytree(path: Any) -> bool:
-    """Whether a step is a pytree itself, without items."""
-    return bool((path / "_METADATA").exists() or (path / "regrow.json").exists())
-
-
-def is_composite(args: Any) -> bool:
-    """Whether they are arguments of several items, ours or the original's."""
-    return any(base.__name__ == "CompositeArgs" for base in type(args).__mro__)

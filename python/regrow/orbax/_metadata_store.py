@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any, Protocol
 
-from ._paths import as_path
+from ._paths import as_path, read_json
 
 
 def step_metadata_file_path(path: Any) -> Any:
@@ -76,11 +76,7 @@ class _Store(MetadataStore):
         staged.replace(file)
 
     def read(self, file_path: Any) -> dict[str, Any] | None:
-        try:
-            told = json.loads(as_path(file_path).read_text())
-        except (OSError, ValueError):
-            return None
-        return told if isinstance(told, dict) else None
+        return read_json(file_path)
 
     def update(self, file_path: Any, **kwargs: Any) -> None:
         if self._enable_write:

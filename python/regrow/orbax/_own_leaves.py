@@ -12,7 +12,6 @@ handler's name for that leaf.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from .._errors import failure
 from . import _interfaces, _leaf_args
 from ._errors import StructureError
 from ._jax import jax
-from ._paths import as_path
+from ._paths import as_path, read_json
 from ._type_handlers import ParamInfo
 from ._type_registry import GLOBAL_TYPE_HANDLER_REGISTRY, is_standard, knows_all
 from .tree import KeyPath, flatten_with_path, is_empty_node, tuple_path_from_keypath
@@ -197,7 +196,7 @@ class OwnRestore:
         self._registry = registry
         self._read = read
         self._describe = describe
-        document = _document(self._folder)
+        document = read_json(self._folder / "_METADATA") or {}
         self._types = _value_types(document)
         self._is_ocdbt = bool(document.get("use_ocdbt", (self._folder / "manifest.ocdbt").exists()))
         self._use_zarr3 = bool(document.get("use_zarr3", False))
@@ -269,14 +268,6 @@ def unknown_leaf(path: KeyPath, kind: str) -> StructureError:
         leaf=where,
         help=help,
     )
-
-
-def _document(folder: Any) -> Mapping[str, Any]:
-    try:
-        told = json.loads((folder / "_METADATA").read_text())
-    except (OSError, ValueError):
-        return {}
-    return told if isinstance(told, dict) else {}
 
 
 def _value_types(document: Mapping[str, Any]) -> dict[KeyPath, str]:

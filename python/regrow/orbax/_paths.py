@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import pathlib
 from typing import Any
@@ -45,6 +46,20 @@ def absolute(path: Any) -> Any:
             ValueError, f"Checkpoint path should be absolute. Got {path}", help=f"give os.path.abspath({str(path)!r})"
         )
     return path
+
+
+def read_json(file: Any) -> dict[str, Any] | None:
+    """The JSON object in a file; `None` if the file is missing or holds anything else."""
+    try:
+        told = json.loads(as_path(file).read_text())
+    except (OSError, ValueError):
+        return None
+    return told if isinstance(told, dict) else None
+
+
+def is_pytree(path: Any) -> bool:
+    """Whether a folder is a pytree in the layout of Orbax or regrow."""
+    return any((as_path(path) / name).exists() for name in ("_METADATA", "regrow.json"))
 
 
 def is_temporary(path: Any) -> bool:

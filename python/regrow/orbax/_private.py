@@ -18,56 +18,44 @@ from .._errors import failure
 
 PRIVATE = "_src"
 
-_HANDLERS = ("handlers", "type_handlers", "tree", "path.format_utils", "options")
-_PLACES: dict[str, tuple[str, ...]] = {
-    "arrays.abstract_arrays": ("arrays",),
-    "arrays.sharding": ("arrays",),
-    "arrays.types": ("arrays",),
-    "checkpoint_managers.policy_checkpoint_info": ("checkpoint_managers",),
-    "checkpoint_managers.preservation_policy": ("checkpoint_managers",),
-    "checkpoint_managers.save_decision_policy": ("checkpoint_managers",),
-    "checkpointers.abstract_checkpointer": ("checkpointers",),
-    "checkpointers.async_checkpointer": ("checkpointers",),
-    "checkpointers.checkpointer": ("checkpointers",),
-    "checkpointers.pytree_checkpointer": ("checkpointers",),
-    "checkpointers.standard_checkpointer": ("checkpointers",),
-    "futures.future": ("future",),
-    "handlers.array_checkpoint_handler": _HANDLERS,
-    "handlers.async_checkpoint_handler": ("handlers",),
-    "handlers.base_pytree_checkpoint_handler": ("type_handlers", *_HANDLERS),
-    "handlers.checkpoint_handler": ("handlers",),
-    "handlers.composite_checkpoint_handler": ("_composite", *_HANDLERS),
-    "handlers.handler_registration": ("_composite", *_HANDLERS),
-    "handlers.json_checkpoint_handler": _HANDLERS,
-    "handlers.proto_checkpoint_handler": _HANDLERS,
-    "handlers.pytree_checkpoint_handler": ("type_handlers", "transform_utils", *_HANDLERS),
-    "handlers.random_key_checkpoint_handler": _HANDLERS,
-    "handlers.standard_checkpoint_handler": ("type_handlers", *_HANDLERS),
-    "logging.abstract_logger": ("logging",),
-    "logging.composite_logger": ("logging",),
-    "logging.standard_logger": ("logging",),
-    "logging.step_statistics": ("logging",),
-    "metadata.checkpoint": ("metadata",),
-    "metadata.pytree_metadata_options": ("metadata",),
-    "metadata.sharding": ("metadata",),
-    "metadata.tree": ("metadata", "tree"),
-    "metadata.value": ("metadata",),
-    "multihost.multihost": ("multihost",),
-    "path.atomicity": ("path.atomicity",),
-    "path.atomicity_defaults": ("path.atomicity",),
-    "path.atomicity_types": ("path.atomicity",),
-    "path.format_utils": ("path.format_utils",),
-    "path.step": ("path.step",),
-    "path.temporary_paths": ("path.step",),
-    "serialization.jax_array_handlers": ("type_handlers",),
-    "serialization.jax_array_restore_args": ("type_handlers",),
-    "serialization.type_handler_registry": ("type_handlers",),
-    "serialization.type_handlers": ("type_handlers",),
-    "serialization.types": ("type_handlers",),
-    "tree.structure_utils": ("tree",),
-    "tree.types": ("tree",),
-    "tree.utils": ("tree", "arrays"),
+_PLACES = {
+    "arrays": "arrays.abstract_arrays arrays.sharding arrays.types",
+    "checkpoint_managers": (
+        "checkpoint_managers.policy_checkpoint_info checkpoint_managers.preservation_policy "
+        "checkpoint_managers.save_decision_policy"
+    ),
+    "checkpointers": (
+        "checkpointers.abstract_checkpointer checkpointers.async_checkpointer checkpointers.checkpointer "
+        "checkpointers.pytree_checkpointer checkpointers.standard_checkpointer"
+    ),
+    "future": "futures.future",
+    "handlers type_handlers tree path.format_utils options": (
+        "handlers.array_checkpoint_handler handlers.json_checkpoint_handler "
+        "handlers.proto_checkpoint_handler handlers.random_key_checkpoint_handler"
+    ),
+    "handlers": "handlers.async_checkpoint_handler handlers.checkpoint_handler",
+    "type_handlers handlers tree path.format_utils options": (
+        "handlers.base_pytree_checkpoint_handler handlers.standard_checkpoint_handler"
+    ),
+    "_composite handlers type_handlers tree path.format_utils options": (
+        "handlers.composite_checkpoint_handler handlers.handler_registration"
+    ),
+    "type_handlers transform_utils handlers tree path.format_utils options": "handlers.pytree_checkpoint_handler",
+    "logging": "logging.abstract_logger logging.composite_logger logging.standard_logger logging.step_statistics",
+    "metadata": "metadata.checkpoint metadata.pytree_metadata_options metadata.sharding metadata.value",
+    "metadata tree": "metadata.tree",
+    "multihost": "multihost.multihost",
+    "path.atomicity": "path.atomicity path.atomicity_defaults path.atomicity_types",
+    "path.format_utils": "path.format_utils",
+    "path.step": "path.step path.temporary_paths",
+    "type_handlers": (
+        "serialization.jax_array_handlers serialization.jax_array_restore_args "
+        "serialization.type_handler_registry serialization.type_handlers serialization.types"
+    ),
+    "tree": "tree.structure_utils tree.types",
+    "tree arrays": "tree.utils",
 }
+"""The private modules of the original, by the modules here that have their names: the first one wins."""
 
 
 class _Alias(types.ModuleType):
@@ -94,10 +82,11 @@ def without_names(name: str) -> types.ModuleType:
 def modules(package: str, name: str) -> dict[str, types.ModuleType]:
     """The private modules and their packages, by name below `name`, with names from `package`."""
     found: dict[str, types.ModuleType] = {}
-    for folder in [PRIVATE, *dict.fromkeys(f"{PRIVATE}.{place.rpartition('.')[0]}" for place in _PLACES)]:
+    places = {place: within.split() for within, places in _PLACES.items() for place in places.split()}
+    for folder in [PRIVATE, *dict.fromkeys(f"{PRIVATE}.{place.rpartition('.')[0]}" for place in places)]:
         made = found[f"{name}.{folder}"] = types.ModuleType(f"{name}.{folder}")
         made.__path__ = []
-    for place, within in _PLACES.items():
+    for place, within in places.items():
         full, public = f"{name}.{PRIVATE}.{place}", [sys.modules[f"{package}.{sub}"] for sub in within]
         found[full] = public[0] if len(public) == 1 else _Alias(full, public)
     return found

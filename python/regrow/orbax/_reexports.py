@@ -62,134 +62,99 @@ _VALUES: dict[str, dict[str, Any]] = {
 } | {
     module: {"PyTree": PyTree}
     for module in (
-        "abstract_checkpoint_manager",
-        "aggregate_handlers",
-        "checkpoint_utils",
-        "test_utils",
-        "transform_utils",
-        "utils",
+        "abstract_checkpoint_manager aggregate_handlers checkpoint_utils test_utils transform_utils utils".split()
     )
 }
 
-_NAMES: dict[str, dict[str, str]] = {
+_NAMES = {
     "checkpoint_manager": {
-        "AbstractCheckpointManager": "abstract_checkpoint_manager",
-        "AbstractCheckpointer": "checkpointers",
-        "AsyncCheckpointer": "checkpointers",
-        "CheckpointArgs": "checkpoint_args",
-        "CheckpointHandler": "handlers",
-        "CheckpointHandlerRegistry": "handlers",
-        "Checkpointer": "checkpointers",
-        "CompositeCheckpointHandler": "handlers",
-        "FileOptions": "options",
-        "JsonCheckpointHandler": "handlers",
-        "MultiprocessingOptions": "options",
-        "ProtoCheckpointHandler": "handlers",
-        "PyTree": "tree",
-        "StepMetadata": "metadata",
+        "abstract_checkpoint_manager": "AbstractCheckpointManager",
+        "checkpointers": "AbstractCheckpointer AsyncCheckpointer Checkpointer",
+        "checkpoint_args": "CheckpointArgs",
+        "handlers": (
+            "CheckpointHandler CheckpointHandlerRegistry CompositeCheckpointHandler "
+            "JsonCheckpointHandler ProtoCheckpointHandler"
+        ),
+        "options": "FileOptions MultiprocessingOptions",
+        "tree": "PyTree",
+        "metadata": "StepMetadata",
     },
     "checkpoint_managers": {
-        "AbstractCheckpointManager": "abstract_checkpoint_manager",
-        "CheckpointManager": "checkpoint_manager",
-        "CheckpointManagerOptions": "checkpoint_manager",
+        "abstract_checkpoint_manager": "AbstractCheckpointManager",
+        "checkpoint_manager": "CheckpointManager CheckpointManagerOptions",
     },
 }
+"""Names of classes, by the module that has them and by their home here."""
 
-_MODULES: dict[str, dict[str, str]] = {
-    "abstract_checkpoint_manager": {"args_lib": "args", "checkpoint": "_src.metadata.checkpoint"},
-    "aggregate_handlers": {
-        "msgpack_utils": "msgpack_utils",
-        "orbax_future": "future",
-        "tree_metadata": "_src.metadata.tree",
-        "utils": "utils",
-    },
-    "checkpoint_args": {
-        "checkpoint_handler": "_src.handlers.checkpoint_handler",
-        "handler_type_registry": "_src.handlers.handler_type_registry",
-    },
-    "checkpoint_manager": {
-        "abstract_checkpoint_manager": "abstract_checkpoint_manager",
-        "abstract_checkpointer": "_src.checkpointers.abstract_checkpointer",
-        "abstract_logger": "_src.logging.abstract_logger",
-        "args_lib": "args",
-        "async_checkpointer": "_src.checkpointers.async_checkpointer",
-        "atomicity_types": "_src.path.atomicity_types",
-        "checkpoint": "_src.metadata.checkpoint",
-        "checkpoint_args": "checkpoint_args",
-        "checkpoint_handler": "_src.handlers.checkpoint_handler",
-        "checkpoint_info": "_src.metadata.checkpoint_info",
-        "checkpointer_lib": "_src.checkpointers.checkpointer",
-        "composite_checkpoint_handler": "_src.handlers.composite_checkpoint_handler",
-        "deleter": "_src.path.deleter",
-        "future": "_src.futures.future",
-        "handler_registration": "_src.handlers.handler_registration",
-        "json_checkpoint_handler": "_src.handlers.json_checkpoint_handler",
-        "multihost": "_src.multihost.multihost",
-        "options_lib": "options",
-        "path_utils": "_src.path.utils",
-        "policy_checkpoint_info": "_src.checkpoint_managers.policy_checkpoint_info",
-        "preservation_policy_lib": "_src.checkpoint_managers.preservation_policy",
-        "proto_checkpoint_handler": "_src.handlers.proto_checkpoint_handler",
-        "root_metadata_serialization": "_src.metadata.root_metadata_serialization",
-        "save_decision_policy_lib": "_src.checkpoint_managers.save_decision_policy",
-        "standard_logger": "_src.logging.standard_logger",
-        "step_lib": "_src.path.step",
-        "step_metadata_serialization": "_src.metadata.step_metadata_serialization",
-        "step_statistics": "_src.logging.step_statistics",
-        "synchronization": "_src.futures.synchronization",
-        "temporary_paths": "_src.path.temporary_paths",
-        "threading_lib": "_src.threading",
-        "utils": "utils",
-    },
-    "checkpoint_managers": {
-        "preservation_policy": "_src.checkpoint_managers.preservation_policy",
-        "save_decision_policy": "_src.checkpoint_managers.save_decision_policy",
-    },
-    "checkpoint_utils": {
-        "arrays_sharding_lib": "_src.arrays.sharding",
-        "asyncio_utils": "_src.asyncio_utils",
-        "multihost": "_src.multihost.multihost",
-        "snapshot_lib": "_src.path.snapshot.snapshot",
-        "step_lib": "_src.path.step",
-        "tree_metadata": "_src.metadata.tree",
-        "type_handlers": "_src.serialization.type_handlers",
-        "utils": "utils",
-        "value_metadata": "_src.metadata.value",
-    },
-    "handlers": {"handler_registration": "_src.handlers.handler_registration"},
-    "options": {"multihost": "_src.multihost.multihost"},
-    "test_utils": {
-        "args_lib": "args",
-        "async_checkpoint_handler": "_src.handlers.async_checkpoint_handler",
-        "asyncio_utils": "_src.asyncio_utils",
-        "atomicity": "_src.path.atomicity",
-        "checkpoint_args": "checkpoint_args",
-        "checkpoint_metadata": "_src.metadata.checkpoint",
-        "gcs_utils": "_src.path.gcs_utils",
-        "limits": "_src.serialization.limits",
-        "multihost": "_src.multihost.multihost",
-        "multislice": "_src.multihost.multislice",
-        "pytree_checkpoint_handler": "_src.handlers.pytree_checkpoint_handler",
-        "replica_slices": "_src.serialization.replica_slices",
-        "step_lib": "_src.path.step",
-        "step_metadata_serialization": "_src.metadata.step_metadata_serialization",
-        "tree_utils": "_src.tree.utils",
-        "ts_utils": "_src.serialization.tensorstore_utils",
-        "type_handler_registry": "_src.serialization.type_handler_registry",
-        "type_handlers": "_src.serialization.type_handlers",
-    },
-    "transform_utils": {
-        "tree_utils": "_src.tree.utils",
-        "type_handlers": "_src.serialization.type_handlers",
-    },
-    "utils": {
-        "atomicity": "_src.path.atomicity",
-        "gcs_utils": "_src.path.gcs_utils",
-        "multihost": "_src.multihost.multihost",
-        "step_lib": "_src.path.step",
-        "tree_utils": "_src.tree.utils",
-    },
+_TARGETS = {
+    "args_lib": "args",
+    "arrays_sharding_lib": "_src.arrays.sharding",
+    "checkpoint_metadata": "_src.metadata.checkpoint",
+    "checkpointer_lib": "_src.checkpointers.checkpointer",
+    "options_lib": "options",
+    "orbax_future": "future",
+    "path_utils": "_src.path.utils",
+    "preservation_policy_lib": "_src.checkpoint_managers.preservation_policy",
+    "save_decision_policy_lib": "_src.checkpoint_managers.save_decision_policy",
+    "snapshot_lib": "_src.path.snapshot.snapshot",
+    "step_lib": "_src.path.step",
+    "threading_lib": "_src.threading",
+    "tree_metadata": "_src.metadata.tree",
+    "tree_utils": "_src.tree.utils",
+    "ts_utils": "_src.serialization.tensorstore_utils",
+    "value_metadata": "_src.metadata.value",
+} | {
+    target.rpartition(".")[2]: target
+    for target in (
+        "abstract_checkpoint_manager _src.checkpointers.abstract_checkpointer "
+        "_src.logging.abstract_logger _src.handlers.async_checkpoint_handler "
+        "_src.checkpointers.async_checkpointer _src.asyncio_utils _src.path.atomicity "
+        "_src.path.atomicity_types _src.metadata.checkpoint checkpoint_args "
+        "_src.handlers.checkpoint_handler _src.metadata.checkpoint_info "
+        "_src.handlers.composite_checkpoint_handler _src.path.deleter _src.futures.future "
+        "_src.path.gcs_utils _src.handlers.handler_registration _src.handlers.handler_type_registry "
+        "_src.handlers.json_checkpoint_handler _src.serialization.limits msgpack_utils "
+        "_src.multihost.multihost _src.multihost.multislice "
+        "_src.checkpoint_managers.policy_checkpoint_info _src.checkpoint_managers.preservation_policy "
+        "_src.handlers.proto_checkpoint_handler _src.handlers.pytree_checkpoint_handler "
+        "_src.serialization.replica_slices _src.metadata.root_metadata_serialization "
+        "_src.checkpoint_managers.save_decision_policy _src.logging.standard_logger "
+        "_src.metadata.step_metadata_serialization _src.logging.step_statistics "
+        "_src.futures.synchronization _src.path.temporary_paths _src.serialization.type_handler_registry "
+        "_src.serialization.type_handlers utils"
+    ).split()
 }
+"""The modules that others have by these names."""
+
+_MODULES = {
+    "abstract_checkpoint_manager": "args_lib checkpoint",
+    "aggregate_handlers": "msgpack_utils orbax_future tree_metadata utils",
+    "checkpoint_args": "checkpoint_handler handler_type_registry",
+    "checkpoint_manager": (
+        "abstract_checkpoint_manager abstract_checkpointer abstract_logger args_lib async_checkpointer "
+        "atomicity_types checkpoint checkpoint_args checkpoint_handler checkpoint_info checkpointer_lib "
+        "composite_checkpoint_handler deleter future handler_registration json_checkpoint_handler "
+        "multihost options_lib path_utils policy_checkpoint_info preservation_policy_lib "
+        "proto_checkpoint_handler root_metadata_serialization save_decision_policy_lib standard_logger "
+        "step_lib step_metadata_serialization step_statistics synchronization temporary_paths "
+        "threading_lib utils"
+    ),
+    "checkpoint_managers": "preservation_policy save_decision_policy",
+    "checkpoint_utils": (
+        "arrays_sharding_lib asyncio_utils multihost snapshot_lib step_lib tree_metadata type_handlers "
+        "utils value_metadata"
+    ),
+    "handlers": "handler_registration",
+    "options": "multihost",
+    "test_utils": (
+        "args_lib async_checkpoint_handler asyncio_utils atomicity checkpoint_args checkpoint_metadata "
+        "gcs_utils limits multihost multislice pytree_checkpoint_handler replica_slices step_lib "
+        "step_metadata_serialization tree_utils ts_utils type_handler_registry type_handlers"
+    ),
+    "transform_utils": "tree_utils type_handlers",
+    "utils": "atomicity gcs_utils multihost step_lib tree_utils",
+}
+"""Names of modules, by the module that has them."""
 
 
 def put(package: str) -> None:
@@ -197,10 +162,13 @@ def put(package: str) -> None:
     for module, values in _VALUES.items():
         for name, value in values.items():
             vars(sys.modules[f"{package}.{module}"]).setdefault(name, value)
-    for module, names in _NAMES.items():
-        for name, home in names.items():
-            vars(sys.modules[f"{package}.{module}"]).setdefault(name, getattr(sys.modules[f"{package}.{home}"], name))
+    for module, homes in _NAMES.items():
+        for home, names in homes.items():
+            for name in names.split():
+                found = getattr(sys.modules[f"{package}.{home}"], name)
+                vars(sys.modules[f"{package}.{module}"]).setdefault(name, found)
     for module, names in _MODULES.items():
-        for name, target in names.items():
+        for name in names.split():
+            target = _TARGETS[name]
             found = sys.modules.get(f"{package}.checkpoint.{target}") or _private.without_names(f"{package}.{target}")
             vars(sys.modules[f"{package}.{module}"]).setdefault(name, found)

@@ -83,12 +83,10 @@ class SingleDeviceShardingMetadata(ShardingMetadata):
 
     @classmethod
     def from_jax_sharding(cls, jax_sharding: Any) -> Self:
-        """Converts a sharding of JAX."""
         return cls(str(next(iter(jax_sharding.device_set))))
 
     @classmethod
     def from_deserialized_dict(cls, deserialized_dict: Mapping[str, Any]) -> Self:
-        """Converts stored data."""
         return cls(str(deserialized_dict.get("device_str")))
 
     def to_jax_sharding(self) -> Any:
@@ -102,7 +100,6 @@ class SingleDeviceShardingMetadata(ShardingMetadata):
         return jax.sharding.SingleDeviceSharding(found)
 
     def to_serialized_string(self) -> str:
-        """The stored form."""
         return json.dumps({"sharding_type": "SingleDeviceSharding", "device_str": self.device_str})
 
     def __eq__(self, other: object) -> bool:
@@ -126,7 +123,6 @@ class NamedShardingMetadata(ShardingMetadata):
 
     @classmethod
     def from_jax_sharding(cls, jax_sharding: Any) -> Self:
-        """Converts a sharding of JAX."""
         mesh = jax_sharding.mesh
         devices = DeviceMetadataMesh.from_jax_mesh(mesh)
         shape = np.array(list(mesh.shape.values()))
@@ -134,7 +130,6 @@ class NamedShardingMetadata(ShardingMetadata):
 
     @classmethod
     def from_deserialized_dict(cls, deserialized_dict: Mapping[str, Any]) -> Self:
-        """Converts stored data."""
         told = deserialized_dict
         types = {str(kind): kind for kind in jax.sharding.AxisType}
         stored = told.get("axis_types")
@@ -164,7 +159,6 @@ class NamedShardingMetadata(ShardingMetadata):
         return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
 
     def to_serialized_string(self) -> str:
-        """The stored form."""
         told: dict[str, Any] = {
             "sharding_type": "NamedSharding",
             "shape": self.shape.tolist(),

@@ -118,11 +118,9 @@ class EngineHandler(TypeHandler):
     """The type that leaves are restored as, for any type of the caller."""
 
     def typestr(self) -> str:
-        """The name that Orbax uses."""
         return self._type_name
 
     async def metadata(self, infos: Sequence[ParamInfo]) -> Sequence[Any]:
-        """The metadata from the engine."""
         return [_engine(self, info).describe(info) for info in infos]
 
     async def serialize(
@@ -136,7 +134,6 @@ class EngineHandler(TypeHandler):
         return [NoopFuture()]
 
     async def deserialize(self, infos: Sequence[ParamInfo], args: Sequence[Any] | None = None) -> Sequence[Any]:
-        """The leaves, as the engine restores them."""
         args = [_leaf_args.RestoreArgs()] * len(infos) if args is None else args
         check_input_arguments(infos, args)
         if not infos:

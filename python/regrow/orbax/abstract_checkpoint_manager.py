@@ -6,8 +6,6 @@ import abc
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-__all__ = ["AbstractCheckpointManager", "RestoreParams", "SaveParams"]
-
 SaveParams = Mapping[str, Any]
 RestoreParams = Mapping[str, Any]
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from ._errors import refusing
 
-__all__: list[str] = []
-
-_HINT = "regrow.load and the checkpointers read such checkpoints; none are written"
-
-__getattr__ = refusing(__name__, {"AggregateHandler": _HINT, "MsgpackHandler": _HINT})
+__getattr__ = refusing(
+    __name__,
+    ("AggregateHandler MsgpackHandler", "regrow.load and the checkpointers read such checkpoints; none are written"),
+)

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 
 from ._jax import jax
-from .tree import to_shape_dtype_struct
-
-__all__ = ["construct_maximal_shardings", "to_shape_dtype_struct"]
+from .tree import to_shape_dtype_struct as to_shape_dtype_struct
 
 Shape = tuple[int, ...]
 Index = tuple[slice, ...]

@@ -9,19 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from .._errors import failure
-from ._interfaces import CheckpointHandler
-
-__all__ = [
-    "CheckpointArgs",
-    "CheckpointHandler",
-    "get_registered_args_cls",
-    "get_registered_handler_cls",
-    "has_registered_args",
-    "is_args",
-    "is_args_class",
-    "register_with_handler",
-]
-
+from ._interfaces import CheckpointHandler as CheckpointHandler
 
 ArgsClass = TypeVar("ArgsClass", bound=type[Any])
 

@@ -13,46 +13,40 @@ import datetime
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from .._core._duck import is_a
 from .._errors import failure
 from .._save._async import AsyncSaver
 from . import _manager_policies, _saving
 from ._background import Background
 from ._composite import CompositeArgs
-from ._errors import StepAlreadyExistsError, as_orbax
+from ._errors import StepAlreadyExistsError as StepAlreadyExistsError
+from ._errors import as_orbax
+from ._interfaces import Closing
 from ._manager_deletions import Deletions
-from ._manager_folder import METADATA_ITEM_NAME, METRIC_ITEM_NAME, Folder
+from ._manager_folder import METADATA_ITEM_NAME as METADATA_ITEM_NAME
+from ._manager_folder import METRIC_ITEM_NAME as METRIC_ITEM_NAME
+from ._manager_folder import Folder
 from ._manager_items import Items, check_constructor
-from ._manager_options import CheckpointManagerOptions
+from ._manager_options import CheckpointManagerOptions as CheckpointManagerOptions
 from ._manager_records import RestoreRecord, SaveRecord
-from ._manager_restore import DEFAULT_ITEM_NAME, Restorer, is_composite, is_pytree
+from ._manager_restore import DEFAULT_ITEM_NAME as DEFAULT_ITEM_NAME
+from ._manager_restore import Restorer
 from ._manager_saves import Tracked
-from ._paths import lacks_marker
+from ._paths import is_pytree, lacks_marker
 from .checkpoint_managers import PolicyCheckpointInfo
 from .metadata import RootMetadata
 from .multihost import reached_preemption
-from .options import AsyncOptions, timeout_of
-
-__all__ = [
-    "DEFAULT_ITEM_NAME",
-    "METADATA_ITEM_NAME",
-    "METRIC_ITEM_NAME",
-    "AsyncOptions",
-    "CheckpointInfo",
-    "CheckpointManager",
-    "CheckpointManagerOptions",
-    "StepAlreadyExistsError",
-]
-
+from .options import AsyncOptions as AsyncOptions
+from .options import timeout_of
 
 CheckpointInfo = PolicyCheckpointInfo
 
 _log = logging.getLogger("regrow.orbax")
 
 
-class CheckpointManager:
+class CheckpointManager(Closing):
     """Saves, lists, restores and deletes the steps of a folder."""
 
     def __init__(
@@ -261,7 +255,7 @@ class CheckpointManager:
             raise failure(
                 ValueError, "Must provide `args` for `save`.", help="save(step, args=args.StandardSave(state))"
             )
-        self._default_item.set_if_none(not is_composite(args))
+        self._default_item.set_if_none(not is_a(args, "CompositeArgs"))
         self._default_item.check(items, args)
         if not force and not self.should_save(step):
             return False
@@ -462,11 +456,3 @@ class CheckpointManager:
                 self._deletions.close()
             finally:
                 self._composite.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -9,29 +9,6 @@ from typing import Any
 
 from .options import MultiprocessingOptions
 
-__all__ = [
-    "AnyPreservationPolicy",
-    "AnySavePolicy",
-    "BestN",
-    "ContinuousCheckpointingPolicy",
-    "CustomSteps",
-    "DecisionContext",
-    "EveryNSeconds",
-    "EveryNSteps",
-    "EveryNStepsClosest",
-    "FixedIntervalPolicy",
-    "InitialSavePolicy",
-    "LatestDuration",
-    "LatestN",
-    "PolicyCheckpointInfo",
-    "PreemptionCheckpointingPolicy",
-    "PreservationContext",
-    "PreservationPolicy",
-    "PreserveAll",
-    "SaveDecisionPolicy",
-    "SpecificStepsPolicy",
-]
-
 
 @dataclasses.dataclass
 class PolicyCheckpointInfo:
@@ -72,7 +49,6 @@ class FixedIntervalPolicy(SaveDecisionPolicy):
     interval: int
 
     def should_save(self, step: PolicyCheckpointInfo, previous_steps: Previous, *, context: DecisionContext) -> bool:
-        """Whether this step is saved."""
         return step.step % self.interval == 0
 
 
@@ -80,7 +56,6 @@ class PreemptionCheckpointingPolicy(SaveDecisionPolicy):
     """Saves when the machine is about to be preempted."""
 
     def should_save(self, step: PolicyCheckpointInfo, previous_steps: Previous, *, context: DecisionContext) -> bool:
-        """Whether this step is saved."""
         return context.reached_preemption
 
 
@@ -88,7 +63,6 @@ class InitialSavePolicy(SaveDecisionPolicy):
     """Saves if there is no step yet."""
 
     def should_save(self, step: PolicyCheckpointInfo, previous_steps: Previous, *, context: DecisionContext) -> bool:
-        """Whether this step is saved."""
         return not previous_steps
 
 
@@ -99,7 +73,6 @@ class SpecificStepsPolicy(SaveDecisionPolicy):
     steps: Container[int]
 
     def should_save(self, step: PolicyCheckpointInfo, previous_steps: Previous, *, context: DecisionContext) -> bool:
-        """Whether this step is saved."""
         return step.step in self.steps
 
 
@@ -110,7 +83,6 @@ class ContinuousCheckpointingPolicy(SaveDecisionPolicy):
     minimum_interval_secs: int | None = None
 
     def should_save(self, step: PolicyCheckpointInfo, previous_steps: Previous, *, context: DecisionContext) -> bool:
-        """Whether this step is saved."""
         if context.is_saving_in_progress:
             return False
         if not previous_steps or self.minimum_interval_secs is None:
@@ -125,7 +97,6 @@ class AnySavePolicy(SaveDecisionPolicy):
     policies: Sequence[SaveDecisionPolicy]
 
     def should_save(self, step: PolicyCheckpointInfo, previous_steps: Previous, *, context: DecisionContext) -> bool:
-        """Whether this step is saved."""
         return any(policy.should_save(step, previous_steps, context=context) for policy in self.policies)
 
 
@@ -149,7 +120,6 @@ class LatestN(PreservationPolicy):
     n: int | None = None
 
     def should_preserve(self, checkpoints: Previous, *, context: PreservationContext) -> Sequence[bool]:
-        """For each step whether it is kept."""
         first = 0 if self.n is None else len(checkpoints) - self.n
         return [at >= first for at in range(len(checkpoints))]
 
@@ -161,7 +131,6 @@ class EveryNSeconds(PreservationPolicy):
     interval_secs: int
 
     def should_preserve(self, checkpoints: Previous, *, context: PreservationContext) -> Sequence[bool]:
-        """For each step whether it is kept."""
         kept, last = [], None
         for checkpoint in checkpoints:
             is_due = last is None or (checkpoint.time - last).total_seconds() >= self.interval_secs
@@ -239,7 +208,6 @@ class LatestDuration(PreservationPolicy):
     duration: datetime.timedelta
 
     def should_preserve(self, checkpoints: Previous, *, context: PreservationContext) -> Sequence[bool]:
-        """For each step whether it is kept."""
         now = datetime.datetime.now(tz=datetime.UTC)
         young = (at for at, checkpoint in enumerate(checkpoints) if now - checkpoint.time <= self.duration)
         first = next(young, len(checkpoints))
@@ -251,7 +219,6 @@ class PreserveAll(PreservationPolicy):
     """Keeps all steps."""
 
     def should_preserve(self, checkpoints: Previous, *, context: PreservationContext) -> Sequence[bool]:
-        """For each step whether it is kept."""
         return [True] * len(checkpoints)
 
 
@@ -262,7 +229,6 @@ class CustomSteps(PreservationPolicy):
     steps: Sequence[int]
 
     def should_preserve(self, checkpoints: Previous, *, context: PreservationContext) -> Sequence[bool]:
-        """For each step whether it is kept."""
         return [checkpoint.step in self.steps for checkpoint in checkpoints]
 
 
@@ -273,7 +239,6 @@ class AnyPreservationPolicy(PreservationPolicy):
     policies: Sequence[PreservationPolicy]
 
     def should_preserve(self, checkpoints: Previous, *, context: PreservationContext) -> Sequence[bool]:
-        """For each step whether it is kept."""
         said = [policy.should_preserve(checkpoints, context=context) for policy in self.policies]
         return [any(column) for column in zip(*said, strict=True)] if said else [False] * len(checkpoints)
 
@@ -290,7 +255,6 @@ class BestN(PreservationPolicy):
     keep_checkpoints_without_metrics: bool = True
 
     def should_preserve(self, checkpoints: Previous, *, context: PreservationContext) -> Sequence[bool]:
-        """For each step whether it is kept."""
         if self.n is None or self.n == 0 or len(checkpoints) <= self.n:
             return [self.n != 0] * len(checkpoints)
         measured = [at for at, checkpoint in enumerate(checkpoints) if checkpoint.metrics is not None]

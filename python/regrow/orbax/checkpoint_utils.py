@@ -8,20 +8,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ._errors import refusing
-from ._leaf_args import PLACEHOLDER
+from ._leaf_args import PLACEHOLDER as PLACEHOLDER
 from ._paths import as_path
-from ._targets import STANDARD_ARRAY_TYPES, construct_restore_args
+from ._targets import STANDARD_ARRAY_TYPES as STANDARD_ARRAY_TYPES
+from ._targets import construct_restore_args as construct_restore_args
 from .path import step as steps
 
-__all__ = [
-    "PLACEHOLDER",
-    "STANDARD_ARRAY_TYPES",
-    "checkpoints_iterator",
-    "construct_restore_args",
-    "wait_for_new_checkpoint",
-]
-
-__getattr__ = refusing(__name__, {"get_snapshot_dir_from_step_dir": "no snapshots are made: see checkpoints_iterator"})
+__getattr__ = refusing(__name__, ("get_snapshot_dir_from_step_dir", "no snapshots are made: see checkpoints_iterator"))
 
 
 @contextlib.contextmanager

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from .._errors import CancelledError, failure
 from .._save._async import AsyncSaver
@@ -14,12 +13,11 @@ from ._background import Background
 from ._errors import DestinationExistsError, as_orbax, says_force
 from ._handler_args import StandardRestoreArgs, StandardSaveArgs
 from ._handlers import PyTreeCheckpointHandler, StandardCheckpointHandler
+from ._interfaces import Closing
 from ._paths import absolute, as_path, is_temporary, lacks_marker, wants_marker
 from .checkpoint_args import get_registered_args_cls, has_registered_args, is_args
 from .options import AsyncOptions, MultiprocessingOptions, timeout_of
 from .path import atomicity
-
-__all__ = ["AbstractCheckpointer", "AsyncCheckpointer", "Checkpointer", "PyTreeCheckpointer", "StandardCheckpointer"]
 
 
 class AbstractCheckpointer(abc.ABC):
@@ -58,7 +56,7 @@ def call_of(handler: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, for_
     return _saving.Call((save_cls if for_save else restore_cls)(*args, **kwargs))
 
 
-class Checkpointer(AbstractCheckpointer):
+class Checkpointer(AbstractCheckpointer, Closing):
     """Saves and restores one item with a handler, and returns when that is done."""
 
     def __init__(
@@ -181,14 +179,6 @@ class Checkpointer(AbstractCheckpointer):
         """Closes the handler."""
         self._is_closed = True
         self._handler.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class AsyncCheckpointer(Checkpointer):

@@ -7,15 +7,6 @@ import logging as _logging
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = [
-    "AbstractLogger",
-    "CompositeLogger",
-    "EmergencyRestoreStepStatistics",
-    "RestoreStepStatistics",
-    "SaveStepStatistics",
-    "StandardLogger",
-]
-
 
 class AbstractLogger:
     """The base class of loggers."""
@@ -29,7 +20,6 @@ class StandardLogger(AbstractLogger):
     """Writes records to Python's logging."""
 
     def log_entry(self, msg: Any, *args: Any, **kwargs: Any) -> None:
-        """Takes a record."""
         _logging.getLogger("regrow.orbax").info(str(msg), *args, **kwargs)
 
 
@@ -40,7 +30,6 @@ class CompositeLogger(AbstractLogger):
         self._loggers = loggers
 
     def log_entry(self, entry: Any, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
-        """Takes a record."""
         for logger in self._loggers:
             logger.log_entry(entry, *args, **kwargs)
 

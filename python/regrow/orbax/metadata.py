@@ -12,50 +12,22 @@ from typing import Any
 from .. import _errors
 from ._errors import refusing
 from ._jax import jax
-from ._metadata_store import MetadataStore, metadata_store, root_metadata_file_path, step_metadata_file_path
-from ._paths import as_path
-from ._sharding_metadata import (
-    DeviceMetadata,
-    DeviceMetadataMesh,
-    NamedShardingMetadata,
-    ShardingMetadata,
-    SingleDeviceShardingMetadata,
-    from_jax_sharding,
-    from_serialized_string,
-    sharding_from_json,
-)
+from ._metadata_store import MetadataStore as MetadataStore
+from ._metadata_store import metadata_store as metadata_store
+from ._metadata_store import root_metadata_file_path as root_metadata_file_path
+from ._metadata_store import step_metadata_file_path as step_metadata_file_path
+from ._paths import as_path, read_json
+from ._sharding_metadata import DeviceMetadata as DeviceMetadata
+from ._sharding_metadata import DeviceMetadataMesh as DeviceMetadataMesh
+from ._sharding_metadata import NamedShardingMetadata as NamedShardingMetadata
+from ._sharding_metadata import ShardingMetadata as ShardingMetadata
+from ._sharding_metadata import SingleDeviceShardingMetadata as SingleDeviceShardingMetadata
+from ._sharding_metadata import from_jax_sharding as from_jax_sharding
+from ._sharding_metadata import from_serialized_string as from_serialized_string
+from ._sharding_metadata import sharding_from_json as sharding_from_json
 from .logging import SaveStepStatistics, statistics_of
 
-__all__ = [
-    "PYTREE_METADATA_OPTIONS",
-    "ArrayMetadata",
-    "CompositeMetadata",
-    "DeviceMetadata",
-    "DeviceMetadataMesh",
-    "Metadata",
-    "MetadataStore",
-    "NamedShardingMetadata",
-    "PyTreeMetadataOptions",
-    "RootMetadata",
-    "ScalarMetadata",
-    "ShardingMetadata",
-    "SingleDeviceShardingMetadata",
-    "StepMetadata",
-    "StorageMetadata",
-    "StringMetadata",
-    "TreeMetadata",
-    "from_jax_sharding",
-    "from_serialized_string",
-    "get_step_metadata",
-    "metadata_store",
-    "read_step_metadata",
-    "root_metadata_file_path",
-    "sharding_from_json",
-    "step_metadata_file_path",
-]
-
-
-__getattr__ = refusing(__name__, {"ValueMetadataEntry": "see ArrayMetadata, ScalarMetadata and StringMetadata"})
+__getattr__ = refusing(__name__, ("ValueMetadataEntry", "see ArrayMetadata, ScalarMetadata and StringMetadata"))
 
 CompositeItemMetadata = dict[str, Any]
 SerializedMetadata = dict[str, Any]
@@ -262,12 +234,8 @@ jax.tree_util.register_pytree_node(
 
 def read_step_metadata(path: Any) -> StepMetadata:
     """The content of `_CHECKPOINT_METADATA`; empty if it is missing or not JSON, as in Orbax."""
-    file = as_path(path) / "_CHECKPOINT_METADATA"
-    try:
-        told = json.loads(file.read_text())
-    except (OSError, ValueError):
-        return StepMetadata()
-    if not isinstance(told, dict):
+    told = read_json(as_path(path) / "_CHECKPOINT_METADATA")
+    if told is None:
         return StepMetadata()
     names = {field.name for field in dataclasses.fields(StepMetadata)} - {"item_metadata", "custom_metadata"}
     known = {name: value for name, value in told.items() if name in names and value is not None}

@@ -7,8 +7,6 @@ from typing import Any
 from .. import _native
 from .._msgpack import ExtType
 
-__all__ = ["MAX_CHUNK_SIZE", "msgpack_restore", "msgpack_serialize"]
-
 MAX_CHUNK_SIZE = 2**30
 """Larger arrays, in bytes, are stored in several parts."""
 

@@ -8,30 +8,12 @@ from ._errors import refusing
 from ._jax import jax
 from ._processes import barrier
 
-__all__ = [
-    "broadcast_one_to_all",
-    "is_jax_distributed_client_initialized",
-    "is_primary_host",
-    "process_count",
-    "process_index",
-    "reached_preemption",
-    "sync_global_processes",
-]
-
-
-_HINT = "use jax.distributed: the engine has a barrier of its own"
-
 __getattr__ = refusing(
     __name__,
-    dict.fromkeys(
-        (
-            "BarrierSyncFn",
-            "get_barrier_sync_fn",
-            "initialize_runtime_to_distributed_ids",
-            "is_runtime_to_distributed_ids_initialized",
-            "multislice",
-        ),
-        _HINT,
+    (
+        "BarrierSyncFn get_barrier_sync_fn initialize_runtime_to_distributed_ids "
+        "is_runtime_to_distributed_ids_initialized multislice",
+        "use jax.distributed: the engine has a barrier of its own",
     ),
 )
 

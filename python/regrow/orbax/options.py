@@ -9,16 +9,6 @@ from typing import Any
 
 from .._errors import failure
 
-__all__ = [
-    "AsyncOptions",
-    "AtomicityMode",
-    "AtomicityOptions",
-    "Cns2StorageOptions",
-    "FileOptions",
-    "MemoryLimitOptions",
-    "MultiprocessingOptions",
-]
-
 
 @dataclasses.dataclass
 class AsyncOptions:

@@ -4,8 +4,4 @@ from __future__ import annotations
 
 from ._errors import refusing
 
-__all__: list[str] = []
-
-_HINT = "use the original with Pathways"
-
-__getattr__ = refusing(__name__, {"CheckpointingImpl": _HINT, "register_type_handlers": _HINT})
+__getattr__ = refusing(__name__, ("CheckpointingImpl register_type_handlers", "use the original with Pathways"))

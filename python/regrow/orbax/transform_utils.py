@@ -8,19 +8,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from .._core._duck import is_a
-from ._leaf_args import RestoreArgs
+from ._leaf_args import RestoreArgs as RestoreArgs
 from .tree import KeyPath, from_flat_dict, is_empty_node, to_flat_dict
-
-__all__ = [
-    "MultiValueFn",
-    "RestoreArgs",
-    "RestoreTransform",
-    "Transform",
-    "ValueFn",
-    "apply_transformations",
-    "intersect_trees",
-    "merge_trees",
-]
 
 ValueFn = Callable[[Any], Any]
 MultiValueFn = Callable[..., Any]

@@ -13,38 +13,11 @@ from .._core._duck import has, own_attribute
 from .._load._checkpoint import Leaf
 from ._errors import refusing
 from ._jax import jax
-from ._tree_pairs import children_by_key, merge_trees, tree_difference
+from ._tree_pairs import children_by_key
+from ._tree_pairs import merge_trees as merge_trees
+from ._tree_pairs import tree_difference as tree_difference
 
-__all__ = [
-    "PLACEHOLDER_LEAF",
-    "JsonType",
-    "PyTree",
-    "PyTreeKey",
-    "PyTreeOf",
-    "PyTreePath",
-    "deserialize_tree",
-    "flatten_with_path",
-    "from_flat_dict",
-    "from_flattened_with_keypath",
-    "get_key_name",
-    "get_param_names",
-    "is_dict_key",
-    "is_empty_node",
-    "is_empty_or_leaf",
-    "is_flat_dict",
-    "is_sequence_key",
-    "merge_trees",
-    "param_name_from_keypath",
-    "serialize_tree",
-    "str_keypath",
-    "to_flat_dict",
-    "to_shape_dtype_struct",
-    "tree_difference",
-    "tuple_path_from_keypath",
-]
-
-
-__getattr__ = refusing(__name__, {"tree_trim": "restore with partial_restore=True, or map the smaller tree"})
+__getattr__ = refusing(__name__, ("tree_trim", "restore with partial_restore=True, or map the smaller tree"))
 
 PyTree = Any
 PyTreeKey: TypeAlias = (

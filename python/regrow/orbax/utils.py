@@ -7,71 +7,31 @@ from typing import Any
 import numpy as np
 
 from ._jax import jax
-from ._paths import TMP_DIR_SUFFIX
-from .multihost import broadcast_one_to_all, is_primary_host, reached_preemption, sync_global_processes
-from .path.step import (
-    any_checkpoint_step,
-    checkpoint_steps,
-    checkpoint_steps_paths,
-    get_save_directory,
-    is_checkpoint_finalized,
-    is_tmp_checkpoint,
-    step_from_checkpoint_name,
-    tmp_checkpoints,
-)
-from .tree import (
-    deserialize_tree,
-    from_flat_dict,
-    from_flattened_with_keypath,
-    get_key_name,
-    is_dict_key,
-    is_empty_node,
-    is_empty_or_leaf,
-    is_sequence_key,
-    serialize_tree,
-    to_flat_dict,
-    to_shape_dtype_struct,
-    tuple_path_from_keypath,
-)
-
-__all__ = [
-    "TMP_DIR_SUFFIX",
-    "all_leaves_are_placeholders",
-    "any_checkpoint_step",
-    "broadcast_one_to_all",
-    "checkpoint_steps",
-    "checkpoint_steps_paths",
-    "deserialize_tree",
-    "from_flat_dict",
-    "from_flattened_with_keypath",
-    "fully_replicated_host_local_array_to_global_array",
-    "get_key_name",
-    "get_save_directory",
-    "is_checkpoint_finalized",
-    "is_dict_key",
-    "is_empty_node",
-    "is_empty_or_leaf",
-    "is_gcs_path",
-    "is_pathways_backend",
-    "is_primary_host",
-    "is_scalar",
-    "is_sequence_key",
-    "is_tmp_checkpoint",
-    "leaf_is_placeholder",
-    "leaf_placeholder",
-    "name_from_leaf_placeholder",
-    "pytree_structure",
-    "reached_preemption",
-    "record_saved_duration",
-    "serialize_tree",
-    "step_from_checkpoint_name",
-    "sync_global_devices",
-    "sync_global_processes",
-    "tmp_checkpoints",
-    "to_flat_dict",
-    "to_shape_dtype_struct",
-    "tuple_path_from_keypath",
-]
+from ._paths import TMP_DIR_SUFFIX as TMP_DIR_SUFFIX
+from .multihost import broadcast_one_to_all as broadcast_one_to_all
+from .multihost import is_primary_host as is_primary_host
+from .multihost import reached_preemption as reached_preemption
+from .multihost import sync_global_processes as sync_global_processes
+from .path.step import any_checkpoint_step as any_checkpoint_step
+from .path.step import checkpoint_steps as checkpoint_steps
+from .path.step import checkpoint_steps_paths as checkpoint_steps_paths
+from .path.step import get_save_directory as get_save_directory
+from .path.step import is_checkpoint_finalized as is_checkpoint_finalized
+from .path.step import is_tmp_checkpoint as is_tmp_checkpoint
+from .path.step import step_from_checkpoint_name as step_from_checkpoint_name
+from .path.step import tmp_checkpoints as tmp_checkpoints
+from .tree import deserialize_tree as deserialize_tree
+from .tree import from_flat_dict as from_flat_dict
+from .tree import from_flattened_with_keypath as from_flattened_with_keypath
+from .tree import get_key_name as get_key_name
+from .tree import is_dict_key as is_dict_key
+from .tree import is_empty_node as is_empty_node
+from .tree import is_empty_or_leaf as is_empty_or_leaf
+from .tree import is_sequence_key as is_sequence_key
+from .tree import serialize_tree as serialize_tree
+from .tree import to_flat_dict as to_flat_dict
+from .tree import to_shape_dtype_struct as to_shape_dtype_struct
+from .tree import tuple_path_from_keypath as tuple_path_from_keypath
 
 sync_global_devices = sync_global_processes
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["__version__", "get_details"]
-
 __version__ = "0.12.8"
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .._errors import refusing
-from . import atomicity, format_utils, step
+from . import atomicity as atomicity
+from . import format_utils as format_utils
+from . import step as step
 
-__all__ = ["atomicity", "format_utils", "step"]
-
-__getattr__ = refusing(__name__, {"deleter": "managers delete steps: `max_to_keep`, `delete`"})
+__getattr__ = refusing(__name__, ("deleter", "managers delete steps: `max_to_keep`, `delete`"))

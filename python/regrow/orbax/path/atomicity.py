@@ -12,39 +12,19 @@ from typing import Any, Self
 
 from ... import _native
 from .._errors import refusing
-from .._paths import COMMIT_SUCCESS_FILE, TMP_DIR_SUFFIX, as_path
+from .._paths import COMMIT_SUCCESS_FILE as COMMIT_SUCCESS_FILE
+from .._paths import TMP_DIR_SUFFIX as TMP_DIR_SUFFIX
+from .._paths import as_path
 from ..multihost import is_primary_host, sync_global_processes
-
-__all__ = [
-    "COMMIT_SUCCESS_FILE",
-    "TMP_DIR_SUFFIX",
-    "AtomicRenameTemporaryPath",
-    "CommitFileTemporaryPath",
-    "TemporaryPath",
-    "ValidationError",
-    "create_all",
-]
-
-_HINT = "create and finalize a TemporaryPath, or let a checkpointer do it"
 
 __getattr__ = refusing(
     __name__,
-    dict.fromkeys(
-        (
-            "AsyncMakeDirFunc",
-            "DeferredPath",
-            "DeferredWritableTemporaryPath",
-            "ReadOnlyTemporaryPath",
-            "TemporaryPathBase",
-            "on_commit_callback",
-            "record_saved_duration",
-            "validate_atomic_rename_final_path",
-            "validate_atomic_rename_temporary_path",
-            "create_all_async",
-            "get_default_temporary_path_class",
-            "get_item_default_temporary_path_class",
-        ),
-        _HINT,
+    (
+        "AsyncMakeDirFunc DeferredPath DeferredWritableTemporaryPath ReadOnlyTemporaryPath "
+        "TemporaryPathBase on_commit_callback record_saved_duration validate_atomic_rename_final_path "
+        "validate_atomic_rename_temporary_path create_all_async get_default_temporary_path_class "
+        "get_item_default_temporary_path_class",
+        "create and finalize a TemporaryPath, or let a checkpointer do it",
     ),
 )
 
@@ -143,7 +123,6 @@ class AtomicRenameTemporaryPath(TemporaryPath):
 
     @classmethod
     def from_final(cls, final_path: Any, **options: Any) -> Self:
-        """The temporary path of a final path."""
         final = as_path(final_path)
         return cls(final.parent / f"{final.name}{TMP_DIR_SUFFIX}", final, **options)
 
@@ -170,12 +149,10 @@ class CommitFileTemporaryPath(TemporaryPath):
 
     @classmethod
     def from_final(cls, final_path: Any, **options: Any) -> Self:
-        """The temporary path of a final path."""
         return cls(final_path, final_path, **options)
 
     @classmethod
     def from_temporary(cls, temporary_path: Any, **options: Any) -> Self:
-        """The object for a folder that is being written."""
         return cls(temporary_path, temporary_path, **options)
 
     def _finalize(self) -> None:

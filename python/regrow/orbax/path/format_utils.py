@@ -6,14 +6,6 @@ from typing import Any
 
 from .._paths import as_path
 
-__all__ = [
-    "OCDBT_MANIFEST_FILE",
-    "PYTREE_METADATA_FILE",
-    "is_ocdbt_checkpoint",
-    "is_orbax_checkpoint",
-    "is_pytree_checkpoint",
-]
-
 OCDBT_MANIFEST_FILE = "manifest.ocdbt"
 PYTREE_METADATA_FILE = "_METADATA"
 _AGGREGATE_FILE = "checkpoint"

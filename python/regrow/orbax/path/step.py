@@ -13,37 +13,6 @@ from .._metadata_store import metadata_store, step_metadata_file_path
 from .._paths import TMP_DIR_SUFFIX, as_path, is_finalized, is_temporary
 from .atomicity import AtomicRenameTemporaryPath, TemporaryPath
 
-__all__ = [
-    "ALLOWED_STEP_NAME_PATTERN",
-    "TMP_DIR_STEP_PATTERN",
-    "Metadata",
-    "NameFormat",
-    "StandardNameFormat",
-    "all_temporary_paths",
-    "any_checkpoint_step",
-    "build_step_metadatas",
-    "build_step_path",
-    "checkpoint_steps",
-    "checkpoint_steps_paths",
-    "composite_name_format",
-    "find_step_path",
-    "get_save_directory",
-    "is_checkpoint_finalized",
-    "is_path_finalized",
-    "is_path_temporary",
-    "is_standard_name_format",
-    "is_tmp_checkpoint",
-    "latest_step_metadata",
-    "maybe_find_step_metadata",
-    "single_host_load_and_broadcast_name_format",
-    "standard_name_format",
-    "step_from_checkpoint_name",
-    "step_metadata_of_checkpoint_path",
-    "step_prefix_with_underscore",
-    "tmp_checkpoints",
-]
-
-
 ALLOWED_STEP_NAME_PATTERN = r"(.+)_(\d+)"
 TMP_DIR_STEP_PATTERN = rf".*?_*?(\d+){re.escape(TMP_DIR_SUFFIX)}"
 is_path_finalized = is_checkpoint_finalized = is_finalized
@@ -116,7 +85,6 @@ class StandardNameFormat(NameFormat[Any]):
     atomicity_options: Any = dataclasses.field(default=None, compare=False)
 
     def build_name(self, step: int) -> str:
-        """The name of a step."""
         number = str(step) if self.step_format_fixed_length is None else f"{step:0{self.step_format_fixed_length}d}"
         return f"{step_prefix_with_underscore(self.step_prefix)}{number}"
 
@@ -131,7 +99,6 @@ class StandardNameFormat(NameFormat[Any]):
         return int(number)
 
     def find_all(self, base_path: Any) -> Iterator[Metadata]:
-        """The committed steps of a folder."""
         folder = as_path(base_path)
         for child in folder.iterdir() if folder.is_dir() else ():
             step = self.parse(child.name)

@@ -14,6 +14,7 @@ from ..._load._open import open as open_checkpoint
 from .._composite import item_names
 from .._errors import not_covered
 from .._paths import as_path, is_temporary, lacks_marker
+from .._paths import is_pytree as is_pytree
 from ..metadata import read_step_metadata
 from . import _deletion
 from ._context import current
@@ -24,13 +25,8 @@ from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
 from .errors import InvalidLayoutError
 from .options import CheckpointLayout
 
-_PYTREE_FILES = (PYTREE_METADATA_FILE, "regrow.json")
+_COPY = "copy the whole checkpoint again"
 _MARKS = (CHECKPOINT_METADATA_FILENAME, ORBAX_CHECKPOINT_INDICATOR_FILE)
-
-
-def is_pytree(path: Any) -> bool:
-    """Whether a folder is a pytree in the layout of Orbax or regrow."""
-    return any((path / name).exists() for name in _PYTREE_FILES)
 
 
 def names_in(path: Any, *, requested: Any = ()) -> list[str]:
@@ -52,29 +48,29 @@ def checkpoint(path: Any) -> Any:
     path = as_path(path)
     wrong = _what_is_wrong(path)
     if wrong is not None:
-        raise InvalidLayoutError(
-            f"Could not recognize the checkpoint at {path} as a valid Orbax checkpoint: {wrong}", file=str(path)
-        )
+        why, help = wrong
+        what = f"Could not recognize the checkpoint at {path} as a valid Orbax checkpoint: {why}"
+        raise failure(InvalidLayoutError, what, file=str(path), help=help)
     return path
 
 
-def _what_is_wrong(path: Any) -> str | None:
+def _what_is_wrong(path: Any) -> tuple[str, str | None] | None:
+    """The reason, and what to do; `None` for a committed checkpoint."""
     if not path.exists():
-        return f"Checkpoint at {path} not found."
+        return f"Checkpoint at {path} not found.", None
     if is_temporary(path) or lacks_marker(path, current().atomicity):
-        return f"Found incomplete checkpoint at {path}.\n  help: load one that was committed"
+        return f"Found incomplete checkpoint at {path}.", "load one that was committed"
     if not path.is_dir():
         return None
     has_metadata = (path / CHECKPOINT_METADATA_FILENAME).exists()
     if _is_v1(path):
-        missing = f"{CHECKPOINT_METADATA_FILENAME} is missing\n  help: copy the whole checkpoint again"
-        return None if has_metadata else missing
+        return None if has_metadata else (f"{CHECKPOINT_METADATA_FILENAME} is missing", _COPY)
     if (path.parent / CHECKPOINT_METADATA_FILENAME).exists():
-        return f"it is a part of a checkpoint\n  help: give {path.parent}, and checkpointable_name={path.name!r}"
+        return "it is a part of a checkpoint", f"give {path.parent}, and checkpointable_name={path.name!r}"
     if not (has_metadata or is_pytree(path)) and any(
         (child / CHECKPOINT_METADATA_FILENAME).exists() for child in path.iterdir()
     ):
-        return "it is a folder of checkpoints\n  help: give the path of one"
+        return "it is a folder of checkpoints", "give the path of one"
     return None
 
 
@@ -117,7 +113,7 @@ def pytree(path: Any, name: str | None) -> tuple[Any, str | None]:
         return path, None
     if not path.is_dir() or (name in (AUTO, None) and is_pytree(path)):
         if name not in (AUTO, None):
-            raise no_pytree(path, "it is one file\n  help: leave checkpointable_name out")
+            raise no_pytree(path, "it is one file", "leave checkpointable_name out")
         return path, None
     names = names_in(path, requested=() if name in (AUTO, None) else (name,))
     found = sorted((one for one in names if is_pytree(path / one)), key=lambda one: (one != STATE, one))
@@ -126,14 +122,14 @@ def pytree(path: Any, name: str | None) -> tuple[Any, str | None]:
     if name is not None and name in found:
         return path, name
     if name not in (AUTO, None) and is_pytree(path):
-        raise no_pytree(path, f"it is one pytree, and has no {name!r}\n  help: give checkpointable_name=None")
+        raise no_pytree(path, f"it is one pytree, and has no {name!r}", "give checkpointable_name=None")
     if name not in (AUTO, None):
-        raise no_pytree(path, f"it has no pytree {name!r}; it has {found}\n  help: give one of these names")
+        raise no_pytree(path, f"it has no pytree {name!r}; it has {found}", "give one of these names")
     if found or _is_v1(path) or isinstance(read_step_metadata(path).item_handlers, dict):
         help = "use load_checkpointables()" if not found else "give one of these names, or none"
-        raise no_pytree(path, f"the pytrees in it have names: {found}\n  help: {help}")
+        raise no_pytree(path, f"the pytrees in it have names: {found}", help)
     if _is_of_orbax(path):
-        raise no_pytree(path, f"{PYTREE_METADATA_FILE} is missing\n  help: copy the whole checkpoint again")
+        raise no_pytree(path, f"{PYTREE_METADATA_FILE} is missing", _COPY)
     return path, None
 
 
@@ -145,10 +141,10 @@ def _is_of_orbax(path: Any) -> bool:
         return PYTREE_METADATA_FILE in error.message
 
 
-def no_pytree(path: Any, why: str) -> InvalidLayoutError:
+def no_pytree(path: Any, why: str, help: str | None = None) -> InvalidLayoutError:
     """The error for a path without the requested pytree."""
-    version = "V1" if _is_v1(path) else "V0"
-    return InvalidLayoutError(f"Failed to interpret path {path} as a {version} Orbax PyTree: {why}", file=str(path))
+    what = f"Failed to interpret path {path} as a {'V1' if _is_v1(path) else 'V0'} Orbax PyTree: {why}"
+    return failure(InvalidLayoutError, what, file=str(path), help=help)
 
 
 def is_orbax_checkpoint(path: Any) -> bool:

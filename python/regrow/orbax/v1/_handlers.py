@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 import json
 import sys
@@ -15,9 +14,10 @@ from ..._save._save import save_as
 from ..._save._writing import Writing
 from ...layouts import Orbax
 from .._errors import as_orbax, not_covered
+from .._handlers import text_format
 from .._jax import jax
 from .._paths import as_path
-from ..multihost import is_primary_host
+from .._processes import is_primary
 from . import _find, _pytrees, _registration
 from ._context import Context, current
 from ._handler_types import CheckpointableHandler, StatefulCheckpointable
@@ -55,19 +55,11 @@ class PyTreeHandler(CheckpointableHandler[Any, Any]):
         self._context = context or current()
 
     def validate_leaves_handleable(self, checkpointable: Any) -> None:
-        """Raises an error for a leaf that cannot be saved.
-
-        Raises:
-            ValueError: names the leaf.
-        """
+        """Raises a `ValueError` that names a leaf that cannot be saved."""
         _pytrees.check_leaves(checkpointable)
 
     def validate_abstract_leaves_handleable(self, abstract_checkpointable: Any) -> None:
-        """Raises an error for a leaf of a target that cannot be loaded.
-
-        Raises:
-            TypeError: names its type.
-        """
+        """Raises a `TypeError` that names the type of a leaf that cannot be loaded."""
         for leaf in jax.tree_util.tree_leaves(abstract_checkpointable):
             _pytrees.restore_args(leaf, True)
 
@@ -82,15 +74,13 @@ class PyTreeHandler(CheckpointableHandler[Any, Any]):
         path = await directory.await_creation()
         with as_orbax():
             save_as(str(path), tree, Writing(overwrite=True, **options), progress=False)
-        if is_primary_host():
+        if is_primary():
             # The folder is a part of a checkpoint, which has these files itself.
             for name in (CHECKPOINT_METADATA_FILENAME, "commit_success.txt"):
                 (as_path(path) / name).unlink(missing_ok=True)
         return _nothing()
 
     async def load(self, directory: Any, abstract_checkpointable: Any = None) -> Awaitable[Any]:
-        """Loads a pytree."""
-
         async def read() -> Any:
             return _pytrees.load(directory, abstract_checkpointable, self._context)
 
@@ -107,11 +97,9 @@ class PyTreeHandler(CheckpointableHandler[Any, Any]):
         return _pytrees.metadata(directory)[0]
 
     def is_handleable(self, checkpointable: Any) -> bool:
-        """Whether all leaves have types that can be saved."""
         return all(map(_pytrees.is_leaf, jax.tree_util.tree_leaves(checkpointable)))
 
     def is_abstract_handleable(self, abstract_checkpointable: Any) -> bool | None:
-        """Whether all leaves describe something that can be loaded."""
         try:
             jax.tree.map(lambda leaf: _pytrees.restore_args(leaf, True), abstract_checkpointable)
         except TypeError:
@@ -119,24 +107,37 @@ class PyTreeHandler(CheckpointableHandler[Any, Any]):
         return True
 
 
-class JsonHandler(CheckpointableHandler[Any, None]):
+class _TextHandler(CheckpointableHandler[Any, Any]):
+    """A value in one file of text."""
+
+    def __init__(self, filename: str) -> None:
+        self.filename = filename
+
+    def _text(self, checkpointable: Any) -> str:
+        raise NotImplementedError
+
+    async def save(self, directory: Any, checkpointable: Any) -> Awaitable[None]:
+        """Writes the file in the background."""
+        text = self._text(checkpointable)
+
+        async def write() -> None:
+            path = await directory.await_creation()
+            if is_primary():
+                (path / self.filename).write_text(text)
+
+        return write()
+
+
+class JsonHandler(_TextHandler):
     """JSON values."""
 
     _TYPESTR = f"{_PRIVATE}.json_handler.JsonHandler"
 
     def __init__(self, filename: str | None = None) -> None:
-        self.filename = filename or "data.json"
+        super().__init__(filename or "data.json")
 
-    async def save(self, directory: Any, checkpointable: Any) -> Awaitable[None]:
-        """Writes the file in the background."""
-        text = json.dumps(checkpointable)
-
-        async def write() -> None:
-            path = await directory.await_creation()
-            if is_primary_host():
-                (path / self.filename).write_text(text)
-
-        return write()
+    def _text(self, checkpointable: Any) -> str:
+        return json.dumps(checkpointable)
 
     async def load(self, directory: Any, abstract_checkpointable: None = None) -> Awaitable[Any]:
         """The saved value.
@@ -146,19 +147,19 @@ class JsonHandler(CheckpointableHandler[Any, None]):
         """
 
         async def read() -> Any:
-            file = self.file_in(directory)
+            names = list(dict.fromkeys((self.filename, "data.json", "metadata")))
+            files = (as_path(directory) / name for name in names)
+            file = next((file for file in files if file.is_file()), None)
             if file is None:
-                raise FileNotFoundError(f"there is no JSON in {directory}: expected one of {self._names()}")
+                raise FileNotFoundError(f"there is no JSON in {directory}: expected one of {names}")
             return json.loads(file.read_text())
 
         return read()
 
     async def metadata(self, directory: Any) -> None:
-        """`None`: JSON has no metadata."""
         return None
 
     def is_handleable(self, checkpointable: Any) -> bool:
-        """Whether a value can be written as JSON."""
         try:
             json.dumps(checkpointable)
         except (TypeError, ValueError, RecursionError):
@@ -166,16 +167,7 @@ class JsonHandler(CheckpointableHandler[Any, None]):
         return True
 
     def is_abstract_handleable(self, abstract_checkpointable: Any) -> bool | None:
-        """Whether there is no target: JSON takes none."""
         return None
-
-    def file_in(self, directory: Any) -> Any:
-        """The file of an item; `None` if it has none."""
-        files = (as_path(directory) / name for name in self._names())
-        return next((file for file in files if file.is_file()), None)
-
-    def _names(self) -> list[str]:
-        return list(dict.fromkeys((self.filename, "data.json", "metadata")))
 
 
 class MetricsHandler(JsonHandler):
@@ -187,25 +179,17 @@ class MetricsHandler(JsonHandler):
         super().__init__("metrics")
 
 
-class ProtoHandler(CheckpointableHandler[Any, Any]):
+class ProtoHandler(_TextHandler):
     """Messages of protocol buffers, as text; the target is the class of the message."""
 
     _TYPESTR = f"{_PRIVATE}.proto_handler.ProtoHandler"
 
     def __init__(self, filename: str = "proto.pbtxt") -> None:
-        self._filename = filename
+        super().__init__(filename)
 
-    async def save(self, directory: Any, checkpointable: Any) -> Awaitable[None]:
-        """Writes the file in the background."""
-        text_format = importlib.import_module("google.protobuf.text_format")
-        text = text_format.MessageToString(checkpointable)
-
-        async def write() -> None:
-            path = await directory.await_creation()
-            if is_primary_host():
-                (path / self._filename).write_text(text)
-
-        return write()
+    def _text(self, checkpointable: Any) -> str:
+        text: str = text_format().MessageToString(checkpointable)
+        return text
 
     async def load(self, directory: Any, abstract_checkpointable: Any = None) -> Awaitable[Any]:
         """A message of the given class.
@@ -215,28 +199,21 @@ class ProtoHandler(CheckpointableHandler[Any, Any]):
         """
         if abstract_checkpointable is None:
             raise failure(ValueError, f"the message in {directory} has no class", help="give the class of the message")
-        text_format = importlib.import_module("google.protobuf.text_format")
+        parse = text_format().Parse
 
         async def read() -> Any:
-            return text_format.Parse((as_path(directory) / self._filename).read_text(), abstract_checkpointable())
+            return parse((as_path(directory) / self.filename).read_text(), abstract_checkpointable())
 
         return read()
 
     async def metadata(self, directory: Any) -> Any:
-        """Raises: the class of a message is not stored.
-
-        Raises:
-            NotImplementedError: always.
-        """
         raise NotImplementedError("a message of protocol buffers does not say of what class it is")
 
     def is_handleable(self, checkpointable: Any) -> bool:
-        """Whether it is a message."""
         message = sys.modules.get("google.protobuf.message")
         return message is not None and isinstance(checkpointable, message.Message)
 
     def is_abstract_handleable(self, abstract_checkpointable: Any) -> bool | None:
-        """Whether it is a class of messages."""
         message = sys.modules.get("google.protobuf.message")
         is_class = message is not None and inspect.isclass(abstract_checkpointable)
         return is_class and issubclass(abstract_checkpointable, message.Message)  # type: ignore[union-attr]
@@ -248,7 +225,6 @@ class StatefulCheckpointableHandler(CheckpointableHandler[Any, Any]):
     _TYPESTR = f"{_PRIVATE}.stateful_checkpointable_handler.StatefulCheckpointableHandler"
 
     async def save(self, directory: Any, checkpointable: Any) -> Awaitable[None]:
-        """Lets the object save itself."""
         rest: Awaitable[None] | None = await checkpointable.save(directory)
         return _nothing() if rest is None else rest
 
@@ -275,19 +251,12 @@ class StatefulCheckpointableHandler(CheckpointableHandler[Any, Any]):
         return loaded()
 
     async def metadata(self, directory: Any) -> Any:
-        """Raises: such objects have no metadata.
-
-        Raises:
-            NotImplementedError: always.
-        """
         raise NotImplementedError("objects that save themselves have no metadata")
 
     def is_handleable(self, checkpointable: Any) -> bool:
-        """Whether it has `save` and `load`."""
         return _is_stateful(checkpointable)
 
     def is_abstract_handleable(self, abstract_checkpointable: Any) -> bool | None:
-        """Whether it is an object with `save` and `load`."""
         return _is_stateful(abstract_checkpointable)
 
 

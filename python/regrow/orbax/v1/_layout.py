@@ -2,20 +2,7 @@
 
 from __future__ import annotations
 
-from .errors import InvalidLayoutError
-
-__all__ = [
-    "AUTO_CHECKPOINTABLE_KEY",
-    "CHECKPOINT_DELETION_KEY",
-    "CHECKPOINT_METADATA_FILENAME",
-    "EMPTY_CHECKPOINTABLE_KEY",
-    "METRICS_CHECKPOINTABLE_KEY",
-    "ORBAX_CHECKPOINT_INDICATOR_FILE",
-    "PYTREE_METADATA_FILE",
-    "RESERVED_CHECKPOINTABLE_KEYS",
-    "STATE_CHECKPOINTABLE_KEY",
-    "InvalidLayoutError",
-]
+from .errors import InvalidLayoutError as InvalidLayoutError
 
 STATE_CHECKPOINTABLE_KEY = "state"
 EMPTY_CHECKPOINTABLE_KEY = ""

@@ -7,51 +7,33 @@ from __future__ import annotations
 import sys
 import types
 
-PUBLIC = (
-    "arrays",
-    "errors",
-    "handlers",
-    "multihost",
-    "options",
-    "partial",
-    "path",
-    "path.step",
-    "training",
-    "tree",
-)
+PUBLIC = "arrays errors handlers multihost options partial path path.step training tree".split()
 PLACES = {
-    "_context": ("context.context",),
-    "_deletion": ("deletion.deletion",),
-    "_functions": ("saving.saving", "loading.loading", "metadata.loading", "layout.registry"),
-    "_handler_types": ("handlers.types",),
-    "_handlers": (
-        "handlers.global_registration",
-        "handlers.json_handler",
-        "handlers.proto_handler",
-        "handlers.pytree_handler",
-        "handlers.stateful_checkpointable_handler",
+    "checkpoint_managers": "training.preservation_policies training.save_decision_policies",
+    "v1._context": "context.context",
+    "v1._deletion": "deletion.deletion",
+    "v1._functions": "saving.saving loading.loading metadata.loading layout.registry",
+    "v1._handler_types": "handlers.types",
+    "v1._handlers": (
+        "handlers.global_registration handlers.json_handler handlers.proto_handler "
+        "handlers.pytree_handler handlers.stateful_checkpointable_handler"
     ),
-    "_layout": ("layout.checkpoint_layout", "layout.orbax_layout"),
-    "_metadata": ("metadata.types",),
-    "_preservation_policies": ("training.preservation_policies",),
-    "_registration": ("handlers.registration",),
-    "_responses": ("synchronization.types",),
-    "_save_decision_policies": ("training.save_decision_policies",),
-    "_training_errors": ("training.errors",),
-    "arrays": (
-        "arrays.abstract_arrays",
-        "arrays.types",
-        "serialization.array_leaf_handler",
-        "serialization.numpy_leaf_handler",
+    "v1._layout": "layout.checkpoint_layout layout.orbax_layout",
+    "v1._metadata": "metadata.types",
+    "v1._registration": "handlers.registration",
+    "v1._responses": "synchronization.types",
+    "v1._training_errors": "training.errors",
+    "v1.arrays": (
+        "arrays.abstract_arrays arrays.types serialization.array_leaf_handler serialization.numpy_leaf_handler"
     ),
-    "errors": ("deletion.errors",),
-    "multihost": ("synchronization.multihost",),
-    "options": ("context.options",),
-    "partial": ("partial.path", "partial.saving"),
-    "path": ("path.types",),
-    "path.step": ("path.step",),
-    "training": ("training.checkpointer", "training.metadata.types"),
-    "tree": ("tree.structure_utils", "tree.types"),
+    "v1.errors": "deletion.errors",
+    "v1.multihost": "synchronization.multihost",
+    "v1.options": "context.options",
+    "v1.partial": "partial.path partial.saving",
+    "v1.path": "path.types",
+    "v1.path.step": "path.step",
+    "v1.training": "training.checkpointer training.metadata.types",
+    "v1.tree": "tree.structure_utils tree.types",
 }
 """The private modules of the original, by the module here that has their names."""
 
@@ -64,8 +46,8 @@ def alias(package: str, name: str) -> None:
         for sub in PUBLIC:
             sys.modules[f"{there}.{sub}"] = sys.modules[f"{ours}.{sub}"]
         for place, privates in PLACES.items():
-            for private in privates:
-                _put(f"{there}._src.{private}", sys.modules[f"{ours}.{place}"])
+            for private in privates.split():
+                _put(f"{there}._src.{private}", sys.modules[f"{package}.{place}"])
     sys.modules[f"{name}.experimental"] = sys.modules[f"{package}.experimental"]
 
 

@@ -108,15 +108,12 @@ class Registry(CheckpointableHandlerRegistry):
         raise NoEntryError(f"the registry has no handler for the name {checkpointable_name!r}")
 
     def has(self, checkpointable_name: str) -> bool:
-        """Whether that name has a handler."""
         return any(name == checkpointable_name for _, name in self._entries)
 
     def get_all_entries(self) -> Sequence[Entry]:
-        """All entries."""
         return self._entries
 
     def get_secondary_typestrs(self, handler_type: HandlerType) -> Sequence[str]:
-        """Other names of a handler."""
         return self._secondary.get(handler_type, [])
 
     def __repr__(self) -> str:
@@ -148,19 +145,15 @@ class ReadOnlyCheckpointableHandlerRegistry(CheckpointableHandlerRegistry):
         )
 
     def get(self, checkpointable_name: str) -> HandlerType:
-        """The handler of that name."""
         return self._registry.get(checkpointable_name)
 
     def has(self, checkpointable_name: str) -> bool:
-        """Whether that name has a handler."""
         return self._registry.has(checkpointable_name)
 
     def get_all_entries(self) -> Sequence[Entry]:
-        """All entries."""
         return self._registry.get_all_entries()
 
     def get_secondary_typestrs(self, handler_type: HandlerType) -> Sequence[str]:
-        """Other names of a handler."""
         return self._registry.get_secondary_typestrs(handler_type)
 
     def __repr__(self) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from .. import _errors
 
-__all__ = ["StepAlreadyExistsError", "StepNotFoundError"]
-
 
 class StepAlreadyExistsError(_errors.StepAlreadyExistsError, FileExistsError):
     """A checkpoint of this step exists."""

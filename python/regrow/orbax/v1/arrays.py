@@ -7,18 +7,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from ..tree import to_shape_dtype_struct
-
-__all__ = [
-    "AbstractArray",
-    "AbstractScalar",
-    "AbstractShardedArray",
-    "ArrayLike",
-    "DType",
-    "Scalar",
-    "Shape",
-    "to_shape_dtype_struct",
-]
+from ..tree import to_shape_dtype_struct as to_shape_dtype_struct
 
 Shape: TypeAlias = tuple[int, ...]
 DType = np.dtype

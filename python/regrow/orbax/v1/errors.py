@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ..._errors import NotACheckpointError
 
-__all__ = ["DeletionInProgressError", "DeletionRecoveryError", "InvalidLayoutError"]
-
 
 class InvalidLayoutError(NotACheckpointError, ValueError, FileNotFoundError):
     """The path has no checkpoint, or not the requested content."""

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from ._handler_types import AbstractCheckpointable, Checkpointable, CheckpointableHandler, StatefulCheckpointable
-from ._handlers import JsonHandler, ProtoHandler, PyTreeHandler
-from ._registration import CheckpointableHandlerRegistry, global_registry, local_registry, register_handler
-
-__all__ = [
-    "AbstractCheckpointable",
-    "Checkpointable",
-    "CheckpointableHandler",
-    "CheckpointableHandlerRegistry",
-    "JsonHandler",
-    "ProtoHandler",
-    "PyTreeHandler",
-    "StatefulCheckpointable",
-    "global_registry",
-    "local_registry",
-    "register_handler",
-]
+from ._handler_types import AbstractCheckpointable as AbstractCheckpointable
+from ._handler_types import Checkpointable as Checkpointable
+from ._handler_types import CheckpointableHandler as CheckpointableHandler
+from ._handler_types import StatefulCheckpointable as StatefulCheckpointable
+from ._handlers import JsonHandler as JsonHandler
+from ._handlers import ProtoHandler as ProtoHandler
+from ._handlers import PyTreeHandler as PyTreeHandler
+from ._registration import CheckpointableHandlerRegistry as CheckpointableHandlerRegistry
+from ._registration import global_registry as global_registry
+from ._registration import local_registry as local_registry
+from ._registration import register_handler as register_handler

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from typing import Any
 
 from .. import multihost as _all
 from .._jax import jax
-from ..multihost import process_count, process_index
-
-__all__ = ["is_pathways_backend", "is_primary_host", "process_count", "process_index", "sync_global_processes"]
+from ..multihost import broadcast_one_to_all as broadcast_one_to_all
+from ..multihost import process_count as process_count
+from ..multihost import process_index as process_index
 
 
 def is_pathways_backend() -> bool:
@@ -46,10 +45,3 @@ def unique_barrier_key(key: str, *, prefix: str | None = None, suffix: str | Non
     """The name of a barrier, made unique by a prefix and a suffix."""
     key = key if prefix is None else f"{prefix}_{key}"
     return key if suffix is None else f"{key}.{suffix}"
-
-
-def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
-    """The tree of one process, in all processes."""
-    from jax.experimental import multihost_utils
-
-    return multihost_utils.broadcast_one_to_all(in_tree, is_source=is_source)

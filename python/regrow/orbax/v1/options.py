@@ -14,25 +14,10 @@ from typing import Any, Protocol
 
 from ..._errors import failure
 from .. import options as v0_options
-from ..options import AtomicityMode
+from ..metadata import PyTreeMetadataOptions as PyTreeMetadataOptions
+from ..options import AtomicityMode as AtomicityMode
 from . import _registration
 from .path import Path
-
-__all__ = [
-    "ArrayOptions",
-    "AsyncOptions",
-    "AtomicityMode",
-    "AtomicityOptions",
-    "CheckpointLayout",
-    "CheckpointablesOptions",
-    "DeletionOptions",
-    "FileOptions",
-    "MemoryOptions",
-    "MultiprocessingOptions",
-    "PathwaysOptions",
-    "PyTreeOptions",
-    "SafetensorsOptions",
-]
 
 FROZEN: contextvars.ContextVar[frozenset[int]] = contextvars.ContextVar("regrow.orbax.v1.frozen", default=frozenset())
 """The options, by `id`, of contexts that are in force."""
@@ -49,6 +34,12 @@ class Options:
                 help="set it before the `with` block, or in Context(context), a copy of it",
             )
         object.__setattr__(self, name, value)
+
+    def v0(self) -> Any:
+        """The options of v0 with these values."""
+        cls = getattr(v0_options, type(self).__name__)
+        names = {each.name for each in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in vars(self).items() if name in names})
 
 
 class CheckpointLayout(enum.Enum):
@@ -73,14 +64,6 @@ class AsyncOptions(Options):
     post_finalization_callback: Callable[[], None] | None = None
     create_directories_asynchronously: bool = True
 
-    def v0(self) -> Any:
-        """The options of v0."""
-        return v0_options.AsyncOptions(
-            timeout_secs=self.timeout_secs,
-            post_finalization_callback=self.post_finalization_callback,
-            create_directories_asynchronously=self.create_directories_asynchronously,
-        )
-
 
 @dataclasses.dataclass(kw_only=True)
 class AtomicityOptions(Options):
@@ -88,13 +71,6 @@ class AtomicityOptions(Options):
 
     mode: AtomicityMode = AtomicityMode.AUTO
     allow_legacy_atomic_rename: bool = False
-
-    def v0(self) -> Any:
-        """The options of v0."""
-        return v0_options.AtomicityOptions(
-            mode=self.mode,
-            allow_legacy_atomic_rename=self.allow_legacy_atomic_rename,
-        )
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -105,14 +81,6 @@ class MultiprocessingOptions(Options):
     active_processes: set[int] | None = None
     barrier_sync_key_prefix: str | None = None
 
-    def v0(self) -> Any:
-        """The options of v0."""
-        return v0_options.MultiprocessingOptions(
-            primary_host=self.primary_host,
-            active_processes=self.active_processes,
-            barrier_sync_key_prefix=self.barrier_sync_key_prefix,
-        )
-
 
 @dataclasses.dataclass(kw_only=True)
 class FileOptions(Options):
@@ -121,20 +89,6 @@ class FileOptions(Options):
     path_permission_mode: int | None = None
     path_class: Any = Path
     skip_sync_file_validations: bool = False
-
-    def v0(self) -> Any:
-        """The options of v0."""
-        return v0_options.FileOptions(
-            path_permission_mode=self.path_permission_mode,
-            skip_sync_file_validations=self.skip_sync_file_validations,
-        )
-
-
-@dataclasses.dataclass
-class PyTreeMetadataOptions:
-    """What is stored of a tree's structure: with `support_rich_types`, tuples and named tuples."""
-
-    support_rich_types: bool = False
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -43,8 +43,6 @@ from ._handlers import PartialSaveReplacementError
 from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
 from ._responses import Response
 
-__all__ = ["finalize", "save", "save_async"]
-
 PARTIAL_SAVE_SUFFIX = ".partial_save"
 
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from ..._errors import failure
-from .._errors import as_orbax, not_covered
+from .. import checkpoint_managers as preservation_policies
+from .. import checkpoint_managers as save_decision_policies
+from .._errors import as_orbax, refusing
+from .._interfaces import Closing
 from .._manager_options import CheckpointManagerOptions
 from .._manager_records import RestoreRecord, SaveRecord
 from ..checkpoint_manager import CheckpointManager
 from . import _deletion, _functions
-from . import _preservation_policies as preservation_policies
-from . import _save_decision_policies as save_decision_policies
 from . import _training_errors as errors
 from ._context import Context, current
 from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
-from ._metadata import RootMetadata
+from ._metadata import RootMetadata as RootMetadata
 from ._metadata import StepMetadata as CheckpointMetadata
 from ._responses import Response
 
@@ -32,11 +31,7 @@ __all__ = [
     "save_decision_policies",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name == "pathways":
-        raise not_covered("v1.training.pathways", "use the original with Pathways")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = refusing(__name__, ("pathways", "use the original with Pathways"))
 
 
 def _default_policy() -> Any:
@@ -51,7 +46,7 @@ def _default_policy() -> Any:
     )
 
 
-class Checkpointer:
+class Checkpointer(Closing):
     """Saves, lists, loads and deletes the steps of a folder."""
 
     def __init__(
@@ -393,45 +388,17 @@ class Checkpointer:
         finally:
             self._manager.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     # ---- old names --------------------------------------------------------------------
 
-    def save_pytree(self, *args: Any, **kwargs: Any) -> bool:
-        """The old name of `save`."""
-        return bool(_renamed("save", self.save)(*args, **kwargs))
-
-    def save_pytree_async(self, *args: Any, **kwargs: Any) -> Any:
-        """The old name of `save_async`."""
-        return _renamed("save_async", self.save_async)(*args, **kwargs)
-
-    def load_pytree(self, *args: Any, **kwargs: Any) -> Any:
-        """The old name of `load`."""
-        return _renamed("load", self.load)(*args, **kwargs)
-
-    def load_pytree_async(self, *args: Any, **kwargs: Any) -> Any:
-        """The old name of `load_async`."""
-        return _renamed("load_async", self.load_async)(*args, **kwargs)
-
-    def pytree_metadata(self, *args: Any, **kwargs: Any) -> CheckpointMetadata[Any]:
-        """The old name of `metadata`."""
-        found: CheckpointMetadata[Any] = _renamed("metadata", self.metadata)(*args, **kwargs)
-        return found
+    save_pytree = _functions.deprecated("save_pytree", "save", save)
+    save_pytree_async = _functions.deprecated("save_pytree_async", "save_async", save_async)
+    load_pytree = _functions.deprecated("load_pytree", "load", load)
+    load_pytree_async = _functions.deprecated("load_pytree_async", "load_async", load_async)
+    pytree_metadata = _functions.deprecated("pytree_metadata", "metadata", metadata)
 
 
 def _done(begun: Response[bool] | None) -> bool:
     return begun is not None and bool(begun.result())
-
-
-def _renamed(name: str, method: Any) -> Any:
-    warnings.warn(f"Use `{name}` instead.", DeprecationWarning, stacklevel=3)
-    return method
 
 
 def _of_step(step: CheckpointMetadata[None], found: Any) -> CheckpointMetadata[Any]:

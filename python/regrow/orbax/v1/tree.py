@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from .._jax import jax
+from ..tree import JsonType, PyTreeKey
+from ..tree import PyTreePath as PyTreeKeyPath
 from ..tree import merge_trees as merge
 from .arrays import AbstractArray, AbstractScalar, AbstractShardedArray, Scalar
 
@@ -23,11 +25,6 @@ class PyTree:
     """Any pytree, for annotations."""
 
 
-PyTreeKey: TypeAlias = (
-    jax.tree_util.SequenceKey | jax.tree_util.DictKey | jax.tree_util.GetAttrKey | jax.tree_util.FlattenedIndexKey
-)
-PyTreeKeyPath: TypeAlias = tuple[PyTreeKey, ...]
-JsonType: TypeAlias = list[Any] | dict[str, Any]
 Leaf = jax.Array | np.ndarray | Scalar | str
 """Types of leaves that can be saved."""
 AbstractLeaf = AbstractArray | AbstractShardedArray | AbstractScalar | str

@@ -6,9 +6,7 @@ import os
 from typing import Any, Protocol, runtime_checkable
 
 from ..._paths import path_class
-from . import step
-
-__all__ = ["Path", "PathAwaitingCreation", "PathLike", "step"]
+from . import step as step
 
 Path: Any = path_class()
 PathLike = str | os.PathLike[str]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ...path.step import NameFormat, composite_name_format, standard_name_format
-
-__all__ = ["NameFormat", "composite_name_format", "standard_name_format"]
+from ...path.step import NameFormat as NameFormat
+from ...path.step import composite_name_format as composite_name_format
+from ...path.step import standard_name_format as standard_name_format
