@@ -43,12 +43,7 @@ class Task(Generic[T]):
         return self._ended
 
     def result(self, timeout: float | None = None) -> Any:
-        """Waits for the work and returns its result.
-
-        Raises:
-            TimeoutError: if the work has not ended after `timeout` seconds.
-            Exception: the error of the work.
-        """
+        """Waits for the work and returns its result."""
         self.join(timeout)
         if not self._ended:
             raise TimeoutError(f"the work has not ended after {timeout} s")

@@ -16,11 +16,7 @@ _LEN_MAX_BYTES = 64 << 20
 
 
 def bucket_path(path: Any) -> BucketPath | None:
-    """The path as a path in a bucket; `None` for a path on the local file system.
-
-    Raises:
-        UnsupportedError: for a URL that regrow has no storage for.
-    """
+    """The path as a path in a bucket; `None` for a path on the local file system."""
     if isinstance(path, BucketPath):
         return path
     if not isinstance(path, Location):
@@ -59,7 +55,6 @@ class BucketPath(os.PathLike[str]):
 
     @property
     def name(self) -> str:
-        """The last part of the path."""
         return self.location.url.rstrip("/").rpartition("/")[2]
 
     @property
@@ -76,18 +71,15 @@ class BucketPath(os.PathLike[str]):
         return BucketPath(self.location / text.strip("/"))
 
     def joinpath(self, *names: Any) -> BucketPath:
-        """The path with these names below it."""
         path = self
         for name in names:
             path = path / name
         return path
 
     def is_absolute(self) -> bool:
-        """True: paths in buckets are absolute."""
         return True
 
     def as_posix(self) -> str:
-        """The URL."""
         return self.location.url
 
     def __fspath__(self) -> str:
@@ -111,48 +103,32 @@ class BucketPath(os.PathLike[str]):
     # ---- reads and writes --------------------------------------------------------------
 
     def exists(self) -> bool:
-        """Whether an object or a folder has this path."""
         return self._look() is not None
 
     def is_dir(self) -> bool:
-        """Whether objects lie below this path."""
         return self._look() == "folder"
 
     def is_file(self) -> bool:
-        """Whether an object has this path."""
         return self._look() == "file"
 
     def iterdir(self) -> Iterator[BucketPath]:
-        """The direct children, by name.
-
-        Raises:
-            NotFoundError: (a `FileNotFoundError`) if the path has no children.
-        """
         for name, is_folder in self._place.entries():
             yield BucketPath(self.location / name, is_folder)
 
     def read_bytes(self) -> bytes:
-        """The content of an object.
-
-        Raises:
-            FileNotFoundError: if the object does not exist.
-        """
         found = self._place.read(_LEN_MAX_BYTES)
         if found is None:
             raise FileNotFoundError(f"there is no object {self}")
         return found
 
     def read_text(self, encoding: str | None = None) -> str:
-        """The content of an object as text."""
         return self.read_bytes().decode(encoding or "utf-8")
 
     def write_bytes(self, data: bytes) -> int:
-        """Writes an object, and replaces an existing one."""
         self._place.write(data)
         return len(data)
 
     def write_text(self, text: str, encoding: str | None = None) -> int:
-        """Writes text to an object, and replaces an existing one."""
         return self.write_bytes(text.encode(encoding or "utf-8"))
 
     def mkdir(self, mode: int | None = None, parents: bool = False, exist_ok: bool = False) -> None:

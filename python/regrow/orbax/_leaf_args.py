@@ -108,11 +108,7 @@ def by_path(tree: Any, is_args: Callable[[Any], bool]) -> dict[KeyPath, Any]:
 
 
 def refuse_idle(found: Iterable[KeyPath], known: Collection[KeyPath], what: str) -> None:
-    """Refuses args that fit no leaf: they would be ignored.
-
-    Raises:
-        StructureError: names all of these args.
-    """
+    """Refuses args that fit no leaf: they would be ignored."""
     idle = sorted("/".join(path) for path in found if path not in known)
     if not idle:
         return

@@ -35,11 +35,7 @@ class ValueEntry:
 
 
 def restore(path: Any, args: Any, registry: Any = None) -> Any:
-    """Restores the pytree at a path, as the function in the arguments changes it.
-
-    Raises:
-        ValueError: if its result has an info of no leaf, and with `transforms`.
-    """
+    """Restores the pytree at a path, as the function in the arguments changes it."""
     if args.transforms is not None:
         raise failure(
             ValueError, "Cannot provide both `transforms` and `legacy_transform_fn`.", help="leave one of them out"

@@ -65,11 +65,7 @@ class Deletions:
         self._followed.close()
 
     def delete(self, step: int) -> None:
-        """Deletes a step.
-
-        Raises:
-            InvalidArgumentError: if a reader has it open, or it holds files of other programs.
-        """
+        """Deletes a step."""
         self.wait()
 
         def work() -> None:

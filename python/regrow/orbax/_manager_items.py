@@ -31,12 +31,7 @@ class DefaultItem:
         self._known = known if self._known is None else self._known
 
     def check(self, items: Any, args: Any) -> None:
-        """Refuses arguments of the other kind.
-
-        Raises:
-            ValueError: for arguments of the other kind, for a value that is not arguments, and for
-                arguments instead of bare items.
-        """
+        """Refuses arguments of the other kind."""
         if is_args(items):
             raise failure(
                 ValueError,
@@ -61,11 +56,7 @@ class DefaultItem:
 def check_constructor(
     checkpointers: Any, item_names: Any, item_handlers: Any, handler_registry: Any, options: Any
 ) -> None:
-    """Refuses arguments of a manager that exclude each other.
-
-    Raises:
-        ValueError: if two of them exclude each other.
-    """
+    """Refuses arguments of a manager that exclude each other."""
     given = {"checkpointers": checkpointers, "item_names": item_names, "item_handlers": item_handlers}
     for name, other in given.items():
         if checkpointers is not None and name != "checkpointers" and other:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Protocol
+from typing import Any
 
 from ._paths import as_path, read_json
 
@@ -34,38 +34,18 @@ def _folder(path: Any) -> Any:
     return folder
 
 
-class MetadataStore(Protocol):
-    """Reads and writes JSON files of metadata."""
-
-    def is_blocking_writer(self) -> bool:
-        """Whether `write` returns after the file is written."""
-
-    def write(self, file_path: Any, metadata: dict[str, Any]) -> None:
-        """Writes a file, and replaces an existing one."""
-
-    def read(self, file_path: Any) -> dict[str, Any] | None:
-        """The content of a file; `None` if it is missing or is not JSON."""
-
-    def update(self, file_path: Any, **kwargs: Any) -> None:
-        """Replaces some keys of a file."""
-
-    def wait_until_finished(self) -> None:
-        """Waits for writes in progress."""
-
-    def close(self) -> None:
-        """Waits for writes, and closes the store."""
-
-
-class _Store(MetadataStore):
-    """Writes before it returns: the files are small."""
+class MetadataStore:
+    """Reads and writes JSON files of metadata. Writes end before they return: the files are small."""
 
     def __init__(self, enable_write: bool) -> None:
         self._enable_write = enable_write
 
     def is_blocking_writer(self) -> bool:
+        """Whether `write` returns after the file is written."""
         return True
 
     def write(self, file_path: Any, metadata: dict[str, Any]) -> None:
+        """Writes a file, and replaces an existing one."""
         file = as_path(file_path)
         if not self._enable_write:
             return
@@ -76,21 +56,23 @@ class _Store(MetadataStore):
         staged.replace(file)
 
     def read(self, file_path: Any) -> dict[str, Any] | None:
+        """The content of a file; `None` if it is missing or is not JSON."""
         return read_json(file_path)
 
     def update(self, file_path: Any, **kwargs: Any) -> None:
+        """Replaces some keys of a file."""
         if self._enable_write:
             self.write(file_path, (self.read(file_path) or {}) | kwargs)
 
     def wait_until_finished(self) -> None:
-        pass
+        """Waits for writes in progress."""
 
     def close(self) -> None:
-        pass
+        """Waits for writes, and closes the store."""
 
 
 def metadata_store(*, enable_write: bool, blocking_write: bool = False) -> MetadataStore:
     """A store; without `enable_write` it only reads. `blocking_write` is ignored: writes always
     block.
     """
-    return _Store(enable_write)
+    return MetadataStore(enable_write)

@@ -34,12 +34,7 @@ def path_class() -> Any:
 
 
 def absolute(path: Any) -> Any:
-    """The path of a checkpoint.
-
-    Raises:
-        ValueError: for a relative path, as in Orbax: processes of a job may start in different
-            folders.
-    """
+    """The path of a checkpoint."""
     path = as_path(path)
     if not path.is_absolute():
         raise failure(
@@ -69,11 +64,7 @@ def is_temporary(path: Any) -> bool:
 
 
 def wants_marker(atomicity_options: Any) -> bool:
-    """Whether options accept a folder on a disk as a checkpoint only with the marker of a commit.
-
-    Raises:
-        ValueError: for an unknown mode.
-    """
+    """Whether options accept a folder on a disk as a checkpoint only with the marker of a commit."""
     if atomicity_options is None:
         return False
     mode = getattr(atomicity_options.mode, "name", None)
@@ -90,10 +81,6 @@ def lacks_marker(path: Any, atomicity_options: Any) -> bool:
 def is_finalized(path: Any, atomicity_options: Any = None) -> bool:
     """Whether a folder has been committed: by its marker in a bucket or if options ask for it, else
     by its name.
-
-    Raises:
-        ValueError: for options with an unknown mode.
-        FileNotFoundError, NotADirectoryError: if the path is not a folder.
     """
     path = as_path(path)
     if not path.exists():

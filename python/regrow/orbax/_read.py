@@ -74,10 +74,6 @@ def open_pytree(path: Any, registry: Any = None, *, by_names: bool = False) -> S
 
     `registry` replaces the program's registry of type handlers. A folder without ``_METADATA``
     opens only with `by_names`, by the names of its arrays.
-
-    Raises:
-        NotFoundError, NoStructureError: (each a `FileNotFoundError`) if there is no pytree.
-        IncompleteError: (a `ValueError`) for a checkpoint that was never committed.
     """
     name = as_path(path).name
     with as_orbax():
@@ -179,10 +175,6 @@ def restore(
         default_to_original: If false, leaves that no transformation names stay as in the target.
         registry: Type handlers, instead of the program's.
         replica: The replica that reads for the others, unless the handler of JAX arrays names one.
-
-    Raises:
-        StructureError: (a `ValueError`) names all leaves that only one side has, shapes that
-            differ, and a leaf of a type without a handler.
     """
     stored = open_pytree(path, registry, by_names=item is not None)
     if is_a(item, "TreeMetadata"):
@@ -331,12 +323,7 @@ class _Wishes:
         """Keeps objects alive whose addresses are keys of the cache."""
 
     def of(self, leaf: Leaf, args: Any, path: KeyPath) -> Wish:
-        """The wish for a leaf. Errors name the key path.
-
-        Raises:
-            StructureError: for a shape that differs from the stored one, and a leaf of a type
-                without a handler.
-        """
+        """The wish for a leaf. Errors name the key path."""
         kind = leaf.kind
         # Only for these kinds the wish depends on nothing of the leaf itself, except its saved
         # sharding.
@@ -527,11 +514,7 @@ def load_flat(
 
 
 def pytree_metadata(path: Any, registry: Any = None) -> metadata.TreeMetadata:
-    """The metadata of a pytree, without its data.
-
-    Raises:
-        Exception: as `open_pytree`.
-    """
+    """The metadata of a pytree, without its data."""
     stored = open_pytree(path, registry)
     own = stored.own_leaves()
     leaves = [

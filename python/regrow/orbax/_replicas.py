@@ -68,9 +68,6 @@ def from_process_0(
         find: Called on process 0.
         check: Called in each process before `find`.
         timeout: Seconds to wait for the others; `None` for the time-out of saves.
-
-    Raises:
-        Exception: the error of `find` or `check`. The other processes raise an error that names it.
     """
     job = _job.chosen(None)
     if job is None:

@@ -62,11 +62,7 @@ class Pending:
         """Asks the running work to stop."""
 
     def finish(self) -> None:
-        """Does the remaining work, and waits for it.
-
-        Raises:
-            Exception: the error of the save. Its temporary files are removed then.
-        """
+        """Does the remaining work, and waits for it."""
         try:
             with as_orbax():
                 self._work()
@@ -96,11 +92,7 @@ class Written:
         return bool(self._last)
 
     def finish(self) -> None:
-        """Waits for all writes, and lets the handlers finish: before the commit.
-
-        Raises:
-            TimeoutError: if a handler writes longer than the time-out of the save.
-        """
+        """Waits for all writes, and lets the handlers finish: before the commit."""
         try:
             for done, future in enumerate(self._futures):
                 self._wait(future, done)

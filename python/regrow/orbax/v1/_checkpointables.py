@@ -52,11 +52,7 @@ class Directory:
 
 
 def check_names(checkpointables: Any, what: str) -> None:
-    """Refuses a value that is not a dict of checkpointables by name.
-
-    Raises:
-        ValueError: for such a value, an empty name, and a reserved name.
-    """
+    """Refuses a value that is not a dict of checkpointables by name."""
     if not isinstance(checkpointables, dict):
         raise ValueError(f"`{what}` must be a dict by name, found {type(checkpointables)}")
     if any(not isinstance(name, str) or not name or "/" in name for name in checkpointables):
@@ -94,12 +90,7 @@ async def _begun(call: Awaitable[Any]) -> Any:
 
 
 def load(path: Any, name: str | None, abstract: Any, context: Context, *, is_one_of: bool = False) -> Any:
-    """Loads one checkpointable into the form of `abstract`; the path itself if its name is `None`.
-
-    Raises:
-        IncompatibleHandlerError: for an error of its handler during the read, if it `is_one_of`
-            several.
-    """
+    """Loads one checkpointable into the form of `abstract`; the path itself if its name is `None`."""
     handler = _for_load(path, name, abstract, context)
     folder = _folder(path, name, context)
     as_one_of = _incompatible(name, handler) if is_one_of else contextlib.nullcontext()
@@ -135,11 +126,7 @@ async def _loaded(handler: Any, folder: Any, abstract: Any, reading: AbstractCon
 
 
 def _for_load(path: Any, name: str | None, abstract: Any, context: Context) -> Any:
-    """The handler that loads a checkpointable: the registered one, else that of pytrees.
-
-    Raises:
-        NoEntryError: if the registry has none, and none for the usual name of a pytree.
-    """
+    """The handler that loads a checkpointable: the registered one, else that of pytrees."""
     registry = context.checkpointables.registry
     if name is None and not _find.is_pytree(as_path(path)):
         # A file or a folder of another layout.

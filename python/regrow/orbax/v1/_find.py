@@ -30,21 +30,13 @@ _MARKS = (CHECKPOINT_METADATA_FILENAME, ORBAX_CHECKPOINT_INDICATOR_FILE)
 
 
 def names_in(path: Any, *, requested: Any = ()) -> list[str]:
-    """The checkpointables of a checkpoint, without those whose deletion was started.
-
-    Raises:
-        DeletionInProgressError: if such a checkpointable is `requested`.
-    """
+    """The checkpointables of a checkpoint, without those whose deletion was started."""
     deleted = _deletion.pending(path, requested)
     return [name for name in item_names(path) if name not in RESERVED and name != deleted]
 
 
 def checkpoint(path: Any) -> Any:
-    """The path of a committed checkpoint: a folder, or the file of another layout.
-
-    Raises:
-        InvalidLayoutError: if there is none.
-    """
+    """The path of a committed checkpoint: a folder, or the file of another layout."""
     path = as_path(path)
     wrong = _what_is_wrong(path)
     if wrong is not None:
@@ -75,12 +67,7 @@ def _what_is_wrong(path: Any) -> tuple[str, str | None] | None:
 
 
 def composite(path: Any) -> Any:
-    """The path of a checkpoint with named checkpointables.
-
-    Raises:
-        InvalidLayoutError: for anything else.
-        NotCoveredError: (a `NotImplementedError`) for the layout safetensors, which has none.
-    """
+    """The path of a checkpoint with named checkpointables."""
     if current().checkpoint_layout is CheckpointLayout.SAFETENSORS:
         raise not_covered("checkpointables of the layout safetensors", "use load() or metadata()")
     path = checkpoint(path)
@@ -98,12 +85,7 @@ def composite(path: Any) -> Any:
 
 
 def pytree(path: Any, name: str | None) -> tuple[Any, str | None]:
-    """The path of a pytree: a checkpoint and one of its names, or the path itself for `None`.
-
-    Raises:
-        InvalidLayoutError: if there is none.
-        ValueError: for an invalid name.
-    """
+    """The path of a pytree: a checkpoint and one of its names, or the path itself for `None`."""
     if name == "" or (name != AUTO and name in RESERVED):
         raise ValueError(f"checkpointable_name: expected the name of a pytree, found {name!r}")
     path = checkpoint(path)

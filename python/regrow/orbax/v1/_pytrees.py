@@ -31,11 +31,7 @@ LEAF_TYPES = (jax.Array, np.ndarray, np.generic, int, float, complex, bool, str,
 
 
 def check_leaves(tree: Any) -> None:
-    """Refuses trees that cannot be saved.
-
-    Raises:
-        ValueError: for leaves of another type, and trees without leaves.
-    """
+    """Refuses trees that cannot be saved."""
     if is_empty_node(tree):
         raise ValueError("Found empty item.")
     if all(map(is_leaf, jax.tree_util.tree_leaves(tree))):
@@ -112,10 +108,6 @@ def _save_args(keys: Any, leaf: Any, storage: Any, scoped: Callable[..., Any] | 
 def load(path: Any, abstract: Any, context: Context) -> Any:
     """Loads a pytree into the form of `abstract`: arrays, their descriptions, metadata, numbers,
     types.
-
-    Raises:
-        TypeError: for leaves of the target that describe nothing.
-        ValueError: for a target with other leaves or shapes.
     """
     if isinstance(abstract, CheckpointMetadata):
         abstract = abstract.metadata
@@ -141,11 +133,7 @@ def load(path: Any, abstract: Any, context: Context) -> Any:
 
 
 def restore_args(leaf: Any, strict: bool) -> Any:
-    """The restore args of a target's leaf.
-
-    Raises:
-        TypeError: for a leaf that describes nothing.
-    """
+    """The restore args of a target's leaf."""
     if leaf is ...:
         return _leaf_args.RestoreArgs(restore_type=type(...))
     if isinstance(leaf, type):
@@ -204,11 +192,7 @@ def _as_array(leaf: Any) -> Any:
 
 
 def metadata(path: Any) -> tuple[Any, dict[str, Any]]:
-    """A tree of the metadata of the leaves, and the caller's metadata from its files.
-
-    Raises:
-        NoStructureError: if there is no pytree.
-    """
+    """A tree of the metadata of the leaves, and the caller's metadata from its files."""
     with as_orbax():
         stored = _read.open_pytree(path)
     leaves = [_of_leaf(stored.leaves[at]) for at in stored.order]

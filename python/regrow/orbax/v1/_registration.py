@@ -120,11 +120,12 @@ class Registry(CheckpointableHandlerRegistry):
         return f"Registry({self._entries})"
 
 
-class ReadOnlyCheckpointableHandlerRegistry(CheckpointableHandlerRegistry):
-    """A registry that refuses new entries."""
+class ReadOnlyCheckpointableHandlerRegistry(Registry):
+    """The entries of another registry. It refuses new ones."""
 
     def __init__(self, registry: CheckpointableHandlerRegistry) -> None:
-        self._registry = registry
+        self._entries = list(registry.get_all_entries())
+        self._secondary = {kind: registry.get_secondary_typestrs(kind) for kind, _ in self._entries}
 
     def add(
         self,
@@ -133,31 +134,15 @@ class ReadOnlyCheckpointableHandlerRegistry(CheckpointableHandlerRegistry):
         checkpointable_name: str | None = None,
         secondary_typestrs: Sequence[str] | None = None,
     ) -> CheckpointableHandlerRegistry:
-        """Refuses new entries.
-
-        Raises:
-            NotImplementedError: always.
-        """
+        """Raises `NotImplementedError`."""
         raise failure(
             NotImplementedError,
             "nothing can be added to the registry that contexts begin with",
             help="add to handlers.local_registry(), and set context.checkpointables.registry",
         )
 
-    def get(self, checkpointable_name: str) -> HandlerType:
-        return self._registry.get(checkpointable_name)
-
-    def has(self, checkpointable_name: str) -> bool:
-        return self._registry.has(checkpointable_name)
-
-    def get_all_entries(self) -> Sequence[Entry]:
-        return self._registry.get_all_entries()
-
-    def get_secondary_typestrs(self, handler_type: HandlerType) -> Sequence[str]:
-        return self._registry.get_secondary_typestrs(handler_type)
-
     def __repr__(self) -> str:
-        return f"ReadOnly{self._registry!r}"
+        return f"ReadOnly{super().__repr__()}"
 
 
 _GLOBAL_REGISTRY = Registry()
