@@ -1,4 +1,4 @@
-"""The items of a manager: those of its constructor, and those of each save."""
+"""The items of a manager: those of its constructor, of each save and of each restore."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from typing import Any
 
 from .._core._duck import is_a
 from .._errors import failure
-from ._composite import CompositeCheckpointHandler
-from ._handlers import PyTreeCheckpointHandler
-from ._manager_restore import DEFAULT_ITEM_NAME
+from . import _composite
+from ._composite import CompositeArgs, CompositeCheckpointHandler
+from ._handlers import PyTreeCheckpointHandler, handler_of_args, restore_pytree
+from ._manager_folder import METRIC_ITEM_NAME
+from ._paths import is_pytree
 from .checkpoint_args import is_args
 from .checkpointers import call_of
+
+DEFAULT_ITEM_NAME = "default"
 
 
 class DefaultItem:
@@ -72,7 +76,9 @@ def check_constructor(
 
 
 class Items:
-    """The handler of each item, and whether bare items have names."""
+    """The handler of each item, and whether bare items have names. Each call decides which items it
+    saves or restores.
+    """
 
     def __init__(self, checkpointers: Any, item_names: Any, item_handlers: Any, handler_registry: Any) -> None:
         given = item_handlers if checkpointers is None else _handlers_of(checkpointers)
@@ -105,6 +111,42 @@ class Items:
             call = call_of(handler, (item,), dict(own), for_save=True)
             out[name] = item if call.args is None else call.args
         return out
+
+    def restore(self, path: Any, items: Any, restore_kwargs: Any, args: Any) -> Any:
+        """Restores what the arguments ask for, or the items and keywords of the older interface."""
+        names = _composite.item_names(path)
+        if args is not None and not is_a(args, "CompositeArgs"):
+            return self._restore_default(path, names, args)
+        if args is not None:
+            return self.composite.restore(path, args)
+        keywords = restore_kwargs or {}
+        if self.is_by_name or (items is None and not keywords and DEFAULT_ITEM_NAME not in names):
+            if is_pytree(path):
+                return restore_pytree(path, call_of(PyTreeCheckpointHandler(), (), {}, for_save=False).args)
+            targets = dict(items) if items else {}
+            wanted = targets or dict.fromkeys(name for name in names if name != METRIC_ITEM_NAME)
+            out = {name: self._legacy_args(name, item, keywords.get(name) or {}) for name, item in wanted.items()}
+            return self.composite.restore(path, CompositeArgs(**out))
+        return self._restore_default(path, names, self._legacy_args(DEFAULT_ITEM_NAME, items, keywords))
+
+    def _legacy_args(self, name: str, item: Any, keywords: Mapping[str, Any]) -> Any:
+        if item is None and not keywords:
+            return None
+        handler = self.composite._handlers.get(name) or PyTreeCheckpointHandler()
+        call = call_of(handler, (item,), dict(keywords), for_save=False)
+        return item if call.args is None else call.args
+
+    def _restore_default(self, path: Any, names: list[str], args: Any) -> Any:
+        if DEFAULT_ITEM_NAME in names:
+            return self.composite.restore(path, CompositeArgs(**{DEFAULT_ITEM_NAME: args}))[DEFAULT_ITEM_NAME]
+        if is_pytree(path):
+            handler = PyTreeCheckpointHandler() if args is None else handler_of_args(args)
+            return handler.restore(path, args=args)
+        raise failure(
+            KeyError,
+            f'Item "{DEFAULT_ITEM_NAME}" was not found in {path}. Available items: {names}',
+            help="name the items: restore(step, args=args.Composite(name=...))",
+        )
 
 
 def _handlers_of(checkpointers: Any) -> Any:

@@ -28,11 +28,10 @@ from ._manager_deletions import Deletions
 from ._manager_folder import METADATA_ITEM_NAME as METADATA_ITEM_NAME
 from ._manager_folder import METRIC_ITEM_NAME as METRIC_ITEM_NAME
 from ._manager_folder import Folder
+from ._manager_items import DEFAULT_ITEM_NAME as DEFAULT_ITEM_NAME
 from ._manager_items import Items, check_constructor
 from ._manager_options import CheckpointManagerOptions as CheckpointManagerOptions
 from ._manager_records import RestoreRecord, SaveRecord
-from ._manager_restore import DEFAULT_ITEM_NAME as DEFAULT_ITEM_NAME
-from ._manager_restore import Restorer
 from ._manager_saves import Tracked
 from ._paths import is_pytree, lacks_marker
 from .checkpoint_managers import PolicyCheckpointInfo
@@ -83,7 +82,6 @@ class CheckpointManager(Closing):
         self._items = Items(checkpointers, item_names, item_handlers, handler_registry)
         self._default_item = self._items.default_item
         self._composite = self._items.composite
-        self._restorer = Restorer(self._composite, self._items.is_by_name)
         self._is_async = self._items.is_async and self._options.enable_async_checkpointing
         self._timeout = timeout_of(self._options.async_options)
         self._saver = AsyncSaver()
@@ -386,7 +384,7 @@ class CheckpointManager(Closing):
         self._default_item.check(items, args)
         record = RestoreRecord(number, directory=str(folder.path))
         with as_orbax(), contextlib.nullcontext() if number is None else folder.reading(number):
-            result = self._restorer.restore(path, items, restore_kwargs, args)
+            result = self._items.restore(path, items, restore_kwargs, args)
         record.returns()
         self.tell(record)
         return result
