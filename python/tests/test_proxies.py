@@ -24,7 +24,7 @@ from regrow._torch import _tensors
 from regrow._tree import _handlers
 from regrow.equinox import _likes, _records
 from regrow.flax import _strict
-from regrow.orbax import _leaf_args, _replicas, _saving, checkpoint_args, checkpoint_utils, tree
+from regrow.orbax import _leaf_args, _replicas, _saving, _targets, checkpoint_args, tree
 from regrow.orbax.v1 import _pytrees
 
 CPU = jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -97,7 +97,7 @@ QUESTIONS = {
     "an array of one replica": lambda value: _replicas._is_common(regrow.jobs.SingleReplica(0, 0), value),
     "an array to describe": is_taken(tree.to_shape_dtype_struct, ValueError),
     "a key of a key path": is_taken(tree.get_key_name, ValueError),
-    "where a leaf is to go": lambda value: checkpoint_utils._sharding(value) is not None,
+    "where a leaf is to go": lambda value: _targets._sharding(value) is not None,
     "a leaf of a target of v1": is_taken(lambda value: _pytrees.restore_args(value, True), TypeError),
     "a leaf of v1 that stands for an array": lambda value: _pytrees._as_array(value) is not value,
     "an array of Flax": lambda value: _strict._described(value) is not None,

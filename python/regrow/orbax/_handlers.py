@@ -71,11 +71,14 @@ class OwnHandler(OrbaxHandler):
         """As `plan`, after the type handlers have written: with placeholders for their leaves."""
         raise NotImplementedError
 
-    def save(self, directory: Any, item: Any = None, save_args: Any = None, args: Any = None) -> None:
+    def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:
         """Saves at a path, and replaces an empty folder or a checkpoint."""
         with as_orbax():
-            tree, options = self.plan(self._save_args(item, save_args) if args is None else args)
+            tree, options = self.plan(self._arguments(*args, **kwargs))
             save_as(directory, tree, Writing(overwrite=True, **options), progress=False)
+
+    def _arguments(self, item: Any = None, save_args: Any = None, args: Any = None) -> Any:
+        return self._save_args(item, save_args) if args is None else args
 
 
 class PyTreeCheckpointHandler(OwnHandler):

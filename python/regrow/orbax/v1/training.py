@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..._errors import failure
@@ -44,6 +45,16 @@ def _default_policy() -> Any:
             policies.PreemptionCheckpointingPolicy(),
         ]
     )
+
+
+def _old_name_of(name: str) -> Callable[..., Any]:
+    """A method under its old name, which takes any arguments, as in Orbax."""
+
+    def renamed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        warnings.warn(f"Use `{name}` instead.", DeprecationWarning, stacklevel=2)
+        return getattr(self, name)(*args, **kwargs)
+
+    return renamed
 
 
 class Checkpointer(Closing):
@@ -390,11 +401,11 @@ class Checkpointer(Closing):
 
     # ---- old names --------------------------------------------------------------------
 
-    save_pytree = _functions.deprecated("save_pytree", "save", save)
-    save_pytree_async = _functions.deprecated("save_pytree_async", "save_async", save_async)
-    load_pytree = _functions.deprecated("load_pytree", "load", load)
-    load_pytree_async = _functions.deprecated("load_pytree_async", "load_async", load_async)
-    pytree_metadata = _functions.deprecated("pytree_metadata", "metadata", metadata)
+    save_pytree = _old_name_of("save")
+    save_pytree_async = _old_name_of("save_async")
+    load_pytree = _old_name_of("load")
+    load_pytree_async = _old_name_of("load_async")
+    pytree_metadata = _old_name_of("metadata")
 
 
 def _done(begun: Response[bool] | None) -> bool:
