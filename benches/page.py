@@ -38,7 +38,8 @@ def main() -> None:
     """Prints the page."""
     date, *sections = sys.argv[1:]
     files = [(title, Path(file)) for title, _, file in (section.partition("=") for section in sections)]
-    runs = [json.loads(file.read_text()) for _, file in files if file.suffix == ".json"]
+    read = {file: json.loads(file.read_text()) for _, file in files if file.suffix == ".json"}
+    runs = [run for run in read.values() if "machine" in run]
     about = runs[0]["machine"]
     commits = ", ".join(dict.fromkeys(f"`{run['machine']['commit']}`" for run in runs))
     versions = ", ".join(f"{name} {about['versions'][name]}" for name in SHOWN)
@@ -52,7 +53,7 @@ def main() -> None:
             print("\n".join(line for line in file.read_text().splitlines() if not line.startswith("#")).strip() + "\n")
             continue
         samples = Samples()
-        for row in json.loads(file.read_text())["samples"]:
+        for row in read[file]["samples"]:
             samples.add(Sample(**row))
         for workload in dict.fromkeys(workload for _, workload in samples.pairs()):
             print("\n".join(table(samples, workload)))
