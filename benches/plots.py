@@ -49,6 +49,7 @@ WORKLOADS = {
     "one_giant": "one array",
     "moe_128x48": "mixture of experts, 18,867 arrays",
     "many_small": "100,000 arrays of 1 KiB",
+    "many_small_0.25KiB_1M": "1,000,000 arrays of 0.25 KiB",
     "mixed_dtypes": "arrays of every dtype",
 }
 
