@@ -86,7 +86,8 @@ demo: develop-release ## Train, save, restore with three tools, compare: into de
 	$(SAY) "demo"
 	$(BIN)/python examples/demo.py
 
-test: test-rust test-python ## All tests: engine, command, Python
+test: test-rust test-python ## All tests: engine, command, Python; the slowest come last
+	$(PYTHON) .ci/slowest target/nextest/default/junit.xml target/pytest.xml
 
 test-rust: rust-prerequisites $(NEXTEST)
 	$(SAY) "tests of the engine and the command"
@@ -96,7 +97,7 @@ test-rust: rust-prerequisites $(NEXTEST)
 
 test-python: develop
 	$(SAY) "tests of the Python package"
-	cd python && $(BIN)/python -m pytest -n $(PYTEST_PROCESSES) --dist loadfile
+	cd python && $(BIN)/python -m pytest -n $(PYTEST_PROCESSES) --dist loadfile --junitxml $(CURDIR)/target/pytest.xml
 
 test-long: develop $(NEXTEST) ## Kills, failing calls, flipped bits, power cuts, two writers at once, images of file systems, slow tutorials (an hour and a half); REGROW_SEED=... repeats a run
 	$(SAY) "what follows a save, killed or failing at every system call and every request to a bucket"

@@ -8,9 +8,9 @@ use std::time::Duration;
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use regrow::array::Dtype;
-use regrow::formats::trak::layout::{ExperimentName, Parameters, Precision, TrainArray};
-use regrow::formats::trak::rows::Rows;
-use regrow::formats::trak::{Mode, Repair, array_file::ArrayFile, repair, store};
+use regrow::formats::trak::{
+    self, ArrayFile, ExperimentName, Mode, Parameters, Precision, Repair, Rows, TrainArray, repair,
+};
 use regrow::{Error, Result};
 use serde_json::{Map, Value};
 
@@ -25,7 +25,7 @@ type CatalogOut = (Vec<(i64, bool, bool)>, String, Vec<String>);
 
 /// A store that is being worked on.
 #[pyclass(frozen, module = "regrow._native")]
-pub struct TrakStore(store::TrakStore);
+pub struct TrakStore(trak::TrakStore);
 
 #[pymethods]
 impl TrakStore {
@@ -52,7 +52,7 @@ impl TrakStore {
                 .map_err(|_| Error::invalid(format!("{seconds} seconds are no interval")))
         };
         let interval = sync_interval.map(interval).transpose().or_raise()?;
-        let opened = released(py, || store::TrakStore::open(&path, parameters, &mode));
+        let opened = released(py, || trak::TrakStore::open(&path, parameters, &mode));
         opened.map(|store| match interval {
             Some(interval) => Self(store.with_sync_interval(interval)),
             None => Self(store.without_syncs()),

@@ -12,8 +12,7 @@ use std::time::Duration;
 use std::{env, fs, thread};
 
 use crate::common::child::child;
-use regrow::formats::trak::layout::{ExperimentName, Parameters, Precision, TrainArray};
-use regrow::formats::trak::{Mode, TrakStore};
+use regrow::formats::trak::{ExperimentName, Mode, Parameters, Precision, TrainArray, TrakStore};
 use serde_json::{Map, Value, json};
 
 const FOLDER: &str = "REGROW_TEST_TRAK_FOLDER";

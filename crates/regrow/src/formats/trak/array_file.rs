@@ -1,22 +1,22 @@
 //! One array of a store: an npy file of fixed size whose rows are written in place.
 //!
 //! ```text
-//! | npy 1.0 header, 128 bytes for usual shapes | row 0 | row 1 | ...     rows x columns, C order, little endian
+//! | npy 1.0 header, 128 bytes for usual shapes | row 0 | row 1 | ...   C order, little endian
 //! ```
 //!
-//! The file is complete, with zeros reserved on disk, before it has its name: so no process sees a
-//! short one, and a full disk shows when a model is registered and not hours later. Opening
-//! compares header and length with the store's parameters; nothing is ever padded.
+//! The file is complete, with zeros reserved on disk, before it gets its name. So no process sees
+//! a short file, and a full disk shows when a model is registered and not hours later. Opening
+//! compares header and length with the store's parameters; no file is ever padded.
 //!
-//! Rows are written by `pwrite`. Unlike a store to a map it can fail with an error, where a map
-//! whose file another process has cut kills the process.
+//! Rows are written by `pwrite`, which can fail with an error. A write to a map whose file another
+//! process has cut kills the process.
 
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::finite::is_finite;
-use super::layout::ArraySpec;
+use super::layout::{ArraySpec, Slot};
 use super::lost_writes::LostWrites;
 use crate::bytes::limits::work_space;
 use crate::commit::NewFile;
@@ -26,12 +26,12 @@ use crate::formats::npy::header::{Header, PREFIX_LEN_BYTES};
 use crate::store::local::regular::open_regular;
 use crate::system::{FileExt, allocate};
 
-/// Rows of a mask that are read at a time.
+/// Bytes that are read at a time.
+const PIECE_LEN_BYTES: u64 = 1 << 20;
+/// Rows of a mask that are written at a time.
 const MASK_PIECE_ROWS: u64 = 64 << 10;
 
-/// The help of every error about a damaged array.
-pub(super) const REPAIR_HELP: &str =
-    "`repair` makes the file whole again and marks the rows that were lost as not done";
+const REPAIR_HELP: &str = "`repair` makes the file whole again and marks the rows that were lost as not done";
 
 /// An open array.
 #[derive(Debug)]
@@ -44,6 +44,57 @@ pub struct ArrayFile {
     lost: LostWrites,
 }
 
+/// The state of an array's file, as far as repair can mend it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Condition {
+    Whole,
+    Missing,
+    /// No header can be read.
+    Headless,
+    /// The file ends before its data does; the first row that is not there in full.
+    Cut {
+        by_bytes: u64,
+        first_lost: u64,
+    },
+    /// Bytes follow the data.
+    Longer {
+        by_bytes: u64,
+    },
+}
+
+impl Condition {
+    /// # Errors
+    /// What repair cannot mend: a sound array of another dtype or shape, a file that cannot be
+    /// read.
+    pub(super) fn of(root: &Path, slot: &Slot) -> Result<Self> {
+        let array = match ArrayFile::open_of_any_len(&slot.path(root), &slot.spec, false) {
+            Ok(array) => array,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::Missing),
+            Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Self::Headless),
+            Err(error) => return Err(error.help("`repair` cannot tell which of the two is meant")),
+        };
+        let (found, expected) = array.len()?;
+        Ok(if found > expected {
+            Self::Longer { by_bytes: found - expected }
+        } else if found < expected {
+            let data = found.saturating_sub(array.data_offset_bytes);
+            let first_lost = data / slot.spec.row_len_bytes().max(1);
+            Self::Cut { by_bytes: expected - found, first_lost }
+        } else {
+            Self::Whole
+        })
+    }
+
+    /// The first row that is lost.
+    pub(super) fn first_lost(self) -> Option<u64> {
+        match self {
+            Self::Missing | Self::Headless => Some(0),
+            Self::Cut { first_lost, .. } => Some(first_lost),
+            Self::Whole | Self::Longer { .. } => None,
+        }
+    }
+}
+
 impl ArrayFile {
     /// Makes the file in `folder`, all zeros, reserved on disk. The caller holds the store's lock.
     ///
@@ -53,10 +104,7 @@ impl ArrayFile {
         Self::prepare(folder, name, spec)?.give_name(name, replace)
     }
 
-    /// The file without its name, all zeros, reserved on disk. The caller holds the store's lock.
-    ///
-    /// # Errors
-    /// `StorageFull`; what the disk says.
+    /// As [`create`](Self::create), without giving the file its name.
     pub(super) fn prepare(folder: &Path, name: &str, spec: &ArraySpec) -> Result<NewFile> {
         let header = Header::for_array(spec.dtype, spec.shape()?, true).to_bytes();
         let new = NewFile::create(folder)?;
@@ -69,9 +117,15 @@ impl ArrayFile {
     /// Opens the file, which must be exactly what `spec` says.
     ///
     /// # Errors
-    /// `NotFound` if there is none; `Corrupt` if header or length are wrong; `Mismatch` if it is a
-    /// sound array of another dtype or shape.
-    pub fn open(path: &Path, spec: &ArraySpec, writable: bool) -> Result<Self> {
+    /// `NotFound`; `Corrupt` if header or length are wrong; `Mismatch` if it is a sound array of
+    /// another dtype or shape.
+    pub(super) fn open(path: &Path, spec: &ArraySpec, writable: bool) -> Result<Self> {
+        let array = Self::open_of_any_len(path, spec, writable)?;
+        array.check_len()?;
+        Ok(array)
+    }
+
+    fn open_of_any_len(path: &Path, spec: &ArraySpec, writable: bool) -> Result<Self> {
         let file = open_regular(path, writable).map_err(with_help)?.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "an array of the store is missing")
                 .in_file(path)
@@ -84,19 +138,11 @@ impl ArrayFile {
                 .expected(spec, found)
                 .help("open the store with the parameters that it was made with"));
         }
-        let array = Self {
-            path: path.to_owned(),
-            file,
-            spec: found,
-            data_offset_bytes,
-            data_len_bytes: spec.len_bytes()?,
-            lost: LostWrites::default(),
-        };
-        array.check_len()?;
-        Ok(array)
+        let (path, data_len_bytes) = (path.to_owned(), spec.len_bytes()?);
+        Ok(Self { path, file, spec: found, data_offset_bytes, data_len_bytes, lost: LostWrites::default() })
     }
 
-    /// The same, which tells `lost` of syncs that fail.
+    /// The same array, which tells `lost` of syncs that fail.
     #[must_use]
     pub(super) fn telling(mut self, lost: &LostWrites) -> Self {
         self.lost = lost.clone();
@@ -108,14 +154,14 @@ impl ArrayFile {
     /// # Errors
     /// `NotFound`; `Corrupt` if it is no npy file; `Unsupported` if it is one of another kind than
     /// a store's.
-    pub fn spec_of(path: &Path) -> Result<ArraySpec> {
+    pub(super) fn spec_of(path: &Path) -> Result<ArraySpec> {
         let file = open_regular(path, false)?.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "an array of the store is missing").in_file(path)
         })?;
         Ok(read_spec(&file).in_file(path)?.0)
     }
 
-    /// Where it is.
+    /// The file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -130,19 +176,15 @@ impl ArrayFile {
         self.data_offset_bytes
     }
 
-    /// Bytes of a row.
-    pub fn row_len_bytes(&self) -> u64 {
-        self.spec.columns * self.spec.dtype.size_bytes() as u64
+    /// The length of the file, and the length that its header says.
+    fn len(&self) -> Result<(u64, u64)> {
+        let found = self.file.metadata().map_err(|error| Error::io("cannot look at", &self.path, error))?;
+        Ok((found.len(), self.data_offset_bytes + self.data_len_bytes))
     }
 
-    /// Errs unless the file is exactly as long as its header says.
-    ///
-    /// # Errors
-    /// `Corrupt` with both sizes.
-    pub fn check_len(&self) -> Result<()> {
-        let found =
-            self.file.metadata().map_err(|error| Error::io("cannot look at", &self.path, error))?.len();
-        let expected = self.data_offset_bytes + self.data_len_bytes;
+    /// Errs with `Corrupt` unless the file is exactly as long as its header says.
+    pub(super) fn check_len(&self) -> Result<()> {
+        let (found, expected) = self.len()?;
         if found == expected {
             return Ok(());
         }
@@ -154,6 +196,14 @@ impl ArrayFile {
             .help(REPAIR_HELP))
     }
 
+    /// Gives the file of an array with a sound header the length that the header says.
+    pub(super) fn mend_len(path: &Path, spec: &ArraySpec) -> Result<()> {
+        let array = Self::open_of_any_len(path, spec, true)?;
+        let len = array.data_offset_bytes + array.data_len_bytes;
+        let mended = array.file.set_len(len).and_then(|()| crate::system::sync(&array.file));
+        mended.map_err(|error| Error::io("cannot repair", path, error))
+    }
+
     /// Writes one row after another of `data` to `rows`; neighbours go in one write.
     ///
     /// # Errors
@@ -161,12 +211,8 @@ impl ArrayFile {
     /// written; `Corrupt` if the file was truncated in between; `StorageFull`, `Io` with some rows
     /// written.
     pub fn write_rows(&self, rows: &[u64], data: &[u8]) -> Result<()> {
-        let row_len = self.row_len_bytes();
-        if let Some(row) = rows.iter().find(|&&row| row >= self.spec.rows) {
-            return Err(Error::invalid("there is no such row")
-                .in_file(&self.path)
-                .expected(format_args!("a row below {}", self.spec.rows), row));
-        }
+        let row_len = self.spec.row_len_bytes();
+        self.check_rows(rows)?;
         if (rows.len() as u64).checked_mul(row_len) != Some(data.len() as u64) {
             return Err(Error::invalid("rows and data do not fit each other").in_file(&self.path).expected(
                 format_args!("{} rows of {row_len} bytes", rows.len()),
@@ -186,9 +232,19 @@ impl ArrayFile {
         Ok(())
     }
 
+    /// Errs with `InvalidArgument` for a row that is not there.
+    pub(super) fn check_rows(&self, rows: &[u64]) -> Result<()> {
+        match rows.iter().find(|&&row| row >= self.spec.rows) {
+            Some(row) => Err(Error::invalid("there is no such row")
+                .in_file(&self.path)
+                .expected(format_args!("a row below {}", self.spec.rows), row)),
+            None => Ok(()),
+        }
+    }
+
     /// The first of `rows` whose values, in `data`, hold NaN or an infinity.
     pub fn first_non_finite(&self, rows: &[u64], data: &[u8]) -> Option<u64> {
-        let (dtype, row_len) = (self.spec.dtype, self.row_len_bytes() as usize);
+        let (dtype, row_len) = (self.spec.dtype, self.spec.row_len_bytes() as usize);
         if row_len == 0 || is_finite(data, dtype) {
             return None;
         }
@@ -201,7 +257,7 @@ impl ArrayFile {
     /// # Errors
     /// `InvalidArgument` if they are not there; `Corrupt` if the file was truncated in between.
     pub fn read_rows(&self, first: u64, out: &mut [u8]) -> Result<()> {
-        let start = first.checked_mul(self.row_len_bytes());
+        let start = first.checked_mul(self.spec.row_len_bytes());
         match start.filter(|start| start.saturating_add(out.len() as u64) <= self.data_len_bytes) {
             Some(start) => self.read_data(start, out),
             None => Err(Error::invalid("there are no such rows").in_file(&self.path)),
@@ -209,10 +265,7 @@ impl ArrayFile {
     }
 
     /// Reads bytes of the data from `offset_bytes` on.
-    ///
-    /// # Errors
-    /// `Corrupt` if the file ends before.
-    pub fn read_data(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+    pub(super) fn read_data(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
         let start = self.data_offset_bytes.saturating_add(offset_bytes);
         self.file.read_exact_at(out, start).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => self.check_len().err().unwrap_or_else(|| {
@@ -225,8 +278,8 @@ impl ArrayFile {
     /// Waits until all writes, of any kind, would survive a power cut.
     ///
     /// # Errors
-    /// What the disk says. No row may then be said to be done before it is written again: the next
-    /// sync succeeds whether or not the disk has what this one failed to write.
+    /// What the disk says. No row may then be marked as done before it is written again: the next
+    /// sync succeeds whether or not the disk has the bytes that this sync failed to write.
     pub fn sync(&self) -> Result<()> {
         self.file.sync_data().map_err(|error| {
             self.lost.sync_failed(&self.path);
@@ -237,10 +290,8 @@ impl ArrayFile {
         })
     }
 
-    /// As [`sync`](Self::sync), of an array without a mask.
-    ///
-    /// # Errors
-    /// `Io` also if an earlier sync failed and some row was not written again.
+    /// As [`sync`](Self::sync), of an array without a mask: errs also if an earlier sync failed and
+    /// some row was not written again.
     pub(super) fn sync_whole(&self) -> Result<()> {
         self.sync()?;
         match self.lost.has_any(&self.path) {
@@ -256,34 +307,46 @@ impl ArrayFile {
         self.lost.first_of(&self.path, rows)
     }
 
-    /// Of an `int32` array of one column: shows each row's number to `each`.
-    ///
-    /// # Errors
-    /// As [`read_rows`](Self::read_rows).
-    pub fn for_each_number(&self, mut each: impl FnMut(u64, i32)) -> Result<()> {
-        let mut buffer = work_space(self.spec.rows.min(MASK_PIECE_ROWS) * self.row_len_bytes())?;
+    /// Shows whole rows, many at a time, with the number of the first.
+    fn for_each_piece(&self, mut each: impl FnMut(u64, &[u8])) -> Result<()> {
+        let (rows, row_len) = (self.spec.rows, self.spec.row_len_bytes());
+        if row_len == 0 {
+            return Ok(());
+        }
+        let at_once = (PIECE_LEN_BYTES / row_len).max(1).min(rows);
+        let mut buffer = work_space(at_once * row_len)?;
         let mut first = 0;
-        while first < self.spec.rows {
-            let count = (self.spec.rows - first).min(MASK_PIECE_ROWS);
-            let now = buffer.get_mut(..(count * self.row_len_bytes()) as usize).unwrap_or_default();
+        while first < rows {
+            let count = at_once.min(rows - first);
+            let now = buffer.get_mut(..(count * row_len) as usize).unwrap_or_default();
             self.read_rows(first, now)?;
-            let (numbers, _) = now.as_chunks::<4>();
-            for (row, number) in (first..).zip(numbers) {
-                each(row, i32::from_le_bytes(*number));
-            }
+            each(first, now);
             first += count;
         }
         Ok(())
     }
 
+    /// Shows each row's bytes; rows without any are left out.
+    pub(super) fn for_each_row(&self, mut each: impl FnMut(u64, &[u8])) -> Result<()> {
+        let row_len = self.spec.row_len_bytes() as usize;
+        self.for_each_piece(|first, bytes| {
+            (first..).zip(bytes.chunks_exact(row_len)).for_each(|(row, bytes)| each(row, bytes));
+        })
+    }
+
+    /// Shows each row's number in a mask.
+    pub(super) fn for_each_number(&self, mut each: impl FnMut(u64, i32)) -> Result<()> {
+        self.for_each_piece(|first, bytes| {
+            let numbers = bytes.as_chunks::<4>().0.iter().map(|number| i32::from_le_bytes(*number));
+            (first..).zip(numbers).for_each(|(row, number)| each(row, number));
+        })
+    }
+
     /// Which of `rows` of a mask hold something other than 0.
-    ///
-    /// # Errors
-    /// As [`read_rows`](Self::read_rows).
     pub(super) fn marked(&self, rows: &[u64]) -> Result<Vec<u64>> {
         let mut marked = Vec::new();
         for (first, count) in runs(rows) {
-            let mut buffer = work_space(count * self.row_len_bytes())?;
+            let mut buffer = work_space(count * self.spec.row_len_bytes())?;
             self.read_rows(first, &mut buffer)?;
             let (numbers, _) = buffer.as_chunks::<4>();
             marked
@@ -293,19 +356,12 @@ impl ArrayFile {
     }
 
     /// Sets rows of a mask.
-    ///
-    /// # Errors
-    /// As [`write_rows`](Self::write_rows).
     pub(super) fn set_marks(&self, rows: &[u64], mark: i32) -> Result<()> {
         self.write_rows(rows, &mark.to_le_bytes().repeat(rows.len()))
     }
 
-    /// Takes all marks from row `first` on out of a mask, on disk; how many there were. All are
-    /// written, those that are zero already, too: a sync that failed may have left them on the
-    /// disk.
-    ///
-    /// # Errors
-    /// As [`write_rows`](Self::write_rows).
+    /// Removes all marks of a mask from row `first` on, on disk; how many there were. Rows that
+    /// hold 0 are written too: after a failed sync the disk may still hold their marks.
     pub(super) fn clear_marks_from(&self, first: u64) -> Result<u64> {
         let mut count = 0;
         self.for_each_number(|row, number| count += u64::from(row >= first && number != 0))?;
@@ -320,17 +376,14 @@ impl ArrayFile {
     }
 
     /// How many rows of a mask are 1.
-    ///
-    /// # Errors
-    /// As [`read_rows`](Self::read_rows).
-    pub fn count_marked(&self) -> Result<u64> {
+    pub(super) fn count_marked(&self) -> Result<u64> {
         let mut count = 0;
         self.for_each_number(|_, number| count += u64::from(number == 1))?;
         Ok(count)
     }
 }
 
-/// Says of a damaged array what to do about it; what `repair` refuses as well needs other words.
+/// Adds the advice to repair to the error of a damaged array.
 fn with_help(error: Error) -> Error {
     match error.kind() {
         ErrorKind::Corrupt => error.help(REPAIR_HELP),
@@ -344,7 +397,7 @@ fn runs(rows: &[u64]) -> impl Iterator<Item = (u64, u64)> {
         .filter_map(|run| Some((*run.first()?, run.len() as u64)))
 }
 
-/// Gives a file its length, with the disk's room for it where the file system can promise that.
+/// Gives a file its length, and reserves the room on disk where the file system can.
 fn reserve(file: &File, len_bytes: u64) -> io::Result<()> {
     if allocate(file, len_bytes)? { Ok(()) } else { file.set_len(len_bytes) }
 }

@@ -1,8 +1,8 @@
-//! What a folder says of itself: its JSON files, read once, each fault kept beside what is sound.
+//! The JSON files of a folder, read once; each damaged file is kept beside the sound ones.
 //!
-//! Only `id_*.json` directly in the folder count: a backup somewhere below is no live data. An ID
-//! inside a file counts more than the file's name, as in TRAK; where two files speak of one model,
-//! the one named after it wins, and the other is remembered.
+//! Only `id_*.json` directly in the folder count: a backup further below is no live data. As in
+//! TRAK, the ID inside a file counts, not the file's name. If two files hold flags of one model,
+//! the file named after the model counts, and the catalog lists the other one as spare.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,24 +10,24 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::documents::{Experiment, ModelFlags, flags_in, read_object};
+use super::documents::{Experiment, ModelFlags, read_flags, read_object};
 use super::layout::{EXPERIMENTS_FILE, METADATA_FILE, id_file, id_text, model_folder_id, parse_id};
-use crate::error::{Error, Result, ResultExt};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::storage::is_desktop_file;
 
-/// What a folder says of itself.
+/// The content of a folder's JSON files.
 #[derive(Debug, Default)]
 pub struct Catalog {
     /// `metadata.json`, if it is there and sound.
     pub metadata: Option<Map<String, Value>>,
     /// The registered models.
     pub models: BTreeMap<i64, ModelFlags>,
-    /// `experiments.json`, if it is there and sound: the records as they stand, in their order.
+    /// `experiments.json`, if it is there and sound: the records in their order.
     pub experiments: Option<Map<String, Value>>,
-    /// Files of flags for models whose flags are in another file.
+    /// Files with flags of models whose flags are in another file.
     pub spare: Vec<SpareFlags>,
-    /// What is wrong, each with its file.
-    pub faults: Vec<Fault>,
+    /// Files that cannot be used.
+    pub faults: Vec<DamagedFile>,
 }
 
 /// The flags of a model in a file that does not count. TRAK takes the file that it happens to read
@@ -38,57 +38,51 @@ pub struct SpareFlags {
     pub file: String,
     /// The model.
     pub id: i64,
-    /// What the file says.
+    /// The flags in that file.
     pub flags: ModelFlags,
     /// The file that counts.
     pub counts: String,
 }
 
-/// A file of the folder that cannot be used, or says what cannot be.
+/// A file of the folder that cannot be used, or a part of it.
 #[derive(Debug)]
-pub struct Fault {
-    /// What it concerns.
+pub struct DamagedFile {
+    /// Whose file it is.
     pub subject: Subject,
-    /// What is wrong.
+    /// The damage.
     pub error: Error,
 }
 
-/// What a fault concerns.
+/// The subject of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
     /// `metadata.json`.
     Metadata,
     /// `experiments.json`, or a record in it.
     Experiments,
-    /// The flags of a model, with its number from the name of the file if the name has one.
+    /// The flags of a model, with the number in the name of the file if the name has one.
     Model(Option<i64>),
 }
 
 impl Catalog {
-    /// Reads the JSON files of `root`.
-    ///
-    /// # Errors
-    /// Only if the folder cannot be listed.
-    pub fn read(root: &Path) -> Result<Self> {
+    /// Reads the JSON files of `root`. Errs only if the folder cannot be listed.
+    pub(super) fn read(root: &Path) -> Result<Self> {
         let mut catalog = Self::default();
         catalog.metadata = catalog.object(root, METADATA_FILE, Subject::Metadata);
         catalog.experiments = catalog.object(root, EXPERIMENTS_FILE, Subject::Experiments);
         for (name, record) in catalog.experiments.iter().flatten() {
             if let Err(error) = Experiment::from_record(name, record) {
                 let error = error.in_file(root.join(EXPERIMENTS_FILE));
-                catalog.faults.push(Fault { subject: Subject::Experiments, error });
+                catalog.faults.push(DamagedFile { subject: Subject::Experiments, error });
             }
         }
         let mut from_file: BTreeMap<i64, String> = BTreeMap::new();
         for name in id_files(root)? {
-            let meant = id_text(&name).and_then(parse_id);
-            let path = root.join(&name);
-            let found =
-                read_object(&path).and_then(|object| flags_in(&object.unwrap_or_default()).in_file(&path));
-            let models = match found {
+            let models = match read_flags(&root.join(&name)) {
                 Ok(models) => models,
                 Err(error) => {
-                    catalog.faults.push(Fault { subject: Subject::Model(meant), error });
+                    let subject = Subject::Model(id_text(&name).and_then(parse_id));
+                    catalog.faults.push(DamagedFile { subject, error });
                     continue;
                 }
             };
@@ -113,42 +107,31 @@ impl Catalog {
     ///
     /// # Errors
     /// `NotFound` if there is none; `Corrupt` if it, or the file, cannot be used.
-    pub fn experiment(&self, root: &Path, name: &str) -> Result<Experiment> {
-        let file = root.join(EXPERIMENTS_FILE);
-        match self.experiments.as_ref().and_then(|records| records.get(name)) {
-            Some(record) => Experiment::from_record(name, record).in_file(file),
-            None => Err(Error::new(crate::ErrorKind::NotFound, format!("there is no experiment {name:?}"))
-                .in_file(file)),
-        }
+    pub(super) fn experiment(&self, root: &Path, name: &str) -> Result<Experiment> {
+        let record = self.experiments.as_ref().and_then(|records| records.get(name));
+        let missing = || Error::new(ErrorKind::NotFound, format!("there is no experiment {name:?}"));
+        let found = record.ok_or_else(missing).and_then(|record| Experiment::from_record(name, record));
+        found.in_file(root.join(EXPERIMENTS_FILE))
     }
 
     fn object(&mut self, root: &Path, name: &str, subject: Subject) -> Option<Map<String, Value>> {
-        match read_object(&root.join(name)) {
-            Ok(object) => object,
-            Err(error) => {
-                self.faults.push(Fault { subject, error });
-                None
-            }
-        }
+        read_object(&root.join(name)).unwrap_or_else(|error| {
+            self.faults.push(DamagedFile { subject, error });
+            None
+        })
     }
 }
 
-/// The names of files of flags directly in `root`, sorted; what has such a name and is no file is
-/// damage.
-///
-/// # Errors
-/// If the folder cannot be listed.
-pub fn id_files(root: &Path) -> Result<Vec<String>> {
+/// The names of files of flags directly in `root`, sorted. An entry of such a name that is no file
+/// is damage.
+pub(super) fn id_files(root: &Path) -> Result<Vec<String>> {
     let mut names = names_in(root)?;
     names.retain(|name| id_text(name).is_some());
     Ok(names)
 }
 
 /// The models that have a folder, registered or not.
-///
-/// # Errors
-/// If the folder cannot be listed.
-pub fn model_folders(root: &Path) -> Result<Vec<i64>> {
+pub(super) fn model_folders(root: &Path) -> Result<Vec<i64>> {
     let names = names_in(root)?;
     let mut ids: Vec<i64> = names.iter().filter_map(|name| model_folder_id(name)).collect();
     ids.retain(|id| root.join(id.to_string()).is_dir());
@@ -157,10 +140,7 @@ pub fn model_folders(root: &Path) -> Result<Vec<i64>> {
 }
 
 /// Names in a folder, sorted, without names that are not UTF-8.
-///
-/// # Errors
-/// If the folder cannot be listed.
-pub fn names_in(folder: &Path) -> Result<Vec<String>> {
+pub(super) fn names_in(folder: &Path) -> Result<Vec<String>> {
     let cannot_list = |error| Error::io("cannot list", folder, error);
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).map_err(cannot_list)? {

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! metadata.json      {"JL dimension": 4, "JL matrix type": "rademacher", "train set size": 6}
-//! experiments.json   {"val": {"num_targets": 3, "scores_path": "/where/it/was/made/scores/val.mmap", "scores_finalized": 1}}
+//! experiments.json   {"val": {"num_targets": 3, "scores_path": "/srv/scores/val.mmap",
+//!                             "scores_finalized": 1}}
 //! id_0.json          {"0": {"is_featurized": 1, "is_finalized": 0}}
 //! ```
 
@@ -21,41 +22,33 @@ use crate::formats::orbax::json_text;
 use crate::store::local::regular::open_regular;
 use crate::store::read_opened_document;
 
+/// The key of the identity in the file of a model's checkpoint.
+pub(super) const CHECKPOINT_KEY: &str = "checkpoint";
 /// Longest document that is read: experiments of a hundred thousand names take a tenth.
 const DOCUMENT_LEN_MAX_BYTES: u64 = 256 << 20;
 
-/// What to do about a document that cannot be used: nothing but the arrays is left to make it from.
-const HELP: &str = "it was cut by a crash, or written by hand; `repair` rebuilds it from the arrays and keeps the \
-                    damaged one beside";
-/// The arrays do not say what kind of projection it was.
-const METADATA_HELP: &str = "it was cut by a crash, or written by hand; `repair` writes it again from the metadata \
-                             that it is given, and keeps the damaged one beside";
-/// The arrays do not say what they were computed from.
-const CHECKPOINT_HELP: &str = "it was cut by a crash, or written by hand; `repair` puts it aside, and the next \
-                               `check_checkpoint` writes it again";
+const METADATA_HELP: &str = "`repair` takes the metadata that are meant";
 
-/// What is known of a model.
+/// The flags of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ModelFlags {
     /// All rows are done.
     pub is_featurized: bool,
-    /// The features are made of them.
+    /// The features are computed from them.
     pub is_finalized: bool,
 }
 
 impl ModelFlags {
-    /// The record.
-    pub fn to_record(self) -> Value {
+    pub(super) fn to_record(self) -> Value {
         json!({"is_featurized": u8::from(self.is_featurized), "is_finalized": u8::from(self.is_finalized)})
     }
 
-    /// The whole document of one model.
-    pub fn to_document(self, id: i64) -> Map<String, Value> {
+    pub(super) fn to_document(self, id: i64) -> Map<String, Value> {
         Map::from_iter([(id.to_string(), self.to_record())])
     }
 }
 
-/// What is known of an experiment.
+/// The record of an experiment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Experiment {
     /// T: rows of its targets' gradients, columns of its scores.
@@ -65,11 +58,9 @@ pub struct Experiment {
 }
 
 impl Experiment {
-    /// From a record of `experiments.json`.
-    ///
     /// # Errors
     /// `Corrupt` if a member is missing or of another type.
-    pub fn from_record(name: &str, record: &Value) -> Result<Self> {
+    pub(super) fn from_record(name: &str, record: &Value) -> Result<Self> {
         let num_targets = record.get("num_targets").and_then(Value::as_u64);
         let finalized = record.get("scores_finalized").and_then(as_flag);
         match num_targets.zip(finalized) {
@@ -79,8 +70,8 @@ impl Experiment {
         }
     }
 
-    /// The record. It always has a path of the scores, though no reader uses it.
-    pub fn to_record(&self, scores_path: &Path) -> Value {
+    /// The record. It always has a path of the scores, though no reader uses the path.
+    pub(super) fn to_record(&self, scores_path: &Path) -> Value {
         json!({
             "num_targets": self.num_targets,
             "scores_path": scores_path.to_string_lossy(),
@@ -89,23 +80,22 @@ impl Experiment {
     }
 }
 
-/// Parameters that a `metadata.json` gives: train set size and projection dimension.
+/// Train set size and projection dimension. The dimension may be text, as TRAK allows.
 ///
 /// # Errors
-/// `Corrupt` if one is missing or no number. The dimension may be text, as TRAK allows.
-pub fn sizes_of(metadata: &Map<String, Value>) -> Result<(u64, u64)> {
+/// `Corrupt` if one is missing or no number.
+pub(super) fn sizes_of(metadata: &Map<String, Value>) -> Result<(u64, u64)> {
     let number = |key: &str| -> Result<u64> {
         let value = metadata.get(key);
         let number = value.and_then(|value| value.as_u64().or_else(|| value.as_str()?.trim().parse().ok()));
         number.ok_or_else(|| {
             Error::corrupt(format!("the metadata lacks {key:?}, or it is no size"))
                 .expected("a number", value.map_or("nothing".to_owned(), ToString::to_string))
-                .help("`repair` takes the metadata that are meant")
+                .help(METADATA_HELP)
         })
     };
     if !metadata.contains_key(MATRIX_TYPE_KEY) {
-        return Err(Error::corrupt(format!("the metadata lacks {MATRIX_TYPE_KEY:?}"))
-            .help("`repair` takes the metadata that are meant"));
+        return Err(Error::corrupt(format!("the metadata lacks {MATRIX_TYPE_KEY:?}")).help(METADATA_HELP));
     }
     Ok((number(TRAIN_SET_SIZE_KEY)?, number(PROJ_DIM_KEY)?))
 }
@@ -113,52 +103,49 @@ pub fn sizes_of(metadata: &Map<String, Value>) -> Result<(u64, u64)> {
 /// The object in a file; `None` if there is no file.
 ///
 /// # Errors
-/// `Corrupt` if it is empty, cut or something else than an object; `Limit`.
-pub fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
+/// `Corrupt` if it is empty, cut or no object; `Limit`.
+pub(super) fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
     read_object_up_to(path, DOCUMENT_LEN_MAX_BYTES)
 }
 
 /// As [`read_object`], of a file that is no longer than this.
 pub(super) fn read_object_up_to(path: &Path, max_len_bytes: u64) -> Result<Option<Map<String, Value>>> {
-    let help = help_for(path);
-    let opened = open_regular(path, false);
-    let Some(file) = opened.map_err(|error| if_corrupt(error, help))? else { return Ok(None) };
-    let what = "a JSON file of a TRAK store";
-    let bytes = read_opened_document(&file, path, what, Language::Json, max_len_bytes)?;
-    if bytes.is_empty() {
-        return Err(Error::corrupt("a JSON file is empty").in_file(path).help(help));
-    }
-    let value: Value = json_text::parse(&bytes).map_err(|error| error.help(help)).in_file(path)?;
-    match value {
-        Value::Object(object) => Ok(Some(object)),
-        other => Err(Error::corrupt("a JSON file holds something else than an object")
-            .in_file(path)
-            .expected("{...}", kind_of(&other))
-            .help(help)),
-    }
-}
-
-fn help_for(path: &Path) -> &'static str {
-    match path.file_name().and_then(|name| name.to_str()) {
-        Some(METADATA_FILE) => METADATA_HELP,
-        Some(CHECKPOINT_FILE) => CHECKPOINT_HELP,
-        _ => HELP,
-    }
-}
-
-fn if_corrupt(error: Error, help: &str) -> Error {
-    match error.kind() {
-        ErrorKind::Corrupt => error.help(help),
+    let read = || {
+        let Some(file) = open_regular(path, false)? else { return Ok(None) };
+        let what = "a JSON file of a TRAK store";
+        let bytes = read_opened_document(&file, path, what, Language::Json, max_len_bytes)?;
+        if bytes.is_empty() {
+            return Err(Error::corrupt("a JSON file is empty").in_file(path));
+        }
+        match json_text::parse(&bytes).in_file(path)? {
+            Value::Object(object) => Ok(Some(object)),
+            other => Err(Error::corrupt("a JSON file holds something else than an object")
+                .in_file(path)
+                .expected("{...}", kind_of(&other))),
+        }
+    };
+    read().map_err(|error: Error| match error.kind() {
+        ErrorKind::Corrupt => error.help(help_for(path)),
         _ => error,
-    }
+    })
+}
+
+/// The advice for a damaged document. The arrays do not tell the kind of projection, nor the
+/// checkpoint that they were computed from.
+fn help_for(path: &Path) -> String {
+    let remedy = match path.file_name().and_then(|name| name.to_str()) {
+        Some(METADATA_FILE) => {
+            "`repair` writes it again from the metadata that it is given, and keeps the damaged one beside"
+        }
+        Some(CHECKPOINT_FILE) => "`repair` puts it aside, and the next `check_checkpoint` writes it again",
+        _ => "`repair` rebuilds it from the arrays and keeps the damaged one beside",
+    };
+    format!("it was cut by a crash, or written by hand; {remedy}")
 }
 
 /// Replaces a document: a reader sees the old one or the new one, also after a power cut. The
 /// caller holds the store's lock.
-///
-/// # Errors
-/// What the file system says; the old one is then still there.
-pub fn write_object(folder: &Path, name: &str, object: &Map<String, Value>) -> Result<()> {
+pub(super) fn write_object(folder: &Path, name: &str, object: &Map<String, Value>) -> Result<()> {
     let text = json_text::to_python_json(object)?;
     let new = NewFile::create(folder)?;
     let written = new.file().write_all(&text);
@@ -170,7 +157,7 @@ pub fn write_object(folder: &Path, name: &str, object: &Map<String, Value>) -> R
 ///
 /// # Errors
 /// `Corrupt` for an ID that is no integer or a flag that is missing.
-pub fn flags_in(object: &Map<String, Value>) -> Result<Vec<(i64, ModelFlags)>> {
+pub(super) fn flags_in(object: &Map<String, Value>) -> Result<Vec<(i64, ModelFlags)>> {
     let flags = |(id, record): (&String, &Value)| {
         let number = parse_id(id).ok_or_else(|| {
             Error::corrupt("a model's ID is no integer of 64 bits")
@@ -187,14 +174,17 @@ pub fn flags_in(object: &Map<String, Value>) -> Result<Vec<(i64, ModelFlags)>> {
             ModelFlags { is_featurized: flag("is_featurized")?, is_finalized: flag("is_finalized")? },
         ))
     };
-    object.iter().map(|entry| flags(entry).map_err(|error: Error| error.help(HELP))).collect()
+    object.iter().map(flags).collect()
+}
+
+/// The models in the file of flags at `path`; none if there is no file.
+pub(super) fn read_flags(path: &Path) -> Result<Vec<(i64, ModelFlags)>> {
+    let found = flags_in(&read_object(path)?.unwrap_or_default());
+    found.map_err(|error| error.help(help_for(path))).in_file(path)
 }
 
 /// Replaces a model's flags.
-///
-/// # Errors
-/// As [`write_object`].
-pub fn write_flags(root: &Path, id: i64, flags: ModelFlags) -> Result<()> {
+pub(super) fn write_flags(root: &Path, id: i64, flags: ModelFlags) -> Result<()> {
     write_object(root, &id_file(id), &flags.to_document(id))
 }
 

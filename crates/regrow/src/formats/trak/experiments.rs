@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::array_file::ArrayFile;
 use super::documents::{self, Experiment};
-use super::layout::{EXPERIMENTS_FILE, ExperimentName, Parameters, SCORES_FOLDER, TrainArray, model_file};
+use super::layout::{EXPERIMENTS_FILE, ExperimentName, SCORES_FOLDER, TrainArray};
 use super::rows::Rows;
 use super::store::{TrakStore, is_there};
 use crate::commit::sweep_new_files;
@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result, ResultExt};
 /// The arrays of one experiment for one model, open.
 #[derive(Debug)]
 pub struct ExperimentArrays {
-    /// The targets' gradients, with the mask of those that are done.
+    /// The targets' gradients, with the mask of targets that are done.
     pub targets: Rows,
     /// The scores, which all models share.
     pub scores: ArrayFile,
@@ -22,8 +22,8 @@ pub struct ExperimentArrays {
 
 impl TrakStore {
     /// Starts an experiment, or joins one: its record, the gradients of its targets for this model,
-    /// the scores that all models share. What is there is kept, finished scores and their flag too;
-    /// with `reset` this model's gradients and the scores become zeros.
+    /// the scores that all models share. Existing arrays and final scores stay; with `reset` this
+    /// model's gradients and the scores become zeros.
     ///
     /// If gradients are lost whose targets are marked as done, the marks and the flag of the scores
     /// are removed before zeros take their place: all targets must be done again. Lost scores lose
@@ -40,98 +40,73 @@ impl TrakStore {
         id: i64,
         reset: bool,
     ) -> Result<Experiment> {
-        let root = self.root();
-        let folder = root.join(id.to_string());
+        let (root, folder) = (self.root(), self.model_folder(id));
         if !folder.is_dir() {
-            return Err(Error::new(
-                ErrorKind::NotFound,
-                format!("model {id} has no folder, it cannot be scored"),
-            )
-            .in_file(&folder)
-            .help("register the model first"));
+            let what = format!("model {id} has no folder, it cannot be scored");
+            return Err(Error::new(ErrorKind::NotFound, what)
+                .in_file(&folder)
+                .help("register the model first"));
         }
-        self.parameters().scores(num_targets).len_bytes()?;
+        let scores = self.parameters().scores(name, num_targets);
+        let grads = self.parameters().target_grads(id, name, num_targets);
+        let mask = self.parameters().target_mask(id, name, num_targets);
+        scores.spec.len_bytes()?;
         let mut wanted = Experiment { num_targets, scores_finalized: false };
         self.change_experiments(|records| {
-            match records.get(name.as_str()).map(|record| Experiment::from_record(name.as_str(), record)) {
-                Some(known) if !reset => {
-                    let known = known?;
-                    if known.num_targets != num_targets {
-                        return Err(Error::new(
-                            ErrorKind::Mismatch,
-                            format!("experiment {:?} has another number of targets", name.as_str()),
-                        )
-                        .expected(known.num_targets, num_targets)
+            if let Some(known) = records.get(name.as_str()).filter(|_| !reset) {
+                wanted = Experiment::from_record(name.as_str(), known)?;
+                if wanted.num_targets != num_targets {
+                    let what = format!("experiment {:?} has another number of targets", name.as_str());
+                    return Err(Error::new(ErrorKind::Mismatch, what)
+                        .expected(wanted.num_targets, num_targets)
                         .help("give another set of targets another name"));
-                    }
-                    wanted = known;
                 }
-                _ => {}
             }
             sweep_new_files(&folder);
             sweep_new_files(&root.join(SCORES_FOLDER));
-            let targets_path = folder.join(name.targets_file());
-            let mask_spec = Parameters::target_mask(num_targets);
-            let orphan =
-                match !reset && is_there(&targets_path)? && !is_there(&folder.join(name.grads_file()))? {
-                    true => Some(self.open_file(&targets_path, &mask_spec)?),
-                    false => None,
-                };
+            let is_orphan = !reset && is_there(&mask.path(root))? && !is_there(&grads.path(root))?;
+            let orphan = if is_orphan { Some(self.open_slot(&mask)?) } else { None };
             let lost = orphan.as_ref().map_or(Ok(0), ArrayFile::count_marked)?;
-            let scores_path = root.join(name.scores_file());
             // Final scores are not computed again; TRAK, too, removes the flag when it makes these
             // files.
-            if lost > 0 || !is_there(&scores_path)? {
-                wanted.scores_finalized = false;
-            }
-            let record = wanted.to_record(&scores_path);
-            let arrays = || {
-                // The mask first: it must never speak of gradients that are gone.
-                if let Some(mask) = orphan {
-                    mask.clear_marks_from(0)?;
-                }
-                let mask = [(&*name.targets_file(), mask_spec)];
-                self.make_arrays(&folder, &mask, reset)?;
-                let grads = [(&*name.grads_file(), self.parameters().target_grads(num_targets))];
-                self.make_arrays(&folder, &grads, reset)?;
-                let file_name = scores_path.file_name().unwrap_or_default().to_string_lossy();
-                let scores = [(&*file_name, self.parameters().scores(num_targets))];
-                self.make_arrays(&root.join(SCORES_FOLDER), &scores, reset)
-            };
-            // A flag must not speak of scores that are gone; an array that does not fit leaves no
+            wanted.scores_finalized &= lost == 0 && is_there(&scores.path(root))?;
+            let record = wanted.to_record(&scores.path(root));
+            // A flag must not cover scores that are gone; an array that does not fit leaves no
             // record.
-            let is_taken_back = records.get(name.as_str()).is_some_and(|known| {
+            let is_lowered = records.get(name.as_str()).is_some_and(|known| {
                 reset || known.get("scores_finalized") != record.get("scores_finalized")
             });
-            if is_taken_back {
+            if is_lowered {
                 records.insert(name.as_str().to_owned(), record.clone());
                 documents::write_object(root, EXPERIMENTS_FILE, records)?;
             }
-            arrays()?;
+            // The mask first: it must never cover gradients that are gone.
+            if let Some(mask) = orphan {
+                mask.clear_marks_from(0)?;
+            }
+            for slot in [mask, grads, scores] {
+                self.make_arrays(&[slot], reset)?;
+            }
             records.insert(name.as_str().to_owned(), record);
             Ok(())
         })?;
         Ok(wanted)
     }
 
-    /// Opens the arrays of an experiment for one model. A folder that TRAK wrote has no mask of
-    /// targets: it is made, and says that none is known to be done.
+    /// Opens the arrays of an experiment for one model. TRAK writes no mask of targets: the first
+    /// call makes an empty one.
     ///
     /// # Errors
     /// `NotFound`, `Corrupt` or `Mismatch`, with file and sizes.
     pub fn experiment(&self, name: &ExperimentName, num_targets: u64, id: i64) -> Result<ExperimentArrays> {
-        let spec = self.parameters().target_grads(num_targets);
-        let path = self.root().join(model_file(id, &name.grads_file()));
-        let grads = self.open_file(&path, &spec)?;
-        let mask_path = self.root().join(model_file(id, &name.targets_file()));
-        let mask_spec = Parameters::target_mask(num_targets);
-        if self.writable && !is_there(&mask_path)? {
+        let grads = self.open_slot(&self.parameters().target_grads(id, name, num_targets))?;
+        let mask = self.parameters().target_mask(id, name, num_targets);
+        if self.writable && !is_there(&mask.path(self.root()))? {
             let _lock = self.lock()?;
-            let mask = [(&*name.targets_file(), mask_spec)];
-            self.make_arrays(&self.root().join(id.to_string()), &mask, false)?;
+            self.make_arrays(std::slice::from_ref(&mask), false)?;
         }
-        let mask = self.open_file(&mask_path, &mask_spec)?;
-        let targets = Rows::new(vec![(TrainArray::Grads.key(), grads)], mask, self.sync_interval);
+        let masked = vec![(TrainArray::Grads.key(), grads)];
+        let targets = Rows::new(masked, self.open_slot(&mask)?, self.sync_interval);
         Ok(ExperimentArrays { targets, scores: self.scores(name, num_targets)? })
     }
 
@@ -140,13 +115,12 @@ impl TrakStore {
     /// # Errors
     /// As [`experiment`](Self::experiment).
     pub fn scores(&self, name: &ExperimentName, num_targets: u64) -> Result<ArrayFile> {
-        let path = self.root().join(name.scores_file());
-        self.open_file(&path, &self.parameters().scores(num_targets))
+        self.open_slot(&self.parameters().scores(name, num_targets))
     }
 
-    /// Says on disk whether the scores of an experiment are final; all other experiments stay as
-    /// they are on disk. To be called with `false` before scores are written over, and with `true`
-    /// afterwards: then the scores are put on disk first.
+    /// Flags the scores of an experiment as final or not; the records of all other experiments
+    /// stay. Call it with `false` before you write over scores, and with `true` afterwards: then it
+    /// first puts the scores on disk.
     ///
     /// # Errors
     /// `NotFound` for an experiment that is not there; `Corrupt` for NaN or infinite scores, unless
@@ -158,15 +132,14 @@ impl TrakStore {
         allow_non_finite: bool,
     ) -> Result<()> {
         let known = self.catalog()?.experiment(self.root(), name.as_str())?;
-        if known.scores_finalized == is_final && !is_final {
-            return Ok(());
-        }
         if is_final {
             let scores = self.scores(name, known.num_targets)?;
             if !allow_non_finite {
-                super::check::refuse_non_finite(&scores)?;
+                super::faults::refuse_non_finite(&scores)?;
             }
             scores.sync_whole()?;
+        } else if !known.scores_finalized {
+            return Ok(());
         }
         self.change_experiments(|records| {
             let record = records.get_mut(name.as_str()).and_then(Value::as_object_mut);
@@ -178,7 +151,7 @@ impl TrakStore {
         })
     }
 
-    /// Reads `experiments.json` under the lock, lets it be changed, and puts it back whole.
+    /// Reads `experiments.json` under the lock, changes it, and replaces it whole.
     fn change_experiments(&self, change: impl FnOnce(&mut Map<String, Value>) -> Result<()>) -> Result<()> {
         let _lock = self.lock()?;
         let path = self.root().join(EXPERIMENTS_FILE);

@@ -1,31 +1,25 @@
-//! Names, shapes and dtypes: everything about the folder that can be said without opening a file.
+//! Names, shapes and dtypes: all facts about the folder that need no open file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::array::{Dtype, Shape};
 use crate::error::{Error, Result};
 
-/// What all models of the folder share.
-pub const METADATA_FILE: &str = "metadata.json";
-/// Which experiments there are.
-pub const EXPERIMENTS_FILE: &str = "experiments.json";
-/// The folder of final scores.
-pub const SCORES_FOLDER: &str = "scores";
+pub(super) const METADATA_FILE: &str = "metadata.json";
+pub(super) const EXPERIMENTS_FILE: &str = "experiments.json";
+pub(super) const SCORES_FOLDER: &str = "scores";
 /// Locked by the process that makes files or changes JSON; TRAK ignores it.
-pub const LOCK_FILE: &str = ".regrow.lock";
-/// In a model's folder: which checkpoint its rows were computed from.
-pub const CHECKPOINT_FILE: &str = "_checkpoint.json";
+pub(super) const LOCK_FILE: &str = ".regrow.lock";
+/// In a model's folder: names the checkpoint that its rows were computed from.
+pub(super) const CHECKPOINT_FILE: &str = "_checkpoint.json";
 
-/// The key of the projection dimension in `metadata.json`.
-pub const PROJ_DIM_KEY: &str = "JL dimension";
-/// The key of the kind of projection.
-pub const MATRIX_TYPE_KEY: &str = "JL matrix type";
-/// The key of the number of training examples.
-pub const TRAIN_SET_SIZE_KEY: &str = "train set size";
+/// Keys of `metadata.json`.
+pub(super) const PROJ_DIM_KEY: &str = "JL dimension";
+pub(super) const MATRIX_TYPE_KEY: &str = "JL matrix type";
+pub(super) const TRAIN_SET_SIZE_KEY: &str = "train set size";
 
-/// How the mask of an experiment's targets begins; no experiment's own name may.
+/// Begins the file name of a mask of targets; no name of an experiment may begin so.
 const TARGETS_PREFIX: &str = "_targets_";
-/// How the file of every array ends.
 pub(super) const ARRAY_SUFFIX: &str = ".mmap";
 const GRADS_SUFFIX: &str = "_grads.mmap";
 /// The longest name of a file, in bytes, on every file system in use.
@@ -41,24 +35,22 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// The dtype.
-    pub fn dtype(self) -> Dtype {
+    pub(super) fn dtype(self) -> Dtype {
         match self {
             Self::Half => Dtype::Float16,
             Self::Single => Dtype::Float32,
         }
     }
 
-    /// The precision of a dtype, if it is one of the two.
-    pub fn of(dtype: Dtype) -> Option<Self> {
+    pub(super) fn of(dtype: Dtype) -> Option<Self> {
         [Self::Half, Self::Single].into_iter().find(|precision| precision.dtype() == dtype)
     }
 }
 
-/// What every array of a store follows from.
+/// Determines the dtype and shape of every array of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parameters {
-    /// N: rows of everything about the train set.
+    /// N: rows of all arrays about the train set.
     pub train_set_size: u64,
     /// P: columns of gradients and features.
     pub proj_dim: u64,
@@ -67,29 +59,30 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// What an array of the train set looks like.
-    pub fn train(&self, array: TrainArray) -> ArraySpec {
+    pub(super) fn train(&self, id: i64, array: TrainArray) -> Slot {
         let (dtype, columns) = match array {
             TrainArray::Grads | TrainArray::Features => (self.precision.dtype(), self.proj_dim),
             TrainArray::OutToLoss => (self.precision.dtype(), 1),
             TrainArray::Mask => (Dtype::Int32, 1),
         };
-        ArraySpec { dtype, rows: self.train_set_size, columns }
+        let file = format!("{id}/{}", array.file_name());
+        Slot { file, spec: ArraySpec { dtype, rows: self.train_set_size, columns } }
     }
 
-    /// What the gradients of an experiment's targets look like.
-    pub fn target_grads(&self, num_targets: u64) -> ArraySpec {
-        ArraySpec { dtype: self.precision.dtype(), rows: num_targets, columns: self.proj_dim }
+    pub(super) fn target_grads(&self, id: i64, name: &ExperimentName, num_targets: u64) -> Slot {
+        let spec = ArraySpec { dtype: self.precision.dtype(), rows: num_targets, columns: self.proj_dim };
+        Slot { file: name.grads_file(id), spec }
     }
 
-    /// What the mask of an experiment's targets looks like.
-    pub fn target_mask(num_targets: u64) -> ArraySpec {
-        ArraySpec { dtype: Dtype::Int32, rows: num_targets, columns: 1 }
+    pub(super) fn target_mask(&self, id: i64, name: &ExperimentName, num_targets: u64) -> Slot {
+        let spec = ArraySpec { dtype: Dtype::Int32, rows: num_targets, columns: 1 };
+        Slot { file: name.targets_file(id), spec }
     }
 
-    /// What the scores of an experiment look like.
-    pub fn scores(&self, num_targets: u64) -> ArraySpec {
-        ArraySpec { dtype: self.precision.dtype(), rows: self.train_set_size, columns: num_targets }
+    pub(super) fn scores(&self, name: &ExperimentName, num_targets: u64) -> Slot {
+        let dtype = self.precision.dtype();
+        let spec = ArraySpec { dtype, rows: self.train_set_size, columns: num_targets };
+        Slot { file: name.scores_file(), spec }
     }
 }
 
@@ -120,11 +113,33 @@ impl ArraySpec {
     pub fn len_bytes(&self) -> Result<u64> {
         self.shape()?.len_bytes(self.dtype)
     }
+
+    pub(super) fn row_len_bytes(&self) -> u64 {
+        self.columns * self.dtype.size_bytes() as u64
+    }
 }
 
 impl std::fmt::Display for ArraySpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} of shape [{},{}]", self.dtype, self.rows, self.columns)
+    }
+}
+
+/// One array of a store: the file that holds it, below the store, and its dtype and extent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Slot {
+    pub(super) file: String,
+    pub(super) spec: ArraySpec,
+}
+
+impl Slot {
+    pub(super) fn path(&self, root: &Path) -> PathBuf {
+        root.join(&self.file)
+    }
+
+    /// The folder, below the store, and the file's name in it.
+    pub(super) fn split(&self) -> (&str, &str) {
+        self.file.rsplit_once('/').unwrap_or(("", &self.file))
     }
 }
 
@@ -135,9 +150,9 @@ pub enum TrainArray {
     Grads,
     /// One weight a training example.
     OutToLoss,
-    /// What finalizing makes of all gradients.
+    /// Computed from all gradients when the model is finalized.
     Features,
-    /// Which rows of gradients and weights are done.
+    /// 1 for each row of gradients and weights that is done.
     Mask,
 }
 
@@ -167,7 +182,7 @@ impl TrainArray {
 }
 
 /// The name of an experiment that can be the name of a file: not empty, no `/`, no NUL, not too
-/// long, and not one of ours (`_targets_...`, `.regrow...`).
+/// long, and not one of regrow's own (`_targets_...`, `.regrow...`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ExperimentName(String);
 
@@ -198,59 +213,51 @@ impl ExperimentName {
         &self.0
     }
 
-    /// The targets' gradients, in a model's folder.
-    pub fn grads_file(&self) -> String {
-        format!("{}{GRADS_SUFFIX}", self.0)
+    pub(super) fn grads_file(&self, id: i64) -> String {
+        format!("{id}/{}{GRADS_SUFFIX}", self.0)
     }
 
-    /// Which targets are done, in a model's folder.
-    pub fn targets_file(&self) -> String {
-        format!("{TARGETS_PREFIX}{}{ARRAY_SUFFIX}", self.0)
+    pub(super) fn targets_file(&self, id: i64) -> String {
+        format!("{id}/{TARGETS_PREFIX}{}{ARRAY_SUFFIX}", self.0)
     }
 
-    /// The scores, below the store.
-    pub fn scores_file(&self) -> String {
+    pub(super) fn scores_file(&self) -> String {
         format!("{SCORES_FOLDER}/{}{ARRAY_SUFFIX}", self.0)
     }
 
-    /// The experiment whose targets' gradients a file of a model's folder holds.
-    pub fn of_grads_file(file_name: &str) -> Option<Self> {
+    /// The experiment of a file of target gradients in a model's folder.
+    pub(super) fn of_grads_file(file_name: &str) -> Option<Self> {
         Self::new(file_name.strip_suffix(GRADS_SUFFIX)?).ok()
     }
 
-    /// The experiment of whose targets a file of a model's folder says which are done.
-    pub fn of_targets_file(file_name: &str) -> Option<Self> {
+    /// The experiment of a mask of targets in a model's folder.
+    pub(super) fn of_targets_file(file_name: &str) -> Option<Self> {
         Self::new(file_name.strip_prefix(TARGETS_PREFIX)?.strip_suffix(ARRAY_SUFFIX)?).ok()
     }
 
-    /// The experiment whose scores a file of `scores/` holds.
-    pub fn of_scores_file(file_name: &str) -> Option<Self> {
+    /// The experiment of a file in `scores/`.
+    pub(super) fn of_scores_file(file_name: &str) -> Option<Self> {
         Self::new(file_name.strip_suffix(ARRAY_SUFFIX)?).ok()
     }
 }
 
 /// The file of a model's flags.
-pub fn id_file(id: i64) -> String {
+pub(super) fn id_file(id: i64) -> String {
     format!("id_{id}.json")
 }
 
-/// The model's folder, and a file in it, below the store.
-pub fn model_file(id: i64, file_name: &str) -> PathBuf {
-    PathBuf::from(id.to_string()).join(file_name)
-}
-
-/// The model whose folder has this name: the ID as it is printed, and nothing else.
-pub fn model_folder_id(name: &str) -> Option<i64> {
+/// The model whose folder has this name: the ID in decimal, and nothing else.
+pub(super) fn model_folder_id(name: &str) -> Option<i64> {
     name.parse().ok().filter(|id: &i64| id.to_string() == name)
 }
 
-/// What stands for the ID in the name of a file of flags, whether it is a number or not.
-pub fn id_text(file_name: &str) -> Option<&str> {
+/// The text in the place of the ID in the name of a file of flags.
+pub(super) fn id_text(file_name: &str) -> Option<&str> {
     file_name.strip_prefix("id_")?.strip_suffix(".json")
 }
 
-/// An ID in decimal, as Python's `int()` reads it: blanks around it and leading zeros do no harm.
-pub fn parse_id(text: &str) -> Option<i64> {
+/// An ID in decimal, as Python's `int()` reads it: spaces around it and leading zeros are allowed.
+pub(super) fn parse_id(text: &str) -> Option<i64> {
     text.trim().parse().ok()
 }
 
@@ -262,18 +269,18 @@ mod tests {
     fn names_of_experiments_are_names_of_files() {
         for name in ["val", "a b", "exp.v2", "ü", "..", "x_grads", "-1"] {
             let name = ExperimentName::new(name).unwrap();
-            assert_eq!(ExperimentName::of_grads_file(&name.grads_file()), Some(name.clone()));
-            assert_eq!(ExperimentName::of_targets_file(&name.targets_file()), Some(name.clone()));
-            let scores = name.scores_file();
-            assert_eq!(ExperimentName::of_scores_file(scores.strip_prefix("scores/").unwrap()), Some(name));
+            let file_of = |path: String| path.split_once('/').unwrap().1.to_owned();
+            assert_eq!(ExperimentName::of_grads_file(&file_of(name.grads_file(0))), Some(name.clone()));
+            assert_eq!(ExperimentName::of_targets_file(&file_of(name.targets_file(0))), Some(name.clone()));
+            assert_eq!(ExperimentName::of_scores_file(&file_of(name.scores_file())), Some(name));
         }
         for name in ["", "no/dir", "../x", "a\0b", "_targets_a", ".regrow-tmp-1", &"x".repeat(242)] {
             let error = ExperimentName::new(name).unwrap_err();
             assert_eq!(error.kind(), crate::ErrorKind::InvalidArgument, "{name:?}");
         }
         // Otherwise the mask of `a_grads` would be the gradients of `_targets_a`.
-        let mask = ExperimentName::new("a_grads").unwrap().targets_file();
-        assert_eq!(ExperimentName::of_grads_file(&mask), None);
+        let mask = ExperimentName::new("a_grads").unwrap().targets_file(0);
+        assert_eq!(ExperimentName::of_grads_file(mask.strip_prefix("0/").unwrap()), None);
     }
 
     #[test]

@@ -2,51 +2,47 @@
 //! days.
 //!
 //! TRAK attributes predictions to training examples. For each model checkpoint it keeps a projected
-//! gradient a training example, then features made of all of them, then a projected gradient a
-//! target of each experiment, and at last one matrix of scores an experiment.
+//! gradient for each training example, then features computed from all gradients, then a projected
+//! gradient for each target of each experiment. At last it keeps one matrix of scores for each
+//! experiment.
 //!
 //! ```text
 //! metadata.json            sizes and the kind of projection, for all models
 //! experiments.json         name -> number of targets, whether its scores are final
 //! id_<ID>.json             whether all rows are done, whether the features are made
-//! <ID>/grads.mmap          | npy header | N x P |     every .mmap file is an npy file of fixed size
+//! <ID>/grads.mmap          | npy header | N x P |  every .mmap file is an npy file of fixed size
 //!      out_to_loss.mmap    | npy header | N x 1 |
 //!      features.mmap       | npy header | N x P |
-//!      _is_featurized.mmap | npy header | N x 1 |     int32: which rows of grads and out_to_loss are done
+//!      _is_featurized.mmap | npy header | N x 1 |  int32: 1 for rows of grads and weights that are done
 //!      <EXP>_grads.mmap    | npy header | T x P |
-//!      _targets_<EXP>.mmap | npy header | T x 1 |     ours: which targets are done
-//!      _checkpoint.json                               ours: which checkpoint the rows were computed from
+//!      _targets_<EXP>.mmap | npy header | T x 1 |  regrow's: 1 for targets that are done
+//!      _checkpoint.json                            regrow's: the checkpoint of the rows
 //! scores/<EXP>.mmap        | npy header | N x T |
-//! .regrow.lock                                        ours: held while files are made or JSON is changed
+//! .regrow.lock                                     regrow's: held while files or JSON change
 //! ```
 //!
 //! A store is always on a local disk: it has live maps, and locks.
 //!
-//! Names, dtypes, headers and JSON are TRAK's to the byte, so that it reads what we write and the
-//! other way round. What is ours has names that it does not look at.
+//! Names, dtypes, headers and JSON are TRAK's to the byte, so that TRAK reads the stores of regrow
+//! and the other way round. TRAK does not look at the files that are regrow's.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`layout`] | names, shapes, dtypes |
-//! | [`documents`] | the JSON files |
-//! | [`array_file`] | one array: made whole, opened with checks, rows in place |
-//! | [`rows`] | data before mask |
-//! | `lost_writes` | what a failed sync may have lost |
-//! | [`catalog`] | what a folder says of itself |
-//! | [`store`] | [`TrakStore`]: registering, flags |
-//! | [`experiments`] | [`TrakStore`]: targets and scores |
-//! | `check`, `finite` | contradictions; numbers that are none |
-//! | [`mod@repair`] | the way out of them |
+//! | `layout` | names, shapes, dtypes |
+//! | `documents`, `catalog` | one JSON file; all JSON files of a folder |
+//! | `array_file` | one array: made whole, opened with checks, rows in place |
+//! | `rows`, `lost_writes` | data before mask; rows that a failed sync may have lost |
+//! | `store`, `experiments` | [`TrakStore`]: models and flags; targets and scores |
+//! | `faults`, `repair` | each fault with its finding and its remedy; the remedies applied |
+//! | `finite` | numbers that are NaN or infinite |
 //! | `reader`, `writer` | the store as a checkpoint |
 //!
 //! Source: traker 0.3.2, `trak/savers.py` and `trak/traker.py`.
 
-// The row store is live maps of local files, by nature.
+// The row store is live maps of local files.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
-use self::layout::{
-    METADATA_FILE, PROJ_DIM_KEY, TRAIN_SET_SIZE_KEY, TrainArray, id_text, model_file, parse_id,
-};
+use self::layout::{METADATA_FILE, PROJ_DIM_KEY, TRAIN_SET_SIZE_KEY, id_text, parse_id};
 use super::{Fidelity, Format, Loss, ManyWriters, Reader, SingleFile, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
@@ -54,27 +50,31 @@ use crate::options::{OpenOptions, SaveOptions};
 use crate::storage::Publication;
 use crate::tree::{Leaf, LeafInfo, Tree};
 
-pub mod array_file;
-pub mod catalog;
-mod check;
-pub mod documents;
-pub mod experiments;
+mod array_file;
+mod catalog;
+mod documents;
+mod experiments;
+mod faults;
 mod finite;
-pub mod layout;
+mod layout;
 mod lost_writes;
 mod reader;
-pub mod repair;
-pub mod rows;
-pub mod store;
+mod repair;
+mod rows;
+mod store;
 mod writer;
 
+pub use self::array_file::ArrayFile;
+pub use self::catalog::{Catalog, DamagedFile, SpareFlags, Subject};
+pub use self::documents::{Experiment, ModelFlags};
+pub use self::experiments::ExperimentArrays;
+pub use self::layout::{ArraySpec, ExperimentName, Parameters, Precision, TrainArray};
+pub use self::repair::{Repair, repair};
+pub use self::rows::Rows;
+pub use self::store::{Mode, ModelArrays, TrakStore};
 pub use crate::options::TrakOptions;
-pub use experiments::ExperimentArrays;
-pub use repair::{Repair, repair};
-pub use store::{Mode, ModelArrays, TrakStore};
 
-/// The longest `metadata.json` that is read to tell whether a folder is a store: TRAK's have three
-/// members.
+/// The longest `metadata.json` that is read to recognise a store: TRAK's have three members.
 const RECOGNISED_LEN_MAX_BYTES: u64 = 1 << 20;
 
 /// TRAK result stores.
@@ -92,7 +92,7 @@ impl Format for Trak {
         let Some(path) = at.local_path().ok().filter(|path| path.is_dir()) else { return Ok(false) };
         let of_model = |file: &String| {
             let id = id_text(file).and_then(parse_id);
-            id.is_some_and(|id| path.join(model_file(id, TrainArray::Mask.file_name())).is_file())
+            id.is_some_and(|id| path.join(id.to_string()).join(TrainArray::Mask.file_name()).is_file())
         };
         if catalog::id_files(path)?.iter().any(of_model) {
             return Ok(true);
@@ -146,7 +146,7 @@ impl Fidelity for Trak {
 }
 
 #[cfg(test)]
-mod advice_tests;
+mod fault_tests;
 #[cfg(test)]
 mod fixture_tests;
 #[cfg(test)]

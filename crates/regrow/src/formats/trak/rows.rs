@@ -6,17 +6,16 @@
 //!                 fdatasync data  ->  pwrite the mask  ->  fdatasync mask
 //! ```
 //!
-//! A row whose mark is on disk has its data on disk before it: so a row that is said to be done is
-//! done, whether the process was killed or the power failed. What is lost by either is the work of
-//! an interval at most, and that work is merely done again. One sync for many batches keeps it
-//! cheap.
+//! A row whose mark is on disk has its data on disk, after a kill and after a power cut. Either
+//! loses the work of one interval at most, and the next run does that work again. Many batches
+//! share one sync, which keeps it cheap.
 //!
 //! Without an interval nothing is synced: marks follow their rows at once, as with TRAK's own
 //! saver. A killed process then loses nothing, but a power cut may leave marks whose rows are
 //! zeros.
 //!
-//! A sync that fails is believed for ever (`lost_writes`): the rows that waited for it are not
-//! done, and no row that was written before it is marked until it has been written again.
+//! After a failed sync (`lost_writes`) the rows that waited for it are not done, and a row that was
+//! written before it is marked only once it has been written again.
 //!
 //! Any subset of rows may be done by any number of processes: each writes only its own rows, of
 //! data and of mask.
@@ -28,8 +27,8 @@ use std::time::{Duration, Instant};
 use super::array_file::ArrayFile;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How long a mark may wait for its sync, where the caller does not say.
-pub const SYNC_INTERVAL_DEFAULT: Duration = Duration::from_millis(500);
+/// How long a mark may wait for its sync by default.
+pub(super) const SYNC_INTERVAL_DEFAULT: Duration = Duration::from_millis(500);
 
 /// Arrays that are written by rows, with the mask of those that are done.
 #[derive(Debug)]
@@ -37,10 +36,10 @@ pub struct Rows {
     /// Arrays that the mask covers, by their keys.
     masked: Vec<(&'static str, ArrayFile)>,
     mask: ArrayFile,
-    /// `None`: nothing is ever synced.
+    /// `None`: nothing is synced.
     interval: Option<Duration>,
     pending: Mutex<Pending>,
-    /// Which process may write what is pending: not a fork's child.
+    /// The process that may write pending rows: not a fork's child.
     pid: u32,
 }
 
@@ -48,7 +47,7 @@ pub struct Rows {
 struct Pending {
     /// Rows that are done and not marked on disk yet.
     rows: HashSet<u64>,
-    /// Rows whose marks were taken back, by a sync that failed: the disk may have them still.
+    /// Rows whose marks a failed sync has removed: the disk may still have them.
     unmarking: HashSet<u64>,
     last_sync: Option<Instant>,
 }
@@ -62,17 +61,12 @@ impl Rows {
         Self { masked, mask, interval, pending: Mutex::default(), pid: std::process::id() }
     }
 
-    /// Number of rows.
-    pub fn row_count(&self) -> u64 {
-        self.mask.spec().rows
-    }
-
     /// The mask, as it is on disk.
     pub fn mask(&self) -> &ArrayFile {
         &self.mask
     }
 
-    /// One of the arrays that the mask speaks of.
+    /// One of the arrays that the mask covers.
     ///
     /// # Errors
     /// `NotFound` if it has been deleted or there never was one of that key.
@@ -85,13 +79,13 @@ impl Rows {
         })
     }
 
-    /// The keys and arrays that the mask speaks of.
+    /// The keys and arrays that the mask covers.
     pub fn arrays(&self) -> impl Iterator<Item = (&'static str, &ArrayFile)> {
         self.masked.iter().map(|(key, array)| (*key, array))
     }
 
-    /// Writes one row after another of `data` to `rows`. A row that was done is not while it is
-    /// being written, and is again afterwards.
+    /// Writes one row after another of `data` to `rows`. A row that was done is not done while it
+    /// is being written, and is done again afterwards.
     ///
     /// # Errors
     /// As [`ArrayFile::write_rows`].
@@ -120,7 +114,7 @@ impl Rows {
     /// `InvalidArgument` for a row that is not there; `Io` for one that was written before a sync
     /// failed, and not again since; those of [`flush`](Self::flush).
     pub fn mark_done(&self, rows: &[u64]) -> Result<()> {
-        self.check(rows)?;
+        self.mask.check_rows(rows)?;
         let mut pending = self.lock();
         self.refuse_lost(rows)?;
         let Some(interval) = self.interval else { return self.mask.set_marks(rows, 1) };
@@ -136,7 +130,7 @@ impl Rows {
     /// # Errors
     /// `InvalidArgument` for a row that is not there; what the disk says.
     pub fn mark_undone(&self, rows: &[u64]) -> Result<()> {
-        self.check(rows)?;
+        self.mask.check_rows(rows)?;
         let mut pending = self.lock();
         for row in rows {
             pending.rows.remove(row);
@@ -158,7 +152,8 @@ impl Rows {
     ///
     /// # Errors
     /// What the disk says. If the data cannot be synced, the rows that were waiting are not done,
-    /// and are not marked before they have been written again. If the mask cannot, they wait on.
+    /// and are not marked before they have been written again. If the mask cannot be synced, they
+    /// wait on.
     pub fn flush(&self) -> Result<()> {
         self.sync(&mut self.lock())
     }
@@ -197,9 +192,7 @@ impl Rows {
             return Err(error);
         }
         if !pending.rows.is_empty() {
-            let mut rows: Vec<u64> = pending.rows.iter().copied().collect();
-            rows.sort_unstable();
-            self.mask.set_marks(&rows, 1)?;
+            self.mask.set_marks(&sorted(&pending.rows), 1)?;
             self.mask.sync()?;
             pending.unmarking.retain(|row| !pending.rows.contains(row));
             pending.rows.clear();
@@ -211,9 +204,7 @@ impl Rows {
     /// Removes marks on disk: those of `rows`, and those that an earlier try failed to remove.
     fn unmark(&self, pending: &mut Pending, rows: &[u64]) -> Result<()> {
         pending.unmarking.extend(rows);
-        let mut rows: Vec<u64> = pending.unmarking.iter().copied().collect();
-        rows.sort_unstable();
-        self.mask.set_marks(&rows, 0)?;
+        self.mask.set_marks(&sorted(&pending.unmarking), 0)?;
         if self.interval.is_some() {
             self.mask.sync()?;
         }
@@ -241,18 +232,15 @@ impl Rows {
         Ok(())
     }
 
-    fn check(&self, rows: &[u64]) -> Result<()> {
-        match rows.iter().find(|&&row| row >= self.row_count()) {
-            Some(row) => Err(Error::invalid("there is no such row")
-                .in_file(self.mask.path())
-                .expected(format_args!("a row below {}", self.row_count()), row)),
-            None => Ok(()),
-        }
-    }
-
     fn lock(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn sorted(rows: &HashSet<u64>) -> Vec<u64> {
+    let mut rows: Vec<u64> = rows.iter().copied().collect();
+    rows.sort_unstable();
+    rows
 }
 
 impl Drop for Rows {

@@ -1,13 +1,12 @@
-//! A store that is being worked on, by this process and by others, for days.
+//! A store that several processes work on for days.
 //!
 //! A process that makes a file or changes JSON holds the lock on `.regrow.lock`; writes of rows
-//! take no lock. The content read under the lock is merged and written back whole, so that no
-//! addition of another process is lost. The lock is a `flock`: it ends with its process. TRAK
-//! ignores it, so a TRAK process on the same folder at the same time has its old races, with
-//! itself.
+//! take no lock. The process reads the content under the lock, changes it and writes it back whole,
+//! so that no addition of another process is lost. The lock is a `flock`: it ends with its process.
+//! TRAK ignores the lock, so TRAK processes on the same folder still have their races.
 //!
-//! Nothing is ever emptied that was not asked to be: an array that is there is kept if it is what
-//! the parameters say, and refused if it is not.
+//! Nothing is emptied without a request: an array that is there is kept if it is what the
+//! parameters say, and refused if it is not.
 
 use std::fs::File;
 use std::io;
@@ -18,10 +17,10 @@ use serde_json::{Map, Value};
 
 use super::array_file::ArrayFile;
 use super::catalog::{Catalog, Subject, model_folders};
-use super::documents::{self, ModelFlags};
+use super::documents::{self, CHECKPOINT_KEY, ModelFlags};
 use super::layout::{
     ArraySpec, CHECKPOINT_FILE, EXPERIMENTS_FILE, LOCK_FILE, MATRIX_TYPE_KEY, METADATA_FILE, PROJ_DIM_KEY,
-    Parameters, Precision, SCORES_FOLDER, TRAIN_SET_SIZE_KEY, TrainArray, model_file,
+    Parameters, Precision, SCORES_FOLDER, Slot, TRAIN_SET_SIZE_KEY, TrainArray,
 };
 use super::lost_writes::LostWrites;
 use super::rows::{Rows, SYNC_INTERVAL_DEFAULT};
@@ -34,11 +33,11 @@ use crate::system::has_no_locks;
 /// How to open a store.
 #[derive(Debug, Clone)]
 pub enum Mode {
-    /// Make the folder and its JSON files where they are missing; this metadata must be what is
-    /// there.
+    /// Make the folder and its JSON files where they are missing; existing metadata must agree with
+    /// these.
     Create(Map<String, Value>),
-    /// Make the folder, but leave `metadata.json` to the process that owns it; if it is there, it
-    /// must agree.
+    /// Make the folder, but leave `metadata.json` to the process that owns it; existing metadata
+    /// must agree with these.
     Join(Map<String, Value>),
     /// Change nothing: no folder is made, no lock taken.
     ReadOnly,
@@ -51,7 +50,7 @@ pub struct TrakStore {
     parameters: Parameters,
     pub(super) writable: bool,
     pub(super) sync_interval: Option<Duration>,
-    pub(super) lost: LostWrites,
+    lost: LostWrites,
 }
 
 /// The arrays of one model, open.
@@ -67,54 +66,47 @@ impl TrakStore {
     /// Opens the store at `root`, which becomes absolute.
     ///
     /// # Errors
-    /// `Mismatch` if metadata or arrays on disk say something else than `parameters` and the
-    /// metadata given; `Corrupt` if `metadata.json` cannot be used. Damage to the files of single
-    /// models or to the experiments is no error here: it shows when they are needed, and in
+    /// `Mismatch` if metadata or arrays on disk do not agree with `parameters` and the metadata
+    /// given; `Corrupt` if `metadata.json` cannot be used. Damage to the files of single models or
+    /// to the experiments is no error here: it shows when they are needed, and in
     /// [`catalog`](Self::catalog).
     pub fn open(root: &Path, parameters: Parameters, mode: &Mode) -> Result<Self> {
         for array in TrainArray::ALL {
-            parameters.train(array).len_bytes()?;
+            parameters.train(0, array).spec.len_bytes()?;
         }
-        let absolute = std::path::absolute(crate::location::local(root)?)
+        let root = std::path::absolute(crate::location::local(root)?)
             .map_err(|error| Error::io("cannot find", root, error))?;
         let writable = !matches!(mode, Mode::ReadOnly);
-        let store = Self {
-            root: absolute,
-            parameters,
-            writable,
-            sync_interval: Some(SYNC_INTERVAL_DEFAULT),
-            lost: LostWrites::default(),
-        };
+        let (sync_interval, lost) = (Some(SYNC_INTERVAL_DEFAULT), LostWrites::default());
+        let store = Self { root, parameters, writable, sync_interval, lost };
+        let root = &store.root;
+        let found = || documents::read_object(&root.join(METADATA_FILE));
         match mode {
             Mode::ReadOnly => {
-                let found = std::fs::metadata(&store.root);
-                found.map_err(|error| Error::io("cannot open the store", &store.root, error))?;
-                if let Some(found) = documents::read_object(&store.root.join(METADATA_FILE))? {
-                    store.check_sizes(&found)?;
-                }
+                let folder = std::fs::metadata(root);
+                folder.map_err(|error| Error::io("cannot open the store", root, error))?;
+                found()?.map_or(Ok(()), |found| store.check_sizes(&found))?;
             }
             Mode::Create(metadata) => {
-                store.make_folders()?;
+                make_folder(&root.join(SCORES_FOLDER))?;
                 let _lock = store.lock()?;
-                store.sweep_folders()?;
-                match documents::read_object(&store.root.join(METADATA_FILE))? {
-                    Some(found) => store.check_metadata(metadata, &found)?,
-                    None => {
-                        store.check_sizes(metadata)?;
-                        documents::write_object(&store.root, METADATA_FILE, metadata)?;
-                    }
+                for folder in model_folders(root)?.iter().map(i64::to_string) {
+                    sweep_new_files(&root.join(folder));
+                }
+                sweep_new_files(&root.join(SCORES_FOLDER));
+                let found = found()?;
+                store.check_metadata(metadata, found.as_ref())?;
+                if found.is_none() {
+                    documents::write_object(root, METADATA_FILE, metadata)?;
                 }
                 // A file that is there and damaged stays as it is, for `repair`.
-                if !is_there(&store.root.join(EXPERIMENTS_FILE))? {
-                    documents::write_object(&store.root, EXPERIMENTS_FILE, &Map::new())?;
+                if !is_there(&root.join(EXPERIMENTS_FILE))? {
+                    documents::write_object(root, EXPERIMENTS_FILE, &Map::new())?;
                 }
             }
             Mode::Join(metadata) => {
-                store.make_folders()?;
-                store.check_sizes(metadata)?;
-                if let Some(found) = documents::read_object(&store.root.join(METADATA_FILE))? {
-                    store.check_metadata(metadata, &found)?;
-                }
+                make_folder(&root.join(SCORES_FOLDER))?;
+                store.check_metadata(metadata, found()?.as_ref())?;
             }
         }
         store.check_arrays()?;
@@ -136,17 +128,15 @@ impl TrakStore {
         self
     }
 
-    /// The folder.
-    pub fn root(&self) -> &Path {
+    pub(super) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// What every array follows from.
-    pub fn parameters(&self) -> &Parameters {
+    pub(super) fn parameters(&self) -> &Parameters {
         &self.parameters
     }
 
-    /// Models, experiments and what is wrong with their files, as they are on disk now.
+    /// Models, experiments and damaged files, as they are on disk now.
     ///
     /// # Errors
     /// If the folder cannot be listed.
@@ -154,12 +144,12 @@ impl TrakStore {
         Catalog::read(&self.root)
     }
 
-    /// Registers a model: makes its arrays, all zeros, and its flags. One that is there already,
-    /// whole or in part (its maker was killed), is kept with all its rows; with `reset` its arrays
-    /// become zeros and its flags 0.
+    /// Registers a model: makes its arrays, all zeros, and its flags. A model that is there
+    /// already, whole or in part (its maker was killed), keeps all its rows; with `reset` its
+    /// arrays become zeros and its flags 0.
     ///
-    /// Where an array was lost, the mask and the flags that spoke of it are taken back before zeros
-    /// take its place: all rows are then to be done again.
+    /// If an array was lost, the mask and the flags that cover it are lowered before zeros take its
+    /// place: all its rows must be done again.
     ///
     /// # Errors
     /// `Mismatch` or `Corrupt` if an array is there and is not what the parameters say.
@@ -169,14 +159,12 @@ impl TrakStore {
         if !reset {
             self.refuse_damaged(id)?;
         }
-        let folder = self.root.join(id.to_string());
-        self.make_folder(&folder)?;
-        sweep_new_files(&folder);
+        self.make_model_folder(id)?;
         let before = known.unwrap_or_default();
         let (mut flags, rows_are_lost) =
             if reset { (ModelFlags::default(), false) } else { self.after_losses(id, before)? };
-        // Flags first, then the mask: neither may speak of rows that are gone.
-        if known.is_some_and(|known| known != flags) || reset && known.is_some() {
+        // Flags first, then the mask: neither may cover rows that are gone.
+        if known.is_some_and(|known| reset || known != flags) {
             documents::write_flags(&self.root, id, flags)?;
         }
         if rows_are_lost {
@@ -186,9 +174,7 @@ impl TrakStore {
         self.make_train_arrays(id, TrainArray::ALL.into_iter().filter(|array| !is_deleted(array)), reset)?;
         // An empty train set has all of its rows.
         if known != Some(flags) || reset {
-            let mask = self.open_array(id, TrainArray::Mask)?;
-            flags.is_featurized = mask.count_marked()? == self.parameters.train_set_size;
-            documents::write_flags(&self.root, id, flags)?;
+            flags = self.write_flags_locked(id, flags.is_finalized)?;
         }
         Ok(flags)
     }
@@ -196,10 +182,8 @@ impl TrakStore {
     /// The flags of a model after its missing arrays are made again, as zeros; and whether a mask
     /// covers the lost rows.
     fn after_losses(&self, id: i64, mut flags: ModelFlags) -> Result<(ModelFlags, bool)> {
-        let is_there = |array| is_there(&self.array_path(id, array));
-        if !is_there(TrainArray::Features)? {
-            flags.is_finalized = false;
-        }
+        let is_there = |array| is_there(&self.parameters.train(id, array).path(&self.root));
+        flags.is_finalized &= is_there(TrainArray::Features)?;
         let has_grads = is_there(TrainArray::Grads)? || flags.is_finalized;
         let has_mask = is_there(TrainArray::Mask)?;
         let has_rows = has_grads && is_there(TrainArray::OutToLoss)?;
@@ -215,9 +199,7 @@ impl TrakStore {
     /// What the file system says.
     pub fn reset_arrays(&self, id: i64) -> Result<()> {
         let _lock = self.lock()?;
-        let folder = self.root.join(id.to_string());
-        self.make_folder(&folder)?;
-        sweep_new_files(&folder);
+        self.make_model_folder(id)?;
         if self.catalog()?.models.contains_key(&id) {
             documents::write_flags(&self.root, id, ModelFlags::default())?;
         }
@@ -230,18 +212,15 @@ impl TrakStore {
     /// # Errors
     /// `NotFound`, `Corrupt` or `Mismatch`, with file and sizes.
     pub fn model(&self, id: i64) -> Result<ModelArrays> {
-        let grads = match self.open_array(id, TrainArray::Grads) {
-            Ok(grads) => Some(grads),
-            Err(error) if error.kind() == ErrorKind::NotFound && self.flags(id)?.is_finalized => None,
-            Err(error) => return Err(error),
-        };
-        let out_to_loss = self.open_array(id, TrainArray::OutToLoss)?;
-        let mask = self.open_array(id, TrainArray::Mask)?;
-        let features = self.open_array(id, TrainArray::Features)?;
         let mut masked = Vec::with_capacity(2);
-        masked.extend(grads.map(|grads| (TrainArray::Grads.key(), grads)));
-        masked.push((TrainArray::OutToLoss.key(), out_to_loss));
-        Ok(ModelArrays { rows: Rows::new(masked, mask, self.sync_interval), features })
+        match self.open_array(id, TrainArray::Grads) {
+            Ok(grads) => masked.push((TrainArray::Grads.key(), grads)),
+            Err(error) if error.kind() == ErrorKind::NotFound && self.flags(id)?.is_finalized => {}
+            Err(error) => return Err(error),
+        }
+        masked.push((TrainArray::OutToLoss.key(), self.open_array(id, TrainArray::OutToLoss)?));
+        let rows = Rows::new(masked, self.open_array(id, TrainArray::Mask)?, self.sync_interval);
+        Ok(ModelArrays { rows, features: self.open_array(id, TrainArray::Features)? })
     }
 
     /// The flags of a model.
@@ -255,37 +234,38 @@ impl TrakStore {
         })
     }
 
-    /// Says on disk how far a model is: featurized if every row of its mask is 1; finalized if that
-    /// is asked for, once the features are on disk.
+    /// Writes the flags of a model: featurized if every row of its mask is 1; finalized on request,
+    /// once the features are on disk.
     ///
     /// # Errors
     /// What the disk says; the flags are then as they were.
     pub fn write_flags(&self, id: i64, is_finalized: bool) -> Result<ModelFlags> {
         let _lock = self.lock()?;
-        self.write_flags_locked(id, is_finalized)
-    }
-
-    /// As [`write_flags`](Self::write_flags), under the lock that the caller holds.
-    fn write_flags_locked(&self, id: i64, is_finalized: bool) -> Result<ModelFlags> {
-        let count = self.open_array(id, TrainArray::Mask)?.count_marked()?;
-        let flags = ModelFlags { is_featurized: count == self.parameters.train_set_size, is_finalized };
         if is_finalized {
             self.open_array(id, TrainArray::Features)?.sync_whole()?;
         }
+        self.write_flags_locked(id, is_finalized)
+    }
+
+    fn write_flags_locked(&self, id: i64, is_finalized: bool) -> Result<ModelFlags> {
+        let flags = ModelFlags { is_featurized: self.is_featurized(id)?, is_finalized };
         documents::write_flags(&self.root, id, flags)?;
         Ok(flags)
     }
 
-    /// Says of every model whose mask is complete that it is featurized, where a writer was killed
-    /// before it could.
+    fn is_featurized(&self, id: i64) -> Result<bool> {
+        Ok(self.open_array(id, TrainArray::Mask)?.count_marked()? == self.parameters.train_set_size)
+    }
+
+    /// Flags every model whose mask is complete as featurized: a writer may have been killed before
+    /// it could.
     ///
     /// # Errors
     /// What the disk says; masks that cannot be read are passed over.
     pub fn refresh_flags(&self) -> Result<()> {
         let unfinished = self.catalog()?.models.into_iter().filter(|(_, flags)| !flags.is_featurized);
         for (id, _) in unfinished {
-            let count = self.open_array(id, TrainArray::Mask).and_then(|mask| mask.count_marked());
-            if count.is_ok_and(|count| count == self.parameters.train_set_size) {
+            if self.is_featurized(id).unwrap_or(false) {
                 let _lock = self.lock()?;
                 // Another process may have written more since.
                 if let Some(now) = self.catalog()?.models.get(&id) {
@@ -296,57 +276,55 @@ impl TrakStore {
         Ok(())
     }
 
-    /// Before the features of a model are written over: takes back that they are final, if it was
-    /// said.
+    /// Before a caller writes over the features of a model: removes the flag that they are final.
     ///
     /// # Errors
     /// What the disk says.
     pub fn unfinalize(&self, id: i64) -> Result<()> {
+        self.change_flags(id, |flags| ModelFlags { is_finalized: false, ..flags })
+    }
+
+    /// Before a caller writes rows that are done again, or marks them as not done: removes the flag
+    /// that all rows are done; without `keep_final` also the flag that the features are final.
+    ///
+    /// # Errors
+    /// What the disk says; the rows must then stay as they are.
+    pub fn take_back_flags(&self, id: i64, keep_final: bool) -> Result<()> {
+        let lowered = |flags: ModelFlags| flags.is_finalized && keep_final;
+        self.change_flags(id, |flags| ModelFlags { is_featurized: false, is_finalized: lowered(flags) })
+    }
+
+    /// Changes the flags of a model under the lock, if it is registered.
+    fn change_flags(&self, id: i64, change: impl Fn(ModelFlags) -> ModelFlags) -> Result<()> {
         let _lock = self.lock()?;
         match self.catalog()?.models.get(&id) {
-            Some(flags) if flags.is_finalized => {
-                documents::write_flags(&self.root, id, ModelFlags { is_finalized: false, ..*flags })
-            }
+            Some(&flags) if change(flags) != flags => documents::write_flags(&self.root, id, change(flags)),
             _ => Ok(()),
         }
     }
 
-    /// Takes back the flag that all rows of a model are done; without `keep_final` also the one
-    /// that its features are final. To be called before rows that are done are written again, or
-    /// marked as not done.
-    ///
-    /// # Errors
-    /// What the disk says; the rows are then to be left alone.
-    pub fn take_back_flags(&self, id: i64, keep_final: bool) -> Result<()> {
-        let _lock = self.lock()?;
-        let Some(&known) = self.catalog()?.models.get(&id) else { return Ok(()) };
-        let flags = ModelFlags { is_featurized: false, is_finalized: known.is_finalized && keep_final };
-        if flags == known { Ok(()) } else { documents::write_flags(&self.root, id, flags) }
-    }
-
-    /// Deletes a model's gradients, once the features that were made of them are on disk.
+    /// Deletes a model's gradients, once the features that were computed from them are on disk.
     ///
     /// # Errors
     /// `NotFound` if there are none.
     pub fn delete_grads(&self, id: i64) -> Result<()> {
         let _lock = self.lock()?;
-        let path = self.array_path(id, TrainArray::Grads);
+        let path = self.parameters.train(id, TrainArray::Grads).path(&self.root);
         if is_there(&path)? {
             self.open_array(id, TrainArray::Features)?.sync_whole()?;
         }
         std::fs::remove_file(&path).map_err(|error| Error::io("cannot delete", &path, error))?;
-        let folder = self.root.join(id.to_string());
+        let folder = self.model_folder(id);
         sync_folder(&folder).map_err(|error| Error::io("cannot sync the folder", &folder, error))
     }
 
     /// Ties a model to the checkpoint that its rows are computed from: the first call remembers
-    /// `identity` (a digest of the parameters, say), later ones compare.
+    /// `identity` (a digest of the parameters, say), later calls compare.
     ///
     /// # Errors
     /// `Mismatch` if it is another checkpoint; `NotFound` if the model has no folder.
     pub fn bind_checkpoint(&self, id: i64, identity: &str) -> Result<()> {
-        const KEY: &str = "checkpoint";
-        let folder = self.root.join(id.to_string());
+        let folder = self.model_folder(id);
         if !folder.is_dir() {
             return Err(Error::new(ErrorKind::NotFound, format!("model {id} has no folder")).in_file(&folder));
         }
@@ -355,29 +333,36 @@ impl TrakStore {
         sweep_new_files(&folder);
         match documents::read_object(&path)? {
             None => {
-                let object = Map::from_iter([(KEY.to_owned(), identity.into())]);
+                let object = Map::from_iter([(CHECKPOINT_KEY.to_owned(), identity.into())]);
                 documents::write_object(&folder, CHECKPOINT_FILE, &object)
             }
-            Some(found) if found.get(KEY).and_then(Value::as_str) == Some(identity) => Ok(()),
+            Some(found) if found.get(CHECKPOINT_KEY).and_then(Value::as_str) == Some(identity) => Ok(()),
             Some(found) => {
                 Err(Error::new(ErrorKind::Mismatch, format!("model {id} was made of another checkpoint"))
                     .in_file(path)
-                    .expected(found.get(KEY).unwrap_or(&Value::Null), format_args!("{identity:?}"))
+                    .expected(found.get(CHECKPOINT_KEY).unwrap_or(&Value::Null), format_args!("{identity:?}"))
                     .help("give each checkpoint a model ID of its own"))
             }
         }
     }
 
-    fn array_path(&self, id: i64, array: TrainArray) -> PathBuf {
-        self.root.join(model_file(id, array.file_name()))
+    pub(super) fn model_folder(&self, id: i64) -> PathBuf {
+        self.root.join(id.to_string())
+    }
+
+    fn make_model_folder(&self, id: i64) -> Result<()> {
+        let folder = self.model_folder(id);
+        make_folder(&folder)?;
+        sweep_new_files(&folder);
+        Ok(())
     }
 
     fn open_array(&self, id: i64, array: TrainArray) -> Result<ArrayFile> {
-        self.open_file(&self.array_path(id, array), &self.parameters.train(array))
+        self.open_slot(&self.parameters.train(id, array))
     }
 
-    pub(super) fn open_file(&self, path: &Path, spec: &ArraySpec) -> Result<ArrayFile> {
-        Ok(ArrayFile::open(path, spec, self.writable)?.telling(&self.lost))
+    pub(super) fn open_slot(&self, slot: &Slot) -> Result<ArrayFile> {
+        Ok(ArrayFile::open(&slot.path(&self.root), &slot.spec, self.writable)?.telling(&self.lost))
     }
 
     /// As [`make_arrays`](Self::make_arrays), of arrays of a model.
@@ -387,73 +372,53 @@ impl TrakStore {
         arrays: impl IntoIterator<Item = TrainArray>,
         reset: bool,
     ) -> Result<()> {
-        let folder = self.root.join(id.to_string());
-        let all: Vec<(&str, ArraySpec)> =
-            arrays.into_iter().map(|array| (array.file_name(), self.parameters.train(array))).collect();
         // A mask that is replaced must be removed before the rows that it covers.
         let (mask, data): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|(name, _)| reset && *name == TrainArray::Mask.file_name());
-        self.make_arrays(&folder, &mask, reset)?;
-        self.make_arrays(&folder, &data, reset)
+            arrays.into_iter().partition(|array| reset && *array == TrainArray::Mask);
+        for arrays in [mask, data] {
+            let slots: Vec<Slot> = arrays.into_iter().map(|array| self.parameters.train(id, array)).collect();
+            self.make_arrays(&slots, reset)?;
+        }
+        Ok(())
     }
 
-    /// Makes the arrays of `folder` that are missing; those that are there must fit, or are
-    /// replaced with `reset`. New ones get their names together, when all are made: what one says
-    /// must not be about another that is replaced.
-    pub(super) fn make_arrays(&self, folder: &Path, arrays: &[(&str, ArraySpec)], reset: bool) -> Result<()> {
-        let mut new = Vec::with_capacity(arrays.len());
-        for (name, spec) in arrays {
-            let path = folder.join(name);
+    /// Makes those of the arrays, all of one folder, that are missing; existing arrays must fit, or
+    /// are replaced with `reset`. New arrays get their names together, once all are made.
+    pub(super) fn make_arrays(&self, slots: &[Slot], reset: bool) -> Result<()> {
+        let mut new = Vec::with_capacity(slots.len());
+        for slot in slots {
+            let path = slot.path(&self.root);
             if !reset && is_there(&path)? {
-                ArrayFile::open(&path, spec, false)?;
+                ArrayFile::open(&path, &slot.spec, false)?;
             } else {
-                new.push((path, name, spec, ArrayFile::prepare(folder, name, spec)?));
+                let (folder, name) = slot.split();
+                new.push((slot, ArrayFile::prepare(&self.root.join(folder), name, &slot.spec)?));
             }
         }
-        if new.is_empty() {
-            return Ok(());
-        }
+        let Some((first, _)) = new.first() else { return Ok(()) };
+        let folder = self.root.join(first.split().0);
         // All are written before the first is waited for: the disk then takes them together.
-        let mut synced = Vec::with_capacity(new.len());
-        for (path, name, spec, file) in new {
-            synced.push((path, name, spec, file.sync()?));
-        }
-        for (path, name, spec, file) in synced {
-            match file.give_name_unsynced(name, reset) {
+        let synced: Vec<_> =
+            new.into_iter().map(|(slot, file)| Ok((slot, file.sync()?))).collect::<Result<_>>()?;
+        for (slot, file) in synced {
+            let path = slot.path(&self.root);
+            match file.give_name_unsynced(slot.split().1, reset) {
                 // A process that knows no lock was faster.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                    ArrayFile::open(&path, spec, false)?;
+                    ArrayFile::open(&path, &slot.spec, false)?;
                 }
                 other => other?,
             }
             self.lost.made_again(&path);
         }
-        sync_folder(folder).map_err(|error| Error::io("cannot sync the folder", folder, error))
+        sync_folder(&folder).map_err(|error| Error::io("cannot sync the folder", &folder, error))
     }
 
-    /// Holds the store's lock until it is dropped. Removes what killed writers left of JSON files.
+    /// Holds the store's lock until it is dropped. Removes JSON files that killed writers left.
     pub(super) fn lock(&self) -> Result<File> {
         let lock = lock(&self.root, self.writable)?;
         sweep_new_files(&self.root);
         Ok(lock)
-    }
-
-    /// Removes what killed makers of files left anywhere in the store; the caller holds the lock.
-    fn sweep_folders(&self) -> Result<()> {
-        sweep_new_files(&self.root.join(SCORES_FOLDER));
-        for id in model_folders(&self.root)? {
-            sweep_new_files(&self.root.join(id.to_string()));
-        }
-        Ok(())
-    }
-
-    fn make_folders(&self) -> Result<()> {
-        self.make_folder(&self.root.join(SCORES_FOLDER))
-    }
-
-    fn make_folder(&self, folder: &Path) -> Result<()> {
-        let made = make_folders(folder).and_then(|made| sync_made(&made));
-        made.map_err(|error| Error::io("cannot make the folder", folder, error))
     }
 
     fn refuse_damaged(&self, id: i64) -> Result<()> {
@@ -464,13 +429,13 @@ impl TrakStore {
         }
     }
 
-    /// The metadata that was given against that on disk.
-    fn check_metadata(&self, given: &Map<String, Value>, found: &Map<String, Value>) -> Result<()> {
+    /// Compares the metadata that was given with the parameters and the metadata on disk.
+    fn check_metadata(&self, given: &Map<String, Value>, found: Option<&Map<String, Value>>) -> Result<()> {
+        let Some(found) = found else { return self.check_sizes(given) };
         documents::sizes_of(found).in_file(self.root.join(METADATA_FILE))?;
         self.check_sizes(given)?;
         self.check_sizes(found)?;
-        let types = (found.get(MATRIX_TYPE_KEY), given.get(MATRIX_TYPE_KEY));
-        match types {
+        match (found.get(MATRIX_TYPE_KEY), given.get(MATRIX_TYPE_KEY)) {
             (Some(found), Some(given)) if found != given => Err(self.differs(MATRIX_TYPE_KEY, found, given)),
             _ => Ok(()),
         }
@@ -499,12 +464,12 @@ impl TrakStore {
     /// Errs if an array of a registered model is sound, but of other sizes or another precision.
     fn check_arrays(&self) -> Result<()> {
         for &id in self.catalog()?.models.keys() {
-            for array in TrainArray::ALL {
-                let path = self.array_path(id, array);
-                // Damage shows when the model is opened; here it must not lock anyone out of the
-                // others.
+            for slot in TrainArray::ALL.map(|array| self.parameters.train(id, array)) {
+                let path = slot.path(&self.root);
+                // Damage shows when the model is opened. Here it must not lock users out of the
+                // other models.
                 let Ok(found) = ArrayFile::spec_of(&path) else { continue };
-                let expected = self.parameters.train(array);
+                let expected = slot.spec;
                 if found != expected {
                     let other_precision = Precision::of(found.dtype)
                         .filter(|_| ArraySpec { dtype: found.dtype, ..expected } == found)
@@ -523,8 +488,13 @@ impl TrakStore {
     }
 }
 
-/// Whether anything has the name, be it a link that leads nowhere: that is damage, and not a file
-/// that was deleted. An answer that cannot be had is an error, since marks depend on it.
+pub(super) fn make_folder(folder: &Path) -> Result<()> {
+    let made = make_folders(folder).and_then(|made| sync_made(&made));
+    made.map_err(|error| Error::io("cannot make the folder", folder, error))
+}
+
+/// Whether an entry has the name. A link that leads nowhere counts: it is damage, and not a file
+/// that was deleted. If the system gives no answer, that is an error, since marks depend on it.
 pub(super) fn is_there(path: &Path) -> Result<bool> {
     match std::fs::symlink_metadata(path) {
         Ok(_) => Ok(true),
@@ -539,21 +509,18 @@ pub(super) fn lock(root: &Path, writable: bool) -> Result<File> {
         return Err(Error::invalid("the store was opened for reading only").in_file(root));
     }
     let path = root.join(LOCK_FILE);
-    let cannot_lock = |error: io::Error| {
-        match has_no_locks(&error) {
-        true => Error::unsupported("the file system has no locks").in_file(&path).help(
-            "without them processes would lose each other's experiments; make the store on another file system, \
-             or mount this one with locks",
-        ),
-        false => Error::io("cannot lock the store", &path, error),
-    }
-    };
     let file = open_or_make_regular(&path).map_err(|error| match error.kind() {
         ErrorKind::Corrupt => {
             error.help("it is the lock of the store, an empty file: move away what is there")
         }
         _ => error,
     })?;
-    file.lock().map_err(cannot_lock)?;
+    file.lock().map_err(|error| match has_no_locks(&error) {
+        true => Error::unsupported("the file system has no locks").in_file(&path).help(
+            "without them processes would lose each other's experiments; make the store on another file system, \
+             or mount this one with locks",
+        ),
+        false => Error::io("cannot lock the store", &path, error),
+    })?;
     Ok(file)
 }

@@ -178,7 +178,7 @@ fn rows_that_cannot_be_synced_are_not_done() {
     assert_eq!(
         array_file::ArrayFile::open(
             &folder.path().join("0/_is_featurized.mmap"),
-            &PARAMETERS.train(TrainArray::Mask),
+            &PARAMETERS.train(0, TrainArray::Mask).spec,
             false
         )
         .unwrap()

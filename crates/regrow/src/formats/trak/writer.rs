@@ -15,10 +15,10 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::documents::{self, Experiment, ModelFlags};
+use super::documents::{self, CHECKPOINT_KEY, Experiment, ModelFlags};
 use super::layout::{
-    ArraySpec, CHECKPOINT_FILE, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, Precision,
-    SCORES_FOLDER, TrainArray, id_file, parse_id,
+    CHECKPOINT_FILE, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, Precision, SCORES_FOLDER,
+    Slot, TrainArray, id_file, model_folder_id,
 };
 use crate::array::{Array, Dtype, DtypeClass, cast_bytes};
 use crate::error::{Error, Result};
@@ -47,11 +47,11 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &dyn Publication) -> Result<()> {
             .help("save it to a local disk, or choose another layout"));
     };
     std::fs::create_dir(&folder).map_err(|error| Error::io("cannot make the folder", &folder, error))?;
-    for (file, spec, array) in &plan.arrays {
+    for (Slot { file, spec }, array) in &plan.arrays {
         let header = Header::for_array(spec.dtype, spec.shape()?, true).to_bytes();
         let mut out = staged.writer(file, header.len() as u64 + array.len_bytes(), 0)?;
         out.write(&header)?;
-        write_array(&mut out, &array.cast(spec.dtype)?)?;
+        write_array(&mut out, array)?;
         out.finish()?;
     }
     let target = std::path::absolute(target).map_err(|error| Error::io("cannot find", target, error))?;
@@ -63,7 +63,7 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &dyn Publication) -> Result<()> {
         }
     }
     for (id, identity) in &plan.checkpoints {
-        let document = Map::from_iter([("checkpoint".to_owned(), Value::from(identity.as_str()))]);
+        let document = Map::from_iter([(CHECKPOINT_KEY.to_owned(), Value::from(identity.as_str()))]);
         staged.write(&format!("{id}/{CHECKPOINT_FILE}"), &to_python_json(&document)?)?;
     }
     for (id, flags) in &plan.models {
@@ -129,7 +129,7 @@ struct Plan<'a> {
     experiments: Map<String, Value>,
     models: Vec<(i64, ModelFlags)>,
     checkpoints: Vec<(i64, String)>,
-    arrays: Vec<(String, ArraySpec, &'a Array)>,
+    arrays: Vec<(Slot, &'a Array)>,
 }
 
 impl<'a> Plan<'a> {
@@ -173,7 +173,7 @@ impl<'a> Plan<'a> {
             }
         }
         for (key, item) in sections.get("models").map_or(Ok(&[][..]), |item| item.dict())? {
-            match parse_id(&key.text()).filter(|id| id.to_string() == key.text()) {
+            match model_folder_id(&key.text()) {
                 Some(id) => plan.model(id, item, &parameters, &counts, &mut refused)?,
                 None => refused.add(&item.path, unexpected("an integer as a model's ID")),
             }
@@ -182,9 +182,7 @@ impl<'a> Plan<'a> {
             let name = refused.keep(&item.path, ExperimentName::new(&key.text()));
             let Some(name) = name else { continue };
             match counts.get(name.as_str()) {
-                Some(&targets) => {
-                    plan.array(item, name.scores_file(), parameters.scores(targets), &mut refused)
-                }
+                Some(&targets) => plan.array(item, parameters.scores(&name, targets), &mut refused),
                 None => {
                     let error = unexpected("scores of an experiment that has a record");
                     refused.add(&item.path, error.help("`repair` of the store adds records that were lost"));
@@ -209,7 +207,7 @@ impl<'a> Plan<'a> {
             let text = key.text();
             if let Some(array) = TrainArray::ALL.into_iter().find(|array| array.key() == text) {
                 seen.push(array);
-                self.array(member, format!("{id}/{}", array.file_name()), parameters.train(array), refused);
+                self.array(member, parameters.train(id, array), refused);
                 continue;
             }
             match &*text {
@@ -262,27 +260,24 @@ impl<'a> Plan<'a> {
                 continue;
             };
             for (key, member) in experiment.dict()? {
-                let (file, spec) = match &*key.text() {
-                    "grads" => (name.grads_file(), parameters.target_grads(targets)),
-                    "done" => (name.targets_file(), Parameters::target_mask(targets)),
-                    _ => {
-                        refused.add(&member.path, unexpected("grads or done"));
-                        continue;
-                    }
-                };
-                self.array(member, format!("{id}/{file}"), spec, refused);
+                match &*key.text() {
+                    "grads" => self.array(member, parameters.target_grads(id, &name, targets), refused),
+                    "done" => self.array(member, parameters.target_mask(id, &name, targets), refused),
+                    _ => refused.add(&member.path, unexpected("grads or done")),
+                }
             }
         }
         Ok(())
     }
 
-    fn array(&mut self, item: &Item<'a>, file: String, spec: ArraySpec, refused: &mut Refusals) {
+    fn array(&mut self, item: &Item<'a>, slot: Slot, refused: &mut Refusals) {
         let leaf = item.leaf.filter(|leaf| leaf.kind.is_castable());
         let Some(array) = leaf.and_then(Leaf::as_array) else {
             return refused.add(&item.path, unexpected("an array"));
         };
+        let spec = slot.spec;
         if array.dtype() == spec.dtype && array.shape().dims() == [spec.rows, spec.columns] {
-            return self.arrays.push((file, spec, array));
+            return self.arrays.push((slot, array));
         }
         let found = format!("{} of shape {}", array.dtype(), array.shape());
         let error = Error::unsupported("an array is not what the metadata say").expected(spec, found);

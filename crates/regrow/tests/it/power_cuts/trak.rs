@@ -1,7 +1,6 @@
 //! Rows of a TRAK store: what is marked as done is there.
 
-use regrow::formats::trak::layout::{Parameters, Precision};
-use regrow::formats::trak::{Mode, TrakStore};
+use regrow::formats::trak::{Mode, Parameters, Precision, TrakStore};
 use regrow::location::Location;
 use serde_json::json;
 
