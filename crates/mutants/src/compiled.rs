@@ -1,5 +1,5 @@
-//! A copy of the repository with the changes in it, and the tests built from it. Changes that the
-//! compiler refuses are taken out.
+//! A copy of the repository with the changes in it, and the tests built from it. It leaves out
+//! changes that do not compile.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;

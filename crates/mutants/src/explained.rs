@@ -1,5 +1,5 @@
-//! Changes that no test in Rust notices, and why: `explained.toml` beside this crate's
-//! `Cargo.toml`.
+//! Changes that no Rust test detects, with reasons. They are in `explained.toml`, in the folder of
+//! this crate's `Cargo.toml`.
 
 use std::fs;
 use std::path::Path;

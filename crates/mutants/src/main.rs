@@ -1,14 +1,14 @@
-//! Mutation testing in hours where a build for each change would take days.
+//! Mutation testing in hours. With a build for each change it would take days.
 //!
 //! `cargo mutants` lists the changes. All of them are put into one copy of the sources, each behind
-//! a condition, and built once. Every test is run once to see which changes it comes by. Then one
-//! change after another is switched on, and the tests that come by it are run, until one fails. A
-//! change that none notices has survived: a test is missing, or the change makes no difference.
+//! a condition, and built once. Every test runs once to find the changes that it reaches. Then the
+//! program switches on one change after another, and runs the tests that reach it until one fails.
+//! If no test fails, the change has survived: a test is missing, or the change makes no difference.
 //!
 //! ```text
 //! listed ─▶ schemata ─▶ compiled ─▶ suite (trace) ─▶ suite (run, one change on) ─▶ outcomes.jsonl
 //! ```
-//! Outcomes are written as they come, and a run that was ended goes on where it was.
+//! Outcomes are written at once, so an interrupted run can continue.
 
 mod compiled;
 mod explained;

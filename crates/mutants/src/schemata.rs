@@ -5,8 +5,8 @@
 //! fn f() -> u64 { n }  fn f() -> u64 { if on(9) { return 0; } n }
 //! ```
 //!
-//! The text is only added to, and no line is: where the compiler refuses something, its byte says
-//! which change it was.
+//! The changes add text, but no lines. If the compiler reports an error, its byte offset shows the
+//! change.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;

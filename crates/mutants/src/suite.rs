@@ -1,4 +1,4 @@
-//! The tests: which changes each comes by, how long it takes, and running one under a change.
+//! The tests: the changes that each reaches, its time, and a run with one change.
 
 use std::fs;
 use std::path::{Path, PathBuf};

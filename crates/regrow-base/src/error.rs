@@ -1,7 +1,6 @@
-//! The one error of the engine: a small report that says what, where, expected and found, and what
-//! to do.
+//! The error type of the engine: what failed, where, what was expected and found, and what to do.
 //!
-//! Every layer adds the one thing it knows: the cursor its offset, the leaf loop the key path, the
+//! Every layer adds its part: the cursor adds the offset, the leaf loop the key path, and the
 //! opener the file. Kind and place stay data until the error is printed:
 //!
 //! ```text
@@ -11,7 +10,7 @@
 //!   help: copy the file again, or restore the other leaves
 //! ```
 //!
-//! What is printed is [printable](crate::text): names from files cannot steer a terminal.
+//! Printed text is [printable](crate::text): names from files cannot control a terminal.
 
 use std::fmt;
 use std::path::PathBuf;

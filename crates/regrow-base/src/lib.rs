@@ -1,4 +1,4 @@
-//! Internals of regrow, without promises: what every other crate of it stands on.
+//! Internals of regrow, without promises: the base of all its other crates.
 //!
 //! | module | holds |
 //! |---|---|

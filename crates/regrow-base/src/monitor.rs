@@ -1,9 +1,9 @@
-//! How far a piece of work is, where its time goes, and how to stop it.
+//! The progress of a piece of work, the time of its stages, and a way to stop it.
 //!
 //! A [`Monitor`] goes into the options of a save, a load, a verification or a conversion; its
-//! clones watch the same work from any thread. The work counts bytes and nanoseconds into atomics,
-//! a few for each buffer of 4 MiB, and asks at the same places whether it is to stop: watched or
-//! not, that costs nothing that can be measured.
+//! clones watch the same work from any thread. The work counts bytes and nanoseconds in atomics, a
+//! few times for each buffer of 4 MiB. At the same places it checks whether to stop. The cost is
+//! too small to measure.
 //!
 //! ```text
 //! options.monitor ──clone──> the work:  advance(bytes), timed(stage, ..)  ──at most 20 times a second──> hook

@@ -1,5 +1,4 @@
-//! Text for people: names from files without what would steer a terminal, and numbers with their
-//! nouns.
+//! Text for people: names from files without control characters, and numbers with their nouns.
 //!
 //! A file may name a leaf `kernel<U+202E>`, and a terminal then prints the rest of the line from
 //! right to left. So every text that comes from a file or a path passes [`printable`] or

@@ -1,7 +1,7 @@
 //! Options in help texts, in the caller's language.
 //!
-//! A help text names an option in backticks: "pass `overwrite`". Python has `overwrite=True` for
-//! it, and the command `--overwrite`. [`WORDS`] is the one table of these words;
+//! A help text names an option in backticks: "pass `overwrite`". In Python this is
+//! `overwrite=True`, and in the command `--overwrite`. [`WORDS`] is the one table of these words;
 //! [`Error::in_words_of`] applies it.
 
 use crate::error::Error;

@@ -1,4 +1,4 @@
-//! What this build of the command is. `build.rs` beside `Cargo.toml` finds it out.
+//! The version of this build of the command. The build script `build.rs` computes it.
 
 use std::sync::LazyLock;
 

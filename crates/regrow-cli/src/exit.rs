@@ -1,4 +1,4 @@
-//! How a command ends: five numbers, and which failure gets which.
+//! The exit codes of a command: five numbers, and the failures of each.
 
 use std::io;
 

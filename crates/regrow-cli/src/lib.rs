@@ -5,8 +5,7 @@
 //! the program `regrow`            main(arguments, None)
 //! the Python package              main(arguments, Some(&packages))      `regrow` of its wheel, `python -m regrow`
 //! ```
-//! [`main`] is all that there is to call; what else programs want of checkpoints is in the crate
-//! `regrow`.
+//! [`main`] is the only function. Programs find everything else in the crate `regrow`.
 //!
 //! A command is a file in `cmd` that calls the library. Data goes to stdout through `out`, reports
 //! go to stderr, and `exit` says which number a failure ends with.

@@ -1,8 +1,8 @@
-//! Writing to stdout and stderr: closed pipes are minded, columns line up, and no text steers a
-//! terminal, be it for people or JSON.
+//! Writing to stdout and stderr: closed pipes are handled, columns are aligned, and no text (also
+//! in JSON) can control a terminal.
 //!
-//! Where stdout is a terminal, tables fit into its width and words have colours; everywhere else,
-//! and where `NO_COLOR` is set, the text is plain.
+//! If stdout is a terminal, tables fit its width and words have colours. Otherwise, and with
+//! `NO_COLOR`, the text is plain.
 //!
 //! `println!` panics on a closed pipe and on a full disk; here every write gives a `Result`, and
 //! [`Failure`](crate::exit::Failure) decides.

@@ -1,4 +1,4 @@
-//! `kernel[0:4,-1,...]`: a leaf's name and, behind it, NumPy's basic slicing.
+//! `kernel[0:4,-1,...]`: the name of a leaf, followed by NumPy's basic slicing.
 //!
 //! ```text
 //! LEAF            the whole leaf

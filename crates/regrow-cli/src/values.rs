@@ -1,9 +1,9 @@
 //! The elements of an array as text: NumPy's way for people, nested lists for JSON.
 //!
-//! Floats show the fewest digits that still mean the same number in their own dtype, as NumPy does:
-//! `0.1` for the bfloat16 next to it, not the `0.10009766` that float32 would need. An array of
-//! more than [`SUMMARY_FROM_ELEMENTS`] is shown by its edges. One without elements is `[]` for
-//! people, in any shape; JSON has its lists, unless there are more than [`EMPTY_LISTS_MAX`].
+//! Like NumPy, floats have the fewest digits that give the same number in their own dtype: `0.1`
+//! for the nearest bfloat16, not `0.10009766` as float32 would need. An array of more than
+//! [`SUMMARY_FROM_ELEMENTS`] elements shows only its edges. An array without elements is `[]` for
+//! people, in any shape. JSON has its empty lists, up to [`EMPTY_LISTS_MAX`].
 
 use std::io::Write;
 

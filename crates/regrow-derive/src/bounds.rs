@@ -1,8 +1,8 @@
 //! The where clause of a generic type: `T: Pytree` for each type parameter that a stored field
 //! names, and `Default` for the types of fields that a load creates.
 //!
-//! Bounds are put on parameters, not on field types: a type that holds itself (`Vec<Tree<T>>` in
-//! `Tree<T>`) would have to prove itself by itself.
+//! Bounds are on parameters, not on field types: for a type that contains itself (`Vec<Tree<T>>` in
+//! `Tree<T>`), a bound on the field type would be circular.
 
 use std::collections::HashSet;
 

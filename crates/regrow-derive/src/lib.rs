@@ -2,8 +2,8 @@
 //!
 //! | module | does |
 //! |---|---|
-//! | `attributes` | parses `#[pytree(...)]`, refuses what makes no sense |
-//! | `plan` | what is stored of a struct or variant: its shape, its fields, their names |
+//! | `attributes` | parses `#[pytree(...)]`, refuses invalid attributes |
+//! | `plan` | the stored parts of a struct or variant: its shape, its fields, their names |
 //! | `bounds` | the where clause of a generic type |
 //! | `product` | code for one struct or variant |
 //! | `container` | the `impl`: a struct is one product, an enum one of several |

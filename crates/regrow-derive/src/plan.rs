@@ -1,4 +1,4 @@
-//! What is stored of a struct or of a variant.
+//! The stored parts of a struct or variant.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! Code for one struct or variant: the bodies of the four functions of `Pytree`.
 //!
 //! Derived code names its variables `__build`, `__key`, `__node`, `__restore`, `__items` and
-//! `__field_0`, so that it meets nothing of the user's.
+//! `__field_0`, so that they differ from the user's names.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};

@@ -1,4 +1,4 @@
-//! Which generation lies where in the version tree: arithmetic on generation numbers alone.
+//! The position of each generation in the version tree, computed from generation numbers alone.
 //!
 //! ```text
 //! arity 2, last generation 13:   inline {13}     windows: a child of height 1 ends in  9..=12

@@ -1,9 +1,8 @@
 //! The full check: every rule of the format, over all versions of a database.
 //!
-//! Reading checks what it meets on its way. This reads all the way, and adds what costs more than
-//! reading one version: statistics and counts, every version tree node, the bounds between
-//! siblings, and whether each value's file is there and long enough (values themselves have no
-//! checksum in this format).
+//! A read checks only the nodes that it reads. This check reads everything. It also checks
+//! statistics and counts, every version tree node, the bounds between siblings, and that the file
+//! of each value exists and is long enough. (In this format values have no checksum.)
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

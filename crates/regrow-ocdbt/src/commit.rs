@@ -1,8 +1,8 @@
 //! A further commit on a database that exists.
 //!
-//! The whole tree is written again into one new data file (values stay in place), then the manifest
-//! is replaced: its list of versions gets one more. If a group of versions is full, the group moves
-//! into version tree nodes behind the tree.
+//! The whole tree is written again into one new data file (values stay in place). Then the manifest
+//! is replaced: its list of versions has one more. If a group of versions is full, the group moves
+//! into version tree nodes after the tree.
 //!
 //! ```text
 //! G = 13, arity 2:   inline {13}   <- new group            before: inline {11, 12}, children 10 (h 1), 8 (h 2)

@@ -1,7 +1,7 @@
-//! What goes into a database, in order of its keys.
+//! The entries of a new database, in the order of their keys.
 //!
-//! The writer asks for one key and one value at a time, so a caller with a hundred thousand of them
-//! elsewhere (names in one text, ranges of one file) makes no second copy.
+//! The writer asks for one key and one value at a time. So a caller with a hundred thousand entries
+//! in another form (names in one text, ranges of one file) needs no second copy.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -6,10 +6,9 @@
 //! |<------------------------------ length bytes, what the checksum covers ... -> |             |
 //! ```
 //!
-//! The length counts everything, the checksum covers everything before it, the compressed body
-//! included: so nothing that is parsed has gone unchecked. A zstd body is exactly one frame; its
-//! stated size is not trusted (larger frames state none), it is decompressed as a stream under a
-//! cap.
+//! The length counts everything. The checksum covers everything before it, also the compressed
+//! body, so the parser reads only checked bytes. A zstd body is exactly one frame. Its stated size
+//! is not trusted (larger frames have none): it is decompressed as a stream with an upper limit.
 
 use bytes::Bytes;
 use zstd::zstd_safe::{self, DCtx, InBuffer, OutBuffer};

@@ -1,8 +1,7 @@
-//! Reads byte ranges, B+tree nodes and version tree nodes of one database, and keeps the nodes it
-//! has read.
+//! Reads byte ranges, B+tree nodes and version tree nodes of one database, and caches the nodes.
 //!
-//! Ranges are immutable, so what is kept stays true. A node is kept under its transitive path too:
-//! the names inside it mean different files when it is reached by different ways.
+//! Ranges are immutable, so the cache stays valid. The key of a node includes its transitive path,
+//! because the names inside a node depend on this path.
 
 use std::collections::HashMap;
 use std::fmt;

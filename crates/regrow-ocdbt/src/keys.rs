@@ -1,4 +1,4 @@
-//! The keys of one node, each without what it shares with the one before.
+//! The keys of one node, each without the prefix that it shares with the previous key.
 
 use crate::bytes::varint::write_varint;
 

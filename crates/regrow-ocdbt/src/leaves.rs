@@ -1,4 +1,4 @@
-//! Entries on their way into leaves: looked at, all of them first; then the body of each leaf.
+//! Turns entries into leaves: first it checks all entries, then it makes the body of each leaf.
 
 use std::ops::Range;
 

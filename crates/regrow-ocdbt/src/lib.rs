@@ -1,5 +1,5 @@
-//! Internals of regrow, without promises: OCDBT, the kvstore inside a folder that Orbax keeps its
-//! checkpoints in.
+//! Internals of regrow, without promises: OCDBT, the kvstore in a folder that holds the arrays of
+//! Orbax.
 //!
 //! A manifest, a copy-on-write B+tree of keys, and data files that are written once:
 //!
@@ -16,9 +16,9 @@
 //! Larger values are byte ranges of data files, without a checksum: the format of the value has to
 //! verify it.
 //!
-//! The name of a data file is any relative path, so one database may point into another below it.
-//! Orbax does that: each process writes a database in `ocdbt.process_*`, and the merged one points
-//! into them.
+//! The name of a data file is any relative path, so a database may refer to data files of another
+//! database below it. In Orbax each process writes a database in `ocdbt.process_*`, and the merged
+//! database refers to them.
 //!
 //! | module | is about |
 //! |---|---|
@@ -26,10 +26,10 @@
 //! | `config`, `manifest` | the manifest, single or numbered |
 //! | `table` | data file names, and which of them are safe to follow |
 //! | `node` | B+tree nodes |
-//! | `versions`, `arity` | the version tree, and which generation lies where |
+//! | `versions`, `arity` | the version tree, and the position of each generation |
 //! | `files`, `walk`, `reader` | reading: ranges and nodes, key ranges, [`OcdbtStore`] |
 //! | `entries`, `leaves`, `keys`, `split`, `writer`, `commit` | writing: [`write_database`], [`commit_version`] |
-//! | `rule`, `check` | what can be wrong ([`Rule`]), and the search for it ([`check()`]) |
+//! | `rule`, `check` | the rules of the format ([`Rule`]), and the full check ([`check()`]) |
 //!
 //! Costs: opening reads the manifest; the first look below a node reads it whole (with Orbax's
 //! configuration the root is one leaf with every key), each later one is a binary search.

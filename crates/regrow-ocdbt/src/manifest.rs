@@ -1,4 +1,4 @@
-//! Manifests: the configuration, and the way to every version.
+//! Manifests: the configuration, and the references to every version.
 //!
 //! ```text
 //! kind single:   manifest.ocdbt                       | config | data file table | version list | child list |

@@ -7,9 +7,9 @@
 //! (*) interior nodes: subtree_common_prefix_length x n
 //! ```
 //!
-//! Keys inside a node are *relative*: a prefix K that the way down has collected is left out. The
-//! node does not store K, so everything here speaks of relative keys. A parsed node keeps its keys
-//! end to end in one buffer and its inline values in the body they came in: no allocation per key.
+//! Keys inside a node are *relative*: they omit a prefix K that a reader collects on the way down.
+//! The node does not store K, so this module uses relative keys. A parsed node has its keys in one
+//! buffer and its inline values in its body, without an allocation for each key.
 
 use std::cmp::Ordering;
 

@@ -1,4 +1,4 @@
-//! The rules of the format by name, so that a program can tell one breach from another.
+//! The rules of the format by name, so that a program can distinguish errors.
 //!
 //! Every error about stored OCDBT bytes ends its first line with the rule in brackets, `...
 //! (E_CRC)`; [`Rule::of`] reads it back. The names are those of the format description and of the

@@ -1,9 +1,9 @@
-//! Where one level of the tree is cut into nodes.
+//! Divides one level of the tree into nodes.
 //!
 //! The estimated size of an entry is its full key plus a fixed part plus its value or path. The
-//! rest of the level, divided by the target size and rounded up, is the number of nodes still to
-//! come; the next node takes its even share of it. TensorStore divides the databases in the
-//! fixtures in the same way, all but one.
+//! size of the remaining entries divided by the target size, rounded up, is the number of remaining
+//! nodes. The next node takes an even share. TensorStore divides all databases in the fixtures in
+//! the same way, except one.
 
 use std::ops::Range;
 

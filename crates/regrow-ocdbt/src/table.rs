@@ -5,9 +5,9 @@
 //! ```
 //!
 //! A name is `base + rel`, relative to the structure's *transitive path* T: the file is `T + base +
-//! rel`, and a node found in it is read with `T + base` as its own T. So a database can point at
-//! the nodes of another one below it. Names share prefixes with the name before them, and come from
-//! strangers: [`DataFile::path`] is only handed out once it is known to stay inside the database's
+//! rel`, and a node found in it is read with `T + base` as its own T. So a database can refer to
+//! the nodes of another database below it. A name shares a prefix with the previous name. Names are
+//! untrusted: [`DataFile::path`] is returned only after a check that it stays inside the database's
 //! folder.
 
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //!
 //! With arity 2^a, generations fall into groups of 2^a. The manifest holds the newest group inline;
 //! a version leaf (height 0) holds one complete earlier group; a node of height h covers
-//! 2^(a*(h+1)) generations. The manifest points to at most one node per height, tallest (oldest)
-//! first.
+//! 2^(a*(h+1)) generations. The manifest refers to at most one node for each height, with the
+//! highest (oldest) first.
 //!
 //! ```text
 //! version list: | num_versions n | generation_number | root_height u8 | data_file_id | offset | length |
@@ -14,8 +14,8 @@
 //! (*) in a manifest only
 //! ```
 //!
-//! This module knows bytes; which generation lies where is in `arity`, the walk through the nodes
-//! is the reader's.
+//! This module has only the bytes. `arity` computes the position of each generation, and the reader
+//! walks through the nodes.
 
 use bytes::Bytes;
 

@@ -1,9 +1,9 @@
 //! Key ranges: which children of a node can hold keys of a range, and the walk through them in key
 //! order.
 //!
-//! All bounds are relative to the node at hand, like its keys. On the way down into a child that
-//! leaves out a prefix, each bound either loses that prefix too, or turns out to exclude nothing,
-//! or to exclude the child.
+//! All bounds are relative to the present node, like its keys. For a child that omits a prefix
+//! there are three cases: the bound also drops this prefix, or it excludes no key, or it excludes
+//! the whole child.
 
 use std::ops::Range;
 

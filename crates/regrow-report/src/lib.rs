@@ -1,8 +1,8 @@
-//! The page of `regrow report`: a checkpoint as one HTML file that a person can look at.
+//! The page of `regrow report`: one HTML file about a checkpoint.
 //!
-//! [`model`] is what a report says, as data; [`assemble`] makes it of checkpoints. [`page`] makes
-//! the file of it: scripts, styles and data are all inside, it needs no network, and nothing in it
-//! runs but its own script. Texts of the checkpoint are data to it, never HTML.
+//! [`model`] has the data of a report. [`assemble`] makes it from checkpoints. [`page`] makes the
+//! file: it contains all scripts, styles and data, needs no network, and runs only its own script.
+//! Texts of the checkpoint are data in the page, never HTML.
 
 mod assemble;
 mod file;

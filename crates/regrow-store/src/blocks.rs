@@ -5,9 +5,9 @@
 //! 0                      from      from + 32 KiB
 //! ```
 //!
-//! A reader that wants a few bytes reads and checks the blocks they lie in. Of 32 KiB blocks, 64
-//! KiB anywhere touch three: 1.5 times what was asked for. Shorter blocks would save little more
-//! and double the list.
+//! To read a few bytes, a reader reads and checks their whole blocks. With blocks of 32 KiB, any 64
+//! KiB lie in at most three blocks: 1.5 times the requested bytes. Shorter blocks would save
+//! little, and double the list.
 
 use crate::bytes::checksum::BlockSums;
 

@@ -1,16 +1,16 @@
 //! The ring's buffers: page-aligned memory that is touched once and then used again and again.
 //!
-//! Direct I/O wants memory and offsets on a device block (512 B or 4 KiB); anonymous maps start on
-//! a page. Touching fresh memory costs more than filling it (0.3-2 GB/s in a guest against 20 GB/s
-//! warm), so buffers go back to a small process-wide list when a writer is done, and the next
-//! writer finds them warm.
+//! Direct I/O needs memory and offsets aligned to a device block (512 B or 4 KiB). Anonymous maps
+//! start on a page. Touching fresh memory costs more than filling it (0.3-2 GB/s in a guest against
+//! 20 GB/s warm), so a writer returns its buffers to a small list of the process, and the next
+//! writer reuses them.
 //!
 //! ```text
 //! free list (at most FREE_LEN_MAX) ──take──> writer fills ──> its thread writes ──> writer ... ──give_back──> list
 //! ```
 //!
-//! The list is only ever tried, never waited for: a child forked at the wrong moment finds it
-//! locked for ever, and then simply makes buffers of its own.
+//! No thread waits for the list: in a child forked at the wrong moment it stays locked for ever.
+//! The child then makes its own buffers.
 
 use std::io;
 use std::sync::{Mutex, TryLockError};

@@ -1,4 +1,4 @@
-//! One new file of a checkpoint, written front to back, wherever it will be.
+//! One new file of a checkpoint, written front to back, on any storage.
 
 use std::fmt::Debug;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Which file or object a path leads to, and documents that are read whole.
+//! The identity of the file or object at a path, and documents that are read as a whole.
 
 use std::hash::{Hash, Hasher};
 use std::time::SystemTime;

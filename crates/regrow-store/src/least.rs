@@ -1,4 +1,4 @@
-//! The least that a store is, for tests.
+//! The smallest possible store, for tests.
 
 use std::path::PathBuf;
 

@@ -4,8 +4,7 @@
 //! Stores know nothing of trees or arrays. Keys are bytes: any bytes in OCDBT, safe relative paths
 //! in a file system. Values are shared slices of a map or a buffer.
 //!
-//! A `Storage` is a place of many folders; each folder opens as a store.
-//! A [`Blob`] is one opened value.
+//! A `Storage` has many folders. Each folder opens as a store. A [`Blob`] is one opened value.
 //!
 //! | store | keys are |
 //! |---|---|

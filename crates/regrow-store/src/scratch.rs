@@ -1,4 +1,4 @@
-//! Memory that reads past the page cache go through, kept warm for the next one.
+//! Memory for reads without the page cache, kept for the next read.
 
 use std::io;
 

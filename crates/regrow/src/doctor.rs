@@ -1,12 +1,12 @@
-//! What regrow finds around it: the machine, and the file system that a checkpoint would be saved
-//! on.
+//! Properties of the machine, and of the file system of a checkpoint.
 //!
 //! | function | finds |
 //! |---|---|
-//! | [`machine`] | processors, memory, and how much of them a load takes |
-//! | [`disk`] | which file system, how much room, and which [abilities](Ability) it has, by trying them |
+//! | [`machine`] | processors, memory, and the part of them that a load uses |
+//! | [`disk`] | the file system, its free space, and its [abilities](Ability), found by tests |
 //!
-//! `disk` writes a few kilobytes into a temporary folder and removes it; all else only looks.
+//! `disk` writes a few kilobytes into a temporary folder and removes it. The other function only
+//! reads.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! How much memory is left: a load takes only so much that the machine keeps enough for the rest.
+//! The available memory. A load uses only a part of it, so that other programs have enough.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! A slice that is read from front to back and knows how far it got, so that every error has an
+//! A slice that is read from front to back. It knows its position, so that every error has an
 //! offset.
 
 use crate::error::{Error, Result};

@@ -1,9 +1,9 @@
-//! A look at a long document while it is read, so that what cannot be one is refused before all of
-//! it is in memory.
+//! A check of a long document during the read, so that other files are refused before they are in
+//! memory as a whole.
 //!
-//! A metadata file is read whole, and may be as long as it likes: a sparse file of a gigabyte costs
-//! nothing to make. So a long one is read in pieces, and each passes a [`Glance`], which knows
-//! little more of the grammar than what came last:
+//! A metadata file is read as a whole, and may have any length: a sparse file of a gigabyte is easy
+//! to make. So a long file is read in pieces, and each piece passes a [`Glance`]. It knows the last
+//! token, and little more of the grammar:
 //!
 //! ```text
 //! {"a": [1, 2   NUL          no document has one
@@ -12,7 +12,8 @@
 //! {"a":         spaces, digits, commas without end: RUN_MAX_BYTES
 //! ```
 //!
-//! What passes may still be no document; then its parser says so, at the cost of its length.
+//! A file that passes may still not be a document. Then its parser reports this, after it has read
+//! the whole file.
 
 use crate::bytes::limits::TREE_DEPTH_MAX;
 use crate::error::{Error, Result};

@@ -1,5 +1,5 @@
 //! The sizes that regrow refuses to exceed for any file. Each is far above what real checkpoints
-//! hold. Each keeps a hostile file from turning a few bytes into gigabytes of memory. Memory below
+//! hold. Each prevents a hostile file from using gigabytes of memory for a few bytes. Memory below
 //! a limit comes from `allocate`, which gives an error if the system has none.
 //!
 //! Below a limit, opening takes as much memory as the content needs, not as much as a file claims:

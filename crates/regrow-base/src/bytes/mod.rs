@@ -1,6 +1,6 @@
-//! Bytes from strangers: a cursor that knows its offset, varints, checksums, the limits that every
-//! length meets before it becomes an allocation, the pages of that, the directories of zip
-//! archives, and documents that begin with their checksum.
+//! Untrusted bytes: a cursor that knows its offset, varints, checksums, limits for lengths before
+//! an allocation, pages of memory, directories of zip archives, and documents that begin with their
+//! checksum.
 
 pub mod available;
 pub mod checksum;

@@ -1,6 +1,6 @@
-//! The pages of fresh memory, made many in one call instead of one by one as they are touched.
+//! Pages of new memory, made in one call for many pages instead of one by one at the first access.
 //!
-//! To make pages takes longer than to read what goes there:
+//! Making pages takes longer than reading the data for them:
 //!
 //! | 1 GiB of pages, one thread | takes |
 //! |---|---|
@@ -8,9 +8,9 @@
 //! | many in a call | 0.38 s |
 //! | as large pages | 0.2 s |
 //!
-//! But for a large page the system may first move others out of the way, which can take seconds for
-//! a gigabyte. So large pages are asked for one at a time; after one that was slow to come, no more
-//! are asked for, for a while.
+//! But for a large page the system may first have to move other pages, which can take seconds for a
+//! gigabyte. So large pages are requested one at a time. After a slow one, no more are requested
+//! for a while.
 //!
 //! | type | makes |
 //! |---|---|

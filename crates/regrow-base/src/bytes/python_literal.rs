@@ -1,14 +1,14 @@
-//! Python literals, read as `ast.literal_eval` reads them, and written as `repr` writes them.
+//! Python literals. They are read like `ast.literal_eval`, and written like `repr`.
 //!
-//! The headers of npy files and the manifests of `.data` files are Python literals: text that
-//! Python's own parser takes, without calls or names. So every syntax that Python has for a value
-//! is read here (bases, underscores, prefixes, escapes, adjacent strings, comments, trailing
-//! commas), and nothing is ever evaluated. Like Python's tokenizer, the parser stops at
-//! [`DEPTH_MAX`] brackets inside each other.
+//! The headers of npy files and the manifests of `.data` files are Python literals: text for
+//! Python's own parser, without calls or names. This module reads every Python syntax for a value
+//! (bases, underscores, prefixes, escapes, adjacent strings, comments, trailing commas), and never
+//! evaluates code. Like Python's tokenizer, the parser stops at [`DEPTH_MAX`] brackets inside each
+//! other.
 //!
-//! Three things that Python can say are refused, because the values have no home here: lone
-//! surrogates (`'\ud800'`), character names (`'\N{DASH}'`, which would need Unicode's table of
-//! names) and decimal integers of more than [`DIGITS_MAX`] digits (Python refuses those too).
+//! Three forms of Python are refused, because regrow cannot represent their values: lone surrogates
+//! (`'\ud800'`), character names (`'\N{DASH}'`, which would need Unicode's table of names) and
+//! decimal integers of more than [`DIGITS_MAX`] digits (Python refuses those too).
 //!
 //! Source: Python's reference, "Lexical analysis" and `ast.literal_eval`.
 

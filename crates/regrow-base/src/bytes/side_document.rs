@@ -1,4 +1,4 @@
-//! What the documents beside checkpoints have in common: seals, signatures, the index of parity.
+//! The common members of side documents: seals, signatures, the index of parity.
 //!
 //! ```text
 //! "format":"regrow-seal", "version":1, "writer":"regrow 0.1.0", "created_unix_ns":...,

@@ -1,4 +1,4 @@
-//! What the functions of every system speak of.
+//! The types that the functions of every system use.
 
 /// The identity of a file or folder, under any name: no two that exist at the same time have the
 /// same.

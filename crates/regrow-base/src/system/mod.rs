@@ -1,4 +1,4 @@
-//! What an operating system gives beyond `std`: the only module that asks which one it is.
+//! Functions of an operating system beyond `std`. Only this module knows which system it is.
 //!
 //! | module | holds | is used on |
 //! |---|---|---|
@@ -9,12 +9,12 @@
 //! | `windows` | the same functions for Windows | Windows |
 //! | `kinds` | the types that all of them speak of | everywhere |
 //!
-//! `linux` and `portable` have the same names, and so do `unix` and `windows`: callers take a name
-//! from here and know nothing of systems. What is lost where a call is missing is in one table,
-//! `docs/limits.md`.
+//! `linux` and `portable` have the same names, and so do `unix` and `windows`: callers use a name
+//! of this module and do not depend on the system. A table in `docs/limits.md` lists the effects of
+//! missing calls.
 //!
 //! The feature `portable` exists so that the portable functions are tested on Linux: `make
-//! test-portable`. It makes the engine slower and gives it nothing.
+//! test-portable`. It only makes the engine slower.
 
 mod kinds;
 mod supported;

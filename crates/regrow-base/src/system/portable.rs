@@ -1,7 +1,7 @@
 //! The functions of [`linux`](super) without Linux' own calls: for other systems, and for tests on
 //! Linux.
 //!
-//! Each says what stands in for the call. `docs/limits.md` says what that means to users.
+//! Each describes the replacement of the call. `docs/limits.md` lists the effects for users.
 
 use std::fs::File;
 use std::io;

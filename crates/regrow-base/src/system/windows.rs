@@ -1,5 +1,4 @@
-//! What Windows has in the place of `unix`. It was never run: it is compiled at most, see
-//! `docs/limits.md`.
+//! The functions of `unix` for Windows. They compile, but were never run (`docs/limits.md`).
 
 use std::borrow::Cow;
 use std::ffi::OsString;

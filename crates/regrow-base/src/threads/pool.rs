@@ -6,12 +6,12 @@
 //!   └──────────────── the cost is given back when the result is consumed ───┘
 //! ```
 //!
-//! An item is admitted when its cost fits into the rest of the budget. One that is larger than
-//! the whole budget is admitted alone. If the system starts fewer threads, those do all the work;
-//! if it starts none, the calling thread does. Threads live within one call, so a fork between
-//! calls breaks nothing.
+//! An item is admitted when its cost fits into the free part of the budget. An item larger than the
+//! whole budget is admitted alone. If the system starts fewer threads, those do all the work; if it
+//! starts none, the calling thread does. Threads live within one call, so a fork between calls
+//! breaks nothing.
 //!
-//! An item passes two queues, which takes about 1 us: hand small ones over in batches.
+//! An item passes two queues, which takes about 1 us: submit small items in batches.
 
 use std::any::Any;
 use std::collections::BTreeMap;

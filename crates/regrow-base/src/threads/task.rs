@@ -1,4 +1,4 @@
-//! One piece of work on a thread of its own, where the system has one; else on the calling thread.
+//! One piece of work on its own thread, or on the calling thread if the system cannot start one.
 
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 

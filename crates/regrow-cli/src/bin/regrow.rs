@@ -1,4 +1,4 @@
-//! The `regrow` program: the command of the library [`regrow_cli`], as a process of its own.
+//! The `regrow` program: it runs the command of the library [`regrow_cli`].
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `regrow convert`: from any layout to any other.
+//! `regrow convert`: converts a checkpoint from any layout to any other.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

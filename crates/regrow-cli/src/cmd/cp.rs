@@ -1,4 +1,4 @@
-//! `regrow cp`: a checkpoint to another place, byte for byte.
+//! `regrow cp`: copies a checkpoint, byte for byte.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! `regrow demo`: the whole story in a second, on data of its own.
+//! `regrow demo`: a demonstration of one second with its own data.
 
 use std::fs;
 use std::io::{self, Write};

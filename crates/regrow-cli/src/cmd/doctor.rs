@@ -1,4 +1,4 @@
-//! `regrow doctor`: what regrow finds around it, what is missing, and why that matters.
+//! `regrow doctor`: the features of the machine, the missing ones, and their effects.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

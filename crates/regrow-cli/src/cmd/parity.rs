@@ -1,4 +1,4 @@
-//! `regrow parity`: what a checkpoint can be healed by.
+//! `regrow parity`: writes parity, with which a checkpoint can be repaired.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! `regrow repair`: a damaged checkpoint made whole.
+//! `regrow repair`: repairs a damaged checkpoint.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

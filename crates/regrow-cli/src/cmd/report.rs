@@ -1,4 +1,4 @@
-//! `regrow report`: a checkpoint as a page to look at.
+//! `regrow report`: writes a page about a checkpoint.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

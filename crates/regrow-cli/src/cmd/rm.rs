@@ -1,4 +1,4 @@
-//! `regrow rm`: one checkpoint, or what a save has left, taken away.
+//! `regrow rm`: removes one checkpoint, or the files of an unfinished save.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};

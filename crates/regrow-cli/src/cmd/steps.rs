@@ -1,4 +1,4 @@
-//! `regrow steps`: what there is in a folder of steps.
+//! `regrow steps`: lists the steps of a folder.
 
 use std::collections::BTreeSet;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! `regrow verify`: everything read once, everything that is wrong.
+//! `regrow verify`: reads every file once, and lists all damage.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

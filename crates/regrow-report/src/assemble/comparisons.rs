@@ -1,4 +1,4 @@
-//! What differs from another checkpoint.
+//! The differences from another checkpoint.
 
 use regrow::engine::{DiffFinding, LeafDiff, LeafStatus, Side};
 use regrow::tree::LeafInfo;

@@ -1,4 +1,4 @@
-//! The model, of what the engine knows.
+//! Makes the model from the data of the engine.
 //!
 //! ```text
 //! open       the checkpoint, the others                     metadata alone
@@ -9,11 +9,11 @@
 //!
 //! | module | makes |
 //! |---|---|
-//! | `overview` | what a checkpoint is, in numbers and words; what is wrong |
+//! | `overview` | the properties of a checkpoint in numbers and words, and its damage |
 //! | `protection` | what checksums protect, leaf by leaf and in words |
 //! | `leaves` | the columns: metadata, statistics, histograms |
 //! | `shardings` | how arrays lie on devices |
-//! | `comparisons` | what differs |
+//! | `comparisons` | the differences |
 //! | `series` | a folder of steps over time |
 //! | `words` | dtypes, shapes and files as texts |
 

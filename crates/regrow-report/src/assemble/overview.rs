@@ -1,4 +1,4 @@
-//! What a checkpoint is, and what is wrong with it.
+//! The properties of a checkpoint, and its damage.
 
 use std::collections::HashMap;
 

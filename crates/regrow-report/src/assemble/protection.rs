@@ -1,4 +1,4 @@
-//! What checksums protect.
+//! The data that checksums cover.
 
 use regrow::Checkpoint;
 use regrow::engine::format_bytes;

@@ -1,4 +1,4 @@
-//! How arrays lie on devices: each way once.
+//! The shardings of arrays on devices, each distinct one once.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Texts for what the engine knows as types.
+//! Texts for types of the engine.
 
 use std::borrow::Cow;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Another checkpoint, and what differs.
+//! Another checkpoint, and the differences.
 
 use regrow::Result;
 use serde::{Deserialize, Serialize};

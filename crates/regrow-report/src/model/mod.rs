@@ -1,8 +1,8 @@
-//! What a report says: the data, apart from how it looks. Also what `regrow report --json` prints.
+//! The data of a report, without its presentation. `regrow report --json` prints it.
 //!
-//! What there is one of is a struct. What there is one of for each leaf is a column, a `Vec` as
-//! long as there are leaves, so that a million leaves are some dozen allocations. Texts are as they
-//! are in the files: the page escapes them.
+//! Single values are structs. Values for each leaf are columns: a `Vec` with one element for each
+//! leaf, so that a million leaves need some dozen allocations. Texts are unchanged texts of the
+//! files; the page escapes them.
 //!
 //! | module | holds |
 //! |---|---|

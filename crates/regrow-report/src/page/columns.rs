@@ -1,7 +1,7 @@
 //! A column in the page: zlib, then base64, in a script element that the browser does not run.
 //!
-//! Of numbers the bytes come plane by plane, first the lowest byte of every number: so they
-//! compress several times better.
+//! The bytes of numbers are in planes, with the lowest byte of every number first, because they
+//! then compress several times better.
 
 use std::io::{self, Write};
 

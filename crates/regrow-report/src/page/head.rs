@@ -1,4 +1,4 @@
-//! The top of the page, by the template: all that can be read without its script.
+//! The top of the page, from the template: the part that is readable without the script.
 
 use std::io;
 use std::time::{Duration, UNIX_EPOCH};

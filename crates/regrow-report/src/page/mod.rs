@@ -1,4 +1,4 @@
-//! The page: a template, and behind it the data and the script that shows them.
+//! The page: a template, followed by the data and the script that shows them.
 //!
 //! ```text
 //! assets/head.html      summary, findings, the skeleton of the sections: readable without its script

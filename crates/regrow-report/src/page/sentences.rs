@@ -1,4 +1,4 @@
-//! What a reader should know in a minute, in sentences.
+//! The summary of a report in sentences.
 
 use regrow::text::{counted, format_bytes};
 use serde::Serialize;

@@ -12,12 +12,12 @@
 //! ```
 //!
 //! Buffered writes with one fsync reach half of that here (2.2 GB/s): they fill the page cache with
-//! pages that are not read again. If direct I/O is refused the same writes are buffered, and each
-//! buffer's write-back is started as soon as it is written, so that the fsync at the end finds
-//! little to do. Files below 64 KiB are one ordinary write: no thread, no direct I/O.
+//! pages that are not read again. If direct I/O is refused, the same writes are buffered. The
+//! write-back of each buffer starts at once, so that the fsync at the end has little to do. Files
+//! below 64 KiB are one ordinary write: no thread, no direct I/O.
 //!
-//! The expected length is reserved on disk first, so that a full disk shows before a byte is
-//! written.
+//! The expected length is reserved on disk first, so that a full disk is an error before the first
+//! write.
 
 use std::fmt;
 use std::fs::{self, File};

@@ -1,8 +1,8 @@
 //! Open files, kept for the next read: a hundred thousand ranged reads of one file open it once.
 //!
-//! A file stays the one that was opened: if another process renames a new one over it, its old
-//! bytes are still read, whole and consistent, until this store writes the key itself or opens too
-//! many others. Reads are `pread`s, so a file that shrinks gives an error and never a signal.
+//! An open file stays the same file. If another process renames a new file over it, this store
+//! still reads the old bytes, until it writes the key itself or opens too many other files. Reads
+//! are `pread`s, so a file that shrinks gives an error and never a signal.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -1,9 +1,8 @@
-//! A folder from which files are opened: by its path each time, or by the folder that the path led
-//! to once.
+//! A folder whose files are opened: by its path each time, or relative to a folder opened once.
 //!
-//! A checkpoint is replaced by exchanging two folders' names. A reader that opens one file by path
-//! before that and another one after it has parts of two checkpoints. An opened folder stays the
-//! same folder: its files are those of one checkpoint, or missing.
+//! A save replaces a checkpoint by exchanging the names of two folders. If a reader opens one file
+//! by path before that and another file after it, it has parts of two checkpoints. An opened folder
+//! stays the same folder: its files are those of one checkpoint, or missing.
 
 use std::fs::{self, File};
 use std::io;

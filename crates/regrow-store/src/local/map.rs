@@ -1,9 +1,9 @@
 //! Read-only maps of whole files, and advice to the kernel about how they will be read.
 //!
-//! A map is made without advice: the kernel's own readahead (3.4 GB/s cold) suits a reader of
-//! single leaves, where `MADV_SEQUENTIAL` would read far more than was asked. A reader of a whole
-//! map calls [`advise`] and gets 4.0 GB/s. `MADV_RANDOM` (0.07 GB/s) and populating files ahead
-//! (1.8 GB/s) are never used.
+//! A map is made without advice: the kernel's own readahead (3.4 GB/s cold) is good for a reader of
+//! single leaves. `MADV_SEQUENTIAL` would read far more than needed. A reader of a whole map calls
+//! [`advise`] and gets 4.0 GB/s. `MADV_RANDOM` (0.07 GB/s) and populating files ahead (1.8 GB/s)
+//! are never used.
 
 use std::fs::File;
 

@@ -1,4 +1,4 @@
-//! A folder as a store, and how files get onto its disk.
+//! A folder as a store, and writing files to its disk.
 //!
 //! | module | does |
 //! |---|---|
@@ -6,12 +6,12 @@
 //! | `folder` | the folder below which keys are paths: found by its path each time, or opened once |
 //! | `files` | open files kept for the next read; `pread` |
 //! | `whole` | documents, read whole; long ones that cannot be documents are refused early |
-//! | `regular` | opening what has to be a regular file |
+//! | `regular` | opens only regular files |
 //! | `reader` | `DirectReader`: a large file by offset, through the page cache or past it |
 //! | `map` | maps of whole files, read-only or private, and advice on reading them |
 //! | `direct` | [`DirectWriter`]: one large file, front to back, by direct I/O |
 //! | `output` | the writer's file |
-//! | `watch` | where the writer's time goes |
+//! | `watch` | the times of a writer |
 //! | `folders` | safe keys, making and syncing folders |
 //!
 //! Reads cost a `pread` each (17.8 GB/s warm); a map costs 6 us and then nothing. A put costs a
@@ -22,8 +22,8 @@
 //! put:  folder/.<random>.__lock   write, fsync  ->  rename to folder/key  ->  fsync folder
 //! ```
 //! A put on the condition that there is no value links the temporary file to its name, and syncs
-//! nothing. The temporary name ends as TensorStore's own do, so that neither it nor we list one
-//! that a crash left.
+//! nothing. The temporary name has the ending of TensorStore's own temporary names, so that neither
+//! TensorStore nor regrow lists such a file after a crash.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};

@@ -1,7 +1,7 @@
-//! A file that takes whole buffers: by direct I/O where it can, buffered where that is refused.
+//! A file that takes whole buffers, by direct I/O if possible, otherwise buffered.
 //!
-//! The flag is set on the open file when the first buffer comes, so that small files never need it,
-//! and taken off again if the file system accepts it and then refuses the write.
+//! The flag is set on the open file at the first buffer, so that small files never need it. It is
+//! removed if the file system accepts the flag but then refuses the write.
 
 use std::fs::File;
 use std::io;

@@ -1,5 +1,5 @@
-//! One large file, read by offset: through the page cache where its bytes are, past it where they
-//! are not.
+//! One large file, read by offset: through the page cache if it has the bytes, otherwise without
+//! the page cache.
 //!
 //! | the bytes are | the read is | so it is |
 //! |---|---|---|
@@ -8,13 +8,12 @@
 //! | on disk | large | direct I/O into a reused buffer: the disk's own speed, and the page cache stays as it is |
 //! | on disk | large, to be mapped | a `pread` with readahead, which takes large pages for the page cache |
 //!
-//! Filling the page cache costs more than reading the disk where memory is short: a page has to be
-//! taken from a process, and the kernel's readahead waits for it (`examples/direct_read.rs`
-//! measures it). Where direct I/O is refused (some network file systems) large reads go through the
-//! page cache as well.
+//! If memory is short, filling the page cache costs more than reading the disk: the kernel takes a
+//! page from a process, and its readahead waits (`examples/direct_read.rs` measures this). If
+//! direct I/O is refused (some network file systems), large reads use the page cache, too.
 //!
-//! The file is opened once for each way, and mapped from the opened file: all of them are the same
-//! file, also if its path leads to another one later.
+//! The file is opened once for each way of reading, and mapped from the opened file. So all ways
+//! read the same file, even if another file replaces it at the path.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! What a folder owes as a store.
+//! The rules of a store, for a folder.
 
 use std::os::unix::fs::symlink;
 

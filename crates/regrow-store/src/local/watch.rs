@@ -1,8 +1,8 @@
-//! Where a writer's time goes: filling buffers, waiting for the disk, syncing; and the worker's own
+//! The times of a writer: filling buffers, waiting for the disk, syncing, and the worker's own
 //! time.
 //!
-//! The clock is read a few times for each buffer of 4 MiB. What is neither waiting nor syncing is
-//! filling: the caller's thread does nothing else between the writer's first byte and its last.
+//! The clock is read a few times for each buffer of 4 MiB. The rest of the time is filling: the
+//! caller's thread does nothing else between the writer's first byte and its last.
 
 use std::time::{Duration, Instant};
 

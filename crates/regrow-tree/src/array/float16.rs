@@ -1,8 +1,8 @@
 //! The two 16-bit floats, to and from float32 and float64.
 //!
-//! Without branches, so that the compiler turns a loop of them into vector instructions on any
-//! processor; and bit for bit what NumPy (`float16`) and ml_dtypes (`bfloat16`) give, NaN payloads
-//! included.
+//! The functions have no branches, so that the compiler makes vector instructions of a loop on any
+//! processor. The results have the same bits as in NumPy (`float16`) and ml_dtypes (`bfloat16`),
+//! also NaN payloads.
 //!
 //! ```text
 //! float16    S EEEEE MMMMMMMMMM       bfloat16   S EEEEEEEE MMMMMMM (the upper half of a float32)

@@ -1,4 +1,4 @@
-//! How the numbers of an array are distributed: counts in at most 32 bins of one width.
+//! The distribution of the numbers of an array: counts in at most 32 bins of one width.
 //!
 //! The range need not be known. Bin `i` is `[i * w, (i + 1) * w)`, and its width `w` is a power of
 //! two: the smallest one for which all numbers so far lie in 32 bins. When the range grows, two
@@ -8,9 +8,9 @@
 //! w = 1      | -1 | 0 | 1 | 2 | ..      numbers in [-1, 3)
 //! w = 2      |   -1   |   0   |   1 |   the same, when 60 came
 //! ```
-//! Every edge of a wide bin is one of the narrow bins', so counts stay exact, and depend neither on
-//! the order of the numbers nor on how they were shared out. Of integers and bools no bin is
-//! narrower than 1: those of fewer than 32 values have a bin each.
+//! Every edge of a wide bin is also an edge of a narrow bin. So counts stay exact, and do not
+//! depend on the order of the numbers or on their division into parts. For integers and bools no
+//! bin is narrower than 1: if there are fewer than 32 values, each has its own bin.
 
 /// Most bins.
 pub(super) const BINS_MAX: usize = 32;

@@ -1,4 +1,5 @@
-//! Arrays without their elements' types: dtype, shape, region, strided copies, casts, statistics.
+//! Arrays with a dtype known only at run time: dtype, shape, region, strided copies, casts,
+//! statistics.
 //!
 //! All arithmetic is on 64 bits with overflow checks: shapes come from files. Bytes are little
 //! endian and, unless a type says otherwise, in C order.
@@ -8,10 +9,10 @@
 //! | [`Dtype`] | every element type of NumPy and ml_dtypes that a layout can hold |
 //! | [`Shape`], [`Region`] | the extent of an array; a hyper-rectangle inside one |
 //! | [`Array`] | dtype, shape, strides and shared bytes; or, deferred, an [`ArraySource`] to read them from |
-//! | [`Shards`] | an array in pieces that lie apart, some of them in other processes |
-//! | [`cast_bytes`], [`cast_checked`] | casts between any two dtypes, and whether they keep every value; [`is_lossless`] says which keep every value |
+//! | [`Shards`] | an array in separate pieces, some of them in other processes |
+//! | [`cast_bytes`], [`cast_checked`] | casts between any two dtypes, and whether they keep every value; [`is_lossless`] says this from the dtypes |
 //! | [`Stats`], [`Histogram`] | bounds, mean, deviation, norm, counts and distribution of an array that comes in pieces |
-//! | [`Distance`], [`Tolerance`] | how far two arrays are apart, and how far they may be |
+//! | [`Distance`], [`Tolerance`] | the distance of two arrays, and the allowed distance |
 //! | [`copy_region`] | moves a hyper-rectangle between two arrays |
 
 mod cast;

@@ -1,5 +1,5 @@
-//! Between C order and hyper-rectangles: the runs that a region is made of, and the boxes that a
-//! run is made of.
+//! Conversion between C order and hyper-rectangles: the runs of consecutive elements of a region,
+//! and the boxes of such a run.
 
 use super::{Dtype, Region, Shape};
 use crate::error::{Error, Result};

@@ -1,4 +1,4 @@
-//! An array in shards: pieces that lie apart in memory, some of which other processes may hold.
+//! An array in shards: separate pieces in memory, some of them possibly in other processes.
 //!
 //! ```text
 //! shape (4, 6), chunk shape (2, 3)      +-------+-------+
@@ -8,9 +8,9 @@
 //!                                       +-------+-------+
 //! ```
 //!
-//! A writer of chunks takes the [`chunks`](Shards::chunks) in place. A writer of whole arrays reads
-//! such an array like any deferred one: each piece is assembled from the shards that it meets, so
-//! there is no copy of the whole array.
+//! A writer of chunks uses the [`chunks`](Shards::chunks) in place. A writer of whole arrays reads
+//! such an array like any deferred array: each piece is assembled from the shards that it overlaps,
+//! without a copy of the whole array.
 
 use std::sync::Arc;
 

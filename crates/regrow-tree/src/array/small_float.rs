@@ -1,5 +1,5 @@
-//! Floats of 8 bits and fewer, as ml_dtypes defines them: one description each, two functions for
-//! all.
+//! Floats of at most 8 bits, as ml_dtypes defines them: one description for each, and two functions
+//! for all.
 //!
 //! ```text
 //! float8_e4m3fn   S EEEE MMM    a byte holds sign, exponent, mantissa in its low bits:
@@ -7,8 +7,9 @@
 //! float8_e8m0fnu  EEEEEEEE      a power of two: no sign, no zero
 //! ```
 //!
-//! What differs is the top of the range: `Ieee` formats have infinities and NaNs, `Fn` one NaN a
-//! sign, `Fnuz` one NaN where -0 would be, `Finite` neither.
+//! They differ at the top of the range: `Ieee` formats have infinities and NaNs, `Fn` formats have
+//! one NaN for each sign, `Fnuz` formats have one NaN in place of -0, and `Finite` formats have
+//! neither.
 //!
 //! Source: ml_dtypes `float8.h`, `mxfloat.h`; OCP Microscaling Formats v1.0.
 

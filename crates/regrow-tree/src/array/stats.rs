@@ -1,12 +1,12 @@
-//! What the numbers of an array look like: bounds, mean, deviation, norm, and how many are NaN,
-//! infinite or zero.
+//! Statistics of an array: bounds, mean, deviation, norm, and the numbers of NaN, infinite and zero
+//! elements.
 //!
 //! The array comes piece by piece, in any order and on any number of threads: [`Stats::update`]
-//! takes a piece, [`Stats::merge`] puts two halves together. Elements are looked at as float64, a
-//! block at a time; each block's sum is short, and its mean joins the mean so far with its weight,
-//! so neither the number of elements nor their size spoils the result. Squares are those of the
-//! distances to the mean, of two parts joined after Chan, Golub and LeVeque, "Updating Formulae and
-//! a Pairwise Algorithm for Computing Sample Variances" (1979).
+//! takes a piece, [`Stats::merge`] puts two halves together. Elements are read as float64, one
+//! block at a time. The mean of each block is merged into the mean with its weight, so the result
+//! stays precise for many and for large elements. The squares are those of the distances from the
+//! mean, merged by the method of Chan, Golub and LeVeque, "Updating Formulae and a Pairwise
+//! Algorithm for Computing Sample Variances" (1979).
 
 use super::histogram::Histogram;
 use super::{Dtype, DtypeClass, cast_bytes};

@@ -1,5 +1,5 @@
-//! Arrays seen as another dtype, with other axes, in another shape: read through, never copied as a
-//! whole.
+//! Arrays with another dtype, other axes or another shape. A read converts the requested part; the
+//! whole array is never copied.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

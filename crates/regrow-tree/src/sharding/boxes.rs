@@ -1,8 +1,8 @@
-//! Regions that lie anywhere, found by what they touch.
+//! Finds regions that overlap a given region, for regions without a grid.
 //!
-//! A tree of bounds: a node's bounds hold its regions, and its halves lie apart along the axis on
-//! which their middles are spread most. Building takes O(n log n); finding takes O(log n) and what
-//! is found, for regions that do not overlap.
+//! A tree of bounds: the bounds of a node contain its regions. Its halves are separated along the
+//! axis with the largest spread of their middles. Building takes O(n log n). For regions that do
+//! not overlap, a search takes O(log n) plus the number of results.
 
 use std::ops::Range;
 

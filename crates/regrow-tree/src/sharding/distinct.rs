@@ -1,4 +1,4 @@
-//! Which shardings of many are the same.
+//! Finds equal shardings among many.
 
 use super::Sharding;
 

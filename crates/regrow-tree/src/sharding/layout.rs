@@ -1,4 +1,4 @@
-//! Which part of an array each device holds, as JAX assigns them.
+//! The part of an array on each device, as JAX assigns the parts.
 //!
 //! ```text
 //! mesh x=4,y=2   P(('x','y'), None)   part of axis 0 = 2x + y           no axis is left: one replica
@@ -6,10 +6,10 @@
 //!                P(None, 'y')         part of axis 1 = y                 x is left: replica = x
 //! ```
 //!
-//! The replica is the number, in C order, of a device's coordinates on the axes of the mesh that
-//! divide nothing. JAX counts devices with equal regions in the order of the mesh, which gives the
-//! same numbers. If an axis of the array has no elements, all of its parts are equal to JAX, so an
-//! axis of the mesh that divides it also counts as unused.
+//! The replica is the number, in C order, of a device's coordinates on the unused axes of the mesh.
+//! JAX counts devices with equal regions in the order of the mesh, which gives the same numbers. If
+//! an axis of the array has no elements, all of its parts are equal to JAX, so an axis of the mesh
+//! that divides it also counts as unused.
 
 use std::collections::HashSet;
 use std::sync::Arc;

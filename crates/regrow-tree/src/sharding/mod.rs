@@ -1,4 +1,4 @@
-//! How arrays lie on devices, as data: nothing here needs a device.
+//! Shardings of arrays on devices, as data: nothing here needs a device.
 //!
 //! ```text
 //! Sharding ──layout(shape)──> Layout ──region(position)──> Region        which part of the array a device holds
@@ -16,7 +16,7 @@
 //! | `tiling` | do regions fill an array; the grid that they lie on |
 //! | `distinct` | which shardings of many are the same |
 //! | `writers` | which process writes which region |
-//! | `boxes`, `pieces`, `plan` | finding regions, what was saved, and the steps that bring a process its regions |
+//! | `boxes`, `pieces`, `plan` | finding regions, the saved pieces, and the steps that give a process its regions |
 //!
 //! ```
 //! use regrow_tree::array::Shape;
@@ -34,8 +34,8 @@
 //! # Ok::<(), regrow_base::Error>(())
 //! ```
 //!
-//! A sharding that was read is never refused: a checkpoint can be read without it. What is wrong
-//! with it is said when it is asked where parts lie ([`Sharding::layout`]).
+//! Reading a wrong sharding is never an error, because a checkpoint can be read without it. The
+//! error comes when a caller asks for the positions of parts ([`Sharding::layout`]).
 
 mod boxes;
 mod cuts;

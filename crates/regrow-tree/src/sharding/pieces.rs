@@ -1,4 +1,4 @@
-//! What was saved of one array: pieces that fill it, each with the number of its source.
+//! The saved pieces of one array. They fill the array, and each has the number of its source.
 
 use super::boxes::Boxes;
 use super::grid::Grid;

@@ -10,8 +10,8 @@
 //! └────┴────┘
 //! ```
 //!
-//! Every element that a process wants is read once, however many of its devices want it. Takes time
-//! for the pieces that are touched, not for all of them, and none for the devices of others.
+//! Every element that a process needs is read once, even for several of its devices. The time
+//! depends only on the pieces that overlap its regions, not on all pieces or on other devices.
 
 use std::collections::HashMap;
 

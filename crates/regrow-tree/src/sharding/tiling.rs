@@ -1,9 +1,9 @@
-//! Do regions fill an array, each element once; and the regular grid that they lie on.
+//! Checks that regions fill an array with each element once, and finds their regular grid.
 //!
-//! How many regions hold an element changes only at their corners. A region adds one behind its
-//! first corner and takes it away behind the last one on each axis, so each of its 2^k corners gets
-//! +1 or -1. The array as a whole has corners too. The regions fill it exactly if at every point
-//! the sums are the same:
+//! The number of regions that hold an element changes only at corners. Each of the 2^k corners of a
+//! region gets +1 or -1: along each axis a region adds one at its beginning and subtracts one at
+//! its end. The array has corners, too. The regions fill the array exactly if the sums are equal at
+//! every point:
 //!
 //! ```text
 //! +1───────-1
@@ -11,9 +11,8 @@
 //! -1───────+1 +1
 //! ```
 //!
-//! If they are not, the first point that differs, in C order, is held once too often or not at all:
-//! nothing before it differs. This takes O(n 2^k log n) for n regions that cut k axes, wherever
-//! they lie.
+//! If they differ, the first such point in C order is in an overlap or in a gap, because all points
+//! before it agree. This takes O(n 2^k log n) for n regions that divide k axes, in any position.
 
 use crate::array::{Region, Shape};
 use crate::error::{Error, ErrorKind, Result};

@@ -1,4 +1,4 @@
-//! Shardings as people read them.
+//! Shardings as text for people.
 //!
 //! ```text
 //! P('x', None) over x=4,y=2        P(('x', 'y'),) over x=4,y=2, uneven parts

@@ -1,5 +1,5 @@
-//! Which process writes which region: each element of an array once, and every process comes to the
-//! same answer alone.
+//! The process that writes each region. Each element of an array is written once, and every process
+//! computes the same answer without messages.
 //!
 //! ```text
 //! Replicas::First        the device with replica 0 writes its part                              JAX' plain rule

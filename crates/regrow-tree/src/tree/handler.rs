@@ -1,15 +1,15 @@
-//! Leaf handlers: leaves of a program's own types, saved as what every layout can hold.
+//! Leaf handlers: leaves of a program's own types, saved in a form that every layout can hold.
 //!
-//! A handler says what a leaf of its type is made of, under a name that stays the same when the
-//! type moves. In a tree that is saved, such a leaf is a dict of two, in every layout:
+//! A handler turns a leaf of its type into a pytree, with a name that stays the same when the type
+//! moves. In a saved tree such a leaf is a dict with two keys, in every layout:
 //!
 //! ```text
 //! {"__leaf_type__": "acme.Tokenizer", "state": {...}}
 //! ```
 //!
-//! There is no registry behind the scenes: what [`LeafRegistry::encode`] and
-//! [`decode`](LeafRegistry::decode) know is what they were given. Python's `regrow.LeafRegistry`
-//! reads and writes the same form.
+//! There is no global registry: [`LeafRegistry::encode`] and [`decode`](LeafRegistry::decode) use
+//! only the handlers of their registry. Python's `regrow.LeafRegistry` reads and writes the same
+//! form.
 
 use std::any::{Any, TypeId, type_name};
 use std::fmt::Debug;

@@ -1,4 +1,4 @@
-//! Leaves: what they are ([`LeafInfo`]), and with their data ([`Leaf`]).
+//! Leaves: their description ([`LeafInfo`]), and the leaf with its data ([`Leaf`]).
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The names of all leaves of a tree, in one text.
 //!
-//! A key path a leaf costs several allocations, its name one more; for a million leaves that is
-//! most of the work of a save. So the walk here keeps one buffer, in which a step down appends a
-//! key and a step up cuts it off.
+//! A key path needs several allocations, and its name one more. For a million leaves this is most
+//! of the work of a save. So this walk has one buffer: a step down appends a key, and a step up
+//! removes it.
 //!
 //! ```text
 //! buffer   m | m.0 | m.0.w ──▶ text "m.0.w" "m.0.v" "m.1.w" ...   ends 5, 10, 15, ...

@@ -1,4 +1,4 @@
-//! The tree itself: nodes in preorder, leaves beside them.
+//! The tree itself: a vector of nodes in preorder, and a vector of leaves.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! Whether children of one container can be told apart by their keys.
+//! Whether the children of one container have different keys.
 //!
-//! Keys mostly come in some order: by text, as JAX sorts them, or by length and then text, as
-//! numbers count up. A container whose keys strictly rise in one of the two has no equal keys, and
-//! nothing is hashed or allocated.
+//! Keys usually have an order: by text, as JAX sorts them, or by length and then text, as for
+//! increasing numbers. If the keys of a container strictly increase in one of these orders, no two
+//! are equal, and no hash or allocation is needed.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;

@@ -5,11 +5,11 @@
 //! | u32le offset of each block | blocks: for each split, u32le length and its bytes |
 //! ```
 //!
-//! Flags: 1 bytes shuffled, 2 content stored as it is right after the header, 4 bits shuffled, 16
-//! blocks not split, and in the top three bits the compressor. A full block of elements of at most
-//! 16 bytes is split into one stream for each byte of the element unless flagged; a stream as long
-//! as its content is stored as it is. Everything needed stands in the frame: the configuration in
-//! the document is only kept. Source: c-blosc 1, `README_CHUNK_FORMAT.rst` and `blosc.c`.
+//! Flags: 1 bytes shuffled, 2 content uncompressed after the header, 4 bits shuffled, 16 blocks not
+//! split; the top three bits are the compressor. Without flag 16, a full block of elements of at
+//! most 16 bytes is split into one stream for each byte of the element. A stream as long as its
+//! content is uncompressed. The frame has everything that a reader needs; the configuration in the
+//! document is only kept. Source: c-blosc 1, `README_CHUNK_FORMAT.rst` and `blosc.c`.
 
 use serde_json::{Map, Value};
 

@@ -7,8 +7,8 @@
 //! lll1 1111 [l ...] ff hh ll    match at distance 8192 + 256*hh + ll
 //! ```
 //!
-//! The three top bits of the first byte say nothing: a stream begins with literals.
-//! Source: c-blosc `blosclz.c`.
+//! The three top bits of the first byte have no meaning: a stream begins with literals. Source:
+//! c-blosc `blosclz.c`.
 
 use crate::bytes::Cursor;
 use crate::error::Result;

@@ -1,4 +1,4 @@
-//! The codec `bytes`: elements one after another, little or big endian, nothing between them.
+//! The codec `bytes`: elements one after another without gaps, little or big endian.
 //!
 //! Elements below 8 bits take a byte each with the value in the low bits. The unused bits are
 //! written as zero and ignored on reading, so in memory they are zero too. A bool is `00` or `01`

@@ -1,13 +1,12 @@
-//! The codecs of one array in their order, with the shape, dtype and fill value that they need to
-//! know.
+//! The codecs of one array in their order, with the shape, dtype and fill value that they need.
 //!
 //! ```text
 //! encode:  transpose ... -> bytes | sharding_indexed -> zstd | gzip | ... -> stored
 //! decode:  the same from the right, the last step straight into the caller's slice
 //! ```
 //!
-//! A chain of `bytes` and one compressor, nearly every array there is, decodes without a buffer in
-//! between.
+//! Nearly every array has a chain of `bytes` and one compressor. This chain decodes without an
+//! intermediate buffer.
 
 use std::borrow::Cow;
 

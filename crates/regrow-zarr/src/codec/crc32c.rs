@@ -1,4 +1,4 @@
-//! The codec `crc32c`: the bytes, then their CRC-32C, so that a flipped bit is noticed.
+//! The codec `crc32c`: the bytes, then their CRC-32C, so that a reader detects a flipped bit.
 //!
 //! ```text
 //! | bytes ... | u32le CRC-32C (Castagnoli) of them |

@@ -6,9 +6,9 @@
 //!                             array to array    array to bytes        bytes to bytes
 //! ```
 //!
-//! zarr v3 lists the steps by name. zarr v2 says the same in other words: `order` F is a transpose,
-//! a `>` dtype the `bytes` codec with `endian` big, and the compressor the only bytes-to-bytes
-//! step.
+//! zarr v3 lists the steps by name. zarr v2 has the same steps in another form: `order` F is a
+//! transpose, a `>` dtype is the `bytes` codec with `endian` big, and the compressor is the only
+//! bytes-to-bytes step.
 //!
 //! | file | step | writes |
 //! |---|---|---|

@@ -1,5 +1,5 @@
-//! The codec `sharding_indexed`: a chunk cut into inner chunks that lie in one value, with an
-//! index.
+//! The codec `sharding_indexed`: a chunk divided into inner chunks. One value has all of them and
+//! an index.
 //!
 //! ```text
 //! inner chunks, one after another | offset u64, length u64 of each, C order | crc32c u32      index at the end
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! An absent inner chunk has offset and length 2^64-1. Offsets count from the start of the value.
-//! Written in order without gaps; read in any order, with gaps, as long as each range lies inside
-//! the value.
+//! regrow writes inner chunks in order without gaps. It reads them in any order and with gaps, if
+//! each range lies inside the value.
 //!
 //! Orbax writes every zarr v3 chunk this way, with one inner chunk of the same shape. The index is
 //! the only part of an Orbax checkpoint's array data that has a checksum. Source: zarr v3 codec

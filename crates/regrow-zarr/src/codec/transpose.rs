@@ -1,8 +1,8 @@
 //! The codec `transpose`: the axes of a chunk in another order.
 //!
-//! `order` lists, for each axis of the encoded chunk, the axis of the decoded one that it is.
-//! `[1,0]` on a matrix is column major, which zarr v2 calls `order` F. Source: zarr v3 codec
-//! `transpose`; TensorStore also reads `"C"` and `"F"`.
+//! For each axis of the encoded chunk, `order` has the axis of the decoded chunk. `[1,0]` on a
+//! matrix is column major, which zarr v2 calls `order` F. Source: zarr v3 codec `transpose`;
+//! TensorStore also reads `"C"` and `"F"`.
 
 use bytes::Bytes;
 use serde_json::Value;

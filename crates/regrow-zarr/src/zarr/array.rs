@@ -1,16 +1,17 @@
-//! Reading regions of an array in a store: only the chunks, inner chunks and byte ranges that a
-//! region meets.
+//! Reading regions of an array in a store: only the chunks, inner chunks and byte ranges that
+//! overlap the region.
 //!
 //! | chunks are | what is read |
 //! |---|---|
-//! | raw | the rows, in pieces of at most 8 MiB; of runs that belong in one place, what is on disk past the page cache |
-//! | shards of several inner chunks | the index, then the inner chunks that are met, each by its range |
+//! | raw | the rows, in pieces of at most 8 MiB; if a run has one destination, without the page cache |
+//! | shards of several inner chunks | the index, then each needed inner chunk by its range |
 //! | shards with one raw inner chunk | the index, then as raw chunks |
-//! | of one zstd frame, and belong in one place | the value, piece by piece |
+//! | one zstd frame with one destination | the value, piece by piece |
 //! | anything else | the whole value |
 //!
-//! Extra memory is a buffer of a few MiB where a value is read in pieces; else one stored and one
-//! decoded (inner) chunk, no decoded one where it fills a run of the result.
+//! The extra memory is a buffer of a few MiB if a value is read in pieces. Otherwise it is one
+//! stored and one decoded (inner) chunk. If a chunk fills a run of the result, no decoded chunk is
+//! needed.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Laws of reading: any region of any array comes back as it was written, nothing else is read, and
-//! damage is an error with a place.
+//! Laws of reading: any region of any array is read as it was written, no other data is read, and
+//! damage is an error with its position.
 
 use std::path::PathBuf;
 use std::sync::Arc;

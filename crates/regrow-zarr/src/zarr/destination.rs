@@ -1,4 +1,4 @@
-//! Where decoded pieces are put together: the caller's slice, which holds one region of an array.
+//! The destination of decoded pieces: the caller's slice for one region of an array.
 //!
 //! ```text
 //!        region wanted                     a piece that fills whole rows of the region, or one run of it,

@@ -1,7 +1,6 @@
-//! Fill values: what stands in a document for the elements that no chunk holds.
+//! Fill values: the value of elements without a stored chunk.
 //!
-//! In memory a fill value is the bytes of one element. In documents it has a spelling for each
-//! dtype:
+//! In memory a fill value is the bytes of one element. In documents each dtype has its own form:
 //!
 //! | dtype | v2 | v3 |
 //! |---|---|---|
@@ -12,9 +11,10 @@
 //! | complex | `[re,im]`, each as a float | same |
 //! | float4_e2m1fn | base64 of its one byte | as floats |
 //!
-//! A number that the dtype cannot hold exactly is rounded to the nearest, ties to even. What
-//! TensorStore reads in ways of its own is refused by name: hex strings in v2, numbers other than 0
-//! for float8_e8m0fnu. Source: zarr v3 core, "Fill value list"; TensorStore 0.1.86 as observed.
+//! A number that the dtype cannot hold exactly is rounded to the nearest, ties to even. regrow
+//! refuses two forms that TensorStore reads in its own way: hex strings in v2, and numbers other
+//! than 0 for float8_e8m0fnu. Source: zarr v3 core, "Fill value list"; TensorStore 0.1.86 as
+//! observed.
 
 use half::{bf16, f16};
 use serde_json::{Number, Value, json};

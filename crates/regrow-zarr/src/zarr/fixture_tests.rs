@@ -1,4 +1,4 @@
-//! Arrays that Orbax and TensorStore wrote, read back and compared with what was in them.
+//! Arrays that Orbax and TensorStore wrote, read and compared with their expected values.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
-//! The chunk grid: which chunks an array has, which of them a region meets, and under what keys
-//! they lie.
+//! The chunk grid: the chunks of an array, the chunks that overlap a region, and their keys.
 //!
 //! ```text
 //! shape [5,4], chunks [2,3]            keys            v2      v3 (default)   v3 (v2)

@@ -1,8 +1,8 @@
 //! The JSON of zarr documents: read strictly, written the way TensorStore writes it.
 //!
-//! Reading differs from plain `serde_json` in two ways: a member given twice is refused (which one
-//! counts depends on the reader), and [`Members`] remembers members that were not read. Writing is
-//! compact, members are sorted by name, and floats look like `0.0`, `1.5`, `1e+20`.
+//! Reading differs from plain `serde_json` in two ways: a repeated member is refused (readers
+//! disagree on which one counts), and [`Members`] records the members that were not read. Writing
+//! is compact, members are sorted by name, and floats look like `0.0`, `1.5`, `1e+20`.
 
 use std::fmt;
 

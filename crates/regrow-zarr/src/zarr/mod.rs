@@ -14,11 +14,11 @@
 //!
 //! | file | is |
 //! |---|---|
-//! | `mod` | [`ArrayMeta`]: all that a document says, checked |
+//! | `mod` | [`ArrayMeta`]: the checked content of a document |
 //! | `v2`, `v3`, `fill`, `json` | the two kinds of document, fill values in them, their JSON |
-//! | `grid` | [`ChunkGrid`] and [`ChunkKeys`]: which chunks there are, and their keys |
+//! | `grid` | [`ChunkGrid`] and [`ChunkKeys`]: the chunks and their keys |
 //! | `array`, `raw` | [`ZarrArray`]: reads regions of an array in a store |
-//! | `destination` | where decoded pieces are put together |
+//! | `destination` | the destination of decoded pieces |
 //!
 //! Source: zarr v2 and v3 core specifications; TensorStore 0.1.86 under Orbax 0.12.8 as observed.
 

@@ -1,4 +1,4 @@
-//! Raw chunks: the rows that are wanted are read from where they lie, in pieces of bounded length.
+//! Raw chunks: the needed rows are read directly, in pieces of bounded length.
 //!
 //! ```text
 //! chunk    ......................    wanted ##, read [ ]

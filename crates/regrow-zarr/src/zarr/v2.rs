@@ -5,10 +5,10 @@
 //!  "fill_value":null,"filters":null,"order":"C","shape":[3,4],"zarr_format":2}
 //! ```
 //!
-//! (One line, without a space.) dtypes are NumPy's `<f4`, `|u1`; those that NumPy lacks go by their
-//! plain name and are always little endian. As strict as TensorStore: only `dimension_separator`
-//! may be left out, and members that are not known are passed over. Source: zarr v2, "Metadata";
-//! TensorStore `driver/zarr/metadata.cc` as observed.
+//! (One line, without a space.) dtypes are NumPy's `<f4`, `|u1`; dtypes that NumPy lacks have their
+//! plain name, and are always little endian. Reading is as strict as in TensorStore: only
+//! `dimension_separator` may be missing, and unknown members are ignored. Source: zarr v2,
+//! "Metadata"; TensorStore `driver/zarr/metadata.cc` as observed.
 
 use serde_json::{Value, json};
 

@@ -13,8 +13,8 @@
 //! ```
 //!
 //! (One line, without a space.) Each chunk of Orbax is a shard; arrays of regrow's default layout
-//! have the codec `bytes` alone. As strict as TensorStore: a member that is not known is refused
-//! unless it says `"must_understand":false`, and extensions are objects, never plain strings.
+//! have the codec `bytes` alone. Reading is as strict as in TensorStore: an unknown member is
+//! refused, except with `"must_understand":false`, and extensions are objects, never plain strings.
 //! Source: zarr v3 core, "Array metadata".
 
 use serde_json::{Value, json};

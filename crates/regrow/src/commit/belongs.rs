@@ -1,12 +1,11 @@
-//! What in a checkpoint folder belongs to the checkpoint, and what a user has put beside it.
+//! Distinguishes the files of a checkpoint from a user's files in its folder.
 //!
-//! An overwrite removes the whole folder. So the top of the folder is first searched for what no
-//! layout writes there: notes, a tokenizer, logs. Any of these keeps the folder from being
-//! replaced. Subfolders are looked into only until it is clear what they are; those of the
-//! checkpoint are not searched.
+//! An overwrite removes the whole folder. So it first searches the top of the folder for files that
+//! no layout writes: notes, a tokenizer, logs. Any such file prevents the overwrite. It looks into
+//! a subfolder only until its kind is known, and does not search subfolders of the checkpoint.
 //!
-//! Names of arrays say little: `lora.safetensors` and `embeddings.npy` are a user's own wherever
-//! the checkpoint does not say that it has them.
+//! Names of arrays prove little: `lora.safetensors` and `embeddings.npy` are a user's own files,
+//! except if the checkpoint lists them.
 
 use std::collections::HashSet;
 

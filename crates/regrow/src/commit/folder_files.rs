@@ -1,5 +1,4 @@
-//! The files of a checkpoint that is a folder, as one process writes them into its temporary
-//! folder.
+//! The files of a folder checkpoint, which one process writes into its temporary folder.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

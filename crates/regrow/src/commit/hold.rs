@@ -1,9 +1,9 @@
-//! A lock that is held for long: by one writer of a folder of steps.
+//! A long-lived lock: that of the writer of a folder of steps.
 //!
 //! Staged folders are locked by `flock`, which a forked child holds as long as its parent does. A
-//! training loop forks workers that may outlive it, so this is a record lock (`fcntl`), which
-//! belongs to the process alone. A process is not in its own way with such a lock: those that it
-//! holds are kept here, too.
+//! training loop forks workers that may outlive it. So this is a record lock (`fcntl`), which
+//! belongs only to the process. A record lock does not exclude the process itself, so this module
+//! also keeps a list of the process's locks.
 
 use std::collections::BTreeSet;
 use std::fs::File;

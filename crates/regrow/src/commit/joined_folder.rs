@@ -1,4 +1,4 @@
-//! The temporary folder of another process, joined: several processes write one checkpoint.
+//! Joins the temporary folder of another process, so that several processes write one checkpoint.
 //!
 //! ```text
 //! rank 0   begin ── ticket ──▶ ... files ...  wait for all ── commit: the name is given

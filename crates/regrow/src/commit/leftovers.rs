@@ -1,4 +1,4 @@
-//! Temporary names, the locks that say whose they are, and the removal of what killed writers left.
+//! Temporary names, the locks of their writers, and the removal of files of killed writers.
 //!
 //! ```text
 //! step_100                                               the target
@@ -8,18 +8,16 @@
 //! step_100.orbax-checkpoint-tmp-replaced-<pid>-<random>  the old target, between the two renames of an overwrite
 //!                                                        on a file system that cannot exchange names
 //! ```
-//! A name that leaves no room for that within the 255 bytes of a file name is shortened, and a hash
-//! of the whole name replaces the rest:
-//! `<beginning>~<hash>.orbax-checkpoint-tmp-<pid>-<random>`.
+//! A file name has at most 255 bytes. A longer name is shortened, and a hash of the whole name
+//! replaces the rest: `<beginning>~<hash>.orbax-checkpoint-tmp-<pid>-<random>`.
 //!
-//! Orbax takes every name with `.orbax-checkpoint-tmp` in it for an unfinished save and passes over
-//! it.
+//! Orbax treats every name with `.orbax-checkpoint-tmp` as an unfinished save, and ignores it.
 //!
-//! The lock is `flock` on the folder itself: the kernel gives it up when the writer dies, however
-//! it dies. A folder that cannot be locked because the file system has no locks is left alone.
+//! The lock is `flock` on the folder itself: the kernel releases it when the writer dies in any
+//! way. If the file system has no locks, the folder is never removed.
 //!
 //! A process that writes or removes takes the exclusive lock. A process that only asks whether the
-//! writer lives takes a shared lock, so that readers do not mistake each other for a writer.
+//! writer lives takes a shared lock, so that two readers do not treat each other as a writer.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, TryLockError};

@@ -1,5 +1,5 @@
-//! Staged to committed: a checkpoint is written under a temporary name, and gets its own when it is
-//! whole.
+//! From staged to committed: a checkpoint is written under a temporary name, and gets its final
+//! name when it is complete.
 //!
 //! ```text
 //! create   parent/step_100.orbax-checkpoint-tmp-<pid>-<random>/     a locked folder beside the target
@@ -7,26 +7,26 @@
 //! commit   fsync files and folders  ->  rename to parent/step_100  ->  fsync parent
 //!          with overwrite: exchange the two names  ->  fsync parent  ->  remove the old one
 //! ```
-//! Killed before the rename, a writer leaves a folder that no reader takes for a checkpoint; the
-//! lock on it ends with the writer, and the next save to the same target removes it. Killed after,
-//! the new checkpoint is there. Where the file system cannot exchange two names in one step, an
-//! overwrite takes two renames; between them the target is missing, and the next save puts the old
-//! one back if the writer died there. A checkpoint of several files beside each other has such a
-//! moment on every file system; there a reader finds them all the same: see `siblings`.
+//! If a writer is killed before the rename, its folder is not a checkpoint for any reader. The lock
+//! ends with the writer, and the next save to the same target removes the folder. After the rename,
+//! the path has the new checkpoint. If the file system cannot exchange two names in one step, an
+//! overwrite needs two renames. Between them the target is missing; if the writer dies there, the
+//! next save restores the old checkpoint. A checkpoint of several files has such a moment on every
+//! file system, but readers find its files: see `siblings`.
 //!
-//! An error says which checkpoint the path holds: after `NotDurable`, which means that the folder
-//! above could not be synced, the new one; after any other, what was there before.
+//! The error says which checkpoint the path has. After `NotDurable` it is the new one: the sync of
+//! the folder above failed. After any other error it is the old one.
 //!
-//! While it replaces something, the temporary folder can be looked into by its owner alone, and
-//! gets the mode of what it replaces just before the rename.
+//! During an overwrite only the owner can read the temporary folder. Just before the rename it gets
+//! the mode of the old checkpoint.
 //!
 //! Locks are `flock`s. On a network file system that keeps them to one machine (`local_lock`,
 //! Lustre's `localflock`), two machines must not save to the same target at once.
 //!
-//! What a checkpoint is made of is chosen where it begins, and is a type from then on:
-//! [`StagedFolder`], [`StagedFile`], [`StagedSiblings`]. Each holds a `Staging`, which is what they
-//! share: the temporary folder and its lock, what is to be synced, and the removal of what is not
-//! committed. `naming` commits all three.
+//! The kind of a checkpoint is chosen at the start, and is then a type: [`StagedFolder`],
+//! [`StagedFile`], [`StagedSiblings`]. Each has a `Staging` with the common parts: the temporary
+//! folder and its lock, the list of files to sync, and the removal without a commit. `naming`
+//! commits all three.
 //!
 //! Several processes may write one folder: the one that began it tells the others its temporary
 //! name, they join it (`joined_folder`), each makes its own files durable, and the one that began

@@ -1,4 +1,4 @@
-//! A checkpoint under another name, in one step.
+//! Renames a checkpoint in one step.
 
 use std::path::Path;
 

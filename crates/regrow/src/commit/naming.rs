@@ -1,4 +1,4 @@
-//! The commit itself: what is written is synced, gets its name, and the folder above is synced.
+//! The commit itself: it syncs the files, gives them their names, and syncs the folder above.
 
 use std::fs;
 use std::io;

@@ -1,9 +1,9 @@
-//! One file among others that are in use: made under a temporary name, whole and synced, before it
-//! gets its own.
+//! A new file in a folder that is in use: written and synced under a temporary name before it gets
+//! its own.
 //!
-//! A folder that several processes write to for days is no checkpoint that could be staged as a
-//! whole; its files come one at a time. Their writer holds the folder's own lock, so a temporary
-//! name that is found under that lock belongs to no live process.
+//! Several processes write to such a folder for days, so it cannot be staged as a whole: its files
+//! are added one at a time. A writer holds the folder's own lock. If it finds a temporary name
+//! while it has the lock, the name belongs to a dead process.
 
 use std::fs::{self, File};
 use std::io;

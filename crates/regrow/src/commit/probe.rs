@@ -1,8 +1,7 @@
-//! What the file system of a folder can do, by trying it with small files in a temporary folder
-//! that is gone afterwards.
+//! Tests the calls of a file system with small files in a temporary folder, and removes the folder.
 //!
-//! Each [`Ability`] is one that saves or loads use where it is there. Without one they go another
-//! way, which costs what [`Ability::without`] says.
+//! Saves or loads use each [`Ability`] if the file system has it. [`Ability::without`] describes
+//! the cost of a missing one.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

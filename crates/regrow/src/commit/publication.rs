@@ -1,4 +1,4 @@
-//! Where the kind of a checkpoint on a local disk is chosen.
+//! Chooses the kind of a checkpoint on a local disk.
 
 use super::joined_folder::JoinedFolder;
 use super::staging::Terms;

@@ -1,4 +1,4 @@
-//! Removing what is on a local disk: a checkpoint, or what a save or a copy has left.
+//! Removes a checkpoint on a local disk, or the files of an unfinished save or copy.
 
 use std::ffi::OsString;
 use std::fs;

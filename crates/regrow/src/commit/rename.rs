@@ -1,5 +1,5 @@
-//! The ways in which a name changes hands, and what to do where the file system lacks the best of
-//! them.
+//! The ways to give a file or folder its name, and the replacements if the file system lacks a
+//! call.
 //!
 //! | wanted | system call | where it is missing (some network and FUSE file systems; systems other than Linux and macOS) |
 //! |---|---|---|

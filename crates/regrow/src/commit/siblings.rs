@@ -1,7 +1,7 @@
-//! Files beside each other that are one checkpoint: `model.data` and `model.manifest`.
+//! Several files that are one checkpoint: `model.data` and `model.manifest`.
 //!
-//! No system call gives two names at once, so one of them, the last, is what makes the checkpoint:
-//! without it, no reader takes the others for one. It is removed first and written last:
+//! No system call gives two names at once. So the last file makes the checkpoint: without it,
+//! readers ignore the others. It is removed first and written last:
 //!
 //! ```text
 //! write    tmp/.regrow-0/model.data  tmp/.regrow-1/model.manifest
@@ -11,11 +11,11 @@
 //!          tmp/.regrow-0/model.data     -> model.data
 //!          tmp/.regrow-1/model.manifest -> model.manifest
 //! ```
-//! At no moment does a manifest stand beside data that is not its own. Each step is synced before
-//! the next. A writer that dies between the steps leaves whole new files, each under its own name
-//! or in the temporary folder: a reader takes them from where they are ([`where_is`]), and the next
-//! save to the same target takes the steps that are left ([`finish`]). A step that fails is undone
-//! with those before it.
+//! So a manifest is never found together with the data of another save. Each step is synced before
+//! the next. If the writer dies between the steps, all new files are complete, with their own names
+//! or in the temporary folder. A reader finds them there ([`where_is`]), and the next save to the
+//! same target does the remaining steps ([`finish`]). If a step fails, it is undone together with
+//! the steps before it.
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};

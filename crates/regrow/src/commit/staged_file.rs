@@ -1,10 +1,10 @@
 //! A checkpoint that is one file, under its temporary name.
 //!
-//! The file is written into a temporary folder of its own, under the name that it will have. The
-//! commit renames it out of there, over the old file if there is one, and removes the empty folder.
+//! The file is written into its own temporary folder, with its final name. The commit renames it
+//! out of there, over the old file if there is one, and removes the empty folder.
 //!
-//! Any regular file is replaced unless the writer says which may be: functions that stand in for
-//! others replace what those would.
+//! By default the commit replaces any regular file. A writer can limit this to some files: drop-in
+//! functions replace the same files as the originals.
 
 use std::fs;
 use std::io;

@@ -1,10 +1,10 @@
 //! A checkpoint that is a folder of files, under its temporary name.
 //!
-//! The files are written into the temporary folder, under the names that they will have. The commit
-//! renames that folder. Where a checkpoint is replaced, it exchanges the two folders in one step:
-//! at no moment is the target missing. A file system that cannot do that gets two renames.
+//! The files are written into the temporary folder, with their final names. The commit renames this
+//! folder. An overwrite exchanges the two folders in one step, so the target always exists. If the
+//! file system cannot do this, there are two renames.
 //!
-//! Only a checkpoint is replaced, and only if nothing is beside it that a user would miss: see
+//! An overwrite replaces only a checkpoint, and only a folder without files of the user: see
 //! `target`.
 
 use std::io;

@@ -1,8 +1,8 @@
-//! A checkpoint that is several files beside each other, under its temporary name.
+//! A checkpoint of several files, under its temporary name.
 //!
-//! Each file is written into a numbered folder of its own within the temporary one. The last file
-//! is what makes the checkpoint: it gets its name last, and goes first when it is replaced. How the
-//! names are given, and what a reader finds in between, is told in `siblings`.
+//! Each file is written into its own numbered folder inside the temporary folder. The last file
+//! makes the checkpoint: it gets its name last, and an overwrite removes it first. `siblings`
+//! describes the order of the names, and how a reader finds the files in between.
 
 use std::path::{Path, PathBuf};
 

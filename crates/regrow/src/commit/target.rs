@@ -1,4 +1,4 @@
-//! Which targets may be taken: a name that readers open, and nothing there that a user would miss.
+//! The allowed targets: a name that readers can open, and a folder without files of the user.
 
 use std::collections::HashSet;
 use std::fs;

@@ -1,13 +1,13 @@
-//! A copy on its way to a local disk, which goes on where an earlier one was interrupted.
+//! A copy to a local disk, which continues an interrupted copy.
 //!
 //! ```text
 //! step_100.orbax-checkpoint-tmp-copy/                  locked while its writer lives; kept if it exists
 //!   journal                                            a line of JSON for each file that is whole, or whose beginning is
 //!   .orbax-checkpoint-tmp-files/                       the files; this folder gets the target's name
 //! ```
-//! What the journal does not name is removed when the next copy begins. The journal goes before the
-//! name is given: a folder without one holds nothing to go on with, for it may be what an overwrite
-//! has left to remove.
+//! The next copy removes files that the journal does not name. The journal is removed before the
+//! folder gets its final name. A folder without a journal cannot be continued, because it may be an
+//! old checkpoint that an overwrite still has to remove.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! How the processes meet: one attempt to save or restore one checkpoint.
+//! The start of a session: one attempt of all processes to save or restore one checkpoint.
 //!
 //! ```text
 //! <prefix>/<purpose>/<name>-<digest of the target>/          the meeting place: all processes can compute it
@@ -10,17 +10,16 @@
 //!     <nonce>/parts/...          what of long values comes after their first parts
 //!     <nonce>/end/<rank>         this rank wants nothing more
 //! ```
-//! No process counts anything: a number of attempts in each process would drift apart as soon as
-//! one of them fails before it gets here. Rank 0 alone begins an attempt, under a nonce; the others
-//! go where `current` says, each at most once. So
+//! No process counts attempts: the counts would differ as soon as one process fails before this
+//! point. Only rank 0 begins an attempt, with a nonce. The others join the attempt of `current`,
+//! each at most once. So
 //!
 //! - the keys of an earlier attempt are never used again, wherever each process left it;
 //! - a process that is still in the earlier attempt finds `failed` there, or its time runs out;
 //!   then it comes here;
-//! - what a killed job has left in a folder is passed by: its `current` is replaced as soon as rank
-//!   0 comes.
+//! - keys of a killed job in a folder are ignored: rank 0 replaces its `current`.
 //!
-//! When all have ended an attempt well, rank 0 removes the whole meeting place.
+//! When all processes have ended an attempt successfully, rank 0 removes all these keys.
 
 use std::ffi::OsStr;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! Putting values under the names of one attempt, and waiting for those of others.
 //!
-//! Every wait ends: with all values, with the failure of another process, with a process that is
-//! known to have ended, when the caller cancels, or after its time. A wait asks the service in
-//! slices, and looks at all of these in between.
+//! Every wait ends: with all values, with the failure of another process, with the known end of a
+//! process, with a cancel, or with its time-out. A wait asks the service for short intervals, and
+//! checks all of these in between.
 
 use std::fmt;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! An error on its way to the other processes.
+//! An error in the form in which it is sent to the other processes.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};

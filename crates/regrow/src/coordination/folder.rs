@@ -1,13 +1,13 @@
-//! A folder that all processes see, on a disk or in a bucket.
+//! A coordinator in a shared folder, on a disk or in a bucket.
 //!
 //! ```text
 //! key    step_100-1f3a/9c0e/index/2/0
 //! file   <folder>/step_100-1f3a~9c0e~index~2~0
 //! ```
-//! A key is one file, or one object, right in the folder: so that removing keys leaves no folders
-//! behind. A file appears whole, by a link; an object by a conditional put. A waiting process polls
-//! at growing intervals. The values of many keys are read by several threads; of a bucket they are
-//! listed before.
+//! A key is one file or one object directly in the folder, so no folders stay after their removal.
+//! A file appears complete, by a link; an object by a conditional put. A waiting process polls at
+//! growing intervals. Several threads read the values of many keys. In a bucket the keys are listed
+//! first.
 
 use std::time::{Duration, Instant};
 

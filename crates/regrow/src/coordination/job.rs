@@ -1,4 +1,4 @@
-//! The job that a process is part of, as callers hand it to a save or a restore.
+//! The job of a process, as callers pass it to a save or a restore.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,10 +1,9 @@
-//! What the processes of a job tell each other while they save or restore one checkpoint together.
+//! Messages between the processes of a job that save or restore one checkpoint together.
 //!
-//! regrow has no service of its own. A [`Coordinator`] is a thin layer over one that the job has
-//! already: the key-value store of `jax.distributed`, torch's store, MPI, or a folder that all
-//! processes see. It puts a value under a key that has none, and gets values. A [`Session`] makes
-//! of that what a save needs: it gathers, broadcasts and agrees, and no process waits for ever
-//! because another one failed.
+//! regrow has no service of its own. A [`Coordinator`] is a thin layer over a service that the job
+//! already has: the key-value store of `jax.distributed`, torch's store, MPI, or a shared folder.
+//! It puts a value under a key without a value, and gets values. A [`Session`] uses it to gather,
+//! broadcast and agree, so that no process waits for ever if another one fails.
 //!
 //! ```text
 //! rank 0    begin ── gather("index") ◀──┐ ── merge ── agree("committed", commit()) ── finish

@@ -9,8 +9,8 @@
 //! | receive | waits for `<phase>/from/<rank>` | the same |
 //!
 //! A verdict is put once, by the first process: rank 0 with its value, or a process that gives up
-//! with its failure. All processes follow the stored verdict, also those that were too late with
-//! theirs. So if one process ends with an error in `agree` or `broadcast`, all others do, unless
+//! with its failure. All processes use the stored verdict, also processes that came too late to put
+//! their own. So if one process ends with an error in `agree` or `broadcast`, all others do, unless
 //! they lose the service.
 
 use std::collections::BTreeSet;

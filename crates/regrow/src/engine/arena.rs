@@ -1,12 +1,12 @@
-//! Memory for what a load brings: anonymous maps, in which each leaf's bytes begin on a cache line.
+//! Memory for loaded leaves: anonymous maps, in which the bytes of each leaf begin on a cache line.
 //!
 //! ```text
 //! map of 8 MiB   | leaf 0 | leaf 1 | leaf 3 |        a leaf of more than half of that has a map of its own
 //!                   64-byte aligned                  a map is given back when the last of its leaves is let go
 //! ```
 //!
-//! The threads that fill the maps take their pages, or [`Pages`] are made ahead. An allocator that
-//! zeroes memory itself would touch all of it, with one thread, before the first read.
+//! The threads that fill the maps also make their pages, or [`Pages`] makes them in advance. An
+//! allocator that zeroes memory itself would touch all of it with one thread before the first read.
 
 use std::ops::Range;
 

@@ -1,12 +1,11 @@
-//! Large leaves, cut into bands that are read one at a time.
+//! Large leaves, divided into bands that are read one at a time.
 //!
 //! A band is a run of elements in C order, so bands follow each other in any destination.
 //!
-//! - A leaf that is stored raw can be cut anywhere, also where its layout calls all of it one
-//!   chunk.
-//! - A leaf in chunks is cut between them, along the first axis that is longer than one, so that no
-//!   chunk is decoded twice. If a chunk reaches across all rows, so does the band: then the whole
-//!   leaf is in memory.
+//! - A raw leaf can be divided anywhere, even if its layout treats it as one chunk.
+//! - A leaf in chunks is divided between chunks, along the first axis longer than one, so that no
+//!   chunk is decoded twice. If a chunk contains all rows, the band is the whole leaf, and the
+//!   whole leaf is in memory.
 
 use crate::array::{Region, Shape, for_each_box};
 use crate::error::Result;

@@ -1,4 +1,4 @@
-//! Casts that are for no leaf: a mistake, and an error before anything is read or written.
+//! A cast that applies to no leaf is a mistake, and an error before any read or write.
 
 use crate::array::{Casting, Dtype};
 use crate::error::{Error, Result};

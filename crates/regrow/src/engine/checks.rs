@@ -1,5 +1,5 @@
-//! What a save is asked, and cannot do: known before anything is written, whether one process saves
-//! or several.
+//! Options that a save cannot fulfil. They are errors before the first write, for one process and
+//! for several.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Checksums and digests of the blocks of files, taken at the speed of the disk.
+//! Checksums and digests of the blocks of files, computed at the speed of the disk.
 
 use std::sync::{Mutex, PoisonError};
 

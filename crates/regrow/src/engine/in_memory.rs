@@ -1,4 +1,4 @@
-//! A pytree in memory as a checkpoint: what is done with an opened checkpoint can be done with it.
+//! A pytree in memory as a checkpoint, with all functions of an opened checkpoint.
 
 use crate::array::{Dtype, Region, Shape};
 use crate::engine::Checkpoint;

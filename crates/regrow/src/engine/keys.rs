@@ -1,8 +1,8 @@
 //! A text for every leaf that names this leaf and no other.
 //!
-//! Nearly always that is the printed key path. But `{"a": {"b": x}, "a/b": y}` and `{1: x, "1": y}`
-//! each have two leaves whose key paths print as the same text. Such leaves go by their stored
-//! names; if those are taken as well, by key paths that quote every key.
+//! Usually this is the printed key path. But in `{"a": {"b": x}, "a/b": y}` and `{1: x, "1": y}`
+//! two key paths print as the same text. Such leaves use their stored names. If these are also in
+//! use, they use key paths with every key in quotes.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::{Discriminant, discriminant};

@@ -1,4 +1,4 @@
-//! What checkpoints there are in a folder, of steps or of anything, with what a list shows of each.
+//! Lists the checkpoints of a folder (steps or others), with the data for a list.
 
 use std::path::PathBuf;
 use std::time::SystemTime;

@@ -1,4 +1,4 @@
-//! Leaves in place, as memory of this process: private maps of their files, without copies.
+//! Leaves as memory of this process: private maps of their files, without copies.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
-//! The members of an archive whose directory is lost: by their own headers, from the first one on.
+//! The members of an archive with a lost directory, found by their own headers, beginning with the
+//! first.
 //!
 //! ```text
 //! | header: lengths | data |                                 what most programs write

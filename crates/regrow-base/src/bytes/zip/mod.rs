@@ -1,4 +1,4 @@
-//! The directory of zip archives: what their members are called and where they lie. zip64 as well.
+//! The directory of zip archives: the names and positions of their members. zip64, too.
 //!
 //! ```text
 //! | local header, name, extra | data |  one for each member
@@ -8,7 +8,7 @@
 //! ```
 //!
 //! This is a zip reader of our own for two reasons. A stored member becomes a slice of the map,
-//! like any other raw leaf. And no length is believed before it has been compared with the file:
+//! like any other raw leaf. And every length is compared with the file before it is used:
 //!
 //! - members lie in order and never overlap: those that do are a zip bomb;
 //! - no member grows by more than deflate can (`DEFLATE_RATIO_MAX`);
@@ -16,9 +16,9 @@
 //! - names are data, never paths;
 //! - encryption, several disks and other methods are refused.
 //!
-//! [`read_directory`] reads the header of every member as well. [`read_headers`] leaves each header
-//! until its member is wanted, which saves requests to a bucket. [`find_members`] and
-//! [`find_headers`] do without a directory, for archives that have lost theirs.
+//! [`read_directory`] reads the header of every member as well. [`read_headers`] reads a header
+//! only when its member is needed, which saves requests to a bucket. [`find_members`] and
+//! [`find_headers`] need no directory, for archives that have lost it.
 //!
 //! Source: PKWARE APPNOTE 6.3, sections 4.3 to 4.5.
 

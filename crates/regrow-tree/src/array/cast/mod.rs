@@ -1,15 +1,14 @@
 //! Casts between any two dtypes, as `numpy.ndarray.astype` does them.
 //!
-//! - To a float: to the nearest value, ties to even. What is too large becomes infinity or NaN, or
-//!   the largest value where the format has neither ([`SmallFloat`]).
-//! - Float to integer: towards zero; what does not fit is cut to the low bits of what an x86
-//!   conversion gives, so NaN becomes the smallest `int32` or `int64`.
+//! - To a float: to the nearest value, ties to even. A value that is too large becomes infinity or
+//!   NaN, or the largest value if the format has neither ([`SmallFloat`]).
+//! - Float to integer: towards zero. A value that does not fit becomes the low bits of the result
+//!   of an x86 conversion, so NaN becomes the smallest `int32` or `int64`.
 //! - Integer to integer: the low bits.
 //! - To bool: whether it is not zero. From complex: the imaginary part is dropped.
 //!
-//! Sources of one byte go through a table of 256 results when their values need decoding; the
-//! others through one loop a pair, which the compiler turns into vector instructions for the usual
-//! ones.
+//! Sources of one byte use a table of 256 results if their values need decoding. Other pairs of
+//! dtypes have one loop each, and the compiler makes vector instructions of the common ones.
 //!
 //! Checked against NumPy 2.4 and ml_dtypes 0.6 for all pairs: `fixtures/casts/make.py`.
 

@@ -1,5 +1,4 @@
-//! Numbers in registers: what each becomes in every dtype, and whether that is still the same
-//! number.
+//! Numbers in registers: the result in every dtype, and whether it is still the same number.
 
 use super::super::float16::{f16_to_f32, f16_to_f64, f32_to_bf16, f32_to_f16, f64_to_f16};
 use super::super::small_float::SmallFloat;

@@ -1,8 +1,8 @@
-//! How far two arrays are apart: in bits, in values, in angle.
+//! The distance of two arrays in bits, in values and as an angle.
 //!
 //! The arrays come piece by piece, in any order and on any number of threads: [`Distance::update`]
-//! takes two pieces, [`Distance::merge`] puts two halves together. A block whose bytes are the same
-//! is only counted and squared; of the others each pair of elements is looked at as float64.
+//! takes two pieces, [`Distance::merge`] puts two halves together. Blocks with equal bytes are only
+//! counted and squared. In other blocks each pair of elements is compared as float64.
 //!
 //! | pair of elements | differs | distance |
 //! |---|---|---|
@@ -12,7 +12,8 @@
 //! | NaN and a number, an infinity and anything else | yes | none: [`incomparable`](Distance::incomparable_count) |
 //! | two finite numbers | as their bits | `abs(a - b)`; relative to `abs(b)`, where that is not 0 |
 //!
-//! Elements of two dtypes have no bits in common: they differ where their values, as float64, do.
+//! Elements of two dtypes cannot be compared by bits. They differ if their values as float64
+//! differ.
 
 mod ulp;
 

@@ -1,8 +1,8 @@
-//! How many values of a dtype lie from one element to another, by their bits alone.
+//! The number of values of a dtype between two elements, computed from their bits.
 //!
-//! A float's magnitude, read as an integer, counts the floats from zero: so with its sign it is a
-//! place on one line, on which neighbours are one apart and both zeros are one place. Integers are
-//! their own places.
+//! The magnitude of a float, read as an integer, is the number of floats between zero and it. With
+//! its sign, it is a position on a line: neighbours have a distance of one, and both zeros have one
+//! position. The position of an integer is the integer.
 //!
 //! ```text
 //! float16   ... 8001  8000=0000  0001  0002 ...  3c00 (1.0)  3c01 ...     bits

@@ -1,7 +1,8 @@
-//! What code made by `#[derive(Pytree)]` calls. Not for people: it changes with the derive.
+//! Functions for the code of `#[derive(Pytree)]`. They are not for users, and change with the
+//! derive.
 //!
-//! One function for each step of a struct, a tuple and an enum, so that derived code stays small
-//! and says only names, positions and types.
+//! One function for each step of a struct, a tuple and an enum, so that derived code is short, and
+//! has only names, positions and types.
 
 use super::node_ref::NodeRef;
 use super::restore::{RECURSION_MAX, Restore};

@@ -1,8 +1,7 @@
-//! Rust values as pytrees: what `#[derive(Pytree)]` stands on.
+//! Rust values as pytrees: the base of `#[derive(Pytree)]`.
 //!
-//! A type that is [`Pytree`] turns a value into nodes and leaves, and regrows one from them.
-//! Nothing is looked up in a registry and nothing in a file names code: the type that is asked for
-//! decides what is made.
+//! A [`Pytree`] type turns a value into nodes and leaves, and makes a value from them. There is no
+//! registry, and no file names code: the requested type alone decides the result.
 //!
 //! | Rust | pytree |
 //! |---|---|
@@ -19,26 +18,25 @@
 //! | `HashMap`, `BTreeMap` with text or integer keys | a dict, in the order of its keys |
 //! | a derived struct, tuple struct, enum | a dataclass, a tuple, a dict of one variant: see the derive of `regrow` |
 //!
-//! **Loading** compares the text of keys. So a dict that Orbax or Flax wrote regrows a struct, and
-//! a dict of `"0"`, `"1"` a tuple or a list. All that is missing, too much, or of another shape or
-//! dtype is one error, with key paths. An array must have the dtype of its field, unless a [`Fit`]
-//! asks for casts. A whole number, or a number of Python, which has no width, is taken if the field
-//! can hold its exact value.
+//! **Loading** compares the text of keys. So a dict of Orbax or Flax loads as a struct, and a dict
+//! of `"0"`, `"1"` loads as a tuple or a list. One error lists all missing and extra leaves, and
+//! all other shapes and dtypes, with key paths. An array must have the dtype of its field, unless a
+//! [`Fit`] asks for casts. A whole number, or a number of Python (which has no width), is accepted
+//! if the field can hold its exact value.
 //!
-//! **Cost.** A save copies the data of each leaf once, into the tree that is written. So a model
-//! takes its memory twice while it is saved. `Arc<[T]>`, `ArcArray`, `Bytes` and `Array` are shared
-//! instead and cost nothing. A load copies raw leaves once, from the map into the fields; `Bytes`
-//! and `Array` are views of the map. Compressed leaves are held decoded until the value is
-//! complete.
+//! **Cost.** A save copies the data of each leaf once into the tree that it writes. So during a
+//! save a model needs its memory twice. `Arc<[T]>`, `ArcArray`, `Bytes` and `Array` are shared, and
+//! need no copy. A load copies raw leaves once, from the map into the fields; `Bytes` and `Array`
+//! are views of the map. Compressed leaves are held decoded until the value is complete.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `node_ref` | [`NodeRef`]: a node of a tree, its children by text or position |
-//! | `restore` | [`Restore`]: where a load is, and every difference it has met; [`Fit`] |
-//! | `element`, `number` | [`Element`], [`Packing`]: numbers alone and packed into arrays |
+//! | `restore` | [`Restore`]: the position of a load, and all differences so far; [`Fit`] |
+//! | `element`, `number` | [`Element`], [`Packing`]: single numbers, and numbers in arrays |
 //! | `sequence`, `tuple`, `map`, `pointer`, `text`, `whole`, `ndarray` | the types of the table |
-//! | `state_dict` | [`StateDict`]: as Flax has it |
-//! | `derive_support` | what derived code calls |
+//! | `state_dict` | [`StateDict`], as in Flax |
+//! | `derive_support` | functions for derived code |
 
 use std::borrow::Cow;
 

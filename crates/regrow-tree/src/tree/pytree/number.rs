@@ -1,7 +1,7 @@
-//! Numbers that stand alone: 0-d leaves.
+//! Single numbers: 0-d leaves.
 //!
-//! A number of Python has no width, and a whole number is the same in every integer type. So a
-//! field takes every number whose value it can hold exactly:
+//! A number of Python has no width, and a whole number has the same value in every integer type. So
+//! a field accepts every number that it can hold exactly:
 //!
 //! | stored | field | taken |
 //! |---|---|---|

@@ -1,4 +1,4 @@
-//! `Option`, `Box`, `Rc`, `Arc`, `()`: what adds nothing to a tree but its own absence.
+//! `Option`, `Box`, `Rc`, `Arc`, `()`: types that add no node to a tree, except `None`.
 
 use std::borrow::Cow;
 use std::rc::Rc;

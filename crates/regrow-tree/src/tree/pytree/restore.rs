@@ -1,4 +1,5 @@
-//! Where a load is in the tree, and all that it has found wrong: one report at the end.
+//! The position of a load in the tree, and all differences that it has found, for one report at the
+//! end.
 
 use std::fmt::{Display, Write as _};
 

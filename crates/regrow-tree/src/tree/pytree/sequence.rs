@@ -1,5 +1,5 @@
-//! `Vec<P>`, `[P; N]`, `Arc<[T]>`: one array where [`Pytree::packing`] says so, a list of nodes
-//! otherwise.
+//! `Vec<P>`, `[P; N]`, `Arc<[T]>`: one array if [`Pytree::packing`] says so, otherwise a list of
+//! nodes.
 //!
 //! ```text
 //! Vec<f32>        float32 [n]          Vec<[f32; 3]>    float32 [n,3]

@@ -1,4 +1,4 @@
-//! State dicts: what `flax.serialization` makes of a value.
+//! State dicts, as `flax.serialization` makes them from a value.
 
 use super::{NodeRef, Pytree, TreeIndex};
 use crate::error::Result;

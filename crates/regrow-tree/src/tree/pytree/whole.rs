@@ -1,4 +1,4 @@
-//! What is a part of a tree already: an array, a leaf, a tree.
+//! Types that already are a part of a tree: an array, a leaf, a tree.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! Wherever a commit stops, no manifest stands beside data that is not its own.
+//! Wherever a commit stops, a manifest is never found with the data of another save.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What the caller of a save in the background holds on to.
+//! The handle that the caller of a background save gets.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Saving in the background: the caller goes on as soon as the snapshot is taken.
+//! Saving in the background: the caller continues as soon as the snapshot is taken.
 //!
 //! ```text
 //!             caller                                     thread "regrow-save", while there is something to save
@@ -9,10 +9,10 @@
 //! handle.wait()  ◀─────────────── report or error ─────────┘   not asked for: the next save says it
 //! ```
 //!
-//! **The snapshot point** is the return of `save`: what is done to the tree afterwards is not in
-//! the checkpoint. Leaves are referred to, which costs nothing, or copied: see [`CopyLeaves`]. Data
-//! that Rust shares ([`Bytes`]) never changes, so nothing is copied unless it is asked for; foreign
-//! memory may, and its owner must ask.
+//! **The snapshot point** is the return of `save`: later changes of the tree are not in the
+//! checkpoint. Leaves are referenced, which costs nothing, or copied: see [`CopyLeaves`]. Shared
+//! data of Rust ([`Bytes`]) never changes, so it is copied only on request. Foreign memory may
+//! change, and its owner must request the copy.
 //!
 //! **Saves of one saver run one after the other**, in the order of their calls. There is no thread
 //! while there is nothing to save.
@@ -22,9 +22,8 @@
 //! has returned it when the saver is dropped, it is written to standard error. Dropping a saver
 //! waits for its saves.
 //!
-//! **Fork.** The thread stays with the parent, and so do its saves: in a child every call on the
-//! saver or its handles says so, and nothing waits or locks. A saver that the child makes for
-//! itself works.
+//! **Fork.** The thread stays with the parent, and so do its saves: in a child every call of the
+//! saver or its handles is an error, and nothing waits or locks. A saver made by the child works.
 //!
 //! [`Bytes`]: bytes::Bytes
 

@@ -1,4 +1,4 @@
-//! How to save in the background, and what the call has taken that started a save.
+//! The options of background saves, and the time of the call that started a save.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The snapshot of a background save: what the tree held when the call returned.
+//! The snapshot of a background save: the content of the tree when the call returns.
 //!
 //! Immutable leaves are referenced. Mutable leaves are copied, all of them into one map:
 //!
@@ -8,9 +8,9 @@
 //!                                          pool of at most 2 maps ◀──────────────────────┘ is let go
 //! ```
 //!
-//! Fresh memory is filled at 1 to 2 GB/s, since the kernel hands it out page by page; memory that
-//! was touched before at 20 GB/s. So the maps go back to a pool, and from the second save on a
-//! snapshot costs a `memcpy`.
+//! New memory is filled at 1 to 2 GB/s, because the kernel provides it page by page. Memory that
+//! was used before is filled at 20 GB/s. So the maps return to a pool, and from the second save on
+//! a snapshot costs a `memcpy`.
 
 use std::io;
 use std::ops::Range;

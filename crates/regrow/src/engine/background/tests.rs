@@ -1,4 +1,4 @@
-//! What a background save promises: its snapshot, its order, its errors, and what it leaves.
+//! The promises of a background save: its snapshot, its order, its errors, and its files.
 
 use std::fs;
 use std::sync::mpsc;

@@ -1,5 +1,4 @@
-//! What becomes of each leaf in the target layout: it stays as it is, becomes the nearest thing, or
-//! is left out.
+//! The form of each leaf in the target layout: unchanged, the nearest possible form, or left out.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A checkpoint of items, converted to a layout that has items: each item stays one.
+//! Converts a checkpoint of items to a layout with items: each item stays an item.
 //!
 //! ```text
 //! the item is        becomes

@@ -1,4 +1,4 @@
-//! Rules of a conversion that a team keeps in a file.
+//! Rules of a conversion in a file.
 //!
 //! ```toml
 //! # Hugging Face's GPT-2, as our Flax model has it.

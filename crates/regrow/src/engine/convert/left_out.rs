@@ -1,4 +1,4 @@
-//! What of a source no leaf stands for: other steps, items that are files, metrics, metadata.
+//! The parts of a source that are not leaves: other steps, items of files, metrics, metadata.
 
 use super::ConvertOptions;
 use super::items::PlannedItems;

@@ -1,18 +1,18 @@
-//! From any layout to any other, a leaf at a time: open, select, rename, cast, transpose, reshape,
-//! save.
+//! Converts any layout to any other, one leaf at a time: open, select, rename, cast, transpose,
+//! reshape, save.
 //!
 //! ```text
 //! open --> plan: every leaf's new path, dtype, shape; what the target cannot hold --> refuse, or
 //!      --> write: the target's writer pulls pieces of each leaf through the transformations --> commit
 //! ```
 //!
-//! Nothing is written before the plan is whole, and the target's own writer has accepted it. A dry
-//! run ends there ([`ConvertPlan::check`]).
+//! Nothing is written before the plan is complete and the target's writer has accepted it. A dry
+//! run ends at this point ([`ConvertPlan::check`]).
 //!
-//! Memory is a band of the leaf that is being written, however large the checkpoint is. A source
-//! that was compressed in one piece is decoded in one piece. With a base, all leaves are compared
-//! before one is written, a band for each thread within the budget; a leaf that is not linked is
-//! then read a second time.
+//! For any size of the checkpoint, the memory is one band of the present leaf. A source compressed
+//! in one piece is decoded in one piece. With a base, all leaves are compared before one is
+//! written, a band for each thread within the budget; a leaf that is not linked is then read a
+//! second time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,10 +1,10 @@
-//! The record of `regrow.torch`, which says what the objects of a checkpoint are beyond its pytree,
-//! after a conversion.
+//! The record of `regrow.torch` after a conversion. It describes the Python objects of a checkpoint
+//! that its pytree does not have.
 //!
-//! The record goes by key paths, and ties tensors to others. Leaves that are renamed, changed or
-//! left out take their entries along, or lose them: a tie to another tensor would give wrong
-//! numbers. A file of torch.save has its record beside the metadata; what is made of it has it
-//! within.
+//! The record has key paths, and links between tensors. If a leaf is renamed, changed or left out,
+//! its entry changes with it, or is removed: a link to a wrong tensor would give wrong numbers. For
+//! a file of torch.save the record is separate from the metadata; in the result it is part of the
+//! metadata.
 //!
 //! Source: `docs/formats/torch-objects.md`.
 

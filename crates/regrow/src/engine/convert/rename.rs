@@ -1,11 +1,11 @@
-//! New key paths for leaves, and the tree that they make.
+//! New key paths for leaves, and the resulting tree.
 //!
 //! A rule has a regular expression and a new path: `params/(.*)/kernel=$1/weight`. The expression
 //! has to match the whole printed key path. The first rule that matches a leaf decides.
 //!
-//! `None` and empty containers are renamed like leaves, and nothing may be renamed to the place of
-//! another: so nothing vanishes. A container that keeps all its children stays what it is; one that
-//! gets or loses a child becomes a dict of texts.
+//! `None` and empty containers are renamed like leaves. Two of them cannot get the same path, so
+//! nothing is lost. A container that keeps all its children does not change. A container that gets
+//! or loses a child becomes a dict with text keys.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! Which leaves are chosen, and whether every rule has something to do.
+//! Selects leaves, and checks that every rule applies to a leaf.
 //!
-//! A pattern that matches nothing, or only what it cannot change, is a mistake. One error names all
-//! such patterns, before anything is read.
+//! A pattern that matches no leaf, or only leaves that it cannot change, is a mistake. One error
+//! names all such patterns before any read.
 
 use super::rename::{self, Item, Part};
 use super::{ConvertOptions, rename::rename};

@@ -1,5 +1,5 @@
-//! A conversion by several processes that need not be a job: one plans and commits, each of the
-//! others writes a share.
+//! A conversion by several processes that need not be a job: one process plans and commits, and
+//! each of the others writes a share.
 //!
 //! ```text
 //! process 0        open, plan, publish ── ticket ──▶  ... waits ...  merge what they name, commit
@@ -7,9 +7,9 @@
 //!                                         its leaves in files of its own ──▶ their number
 //! ```
 //!
-//! Shares are independent, so each can be written again after its process died. Each writer claims
-//! an unused number, and names its files by it. The files of a dead writer, and of a writer that
-//! was only thought dead, have another number, and are not merged.
+//! Shares are independent, so a share can be written again after its process has died. Each writer
+//! claims an unused number, and uses it in the names of its files. The files of a dead writer (or
+//! of one that only seemed dead) have another number, and are not merged.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! A leaf of an opened checkpoint as an array that is read when the writer wants it.
+//! A leaf of an opened checkpoint as an array that is read when the writer needs it.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -3,8 +3,9 @@
 //! ```text
 //! plan and check every step --> for each step: convert, commit
 //! ```
-//! Nothing is written before every step can be. Each step is committed by itself: what an
-//! interrupted run has converted stays, and the next run is refused unless it may overwrite.
+//! Nothing is written before every step is known to be convertible. Each step has its own commit.
+//! After an interruption the converted steps stay, and the next run is an error, except if it may
+//! overwrite.
 
 use super::{ConvertOptions, ConvertPlan, ConvertReport, convert, plan_convert};
 use crate::engine::names::is_left_out;

@@ -1,5 +1,5 @@
-//! What lies beside a checkpoint of single files and goes with them: its seal, its signature and
-//! its parity. Those of a folder are files of it.
+//! The side files of a checkpoint of single files, which are copied with it: its seal, signature
+//! and parity. In a folder they are ordinary files of the folder.
 
 use std::sync::Arc;
 

@@ -1,17 +1,16 @@
-//! Copying a checkpoint to another place, byte for byte: disk to bucket, bucket to disk, or within
-//! either.
+//! Copies a checkpoint byte for byte: disk to bucket, bucket to disk, or within either.
 //!
 //! ```text
 //! open the source -> its files, each in one version -> for each file: read, hash, write, read back, compare -> commit
 //! ```
-//! Large files are read in pieces, many at once; small files go many at once. What is read and not
-//! yet written stays within the budget. The target is no checkpoint before the commit, and then it
-//! is a whole one.
+//! Large files are read in pieces, many at a time. Small files are copied many at a time. Data that
+//! is read but not yet written stays within the budget. The target is a checkpoint only after the
+//! commit, and then it is complete.
 //!
-//! A copy that is interrupted, however that happens, leaves what it has under a temporary name (on
-//! a disk) or under the claim (in a bucket). The next copy of the same source to the same target
-//! takes each file that is there already, if it is of the version that the source has now and has
-//! the digest that it had: see [`Transfer`]. Of a large file on a disk, the beginning is taken.
+//! After any interruption, the files of a copy stay under a temporary name (on a disk) or under the
+//! claim (in a bucket). The next copy of the same source to the same target reuses each of these
+//! files if its version is that of the source and its digest is unchanged: see [`Transfer`]. On a
+//! disk it also reuses the beginning of a large file.
 
 use std::fmt;
 use std::path::PathBuf;

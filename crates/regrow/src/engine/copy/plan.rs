@@ -1,4 +1,4 @@
-//! What is copied: the files of a checkpoint, each in the version that was found.
+//! The files to copy, each with the version that was found.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! What is no leaf, and is compared all the same: files of items, metrics, the metadata of
-//! checkpoints of items.
+//! Compares parts that are not leaves: files of items, metrics, the metadata of checkpoints of
+//! items.
 //!
-//! Each is told like a leaf of bytes, under the name of its item and of its file.
+//! Each is reported like a leaf of bytes, with the name of its item and file.
 
 use std::collections::{BTreeMap, BTreeSet};
 

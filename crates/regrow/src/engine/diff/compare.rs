@@ -1,8 +1,7 @@
 //! Reading pairs of leaves side by side, a piece at a time.
 //!
-//! A pair becomes one job, or several where it is long and its parts may be read alone. Jobs are
-//! handed to threads in the order in which the first checkpoint lies on disk, small ones in
-//! batches.
+//! A pair becomes one job, or several jobs if it is long and its parts can be read alone. Threads
+//! get jobs in the disk order of the first checkpoint, and small jobs in batches.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

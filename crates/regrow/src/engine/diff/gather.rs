@@ -1,4 +1,4 @@
-//! The report, of what came of all pairs.
+//! Makes the report from the results of all pairs.
 
 use super::DiffOptions;
 use super::beside;

@@ -1,4 +1,4 @@
-//! What can be said of a pair of leaves before a byte of them is read.
+//! Compares a pair of leaves by metadata, before any read.
 
 use super::DiffOptions;
 use super::report::LeafStatus;

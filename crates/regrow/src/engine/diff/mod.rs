@@ -1,5 +1,5 @@
-//! Two checkpoints, of any two layouts: which leaves are in one alone, and how far the others are
-//! apart.
+//! Compares two checkpoints of any layouts: leaves in only one of them, and the distances of the
+//! others.
 //!
 //! ```text
 //! pair      leaves of one key path; containers that differ             metadata alone
@@ -9,15 +9,15 @@
 //! report    what differs, the verdict, what could not be read
 //! ```
 //!
-//! Leaves are paired by their key paths; where that finds nothing, by the texts of the keys, so
-//! that the list of one layout meets the dict of another with keys `"0"`, `"1"`. The order of keys
-//! is no difference.
+//! Leaves are paired by their key paths. If this finds no pair, they are paired by the texts of the
+//! keys, so that a list of one layout matches a dict of another with keys `"0"`, `"1"`. The order
+//! of keys is not a difference.
 //!
-//! A leaf is read in pieces of 4 MiB of both sides, cut where chunks begin, front to back where one
-//! checksum is over all of it; longer ones are shared out among threads. What lies raw in the very
-//! same file on both sides (saves with a [base](super::SaveOptions::base)) is read once. Small raw
-//! leaves are read many at a time. A leaf that is damaged on one side is a finding with its file,
-//! and the rest is compared.
+//! A leaf is read in pieces of 4 MiB of both sides. Pieces begin at chunks; if one checksum covers
+//! the whole leaf, they are read front to back. Several threads share a long leaf. If both sides
+//! have raw data in the same file (saves with a [base](super::SaveOptions::base)), it is read once.
+//! Small raw leaves are read many at a time. A leaf that is damaged on one side is a finding with
+//! its file, and the other leaves are still compared.
 
 mod beside;
 mod compare;

@@ -1,4 +1,4 @@
-//! Which leaf of one checkpoint is which of the other.
+//! Pairs the leaves of two checkpoints.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,4 +1,4 @@
-//! What a comparison tells when it is done.
+//! The report of a comparison.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! The end of a save of items: what others have written is taken over, the documents of the whole
-//! are written, and it gets its name.
+//! The end of a save of items: it adopts the files of other writers, writes the documents of the
+//! checkpoint, and commits.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! Several things in one checkpoint, published at once: the state of a model, a configuration, an
+//! Several items in one checkpoint, committed at once: the state of a model, a configuration, an
 //! iterator, metrics.
 //!
 //! ```text
@@ -13,20 +13,19 @@
 //!   iterator/process_0.json            file(), or files written into folder()
 //! ```
 //!
-//! The items are what Orbax' `Composite` handler and its manager write, and both read them.
+//! The items have the form of Orbax' `Composite` handler and manager, and both can read them.
 //! [`OpenOptions::item`] and [`open`](crate::open) read them here.
 //!
 //! **A checkpoint that is itself one item** has it under the empty name, [`WHOLE`]: a pytree with
 //! metadata of the checkpoint beside its own, or the files of a handler, which lie right in the
 //! checkpoint's folder.
 //!
-//! Nothing is to be seen before [`commit`](ItemsSave::commit). A save that is dropped leaves
-//! nothing, and after an error in one item the rest is not committed. The items may be added by
-//! several threads.
+//! Readers see nothing before [`commit`](ItemsSave::commit). A dropped save leaves no files. After
+//! an error in one item nothing is committed. Several threads may add items.
 //!
-//! **Several processes** ([`ItemsOptions::job`]) all call the same methods in the same order: of a
-//! tree each writes its shards, as in a save; everything else is written by rank 0 alone. An error
-//! of one process is one of all.
+//! **Several processes** ([`ItemsOptions::job`]) all call the same methods in the same order. As in
+//! a save, each process writes its shards of a tree. Rank 0 writes everything else. If one process
+//! fails, all fail.
 //!
 //! [`OpenOptions::item`]: super::OpenOptions::item
 

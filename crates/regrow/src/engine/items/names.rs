@@ -1,4 +1,4 @@
-//! Which names items may have.
+//! The allowed names of items.
 
 use crate::commit::CHECKPOINT_MARKERS;
 use crate::engine::names::is_left_out;

@@ -1,4 +1,4 @@
-//! Items of an opened checkpoint: each opened by itself, or its files as they are.
+//! Items of an opened checkpoint: opens a single item, or returns its files.
 
 use bytes::Bytes;
 

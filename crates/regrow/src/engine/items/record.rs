@@ -1,8 +1,7 @@
-//! What is recorded of the items in `regrow.items.json`: their kinds, and the checksums of their
-//! files.
+//! The record of items in `regrow.items.json`: their kinds, and the checksums of their files.
 //!
-//! What this process writes is summed on its way. On a disk, copies and lent folders are summed
-//! where they lie, when all processes have written; for a bucket, before they are uploaded.
+//! Files of this process are checksummed during the write. On a disk, copies and folders of
+//! handlers are checksummed after all processes have written; for a bucket, before the upload.
 
 use super::names::check_file;
 use super::{ItemsSave, WHOLE};

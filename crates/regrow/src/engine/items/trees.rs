@@ -1,4 +1,4 @@
-//! An item that is a pytree: any layout writes it, into a folder of the one publication.
+//! An item that is a pytree: any layout writes it into a folder of the publication.
 
 use super::{ItemsSave, Rest, WHOLE};
 use crate::engine::checks::{check_losses, check_options, check_rules};

@@ -1,4 +1,4 @@
-//! Parts of leaves that the layout decodes, each straight to where it goes.
+//! Parts of leaves that the layout decodes directly into their destination.
 
 use crate::array::{Casting, Dtype, Region};
 use crate::bytes::limits::allocate;

@@ -1,4 +1,4 @@
-//! Loading: all of it, or a selection.
+//! Loads a whole checkpoint or a selection.
 //!
 //! ```text
 //! select    which leaves, as what dtype, and where they go          patterns, template, casts, memory of the caller
@@ -7,13 +7,13 @@
 //! hand out  the tree of the leaves
 //! ```
 //!
-//! Leaves stored raw and whole in files without other writers come back as views of the map,
-//! checked first, in the order on disk. If the page cache does not have them and memory has room,
-//! they are read past the cache into memory, which is faster. Files of other programs, which write
-//! them in place, are read into memory unless the caller asks for maps. Everything else is decoded
-//! straight into its destination by a few threads; an array of many chunks is cut into bands along
-//! its first axis so that one leaf can keep all of them busy. Memory that the caller gives is
-//! filled in place, and what goes there is checked on the way.
+//! Leaves stored raw and whole in files without other writers are returned as views of the map,
+//! after a check in disk order. If they are not in the page cache and there is enough memory, they
+//! are read into memory without the page cache, which is faster. Files of other programs, which
+//! write them in place, are read into memory unless the caller asks for maps. A few threads decode
+//! all other leaves directly into their destination. An array of many chunks is divided into bands
+//! along its first axis, so that one leaf can keep all threads busy. Memory of the caller is filled
+//! in place, and the data is checked during the read.
 
 mod band;
 mod plan;

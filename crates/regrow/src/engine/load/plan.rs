@@ -1,14 +1,14 @@
-//! The plan of a load, as data: for each leaf where its bytes come from and where they go, in the
-//! order of the disk.
+//! The plan of a load, as data: the source and the destination of the bytes of each leaf, in disk
+//! order.
 //!
-//! | a leaf | comes |
+//! | a leaf | is loaded |
 //! |---|---|
 //! | raw, in a file without other writers | as a view of the map, checked first |
-//! | the same, which the page cache lacks | past the cache, into memory |
-//! | raw, under checksums of blocks | block by block, into memory or to where the caller wants it |
+//! | the same, but not in the page cache | into memory, without the page cache |
+//! | raw, under checksums of blocks | block by block, into memory or into the caller's array |
 //! | in any other coding, or to be cast | in bands that the layout decodes |
 //!
-//! Making it looks at maps and at what the page cache has; it reads no data.
+//! To make the plan, regrow checks maps and the page cache, but reads no data.
 
 use std::cell::LazyCell;
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! The one executor of load plans: checks views and hands them out, and reads the rest to where it
-//! goes.
+//! The only executor of load plans: it checks and returns views, and reads all other leaves into
+//! their destination.
 
 use std::cmp::Reverse;
 use std::ops::Range;

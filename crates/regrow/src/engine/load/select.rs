@@ -1,4 +1,4 @@
-//! Which leaves are loaded, and where they go.
+//! Selects the leaves to load, and their destination.
 
 use super::prune::{placeholder, prune};
 use crate::array::Dtype;
