@@ -526,7 +526,6 @@ why it failed.
 
 _Numbers = list[int]
 _Deletions = list[_Deletion]
-_Forms = list[tuple[str | None, int | None]]
 _StepList = tuple[list[_Step], list[str], list[str]]
 
 @final
@@ -542,50 +541,15 @@ class Steps:
     ) -> Steps: ...
     @property
     def root(self) -> Location: ...
-    @property
-    def forms(self) -> _Forms: ...
     def name(self, step: int) -> str:
         """The name of a new step."""
-
-    def parse(self, name: str) -> int | None:
-        """The step of a name; `None` for a name of another form."""
-
-    def place(self, step: int) -> Location:
-        """Where a new step goes."""
 
     def list(self) -> _StepList:
         """Committed steps by number, names of saves that never ended, and notes."""
 
-    def latest(self) -> _Step | None:
-        """The newest step of the current history."""
-
-    def newer_than(self, seen: int | None) -> int | None:
-        """The newest step, if it came after one that was seen."""
-
-    def current(self, history: History | None) -> _Numbers:
-        """The steps of a history; of the one that the storage says, if `None`."""
-
-    def abandoned(self) -> _Numbers:
-        """Steps of other histories than the one that the storage says."""
-
-    def best(self, metric: str, is_max: bool, history: History | None) -> int | None:
-        """The best step of a history by a metric."""
-
-    def history(self) -> str:
-        """What a manager knows of the steps, as JSON."""
-
-    def is_empty_folder(self, step: int) -> bool:
-        """Whether an empty folder has the name of a step."""
-
     def find(self, step: int) -> _Step | None: ...
     def step(self, step: int) -> _Step:
         """Raises if it is not there."""
-
-    def stock(self, step: int) -> tuple[int, int] | None:
-        """Files and bytes, where the storage knows."""
-
-    def is_at_fault(self, step: int, kind: str) -> bool:
-        """Whether an error of this kind, of restoring the step, is that step's own fault."""
 
     def leased(self) -> _Numbers:
         """Steps that have readers."""
@@ -593,46 +557,10 @@ class Steps:
     def lease(self, step: int) -> StepLease: ...
     def lock(self) -> WriterLock: ...
     def delete(self, steps: Sequence[int], aside: str | None, also_leased: bool) -> _Deletions: ...
-    def tidy(
-        self, saved: int, keep: str, verify: bool, aside: str | None, adopt: bool, damaged: set[int]
-    ) -> _Deletions:
-        """What follows the save of a step: verifies it, writes the pointer, deletes what the
-        policy does not keep.
-        """
-
     def refresh(self) -> None:
         """Brings the pointer in line with the list, and removes what killed saves and deletions
         have left.
         """
-
-@final
-class History:
-    """Which steps the next save goes on from, and which were abandoned."""
-
-    def __new__(cls, text: str) -> History: ...
-    def text(self) -> str:
-        """The same as JSON."""
-
-    def knows(self, step: int) -> bool:
-        """Whether the step is of the current history: there, or being saved."""
-
-    def is_taken(self, step: int) -> bool:
-        """Whether the step is there or being saved, in any history."""
-
-    def latest(self, but: int | None = None) -> int | None:
-        """The newest step of the current history beside one."""
-
-    def turn_to(self, step: int) -> None:
-        """The next save goes on from this step."""
-
-    def begin(self, step: int) -> str:
-        """Begins a save; the record of its step as JSON."""
-
-    def forget(self, step: int) -> None:
-        """The step is not there."""
-
-    def roll_back(self, step: int) -> None:
-        """All newer steps were deleted."""
 
 @final
 class StepLease:
@@ -644,25 +572,113 @@ class StepLease:
 class WriterLock:
     """The right to write to a folder of steps."""
 
-    def check(self) -> None:
-        """Raises if another writer has taken the folder over."""
-
     def release(self) -> None: ...
 
-def wants_step(
-    when: str,
-    step: int,
-    latest: int | None,
-    seconds_since_save: float | None,
-    is_preempted: bool,
-    is_saving: bool,
-) -> bool:
-    """Whether a step is to be saved. The condition is JSON: ``"always"``, ``"first"``,
-    ``"preempted"``, ``{"every": 100}``, ``{"steps": [1, 2]}``, ``{"after_seconds": 60}``, ``{"any":
-    [...]}``, ``{"all": [...]}``."""
+@final
+class Preemption:
+    """Whether the program is asked to end. With `agreed`, all processes of a job set it before the
+    same step, or none does.
+    """
 
-def check_metric(metric: str, metrics: str) -> None:
-    """Raises for metrics, a JSON object, without the one by which the best step is chosen."""
+    def __new__(cls, agreed: bool) -> Preemption: ...
+    def set(self) -> None: ...
+    @property
+    def is_set(self) -> bool: ...
+
+@final
+class Run:
+    """The steps of a folder, which this run alone writes to. `options` has the fields of
+    `regrow._manager._manager.RunOptions`.
+    """
+
+    def __new__(cls, root: _Place, options: Any) -> Run: ...
+    @property
+    def steps(self) -> Steps:
+        """The folder, without the other processes of a job."""
+
+    def numbers(self) -> _Numbers:
+        """The committed steps of any history."""
+
+    def latest(self) -> int | None:
+        """The newest step of the current history."""
+
+    def abandoned(self) -> _Numbers:
+        """The steps of other histories."""
+
+    def best(self, metric: str, is_max: bool) -> int | None:
+        """The best step of the current history by a metric."""
+
+    def should_save(self, step: int) -> bool:
+        """Whether `begin` would begin the step."""
+
+    def begin(
+        self, step: int, force: bool, overwrite: bool, metrics: str, raised: BaseException | None
+    ) -> DueStep | None:
+        """Begins a step, if it is due. `metrics` is a JSON object. `raised` is raised in all
+        processes.
+        """
+
+    def wait_for_grace(self, step: int) -> None:
+        """Waits for the save of a program that is asked to end."""
+
+    def wait(self, timeout: float | None) -> bool:
+        """Waits for all saves; `False` after `timeout` seconds."""
+
+    def failure(self) -> BaseException | None:
+        """The first exception of a save that no call has raised yet."""
+
+    def pending(self) -> _Numbers:
+        """Steps whose saves have not ended."""
+
+    def delete(self, step: int, force: bool) -> None: ...
+    def delete_abandoned(self) -> _Numbers: ...
+    def roll_back(self, step: int) -> None: ...
+    def restore(self, step: int | None, load: Callable[[int, str], Any]) -> tuple[int, Any, Sequence[tuple[int, Any]]]:
+        """Calls `load` with the number and the name of a step, or with `None` of the newest good
+        one. Gives its number, what `load` gave, and newer steps with the exception of each.
+        """
+
+    def take_newer(self, seen: int | None) -> int | None:
+        """The newest step, if it came after one that was seen; keeps it from being deleted."""
+
+    def close(self) -> None:
+        """Waits for all saves, and gives the folder up."""
+
+@final
+class DueStep:
+    """A step that is to be saved now."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def record(self) -> str:
+        """The record for its metadata, as JSON."""
+
+    @property
+    def is_preempted(self) -> bool: ...
+    def may_replace(self) -> bool:
+        """Whether the save replaces what is at its path."""
+
+    def base(self) -> str | None:
+        """The name of the step whose files are linked."""
+
+    def follow(self, handle: Any, blocked_seconds: float) -> Followed:
+        """Takes over the save. `handle` is a `regrow.SaveHandle`."""
+
+@final
+class Followed:
+    """The save of a step, and what follows it."""
+
+    def is_done(self) -> bool: ...
+    def wait(self, timeout: float | None) -> _Saved | None: ...
+
+@final
+class Together:
+    """The processes that share a folder of steps."""
+
+    def __new__(cls, root: _Place, job: Any) -> Together: ...
+    def of_rank_0(self, purpose: str, look: Callable[[], str]) -> str:
+        """The text that `look` gives on rank 0, in every process."""
 
 def open(path: _Place, opening: _Opening) -> Checkpoint:
     """Opens a checkpoint of any layout."""

@@ -2,12 +2,13 @@
 //! second.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 use regrow::engine::{AsyncOptions, BeforeCommit, Blocked, CopyLeaves, OnEnd, WhenBusy};
-use regrow::{Error, ErrorKind, Result, SaveOptions};
+use regrow::{Error, ErrorKind, Result, SaveOptions, SaveReport};
 
 use crate::checkpoint::{SaveOut, save_report};
 use crate::columns::StructureIn;
@@ -198,8 +199,20 @@ impl SaveHandle {
     }
 }
 
+impl SaveHandle {
+    /// Where the checkpoint will be.
+    pub fn path_buf(&self) -> PathBuf {
+        self.0.path().to_owned()
+    }
+
+    /// The report, when the save has ended.
+    pub fn wait_for_end(&self) -> Result<SaveReport> {
+        self.0.wait()
+    }
+}
+
 /// Waits in steps, without the interpreter, until `step` gives something or the time is up.
-fn wait<T: Send>(
+pub fn wait<T: Send>(
     py: Python<'_>,
     timeout: Option<f64>,
     step: impl Fn(Duration) -> Result<Option<T>> + Sync,

@@ -15,7 +15,7 @@ use regrow::coordination::{self, Folder, OnWait, SessionOptions, Single, Waiting
 use regrow::location::ToLocation;
 use regrow::{Error, ErrorKind, Monitor, Result};
 
-use crate::error::{OrRaise, released};
+use crate::error::{OrRaise, called, released};
 use crate::location::LocationIn;
 use crate::watch::cancellable;
 
@@ -140,11 +140,11 @@ impl Foreign {
         name: &str,
         call: impl FnOnce(Python<'_>, &Bound<'_, PyAny>) -> PyResult<T>,
     ) -> Result<T> {
-        let called = Python::try_attach(|py| {
+        let answer = Python::try_attach(|py| {
             let object = self.object.bind(py);
             call(py, object).map_err(|raised| raised_by(object, name, &raised))
         });
-        called.unwrap_or_else(|| Err(Error::new(ErrorKind::Io, "Python has ended")))
+        answer.unwrap_or_else(|| Err(Error::new(ErrorKind::Io, "Python has ended")))
     }
 }
 
@@ -204,6 +204,52 @@ impl coordination::Coordinator for Foreign {
     fn value_len_max_bytes(&self) -> usize {
         self.value_len_max_bytes
     }
+}
+
+/// A coordinator whose waits end when a signal handler raises, as that of Ctrl-C does.
+#[derive(Debug)]
+pub struct Interruptible(pub Arc<dyn coordination::Coordinator>);
+
+impl coordination::Coordinator for Interruptible {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.0.size()
+    }
+
+    fn put_if_absent(&self, key: &str, value: Bytes) -> Result<bool> {
+        self.0.put_if_absent(key, value)
+    }
+
+    fn get(&self, key: &str, wait: Duration) -> Result<Option<Bytes>> {
+        // A session waits in slices of at most a second.
+        check_signals()?;
+        self.0.get(key, wait)
+    }
+
+    fn get_many(&self, keys: &[String]) -> Result<Option<Vec<Option<Bytes>>>> {
+        self.0.get_many(keys)
+    }
+
+    fn remove(&self, key: &str) -> Result<()> {
+        self.0.remove(key)
+    }
+
+    fn live(&self) -> Result<Option<Vec<usize>>> {
+        self.0.live()
+    }
+
+    fn value_len_max_bytes(&self) -> usize {
+        self.0.value_len_max_bytes()
+    }
+}
+
+/// Calls the handlers of signals that have come, on the thread that gets them. An error is what a
+/// handler has raised.
+pub fn check_signals() -> Result<()> {
+    called(|py| py.check_signals())
 }
 
 /// How processes wait for each other: seconds, and what is put in front of their keys.

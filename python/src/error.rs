@@ -5,8 +5,11 @@
 //! catch.
 
 use std::any::Any;
+use std::error::Error as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use pyo3::exceptions::PyException;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use regrow::wording::Caller;
@@ -30,12 +33,38 @@ pub fn panicked(panic: &(dyn Any + Send)) -> Error {
         .help("this is a bug in regrow: please report it, with what stands on standard error")
 }
 
-/// The exception for an error of the engine.
+/// The exception for an error of the engine. An error that comes from an exception gives that.
 pub fn to_py_err(error: Error) -> PyErr {
-    Python::attach(|py| match exception(py, &error) {
-        Ok(exception) => PyErr::from_value(exception),
-        Err(failed) => failed,
+    Python::attach(|py| {
+        let source = error.source();
+        if let Some(raised) = source.and_then(|source| source.downcast_ref::<PyErr>()) {
+            return raised.clone_ref(py);
+        }
+        let raised = exception(py, &error).map_or_else(|failed| failed, PyErr::from_value);
+        if let Some(cause) = source.and_then(|source| source.downcast_ref::<Error>()) {
+            raised.set_cause(py, Some(to_py_err(cause.duplicate())));
+        }
+        raised
     })
+}
+
+/// An exception as an error of the engine, which is raised again as the exception.
+pub fn from_py_err(py: Python<'_>, raised: PyErr) -> Error {
+    let value = raised.value(py);
+    let kind = value.getattr(intern!(py, "kind")).and_then(|kind| kind.extract::<String>());
+    let kind = kind.ok().and_then(|kind| ErrorKind::from_name(&kind));
+    let (kind, what) = match kind {
+        Some(kind) => (kind, value.to_string()),
+        None if raised.is_instance_of::<PyException>(py) => (ErrorKind::Io, raised.to_string()),
+        None => (ErrorKind::Cancelled, raised.to_string()),
+    };
+    Error::new(kind, what).caused_by(raised)
+}
+
+/// Calls Python from work of the engine.
+pub fn called<T>(call: impl FnOnce(Python<'_>) -> PyResult<T>) -> Result<T> {
+    let called = Python::try_attach(|py| call(py).map_err(|raised| from_py_err(py, raised)));
+    called.unwrap_or_else(|| Err(Error::new(ErrorKind::Io, "Python has ended")))
 }
 
 fn exception<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {

@@ -30,6 +30,7 @@
 //! | `seal` | checksums beside a checkpoint, and signatures |
 //! | `list` | the checkpoints in a folder |
 //! | `steps` | a folder of steps: what is kept, who reads and who writes |
+//! | `manager` | the manager of a training loop's steps |
 //! | `flax` | Flax' msgpack to Python's objects and back, without a checkpoint |
 //! | `safetensors` | safetensors files as safetensors shows them |
 //! | `trak` | a TRAK store: rows, marks, flags |
@@ -63,6 +64,7 @@ mod leaves;
 mod list;
 mod literal;
 mod location;
+mod manager;
 mod memory;
 mod options;
 mod pytree_data;
@@ -124,6 +126,8 @@ mod _native {
         Location, layout_for, local_path, refuse_folder_named_like_a_file, set_mode, sync_folder,
     };
     #[pymodule_export]
+    use crate::manager::{DueStep, Followed, Preemption, Run, Together};
+    #[pymodule_export]
     use crate::memory::{MapBuffer, Slab};
     #[pymodule_export]
     use crate::pytree_data::{pytree_appears, pytree_entries, pytree_manifest};
@@ -142,7 +146,7 @@ mod _native {
     #[pymodule_export]
     use crate::seal::{public_key, seal, sign};
     #[pymodule_export]
-    use crate::steps::{History, StepLease, Steps, WriterLock, check_metric, wants_step};
+    use crate::steps::{StepLease, Steps, WriterLock};
     #[pymodule_export]
     use crate::trak::{TrakArrays, TrakStore, trak_repair};
     #[pymodule_export]

@@ -14,6 +14,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::key::{Key, KeyPath};
 use crate::text::{brief, printable, printable_lines};
@@ -162,7 +163,7 @@ struct Inner {
     place: Place,
     expected_found: Option<(String, String)>,
     help: Option<String>,
-    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
 impl Error {
@@ -222,12 +223,11 @@ impl Error {
             ),
             _ => (ErrorKind::Io, None),
         };
-        let mut error = Self::new(kind, format!("{what}: {source}")).in_file(file);
-        if let Some(help) = help {
-            error = error.help(help);
+        let error = Self::new(kind, format!("{what}: {source}")).in_file(file).caused_by(source);
+        match help {
+            Some(help) => error.help(help),
+            None => error,
         }
-        error.0.source = Some(Box::new(source));
-        error
     }
 
     /// What kind of thing went wrong.
@@ -316,14 +316,23 @@ impl Error {
         self.0.help = Some(help.into());
         self
     }
+
+    /// Adds the error that this one comes from.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        self.0.source = Some(Arc::new(source));
+        self
+    }
 }
 
 impl Error {
-    /// The same, for another who is to be told; without its source, which it prints already.
+    /// A second error that says the same, with the same source.
+    #[must_use]
     pub fn duplicate(&self) -> Self {
-        let Inner { kind, what, place, expected_found, help, .. } = &*self.0;
+        let Inner { kind, what, place, expected_found, help, source } = &*self.0;
         let (place, expected_found, help) = (place.clone(), expected_found.clone(), help.clone());
-        Self(Box::new(Inner { kind: *kind, what: what.clone(), place, expected_found, help, source: None }))
+        let (what, source) = (what.clone(), source.clone());
+        Self(Box::new(Inner { kind: *kind, what, place, expected_found, help, source }))
     }
 
     /// The same error without its leaf: for a caller that knows the leaf by another path.

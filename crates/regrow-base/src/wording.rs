@@ -117,7 +117,7 @@ pub fn in_words_of(caller: Caller, text: &str) -> String {
 }
 
 impl Error {
-    /// The same error with the options in the words of `caller`, and without its source.
+    /// The same error with the options in the words of `caller`.
     #[must_use]
     pub fn in_words_of(&self, caller: Caller) -> Self {
         let said = self.duplicate().reworded(in_words_of(caller, self.what()));

@@ -1,7 +1,7 @@
-"""Whether the program is asked to end, by SIGTERM or by JAX' preemption service.
+"""Whether the program is asked to end: by SIGTERM, or by the preemption service of JAX.
 
-The signal sets a flag that any thread can read. A second signal acts as it would without this
-module.
+The signal sets a flag, which can be looked at anywhere. A second one does what the first would have
+done without this.
 """
 
 from __future__ import annotations
@@ -9,21 +9,26 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-import time
 from types import FrameType
 from typing import Any
 
+from .. import _native
 from .._errors import InvalidArgumentError, failure
 
 
 class Flag:
     """Set by SIGTERM, from `watch` on."""
 
-    def __init__(self) -> None:
-        self.since: float | None = None
-        """When it was set, in seconds of `time.monotonic`; `None` if it was not."""
+    def __init__(self, takes_sigterm: bool) -> None:
+        # JAX's service sets the flag of all processes before the same step, SIGTERM that of one.
+        self.native = _native.Preemption(not takes_sigterm)
         self._before: Any = None
         self._watches = False
+
+    @property
+    def is_set(self) -> bool:
+        """Whether it is set."""
+        return self.native.is_set
 
     def watch(self) -> None:
         """Takes SIGTERM.
@@ -51,11 +56,10 @@ class Flag:
 
     def set(self) -> None:
         """As the signal does."""
-        if self.since is None:
-            self.since = time.monotonic()
+        self.native.set()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.since is not None:
+        if self.is_set:
             # A second signal ends the program.
             signal.signal(signal.SIGTERM, self._before if self._before is not None else signal.SIG_DFL)
             signal.raise_signal(signal.SIGTERM)

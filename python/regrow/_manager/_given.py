@@ -1,4 +1,4 @@
-"""The values that callers give a `Manager` to save, as the native half takes them."""
+"""What callers give a `Manager` to save, as the native half takes it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from .. import _native
 from .._core import _arguments
 from .._core._location import Location, StrPath, local_path, place
 from .._errors import InvalidArgumentError, failure
-from ._policies import Metric
 from ._restore import ITEM
 
 RECORD = "regrow_step"
@@ -50,17 +48,6 @@ def metrics(metrics: Any) -> dict[str, Any] | None:
             raise _arguments.wrong("metrics", metrics, "a dict of numbers by name, or of such dicts") from None
 
     return {str(name): plain(value) for name, value in metrics.items()}
-
-
-def check_metric(metric: Metric | None, metrics: dict[str, Any] | None) -> None:
-    """Raises for metrics that lack the one by which the best step is chosen; NaN says that it was
-    not measured.
-
-    Raises:
-        InvalidArgumentError: with the metrics that are there.
-    """
-    if metric is not None:
-        _native.check_metric(metric.name, json.dumps(metrics or {}, default=str))
 
 
 def metadata(metadata: Any, record: str) -> dict[str, Any]:

@@ -4,36 +4,58 @@ newest.
     save ── the policy ── snapshot ── [background: write, commit ── verify, point, delete] ── record
                                        the engine's saver             the manager's thread
 
-The list of steps comes from the storage; the native half computes the policies. In a job of several
-processes rank 0 lists, decides and deletes, and tells the others.
+The engine's manager (`regrow::manager::Run`) lists the steps, decides, follows saves, deletes and
+keeps the records. This module has what needs Python: arguments, values, functions and signals.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import _native
 from .._core import _arguments
 from .._core._keywords import keywords
-from .._core._location import StrPath
+from .._core._location import StrPath, place
 from .._core._progress import Progress, Watch
 from .._core._report import SaveReport
-from .._errors import AlreadyExistsError, InvalidArgumentError, RegrowError, failure
+from .._errors import RegrowError
 from .._jobs import _job, _preemption
 from .._jobs._job import Job
 from .._save import _items
-from .._save._async import SaveHandle
+from .._save._async import SaveHandle, end_with_program, ended
 from .._save._writing import Writing
-from . import _given, _policies
-from ._follow import Follower, Saved, Tidying
+from . import _given, _policies, _records
+from ._follow import Following, StepHandle
 from ._policies import Keep, SaveOptions, SaveWhen, StepName
 from ._reading import Reading
-from ._records import Records
-from ._steps import Steps, number_of
+from ._steps import number_of, step_of
+
+
+class RunOptions(NamedTuple):
+    """What the engine's manager is told. It reads the fields by their names."""
+
+    names: list[tuple[str | None, int | None]] | None
+    save_when: str
+    keep: str
+    metric: str | None
+    verify_first: bool
+    adopt: bool
+    trash: str | None
+    link_unchanged: bool
+    read_only: bool
+    log: str | None
+    preemption: _native.Preemption
+    grace_seconds: float
+    job: _job.NativeJob | None
+    also_saves: Callable[[int], object] | None
+    also_keeps: Callable[[Sequence[Any]], set[int]] | None
+    on_saved: Callable[[int, Any], object] | None
+    on_record: Callable[[str, bool], None] = _records.tell
 
 
 class Manager(Reading):
@@ -111,54 +133,39 @@ class Manager(Reading):
             layout=asked.layout, cast=asked.cast, lossy=asked.lossy, compression=asked.compression,
             durable=asked.durable, parity=asked.parity, seal=asked.seal, job=job, options=asked.options,
         )  # fmt: skip
-        self._metric = _policies.metric(kept_steps.by)
-        keep_if = _arguments.function("where", kept_steps.where)
-        self._save_if = _arguments.function("where", wanted.where)
-        policies = _policies.policies(kept_steps, self._metric)
-        self._when, is_regular = _policies.when(wanted)
         self._background = _arguments.flag("background", background)
-        self._reuse = _arguments.flag("link_unchanged", asked.link_unchanged)
-        self._todelete = _arguments.text("trash", kept_steps.trash)
-        takes_sigterm = preemption_timeout is not None
-        self._grace = _policies.seconds("preemption_timeout", preemption_timeout if takes_sigterm else 30.0)
-        self._read_only = _arguments.flag("read_only", read_only)
         self._progress = progress
         Watch(progress, "saving")
-        is_checked, adopts = (
-            _arguments.flag("verify_first", kept_steps.verify_first),
-            _arguments.flag("adopt", kept_steps.adopt),
+        metric = _policies.metric(kept_steps.by)
+        takes_sigterm = preemption_timeout is not None
+        self._flag = _preemption.Flag(takes_sigterm)
+        run_options = RunOptions(
+            names=_policies.forms(names),
+            save_when=_policies.when(wanted),
+            keep=_policies.policy(kept_steps, metric),
+            metric=None if metric is None else metric.name,
+            verify_first=_arguments.flag("verify_first", kept_steps.verify_first),
+            adopt=_arguments.flag("adopt", kept_steps.adopt),
+            trash=_arguments.text("trash", kept_steps.trash),
+            link_unchanged=_arguments.flag("link_unchanged", asked.link_unchanged),
+            read_only=_arguments.flag("read_only", read_only),
+            log=None if log is None else _given.file("log", log),
+            preemption=self._flag.native,
+            grace_seconds=_policies.seconds("preemption_timeout", preemption_timeout if takes_sigterm else 30.0),
+            job=self._writing.native_job(),
+            also_saves=_arguments.function("where", wanted.where),
+            also_keeps=_keeps(_arguments.function("where", kept_steps.where)),
+            on_saved=_tells(_arguments.function("on_saved", on_saved)),
         )
-        on_saved = _arguments.function("on_saved", on_saved)
-        tidying = Tidying(policies, keep_if, is_checked, self._todelete, adopts, on_saved)
-        job_found = self._writing.native_job()
-        if job_found is None:
+        if run_options.job is None:
             # In a job the first save says it to all processes.
             self._writing.columns(None)
-        records = Records(None if log is None else _given.file("log", log))
         root = _given.root(path, storage_options)
-        super().__init__(Steps(root, _policies.forms(names), job_found), self._metric, records)
-        # Of no step: it is refused now, rather than when there is something to delete.
-        self._steps.native.delete([], self._todelete, False)
-        self._follower = Follower(self._steps, tidying, self._records)
-        # What SIGTERM, a clock or a function says may differ between processes.
-        self._must_ask = self._steps.is_shared and (not is_regular or takes_sigterm or self._save_if is not None)
-        self._lock: _native.WriterLock | None = None
+        super().__init__(root, _native.Run(place("directory", root), run_options), metric)
+        self._following = Following(self._run)
         self._is_closed = False
-        self._flag = _preemption.Flag()
-        self._has_saved_preempted = False
-        self._last_save: float | None = None
-        self._history = _native.History(self._steps.of_rank_0("begin", self._begin))
-        """Which steps were there or have begun: so `should_save` need not look."""
-        self._steps.share_forms()
         if takes_sigterm:
             self._flag.watch()
-
-    def _begin(self) -> str:
-        """Takes the folder, on rank 0; the history of the steps in it."""
-        if not self._read_only:
-            self._lock = self._follower.lock = self._steps.native.lock()
-            self._steps.native.refresh()
-        return self._steps.native.history()
 
     # ---- saving -----------------------------------------------------------------------
 
@@ -169,30 +176,7 @@ class Manager(Reading):
         `SaveWhen(where=...)` or `preemption_timeout` rank 0 decides, and the others wait for it.
         All learn of a signal at any process.
         """
-        number = number_of(step)
-        return not self._read_only and not self._is_closed and self._wants(number)
-
-    def _wants(self, number: int) -> bool:
-        if not self._steps.is_shared:
-            self._forget_failed()
-        if self.reached_preemption(number):
-            self._flag.set()
-
-        def decide(preempted: list[bool]) -> list[bool]:
-            is_preempted = any(preempted)
-            if self._history.knows(number):
-                return [False, is_preempted]
-            since = None if self._last_save is None else time.monotonic() - self._last_save
-            latest = self._history.latest()
-            ends = is_preempted and not self._has_saved_preempted
-            wants = _native.wants_step(self._when, number, latest, since, ends, self.is_saving)
-            return [wants or (self._save_if is not None and bool(self._save_if(number))), is_preempted]
-
-        own = self.preempted
-        wants, is_preempted = self._steps.of_all("ask", own, decide) if self._must_ask else decide([own])
-        if is_preempted:
-            self._flag.set()
-        return bool(wants)
+        return self._run.should_save(self._asked_of_jax(step))
 
     def save(
         self,
@@ -231,47 +215,36 @@ class Manager(Reading):
                 `Keep(by=...)` names, unless the program is asked to end. Nothing is written.
         """
         began = time.perf_counter()
-        number = number_of(step)
         is_forced, replaces = _arguments.flag("force", force), _arguments.flag("overwrite", overwrite)
-        self._check_may_write()
-        if not self._steps.is_shared:
-            self._raise_failure()
-        wants = self._wants(number)
-        if not (is_forced or (replaces and self._history.knows(number)) or wants):
-            return None
-        is_preempted = self.preempted
+        number = self._asked_of_jax(step)
+        plain: dict[str, Any] | None = None
+        wrong: Exception | None = None
         try:
             plain = _given.metrics(metrics)
         except Exception as error:
-            # The others come there next.
-            self._steps.agree("settle", error)
-            raise
-        # The last save of a program that is to end is worth more than its rank.
-        self._check_all_is_well(lambda: None if is_preempted else _given.check_metric(self._metric, plain))
-        if self._history.knows(number) and not replaces:
-            help = "pass overwrite=True to replace it"
-            raise failure(AlreadyExistsError, f"step {number} already exists in {self.directory}", help=help)
-        # What fails before the save has begun changes nothing.
-        history = _native.History(self._history.text())
-        at = self._steps.at(self._steps.native.name(number))
+            # Raised in all processes, if the step is due.
+            wrong = error
+        due = self._run.begin(number, is_forced, replaces, json.dumps(plain or {}, default=str), wrong)
+        if due is None:
+            return None
+        at = self._root / due.name
         with _job.posts_errors(self._writing.asked_job(), at):
-            # An empty folder is no step.
-            may_replace = history.is_taken(number) or self._steps.native.is_empty_folder(number)
-            told = _given.metadata(metadata, history.begin(number))
-            writing = replace(self._writing, overwrite=may_replace, metadata=told, base=self._base(number))
+            base = due.base()
+            writing = replace(
+                self._writing, overwrite=due.may_replace(), metadata=_given.metadata(metadata, due.record),
+                base=None if base is None else self._root / base,
+            )  # fmt: skip
             everything, item_options = self._as_saved(_given.everything(state, items), item_options or {})
         begun = _items.save_items_later(at, everything, writing, metrics=plain, item_options=item_options)
         begun.follow(Watch(self._progress, "saving"))
-        self._history = history
-        self._follower.damaged.discard(number)
-        self._last_save = time.monotonic()
-        self._has_saved_preempted |= is_preempted
-        handle = self._follower.add(Saved(number, begun, time.perf_counter() - began, plain or {}, is_preempted))
+        end_with_program(self._following)
+        is_preempted = due.is_preempted
+        followed = due.follow(begun, time.perf_counter() - began)
         if not self._background:
             self.wait()
         elif is_preempted:
-            self._wait_for_grace(number)
-        return handle
+            self._run.wait_for_grace(number)
+        return StepHandle(begun, followed)
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits until all saves and the deletions after them have ended.
@@ -280,19 +253,20 @@ class Manager(Reading):
             TimeoutError: if they have not ended after `timeout` seconds. They go on.
             RegrowError: if a save failed; call again for further failures.
         """
-        if not self._follower.wait(timeout):
+        if not self._run.wait(timeout):
             raise TimeoutError(f"the saves to {self.directory} have not ended after {timeout} s")
-        self._raise_failure()
+        if (failure := self._run.failure()) is not None:
+            raise failure
 
     @property
     def pending(self) -> list[int]:
         """The steps whose saves have not ended, in the order of the saves."""
-        return self._follower.pending()
+        return self._run.pending()
 
     @property
     def is_saving(self) -> bool:
         """Whether a save is running."""
-        return self._follower.is_busy
+        return bool(self.pending)
 
     # ---- deleting ---------------------------------------------------------------------
 
@@ -308,20 +282,7 @@ class Manager(Reading):
             InvalidArgumentError: if it is the last step, or is being read, without `force`; if it
                 holds other files. The step stays.
         """
-        number, is_forced = number_of(step), _arguments.flag("force", force)
-        self._check_may_write()
-        self._follower.wait()
-        self._check_all_is_well()
-
-        def delete() -> None:
-            self._steps.native.step(number)
-            if not is_forced and [step.number for step in self._steps.all()] == [number]:
-                help = "pass force=True to delete it"
-                raise failure(InvalidArgumentError, f"step {number} is the last one", help=help)
-            self._steps.delete([number], self._todelete, force=is_forced, records=self._records)
-
-        self._steps.of_rank_0("delete", delete)
-        self._history.forget(number)
+        self._run.delete(number_of(step), _arguments.flag("force", force))
 
     def delete_abandoned(self) -> list[int]:
         """Deletes the steps of abandoned histories, or moves them into the `trash`; their numbers.
@@ -329,20 +290,7 @@ class Manager(Reading):
         Raises:
             RegrowError: if one of them cannot be deleted; the older ones are deleted.
         """
-        self._check_may_write()
-        self._follower.wait()
-        self._check_all_is_well()
-
-        def delete() -> list[int]:
-            abandoned = self._steps.native.abandoned()
-            for each in abandoned:
-                self._steps.delete([each], self._todelete, force=False, records=self._records)
-            return abandoned
-
-        deleted = [int(number) for number in self._steps.of_rank_0("delete_abandoned", delete)]
-        for number in deleted:
-            self._history.forget(number)
-        return deleted
+        return self._run.delete_abandoned()
 
     def roll_back(self, step: int) -> None:
         """Deletes all steps newer than this one. The next save begins another history.
@@ -352,19 +300,7 @@ class Manager(Reading):
             RegrowError: if a newer step cannot be deleted; the steps newer than that one are
                 deleted.
         """
-        number = number_of(step)
-        self._check_may_write()
-        self._follower.wait()
-        self._check_all_is_well()
-
-        def delete() -> None:
-            self._steps.native.step(number)
-            newer = sorted((step.number for step in self._steps.all() if step.number > number), reverse=True)
-            for each in newer:
-                self._steps.delete([each], self._todelete, force=False, records=self._records)
-
-        self._steps.of_rank_0("roll_back", delete)
-        self._history.roll_back(number)
+        self._run.roll_back(number_of(step))
 
     # ---- the end ----------------------------------------------------------------------
 
@@ -373,7 +309,7 @@ class Manager(Reading):
         """Whether SIGTERM (with `preemption_timeout`) or JAX's preemption service asked the
         program to end.
         """
-        return self._flag.since is not None
+        return self._flag.is_set
 
     def reached_preemption(self, step: int) -> bool:
         """Whether all processes save this step, by JAX's preemption service; False where that is
@@ -393,11 +329,9 @@ class Manager(Reading):
             self.wait()
         finally:
             self._is_closed = True
-            self._follower.end()
-            self._let_go()
+            self._run.close()
+            ended(self._following)
             self._flag.unwatch()
-            if self._lock is not None:
-                self._lock.release()
 
     def __enter__(self) -> Manager:
         return self
@@ -424,75 +358,23 @@ class Manager(Reading):
         """Items, and the keywords of each, as `save_items` takes them."""
         return items, options
 
-    def _forget_failed(self) -> None:
-        """A save that has failed is no step."""
-        for number in self._follower.failed():
-            self._history.forget(number)
+    def _asked_of_jax(self, step: int) -> int:
+        """The number of a step, at which JAX's preemption service may ask for a save."""
+        number = number_of(step)
+        if self.reached_preemption(number):
+            self._flag.set()
+        return number
 
-    def _current_history(self) -> _native.History | None:
-        return None if self._read_only else self._history
 
-    def _note(self, step: int, error: RegrowError | None, is_fault: bool) -> None:
-        if error is None:
-            self._follower.damaged.discard(step)
-        elif error.kind in ("corrupt", "not_a_checkpoint") or (is_fault and error.kind == "not_found"):
-            self._follower.damaged.add(step)
+def _keeps(where: Callable[[Any], object] | None) -> Callable[[Sequence[Any]], set[int]] | None:
+    """The steps of a list that the caller's function keeps."""
+    if where is None:
+        return None
+    return lambda found: {step.number for step in map(step_of, found) if where(step)}
 
-    def _turn_to(self, step: int) -> None:
-        self._history.turn_to(step)
 
-    def _settle(self) -> None:
-        self._follower.wait()
-        self._forget_failed()
-
-    def _base(self, number: int) -> StrPath | None:
-        """The step before, whose files are linked where they are the same."""
-        earlier = self._history.latest(number) if self._reuse else None
-        found = None if earlier is None else self._steps.native.find(earlier)
-        return None if found is None else self._steps.at(found[1])
-
-    def _check_may_write(self) -> None:
-        if self._is_closed:
-            raise InvalidArgumentError(f"the manager of {self.directory} is closed: make another one")
-        if self._read_only:
-            raise InvalidArgumentError(f"the manager of {self.directory} cannot write: it was made with read_only=True")
-        if self._follower.is_forked:
-            help = "save in the process that made it"
-            raise failure(
-                InvalidArgumentError,
-                f"the manager of {self.directory} belongs to the process that this one was forked from",
-                help=help,
-            )
-
-    def _check_all_is_well(self, check: Callable[[], None] = lambda: None) -> None:
-        """Raises if an earlier save has failed, another writer has taken the folder over, or rank
-        0's `check` raises.
-
-        In a job all processes hear of it here, whichever of them has waited for the save longer.
-        """
-        if self._steps.is_shared:
-            self._follower.wait()
-        self._forget_failed()
-        failure: BaseException | None = self._follower.failure()
-        if failure is None and self._lock is not None:
-            try:
-                self._lock.check()
-                check()
-            except Exception as error:
-                failure = error
-        self._steps.agree("settle", failure)
-
-    def _raise_failure(self) -> None:
-        failure = self._follower.failure()
-        if failure is not None:
-            raise failure
-
-    def _wait_for_grace(self, number: int) -> None:
-        """Waits for the save of a program that is asked to end, for as long as that is given."""
-        assert self._flag.since is not None
-        left = self._flag.since + self._grace - time.monotonic()
-        try:
-            self.wait(max(left, 0.0))
-        except TimeoutError:
-            self._records.add("late", number, self.directory, is_bad=True, grace_seconds=self._grace)
-            raise
+def _tells(on_saved: Callable[[int, SaveReport], object] | None) -> Callable[[int, Any], object] | None:
+    """The caller's function, called with the report of the native half."""
+    if on_saved is None:
+        return None
+    return lambda step, report: on_saved(step, SaveReport.from_native(report))

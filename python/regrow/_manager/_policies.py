@@ -158,10 +158,8 @@ def metric(by: Any) -> Metric | None:
     return Metric(name, mode == "max")
 
 
-def when(wanted: SaveWhen) -> tuple[str, bool]:
-    """The condition for saves, and whether all processes of a job come to the same answer by
-    themselves.
-    """
+def when(wanted: SaveWhen) -> str:
+    """The condition for saves."""
     interval = _positive("every", wanted.every)
     conditions: list[Any] = []
     if interval is not None:
@@ -176,12 +174,11 @@ def when(wanted: SaveWhen) -> tuple[str, bool]:
         any_of.append({"steps": _steps("steps", wanted.steps)})
     if _arguments.flag("first", wanted.first):
         any_of.append("first")
-    any_of.append("preempted")
-    return json.dumps({"any": any_of}), apart is None
+    return json.dumps({"any": any_of})
 
 
-def policies(keep: Keep, best: Metric | None) -> list[Any]:
-    """The policies. Each keeps steps; an empty list keeps all.
+def policy(keep: Keep, best: Metric | None) -> str:
+    """The policy: all steps that one of the fields keeps; all steps if there is no field.
 
     Raises:
         InvalidArgumentError: for fields that contradict each other.
@@ -212,14 +209,7 @@ def policies(keep: Keep, best: Metric | None) -> list[Any]:
         mode = "max" if best.is_max else "min"
         own = {"metric": best.name, "mode": mode, "count": count or 1}
         any_of.append({"best": own})
-    return any_of
-
-
-def kept(policies: list[Any], chosen: Iterable[int] | None) -> str:
-    """The policy as a document; `chosen` are the steps that the caller's function keeps."""
-    if chosen is not None:
-        return json.dumps({"any": [*policies, {"steps": sorted(chosen)}]})
-    return json.dumps({"any": policies} if policies else "all")
+    return json.dumps({"any": any_of} if any_of or keep.where is not None else "all")
 
 
 def seconds(name: str, value: Any) -> float:

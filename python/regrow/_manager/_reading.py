@@ -1,8 +1,7 @@
-"""The half of a `Manager` that reads: lists steps, restores them, waits for new ones."""
+"""The reading half of a `Manager`: lists steps, restores them, waits for new ones."""
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
@@ -10,25 +9,23 @@ from typing import Any, Literal
 from .. import _native
 from .._core import _arguments
 from .._core._keywords import keywords
-from .._core._location import StrPath
+from .._core._location import Location, StrPath
 from .._core._options import Options
 from .._core._progress import Progress
-from .._errors import NotFoundError, PermissionDeniedError, RegrowError
+from .._errors import InvalidArgumentError, failure
 from .._load._load import Extra, Loading, Missing
 from ._policies import Metric
-from ._records import Records
-from ._restore import PYTREES, Loads, PassedOver, restore
-from ._steps import Step, Steps, number_of, step_of
+from ._restore import PYTREES, Loads, PassedOver, load_step
+from ._steps import Step, number_of, step_of
 
 
 class Reading:
     """What a manager does that only reads. The list of steps is what the storage has committed."""
 
-    def __init__(self, steps: Steps, metric: Metric | None, records: Records) -> None:
-        self._steps = steps
+    def __init__(self, root: Location, run: _native.Run, metric: Metric | None) -> None:
+        self._root = root
+        self._run = run
         self._metric = metric
-        self._records = records
-        self._lease: _native.StepLease | None = None
         self.restored: int | None = None
         """The step of the last `restore`."""
         self.passed_over: list[PassedOver] = []
@@ -39,12 +36,12 @@ class Reading:
     @property
     def directory(self) -> str:
         """The folder, or its URL."""
-        return self._steps.root.url
+        return self._root.url
 
     @property
     def steps(self) -> list[int]:
         """The numbers of the committed steps, of any history. In a job all processes ask."""
-        return self._steps.numbers()
+        return self._run.numbers()
 
     @property
     def latest(self) -> int | None:
@@ -54,14 +51,14 @@ class Reading:
         The current history is that of the last save. After the `restore` of an older step it is
         that step's.
         """
-        return self._steps.latest(self._current_history())
+        return self._run.latest()
 
     @property
     def abandoned(self) -> list[int]:
         """Committed steps of other histories than that of the last save. In a job all processes
         ask.
         """
-        return self._steps.abandoned()
+        return self._run.abandoned()
 
     @property
     def next(self) -> int:
@@ -76,11 +73,14 @@ class Reading:
 
         In a job all processes ask.
         """
-        return self._steps.best(self._metric, self._current_history())
+        if self._metric is None:
+            help = 'make the manager with keep=regrow.Keep(by="eval/loss:min")'
+            raise failure(InvalidArgumentError, "there is no best step: the manager has no metric", help=help)
+        return self._run.best(self._metric.name, self._metric.is_max)
 
     def list(self) -> list[Step]:
         """The committed steps, by number, with their metrics and metadata."""
-        return self._steps.all()
+        return [step_of(found) for found in self._run.steps.list()[0]]
 
     def step(self, step: int) -> Step:
         """A committed step.
@@ -89,7 +89,7 @@ class Reading:
             NotFoundError: if it does not exist, with the steps that do.
             UncommittedError: if it is being written, or its writer was killed.
         """
-        return step_of(self._steps.native.step(number_of(step)))
+        return step_of(self._run.steps.step(number_of(step)))
 
     def metrics(self, step: int) -> dict[str, Any]:
         """The metrics that were saved with a step."""
@@ -160,20 +160,16 @@ class Reading:
     def _restore(
         self, loads: Loads, step: int | None, like: Any, items: Any, asked: Loading, options: Options | None
     ) -> Any:
-        began = time.perf_counter()
-        # A running save is newer than the committed steps.
-        self._settle()
+        if items is not None and (asked.at is not None or like is not None):
+            raise InvalidArgumentError("`items` names the items to restore: leave out `at` and `like`")
         wanted = None if step is None else number_of(step)
-        found = restore(
-            self._steps, wanted, like, items, asked, options, loads, self._current_history(), self._note
-        )  # fmt: skip
-        self.restored, self.passed_over = found.step, found.passed_over
-        self._turn_to(found.step)
-        self._records.add(
-            "restore", found.step, found.path, is_bad=bool(found.passed_over), seconds=time.perf_counter() - began,
-            passed_over={passed.step: str(passed.error).splitlines()[0] for passed in found.passed_over} or None,
-        )  # fmt: skip
-        return found.value
+
+        def load(number: int, name: str) -> Any:
+            return load_step(loads, self._root / name, number, like, items, asked, options)
+
+        self.restored, value, passed_over = self._run.restore(wanted, load)
+        self.passed_over = [PassedOver(number, error) for number, error in passed_over]
+        return value
 
     def wait_for_new(self, after: int | None = None, *, timeout: float | None = None, every: float = 1.0) -> int | None:
         """Waits for a step newer than `after`, and returns the newest; `None` after `timeout`
@@ -195,43 +191,9 @@ class Reading:
         """
         seen = _arguments.count("after", after)
         ends = None if timeout is None else time.monotonic() + timeout
-        while True:
-            self._let_go()
-            found = self._steps.native.newer_than(seen)
-            if found is not None:
-                # Deleted between two looks: the next one finds another.
-                with contextlib.suppress(NotFoundError):
-                    self._take(found)
-                    return found
+        while (found := self._run.take_newer(seen)) is None:
             left = every if ends is None else min(every, ends - time.monotonic())
             if left <= 0:
                 return None
             time.sleep(left)
-
-    # ---- helpers ----------------------------------------------------------------------
-
-    def _current_history(self) -> _native.History | None:
-        """The history that counts; that which the storage says, if `None`."""
-        return None
-
-    def _note(self, step: int, error: RegrowError | None, is_fault: bool) -> None:
-        """A step was read, or could not be."""
-
-    def _turn_to(self, step: int) -> None:
-        """Goes on from a step: newer ones are of another history."""
-
-    def _settle(self) -> None:
-        """Waits for the saves of this manager."""
-
-    def _take(self, step: int) -> None:
-        """Keeps a step from being deleted, as far as that can be had."""
-        try:
-            self._lease = self._steps.native.lease(step)
-        except PermissionDeniedError as error:
-            reason = str(error).splitlines()[0]
-            self._records.add("unleased", step, self.directory, is_bad=True, error=reason)
-
-    def _let_go(self) -> None:
-        lease, self._lease = self._lease, None
-        if lease is not None:
-            lease.release()
+        return found

@@ -22,7 +22,6 @@ from .._core._location import Location, place
 from .._errors import AlreadyExistsError, CorruptError, RegrowError, from_native
 from .._jobs import _job
 from .._load._open import verify
-from .._manager._steps import Steps
 from .._operations._copy import copy
 from . import _saving, _settings
 from ._bucket_path import BucketPath
@@ -60,7 +59,9 @@ class Folder:
         self._location = Location(self.path) if self._bucket is None else self._bucket.location
         self._forms = steps.forms_of(self.name_format)
         with as_orbax():
-            self._steps = Steps(self._location, self._forms, _job.chosen(None))
+            self._steps = _native.Steps(place("directory", self._location), self._forms)
+            job = _job.chosen(None)
+            self._together = None if job is None else _native.Together(place("directory", self._location), job)
 
     @property
     def _engine(self) -> _native.Steps:
@@ -68,7 +69,7 @@ class Folder:
         itself.
         """
         if self._forms is not None:
-            return self._steps.native
+            return self._steps
         found = self.name_format.find_all(self.path) if self.path.exists() else ()
         given = [(each.step, each.path.name) for each in found]
         return _native.Steps(place("directory", self._location), None, given)
@@ -92,7 +93,9 @@ class Folder:
         """Returns in every process what `look` returns on process 0, as JSON. An error is raised in
         all processes.
         """
-        return self._steps.of_rank_0(what, look)
+        if self._together is None:
+            return look()
+        return json.loads(self._together.of_rank_0(what, lambda: json.dumps(look())))
 
     def _info(self, number: int, seconds: float | None, metrics: str) -> PolicyCheckpointInfo:
         when = datetime.datetime.fromtimestamp(seconds or 0, tz=datetime.UTC)
@@ -207,7 +210,7 @@ class Folder:
             try:
                 # Other managers of this package make the same check, and hold the lock for a
                 # moment.
-                self._steps.native.lock().release()
+                self._steps.lock().release()
                 return
             except AlreadyExistsError:
                 if left == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .._jobs._preemption import jax_says
 from ._errors import refusing
 from ._jax import jax
 from ._processes import barrier
@@ -61,9 +62,4 @@ def sync_global_processes(
 
 def reached_preemption(step: int) -> bool:
     """Whether JAX' preemption service asks for a save at this step; false if the service is off."""
-    from jax.experimental import multihost_utils
-
-    try:
-        return bool(multihost_utils.reached_preemption_sync_point(step))
-    except RuntimeError:
-        return False
+    return jax_says(step)

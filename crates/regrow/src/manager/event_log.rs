@@ -2,10 +2,10 @@
 //! line of JSON in a file.
 //!
 //! ```text
-//! {"event":"save","step":400,"path":"run/400","time":1795232533.5,"seconds":1.2,…}
+//! {"event": "save", "step": 400, "path": "run/400", "time": 1795232533.5, "seconds": 1.2, …}
 //! ```
-//! The event has the target [`TARGET`] and the same members as key-value pairs; what has gone wrong
-//! is a warning.
+//! The event has the target [`TARGET`] and the same members as key-value pairs; a failure is a
+//! warning. A program may take the records by [`Hooks::on_record`] instead.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,10 @@ use log::kv::{Error as KvError, Key, Source, Value as KvValue, VisitSource};
 use log::{Level, Record};
 use serde_json::{Map, Value, json};
 
+use super::hooks::Hooks;
 use super::records;
 use crate::error::{Error, Result};
+use crate::formats::orbax::json_text;
 use crate::text::printable;
 
 /// The target of the events.
@@ -25,18 +27,19 @@ pub const TARGET: &str = "regrow::manager";
 #[derive(Debug, Clone)]
 pub(super) struct EventLog {
     file: Option<PathBuf>,
+    hooks: Hooks,
 }
 
 impl EventLog {
     /// Into this file too, to which lines are added.
-    pub(super) fn new(file: Option<PathBuf>) -> Self {
-        Self { file }
+    pub(super) fn new(file: Option<PathBuf>, hooks: Hooks) -> Self {
+        Self { file, hooks }
     }
 
     /// Says what has happened to a step. Members that are null are left out.
     ///
     /// # Errors
-    /// What the system says of the file.
+    /// What the system says of the file; that of the hook.
     pub(super) fn add(
         &self,
         event: &str,
@@ -53,18 +56,22 @@ impl EventLog {
         if let Value::Object(members) = members {
             record.extend(members.into_iter().filter(|(_, value)| !value.is_null()));
         }
-        tell(event, step, is_bad, &record);
+        match &self.hooks.on_record {
+            Some(on_record) => on_record(&record, is_bad)?,
+            None => tell(event, step, is_bad, &record),
+        }
         let Some(file) = &self.file else { return Ok(()) };
-        let line = format!("{}\n", Value::Object(record));
+        let mut line = json_text::to_python_json(&record)?;
+        line.push(b'\n');
         append(file, &line).map_err(|error| Error::io("cannot add a record to the log", file, error))
     }
 }
 
 /// One write at the end of the file: lines of several processes do not mix.
 #[expect(clippy::disallowed_types, reason = "a log is a local file, and no part of a checkpoint")]
-fn append(file: &Path, line: &str) -> std::io::Result<()> {
+fn append(file: &Path, line: &[u8]) -> std::io::Result<()> {
     let mut opened = std::fs::File::options().append(true).create(true).open(file)?;
-    opened.write_all(line.as_bytes())
+    opened.write_all(line)
 }
 
 /// Passes the record to the program's logger.

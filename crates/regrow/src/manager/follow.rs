@@ -4,7 +4,9 @@
 //! standard error when the manager is dropped.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,36 +15,77 @@ use serde_json::{Map, Value, json};
 
 use super::delete::{Deleted, Deletion};
 use super::event_log::EventLog;
-use super::lock::WriterLock;
+use super::hooks::Hooks;
+use super::keep::Keep;
+use super::lock::RunLock;
 use super::steps::Steps;
-use super::tidy::{Tidied, TidyOptions};
-use crate::engine::SaveHandle;
+use super::tidy::TidyOptions;
+use crate::engine::SaveReport;
 use crate::error::{Error, ErrorKind, Result};
 
+/// How often a wait calls [`Hooks::while_waiting`].
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
 /// A save that has begun.
+pub struct Begun {
+    /// Where the step will be.
+    pub path: PathBuf,
+    /// For how long the caller was blocked.
+    pub blocked_seconds: f64,
+    /// Waits for the end of the save.
+    pub end: Box<dyn FnOnce() -> Result<SaveReport> + Send>,
+}
+
+impl fmt::Debug for Begun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Begun({})", self.path.display())
+    }
+}
+
+/// What the records say of a save.
 #[derive(Debug)]
-pub(super) struct Begun {
+pub(super) struct About {
     pub step: u64,
-    pub handle: SaveHandle,
     pub metrics: Map<String, Value>,
     pub is_preempted: bool,
+}
+
+/// The save of a step. It ends when older steps that no policy keeps are deleted.
+#[derive(Debug, Clone)]
+pub struct Followed {
+    saved: Arc<Saved>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Saved {
+    step: u64,
+    outcome: OnceLock<Result<SaveReport>>,
 }
 
 /// Follows saves, in their order.
 #[derive(Debug)]
 pub(super) struct Follower {
     shared: Arc<Shared>,
-    thread: Mutex<Option<(Sender<Begun>, JoinHandle<()>)>>,
+    thread: Mutex<Option<(Sender<Task>, JoinHandle<()>)>>,
     /// A fork's child has no thread to wait for.
     pid: u32,
+}
+
+#[derive(Debug)]
+struct Task {
+    about: About,
+    begun: Begun,
+    saved: Arc<Saved>,
 }
 
 #[derive(Debug)]
 struct Shared {
     steps: Steps,
     tidy: TidyOptions,
-    /// Of who writes; not the process that only saves its shards.
-    lock: Option<Arc<WriterLock>>,
+    hooks: Hooks,
+    /// Of the process that writes; `None` in a process that only saves its shards.
+    lock: Option<Arc<RunLock>>,
     log: EventLog,
     state: Mutex<State>,
     changed: Condvar,
@@ -50,65 +93,86 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    pending: usize,
-    failures: Vec<Error>,
+    pending: Vec<Arc<Saved>>,
+    /// Saves whose error no call has returned yet.
+    failures: Vec<Arc<Saved>>,
     failed: Vec<u64>,
-    tidied: Vec<(u64, Tidied)>,
     /// Steps that are known to be damaged.
     damaged: BTreeSet<u64>,
 }
 
 impl Follower {
-    /// Of saves to a folder; without the lock nothing but the save itself is waited for.
-    pub(super) fn new(steps: Steps, tidy: TidyOptions, lock: Option<Arc<WriterLock>>, log: EventLog) -> Self {
-        let shared = Shared { steps, tidy, lock, log, state: Mutex::default(), changed: Condvar::new() };
+    /// Of saves to a folder. Without the lock it only waits for the saves.
+    pub(super) fn new(
+        steps: Steps,
+        tidy: TidyOptions,
+        hooks: Hooks,
+        lock: Option<Arc<RunLock>>,
+        log: EventLog,
+    ) -> Self {
+        let shared =
+            Shared { steps, tidy, hooks, lock, log, state: Mutex::default(), changed: Condvar::new() };
         Self { shared: Arc::new(shared), thread: Mutex::new(None), pid: std::process::id() }
     }
 
-    /// Follows a save. The thread lives as long as this.
-    pub(super) fn add(&self, begun: Begun) {
-        self.shared.state().pending += 1;
+    /// Whether this process was forked from the process that made the follower.
+    pub(super) fn is_forked(&self) -> bool {
+        self.pid != std::process::id()
+    }
+
+    /// Follows a save. The thread lives as long as the follower.
+    pub(super) fn add(&self, about: About, begun: Begun) -> Followed {
+        let saved = Arc::new(Saved { step: about.step, outcome: OnceLock::new() });
+        self.shared.state().pending.push(Arc::clone(&saved));
+        let task = Task { about, begun, saved: Arc::clone(&saved) };
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
-            let (sender, receiver) = crossbeam_channel::unbounded::<Begun>();
+            let (sender, receiver) = crossbeam_channel::unbounded::<Task>();
             let shared = Arc::clone(&self.shared);
-            let run = move || receiver.iter().for_each(|begun| shared.follow(&begun));
+            let run = move || receiver.iter().for_each(|task| shared.follow(task));
             let spawned = std::thread::Builder::new().name("regrow-manager".to_owned()).spawn(run);
             *thread = spawned.ok().map(|spawned| (sender, spawned));
         }
-        match &*thread {
-            Some((sender, _)) => {
-                if let Err(refused) = sender.send(begun) {
-                    self.shared.follow(&refused.into_inner());
-                }
-            }
-            // The system has no thread to give: the caller does it.
-            None => self.shared.follow(&begun),
-        }
+        let refused = match &*thread {
+            Some((sender, _)) => sender.send(task).err().map(|refused| refused.into_inner()),
+            None => Some(task),
+        };
+        drop(thread);
+        // The system has no thread to give: the caller does it.
+        refused.into_iter().for_each(|task| self.shared.follow(task));
+        Followed { saved, shared: Arc::clone(&self.shared) }
     }
 
     /// Waits until all is done.
-    pub(super) fn wait(&self) {
-        while !self.wait_for(Duration::from_secs(3600)) {}
+    ///
+    /// # Errors
+    /// That of [`Hooks::while_waiting`].
+    pub(super) fn wait(&self) -> Result<()> {
+        self.wait_for(Duration::MAX).map(drop)
     }
 
     /// Waits, but not longer than that; whether all is done.
-    pub(super) fn wait_for(&self, timeout: Duration) -> bool {
-        if self.pid != std::process::id() {
-            return true;
+    ///
+    /// # Errors
+    /// That of [`Hooks::while_waiting`].
+    pub(super) fn wait_for(&self, timeout: Duration) -> Result<bool> {
+        match self.is_forked() {
+            true => Ok(true),
+            false => self.shared.wait_while(timeout, |state| !state.pending.is_empty()),
         }
-        let state = self.shared.state();
-        let waited = self.shared.changed.wait_timeout_while(state, timeout, |state| state.pending > 0);
-        waited.unwrap_or_else(PoisonError::into_inner).0.pending == 0
+    }
+
+    /// The steps whose saves have not ended, in the order of the saves.
+    pub(super) fn pending(&self) -> Vec<u64> {
+        self.shared.state().pending.iter().map(|saved| saved.step).collect()
     }
 
     /// The first error that no call has returned yet.
     pub(super) fn failure(&self) -> Result<()> {
         let mut state = self.shared.state();
-        match state.failures.is_empty() {
-            true => Ok(()),
-            false => Err(state.failures.remove(0)),
-        }
+        let saved = (!state.failures.is_empty()).then(|| state.failures.remove(0));
+        drop(state);
+        saved.map_or(Ok(()), |saved| saved.outcome().map(drop))
     }
 
     /// Steps that were begun and could not be saved, since the last call.
@@ -126,24 +190,58 @@ impl Follower {
         self.shared.state().damaged.remove(&step);
     }
 
-    /// What was done after saves, since the last call.
-    pub(super) fn tidied(&self) -> Vec<(u64, Tidied)> {
-        std::mem::take(&mut self.shared.state().tidied)
+    /// Waits for all saves, and ends the thread.
+    pub(super) fn end(&self) {
+        if self.is_forked() {
+            return;
+        }
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((sender, thread)) = thread {
+            drop(sender);
+            let _ = thread.join();
+        }
     }
 }
 
 impl Drop for Follower {
-    /// Waits for all saves.
     fn drop(&mut self) {
-        if self.pid != std::process::id() {
+        if self.is_forked() {
             return;
         }
-        if let Some((sender, thread)) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            drop(sender);
-            let _ = thread.join();
-        }
-        for failure in std::mem::take(&mut self.shared.state().failures) {
+        self.end();
+        while let Err(failure) = self.failure() {
             let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("regrow: {failure}\n"));
+        }
+    }
+}
+
+impl Followed {
+    /// Whether the save has ended, and what follows it.
+    pub fn is_done(&self) -> bool {
+        self.saved.outcome.get().is_some()
+    }
+
+    /// The report of the save when it has ended, and what follows it; `None` after so long a time.
+    ///
+    /// # Errors
+    /// Why the save, or what follows it, has failed. No later call of the manager returns this
+    /// error.
+    pub fn wait_for(&self, timeout: Duration) -> Result<Option<SaveReport>> {
+        if !self.shared.wait_while(timeout, |_| !self.is_done())? {
+            return Ok(None);
+        }
+        self.shared.state().failures.retain(|failed| !Arc::ptr_eq(failed, &self.saved));
+        self.saved.outcome().map(Some)
+    }
+}
+
+impl Saved {
+    /// The outcome of a save that has ended.
+    fn outcome(&self) -> Result<SaveReport> {
+        match self.outcome.get() {
+            Some(Ok(report)) => Ok(report.clone()),
+            Some(Err(error)) => Err(error.duplicate()),
+            None => Err(Error::new(ErrorKind::Internal, "a save was taken for one that has ended")),
         }
     }
 }
@@ -153,57 +251,69 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn follow(&self, begun: &Begun) {
-        let outcome = self.outcome(begun);
-        let mut state = self.state();
-        match outcome {
-            Ok(Some(tidied)) => state.tidied.push((begun.step, tidied)),
-            Ok(None) => {}
-            Err(error) => state.failures.push(error),
+    /// Waits as long as the state is so; false after the time.
+    fn wait_while(&self, timeout: Duration, is_so: impl Fn(&State) -> bool) -> Result<bool> {
+        let began = Instant::now();
+        loop {
+            let left = timeout.saturating_sub(began.elapsed());
+            let slice =
+                if self.hooks.while_waiting.is_some() { LOOK_EVERY } else { Duration::from_secs(3600) };
+            let waited = self.changed.wait_timeout_while(self.state(), left.min(slice), |state| is_so(state));
+            let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            if !is_so(&state) {
+                return Ok(true);
+            }
+            drop(state);
+            if left.is_zero() {
+                return Ok(false);
+            }
+            if let Some(look) = &self.hooks.while_waiting {
+                look()?;
+            }
         }
-        state.pending -= 1;
+    }
+
+    fn follow(&self, Task { about, begun, saved }: Task) {
+        let outcome = self.outcome(&about, begun);
+        let mut state = self.state();
+        state.pending.retain(|pending| !Arc::ptr_eq(pending, &saved));
+        if outcome.is_err() {
+            state.failures.push(Arc::clone(&saved));
+        }
+        let _ = saved.outcome.set(outcome);
+        drop(state);
         self.changed.notify_all();
     }
 
-    /// What was done when the save had ended; nothing on ranks that do not write.
-    fn outcome(&self, begun: &Begun) -> Result<Option<Tidied>> {
-        let (step, path) = (begun.step, begun.handle.path());
-        let preempted = begun.is_preempted.then_some(true);
-        let report = match begun.handle.wait() {
+    /// Does what follows the save when it has ended.
+    fn outcome(&self, about: &About, begun: Begun) -> Result<SaveReport> {
+        let Begun { path, blocked_seconds, end } = begun;
+        let step = about.step;
+        let preempted = about.is_preempted.then_some(true);
+        let report = match end() {
             Ok(report) => report,
             Err(error) => {
                 self.state().failed.push(step);
                 let told = json!({ "error": error.to_string(), "preempted": preempted });
                 // Why the save has failed counts for more than why the log has.
-                let _ = self.log.add("save", step, path, true, told);
+                let _ = self.log.add("save", step, &path, true, told);
                 return Err(error);
             }
         };
         let since = Instant::now();
-        let damaged = self.state().damaged.clone();
-        let options = TidyOptions { damaged, ..self.tidy.clone() };
-        let tidy = |lock: &Arc<WriterLock>| lock.check().and_then(|()| self.steps.tidy(step, &options));
-        let tidied = self.lock.as_ref().map(tidy);
-        if let Some(Err(error)) = &tidied
-            && error.kind() == ErrorKind::Corrupt
-        {
-            self.state().damaged.insert(step);
-        }
-        let deletions = match &tidied {
-            Some(Ok(tidied)) => tidied.deletions.as_slice(),
-            _ => &[],
-        };
+        let tidied = self.lock.as_ref().map_or(Ok(Vec::new()), |lock| self.tidy(step, lock));
+        let deletions = tidied.as_deref().unwrap_or_default();
         let left = left(deletions);
         let deleted: Vec<u64> =
             deletions.iter().filter(|deletion| is_gone(deletion)).map(|deletion| deletion.step).collect();
-        let error = tidied.as_ref().and_then(|tidied| tidied.as_ref().err()).map(Error::to_string);
+        let error = tidied.as_ref().err().map(Error::to_string);
         let told = json!({
             "seconds": report.seconds,
-            "blocked_seconds": begun.handle.blocked().seconds,
+            "blocked_seconds": blocked_seconds,
             "stored_bytes": report.stored_bytes,
             "data_bytes": report.data_bytes,
             "reused_bytes": (report.reused_bytes > 0).then_some(report.reused_bytes),
-            "metrics": (!begun.metrics.is_empty()).then_some(&begun.metrics),
+            "metrics": (!about.metrics.is_empty()).then_some(&about.metrics),
             "tidy_seconds": since.elapsed().as_secs_f64(),
             "checked": self.tidy.verify.then_some(true),
             "deleted": (!deleted.is_empty()).then_some(deleted),
@@ -212,11 +322,31 @@ impl Shared {
             "error": error,
         });
         let is_bad = error.is_some() || !left.is_empty();
-        let logged = self.log.add("save", step, path, is_bad, told);
+        let logged = self.log.add("save", step, &path, is_bad, told);
         let logged = logged.and_then(|()| log_deletions(&self.log, &self.steps, deletions));
-        let tidied = tidied.transpose()?;
+        tidied?;
         logged?;
-        Ok(tidied)
+        self.hooks.on_saved.as_ref().map_or(Ok(()), |on_saved| on_saved(step, &report))?;
+        Ok(report)
+    }
+
+    /// Verifies, points and deletes, once a step is committed.
+    fn tidy(&self, step: u64, lock: &RunLock) -> Result<Vec<Deletion>> {
+        lock.check()?;
+        let mut options = self.tidy.clone();
+        if let Some(also_keeps) = &self.hooks.also_keeps {
+            let also = Keep::Steps(also_keeps(&self.steps)?);
+            options.keep = match options.keep {
+                Keep::Any(any) => Keep::Any(any.into_iter().chain([also]).collect()),
+                keep => Keep::Any(vec![keep, also]),
+            };
+        }
+        options.damaged = self.state().damaged.clone();
+        let tidied = self.steps.tidy(step, &options);
+        if tidied.as_ref().is_err_and(|error| error.kind() == ErrorKind::Corrupt) {
+            self.state().damaged.insert(step);
+        }
+        Ok(tidied?.deletions)
     }
 }
 

@@ -9,7 +9,7 @@
 //! On a network file system that keeps locks to one machine, two machines do not see each other.
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -60,6 +60,32 @@ impl WriterLock {
             Held::System { .. } => Ok(()),
             Held::Lease(lease) => lease.check(),
         }
+    }
+}
+
+/// The lock of a run, until the run is closed.
+#[derive(Debug)]
+pub(super) struct RunLock(Mutex<Option<WriterLock>>);
+
+impl RunLock {
+    pub(super) fn new(lock: WriterLock) -> Self {
+        Self(Mutex::new(Some(lock)))
+    }
+
+    /// As [`WriterLock::check`]; nothing once it is released.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn check(&self) -> Result<()> {
+        self.held().as_ref().map_or(Ok(()), WriterLock::check)
+    }
+
+    pub(super) fn release(&self) {
+        *self.held() = None;
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<WriterLock>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

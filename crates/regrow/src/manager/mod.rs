@@ -28,10 +28,13 @@
 //! | `delete` | removes steps, or moves them aside |
 //! | `newest` | the newest step that is good, and why others were passed over |
 //! | `wait` | waits for a new step |
-//! | `saving` | [`Manager`]: saves a loop's state in the background by the policies |
-//! | `restoring` | the same one restores it |
+//! | `run` | [`Run`]: a loop's steps without their values: the policies, histories, deletions |
+//! | `resume` | the same restores the newest good step, and waits for newer ones |
 //! | `follow` | the thread on which everything follows a save |
 //! | `together` | what the processes of a job decide together |
+//! | `hooks` | functions of the program that a run calls |
+//! | `options` | what the program says once, and of each save |
+//! | `saving`, `restoring` | [`Manager`]: a run that saves and restores the loop's state |
 //! | `preemption` | whether the program is asked to end |
 //! | `event_log` | one record of each save, restore and deletion |
 //! | `tidy` | what follows a save: verify, point, choose, delete; and what a writer does that begins |
@@ -47,15 +50,19 @@ mod delete;
 mod event_log;
 mod follow;
 mod history;
+mod hooks;
 mod keep;
 mod lease;
 mod lock;
 mod names;
 mod newest;
+mod options;
 mod pointer;
 mod preemption;
 mod records;
 mod restoring;
+mod resume;
+mod run;
 mod saving;
 mod steps;
 mod tidy;
@@ -66,14 +73,20 @@ mod when;
 pub use crate::formats::orbax::history::{STEP_RECORD, StepRecord};
 pub use delete::{DeleteOptions, Deleted, Deletion};
 pub use event_log::TARGET as LOG_TARGET;
+pub use follow::{Begun, Followed};
 pub use history::History;
+pub use hooks::Hooks;
 pub use keep::{Best, BestMode, Keep, KeepIf, StepFacts, best, check_metric, to_delete};
 pub use lease::Lease;
 pub use lock::WriterLock;
 pub use names::{StepName, StepNames};
 pub use newest::{PassedOver, Restored};
+pub use options::{ManagerOptions, SaveStep};
 pub use preemption::Preemption;
-pub use saving::{DEFAULT_ITEM, Manager, ManagerOptions, SaveStep};
+pub use restoring::refuse_lost_items;
+pub use run::{DueStep, Run};
+pub use saving::{DEFAULT_ITEM, Manager};
 pub use steps::{Step, StepList, Steps};
 pub use tidy::{Tidied, TidyOptions};
+pub use together::Together;
 pub use when::{Moment, SaveIf, SaveWhen};

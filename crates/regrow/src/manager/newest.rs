@@ -88,7 +88,7 @@ impl Steps {
         let numbers: Vec<String> = passed_over.iter().map(|passed| passed.step.to_string()).collect();
         let mut reasons: Vec<String> = passed_over
             .iter()
-            .map(|passed| format!("step {}: {}", passed.step, passed.error.what()))
+            .map(|passed| format!("step {}: {}", passed.step, headline(&passed.error)))
             .collect();
         let list = self.list()?;
         let others = list.abandoned().map(|step| step.number).filter(|step| !has_passed(&passed_over, *step));
@@ -96,9 +96,10 @@ impl Steps {
         if !others.is_empty() {
             reasons.push(format!("of an abandoned history, to be restored by number: {}", said(&others)));
         }
-        Err(Error::corrupt(format!("no step is good: {}", numbers.join(", ")))
+        let error = Error::corrupt(format!("no step is good: {}", numbers.join(", ")))
             .in_file(self.root())
-            .help(reasons.join("; ")))
+            .help(reasons.join("; "));
+        Err(passed_over.into_iter().take(1).fold(error, |error, passed| error.caused_by(passed.error)))
     }
 
     /// [`is_at_fault`](Self::is_at_fault) of a step that may be deleted in between, which is its
@@ -128,6 +129,11 @@ impl Steps {
             _ => Ok(false),
         }
     }
+}
+
+/// The first line of what an error says: that of another program may have several.
+pub(super) fn headline(error: &Error) -> &str {
+    error.what().lines().next().unwrap_or_default()
 }
 
 fn has_passed(passed_over: &[PassedOver], step: u64) -> bool {

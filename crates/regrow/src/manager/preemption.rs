@@ -17,6 +17,7 @@ pub struct Preemption(Arc<Flag>);
 #[derive(Debug, Default)]
 struct Flag {
     is_set: Arc<AtomicBool>,
+    is_agreed: bool,
     /// When it was first seen to be set.
     since: OnceLock<Instant>,
 }
@@ -25,6 +26,12 @@ impl Preemption {
     /// A flag without a signal handler: the program's own handlers may set it.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A flag that all processes of a job set before the same step, or none of them, as JAX's
+    /// preemption service does. They need not ask each other.
+    pub fn agreed() -> Self {
+        Self(Arc::new(Flag { is_agreed: true, ..Flag::default() }))
     }
 
     /// One that SIGTERM sets, from now on and as long as the program runs. A second SIGTERM ends
@@ -55,6 +62,11 @@ impl Preemption {
             self.0.since.get_or_init(Instant::now);
         }
         is_set
+    }
+
+    /// Whether the processes of a job have to ask each other for it.
+    pub(super) fn is_asked(&self) -> bool {
+        !self.0.is_agreed
     }
 
     /// What is left of a time that began when the flag was first seen to be set.

@@ -13,16 +13,16 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
 
-/// The job of a manager; a single process sends no messages.
+/// The processes that share a folder of steps; a single process sends no messages.
 #[derive(Debug)]
-pub(super) struct Together {
+pub struct Together {
     job: Option<Job>,
     root: Location,
 }
 
 impl Together {
-    /// Those who share a folder of steps.
-    pub(super) fn new(job: Option<&Job>, root: &Location) -> Self {
+    /// The processes of a job.
+    pub fn new(job: Option<&Job>, root: &Location) -> Self {
         Self { job: job.filter(|job| job.has_others()).cloned(), root: root.clone() }
     }
 
@@ -52,7 +52,7 @@ impl Together {
     ///
     /// # Errors
     /// What `look` says, in every process.
-    pub(super) fn of_rank_0<T: Serialize + DeserializeOwned>(
+    pub fn of_rank_0<T: Serialize + DeserializeOwned>(
         &self,
         purpose: &str,
         look: impl FnOnce() -> Result<T>,

@@ -124,5 +124,8 @@ fn sigterm_is_a_flag_and_a_late_save_is_told() {
     assert_eq!(manager.steps().numbers().unwrap(), [2]);
     assert!(!manager.save(3, &tree(3), &SaveStep::default()).unwrap(), "once");
     let text = fs::read_to_string(&log).unwrap();
-    assert!(text.contains(r#""event":"late","step":2"#) && text.contains(r#""preempted":true"#), "{text}");
+    assert!(
+        text.contains(r#""event": "late", "step": 2"#) && text.contains(r#""preempted": true"#),
+        "{text}"
+    );
 }

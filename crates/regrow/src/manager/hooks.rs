@@ -1,0 +1,43 @@
+//! Functions of the program that a [`Run`](super::Run) calls.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::steps::Steps;
+use crate::engine::SaveReport;
+use crate::error::Result;
+
+type AlsoSaves = dyn Fn(u64) -> Result<bool> + Send + Sync;
+type AlsoKeeps = dyn Fn(&Steps) -> Result<BTreeSet<u64>> + Send + Sync;
+type OnRecord = dyn Fn(&Map<String, Value>, bool) -> Result<()> + Send + Sync;
+type OnSaved = dyn Fn(u64, &SaveReport) -> Result<()> + Send + Sync;
+type WhileWaiting = dyn Fn() -> Result<()> + Send + Sync;
+
+/// Functions of the program, each optional. An error of one is an error of the run, and keeps its
+/// source.
+///
+/// A run holds no lock while it calls one.
+#[derive(Clone, Default)]
+pub struct Hooks {
+    /// Whether to save a step that the policy does not save. In a job rank 0 calls it.
+    pub also_saves: Option<Arc<AlsoSaves>>,
+    /// The steps to keep beside those of the policy. Called after a step is committed, on the
+    /// thread that deletes.
+    pub also_keeps: Option<Arc<AlsoKeeps>>,
+    /// Receives each record of the event log, and whether it is a warning, in the place of the
+    /// crate `log`.
+    pub on_record: Option<Arc<OnRecord>>,
+    /// Receives the number and the report of each committed step, when older steps are deleted.
+    pub on_saved: Option<Arc<OnSaved>>,
+    /// Called ten times a second while a call waits for saves. An error ends the wait.
+    pub while_waiting: Option<Arc<WhileWaiting>>,
+}
+
+impl fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hooks")
+    }
+}

@@ -1,0 +1,145 @@
+//! Restoring by a [`Run`]: the newest step that is good, in one process or in all of a job; and
+//! waiting for newer ones.
+//!
+//! In a job all take the same way: a step that one process cannot restore is restored by none.
+
+use std::sync::PoisonError;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::lease::Lease;
+use super::newest::{PassedOver, Restored, headline};
+use super::run::Run;
+use super::steps::Step;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Why a process could not restore a step, on its way to the others.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct Refusal {
+    /// Whether it is the step's own fault. What no other step would spare goes first.
+    is_fault: bool,
+    kind: String,
+    what: String,
+}
+
+impl Run {
+    /// Calls `restore` with the newest step of the current history, and with older ones until one
+    /// is good in all processes of a job.
+    ///
+    /// # Errors
+    /// As [`Steps::restore_newest`](super::Steps::restore_newest), of any process of a job.
+    pub fn restore_newest<T>(&self, mut restore: impl FnMut(&Step) -> Result<T>) -> Result<Restored<T>> {
+        self.follower.wait()?;
+        let began = Instant::now();
+        let restored = self.steps.newest_of(
+            || self.together.of_rank_0("manager-steps", || Ok(self.current_of(&self.steps.list()?))),
+            |number| self.attempt(number, true, &mut restore),
+        )?;
+        self.restored(&restored, began)?;
+        Ok(restored)
+    }
+
+    /// Calls `restore` with a step.
+    ///
+    /// # Errors
+    /// As [`Steps::step`](super::Steps::step) and `restore`, of any process of a job.
+    pub fn restore_one<T>(&self, step: u64, restore: impl FnMut(&Step) -> Result<T>) -> Result<Restored<T>> {
+        self.follower.wait()?;
+        let began = Instant::now();
+        let (step, value) = self.attempt(step, false, restore)??;
+        let restored = Restored { step, value, passed_over: Vec::new() };
+        self.restored(&restored, began)?;
+        Ok(restored)
+    }
+
+    /// Restores a step; the inner error is one for which an older step may be taken.
+    fn attempt<T>(
+        &self,
+        number: u64,
+        may_pass_over: bool,
+        mut restore: impl FnMut(&Step) -> Result<T>,
+    ) -> Result<Result<(Step, T)>> {
+        let own = self.steps.step(number).and_then(|step| Ok((restore(&step)?, step)));
+        let is_fault = match &own {
+            // Where not even that can be found out, all end with the error.
+            Err(error) if may_pass_over => self.steps.is_fault_of(number, error).unwrap_or(false),
+            _ => false,
+        };
+        let refusal = own.as_ref().err().map(|error| Refusal {
+            is_fault,
+            kind: error.kind().name().to_owned(),
+            what: error.what().to_owned(),
+        });
+        if own.as_ref().is_err_and(|error| is_damage(error, is_fault)) {
+            self.follower.is_damaged(number);
+        }
+        // Other processes hear of it, and this one of theirs.
+        let verdict = self.together.decide(&format!("manager-restore-{number}"), refusal, |all| {
+            Ok(all.into_iter().flatten().min())
+        })?;
+        match (own, verdict) {
+            (Ok((value, step)), None) => Ok(Ok((step, value))),
+            (Err(error), _) if is_fault => Ok(Err(error)),
+            (Err(error), _) => Err(error),
+            (Ok(_), Some(Refusal { is_fault, kind, what })) => {
+                let kind = ErrorKind::from_name(&kind).unwrap_or(ErrorKind::Io);
+                let error = Error::new(kind, format!("another process cannot restore step {number}: {what}"))
+                    .in_file(self.steps.place(number));
+                if is_fault { Ok(Err(error)) } else { Err(error) }
+            }
+        }
+    }
+
+    /// Keeps a step from being deleted, where a lease can be written.
+    pub(super) fn lease(&self, step: &Step) -> Result<Option<Lease>> {
+        match self.steps.lease(step.number) {
+            Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unsupported) => {
+                let told = json!({ "error": headline(&error) });
+                self.log.add("unleased", step.number, &step.location.describe(), true, told)?;
+                Ok(None)
+            }
+            leased => leased.map(Some),
+        }
+    }
+
+    /// The newest step, if it came after a step that was seen. The step has a lease until the next
+    /// call, or [`close`](Self::close).
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub fn take_newer(&self, seen: Option<u64>) -> Result<Option<u64>> {
+        let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        *lease = None;
+        let Some(step) = self.steps.newer_than(seen)? else { return Ok(None) };
+        match self.steps.step(step).and_then(|step| self.lease(&step)) {
+            // It was deleted between two looks: the next look finds another.
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            leased => *lease = leased?,
+        }
+        Ok(Some(step))
+    }
+
+    /// What follows a restore.
+    fn restored<P>(&self, restored: &Restored<P>, began: Instant) -> Result<()> {
+        let Restored { step, passed_over, .. } = restored;
+        self.turn_to(step.number);
+        let passed: Map<String, Value> = passed_over
+            .iter()
+            .map(|PassedOver { step, error }| (step.to_string(), json!(headline(error))))
+            .collect();
+        let is_bad = !passed.is_empty();
+        let told = json!({
+            "seconds": began.elapsed().as_secs_f64(),
+            "passed_over": is_bad.then_some(passed),
+        });
+        self.log.add("restore", step.number, &step.location.describe(), is_bad, told)
+    }
+}
+
+/// Whether an error says that the step itself is damaged, and is not only gone or replaced.
+fn is_damage(error: &Error, is_fault: bool) -> bool {
+    use ErrorKind::{Corrupt, NotACheckpoint, NotFound};
+    matches!(error.kind(), Corrupt | NotACheckpoint) || is_fault && error.kind() == NotFound
+}

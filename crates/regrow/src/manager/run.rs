@@ -1,0 +1,501 @@
+//! A run of a training loop as its manager sees it: which step is due, what follows a save, which
+//! history counts. It knows no values: the caller saves and restores them.
+//!
+//! ```text
+//! begin ── asks the policy, hears of earlier failures ── [the caller's save] ── follow ── [a thread: verify, point, delete, record]
+//! ```
+//! In a job every process has a run and calls the same. Rank 0 looks at the storage, has the lock,
+//! decides and deletes. All processes hear of an earlier failure at the same point, before the next
+//! save begins.
+//!
+//! No lock is held while a function of the caller runs.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::event_log::EventLog;
+use super::follow::{About, Begun, Followed, Follower, log_deletions};
+use super::history::History;
+use super::keep::{BestMode, best, check_metric};
+use super::lease::Lease;
+use super::lock::RunLock;
+use super::options::{ManagerOptions, SaveStep};
+use super::preemption::Preemption;
+use super::steps::{Step, StepList, Steps};
+use super::together::Together;
+use super::when::Moment;
+use super::{DeleteOptions, Deleted, StepRecord};
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::orbax::steps::STEP_MAX;
+use crate::location::ToLocation;
+
+/// The steps of a folder, which this run alone writes to.
+#[derive(Debug)]
+pub struct Run {
+    pub(super) steps: Steps,
+    pub(super) options: ManagerOptions,
+    pub(super) together: Together,
+    pub(super) log: EventLog,
+    pub(super) follower: Follower,
+    state: Mutex<State>,
+    lock: Option<Arc<RunLock>>,
+    /// Keeps the step that [`take_newer`](Self::take_newer) has given last.
+    pub(super) lease: Mutex<Option<Lease>>,
+    is_closed: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    history: History,
+    last_save: Option<Instant>,
+    /// Whether a step was saved since the program was asked to end.
+    has_saved_preempted: bool,
+}
+
+/// What is to be done with a step, as all processes hear it.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Asked {
+    wants: bool,
+    is_preempted: bool,
+}
+
+/// A step that is to be saved now.
+#[derive(Debug)]
+pub struct DueStep {
+    /// Its number.
+    pub number: u64,
+    /// The record that belongs into its metadata, as [`STEP_RECORD`](super::STEP_RECORD).
+    pub record: StepRecord,
+    /// Whether the program was asked to end.
+    pub is_preempted: bool,
+    was_taken: bool,
+    metrics: serde_json::Map<String, serde_json::Value>,
+    history: History,
+}
+
+impl Run {
+    /// Of the steps in a folder, which is made when the first is saved.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if another writer has the folder; `InvalidArgument` for a path that is no
+    /// folder of steps, and for options that contradict each other; what the storage says.
+    pub fn new(root: impl ToLocation, options: ManagerOptions) -> Result<Self> {
+        options.save_when.check()?;
+        options.tidy.keep.check()?;
+        options.tidy.delete.check()?;
+        let root = root.to_location()?;
+        let together = Together::new(options.save.job.as_ref(), &root);
+        let steps = Steps::new(&root, options.names.clone());
+        // An error of the folder's name for deleted steps, before there are steps to delete.
+        let steps = steps.and_then(|steps| steps.delete(&[], &options.tidy.delete).map(|_| steps));
+        let steps = together.agree("manager-open", steps)?;
+        let mut lock = None;
+        let (names, history) = together.of_rank_0("manager-begin", || {
+            if !options.read_only {
+                lock = Some(Arc::new(RunLock::new(steps.lock()?)));
+                steps.refresh()?;
+            }
+            Ok((steps.names().clone(), History::of(&steps.list()?.steps)?))
+        })?;
+        // All name steps as rank 0 does.
+        let steps = Steps::new(&root, Some(names))?;
+        let log = EventLog::new(options.log.clone(), options.hooks.clone());
+        let (tidy, hooks) = (options.tidy.clone(), options.hooks.clone());
+        let follower = Follower::new(steps.clone(), tidy, hooks, lock.clone(), log.clone());
+        Ok(Self {
+            steps,
+            options,
+            together,
+            log,
+            follower,
+            state: Mutex::new(State { history, last_save: None, has_saved_preempted: false }),
+            lock,
+            lease: Mutex::new(None),
+            is_closed: AtomicBool::new(false),
+        })
+    }
+
+    /// The folder, and what is in it.
+    pub fn steps(&self) -> &Steps {
+        &self.steps
+    }
+
+    /// Whether [`begin`](Self::begin) would begin this step. Looks at nothing but memory. In a job
+    /// whose processes might come to different answers (a clock, a function, a signal) rank 0
+    /// decides, and all have to ask.
+    ///
+    /// # Errors
+    /// In a job, that another process has gone; that of a hook.
+    pub fn should_save(&self, step: u64, is_preempted: bool) -> Result<bool> {
+        let may_write = !self.options.read_only && !self.is_closed.load(Ordering::Acquire);
+        Ok(may_write && self.ask(step, is_preempted)?.wants)
+    }
+
+    fn ask(&self, step: u64, is_preempted: bool) -> Result<Asked> {
+        if !self.together.has_others() {
+            self.forget_failed();
+        }
+        let flag = self.options.preemption.as_ref();
+        let own = is_preempted || flag.is_some_and(Preemption::is_set);
+        let decide = |is_preempted| -> Result<Asked> {
+            Ok(Asked { wants: self.wants(step, is_preempted)?, is_preempted })
+        };
+        let all_decide_the_same = self.options.save_when.is_regular()
+            && self.options.hooks.also_saves.is_none()
+            && !flag.is_some_and(Preemption::is_asked);
+        if !self.together.has_others() || all_decide_the_same {
+            return decide(own);
+        }
+        let any = |all: Vec<bool>| all.into_iter().any(|own| own);
+        let asked: Asked = self.together.decide("manager-ask", own, |all| decide(any(all)))?;
+        if let Some(flag) = flag.filter(|_| asked.is_preempted) {
+            flag.set();
+        }
+        Ok(asked)
+    }
+
+    fn wants(&self, step: u64, is_preempted: bool) -> Result<bool> {
+        let (moment, is_last) = {
+            let state = self.state();
+            if state.history.knows(step) {
+                return Ok(false);
+            }
+            let moment = Moment {
+                step,
+                latest: state.history.latest(),
+                seconds_since_save: state.last_save.map(|last| last.elapsed().as_secs_f64()),
+                is_preempted,
+                is_saving: self.is_busy(),
+            };
+            (moment, self.options.preemption.is_some() && is_preempted && !state.has_saved_preempted)
+        };
+        if is_last || self.options.save_when.wants(&moment) {
+            return Ok(true);
+        }
+        self.options.hooks.also_saves.as_ref().map_or(Ok(false), |also_saves| also_saves(step))
+    }
+
+    /// Begins a step if the policy says so; `None` if it is not due. Waits for nothing in a single
+    /// process. `own` is an error of this process, which is one of all processes.
+    ///
+    /// # Errors
+    /// Why an earlier save, or what followed it, has failed: then nothing is to be saved now.
+    /// `AlreadyExists` with [`force`](SaveStep::force) for a step that exists, and if another
+    /// writer has taken the folder over. `InvalidArgument` for a run that only reads, and for a
+    /// step without the metric by which steps are kept.
+    pub fn begin(&self, step: u64, about: &SaveStep, own: Result<()>) -> Result<Option<DueStep>> {
+        self.check_may_write()?;
+        if !self.together.has_others() {
+            self.failure()?;
+        }
+        let Asked { wants, is_preempted } = self.ask(step, about.is_preempted)?;
+        let may_replace = about.overwrite && self.state().history.knows(step);
+        if !(about.force || may_replace || wants) {
+            return Ok(None);
+        }
+        check_number(step)?;
+        self.settle(own, || match is_preempted {
+            // The last save of a program that is to end is worth more than its rank.
+            true => Ok(()),
+            false => self.check_metrics(about),
+        })?;
+        let mut history = self.state().history.clone();
+        if history.knows(step) && !about.overwrite {
+            return Err(Error::new(ErrorKind::AlreadyExists, format!("step {step} already exists"))
+                .in_file(self.steps.root())
+                .help("pass `overwrite` to replace it"));
+        }
+        // What fails before the save has begun changes nothing.
+        let was_taken = history.is_taken(step);
+        let record = history.begin(step);
+        let metrics = about.metrics.clone();
+        Ok(Some(DueStep { number: step, record, is_preempted, was_taken, metrics, history }))
+    }
+
+    fn check_metrics(&self, about: &SaveStep) -> Result<()> {
+        if let Some(metric) = &self.options.metric {
+            check_metric(metric, &about.metrics)?;
+        }
+        self.options.tidy.keep.check_metrics(&about.metrics)
+    }
+
+    /// Whether the save of the step replaces what is at its path.
+    pub fn may_replace(&self, due: &DueStep) -> bool {
+        // An empty folder is no step.
+        due.was_taken || self.steps.is_empty_folder(due.number)
+    }
+
+    /// The step before, whose files are linked where they are the same.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub fn base(&self, due: &DueStep) -> Result<Option<Step>> {
+        let earlier = self.state().history.latest_but(due.number).filter(|_| self.options.reuse);
+        Ok(earlier.map(|earlier| self.steps.find(earlier)).transpose()?.flatten())
+    }
+
+    /// Takes over the save of a step.
+    pub fn follow(&self, due: DueStep, begun: Begun) -> Followed {
+        let DueStep { number, is_preempted, metrics, history, .. } = due;
+        let mut state = self.state();
+        state.history = history;
+        state.last_save = Some(Instant::now());
+        state.has_saved_preempted |= is_preempted;
+        drop(state);
+        self.follower.is_good(number);
+        self.follower.add(About { step: number, metrics, is_preempted }, begun)
+    }
+
+    /// Waits for the save of a program that is asked to end, as long as
+    /// [`grace`](ManagerOptions::grace) says.
+    ///
+    /// # Errors
+    /// `TimedOut` if it takes longer: the save goes on. Why a save has failed.
+    pub fn wait_for_grace(&self, step: u64) -> Result<()> {
+        let grace = self.options.grace;
+        let left = self.options.preemption.as_ref().map_or(grace, |flag| flag.left_of(grace));
+        if self.follower.wait_for(left)? {
+            return self.failure();
+        }
+        let (grace, path) = (grace.as_secs_f64(), self.steps.place(step).describe());
+        self.log.add("late", step, &path, true, json!({ "grace_seconds": grace }))?;
+        Err(Error::new(ErrorKind::TimedOut, format!("step {step} was not saved within the grace period"))
+            .in_file(path)
+            .expected(format_args!("at most {grace} s after the program was asked to end"), "more")
+            .help("it is still being saved: wait for it, if the system lets you"))
+    }
+
+    /// Waits for all saves and what follows them, but not longer than that; whether all is done.
+    ///
+    /// # Errors
+    /// That of [`Hooks::while_waiting`](super::Hooks::while_waiting).
+    pub fn wait_for(&self, timeout: Duration) -> Result<bool> {
+        self.follower.wait_for(timeout)
+    }
+
+    /// The first error of a save, or of what followed it, that no call has returned yet.
+    ///
+    /// # Errors
+    /// That.
+    pub fn failure(&self) -> Result<()> {
+        if !self.together.has_others() {
+            self.forget_failed();
+        }
+        self.follower.failure()
+    }
+
+    /// The steps whose saves have not ended, in the order of the saves.
+    pub fn pending(&self) -> Vec<u64> {
+        self.follower.pending()
+    }
+
+    /// Whether a save runs, or the work that follows it.
+    pub fn is_busy(&self) -> bool {
+        !self.pending().is_empty()
+    }
+
+    /// Deletes a step, or moves it aside as the options say, when all saves are done.
+    ///
+    /// # Errors
+    /// `NotFound` if it does not exist. `InvalidArgument` if it is the last one or has a reader,
+    /// without `force`, or if it holds files that are not part of a checkpoint: then it is
+    /// unchanged.
+    pub fn delete(&self, step: u64, force: bool) -> Result<()> {
+        self.before_deletions()?;
+        self.together.of_rank_0("manager-delete", || {
+            self.steps.step(step)?;
+            if !force && self.steps.numbers()? == [step] {
+                return Err(Error::invalid(format!("step {step} is the last one"))
+                    .in_file(self.steps.root())
+                    .help("pass `force` to delete it"));
+            }
+            self.delete_now(step, force)
+        })?;
+        self.state().history.forget(step);
+        Ok(())
+    }
+
+    /// Deletes the steps of abandoned histories; their numbers.
+    ///
+    /// # Errors
+    /// Why one of them could not be deleted: those that are older are gone.
+    pub fn delete_abandoned(&self) -> Result<Vec<u64>> {
+        self.before_deletions()?;
+        let deleted = self.together.of_rank_0("manager-delete-abandoned", || {
+            let abandoned = self.own_abandoned()?;
+            abandoned.iter().try_for_each(|step| self.delete_now(*step, false))?;
+            Ok(abandoned)
+        })?;
+        deleted.iter().for_each(|step| self.state().history.forget(*step));
+        Ok(deleted)
+    }
+
+    /// Deletes all steps that are newer than this one, the newest first: another history follows.
+    ///
+    /// # Errors
+    /// `NotFound` if the step is not there; why a newer one could not be deleted: those that are
+    /// newer than that are gone.
+    pub fn roll_back(&self, step: u64) -> Result<()> {
+        self.before_deletions()?;
+        self.together.of_rank_0("manager-roll-back", || {
+            self.steps.step(step)?;
+            let newer = self.steps.numbers()?.into_iter().rev().filter(|number| *number > step);
+            newer.into_iter().try_for_each(|number| self.delete_now(number, false))
+        })?;
+        self.state().history.roll_back(step);
+        Ok(())
+    }
+
+    fn before_deletions(&self) -> Result<()> {
+        self.check_may_write()?;
+        self.follower.wait()?;
+        self.settle(Ok(()), || Ok(()))
+    }
+
+    fn delete_now(&self, step: u64, also_leased: bool) -> Result<()> {
+        let options = DeleteOptions { also_leased, ..self.options.tidy.delete.clone() };
+        let deletions = self.steps.delete(&[step], &options)?;
+        log_deletions(&self.log, &self.steps, &deletions)?;
+        for deletion in deletions {
+            if deletion.outcome? == Deleted::Leased {
+                return Err(Error::invalid(format!("step {step} is being read"))
+                    .in_file(self.steps.root())
+                    .help("wait for its reader, or pass `force`"));
+            }
+        }
+        self.steps.refresh()
+    }
+
+    /// The committed steps of any history.
+    ///
+    /// # Errors
+    /// What the storage says, in every process of a job; so do the three methods below.
+    pub fn numbers(&self) -> Result<Vec<u64>> {
+        self.together.of_rank_0("manager-steps", || self.steps.numbers())
+    }
+
+    /// The newest committed step of the current history: after the restore of an older step, of
+    /// that one's.
+    ///
+    /// # Errors
+    /// As [`numbers`](Self::numbers).
+    pub fn latest(&self) -> Result<Option<u64>> {
+        self.together.of_rank_0("manager-latest", || match self.options.read_only {
+            // The pointer spares the list.
+            true => Ok(self.steps.latest()?.map(|step| step.number)),
+            false => Ok(self.current_of(&self.steps.list()?).pop()),
+        })
+    }
+
+    /// The committed steps of abandoned histories.
+    ///
+    /// # Errors
+    /// As [`numbers`](Self::numbers).
+    pub fn abandoned(&self) -> Result<Vec<u64>> {
+        self.together.of_rank_0("manager-abandoned", || self.own_abandoned())
+    }
+
+    fn own_abandoned(&self) -> Result<Vec<u64>> {
+        Ok(self.steps.list()?.abandoned().map(|step| step.number).collect())
+    }
+
+    /// The best committed step of the current history by a metric.
+    ///
+    /// # Errors
+    /// As [`numbers`](Self::numbers).
+    pub fn best(&self, metric: &str, mode: BestMode) -> Result<Option<u64>> {
+        self.together.of_rank_0("manager-best", || {
+            let list = self.steps.list()?;
+            let current = self.current_of(&list);
+            let mut facts = list.facts(&[], &Default::default(), true);
+            facts.iter_mut().for_each(|step| step.is_other = !current.contains(&step.number));
+            Ok(best(&facts, metric, mode).map(|step| step.number))
+        })
+    }
+
+    /// The committed steps of the current history. One that only reads goes by the records of the
+    /// steps.
+    pub(super) fn current_of(&self, list: &StepList) -> Vec<u64> {
+        match self.options.read_only {
+            true => list.current().map(|step| step.number).collect(),
+            false => self.state().history.of_list(list),
+        }
+    }
+
+    /// From now on newer steps are of another history.
+    pub(super) fn turn_to(&self, step: u64) {
+        self.forget_failed();
+        self.state().history.turn_to(step);
+        self.follower.is_good(step);
+    }
+
+    /// Waits for all saves, and gives the folder up. What is written later is refused.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.follower.end();
+        *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.lock.iter().for_each(|lock| lock.release());
+    }
+
+    fn check_may_write(&self) -> Result<()> {
+        let root = self.steps.root();
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(Error::invalid(format!("the manager of {root} is closed: make another one")));
+        }
+        if self.options.read_only {
+            let why = "it was made with `read_only`";
+            return Err(Error::invalid(format!("the manager of {root} cannot write: {why}")));
+        }
+        if self.follower.is_forked() {
+            let whose = "belongs to the process that this one was forked from";
+            return Err(Error::invalid(format!("the manager of {root} {whose}"))
+                .help("save in the process that made it"));
+        }
+        Ok(())
+    }
+
+    /// Before something is written: errs if an earlier save has failed, or another writer has the
+    /// folder. In a job all hear of it here, whichever of them has waited for it longer.
+    fn settle(&self, own: Result<()>, check: impl FnOnce() -> Result<()>) -> Result<()> {
+        if self.together.has_others() {
+            self.follower.wait()?;
+        }
+        self.forget_failed();
+        let own = own.and_then(|()| self.follower.failure());
+        let checked = own.and_then(|()| self.lock.as_ref().map_or(Ok(()), |lock| lock.check()));
+        let checked = checked.and_then(|()| if self.together.is_rank_0() { check() } else { Ok(()) });
+        self.together.agree("manager-settle", checked)
+    }
+
+    /// A save that has failed is no step.
+    fn forget_failed(&self) {
+        let failed = self.follower.failed();
+        let mut state = self.state();
+        failed.into_iter().for_each(|step| state.history.forget(step));
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Errs for a number that no step can have.
+fn check_number(step: u64) -> Result<()> {
+    match step <= STEP_MAX {
+        true => Ok(()),
+        false => {
+            Err(Error::invalid("no step has such a number")
+                .expected(format_args!("at most {STEP_MAX}"), step))
+        }
+    }
+}
