@@ -117,7 +117,7 @@ test-long: develop $(NEXTEST) ## Kills, failing calls, flipped bits, power cuts,
 	    elif ! command -v mkfs.xfs > /dev/null || ! command -v mkfs.$$kind > /dev/null; then
 	        echo "LEFT OUT: $$kind; mkfs.xfs or mkfs.$$kind is missing (Debian: apt install e2fsprogs xfsprogs btrfs-progs)"
 	    else
-	        PATH="$(TOOLS)/bin:$$PATH" $(CARGO) nextest run --profile long -p regrow --features cloud --test it --run-ignored only --no-capture -E "test(/^disk_images::(.*_)?$${kind}_/)"
+	        PATH="$(TOOLS)/bin:$$PATH" $(CARGO) nextest run --profile long -p regrow --features cloud --test it --run-ignored only --no-capture -E "test(/^crash::disk_images::(.*_)?$${kind}_/)"
 	    fi
 	done
 	printf '==> %s\n' "saves by several processes, some of which are killed"
@@ -208,10 +208,10 @@ AARCH64 ?= --skip pages_are_made_until_no_longer_wanted --skip no_damage_panics_
 test-aarch64: rust-prerequisites $(TOOLS)/cross/.installed ## The engine's own tests and those of the fixtures, built for aarch64, under qemu (fetches a compiler, 250 MB)
 	$(SAY) "the engine's tests on aarch64"
 	.ci/cross aarch64-unknown-linux-gnu test -p regrow $(INTERNALS) --lib -- $(AARCH64)
-	for module in conformance orbax_fixtures; do
+	for module in damage/conformance layouts/orbax_fixtures; do
 	    [ -e crates/regrow/tests/it/$$module.rs ] || [ -e crates/regrow/tests/it/$$module/mod.rs ] || {
 	        echo "make: crates/regrow/tests/it has no module $$module" >&2; exit 1; }
-		.ci/cross aarch64-unknown-linux-gnu test -p regrow --test it -- $(AARCH64) "$$module::"
+		.ci/cross aarch64-unknown-linux-gnu test -p regrow --test it -- $(AARCH64) "$${module/\//::}::"
 	done
 
 test-cloud: develop cloud-servers ## Buckets of s3s-fs, SeaweedFS and Azurite, with TensorStore and Orbax (installs the servers, 400 MB); CLOUD='...' for pytest

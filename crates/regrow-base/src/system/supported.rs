@@ -1,5 +1,5 @@
-// Which machines regrow is built for. `tests/it/platforms.rs` gives this file to the compiler, for
-// machines that are refused.
+// The machines that regrow is built for. `tests/it/source/platforms.rs` compiles this file alone,
+// for machines that are refused.
 
 #[cfg(target_endian = "big")]
 compile_error!(

@@ -147,7 +147,7 @@ mod calls {
 
     /// The child: does nothing unless it was started by one of the tests below.
     #[test]
-    fn does_what_it_is_told_to() {
+    fn child_runs_one_scene() {
         let (Some(root), Ok(work)) = (env::var_os(ROOT), env::var(WORK)) else { return };
         let work = WORKS.into_iter().find(|known| known.name() == work).unwrap();
         let steps = Steps::new(Path::new(&root), None).unwrap();
@@ -171,7 +171,7 @@ mod calls {
     }
 
     fn child(root: &Path, work: Work) -> Command {
-        let mut child = child_of("manager::faults::calls::does_what_it_is_told_to");
+        let mut child = child_of("manager::faults::calls::child_runs_one_scene");
         // What it says goes to a pipe: files are of no length in one of them.
         child.env(ROOT, root).env(WORK, work.name());
         child
@@ -218,7 +218,7 @@ mod calls {
     }
 
     #[test]
-    fn what_is_killed_leaves_whole_steps_and_the_next_save_cleans_up() {
+    fn a_kill_leaves_whole_steps_and_the_next_save_cleans_up() {
         for work in WORKS {
             let template = template();
             for at in (0..).step_by(pace(9)) {
@@ -232,7 +232,7 @@ mod calls {
     }
 
     #[test]
-    fn what_fails_leaves_whole_steps_and_the_next_save_cleans_up() {
+    fn a_failing_call_leaves_whole_steps_and_the_next_save_cleans_up() {
         for work in WORKS {
             let template = template();
             let pace = pace(67);

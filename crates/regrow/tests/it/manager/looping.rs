@@ -88,7 +88,7 @@ fn several_items_are_one_step() {
 }
 
 #[test]
-fn a_save_that_fails_is_no_step_and_is_told() {
+fn a_failed_save_is_an_error_and_no_step() {
     let folder = tempfile::tempdir().unwrap();
     let reuse = ManagerOptions { reuse: true, ..looping(Keep::All) };
     let manager = Manager::new(folder.path(), reuse).unwrap();

@@ -65,7 +65,7 @@ fn keep_latest(count: usize) -> TidyOptions {
 }
 
 #[test]
-fn the_list_is_what_the_storage_has_committed() {
+fn the_list_holds_the_committed_steps() {
     for (root, _folder) in places("list") {
         let steps = Steps::new(&root, None).unwrap();
         assert!(numbers(&steps).is_empty() && steps.latest().unwrap().is_none());
@@ -114,7 +114,7 @@ fn steps_of_orbax_are_listed_with_their_metrics_and_names() {
 }
 
 #[test]
-fn forms_that_are_read_beside_the_one_that_is_written() {
+fn older_forms_of_step_names_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let forms = [StepName::default(), StepName::new(None, Some(6)).unwrap()];
     let plain = Steps::new(folder.path(), Some(StepNames::one(forms[0].clone()))).unwrap();
@@ -145,7 +145,7 @@ fn a_folder_of_something_else_is_refused() {
 }
 
 #[test]
-fn what_follows_a_save_keeps_what_the_policy_keeps() {
+fn a_save_deletes_steps_outside_the_policy() {
     for (root, _folder) in places("tidy") {
         let steps = Steps::new(&root, None).unwrap();
         for number in [1, 2, 3, 4] {
@@ -165,7 +165,7 @@ fn what_follows_a_save_keeps_what_the_policy_keeps() {
 }
 
 #[test]
-fn nothing_is_deleted_for_a_step_that_turns_out_to_be_damaged() {
+fn a_damaged_new_step_deletes_no_old_step() {
     let folder = tempfile::tempdir().unwrap();
     let steps = Steps::new(folder.path(), None).unwrap();
     save(&steps, 1);
@@ -219,7 +219,7 @@ fn the_newest_good_step_is_restored_and_the_others_are_named() {
 
 /// A writer that saves and rotates faster than a reader comes to the steps that it has seen.
 #[test]
-fn a_reader_whose_steps_were_all_rotated_away_takes_a_newer_one() {
+fn a_reader_takes_a_newer_step_after_a_rotation() {
     for (root, _folder) in places("rotated") {
         let steps = Steps::new(&root, None).unwrap();
         for number in [1, 2, 3] {
@@ -341,7 +341,7 @@ fn the_pointer_spares_a_long_list_and_is_not_believed_otherwise() {
 }
 
 #[test]
-fn a_writer_that_begins_removes_what_dead_ones_have_left() {
+fn a_new_writer_removes_files_of_dead_writers() {
     for (root, _folder) in places("begin") {
         let steps = Steps::new(&root, None).unwrap();
         save(&steps, 1);
@@ -364,7 +364,7 @@ fn a_writer_that_begins_removes_what_dead_ones_have_left() {
 }
 
 #[test]
-fn policies_work_on_what_the_list_says() {
+fn policies_use_the_list_of_steps() {
     let steps = Steps::new(fixtures().join("orbax/manager_composite/ckpt"), None).unwrap();
     let facts = steps.list().unwrap().facts(&[], &BTreeSet::new(), true);
     let best = Keep::Best(Best { metric: "loss".to_owned(), mode: BestMode::Min, count: 1 });

@@ -327,7 +327,7 @@ fn save(
 }
 
 #[test]
-fn a_manager_deletes_only_what_rank_and_policy_name() {
+fn a_manager_deletes_only_steps_that_rank_and_policy_name() {
     let runs = if std::env::var_os("REGROW_LONG").is_some() { 2000 } else { 16 };
     (0..runs).for_each(run);
 }

@@ -95,7 +95,7 @@ fn each_save_restore_and_deletion_has_one_record() {
 }
 
 #[test]
-fn sigterm_is_a_flag_and_a_late_save_is_told() {
+fn sigterm_sets_a_flag_and_reports_a_late_save() {
     let folder = tempfile::tempdir().unwrap();
     let (root, log) = (folder.path().join("run"), folder.path().join("log.jsonl"));
     let flag = Preemption::on_sigterm().unwrap();

@@ -71,7 +71,7 @@ fn items_of_one_step_are_restored_together() {
 }
 
 #[test]
-fn a_step_is_passed_over_for_what_is_asked_of_it() {
+fn restore_skips_a_step_whose_requested_item_is_damaged() {
     let folder = tempfile::tempdir().unwrap();
     let manager = manager(&Location::local(folder.path()));
     for step in [10, 20] {

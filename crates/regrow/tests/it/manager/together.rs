@@ -35,7 +35,7 @@ fn lines(log: &Path) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn all_save_and_restore_what_rank_0_decides() {
+fn all_ranks_save_and_restore_the_step_of_rank_0() {
     let folder = tempfile::tempdir().unwrap();
     let root = Location::local(folder.path().join("run"));
     let told = on_ranks(RANKS, |rank| -> Result<_> {
@@ -131,7 +131,7 @@ fn a_signal_at_any_rank_has_all_save_the_same_step() {
 }
 
 #[test]
-fn what_one_process_cannot_restore_none_does() {
+fn a_step_that_one_rank_cannot_restore_no_rank_restores() {
     let folder = tempfile::tempdir().unwrap();
     let root = Location::local(folder.path().join("run"));
     let told = on_ranks(RANKS, |rank| {
@@ -190,7 +190,7 @@ fn items_that_one_process_cannot_restore_none_takes() {
 }
 
 #[test]
-fn a_failure_of_one_is_told_to_all_before_the_next_save() {
+fn a_failed_save_of_one_rank_is_an_error_of_all_before_the_next() {
     let folder = tempfile::tempdir().unwrap();
     let root = Location::local(folder.path().join("run"));
     on_ranks(RANKS, |rank| {

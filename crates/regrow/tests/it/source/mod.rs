@@ -1,0 +1,13 @@
+//! Rules of the source itself.
+//!
+//! | file | rule |
+//! |---|---|
+//! | `bounds` | `docs/bounds.md` lists every bound and every place of unsafe code |
+//! | `imports` | modules of one folder do not import each other |
+//! | `platforms` | one module asks for the operating system |
+//! | `public_api` | the public items equal `public_api.txt` |
+
+mod bounds;
+mod imports;
+mod platforms;
+mod public_api;
