@@ -1,4 +1,4 @@
-//! The manager of a training loop's steps: the engine's [`manager::Run`], with functions of Python
+//! The manager of a training loop's steps: the engine's [`manager::TrainingRun`], with functions of Python
 //! as its hooks.
 //!
 //! A call of Python from here is made on the caller's thread, or on the manager's. What it raises
@@ -124,7 +124,7 @@ impl Preemption {
 
 /// The steps of a folder, which this run alone writes to.
 #[pyclass(frozen, module = "regrow._native")]
-pub struct Run(Arc<manager::Run>);
+pub struct Run(Arc<manager::TrainingRun>);
 
 /// Number, what `load` gave, newer steps that were passed over with the exception of each.
 type RestoredOut = (u64, Py<PyAny>, Vec<(u64, PyErr)>);
@@ -134,7 +134,8 @@ impl Run {
     #[new]
     fn new(py: Python<'_>, root: LocationIn, options: OptionsIn) -> PyResult<Self> {
         let options = options.into_options().or_raise()?;
-        released(py, || manager::Run::new(root.to_location()?, options)).map(|run| Self(Arc::new(run)))
+        released(py, || manager::TrainingRun::new(root.to_location()?, options))
+            .map(|run| Self(Arc::new(run)))
     }
 
     /// The folder, without the other processes of a job.
@@ -261,7 +262,7 @@ impl Drop for Run {
 /// A step that is to be saved now.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct DueStep {
-    run: Arc<manager::Run>,
+    run: Arc<manager::TrainingRun>,
     due: Mutex<Option<manager::DueStep>>,
 }
 

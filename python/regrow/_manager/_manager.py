@@ -4,7 +4,7 @@ newest.
     save ── the policy ── snapshot ── [background: write, commit ── verify, point, delete] ── record
                                        the engine's saver             the manager's thread
 
-The engine's manager (`regrow::manager::Run`) lists the steps, decides, follows saves, deletes and
+The engine's manager (`regrow::manager::TrainingRun`) lists the steps, decides, follows saves, deletes and
 keeps the records. This module has what needs Python: arguments, values, functions and signals.
 """
 

@@ -53,11 +53,6 @@ impl History {
         self.steps.contains_key(&step)
     }
 
-    /// The record of the current history.
-    pub fn record(&self) -> &StepRecord {
-        &self.record
-    }
-
     /// The newest step of the current history beside this one.
     pub fn latest_but(&self, step: u64) -> Option<u64> {
         self.current().rev().find(|number| *number != step)
@@ -211,7 +206,7 @@ mod tests {
         assert_eq!(current(&history), [10, 20, 25]);
         history.begin(5);
         assert_eq!(current(&history), [5]);
-        assert!(history.record().from.is_empty());
+        assert!(history.record.from.is_empty());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Functions of the program that a [`Run`](super::Run) calls.
+//! Functions of the program that a [`TrainingRun`](super::TrainingRun) calls.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -28,7 +28,7 @@
 //! | `delete` | removes steps, or moves them aside |
 //! | `newest` | the newest step that is good, and why others were passed over |
 //! | `wait` | waits for a new step |
-//! | `run` | [`Run`]: a loop's steps without their values: the policies, histories, deletions |
+//! | `run` | [`TrainingRun`]: a loop's steps without their values: the policies, histories, deletions |
 //! | `resume` | the same restores the newest good step, and waits for newer ones |
 //! | `follow` | the thread on which everything follows a save |
 //! | `together` | what the processes of a job decide together |
@@ -74,9 +74,8 @@ pub use crate::formats::orbax::history::{STEP_RECORD, StepRecord};
 pub use delete::{DeleteOptions, Deleted, Deletion};
 pub use event_log::TARGET as LOG_TARGET;
 pub use follow::{Begun, Followed};
-pub use history::History;
 pub use hooks::Hooks;
-pub use keep::{Best, BestMode, Keep, KeepIf, StepFacts, best, check_metric, to_delete};
+pub use keep::{Best, BestMode, Keep, KeepIf, StepFacts, to_delete};
 pub use lease::Lease;
 pub use lock::WriterLock;
 pub use names::{StepName, StepNames};
@@ -84,7 +83,7 @@ pub use newest::{PassedOver, Restored};
 pub use options::{ManagerOptions, SaveStep};
 pub use preemption::Preemption;
 pub use restoring::refuse_lost_items;
-pub use run::{DueStep, Run};
+pub use run::{DueStep, TrainingRun};
 pub use saving::{DEFAULT_ITEM, Manager};
 pub use steps::{Step, StepList, Steps};
 pub use tidy::{Tidied, TidyOptions};

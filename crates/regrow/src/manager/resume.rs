@@ -1,5 +1,5 @@
-//! Restoring by a [`Run`]: the newest step that is good, in one process or in all of a job; and
-//! waiting for newer ones.
+//! Restoring by a [`TrainingRun`]: the newest step that is good, in one process or in all of a job;
+//! and waiting for newer ones.
 //!
 //! In a job all take the same way: a step that one process cannot restore is restored by none.
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::lease::Lease;
 use super::newest::{PassedOver, Restored, headline};
-use super::run::Run;
+use super::run::TrainingRun;
 use super::steps::Step;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -24,7 +24,7 @@ struct Refusal {
     what: String,
 }
 
-impl Run {
+impl TrainingRun {
     /// Calls `restore` with the newest step of the current history, and with older ones until one
     /// is good in all processes of a job.
     ///

@@ -35,7 +35,7 @@ use crate::location::ToLocation;
 
 /// The steps of a folder, which this run alone writes to.
 #[derive(Debug)]
-pub struct Run {
+pub struct TrainingRun {
     pub(super) steps: Steps,
     pub(super) options: ManagerOptions,
     pub(super) together: Together,
@@ -77,7 +77,7 @@ pub struct DueStep {
     history: History,
 }
 
-impl Run {
+impl TrainingRun {
     /// Of the steps in a folder, which is made when the first is saved.
     ///
     /// # Errors
@@ -483,7 +483,7 @@ impl Run {
     }
 }
 
-impl Drop for Run {
+impl Drop for TrainingRun {
     fn drop(&mut self) {
         self.close();
     }

@@ -4,7 +4,7 @@
 //! save ── the policy ── snapshot ── [background: write, commit] ── [a thread of its own: verify, point, delete, record]
 //! ```
 //! The next save waits for the write before, and not for the work after it. The next call returns
-//! an error of either. [`Run`] does all that needs no values.
+//! an error of either. [`TrainingRun`] does all that needs no values.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::STEP_RECORD;
 use super::follow::Begun;
 use super::options::{ManagerOptions, SaveStep};
-use super::run::{DueStep, Run};
+use super::run::{DueStep, TrainingRun};
 use super::steps::Steps;
 use crate::engine::{AsyncOptions, AsyncSaver, ItemsOptions, ItemsSave, SaveHandle, WhenBusy};
 use crate::error::{Error, Result};
@@ -50,7 +50,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(3600);
 #[derive(Debug)]
 pub struct Manager {
     // Before the saver: it has a failure to tell, and each is told once.
-    pub(super) run: Run,
+    pub(super) run: TrainingRun,
     saver: AsyncSaver,
     /// One save or deletion at a time.
     writing: Mutex<()>,
@@ -60,9 +60,9 @@ impl Manager {
     /// Of the steps in a folder, which is made when the first is saved.
     ///
     /// # Errors
-    /// As [`Run::new`].
+    /// As [`TrainingRun::new`].
     pub fn new(root: impl ToLocation, options: ManagerOptions) -> Result<Self> {
-        Ok(Self { run: Run::new(root, options)?, saver: AsyncSaver::new(), writing: Mutex::new(()) })
+        Ok(Self { run: TrainingRun::new(root, options)?, saver: AsyncSaver::new(), writing: Mutex::new(()) })
     }
 
     /// The folder, and what is in it.
@@ -75,7 +75,7 @@ impl Manager {
     /// decides, and all have to ask.
     ///
     /// # Errors
-    /// As [`Run::should_save`].
+    /// As [`TrainingRun::should_save`].
     pub fn should_save(&self, step: u64, is_preempted: bool) -> Result<bool> {
         self.run.should_save(step, is_preempted)
     }
@@ -177,7 +177,7 @@ impl Manager {
     /// Deletes a step, or moves it aside as the options say, when all saves are done.
     ///
     /// # Errors
-    /// As [`Run::delete`].
+    /// As [`TrainingRun::delete`].
     pub fn delete(&self, step: u64, force: bool) -> Result<()> {
         let _writing = self.writing();
         self.run.delete(step, force)
@@ -186,7 +186,7 @@ impl Manager {
     /// Deletes the steps of abandoned histories; their numbers.
     ///
     /// # Errors
-    /// As [`Run::delete_abandoned`].
+    /// As [`TrainingRun::delete_abandoned`].
     pub fn delete_abandoned(&self) -> Result<Vec<u64>> {
         let _writing = self.writing();
         self.run.delete_abandoned()
@@ -195,7 +195,7 @@ impl Manager {
     /// Deletes all steps that are newer than this one, the newest first: another history follows.
     ///
     /// # Errors
-    /// As [`Run::roll_back`].
+    /// As [`TrainingRun::roll_back`].
     pub fn roll_back(&self, step: u64) -> Result<()> {
         let _writing = self.writing();
         self.run.roll_back(step)

@@ -1,6 +1,7 @@
 //! A folder of steps: what is listed, what is kept, who is refused, on a disk and in a bucket.
 
 mod faults;
+mod hooks;
 mod looping;
 mod model;
 mod readers_and_writers;
