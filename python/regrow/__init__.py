@@ -88,7 +88,7 @@ __all__ = [
     "verify",
 ]
 
-# What needs NumPy, the functions too, is imported when it is first asked for: NumPy alone takes ten
+# Names that need NumPy, also the functions, are imported at their first use: NumPy alone takes ten
 # times as long as all that is above. There the names that their annotations use are real, for
 # `typing.get_type_hints`.
 _HOMES = {

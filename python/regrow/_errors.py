@@ -38,7 +38,7 @@ class RegrowError(Exception):
         self.offset_bytes = offset_bytes
         """Bytes from the start of ``file``."""
         self.help = help
-        """What to do; `None` if there is no advice."""
+        """The advice; `None` if there is none."""
 
     def __str__(self) -> str:
         return self.message

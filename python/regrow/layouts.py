@@ -23,7 +23,7 @@ from ._errors import InvalidArgumentError
 __all__ = ["Equinox", "Flax", "Layout", "Npy", "Orbax", "PytreeData", "Regrow", "Safetensors", "Trak"]
 
 CHUNKING = ("chunk_byte_size", "shard_axes", "write_chunk_shape", "read_chunk_shape")
-"""What `per_leaf` may say of a leaf."""
+"""The options of one leaf in `per_leaf`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,9 +157,9 @@ class PytreeData(Layout):
     manifest: bool | None = None
     """Write the manifest; on by default."""
     data_suffix: str | None = None
-    """What the name of the data file ends in; ``".data"``."""
+    """The end of the name of the data file; ``".data"``."""
     manifest_suffix: str | None = None
-    """What the name of the manifest ends in; ``".manifest"``."""
+    """The end of the name of the manifest; ``".manifest"``."""
     paths: Sequence[str] | None = None
     """The path of each leaf, as the text of a Python tuple, in the order of the leaves."""
     empty: Sequence[str] | None = None
@@ -183,7 +183,7 @@ class Safetensors(Layout):
     format: str | None = None
     """The ``format`` in the metadata; ``"pt"`` if `None`: transformers before 5 reads no other."""
     separator: str = "."
-    """What joins the keys of a path to a name."""
+    """The separator between the keys of a path in a name."""
     structure: bool = True
     """Keep the exact pytree in the metadata. Without it only tensors can be saved."""
     align: int | None = None
@@ -198,11 +198,11 @@ class Npy(Layout):
 
     name: ClassVar[str] = "npy"
     form: Literal["npy", "npz", "folder"] | None = None
-    """What to write; what the path's suffix says if `None`."""
+    """The kind of file; the path's suffix decides if `None`."""
     compress: bool | int | None = None
     """Deflate the arrays of an archive: `True`, or a level from 1 to 9."""
     separator: str = "/"
-    """What joins the keys of a path to a name in an archive."""
+    """The separator between the keys of a path in the names of an archive."""
     named_dtypes: bool = True
     """Write the dtypes of ml_dtypes by their names."""
     structure: bool = True

@@ -15,7 +15,7 @@ from ._readable import readable
 
 @readable
 class CacheReport(NamedTuple):
-    """What a `Cache` has done since it was made, in this process."""
+    """The work of a `Cache` in this process."""
 
     hit_bytes: int
     """Bytes of blocks that were read from its folder."""
@@ -67,7 +67,7 @@ class Cache:
 
     @property
     def report(self) -> CacheReport:
-        """What it has done so far, in this process."""
+        """The work of the cache so far, in this process."""
         return CacheReport(*self._native.report())
 
     def __repr__(self) -> str:

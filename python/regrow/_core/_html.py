@@ -49,7 +49,7 @@ def of_text(shown: str) -> str:
 
 
 def of_checkpoint(checkpoint: Checkpoint) -> str:
-    """What it is, and its first leaves."""
+    """The kind of a checkpoint, and its first leaves."""
     native = checkpoint._native
     about = f"{checkpoint.layout} ({checkpoint.variant})" if checkpoint.variant else checkpoint.layout
     step = "" if checkpoint.step is None else f", step {checkpoint.step} of {len(checkpoint.steps)}"
@@ -64,7 +64,7 @@ def of_checkpoint(checkpoint: Checkpoint) -> str:
 
 
 def of_leaf(leaf: Leaf) -> str:
-    """What is known of it without reading it."""
+    """The facts of a leaf that need no read."""
     known = {
         "stored name": leaf.name,
         "kind": leaf.kind,

@@ -133,7 +133,7 @@ _WORDS = {
 
 
 def _meant(function: str, name: str, takes: list[str]) -> str | None:
-    """What to write in the place of a keyword."""
+    """The replacement of a keyword."""
     is_manager = function == "Manager"
     if is_manager and name in _KEPT:
         return f"keep=regrow.Keep({_KEPT[name]}=...)"

@@ -31,7 +31,7 @@ from ._arguments import wrong
 StrPath = str | os.PathLike[str]
 
 Place = str | _native.Location
-"""What the native half takes."""
+"""The native half's type of a path."""
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _DEPTH_MAX = 4
@@ -194,7 +194,7 @@ def arrived(portable: Portable) -> Place:
 
 
 def shown(place: Any) -> str:
-    """What a person would call a place, or the argument that has named one."""
+    """The name of a path for people, or of the argument that has named it."""
     return os.fsdecode(place) if isinstance(place, (str, bytes)) else _taken("path", place).text
 
 
@@ -215,7 +215,7 @@ def is_url(text: str) -> bool:
 
 
 class _Taken(NamedTuple):
-    """What an argument says."""
+    """The path in an argument."""
 
     text: str
     options: dict[str, str]

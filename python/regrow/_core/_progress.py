@@ -48,7 +48,7 @@ class Watch:
             self._callback = self._bar.show
 
     def __enter__(self) -> tuple[bool, Callable[[int, int], object] | None]:
-        """What the native half takes: whether this thread gets signals, and what to call."""
+        """For the native half: whether this thread gets signals, and the function to call."""
         return _gets_signals(), self._callback
 
     def __exit__(

@@ -46,11 +46,11 @@ class Loss(NamedTuple):
     key_path: str
     """The leaf or container."""
     what: str
-    """What becomes of it."""
+    """The loss, in words."""
 
 
 class StageReport(NamedTuple):
-    """What one stage of a save or a load took."""
+    """The time of one stage of a save or a load."""
 
     stage: str
     """``prepare``, ``compare``, ``read``, ``copy``, ``wait_for_disk``, ``write``, ``sync`` or
@@ -59,14 +59,14 @@ class StageReport(NamedTuple):
     seconds: float
     """Added up where several threads were at it."""
     bytes: int
-    """What went through it; 0 for a stage that is not about bytes."""
+    """The bytes of the stage; 0 for a stage without bytes."""
     gb_per_s: float
     """10^9 bytes a second; 0 for a stage that is not about bytes."""
 
 
 @readable
 class SaveReport(NamedTuple):
-    """What a save did. As text it is a line, and a line for each stage."""
+    """The report of a save. As text: a line, and a line for each stage."""
 
     path: str
     """Where the checkpoint now is."""
@@ -77,7 +77,7 @@ class SaveReport(NamedTuple):
     data_bytes: int = 0
     """Bytes of array data, after casts, before compression."""
     seconds: float = 0.0
-    """What the whole save took, without taking the pytree apart."""
+    """The time of the whole save, without flattening the pytree."""
     stages: tuple[StageReport, ...] = ()
     """Where the time went. Those of the calling thread (all but ``read``, a part of others, and
     ``write``) add up to `seconds`, unless the layout writes with several threads."""
@@ -87,7 +87,7 @@ class SaveReport(NamedTuple):
     """Bytes that were not written because ``base=`` has them; they are part of `stored_bytes`,
     though they take no room of their own."""
     notes: Sequence[str] = ()
-    """What was found beside the work: damage in the base."""
+    """Other findings, such as damage in the base."""
     losses: Sequence[Loss] = ()
     """What the tool of the layout does not read back as it was saved, the worst first: a tuple that
     becomes a list; with `lossy` also leaves."""
@@ -132,7 +132,7 @@ class SaveReport(NamedTuple):
 
 @readable
 class LoadReport(NamedTuple):
-    """What a load did in this process. As text it is a line, and a line for each stage."""
+    """The report of a load in this process. As text: a line, and a line for each stage."""
 
     path: str
     """The checkpoint."""
@@ -141,7 +141,7 @@ class LoadReport(NamedTuple):
     received_bytes: int
     """Bytes of arrays that it has received from processes of another replica instead."""
     seconds: float
-    """What the whole load took."""
+    """The time of the whole load."""
     stages: tuple[StageReport, ...]
     """Where the time went: ``wait_for_turn`` with `in_turns`, ``read``, and with `single_replica`
     ``wait_for_readers`` and ``receive``. What is read while arrays are on their way counts as
@@ -180,7 +180,7 @@ class Stages:
         self._stages[name] = before + seconds, bytes_before + len_bytes
 
     def report(self, path: str) -> LoadReport:
-        """What there is to tell."""
+        """The report of the load."""
         stages = tuple(
             StageReport(name, seconds, len_bytes, len_bytes / seconds / 1e9 if seconds > 0 else 0.0)
             for name, (seconds, len_bytes) in self._stages.items()

@@ -17,7 +17,7 @@ from .._load._regions import box_of
 
 
 class _Kind(NamedTuple):
-    """What the first array of a kind says of itself."""
+    """The facts of the first array of a kind."""
 
     description: Any
     sharding: Any

@@ -259,7 +259,7 @@ class JaxArrays:
 
 
 def _cut(target: Target, shape: tuple[int, ...]) -> tuple[Cut, list[Any] | None]:
-    """What the devices of this process hold of an array of this shape, and which they are."""
+    """The shards of an array of this shape on the devices of this process, and these devices."""
     sharding = target.sharding
     if sharding is not None:
         # It says more of a spec that is longer than the rank than what comes after it.

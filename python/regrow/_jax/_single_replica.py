@@ -71,7 +71,7 @@ class SingleReplica:
 
 
 def chosen(single_replica: Any) -> SingleReplica | None:
-    """What a caller gave, checked as far as it can be without a mesh."""
+    """The caller's choice, checked as far as possible without a mesh."""
     if single_replica is None:
         return None
     if not isinstance(single_replica, SingleReplica):
@@ -92,7 +92,7 @@ class _Common(NamedTuple):
     place: Place
     spread: Spread
     part_shape: tuple[int, ...]
-    """What each device holds."""
+    """The shards on each device."""
 
     @property
     def words(self) -> int:
@@ -193,7 +193,7 @@ class Replicas:
             broadcast = self._broadcasts[mesh]
             places = [common.place for common in group]
             words = sum(common.words for common in group)
-            # What is alone is taken as it is: it may be longer than what JAX can slice.
+            # A single array is taken whole: it may be longer than JAX can slice.
             words = words if len(group) == 1 else broadcast.rounded(words)
             parts = reading.read(places) if broadcast.is_reader else []
             with reading.stages.stage("receive"):

@@ -26,7 +26,7 @@ _SERVICES = {
     "torch.distributed": "_coordination_torch",
     "mpi4py.MPI": "_coordination_mpi",
 }
-"""What a program has imported that has made the service ready, and which module knows it."""
+"""The module of each service, by the module that the program imports for it."""
 
 
 @runtime_checkable
@@ -167,11 +167,11 @@ class Session:
         self._native = _native.Session(coordinator, place("path", path), purpose, wait, _gets_signals())
 
     def gather(self, phase: str, value: bytes) -> list[bytes] | None:
-        """What every process gives, in the order of ranks, on rank 0; the others do not wait."""
+        """The values of all processes in the order of ranks, on rank 0. The others do not wait."""
         return self._native.gather(phase, value, _gets_signals())
 
     def broadcast(self, phase: str, value: bytes = b"") -> bytes:
-        """What rank 0 gives, on every process."""
+        """The value of rank 0, on every process."""
         return self._native.broadcast(phase, value, _gets_signals())
 
     def agree(self, phase: str, error: BaseException | str | None = None) -> None:
@@ -190,7 +190,7 @@ class Session:
         self._native.post(phase, value, _gets_signals())
 
     def receive(self, phase: str, rank: int) -> bytes:
-        """What the process `rank` has given with `post`; waits for it."""
+        """The value that the process `rank` posted. Waits for it."""
         return self._native.receive(phase, rank, _gets_signals())
 
     def shares_storage(self, path: StrPath) -> None:

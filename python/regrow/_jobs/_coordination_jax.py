@@ -75,7 +75,7 @@ class JaxCoordinator:
         return {key: bytes(value) for key, value in there if key in wanted}
 
     def remove(self, key: str) -> None:
-        # What is below the key goes with it.
+        # The keys below this key go with it.
         self._client.key_value_delete(key)
 
     def live(self) -> list[int] | None:
@@ -86,7 +86,7 @@ class _Living:
     """Who lives, as JAX knows it.
 
     `get_live_nodes` is a barrier: it returns when every process that lives has called it. So it is
-    called on a thread, one at a time, only during long waits, and its answer is there when all who
+    called on a thread, one at a time, only during long waits, and its answer is there when all that
     live wait: that is when it matters.
     """
 

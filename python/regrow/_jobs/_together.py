@@ -31,7 +31,7 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class Together:
-    """What the processes do together; nothing unless asked for."""
+    """The work that processes do together; nothing by default."""
 
     def __init__(self, path: StrPath, rare: Options, stages: Stages) -> None:
         """As the settings of a load say."""

@@ -108,7 +108,7 @@ def _begin_transfers(leaves: list[Any], replica_parallel: bool) -> None:
 
 
 class ToldLeaf(NamedTuple):
-    """What one leaf is to the engine."""
+    """The engine's form of one leaf."""
 
     kind: int
     value: Any
@@ -124,7 +124,7 @@ def tell(
     replica_parallel: bool = False,
     tensors: _tensors.Teller | None = None,
 ) -> ToldLeaf:
-    """What any leaf is to the engine, also those that the native half knows by itself.
+    """The engine's form of any leaf, also of those that the native half knows itself.
 
     Raises:
         LeafTypeError: for a leaf that no checkpoint can hold, with its key path.

@@ -19,7 +19,7 @@ class Part(NamedTuple):
     number: int
     """Among those that it holds."""
     device: int
-    """What DLPack calls its device."""
+    """The device in DLPack's words."""
     starts: tuple[int, ...]
     lens: tuple[int, ...]
 

@@ -166,7 +166,7 @@ class Leaf:
 
 
 class BasicRegion(NamedTuple):
-    """What NumPy's basic indexing touches, and what is left to do once that is read."""
+    """The region of an index of NumPy, and the steps after its read."""
 
     starts: tuple[int, ...]
     lens: tuple[int, ...]
@@ -358,12 +358,12 @@ class Checkpoint(Mapping[str, Leaf]):
 
     @property
     def notes(self) -> list[str]:
-        """What a reader should be told, though it is no error."""
+        """Notes for a reader that are no errors."""
         return self._native.notes
 
     @property
     def warnings(self) -> list[str]:
-        """What is missing of a checkpoint that can still be read; opening it has warned of each."""
+        """The lost files of a checkpoint that can still be read. `open` warned of each."""
         return self._native.warnings
 
     def overview(self) -> Overview:
@@ -446,7 +446,7 @@ class Overview(str):
 
 @readable
 class VerifyReport(NamedTuple):
-    """What `regrow.verify` found."""
+    """The report of `regrow.verify`."""
 
     findings: list[Finding]
     """All that is wrong; empty if the checkpoint is sound."""
@@ -459,7 +459,7 @@ class VerifyReport(NamedTuple):
     unseen.
     """
     notes: Sequence[str] = ()
-    """What may well be as it should, and may not: a sound checkpoint can have notes."""
+    """Notes: a sound checkpoint can have some."""
     unprotected_bytes: int = 0
     """Bytes of array data, decoded, that no checksum is over; `regrow.protect.seal` puts them
     under one.

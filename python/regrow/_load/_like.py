@@ -43,7 +43,7 @@ from ._regions import Cut, Place, check_axes, whole
 
 
 class Wanted(NamedTuple):
-    """What the template wants in one place."""
+    """The template of one leaf."""
 
     dtype: int | None
     shape: tuple[int, ...] | None
@@ -293,7 +293,7 @@ class Template:
         return None
 
     def _wanted_jax(self, leaf: Any, at: int) -> Wanted:
-        """What a `jax.Array` or `jax.ShapeDtypeStruct` wants; of typed keys their data."""
+        """The request of a `jax.Array` or `jax.ShapeDtypeStruct`; for typed keys, of their data."""
         self._jax[at] = leaf
         if is_prng_key(leaf):
             jax = sys.modules["jax"]

@@ -129,7 +129,7 @@ class Loading:
         return (path[len(above) :] for path in paths if path.startswith(above))
 
     def wishes(self, rare: Options, together: Together, stages: Stages) -> Wishes:
-        """What is asked of an opened checkpoint, checked."""
+        """The checked request to an opened checkpoint."""
         return Wishes(
             _arguments.patterns(self.only),
             casts(self.cast, self.lossy),
@@ -165,7 +165,7 @@ def _within(opened: _native.Checkpoint, at: str) -> _native.Checkpoint:
 
 
 class Wishes(NamedTuple):
-    """What is asked of an opened checkpoint."""
+    """A request to an opened checkpoint."""
 
     only: list[str]
     casts: Casts
@@ -192,7 +192,7 @@ class Wishes(NamedTuple):
 
 @Paused()
 def load(native: _native.Checkpoint, like: Any, wishes: Wishes) -> Any:
-    """What `regrow.load` gives of an opened checkpoint."""
+    """The result of `regrow.load` for an opened checkpoint."""
     _check_arguments(like, wishes)
     found = _load(native, like, wishes)
     return as_dicts(found) if wishes.as_dicts else found
@@ -288,7 +288,7 @@ def _read_whole(
             only, wishes.casts, columns, partial, not wishes.verify, wishes.mmap, wishes.budget, watch, unread
         )
     if wishes.stages.is_asked_for:
-        # What comes by regions is `None` here.
+        # A leaf that comes by regions is `None` here.
         whole = (getattr(value, "nbytes", 0) for value in LoadedLeaves(*leaves).values)
         wishes.stages.add("read", len_bytes=sum(whole))
     return structure, leaves
@@ -391,7 +391,7 @@ def _load_parts(native: _native.Checkpoint, wishes: Wishes) -> Any:
     chosen = [at for at, kind in enumerate(kinds) if kind in _SPREAD]
     results = [at for at, kind in enumerate(loaded.kinds) if kind in _SPREAD]
     done = {result: found[at] for at, result in zip(chosen, results, strict=True) if at in found}
-    # What comes by regions is what it is to be; the rest is as NumPy has it.
+    # Leaves by regions have their final kind; the rest are NumPy's.
     as_it_is = bytes(NUMPY_ARRAY if at in done else kind for at, kind in enumerate(loaded.kinds))
     values = from_native(loaded._replace(kinds=as_it_is), lambda at: path_text(structure, at))
     for at, value in done.items():
@@ -497,7 +497,7 @@ class _Reads:
 
 
 class _Makers(NamedTuple):
-    """What makes arrays and tensors of regions."""
+    """Makes arrays and tensors of regions."""
 
     arrays: JaxArrays | None
     replicas: Replicas | None
@@ -509,7 +509,7 @@ class _Makers(NamedTuple):
         return [place for each in made for place in each.places]
 
     def read(self, reading: Reading) -> dict[int, Any]:
-        """What they make, by the numbers of leaves in the result."""
+        """The arrays and tensors, by the numbers of their leaves in the result."""
         found: dict[int, Any] = {}
         if self.arrays is not None:
             found = self.arrays.read(reading, but=() if self.replicas is None else self.replicas.places)

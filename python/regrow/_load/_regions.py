@@ -27,7 +27,7 @@ Report = Callable[[int, int], object]
 
 
 class Cut:
-    """What is wanted of arrays of one shape."""
+    """The wanted boxes of arrays of one shape."""
 
     __slots__ = ("boxes", "len_elements", "regions", "regions_len", "sources")
 
@@ -41,7 +41,7 @@ class Cut:
         stored = dict.fromkeys(known for known in inside.values() if known is not None)
         numbers = {known: number for number, known in enumerate(stored)}
         self.regions = _native.Regions(list(stored))
-        """What is stored of them, each once."""
+        """The stored part of each box, once."""
         self.regions_len = len(stored)
         self.sources: list[tuple[int, Box | None]] = []
         """For each box the number of the region that it is made of (-1: of none), and the box if
@@ -66,7 +66,7 @@ class Place(NamedTuple):
     dtype: int
     """The number of the dtype that is wanted."""
     cut: Cut
-    """What is wanted of it."""
+    """The wanted boxes."""
 
     def len_bytes(self) -> int:
         """Bytes of the distinct boxes."""
@@ -255,7 +255,7 @@ def slices_box(path: str, given: Any, saved: tuple[int, ...], *, pad: bool) -> B
 
 
 def _inside(box: Box, saved: tuple[int, ...]) -> Box | None:
-    """What of a box is stored; `None` if nothing is."""
+    """The stored part of a box; `None` if there is none."""
     lens = [min(size, max(dim - start, 0)) for start, size, dim in zip(box.starts, box.lens, saved, strict=True)]
     return Box(box.starts, tuple(lens)) if all(lens) else None
 

@@ -70,7 +70,7 @@ def chosen(salvage: Any) -> Salvage:
 
 
 def opened(at: Place, opening: Opening, progress: Progress) -> tuple[_native.Checkpoint, SalvageReport]:
-    """What is intact of a checkpoint, opened and verified: lost leaves are placeholders in it."""
+    """An opened and verified checkpoint with placeholders for its lost leaves."""
     with Watch(progress, "verifying") as watch:
         native, lost, damage, is_bare = _native.open_intact(at, opening, watch)
     found = [Finding(*each) for each in lost], [Finding(*each) for each in damage]

@@ -13,7 +13,7 @@ from .._errors import InvalidArgumentError, failure
 from ._restore import ITEM
 
 RECORD = "regrow_step"
-"""What a step says of where it comes from, in its metadata."""
+"""The key of a step's origin in its metadata."""
 
 
 def everything(state: Any, items: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class SaveOptions:
 
 
 def chosen_keep(keep: Any) -> Keep:
-    """What is kept, from a number of newest steps, a `Keep`, or `None` for all steps."""
+    """The steps to keep, from a number of newest steps, a `Keep`, or `None` for all steps."""
     if keep is None:
         return Keep()
     if isinstance(keep, Keep):

@@ -20,7 +20,7 @@ from ._steps import Step, number_of, step_of
 
 
 class Reading:
-    """What a manager does that only reads. The list of steps is what the storage has committed."""
+    """The methods that only read. The list of steps has the committed steps of the storage."""
 
     def __init__(self, root: Location, run: _native.Run, metric: Metric | None) -> None:
         self._root = root

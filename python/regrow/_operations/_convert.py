@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class LeafForm(NamedTuple):
-    """What a leaf is, before or after."""
+    """A leaf before or after the conversion."""
 
     kind: str
     dtype: str
@@ -33,7 +33,7 @@ class LeafForm(NamedTuple):
 
 
 class PlannedLeaf(NamedTuple):
-    """What becomes of one leaf."""
+    """The conversion of one leaf."""
 
     source_path: str
     target_path: str | None
@@ -44,7 +44,7 @@ class PlannedLeaf(NamedTuple):
 
 @readable
 class ConvertPlan(NamedTuple):
-    """What a conversion would do."""
+    """The plan of a conversion."""
 
     leaves: list[PlannedLeaf]
     losses: list[Loss]
@@ -68,7 +68,7 @@ class ConvertPlan(NamedTuple):
 
 @readable
 class ConvertReport(NamedTuple):
-    """What a conversion did."""
+    """The report of a conversion."""
 
     path: str
     """Where the new checkpoint is."""
@@ -77,7 +77,7 @@ class ConvertReport(NamedTuple):
     leaf_count: int
     """Leaves written."""
     losses: list[Loss]
-    """What the target could not hold."""
+    """The losses: values that the target cannot hold."""
     save: SaveReport
     """How fast it went, and where the time went."""
     damage: Sequence[Finding] = ()

@@ -16,7 +16,7 @@ from .._text import counted, printable
 
 @readable
 class CopyReport(NamedTuple):
-    """What a copy did. As text it is a line."""
+    """The report of a copy. As text it is a line."""
 
     path: str
     """Where the copy now is."""
@@ -27,7 +27,7 @@ class CopyReport(NamedTuple):
     reused_bytes: int
     """Bytes that an interrupted copy had brought there before; they are part of `bytes`."""
     seconds: float
-    """What all of it took."""
+    """The time of the whole copy."""
 
     @property
     def gb_per_s(self) -> float:

@@ -59,9 +59,9 @@ class LeafDiff(NamedTuple):
     are ``values``, ``dtype``, ``kind``, ``shape``, ``only_a``, ``only_b``, and ``unread``, where it
     could not be read."""
     a: LeafForm | None
-    """What it is in `a`."""
+    """The leaf in `a`."""
     b: LeafForm | None
-    """What it is in `b`."""
+    """The leaf in `b`."""
     same_file: bool
     """Whether both are the same bytes of one file, as of saves with ``base=``: then they are
     read once.
@@ -77,9 +77,9 @@ class ContainerDiff(NamedTuple):
 
     path: str
     a: str | None
-    """What it is in `a`: ``dict``, ``named_tuple optax.AdamState``."""
+    """The container in `a`: ``dict``, ``named_tuple optax.AdamState``."""
     b: str | None
-    """What it is in `b`."""
+    """The container in `b`."""
 
 
 class DiffFinding(NamedTuple):
@@ -117,7 +117,7 @@ class DiffReport(NamedTuple):
     read_bytes: int
     """Bytes of both sides that were read, decoded."""
     text: str
-    """What `str` gives."""
+    """The text of `str`."""
 
     def __str__(self) -> str:
         return self.text

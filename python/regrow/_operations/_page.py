@@ -37,7 +37,7 @@ class ReportPage:
 
     @property
     def title(self) -> str:
-        """What the page is called."""
+        """The title of the page."""
         return self._native.title
 
     @property

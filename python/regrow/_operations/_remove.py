@@ -16,7 +16,7 @@ from .._text import counted, printable
 
 @readable
 class RemoveReport(NamedTuple):
-    """What was removed."""
+    """The report of a removal."""
 
     path: str
     """Where it was."""

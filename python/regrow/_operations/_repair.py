@@ -16,7 +16,7 @@ from .._text import counted, printable
 
 @readable
 class ParityReport(NamedTuple):
-    """What parity covers."""
+    """The report of parity."""
 
     path: str
     """The index of the parity."""

@@ -15,7 +15,7 @@ from .._text import counted, printable
 
 @readable
 class SealReport(NamedTuple):
-    """What a seal covers."""
+    """The report of a seal."""
 
     path: str
     """The file of the seal; the checkpoint, if its layout needs no seal."""

@@ -16,7 +16,7 @@ from .._text import counted, printable
 
 @readable
 class SignReport(NamedTuple):
-    """What a signature covers."""
+    """The report of a signature."""
 
     path: str
     """The file with the signature."""

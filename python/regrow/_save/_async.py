@@ -34,7 +34,7 @@ CopyLeaves = Literal["mutable", "all", "nothing"]
 
 
 class Blocked(NamedTuple):
-    """What the call that started a save has taken."""
+    """The time that the call took that started a save."""
 
     seconds: float
     """From the call to its return, with all that follows."""
@@ -64,7 +64,7 @@ class SaveHandle:
 
     @property
     def blocked(self) -> Blocked:
-        """What the call that started it has taken."""
+        """The time that the call took that started it."""
         return Blocked(0.0, 0.0, 0) if self._handle is None else Blocked(*self._handle.blocked)
 
     def done(self) -> bool:

@@ -29,7 +29,7 @@ class Wish(NamedTuple):
     dtype: int
     saved: tuple[int, ...]
     like: Any
-    """What the template has there."""
+    """The template's tensor."""
 
 
 class Part(NamedTuple):

@@ -138,7 +138,7 @@ def can_be_written(tensor: Any) -> bool:
 
 
 class Local(NamedTuple):
-    """What this process has of a tensor."""
+    """The shards of a tensor that this process has."""
 
     tensor: Any
     """The memory; of a plain tensor that itself."""
@@ -147,7 +147,7 @@ class Local(NamedTuple):
 
 
 def local_of(tensor: Any, *, has_data: bool = True) -> Local:
-    """What this process has of any tensor.
+    """The shards of any tensor that this process has.
 
     Raises:
         Refused: for tensors that no checkpoint can hold, and `DTensor`s that do not say which part
@@ -216,7 +216,7 @@ def _unknown(tensor: Any, error: Unknown) -> Refused:
 
 
 class Told(NamedTuple):
-    """What a tensor is to the engine."""
+    """The engine's form of a tensor."""
 
     value: Any
     """An array; or as the native half takes shards: dtype, shape, shape of a chunk, whether every
@@ -225,7 +225,7 @@ class Told(NamedTuple):
 
 
 class _Mesh(NamedTuple):
-    """What is asked of a mesh again and again."""
+    """The facts of a mesh that many tensors need."""
 
     mesh: Any
     coordinate: Sequence[int] | None

@@ -22,7 +22,7 @@ _PROBLEMS_MAX = 20
 
 
 class Kind(Enum):
-    """What kind of leaf it is to a reader."""
+    """The kind of a leaf for a reader."""
 
     SKIP = auto()
     """Has no record."""
@@ -40,7 +40,7 @@ class TreePathError(RuntimeError):
 
 
 class Problem(NamedTuple):
-    """What is wrong with one leaf."""
+    """The fault of one leaf."""
 
     path: Path
     message: str
@@ -49,11 +49,11 @@ class Problem(NamedTuple):
     `like`.
     """
     stored: str | None = None
-    """What regrow's trailer says that its record is."""
+    """The kind of its record in regrow's trailer."""
 
 
 class Result(NamedTuple):
-    """What reading a leaf gives: class, and for arrays shape and dtype."""
+    """The value that a read of a leaf gives: class, and for arrays shape and dtype."""
 
     cls: type[Any]
     shape: tuple[int, ...] | None
@@ -90,7 +90,7 @@ def read_as(stored: np.dtype[Any], like: Any) -> np.dtype[Any]:
 
 
 def result_of(like: Any, kind: Kind, shape: tuple[int, ...], stored: np.dtype[Any], options: Options) -> Result:
-    """What reading gives, by the header alone.
+    """The value that a read gives, from the header alone.
 
     Raises:
         ValueError: if a number would have to be made of an array.
@@ -136,7 +136,7 @@ def _is_of_kind(dtype: np.dtype[Any], like: Any) -> bool:
 
 
 def difference(path: Path, result: Result, like: Any, kind: Kind = Kind.SKIP) -> str | None:
-    """What differs between a result and `like`, in Equinox' words: type, then shape, then dtype."""
+    """The difference of a result and `like`, in Equinox' words: type, then shape, then dtype."""
     jax = imported("jax")
     wanted = type(like)
     if kind is Kind.KEY:
@@ -167,7 +167,7 @@ def _of_array(path: Path, result: Result, shape: tuple[int, ...], dtype: Any) ->
 
 
 def changed_message(path: Path, what: str, wanted: object, found: object) -> str:
-    """What Equinox says of a leaf with another shape or dtype."""
+    """Equinox' text for a leaf with another shape or dtype."""
     return f"Deserialised leaf at path {path} has changed {what} from {wanted} in `like` to {found} on disk."
 
 
@@ -265,7 +265,7 @@ def tree_path_error(message: str, path: Path) -> TreePathError:
 
 
 def failed_at(path: Path) -> str:
-    """What Equinox says of a leaf that could not be written or read."""
+    """Equinox' text for a leaf that could not be written or read."""
     return f"Error at leaf with path {path}"
 
 

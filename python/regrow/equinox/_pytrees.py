@@ -108,7 +108,7 @@ class _Treedef:
         return self._node.rebuild([child._build(leaves) for child in self._children])
 
     def flatten_up_to(self, tree: Any) -> list[Any]:
-        """What `tree` has in the places of the leaves."""
+        """The values of `tree` at the places of the leaves."""
         if self._node is None:
             return [tree]
         found = _open(tree)

@@ -55,7 +55,7 @@ class Options(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a record says of its data."""
+    """The header of a record."""
 
     descr: str
     """The dtype as a Python literal."""
@@ -200,7 +200,7 @@ def read_record(file: Any) -> np.ndarray[Any, Any]:
 
 
 def not_a_record(start: bytes) -> str:
-    """What to say of bytes that begin no record."""
+    """The text for bytes that begin no record."""
     if start.startswith(ZIP_MAGICS):
         return "This is a zip archive (.npz), not a record; read it with layout npy."
     return "This file contains pickled (object) data, or no npy record at all. Neither is read."

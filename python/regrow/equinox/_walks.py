@@ -147,9 +147,9 @@ def read_leaf(options: Options, file: Any, leaf: Any) -> Any:
 
 
 def changed(path: Path, new: Any, old: Any, options: Options) -> str | None:
-    """What differs between a leaf that was read and that of `like`."""
+    """The difference of a read leaf and the leaf of `like`."""
     if kind_of(old, options) is Kind.KEY:
-        # What its data are has been looked at when it was made.
+        # Its data was checked when it was made.
         shapes = [key.data.shape if isinstance(key, PrngKey) else getattr(key, "shape", None) for key in (old, new)]
         return None if shapes[0] == shapes[1] else changed_message(path, "shape", *shapes)
     jax = imported("jax")

@@ -199,7 +199,7 @@ _KINDS_OF_NUMBERS = {bool: "b", int: "iu", float: "f", complex: "c"}
 
 
 def _as_target(value: Any, leaf: Any, has_shardings: bool) -> Any:
-    """What Orbax makes of a stored value whose form differs from that of the target's leaf."""
+    """The value that Orbax makes of a stored value with another form than the target's leaf."""
     sharding = own_attribute(leaf, "sharding")
     if sharding is not None:
         is_committed = not is_jax_array(leaf) or leaf.committed

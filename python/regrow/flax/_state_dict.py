@@ -27,7 +27,7 @@ FromStateDict = Callable[[Any, Any], Any]
 _UPSTREAM_MODULES = ("flax.serialization", "flax.core.frozen_dict", "flax.struct")
 
 _registered: dict[type[Any], Handlers] = {}
-"""What was registered here while Flax was not there."""
+"""Classes that were registered here while Flax was missing."""
 
 
 def register(cls: type[Any], to: ToStateDict, back: FromStateDict, override: bool) -> None:

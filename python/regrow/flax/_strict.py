@@ -103,7 +103,7 @@ def _leaf_differences(expected: Any, stored: Any) -> list[tuple[str, str]]:
 
 
 def _described(leaf: Any) -> _Leaf | None:
-    """What a leaf is in a file; `None` for what cannot be in one."""
+    """The form of a leaf in a file; `None` for a leaf that a file cannot hold."""
     if isinstance(leaf, np.generic):
         return _Leaf("NumPy scalar", leaf.dtype.name, ())
     for cls, kind in _KINDS.items():

@@ -25,7 +25,7 @@ Function = Callable[[Any], Any]
 
 
 class Traversal(abc.ABC):
-    """What all traversals do. Each is made longer by its methods, its items and its attributes."""
+    """The base of traversals. Methods, items and attributes extend a traversal."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Warns as Flax does: these classes have no future there."""
@@ -66,11 +66,11 @@ class Traversal(abc.ABC):
         return updated
 
     def compose(self, other: Any) -> Any:
-        """What `other` selects of what this selects."""
+        """The selection of `other` within this selection."""
         return TraverseCompose(self, other)
 
     def merge(self, *traversals: Any) -> Any:
-        """What each of `traversals` selects of what this selects."""
+        """The selections of `traversals` within this selection."""
         return self.compose(TraverseMerge(*traversals))
 
     def each(self) -> Any:

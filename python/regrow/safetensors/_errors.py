@@ -29,7 +29,7 @@ class SafetensorError(RegrowError):
 
     @classmethod
     def of(cls, error: RegrowError) -> SafetensorError:
-        """What the engine said."""
+        """Converts an error of the engine."""
         place = {"file": error.file, "leaf": error.leaf, "offset_bytes": error.offset_bytes}
         out = cls(error.message, help=error.help, **place)  # type: ignore[arg-type]
         out.kind = error.kind

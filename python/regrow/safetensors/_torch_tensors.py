@@ -141,7 +141,7 @@ def _to_ndarray(tensor: Any) -> tuple[np.ndarray[Any, Any], Any]:
 
 
 def _view2torch(safeview: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """What `deserialize` gives, as tensors in the memory of its bytes."""
+    """The result of `deserialize`, as tensors in the memory of its bytes."""
     out = {}
     for name, tensor in safeview:
         dtype = _getdtype(tensor["dtype"])

@@ -155,7 +155,7 @@ def _flatten(tensor_dict: Mapping[str, np.ndarray[Any, Any]], keep_alive_buffer:
 
 
 def _view2np(safeview: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, np.ndarray[Any, Any]]:
-    """What `deserialize` gives, as arrays in the memory of its bytes."""
+    """The result of `deserialize`, as arrays in the memory of its bytes."""
     return {
         name: np.frombuffer(tensor["data"], _getdtype(tensor["dtype"])).reshape(tensor["shape"])
         for name, tensor in safeview

@@ -194,7 +194,7 @@ def load_model(
 
 
 def _arrays(tensors: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """What the engine takes, in the memory of the tensors if that is the CPU's."""
+    """The engine's columns, in the memory of the tensors if they are on the CPU."""
     _evaluate_tensors_for_save(tensors)
     _check_contiguous(tensors)
     return {name: to_numpy(name, tensor) for name, tensor in tensors.items()}

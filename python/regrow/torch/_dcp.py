@@ -67,7 +67,7 @@ class Grid(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """What every process has to know of the others' plans."""
+    """The facts of the plans that every process needs."""
 
     names: list[str]
     """Of the flat dict, in its order."""
@@ -132,7 +132,7 @@ class StorageWriter(_storage.StorageWriter):  # type: ignore[misc]
             options=options,
         )  # fmt: skip
         self.report: SaveReport | None = None
-        """What the last save did."""
+        """The report of the last save."""
 
     @property
     def checkpoint_id(self) -> StrPath | None:
@@ -199,7 +199,7 @@ class StorageWriter(_storage.StorageWriter):  # type: ignore[misc]
 
 
 def plan_of(plans: list[Any]) -> Planned:
-    """What all plans together say.
+    """The plans of all processes in one.
 
     Raises:
         InvalidArgumentError: for tensors that are cut where no grid is.
@@ -250,7 +250,7 @@ def _chunk_shape(name: str, shape: tuple[int, ...], boxes: list[Box]) -> tuple[i
 
 
 def _of_this(plan: Any, planner: Any, planned: Planned) -> tuple[dict[str, Any], dict[str, Encoded]]:
-    """What this process has of the flat dict: its shards of all tensors, and its objects."""
+    """This process' part of the flat dict: its shards of all tensors, and its objects."""
     shards: dict[str, list[tuple[tuple[int, ...], Any]]] = {name: [] for name in planned.grids}
     arrays: dict[str, Any] = {}
     objects: dict[str, Encoded] = {}
@@ -282,7 +282,7 @@ def _check(name: str, tensor: Any) -> None:
 
 
 def _object(planner: Any, item: Any) -> Any:
-    """What is no tensor, before the planner has pickled it."""
+    """The objects, before the planner pickles them."""
     lookup = getattr(planner, "lookup_object", None)
     if lookup is None:
         raise failure(
@@ -382,7 +382,7 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
         self._opened = None
 
     def read_metadata(self, *_args: Any, **_more: Any) -> Any:
-        """What is in the checkpoint, in DCP's words: each tensor as one chunk."""
+        """The content of the checkpoint in DCP's words: each tensor as one chunk."""
         if self._path is None:
             raise failure(
                 InvalidArgumentError, "there is no path to load", help="StorageReader(path), or checkpoint_id=path"

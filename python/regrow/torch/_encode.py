@@ -38,7 +38,7 @@ NUMBERS_LEN_MIN = 32
 FACTORIES: dict[str, Callable[[], Any]] = {
     each.__name__: each for each in (bool, bytes, dict, float, frozenset, int, list, set, str, tuple)
 }
-"""What a defaultdict may make."""
+"""The functions that a defaultdict may call."""
 
 
 class Encoded(NamedTuple):
@@ -71,7 +71,7 @@ class Walk:
         self._trail: set[int] = set()
 
     def encoded(self, value: Any, keys: Keys) -> Any:
-        """What stands for a value."""
+        """The node that stands for a value."""
         cls = type(value)
         if cls in _PLAIN:
             return value
@@ -192,7 +192,7 @@ _OWN: dict[type[Any], tuple[str, Callable[[Any], Any]]] = {
     torch.memory_format: ("memory_format", str),
     bytearray: ("bytearray", bytes),
 }
-"""What is text, or bytes, with a word on what it was."""
+"""Text or bytes, with a word for the kind."""
 
 
 def _is_key(key: Any) -> bool:
@@ -212,7 +212,7 @@ def _numbers(value: Any) -> np.ndarray[Any, Any] | None:
 
 
 def _tensor_entry(tensor: Any, keys: Keys) -> dict[str, Any]:
-    """What is to be known of a tensor beside its elements."""
+    """The facts of a tensor beside its elements."""
     entry: dict[str, Any] = {}
     is_parameter = isinstance(tensor, torch.nn.Parameter)
     is_distributed = _tensors.is_dtensor(tensor)

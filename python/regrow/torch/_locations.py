@@ -14,7 +14,7 @@ Move = Callable[[Any, str], Any]
 
 
 def mover(map_location: Any) -> Move:
-    """What `map_location` asks for.
+    """The devices that `map_location` asks for.
 
     Raises:
         InvalidArgumentError: for what torch has no device of.

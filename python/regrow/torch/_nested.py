@@ -1,4 +1,4 @@
-"""What a checkpoint of `StorageWriter` holds, as it was before DCP made a flat dict of it."""
+"""The content of a checkpoint of `StorageWriter` before DCP made a flat dict of it."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from ._ties import storage_len_max
 
 
 class Asked(NamedTuple):
-    """What to read, and how."""
+    """The tensors to read, and how."""
 
     only: Sequence[str]
     """Globs; all of it if there are none."""
@@ -193,7 +193,7 @@ class Opened:
             raise _mismatch("tensors differ from the template", different)
         found = self._read_all(TorchTensors(wishes, places.__getitem__, in_place=False), asked, set(self._places))
         by_place = {place: found[at] for at, place in places.items()}
-        # What the record says of tensors, the template says better.
+        # For tensors the template comes before the record.
         entries = {place: entry for place, entry in self._entries.items() if place not in by_place}
         made = _Likes(entries, found.__getitem__, self._numbers, by_place).decoded(self._tree)
         for keys in likes:

@@ -37,7 +37,7 @@ class Seen(NamedTuple):
 
 
 def ties(tensors: Sequence[Seen]) -> dict[int, dict[str, Any]]:
-    """What the record says of tensors that lie in the memory of others, by their numbers."""
+    """The record's entries of tensors in the memory of others, by their numbers."""
     found: dict[int, dict[str, Any]] = {}
     firsts: dict[int, int] = {}
     by_memory: dict[Any, list[int]] = defaultdict(list)
@@ -104,7 +104,7 @@ def _is_plain(tensor: Any) -> bool:
 
 
 def _view(tensor: Any, start: int) -> dict[str, Any]:
-    """What makes the tensor again of the bytes from `start` on."""
+    """The record that makes the tensor of the bytes from `start` on."""
     view: dict[str, Any] = {
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "shape": list(tensor.shape),

@@ -442,7 +442,7 @@ class MmapSaver(AbstractSaver):
         _unfinalize_scores(self._store, self.experiments, exp_name)
 
     def _merge_experiments(self) -> None:
-        """What is on disk, with the experiments that other processes have added."""
+        """The experiments on disk, also those of other processes."""
         self.experiments.update(json.loads(self._store.catalog()[1]))
 
 

@@ -149,7 +149,7 @@ class MaskArray(StoreArray):
     _plain: NDArray[np.int32] | None
     """The marks of the whole array, which show at once."""
     _told: NDArray[np.int32] | None
-    """What the engine was told of each row."""
+    """The marks of rows that the engine has."""
     _whole: MaskArray | None
     _views: weakref.WeakValueDictionary[int, MaskArray]
 
@@ -368,7 +368,7 @@ class OpenArrays:
         try:
             result = work(*arguments)
         except BaseException:
-            # What cannot even be read is not done.
+            # A row that cannot be read is not done.
             missing = np.arange(len(self.mask))
             try:
                 missing = np.array(self.native.missing(), np.int64)

@@ -18,7 +18,7 @@ else:
     except ImportError:
 
         class AbstractSaver:
-            """What TRAK's savers have in common; TRAK's own class where it is installed."""
+            """The base of TRAK's savers; TRAK's own class if TRAK is installed."""
 
         class ModelIDException(Exception):
             """A model ID is registered already, or not yet; TRAK's own class where it is

@@ -186,7 +186,7 @@ def register_handler(
     return cls
 
 
-# ---- who is found ---------------------------------------------------------------------
+# ---- the search -----------------------------------------------------------------------
 
 
 def _made(handler_type: HandlerType) -> Any:
