@@ -100,7 +100,7 @@ pub fn save_report(report: SaveReport) -> SaveOut {
     )
 }
 
-/// How to open, as `regrow/_opening.py` has it: step, item, strict, bare, mapped, whether a seal is
+/// How to open, as `_load/_opening.py` has it: step, item, strict, bare, mapped, whether a seal is
 /// ignored, trusted keys as hex digits, whether a template gives the tree.
 type OpeningIn = (Option<u64>, Option<String>, bool, bool, bool, bool, Vec<String>, bool);
 

@@ -1,4 +1,4 @@
-//! The structure of a tree, whose nodes stay on this side of the border; `regrow/_tree.py` tells
+//! The structure of a tree, whose nodes stay on this side of the border; `regrow/_tree/` tells
 //! how it is made and what is made of it.
 
 use std::collections::HashMap;

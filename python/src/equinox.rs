@@ -1,7 +1,7 @@
 //! Equinox leaf files: headers of records, whole files of them, and a file to be written by Python
 //! itself.
 //!
-//! The Python half (`regrow/equinox.py`) decides which leaf becomes which record; bytes never pass
+//! The Python half (`regrow/equinox/`) decides which leaf becomes which record; bytes never pass
 //! through it when a file has a path.
 
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
 //! Taking a user's tree apart. Exact dicts, lists, tuples, `None` and known leaves are dealt with
-//! here; every other class is taken apart by `regrow/_tree.py`, one level at a time, so that there
+//! here; every other class is taken apart by `regrow/_tree/`, one level at a time, so that there
 //! is one place for each.
 //!
 //! Nothing recurses: children still to come lie on a stack, containers that are open on another. So

@@ -1,6 +1,6 @@
 //! A user's leaves on their way to the engine: which are what, as columns. NumPy's arrays and
 //! scalars of the engine's dtypes, Python's own types, and arrays of JAX that lie in this machine's
-//! memory are told here; all others by `regrow/_leaves.py`.
+//! memory are told here; all others by `regrow/_leaves/`.
 //!
 //! JAX shows an array by DLPack: the call waits until the array is computed. While the returned
 //! tensor is held, the memory does not change: another thread that donates the array makes JAX copy

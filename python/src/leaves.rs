@@ -1,4 +1,4 @@
-//! Leaves: Python's objects to the engine's, and the engine's to columns; `regrow/_leaves.py` has
+//! Leaves: Python's objects to the engine's, and the engine's to columns; `regrow/_leaves/` has
 //! the other half.
 
 use std::collections::HashMap;

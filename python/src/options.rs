@@ -1,4 +1,4 @@
-//! What a caller asks for: `regrow/_options.py` has brought it into these tuples.
+//! What a caller asks for: `regrow/_core/_options.py` has brought it into these tuples.
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;

@@ -1,7 +1,7 @@
 //! The shards that this process holds of JAX arrays on several devices, as they lie in memory.
 //!
 //! Where the parts of an array lie follows from its sharding and its shape, which thousands of
-//! leaves share: Python tells it once for each pair (`regrow/_leaves.py`), and here the memory of
+//! leaves share: Python tells it once for each pair (`regrow/_leaves/`), and here the memory of
 //! each shard is taken, which needs no more of JAX than two calls. To ask each array for its shards
 //! takes JAX four times as long.
 
