@@ -1,1 +1,1 @@
-"""What the other packages share: arguments, options, locations, progress, reports. No pytrees."""
+"""The parts that all packages share: arguments, options, locations, progress, reports."""

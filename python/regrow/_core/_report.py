@@ -89,7 +89,7 @@ class SaveReport(NamedTuple):
     notes: Sequence[str] = ()
     """Other findings, such as damage in the base."""
     losses: Sequence[Loss] = ()
-    """What the tool of the layout does not read back as it was saved, the worst first: a tuple that
+    """Values that the tool of the layout reads back changed, the worst first: a tuple that
     becomes a list; with `lossy` also leaves."""
 
     @property

@@ -347,8 +347,9 @@ def _nothing_in_common(wanted: SingleReplica, reasons: Mapping[str, Sequence[str
 def _buffers(
     group: Sequence[_Common], parts: Sequence[Sequence[np.ndarray[Any, Any]]], words: int
 ) -> dict[Any, np.ndarray[Any, Any]]:
-    """What each device of a reader sends: the parts of the group, one behind the other. Devices
-    that hold the same share it."""
+    """The buffers that the devices of a reader send: the parts of the group, one behind the other.
+    Devices that hold the same parts share a buffer.
+    """
     sent: dict[Any, np.ndarray[Any, Any]] = {}
     if not parts:
         return sent

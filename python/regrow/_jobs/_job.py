@@ -49,7 +49,7 @@ class Job:
 
 
 def chosen(job: Any) -> NativeJob | None:
-    """What the native half is told: nothing if this process saves alone.
+    """The job for the native half; `None` if this process saves alone.
 
     Raises:
         InvalidArgumentError: for another type.

@@ -79,8 +79,8 @@ class Together:
                 session.agree("failed", told)
 
     def in_turn(self, work: Callable[[], T]) -> T:
-        """What `work` gives: done when it is this process' turn on its host. Returns when all
-        there have had theirs.
+        """Runs `work` in this process' turn on its host, and returns its result. Waits until all
+        processes of the host have had their turn.
         """
         session = self.session
         if session is None or not self._turns:

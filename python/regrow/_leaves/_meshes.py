@@ -60,7 +60,7 @@ class Placed(NamedTuple):
     """For each axis of the mesh."""
 
     def pieces(self, coordinate: Sequence[int]) -> list[Piece]:
-        """What the process there holds; an empty list if that is nothing.
+        """The pieces that the process at this coordinate holds; an empty list if it holds none.
 
         Raises:
             Unknown: if the cuts do not say it.

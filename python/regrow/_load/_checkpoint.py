@@ -70,7 +70,7 @@ class Leaf:
 
     @property
     def kind(self) -> str:
-        """What it was when it was saved: ``jax_array``, ``numpy_array``, ``scalar``, ``str``,
+        """The kind of the saved leaf: ``jax_array``, ``numpy_array``, ``scalar``, ``str``,
         ...
         """
         return _native.LEAF_KINDS[self._info()[2]]

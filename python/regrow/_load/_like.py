@@ -52,7 +52,7 @@ class Wanted(NamedTuple):
 
 
 class _Number(NamedTuple):
-    """What is stored where the template has a JAX array without axes of a weak type and another
+    """The stored dtype where the template has a JAX array without axes of a weak type and another
     dtype.
     """
 
@@ -83,7 +83,7 @@ class Template:
         """Leaves that may have another shape than the stored one."""
         leaves = self.flat.leaves
         self._native_leaves, self.others = _native.template_leaves(leaves, DTYPE_NUMBERS, self._wanted)
-        """What is wanted of leaves that are no plain arrays: `None` for what no checkpoint can
+        """The requests of leaves that are no plain arrays: `None` for a leaf that no checkpoint can
         hold.
         """
         self.unstorable = [at for at, want in self.others.items() if want is None and leaves[at] is not Ellipsis]
@@ -171,7 +171,7 @@ class Template:
     def regions(
         self, selected: tuple[list[int], bytes, bytes, list[Any]], shardings: dict[int, Any]
     ) -> tuple[list[Target], list[Place]]:
-        """What of the selected leaves is read by regions: JAX arrays, and NumPy's of another shape
+        """The selected leaves that are read by regions: JAX arrays, and NumPy's of another shape
         than the stored one.
 
         Raises:

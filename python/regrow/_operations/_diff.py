@@ -92,7 +92,7 @@ class DiffFinding(NamedTuple):
 
 @readable
 class DiffReport(NamedTuple):
-    """What `regrow.diff` found. As text it is a verdict, and a line for each of the worst
+    """The report of `regrow.diff`. As text it is a verdict, and a line for each of the worst
     leaves.
     """
 
@@ -215,7 +215,7 @@ def diff(
             with Watch(progress, "comparing") as watch:
                 return _report(_native.diff(opened_a, opened_b, options, watch))
         except ReplacedError:
-            # What took its place is as good an answer; what the caller has opened stays what it is.
+            # A replaced path is read again; a checkpoint that the caller has opened is not.
             if is_last or not all(takes_options):
                 raise
     raise AssertionError("the last attempt returns or raises")

@@ -26,7 +26,7 @@ HEIGHT = "720px"
 
 
 class ReportPage:
-    """What `regrow.report` made: a page, and the numbers on it. A notebook shows it in a frame
+    """The result of `regrow.report`: a page, and the numbers on it. A notebook shows it in a frame
     of its own.
     """
 

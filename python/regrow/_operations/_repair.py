@@ -115,8 +115,8 @@ class RepairReport(NamedTuple):
     lost: list[Finding]
     """The damage that could not be repaired."""
     findings: list[Finding]
-    """What a verification afterwards finds, leaf by leaf. With `check` it runs only if there is
-    no parity.
+    """The findings of a verification after the repair, leaf by leaf. With `check` the verification
+    runs only if there is no parity.
     """
     notes: list[str]
     """Other actions: saves that did not end were finished or removed."""
@@ -130,7 +130,7 @@ class RepairReport(NamedTuple):
     """``"whole"`` if checksums prove each file; ``"not known"`` if no damage is found, but some
     files have no checksum; ``"damaged"`` otherwise."""
     proved_by: str | None
-    """What proves that the checkpoint is whole: its checksums, its parity, a seal, an equal
+    """The proof that the checkpoint is whole: its checksums, its parity, a seal, an equal
     copy.
     """
 

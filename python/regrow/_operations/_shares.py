@@ -31,7 +31,7 @@ TRIES = 3
 """So often a share is submitted, before the work is given up."""
 
 _Outcome = tuple[Any, RegrowError | None]
-"""What a share gives, or what it has raised: an executor may pack an exception that is raised
+"""The result of a share, or its exception: an executor may pack an exception that is raised
 into one of its own.
 """
 

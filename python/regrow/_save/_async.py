@@ -76,7 +76,7 @@ class SaveHandle:
         return (0, 0) if self._handle is None else self._handle.progress()[1:]
 
     def stage(self) -> str:
-        """What it is at: ``"prepare"``, ``"compare"``, ``"copy"``, ``"write"``, ``"sync"``,
+        """The stage: ``"prepare"``, ``"compare"``, ``"copy"``, ``"write"``, ``"sync"``,
         ``"commit"`` ...
         """
         return "skipped" if self._handle is None else self._handle.progress()[0]

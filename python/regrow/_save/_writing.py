@@ -101,7 +101,7 @@ Casts = tuple[list[tuple[str, str]], str]
 
 
 def casts(cast: Any, lossy: Any = False) -> Casts:
-    """What is cast, from one dtype for all or a dict of them, and whether values may change
+    """The casts, from one dtype for all or a dict of them, and whether values may change
     beyond rounding.
     """
     if isinstance(cast, AsNumpy):

@@ -261,7 +261,7 @@ class Teller:
         self._texts: dict[Any, str] = {}
 
     def tell(self, tensor: Any) -> Told:
-        """What a tensor is to the engine; with `replica_parallel` each replica of a shard gives a
+        """The engine's form of a tensor; with `replica_parallel` each replica of a shard gives a
         slice of it.
 
         Raises:

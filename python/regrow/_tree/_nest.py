@@ -70,9 +70,7 @@ def flat(like: Any, separator: str) -> dict[Any, Any]:
 
 
 def separator_of(names: Iterable[str], like: Any) -> str | None:
-    """What separates the keys in the names of a file that holds what `like` has in dicts of
-    dicts.
-    """
+    """The separator of keys in the names of a file whose arrays `like` has in dicts of dicts."""
     try:
         there = set(names)
         return next((separator for separator in SEPARATORS if there == set(flat(like, separator))), None)

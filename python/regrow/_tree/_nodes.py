@@ -189,7 +189,7 @@ class UnknownLeaf:
 
 
 class NamedTuple(tuple[Any, ...]):
-    """What named tuples without their own class have in common: the methods of
+    """The base of named tuples without their own class: the methods of
     `collections.namedtuple`, which compiles source text for each class that it makes. Here nothing
     that a file says comes to a compiler."""
 

@@ -72,7 +72,7 @@ def save_file(
 
 
 def _trailer(pytree: Any, leaves: list[Any], record_of: list[int | None]) -> Trailer | None:
-    """What regrow's index says of the pytree; `None` where JAX sees another pytree than regrow
+    """The pytree in regrow's index; `None` where JAX sees another pytree than regrow
     does.
 
     Such are keys of dicts that are neither text nor integers, dataclasses that are not registered,

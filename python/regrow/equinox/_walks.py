@@ -76,7 +76,7 @@ def file_to_read(path: pathlib.Path | None, file: Any) -> Iterator[Any]:
 
 
 def rest_of(file: Any) -> str | None:
-    """What stands where a file object has been read to, unless that is its end; the object stays
+    """The next bytes of a file object, unless it is at its end; the object stays
     where it is.
     """
     start = file.read(len(MAGIC))
@@ -172,8 +172,8 @@ def _is_state_index(node: Any) -> bool:
 
 
 def read_old_state(options: Options, file: Any, index: Any) -> Any:
-    """What Equinox before 0.11 wrote for a state: whether it has a value, whether that is one
-    array, the arrays.
+    """The records that Equinox before 0.11 wrote for a state: whether it has a value, whether the
+    value is one array, the arrays.
     """
     if not _is_state_index(index):
         return read_leaf(options, file, index)

@@ -41,7 +41,7 @@ def pack(value: Any, max_chunk_size: float) -> bytes:
 
 
 def unpack(data: Any, file: str | None = None) -> Any:
-    """What is in `data`, the contents of `file`; arrays are read-only views of it.
+    """The state in `data`, the contents of `file`; arrays are read-only views of it.
 
     Raises:
         MsgpackError: (a `CorruptError` and a `ValueError`) if it is damaged.
@@ -110,8 +110,8 @@ def _sorted(node: dict[Any, Any]) -> list[Any]:
 
 
 def convert_in_place(node: Any, max_chunk_size: float) -> None:
-    """What the original leaves in the caller's dicts: NumPy arrays for JAX arrays, maps of
-    pieces for big ones.
+    """Changes the caller's dicts as the original does: NumPy arrays for JAX arrays, maps of pieces
+    for big ones.
     """
     chunk_in_place(np_convert_in_place(node), max_chunk_size)
 

@@ -1,4 +1,4 @@
-"""What Flax cannot serialise and regrow can: nnx states and modules, typed PRNG keys.
+"""Values that regrow can serialise and Flax cannot: nnx states and modules, typed PRNG keys.
 
 An `nnx.State` becomes what ``nnx.to_pure_dict`` makes of it, which is what people are told to save,
 so that the original reads the file with ``nnx.replace_by_pure_dict``. On the way back nothing is

@@ -180,7 +180,7 @@ def _restore_what_fits(path: str, target: Any) -> Any:
 
 
 def _asked(leaf: Any, stored: regrow.reports.Leaf | None) -> Any:
-    """What to ask regrow for in the place of a leaf: the leaf where it fits what is stored, else
+    """The request to regrow for a leaf: the leaf where it fits what is stored, else
     the stored form.
     """
     if stored is None or stored.kind in ("placeholder", "unknown"):

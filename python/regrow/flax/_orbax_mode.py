@@ -28,8 +28,8 @@ class UnsupportedLeafError(LeafTypeError, ValueError):
 
 
 def is_on() -> bool:
-    """What Flax' configuration says; without Flax, the environment variable that sets it. On by
-    default.
+    """The setting of Flax' configuration, which is on by default. Without Flax, the environment
+    variable that sets it.
     """
     configured = own_attribute(getattr(loaded("flax.configurations"), "config", None), SWITCH)
     return os.environ.get(SWITCH.upper(), "on").lower() not in _OFF if configured is None else bool(configured)

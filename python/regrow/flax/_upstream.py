@@ -1,4 +1,4 @@
-"""What of JAX, Flax and msgpack the program has imported: none of them is ever imported from here.
+"""The modules of JAX, Flax and msgpack that the program has imported. Nothing here imports them.
 
 `sys.modules` is read each time, so the order of the imports does not matter.
 """

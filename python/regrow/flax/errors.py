@@ -1,4 +1,4 @@
-"""What saving and restoring checkpoint files can end in, under the names of `flax.errors`.
+"""The exceptions of saves and restores of checkpoint files, under the names of `flax.errors`.
 
 Where the program has imported Flax, what is raised is also an instance of Flax' own class of that
 name.

@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 empty_node: Any
-"""What `keep_empty_nodes` puts where a dict without entries was; made by `__getattr__`."""
+"""The value that `keep_empty_nodes` puts in the place of an empty dict; made by `__getattr__`."""
 
 
 class _EmptyNode:

@@ -35,7 +35,7 @@ class SaveArgs:
 
 @dataclasses.dataclass
 class RestoreArgs:
-    """What a leaf is restored as.
+    """The form in which a leaf is restored.
 
     Attributes:
         restore_type: ``jax.Array``, ``np.ndarray``, ``int``, ``float`` or ``str``. `None` keeps the
@@ -49,7 +49,7 @@ class RestoreArgs:
 
 @dataclasses.dataclass
 class ArrayRestoreArgs(RestoreArgs):
-    """What a JAX array is restored as.
+    """The form in which a JAX array is restored.
 
     Attributes:
         mesh: With `mesh_axes`, instead of `sharding`.

@@ -313,7 +313,7 @@ _NUMBERS = {"b": bool, "i": int, "u": int, "f": float, "V": float, "c": complex}
 
 
 class _Wishes:
-    """What leaves become. Thousands of leaves have the same description, so each result is
+    """The wishes for leaves. Thousands of leaves have the same description, so each result is
     cached.
     """
 

@@ -61,9 +61,10 @@ class AtomicityMode(enum.Enum):
 
 @dataclasses.dataclass
 class AtomicityOptions:
-    """What is read as a checkpoint on a disk: with `COMMIT_FILE`, what has the file, or if the
-    older form is allowed anything of the name of one. How a save makes it appear the engine
-    decides, by the storage."""
+    """Which folders on a disk are checkpoints. With `COMMIT_FILE` a checkpoint has the file; if the
+    older form is allowed, a folder with the name of a checkpoint is one, too. The engine publishes
+    saves in the way of the storage.
+    """
 
     mode: AtomicityMode = AtomicityMode.AUTO
     allow_legacy_atomic_rename: bool = False

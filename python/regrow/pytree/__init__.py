@@ -288,7 +288,7 @@ def model_save(
 
 
 def _refuse_too_deep(depths: Iterable[int]) -> None:
-    """What could not be loaded is not saved: `depths` are how many dicts lie in each other."""
+    """Refuses a tree that could not be loaded: `depths` counts the dicts around each leaf."""
     depth = max(depths, default=0)
     if depth > _native.TREE_DEPTH_MAX:
         raise LimitError(f"the model is nested {depth} levels deep: at most {_native.TREE_DEPTH_MAX} can be loaded")

@@ -47,7 +47,7 @@ def pytree_leaf_iter(
     leaf_transform: Callable[[RevTuplePath, Any], Any],
     node_handler: NodeHandler = everything_is_a_leaf_node_handler,
 ) -> Iterator[Any]:
-    """What `leaf_transform` makes of the path and value of each leaf, one after another, as they
+    """The results of `leaf_transform` for the path and value of each leaf, one by one, as they
     are asked for.
     """
     opened = node_handler((), tree)

@@ -73,7 +73,7 @@ class SafetensorIoError(SafetensorError, IoError):
 
 
 _THEIRS = (CorruptError, LimitError, NameCollisionError, UncommittedError, UnsupportedError)
-"""What safetensors raises its one exception for, wherever it happens."""
+"""Errors for which safetensors always raises its one exception."""
 
 _WRITING: dict[type[RegrowError], type[SafetensorError]] = {
     NotFoundError: SafetensorNotFoundError,
@@ -83,7 +83,7 @@ _WRITING: dict[type[RegrowError], type[SafetensorError]] = {
     InvalidArgumentError: SafetensorArgumentError,
     IoError: SafetensorIoError,
 }
-"""What it raises it for while it writes, too. A file that cannot be read is an `OSError` there."""
+"""Errors for which its writes raise it, too. An unreadable file is an `OSError` there."""
 
 
 @contextmanager

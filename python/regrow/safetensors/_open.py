@@ -96,7 +96,7 @@ class Tensors:
         return array
 
     def part(self, at: int, index: Any) -> np.ndarray[Any, Any]:
-        """What NumPy's basic indexing gives, always an array; only the bytes between its corners
+        """The result of NumPy's basic indexing, always an array; only the bytes between its corners
         are read.
         """
         self.check_dtype(at)

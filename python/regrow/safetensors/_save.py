@@ -75,7 +75,7 @@ def _refuse_tree() -> None:
 def told(
     metadata: Any, sep: str | None, align: int, max_shard_size: int | str | None, *, durable: bool = True
 ) -> Writing:
-    """What a save is told. It replaces any file of the name, and escapes dtypes that safetensors
+    """The options of a save. It replaces any file of the name, and escapes dtypes that safetensors
     lacks: the drop-in reads them back.
     """
     if metadata is not None:

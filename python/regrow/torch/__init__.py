@@ -1,5 +1,5 @@
-"""What PyTorch's training scripts save, without pickle: `torch.save` and `torch.load` with regrow
-behind them.
+"""`torch.save` and `torch.load` with regrow behind them: the objects that training scripts save,
+without pickle.
 
     import regrow.torch
 

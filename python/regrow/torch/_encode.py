@@ -1,5 +1,5 @@
-"""What a training script has, as a pytree of the engine, and a record of what the pytree cannot
-say.
+"""A training script's objects as a pytree of the engine, and a record of facts that it cannot
+hold.
 
     {"model": OrderedDict(w=tensor, tied=tensor), "optimizer": {"state": {0: {...}}, ...}, "rng": (3, (625 ints), None)}
       tree    the same containers; arrays, numbers, text. Sets, odd keys, long lists of numbers in the nearest form

@@ -89,7 +89,7 @@ def save(
 
 
 def prepared(path: StrPath, obj: Any, writing: Writing) -> tuple[Encoded, Writing]:
-    """What is to be saved, and how; if this process cannot make it, the others of the job get
+    """The objects to save, and how; if this process cannot make it, the others of the job get
     its error.
     """
     with _job.posts_errors(writing.asked_job(), path):
