@@ -1,8 +1,7 @@
 //! Fast, verified, atomic pytree checkpoints.
 //!
-//! A checkpoint is what a pytree regrows from. This crate reads and writes the layouts that its
-//! users have on disk; its default layout is an Orbax checkpoint and safetensors files in one set
-//! of bytes.
+//! This crate saves and loads pytrees in the layouts that its users already have on disk. A
+//! checkpoint in its default layout is an Orbax checkpoint and also safetensors files.
 //!
 //! ```
 //! use regrow::{Pytree, tree::{Leaf, Tree}};
@@ -31,19 +30,18 @@
 //! | module | holds |
 //! |---|---|
 //! | [`engine`] | what users call: open, save, load, verify, convert, diff, statistics |
-//! | [`manager`] | a folder of numbered steps: when to save, what to keep, which is newest and good |
-//! | [`options`], [`report`], [`monitor`] | what a caller may ask for; what a call tells; progress and stopping |
-//! | [`tree`], [`mod@array`] | the data model: pytrees, and arrays without the types of their elements |
+//! | [`manager`] | a folder of numbered steps: when to save, which steps to keep, the newest good step |
+//! | [`options`], [`report`], [`monitor`] | options of calls; reports of calls; progress and stopping |
+//! | [`tree`], [`mod@array`] | the data model: pytrees, and arrays with a dtype at run time |
 //! | [`formats`] | the layouts, a folder each |
 //! | [`zarr`], [`codec`] | arrays as chunks and back |
-//! | [`location`], [`storage`] | where a checkpoint is, and what every kind of place can do: disk, bucket, archive |
-//! | [`coordination`] | what the processes of a job tell each other |
-//! | [`reads`] | where the bytes of leaves are, and reading and checking many of them at once |
-//! | [`sharding`] | how arrays lie on devices, which process writes which shard, and which shards a
-//! process reads to distribute them again |
+//! | [`location`], [`storage`] | the location of a checkpoint; the kinds of storage: disk, bucket, archive |
+//! | [`coordination`] | messages between the processes of a job |
+//! | [`reads`] | the positions of the bytes of leaves, and reading and checking many of them at once |
+//! | [`sharding`] | shardings of arrays on devices, the writer of each shard, and the shards that a process reads for a new sharding |
 //! | [`store`] | keys to bytes: the files of a folder, memory, an OCDBT database |
 //! | [`commit`] | a save on a local disk; the only module that renames |
-//! | [`doctor`] | what regrow finds around it: the machine, the file system |
+//! | [`doctor`] | properties of the machine and the file system |
 //! | [`bytes`], [`text`], [`threads`] | reading foreign bytes, making text fit for terminals, threads under one budget |
 //!
 //! | feature | adds |
@@ -52,11 +50,11 @@
 //! | `ndarray` | `ndarray::Array` and `ArcArray` as leaves |
 //! | `num-complex` | `num_complex::Complex` as an element |
 //! | `cloud` | buckets and web servers, with a cache on the local disk: `s3://`, `gs://`, `az://`, `https://` |
-//! | `portable` | for tests: the portable form of system calls on Linux too; slower, and it promises less |
+//! | `portable` | for tests: the portable form of system calls, also on Linux; slower, with fewer guarantees |
 //!
-//! Linux is what it is tested on, and whose own system calls it uses. For macOS and Windows, which
-//! get a portable form of these, it compiles and was never run (`docs/limits.md`). Machines are
-//! little-endian, with addresses of 64 bits.
+//! The crate is tested on Linux, and uses system calls of Linux. For macOS and Windows it has a
+//! portable form of these calls; it compiles there, but was never run (`docs/limits.md`). It needs
+//! little-endian machines with addresses of 64 bits.
 
 pub mod commit;
 pub mod coordination;

@@ -1,17 +1,17 @@
-//! Where a checkpoint is: a storage, and a path in it.
+//! The location of a checkpoint: a storage, and a path in it.
 //!
 //! Opens, saves, loads, verifications and conversions make a [`Location`] of a path or URL, and
-//! access files only through it. This module is the only one that knows the schemes of URLs.
+//! access files only through it. Only this module knows the schemes of URLs.
 //!
 //! | given | is |
 //! |---|---|
 //! | `/data/x`, `x`, `./gs:/bucket/x`, `run:/x`, `a:b` | a path of the local file system |
 //! | `~/x` | `x` in the home folder of the user; `./~/x` is a folder called `~` |
 //! | `file:///data/x` | the same |
-//! | `s3://bucket/x`, any `scheme://` | a URL of a storage; refused where this build has none for the scheme |
-//! | `https://host/x`, `http://host/x` | a URL of a web server; what follows a `%` is decoded |
-//! | `/data/x.tar/y`, where `x.tar` is an archive | a path of the local file system, which opening takes for `y` in the archive |
-//! | `gs:/bucket/x`, of a scheme that is known | a URL after `pathlib` or `normpath` took a slash: refused |
+//! | `s3://bucket/x`, any `scheme://` | a URL of a storage; refused if this build has no storage for the scheme |
+//! | `https://host/x`, `http://host/x` | a URL of a web server; `%` escapes are decoded |
+//! | `/data/x.tar/y`, where `x.tar` is an archive | a path of the local file system; `open` reads `y` in the archive |
+//! | `gs:/bucket/x`, with a known scheme | a URL that lost a slash in `pathlib` or `normpath`: refused |
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};

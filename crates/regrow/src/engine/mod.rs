@@ -2,8 +2,7 @@
 //!
 //! | module | does |
 //! |---|---|
-//! | `open`, `retry` | finds the layout, gives a [`Checkpoint`] of lazy leaves; starts again if it
-//! is replaced in between |
+//! | `open`, `retry` | finds the layout, returns a [`Checkpoint`] of lazy leaves; starts again if it is replaced in between |
 //! | `leaves` | reads one leaf, or a part of one |
 //! | `search`, `keys` | finds a leaf by its key path, also if two print as the same text |
 //! | `patterns` | refuses globs that match nothing |
@@ -15,27 +14,27 @@
 //! | [`value`] | loads a Rust value: `regrow::load::<Model>` |
 //! | `checks` | what a save refuses before anything is written |
 //! | `save`, `replace` | stages, lets the format write, commits; which files an overwrite may replace |
-//! | `items` | several things in one checkpoint, published at once |
-//! | `together` | saves by all processes of a job, each the shards that it holds |
-//! | `background` | saves while the caller goes on |
-//! | `convert` | from any layout to any other, a leaf at a time; by several processes, each a share of the leaves |
-//! | `shares` | which leaves are whose, where processes work without talking to each other |
-//! | `copy` | a checkpoint to another place, byte for byte |
-//! | `seal`, `sealed` | checksums beside checkpoints of layouts that have none; opening what has them, or is signed |
-//! | `sign` | signatures beside checkpoints |
-//! | `parity`, `repair` | what damaged files are healed by; healing them |
-//! | `side_files` | what a save puts beside its checkpoint: seal, parity |
+//! | `items` | several items in one checkpoint, committed at once |
+//! | `together` | saves by all processes of a job, each its own shards |
+//! | `background` | saves while the caller continues |
+//! | `convert` | converts any layout to any other, a leaf at a time, also by several processes |
+//! | `shares` | divides leaves between processes that do not exchange messages |
+//! | `copy` | copies a checkpoint byte for byte |
+//! | `seal`, `sealed` | writes seals; opens sealed and signed checkpoints |
+//! | `sign` | writes signatures |
+//! | `parity`, `repair` | writes parity; repairs checkpoints |
+//! | `side_files` | the seal and parity of a save |
 //! | `names` | the files of a checkpoint's folder |
-//! | `remove` | one checkpoint, or what a save has left |
+//! | `remove` | removes one checkpoint, or the files of an unfinished save |
 //! | `list` | the checkpoints in a folder |
 //! | `verify`, `steps` | reads everything once and reports all that is wrong; the same of each step of a folder |
-//! | `salvage` | loads what is intact in a damaged checkpoint, and says what is lost |
-//! | `statistics` | what the numbers of every leaf look like, and what is damaged, in one pass |
-//! | `pieces`, `small` | what `diff` and `statistics` read: pieces of several leaves at once; many small leaves at once |
-//! | `diff` | two checkpoints of any two layouts: what is in one alone, and how far the rest is apart |
+//! | `salvage` | loads the intact leaves of a damaged checkpoint, and lists the losses |
+//! | `statistics` | statistics of every leaf, and damage, in one pass |
+//! | `pieces`, `small` | reads for `diff` and `statistics`: pieces of several leaves at once; many small leaves at once |
+//! | `diff` | compares two checkpoints of any layouts |
 //! | `overview` | the checkpoint on one page for people |
 //!
-//! What a caller may ask for is in [`options`](crate::options), what a save tells in
+//! The options of callers are in [`options`](crate::options), the reports of saves in
 //! [`report`](crate::report).
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]

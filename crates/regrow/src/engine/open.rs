@@ -1,4 +1,4 @@
-//! Opening: find the layout, read the metadata, hand out lazy leaves.
+//! Opens a checkpoint: finds the layout, reads the metadata, returns lazy leaves.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,4 @@
-//! Patterns that match nothing. They are a mistake, and an error before anything is read or
-//! written.
+//! Patterns that match no leaf. They are a mistake, and an error before any read or write.
 
 use std::collections::HashSet;
 

@@ -1,7 +1,7 @@
-//! Leaves read a piece at a time, several at once: what a comparison and statistics have in common.
+//! Reads pieces of several leaves at once, for comparisons and statistics.
 //!
-//! A leaf becomes one job, or several where it is long and its parts may be read alone; a job is
-//! read in pieces that lie between chunks. Small jobs are handed to threads in batches.
+//! A leaf becomes one job, or several jobs if it is long and its parts can be read alone. A job is
+//! read in pieces that begin and end at chunks. Threads get small jobs in batches.
 
 use std::borrow::Cow;
 

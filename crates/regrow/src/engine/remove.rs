@@ -1,4 +1,4 @@
-//! Removing a checkpoint: all of it, and nothing else.
+//! Removes a checkpoint completely, and no other files.
 //!
 //! | | a disk | a bucket |
 //! |---|---|---|
@@ -6,12 +6,11 @@
 //! | then | what is under that name goes | the objects go, the claim last |
 //! | killed between | the next save to the same path removes the rest | the next save there removes the rest |
 //!
-//! Of single files what lies beside them goes first: without its seal a file is whole, and a seal
-//! without its file is not.
+//! For single files the side files are removed first: a file without its seal is complete, but a
+//! seal without its file is damage.
 //!
-//! What is no checkpoint is refused, and so is a folder with something in it that is no part of
-//! one, by the rules of an overwrite. Links are not followed: neither a link that is named, nor
-//! those in the folder.
+//! By the rules of an overwrite, a path without a checkpoint is refused, and so is a folder with
+//! other files. Links are not followed, neither at the path nor in the folder.
 
 use std::path::PathBuf;
 

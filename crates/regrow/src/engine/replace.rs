@@ -1,16 +1,16 @@
-//! Which files an overwrite may replace: checkpoints, and what was meant to be one.
+//! The files that an overwrite may replace: checkpoints, and files that were meant as checkpoints.
 //!
-//! Of folders [`commit`](crate::commit) decides, by the markers in them. A file has no marker, so
-//! it is looked at:
+//! For folders [`commit`](crate::commit) decides by their markers. A file has no marker, so its
+//! name and content decide:
 //!
 //! | the file | is replaced |
 //! |---|---|
 //! | is empty | yes |
 //! | has a name that only checkpoints have (`x.msgpack`, `x.npy`, …), with any content | yes |
-//! | is recognised by what is in it, and is not a pickle of any program | yes |
+//! | has a recognised content, and is not a pickle | yes |
 //! | is anything else | no |
 //!
-//! For files beside each other (`x.data`, `x.manifest`) the name is enough: the caller chose the
+//! For pairs of files (`x.data`, `x.manifest`) the name is enough, because the caller chose the
 //! suffixes.
 //!
 //! Nothing is saved inside the folder of another checkpoint: it would be removed with that

@@ -1,4 +1,4 @@
-//! Salvage: what is intact in a damaged checkpoint, and what is lost of it.
+//! Salvage: loads the intact leaves of a damaged checkpoint, and lists the losses.
 //!
 //! ```text
 //! open      as asked; else leniently: a layout opens what is left, a seal that files do not fit is used as far as they do,
@@ -8,8 +8,8 @@
 //! load      the others; one that fails all the same is lost too
 //! ```
 //!
-//! A leaf is given if it can be read and passes every checksum that is over it. Where no checksum
-//! is over it, nothing can tell, and it is given as it is.
+//! Salvage returns a leaf if it can be read and passes every checksum that covers it. A leaf
+//! without a checksum is returned unchecked.
 //!
 //! [`open_intact`] stops after the verification. It returns a checkpoint with placeholders for lost
 //! leaves, so that every operation on a checkpoint (a conversion, regions, lazy leaves) works on

@@ -1,8 +1,8 @@
-//! One leaf by its printed key path, without an index of the tree.
+//! Finds one leaf by its printed key path, without an index of the tree.
 //!
-//! An index costs some allocations a leaf, which is too much for one look into a checkpoint of a
-//! million leaves. So the nodes are gone through once. Below a node whose text does not fit, keys
-//! are not even looked at.
+//! An index needs some allocations for each leaf, which is too much for one lookup in a checkpoint
+//! of a million leaves. So the search goes through the nodes once. It skips the keys below a node
+//! whose text does not match.
 
 use std::borrow::Cow;
 

@@ -1,5 +1,4 @@
-//! Which leaves fall to which of several processes that work on one checkpoint without talking to
-//! each other.
+//! Divides the leaves of a checkpoint between several processes that do not exchange messages.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,4 +1,4 @@
-//! What regrow puts beside a checkpoint when it is saved: its seal, its parity.
+//! Side files that a save writes: the seal and parity.
 
 use super::open::identity;
 use super::parity::ParityOfSave;

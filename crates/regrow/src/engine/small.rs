@@ -1,4 +1,4 @@
-//! Small raw leaves, many in one read: those that share a checksummed block have it read and
+//! Reads many small raw leaves at once. A checksummed block that several leaves share is read and
 //! checked once.
 
 use std::collections::HashMap;

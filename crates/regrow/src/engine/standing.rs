@@ -1,5 +1,5 @@
-//! What is made of a checkpoint, and put beside it: a seal, a signature, parity. It is to lie
-//! beside this checkpoint and no other.
+//! Ensures that a side file (a seal, a signature, parity) is written only for the checkpoint that
+//! it was made from.
 
 use super::Checkpoint;
 use super::open::identity;

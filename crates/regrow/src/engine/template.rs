@@ -1,7 +1,8 @@
-//! Restoring into a template: which stored leaf goes where, and every way in which the two differ.
+//! Restoring into a template: pairs stored leaves with leaves of the template, and lists all
+//! differences.
 //!
-//! Leaves are matched by key path. An exact match of keys comes first; else the keys' texts decide,
-//! since Orbax cannot tell an attribute from a dict key nor `1` from `"1"`.
+//! Leaves are matched by key path. An exact match of keys comes first. Otherwise the texts of the
+//! keys decide, because Orbax does not distinguish an attribute from a dict key, or `1` from `"1"`.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;

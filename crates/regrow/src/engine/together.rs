@@ -1,4 +1,4 @@
-//! Saving by all processes of a job: each writes the shards that it holds, rank 0 commits.
+//! Saves by all processes of a job: each process writes its shards, and rank 0 commits.
 //!
 //! ```text
 //! phase      rank 0                                     the others
@@ -11,9 +11,9 @@
 //! commit     merges the shares, gives the name          wait
 //! ```
 //!
-//! Every phase ends in an agreement: the first error of one process is an error of all, and nothing
-//! is committed. From the moment at which the checkpoint has its name the storage decides: a
-//! process that lost touch then looks whether it is there.
+//! Every phase ends in an agreement: if one process fails, all fail, and nothing is committed.
+//! After the checkpoint has its final name, the storage decides: a process that lost the connection
+//! checks whether the checkpoint exists.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,4 @@
-//! Loading into Rust values: first the tree is loaded, then a value of the type that is asked for
-//! is made from it.
+//! Loads Rust values: first it loads the tree, then it makes a value of the requested type.
 
 use super::{Checkpoint, LoadOptions};
 use crate::error::{Result, ResultExt};

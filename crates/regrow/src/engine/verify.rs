@@ -1,4 +1,4 @@
-//! Reading everything once to see whether it is what was written.
+//! Verifies a checkpoint: reads everything once and checks it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

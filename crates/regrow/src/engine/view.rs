@@ -6,7 +6,7 @@
 //! leaf of the whole  7    9    -        -: a placeholder without data
 //! ```
 //!
-//! To make a view costs a walk of the tree. Nothing is read.
+//! Making a view needs a walk of the tree, and no reads.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! The layout of a file by its first bytes, for any name: blobs of the Hub's cache have no suffix,
-//! and some files a wrong one.
+//! Recognises the layout of a file by its first bytes, for any name: files in the cache of the
+//! Hugging Face hub have no suffix, and some files have a wrong one.
 
 use super::{Format, equinox, flax, npy, safetensors, torch};
 use crate::bytes::zip::first_member;

@@ -1,11 +1,12 @@
-//! Which process has written which piece of every array: each piece by exactly one.
+//! Records which process has written each piece of every array. Each piece must have exactly one
+//! writer.
 //!
 //! ```text
 //! w (4, 6) in chunks of (2, 3)   pieces 0 1 2 3     written by process 0 0 1 1
 //! b (5)    in one piece          piece  4           written by process 1
 //! ```
 //!
-//! Four bytes a piece: there may be ten million of them, of a thousand processes.
+//! It needs four bytes for each piece: there may be ten million pieces of a thousand processes.
 
 use std::ops::Range;
 

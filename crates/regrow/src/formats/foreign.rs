@@ -1,5 +1,4 @@
-//! Files and folders of other programs, told by their first bytes: for errors that say what was
-//! found.
+//! Recognises files and folders of other programs by their first bytes, for error messages.
 
 use super::contents::layout_of;
 use crate::bytes::zip::first_member;

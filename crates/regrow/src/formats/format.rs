@@ -1,4 +1,5 @@
-//! What a layout is to the engine: how it is recognised, opened and written, and what it keeps.
+//! The interface of a layout for the engine: how it is recognised, opened and written, and what it
+//! can store.
 
 use std::ffi::OsStr;
 use std::fmt::Debug;

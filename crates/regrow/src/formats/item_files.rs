@@ -1,11 +1,11 @@
-//! Items in other layouts than Orbax': by which file each is known, and where its reader looks.
+//! Items in layouts other than Orbax': the file that identifies each, and the path for its reader.
 //!
 //! | in the item's folder | the item is |
 //! |---|---|
 //! | `regrow.json` | the default layout |
 //! | `model.safetensors`, `model.safetensors.index.json` | safetensors, one file or several |
 //! | `regrow-structure.json` | npy files |
-//! | `arrays.npz`, `array.npy`, `checkpoint.msgpack`, `checkpoint.eqx` | that file |
+//! | `arrays.npz`, `array.npy`, `checkpoint.msgpack`, `checkpoint.eqx` | this file |
 
 use crate::error::{Error, Result};
 use crate::options::{Form, Layout};

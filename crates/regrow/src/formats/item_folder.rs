@@ -1,4 +1,4 @@
-//! The items of an opened checkpoint: where their files are, and what is recorded of them.
+//! The items of an opened checkpoint: the positions of their files, and their records.
 
 use bytes::Bytes;
 

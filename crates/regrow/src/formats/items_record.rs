@@ -1,5 +1,5 @@
-//! `regrow.items.json`: what each item of a checkpoint is, and checksums of files that nothing else
-//! has a checksum of.
+//! `regrow.items.json`: the kind of each item of a checkpoint, and checksums of files without
+//! another checksum.
 //!
 //! ```text
 //! {"crc32c":"1b2e9a40",                                        of all bytes after this comma
@@ -16,7 +16,8 @@
 //! and `regrow.json` of each tree in the default layout, which has the checksums of that tree's
 //! other files. The files of handlers and the arrays of other layouts have none here.
 //!
-//! A reader that finds this file asks it what an item is, and never the names of the item's files.
+//! If a reader finds this file, it takes the kinds of items from it, and not from the names of
+//! their files.
 
 use serde::{Deserialize, Serialize};
 

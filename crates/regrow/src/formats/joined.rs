@@ -1,12 +1,13 @@
-//! Files that an index joins to one checkpoint, as `transformers` and `diffusers` cut long ones.
+//! Several files with an index that are one checkpoint, as `transformers` and `diffusers` write
+//! them.
 //!
 //! ```text
 //! pytorch_model.bin.index.json        {"metadata": {"total_size": 192}, "weight_map": {"embed.weight": FILE, …}}
 //! pytorch_model-00001-of-00002.bin    each a checkpoint of its own layout
 //! ```
 //!
-//! Each file is opened by its own layout's reader, and a leaf of the whole is a leaf of one of
-//! them. A file that the index names has to hold what the index says, and nothing else.
+//! The reader of its layout opens each file, and each leaf of the checkpoint is a leaf of one file.
+//! A file of the index must have exactly the leaves that the index lists.
 //!
 //! Source: transformers 4.57 `modeling_utils.py`, `modeling_flax_utils.py`.
 

@@ -1,11 +1,10 @@
-//! The layouts: the one list of them, and a folder for each.
+//! The layouts: their only list, and a folder for each.
 //!
 //! The folders have the same files: `mod` explains, `layout` has the bytes, `reader` and `writer`
 //! the two directions.
 //!
-//! A format turns a folder into a tree of [`LeafInfo`], and says which bytes of which file hold a
-//! leaf. It has no threads, budgets or templates: those are the engine's. It renames nothing:
-//! [`commit`](crate::commit) does.
+//! A format turns a folder into a tree of [`LeafInfo`], and gives the file and the bytes of each
+//! leaf. Threads, budgets and templates are in the engine. Only [`commit`](crate::commit) renames.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

@@ -1,4 +1,4 @@
-//! Arrays that lie in C order in several pieces of a file, one after another.
+//! Arrays in C order that consist of several pieces of a file.
 
 use bytes::Bytes;
 

@@ -1,5 +1,5 @@
-//! A preview of a file: what stands before and between its array data. A dry run needs it to know
-//! which layout would recognise the file.
+//! A preview of a file: the bytes before and between its array data. A dry run uses it to find the
+//! layout that would recognise the file.
 
 /// The bytes of a file in front of and between its array data, which stands as zeros and takes no
 /// memory.

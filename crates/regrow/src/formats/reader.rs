@@ -1,5 +1,5 @@
-//! What a layout says of an opened checkpoint: the few things that only it knows. The engine does
-//! the rest.
+//! The interface of a layout for an opened checkpoint. It has only functions that depend on the
+//! layout; the engine does the rest.
 
 use std::fmt::Debug;
 use std::path::PathBuf;

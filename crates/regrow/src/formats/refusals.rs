@@ -1,4 +1,4 @@
-//! All that keeps a tree from being written, in one report: found before the first byte is.
+//! All reasons why a tree cannot be written, in one report, found before the first write.
 
 use std::collections::HashSet;
 use std::fmt::Write;

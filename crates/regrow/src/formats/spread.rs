@@ -1,4 +1,4 @@
-//! Which process writes what every process holds: leaves in one piece, and replicated ones.
+//! Chooses the writer of leaves that every process has: leaves in one piece, and replicated leaves.
 
 use crate::array::Array;
 use crate::sharding::spread;

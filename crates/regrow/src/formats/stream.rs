@@ -1,4 +1,4 @@
-//! Array data on its way into a file, in C order, little endian: what every raw layout writes.
+//! Streams array data into a file, in C order and little endian, for every raw layout.
 
 use crate::array::Array;
 use crate::error::Result;

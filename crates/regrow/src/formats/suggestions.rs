@@ -1,4 +1,4 @@
-//! Checkpoints in a folder that is none itself: for errors that say what could be opened instead.
+//! Finds checkpoints in a folder that is not a checkpoint, for errors that suggest another path.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;

@@ -1,4 +1,5 @@
-//! What follows each save, on a thread of its own: wait for it, verify, point, delete, record.
+//! The work after each save, on its own thread: wait for the save, verify, write the pointer,
+//! delete, record.
 //!
 //! The next call of the manager returns an error. An error that no call returned is written to
 //! standard error when the manager is dropped.

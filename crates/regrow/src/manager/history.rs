@@ -5,9 +5,9 @@
 //! 100 200 300 400 500                 restore(200), save(250): 300 to 500 are of a history that was abandoned
 //!       └ 250 260 270                 the current one: 100, 200, 250, 260, 270
 //! ```
-//! A save goes on from the step that was restored last, else from the newest step of the current
-//! history. Where the history has newer steps than that one, a new history begins. A save of an
-//! older number goes on from the newest step before it.
+//! A save continues from the step that was restored last, or else from the newest step of the
+//! current history. If the history has newer steps than this one, a new history begins. A save of a
+//! lower number continues from the newest step before it.
 
 use std::collections::BTreeMap;
 

@@ -1,14 +1,13 @@
-//! What to keep: a pure function of the steps that are there and a policy, to the steps that may
-//! go.
+//! Retention: a pure function from the existing steps and a policy to the steps to delete.
 //!
 //! The policy ranks good steps of the current history that this run has saved. All other steps
 //! neither count nor are deleted: damaged steps, steps of other programs, steps of an abandoned
 //! history. The policy also never deletes:
 //! - the newest ranked step;
 //! - steps with a lease, which have a reader;
-//! - steps without the metric, if the policy goes by a metric.
+//! - steps without the metric, if the policy uses a metric.
 //!
-//! What is left is left again: a second look at it removes nothing.
+//! A second call deletes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,8 +1,8 @@
-//! A lease keeps a step while a process reads it: a small file beside the steps, with the time at
-//! which it ends.
+//! A lease keeps a step while a process reads it: a small file in the folder of steps, with its end
+//! time.
 //!
-//! The file is renewed by a thread as long as the lease lives. A reader that is killed leaves a
-//! file that holds for a while and then says nothing.
+//! A thread renews the file as long as the lease lives. After a kill of the reader, the file is
+//! valid until its end time, and is then ignored.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;

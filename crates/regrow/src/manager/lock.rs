@@ -1,4 +1,5 @@
-//! One writer at a time: a second one is refused, a dead one's place is taken.
+//! One writer at a time: a second writer is refused, and the lock of a dead writer can be taken
+//! over.
 //!
 //! | | a disk | a bucket, memory |
 //! |---|---|---|
@@ -6,7 +7,8 @@
 //! | of a dead writer | gone with the process | taken over after two minutes without a renewal, at
 //! once if it was a process of this machine |
 //!
-//! On a network file system that keeps locks to one machine, two machines do not see each other.
+//! On a network file system with locks only within one machine, writers of two machines do not
+//! notice each other.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,4 @@
-//! A folder of numbered steps: which there are, when to save one, what to keep, and who may touch
-//! it.
+//! A folder of numbered steps: its list, when to save, which steps to keep, and its locks.
 //!
 //! ```text
 //! ROOT/
@@ -20,9 +19,9 @@
 //! |---|---|
 //! | `names` | the forms of names |
 //! | `when`, `keep` | the two policies: pure functions of what is known |
-//! | `history` | [`History`]: which steps the next save goes on from, and which were abandoned |
-//! | `steps` | [`Steps`]: a folder; the list, one step, what it takes on the disk |
-//! | `pointer` | the newest step in one read, where lists are long |
+//! | `history` | [`History`]: the steps that the next save continues from, and the abandoned steps |
+//! | `steps` | [`Steps`]: a folder; the list, one step, its size on the disk |
+//! | `pointer` | the newest step in one read, for long lists |
 //! | `lease` | keeps a step while a process reads it |
 //! | `lock` | one writer at a time |
 //! | `delete` | removes steps, or moves them aside |

@@ -1,4 +1,4 @@
-//! Parity beside a checkpoint: making it. [`mod@crate::parity`] has what it is, `engine::repair`
+//! Makes the parity of a checkpoint. [`mod@crate::parity`] describes parity, and `engine::repair`
 //! uses it.
 
 use std::fmt;

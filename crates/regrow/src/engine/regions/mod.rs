@@ -1,15 +1,14 @@
-//! Regions of many leaves in one run: what each of the devices of a process needs, or each rank of
-//! a job.
+//! Reads regions of many leaves in one call: the regions of a process's devices, or of a rank.
 //!
-//! | a leaf is | its regions come |
+//! | a leaf is | its regions are read |
 //! |---|---|
 //! | raw | by the runs of all regions of all leaves together, in the order of the blob: every block is read and checked once |
 //! | raw, to be cast | the same, in bands of rows; a block in which two bands meet is read twice |
 //! | in chunks | in bands of chunk rows; a chunk that several regions meet is decoded once, and copied to each |
 //! | in any other coding | in bands of rows; the layout decodes the rows that the regions span |
 //!
-//! Regions that are asked for several times are read once. Results lie in their own memory, never
-//! in maps of files: the caller may write to them.
+//! A region that is requested several times is read once. Results are in their own memory, never in
+//! maps of files, so the caller may write to them.
 
 mod raw;
 mod tiles;

@@ -1,4 +1,4 @@
-//! Regions of raw leaves: the runs of all of them, in the order of the blob, each byte of it once.
+//! Regions of raw leaves: reads the runs of all regions in the order of the blob, each byte once.
 //!
 //! ```text
 //! blob      | block | block | block | block | ...
@@ -7,9 +7,9 @@
 //!               ~       ~       ~
 //! ```
 //!
-//! As many runs as fit a window are read together. A window ends where a block does: what is in the
-//! last block waits for the next window, so that no block is read twice, also not where one leaf
-//! ends in it and the next begins.
+//! The runs that fit into a window are read together. A window ends at the end of a block. Runs in
+//! the last block wait for the next window, so that no block is read twice, even if one leaf ends
+//! and the next begins in it.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

@@ -1,5 +1,5 @@
-//! Regions of leaves that are decoded: cut into bands of chunk rows, and within a band into regions
-//! that share chunks.
+//! Regions of encoded leaves: divided into bands of chunk rows, and within a band into regions that
+//! share chunks.
 //!
 //! ```text
 //! chunks    | 0 | 1 | 2 | 3 |     region A: columns of chunk 0 and half of 1, B: the other half of 1, C: 3

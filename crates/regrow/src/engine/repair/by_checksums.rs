@@ -1,5 +1,5 @@
-//! Repair without parity: damaged blocks come from a replica or another step, each proved by the
-//! checksums that the checkpoint itself has, those of its seal or of `regrow.json`.
+//! Repair without parity: damaged blocks are taken from a replica or another step. The checkpoint's
+//! own checksums, of its seal or of `regrow.json`, prove each block.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

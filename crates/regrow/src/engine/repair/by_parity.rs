@@ -1,4 +1,4 @@
-//! Repair by the parity beside a checkpoint, and by a replica as far as that is better.
+//! Repair with the parity of a checkpoint, and with a replica for blocks that are intact there.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! The state of the files at the start of a repair. The repair writes to no path that another file
-//! has taken since.
+//! The state of the files at the start of a repair. If another file has replaced a file since then,
+//! the repair does not write to its path.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

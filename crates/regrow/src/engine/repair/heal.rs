@@ -1,4 +1,4 @@
-//! Files rewritten from their good blocks and the restored ones.
+//! Rewrites files from their intact blocks and the restored ones.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! The parity of a checkpoint, found and read, damaged as it may be.
+//! Finds and reads the parity of a checkpoint, even if it is damaged.
 
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::error::{Error, Result, ResultExt};

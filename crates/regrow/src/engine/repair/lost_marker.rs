@@ -1,5 +1,5 @@
-//! Markers of checkpoints in buckets that are lost. With its marker a checkpoint counts as
-//! complete: so it comes back last, and only where all else is there.
+//! Lost markers of checkpoints in buckets. A checkpoint with a marker counts as complete. So the
+//! marker is restored last, and only if all other files are intact.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! Repair: a damaged checkpoint made whole, by what there is: parity beside it, another checkpoint,
-//! its own other files.
+//! Repairs a damaged checkpoint with its parity, with another checkpoint, or with its own other
+//! files.
 //!
 //! ```text
 //! unfinished      a save that had ended but for its name is finished

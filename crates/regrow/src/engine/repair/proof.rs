@@ -1,4 +1,4 @@
-//! What a checkpoint was when it was sealed or signed: nothing else is written into its files.
+//! The sealed or signed content of a checkpoint: a repair writes no other bytes into its files.
 
 use std::ops::Range;
 use std::path::Path;

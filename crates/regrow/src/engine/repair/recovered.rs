@@ -1,4 +1,4 @@
-//! Files that are lost, made of the others: each layout knows which.
+//! Makes lost files from the other files. Each layout knows how.
 
 use std::path::PathBuf;
 

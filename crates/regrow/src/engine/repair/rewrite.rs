@@ -1,4 +1,4 @@
-//! One file rewritten beside the old one, and renamed over it.
+//! Writes a new version of one file, and renames it over the old one.
 
 use super::guard::Guard;
 use crate::error::Result;

@@ -1,4 +1,4 @@
-//! Which blocks are damaged.
+//! Finds damaged blocks.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! A damaged seal or signature, taken from a replica, if every file here is what that one says.
+//! Restores a damaged seal or signature from a replica, if every file here matches it.
 
 use super::guard::Guard;
 use super::{RecoveredFile, RepairOptions, RepairReport, by_checksums, is_damage};

@@ -1,4 +1,4 @@
-//! Saves that never ended, finished or removed.
+//! Finishes or removes unfinished saves.
 
 use super::{RepairOptions, RepairReport};
 use crate::error::{Error, ErrorKind, Result};

@@ -1,5 +1,5 @@
-//! What a repair knows at its end. A checkpoint is whole if something says so of each of its files;
-//! that nothing wrong was found does not say so.
+//! The result of a repair. A checkpoint is whole only if there is a proof for each of its files. It
+//! is not enough that the repair found no damage.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,5 +1,4 @@
-//! Sealing: checksums beside checkpoints of layouts that have none. [`mod@crate::seal`] has what a
-//! seal is.
+//! Makes seals for checkpoints of layouts without checksums. [`mod@crate::seal`] describes a seal.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The blocks of sealed files, looked at for their own sake.
+//! Checks the blocks of sealed files, also those without a leaf.
 
 use std::ops::Range;
 use std::sync::Arc;

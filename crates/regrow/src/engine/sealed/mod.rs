@@ -1,10 +1,10 @@
-//! What is sealed, opened under its seal. [`mod@crate::seal`] has what a seal is.
+//! Opens a sealed checkpoint with its seal. [`mod@crate::seal`] describes a seal.
 //!
 //! | module | does |
 //! |---|---|
-//! | `opening` | finds the seal, and has the layout read under it |
-//! | `reader` | the reader of a checkpoint under its seal |
-//! | `check` | looks at blocks that no leaf asks for |
+//! | `opening` | finds the seal, and opens the layout with it |
+//! | `reader` | the reader of a sealed checkpoint |
+//! | `check` | checks blocks without a leaf |
 
 mod check;
 mod opening;

@@ -1,4 +1,4 @@
-//! Opening what is sealed.
+//! Opens sealed checkpoints.
 
 use std::sync::Arc;
 

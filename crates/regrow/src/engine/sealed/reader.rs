@@ -1,5 +1,5 @@
-//! A checkpoint under its seal: what its own layout says, and the seal's checksums where that has
-//! none.
+//! The reader of a sealed checkpoint: it uses the layout's reader, and the seal's checksums if the
+//! layout has none.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Signing: a signature beside a checkpoint. [`mod@crate::signature`] has what a signature is.
+//! Signs a checkpoint. [`mod@crate::signature`] describes a signature.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,5 +1,4 @@
-//! What the numbers of every leaf look like, in one pass over the bytes, which are checked on the
-//! way.
+//! Statistics of every leaf, in one pass over the bytes, which also checks them.
 //!
 //! ```text
 //! plan      leaves by kind; long ones in jobs, sampled ones in blocks       metadata alone
@@ -7,9 +6,9 @@
 //! report    a row for each leaf, what is damaged, what is refused
 //! ```
 //!
-//! Arrays are looked at as numbers. Texts, bytes, PRNG keys and elements that are only bytes to the
-//! engine are read and checked like the others, and have no numbers. A leaf that is damaged is a
-//! finding with its file, and the rest goes on.
+//! Arrays have statistics. Texts, bytes, PRNG keys and elements that are only bytes for the engine
+//! are read and checked like other leaves, but have no numbers. A damaged leaf is a finding with
+//! its file, and the pass continues.
 
 mod plan;
 mod read;

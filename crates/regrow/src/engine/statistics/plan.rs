@@ -1,4 +1,4 @@
-//! Which elements are read, and in which order: known without reading any.
+//! Plans which elements are read, and in which order, without reading.
 
 use super::super::patterns::check_patterns;
 use super::super::pieces::{self, is_sealed, working_len_bytes};

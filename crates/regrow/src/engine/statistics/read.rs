@@ -1,4 +1,4 @@
-//! Reads what was planned, and puts the parts of each leaf together.
+//! Reads the planned elements, and merges the parts of each leaf.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

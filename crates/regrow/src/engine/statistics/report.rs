@@ -1,4 +1,4 @@
-//! What a look at all leaves tells when it is done.
+//! The report of statistics.
 
 use crate::array::Stats;
 use crate::report::Finding;

@@ -1,5 +1,5 @@
-//! An opened leaf file: its records, and their bytes, checked where regrow's trailer has checksums
-//! of them.
+//! An opened leaf file: its records and their bytes, which are checked if regrow's trailer has
+//! their checksums.
 
 use bytes::Bytes;
 

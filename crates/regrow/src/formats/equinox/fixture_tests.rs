@@ -1,4 +1,4 @@
-//! Against files that Equinox wrote, and files that it refuses: `fixtures/equinox/README.md`.
+//! Tests with files that Equinox wrote, and files that it refuses: `fixtures/equinox/README.md`.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! A leaf file as it was opened: a map of it, or its bytes where there are no maps.
+//! An opened leaf file: a map, or its bytes on storages without maps.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The bytes before and between the records: to [`Scan`] without any I/O. The trailer's own are in
-//! [`trailer`](super::trailer).
+//! Parses the bytes before and between the records into a [`Scan`], without I/O. The bytes of the
+//! trailer are in [`trailer`](super::trailer).
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! Equinox leaf files: what `equinox.tree_serialise_leaves` writes and `tree_deserialise_leaves`
-//! reads.
+//! Equinox leaf files, written by `equinox.tree_serialise_leaves` and read by
+//! `tree_deserialise_leaves`.
 //!
 //! ```text
 //! | {"depth": 2}\n |  npy record 0  |  npy record 1  | ... | trailer |
@@ -8,13 +8,13 @@
 //! ```
 //!
 //! Equinox writes only the records: no names, no count, no checksums. Their order, JAX' flatten
-//! order, *is* the key, and the reader supplies the structure. regrow adds an index behind them
-//! with the exact pytree, the place of each leaf and its checksums. Without the index a file is the
+//! order, *is* the key, and the reader supplies the structure. regrow adds an index after them,
+//! with the exact pytree, the position of each leaf, and checksums. Without the index a file is a
 //! list of its leaves.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`layout`] | the line in front, the walk from record to record |
+//! | [`layout`] | the first line, the walk from record to record |
 //! | [`trailer`] | regrow's index: bytes to [`trailer::Trailer`] and back |
 //! | `file` | [`LeafFile`]: a file with its records, read and checked |
 //! | `pytree` | records to a pytree |

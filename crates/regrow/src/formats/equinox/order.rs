@@ -1,4 +1,5 @@
-//! The order in which JAX flattens a pytree: the leaves as they stand, but dicts by sorted keys.
+//! The order in which JAX flattens a pytree: the order of the leaves, but with the keys of dicts
+//! sorted.
 
 use std::cmp::Reverse;
 

@@ -1,4 +1,4 @@
-//! A pytree to the contents of a file: which leaf becomes which record, and what would be lost.
+//! Plans the contents of a file from a pytree: the record of each leaf, and the losses.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! From records to a pytree: the one that the trailer tells, or a list in file order.
+//! From records to a pytree: the pytree of the trailer, or a list in file order.
 
 use std::collections::HashMap;
 use std::sync::Arc;

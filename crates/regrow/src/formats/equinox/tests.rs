@@ -1,4 +1,4 @@
-//! What is written comes back; what is damaged is noticed.
+//! Written files are read correctly, and damage is detected.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,11 +1,11 @@
-//! regrow's own index behind the last record: bytes to [`Trailer`] and back. No I/O.
+//! regrow's own index after the last record: bytes to [`Trailer`] and back. No I/O.
 //!
 //! ```text
 //! FF "regrow" 0A | raw bytes of leaves that have no record | JSON | length of the JSON, u64le | crc32c of it, u32le | 0A "worger" FF
 //! ```
 //!
-//! Equinox reads as many records as its `like` asks for and never looks at what follows. Were it to
-//! look, it would find no record: the first byte is none of npy's magic, nor of a zip archive, nor
+//! Equinox reads as many records as its `like` has leaves, and ignores the bytes after them. The
+//! trailer cannot look like a record: its first byte does not begin npy's magic, a zip archive or
 //! an opcode of a pickle.
 //!
 //! ```text

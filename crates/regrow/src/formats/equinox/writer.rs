@@ -1,7 +1,6 @@
 //! Leaves to a file: line, records, trailer.
 //!
-//! What a record costs beside its own bytes is its checksum: data is looked at once more while it
-//! is in cache.
+//! In addition to its bytes, a record costs one checksum, computed while the data is in the cache.
 
 use serde_json::Value;
 

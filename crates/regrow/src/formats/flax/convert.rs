@@ -1,4 +1,4 @@
-//! Arrays that are put into little-endian order while they are written.
+//! Converts arrays to little-endian order during the write.
 
 use std::sync::Arc;
 

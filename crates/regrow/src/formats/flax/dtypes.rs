@@ -1,4 +1,4 @@
-//! Names of dtypes, both ways: NumPy's `dtype.name` is all that a file says of an element.
+//! Names of dtypes, in both directions: a file has only NumPy's `dtype.name`.
 //!
 //! | name | here |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | `float128`, `complex256`, `datetime64[ns]`, `timedelta64`, `complex32`, `bcomplex32`, `int1`, `uint1` | [`Elements::Other`] |
 //! | `str96`, `bytes40`, `void24`: text, bytes, void and records; the number is the bits of an element | the same, read only: Flax writes them and cannot read them |
 //!
-//! Everything else (`>f4`, `i2,i2`, `object`) is no name that Flax writes.
+//! Flax writes no other names (such as `>f4`, `i2,i2`, `object`).
 
 use crate::array::Dtype;
 

@@ -1,8 +1,8 @@
 //! Values to msgpack: always the shortest form, as Flax writes it.
 //!
-//! An [`Encoder`] holds the small bytes of an object and the places of the arrays' data between
-//! them. So the size is known before any array is read, and the writer streams the data, or copies
-//! it once into a buffer of exactly that size.
+//! An [`Encoder`] has the small bytes of an object, and the positions of the arrays' data between
+//! them. So the size is known before any array is read. The writer streams the data, or copies it
+//! once into a buffer of exactly this size.
 //!
 //! ```text
 //! bytes   | map, keys, head of array 0 |          | key, head of array 1 |          | … |

@@ -1,4 +1,4 @@
-//! Single files: which are Flax', and their bytes.
+//! Single files: recognises Flax' files, and opens their bytes.
 
 use std::ffi::OsStr;
 use std::io;

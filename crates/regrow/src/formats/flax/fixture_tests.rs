@@ -1,4 +1,4 @@
-//! Against what Flax wrote, and what it refuses: `fixtures/flax/README.md`.
+//! Tests with files that Flax wrote, and files that it refuses: `fixtures/flax/README.md`.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! Arrays of several processes: the file holds a text in their place, a zarr array lies in a folder
-//! beside it.
+//! Arrays of several processes: the file has a text instead of the array, and another folder has a
+//! zarr array.
 //!
 //! ```text
 //! checkpoint_7                          "w": "//GDAPlaceholder:params/w"

@@ -1,4 +1,4 @@
-//! What Flax puts into msgpack: the extensions, and arrays in chunks.
+//! Flax' forms in msgpack: the extensions, and arrays in chunks.
 //!
 //! ```text
 //! ext 1   array          payload: msgpack [shape, dtype name, bytes in C order]

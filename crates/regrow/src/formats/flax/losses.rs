@@ -1,4 +1,4 @@
-//! What Flax' msgpack takes and does not give back.
+//! The losses of Flax' msgpack: values that a load returns differently.
 
 use super::dtypes::to_name;
 use super::gda::PLACEHOLDER;

@@ -5,25 +5,26 @@
 //!                                  '------------- a leaf: its data is raw, in C order -'
 //! ```
 //!
-//! What Flax writes has passed through its *state dicts*: lists and tuples are maps `"0"`, `"1"`,
-//! …, named tuples and dataclasses maps of their fields. So a file tells dicts and leaves, and
-//! never what the dicts were.
+//! Flax writes *state dicts*: lists and tuples become maps `"0"`, `"1"`, …, and named tuples and
+//! dataclasses become maps of their fields. So a file has only dicts and leaves, without the
+//! original types.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`msgpack`] | bytes to tokens, each with its place |
+//! | [`msgpack`] | bytes to tokens, each with its position |
 //! | [`encode`] | values to bytes; sizes first, array data last |
 //! | [`layout`] | Flax' extensions, and arrays in chunks |
-//! | `dtypes` | names of dtypes, both ways |
+//! | `dtypes` | names of dtypes, in both directions |
 //! | `decode` | an object to a pytree |
 //! | `streamed` | EasyLM's files: a record for each leaf |
-//! | `specs` | TensorStore specs in the place of arrays |
+//! | `specs` | TensorStore specs instead of arrays |
 //! | `files`, `steps`, `step_names`, `gda` | single files, folders of steps, the names in them, arrays of several processes |
 //! | `reader` | all of it as a checkpoint |
-//! | `writer`, `convert`, `losses` | a pytree to a file, and what that loses |
+//! | `writer`, `convert`, `losses` | a pytree to a file, and the losses |
 //!
 //! Opening scans the map of the file once, past all data; after that every leaf is a view. Files
-//! that Orbax wrote before 2023 have the same form, and its folder reads them through `decode`.
+//! that Orbax wrote before 2023 have the same form, and the module `orbax` reads them with
+//! `decode`.
 //!
 //! Source: flax 0.12.8 `serialization.py` and `training/checkpoints.py`; msgpack `spec.md`.
 

@@ -1,4 +1,4 @@
-//! msgpack read front to back: bytes to [`Token`]s, each with its place.
+//! Reads msgpack front to back: bytes to [`Token`]s, each with its position.
 //!
 //! ```text
 //! 00..7f  int        80..8f  map 0..15      c0  nil         c4 c5 c6  bin 8 16 32     d0..d3     int 8..64
@@ -7,8 +7,8 @@
 //!                                           c1  never used                            dc..df     array, map 16 32
 //! ```
 //!
-//! Nothing is copied and nothing recurses: a string, a buffer or an extension is its range. A
-//! length or a count that the rest cannot hold is refused before any allocation.
+//! There are no copies and no recursion: a string, a buffer or an extension is a range. A length or
+//! count larger than the remaining bytes is refused before any allocation.
 //!
 //! Source: msgpack `spec.md`.
 

@@ -1,5 +1,4 @@
-//! TensorStore specs in msgpack: a dict, or a JSON text, that says where an array is, in the place
-//! of the array.
+//! TensorStore specs in msgpack: instead of an array, a dict or a JSON text with its location.
 //!
 //! ```text
 //! {"driver": "zarr", "dtype": "float32",                      what opens it
@@ -7,9 +6,9 @@
 //!  "metadata": {"shape": [4, 3], "chunks": [4, 3], …}}        what it has to be
 //! ```
 //!
-//! T5X writes them, and reads `file`, `gfile` and `gcs` as the folder of the file, with any name of
-//! the bucket. A spec with other content is refused by name: read as a plain dict, its array would
-//! be lost.
+//! T5X writes them. For T5X, `file`, `gfile` and `gcs` (with any bucket) mean the folder of the
+//! file. A spec with other content is an error that names it, because as a plain dict its array
+//! would be lost.
 //!
 //! Source: t5x `checkpoints.py`; TensorStore 0.1.86, drivers `zarr` and `zarr3`.
 

@@ -1,6 +1,6 @@
 //! The names of steps: `<prefix><step>`.
 //!
-//! A `-` is a number's sign where no letter or digit stands before it. Source: flax
+//! A `-` is the sign of a number if no letter or digit precedes it. Source: flax
 //! `training/checkpoints.py`.
 
 /// The prefix if the caller of Flax chose no other.

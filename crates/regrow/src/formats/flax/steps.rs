@@ -1,4 +1,4 @@
-//! Folders of `flax.training.checkpoints`: one file a step, `<prefix><step>`.
+//! Folders of `flax.training.checkpoints`: one file for each step, `<prefix><step>`.
 //!
 //! ```text
 //! checkpoint_9  checkpoint_10  checkpoint_10.5     steps, in the order of their numbers
@@ -7,7 +7,7 @@
 //! checkpoint_99.bak                                a stray: no step (Flax would take it for the latest)
 //! ```
 //!
-//! A folder that holds `checkpoint`, `_METADATA` or `manifest.ocdbt` is Orbax', by Flax' own rule.
+//! By Flax' own rule, a folder with `checkpoint`, `_METADATA` or `manifest.ocdbt` belongs to Orbax.
 //!
 //! Source: flax `training/checkpoints.py`.
 

@@ -1,5 +1,4 @@
-//! EasyLM's streamed files: one leaf after another, each a record of its own, with no count and no
-//! end.
+//! EasyLM's streamed files: one record for each leaf, without a count or an end mark.
 //!
 //! ```text
 //! | array 2 | array n | "params" | "w" | bin | a msgpack object of Flax: a leaf |   and so on to the end of the file

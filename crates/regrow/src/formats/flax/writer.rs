@@ -1,5 +1,5 @@
-//! A pytree to one msgpack object, as Flax' `to_bytes` or, with sorted keys, `msgpack_serialize`
-//! makes it.
+//! Writes a pytree as one msgpack object, like Flax' `to_bytes` or, with sorted keys,
+//! `msgpack_serialize`.
 //!
 //! | node | is written as |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | NumPy scalar, complex | extensions 3 and 2 |
 //! | bool, int, float, text, bytes | msgpack's own |
 //!
-//! Two passes: the first finds out every size and everything that cannot be written, the second
-//! streams.
+//! There are two passes: the first finds all sizes and all leaves that cannot be written, and the
+//! second streams the data.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a header says of the elements: text to [`Descr`] and back.
+//! The description of the elements in a header: text to [`Descr`] and back.
 //!
 //! ```text
 //! '<f4'  '>i8'  '|b1'  '<c16'            numbers: byte order, kind, bytes

@@ -1,4 +1,4 @@
-//! Whether a file is one of these: by its suffix, its first bytes, and what comes behind its array.
+//! Recognises NumPy files by their suffix, their first bytes, and the bytes after the array.
 
 use std::ffi::OsStr;
 

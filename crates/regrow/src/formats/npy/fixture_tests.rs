@@ -1,4 +1,4 @@
-//! Against files that NumPy wrote, and files that it refuses: `fixtures/npy/make.py`.
+//! Tests with files that NumPy wrote, and files that it refuses: `fixtures/npy/make.py`.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What stands before the data: bytes to [`Header`] and back. No I/O.
+//! The header before the data: bytes to [`Header`] and back. No I/O.
 //!
 //! ```text
 //! 93 4E 55 4D 50 59 | major minor | length of the text, u16le (1.0) or u32le (2.0, 3.0) | text
@@ -6,10 +6,10 @@
 //! {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }........ \n
 //! ```
 //!
-//! The text is a Python dict literal, in Latin-1 (1.0, 2.0) or UTF-8 (3.0). It ends with room to
-//! let the first axis (the last in Fortran order) grow to 21 digits, and then spaces and a newline
-//! up to a multiple of 64 bytes: data lies aligned in memory maps. Old NumPy (Python 2) wrote longs
-//! as `2L`, and padded to 16.
+//! The text is a Python dict literal, in Latin-1 (1.0, 2.0) or UTF-8 (3.0). At its end there is
+//! space for 21 digits of the first axis (the last in Fortran order), and then spaces and a newline
+//! up to a multiple of 64 bytes, so that data is aligned in memory maps. Old NumPy (Python 2) wrote
+//! longs as `2L`, and padded to 16.
 //!
 //! Source: NumPy NEP 1; `numpy.lib.format` of NumPy 1.23 and later for the padding.
 

@@ -1,4 +1,4 @@
-//! What of a tree would come back as something else.
+//! The losses of a tree: leaves that a load returns differently.
 
 use super::descr::Descr;
 use crate::array::Dtype;

@@ -8,26 +8,25 @@
 //! x/         params/kernel.npy   params/bias.npy   regrow-structure.json
 //! ```
 //!
-//! NumPy reads them: `np.load` opens what is written here, and what NumPy wrote is read here, but
-//! for pickled objects. In an archive, names are flat (`params/kernel`); in a folder, keys are
-//! folders and files. What NumPy has no words for (containers, scalars, text, keys of PRNGs) is
-//! kept beside the arrays, so that regrow gives the exact tree back; without that, there are dicts
-//! of names.
+//! `np.load` opens the files of regrow, and regrow reads the files of NumPy, except pickled
+//! objects. In an archive, names are flat (`params/kernel`); in a folder, keys are folders and
+//! files. NumPy cannot describe containers, scalars, text and PRNG keys. A separate record
+//! describes them, so that regrow restores the exact tree. Without the record the tree is dicts of
+//! names.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`header`], [`descr`] | bytes to [`header::Header`] and back: what stands before the data |
-//! | `record` | a header as a leaf: Fortran order, big-endian numbers, dtypes that are NumPy's alone |
+//! | [`header`], [`descr`] | the header: bytes to [`header::Header`] and back |
+//! | `record` | a header as a leaf: Fortran order, big-endian numbers, dtypes that only NumPy has |
 //! | `zip` | archives |
 //! | `names`, `walk` | key paths to names and back; the files of a folder |
-//! | `sidecar` | the exact pytree beside the arrays |
+//! | `sidecar` | the record with the exact pytree |
 //! | `source`, `pytree`, `reader` | reading |
 //! | `plan`, `writer`, `losses`, `options` | writing |
 //!
-//! Members of archives are under a CRC-32, header and data together, so nothing of a member is
-//! handed out before all of it was checked; `open` alone reads headers that nothing has checked
-//! yet. Files on their own have no checksum. Source: NumPy NEP 1 and `numpy.lib.format`;
-//! `numpy.savez`.
+//! A member of an archive has one CRC-32 for header and data, so regrow checks the whole member
+//! before it returns a part. Only `open` reads unchecked headers. Single files have no checksum.
+//! Source: NumPy NEP 1 and `numpy.lib.format`; `numpy.savez`.
 
 use std::ffi::OsStr;
 

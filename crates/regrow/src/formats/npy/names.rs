@@ -1,8 +1,7 @@
 //! Names of members and files: from key paths, and back to keys.
 //!
-//! A member of an archive has any name, so keys stand in it as they are, joined by a separator. A
-//! file's name cannot be everything that a key can: what a file system could not hold is written as
-//! `%XX`, byte by byte.
+//! A member of an archive can have any name, so its name is the keys joined by a separator. A file
+//! cannot have every name: bytes that a file system does not allow are written as `%XX`.
 //!
 //! ```text
 //! params / a/b / .npy   ->   params/a%2Fb/%2Enpy.npy

@@ -1,4 +1,4 @@
-//! What goes where: the name and the header of every leaf, before a byte is written.
+//! Plans the name and the header of every leaf, before the first write.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

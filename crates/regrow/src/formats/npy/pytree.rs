@@ -1,4 +1,4 @@
-//! From arrays to a pytree: the one that regrow kept, or dicts of names.
+//! From arrays to a pytree: the stored pytree of regrow, or dicts of names.
 
 use std::collections::HashMap;
 use std::path::Path;

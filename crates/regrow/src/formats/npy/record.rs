@@ -1,5 +1,5 @@
-//! From a header to a leaf: which kind, which dtype, and how the bytes after the header become
-//! C-order, little-endian elements.
+//! From a header to a leaf: its kind, its dtype, and the conversion of the bytes after the header
+//! to little-endian elements in C order.
 
 use std::sync::Arc;
 

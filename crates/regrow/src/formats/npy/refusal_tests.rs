@@ -1,5 +1,5 @@
-//! What would be read as something else, or not at all, is an error, and the same one for a file,
-//! an archive and a folder.
+//! If an array cannot be read, or only as another value, this is an error. It is the same error for
+//! a file, an archive and a folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,18 +1,18 @@
-//! What npy files cannot say, kept beside them: the exact pytree, and the user's own metadata.
+//! A record of the exact pytree and the user's own metadata, which npy files cannot store.
 //!
 //! ```text
 //! {"made_by":"regrow npy","structure":{...},"metadata":...}
 //! ```
 //!
-//! In a folder it is one more file, whose last field is the CRC-32 of all bytes before the comma in
-//! front of it:
+//! In a folder it is one more file. Its last field is the CRC-32 of all bytes before the comma of
+//! this field:
 //!
 //! ```text
 //! {"made_by":"regrow npy","structure":{...},"metadata":...,"crc32":"1b2e9a40"}
 //! ```
 //!
-//! In an archive it is a member that the directory does not list: `np.load` and
-//! every other reader see the arrays alone, and only the archive's comment says where it is:
+//! In an archive it is a member that the directory does not list: `np.load` and other readers see
+//! only the arrays, and the archive's comment has its position:
 //!
 //! ```text
 //! regrow structure at 4096, 812 bytes, crc32 1b2e9a40

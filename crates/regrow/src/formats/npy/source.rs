@@ -1,5 +1,4 @@
-//! Where the bytes of a leaf lie, and reading them: a slice of a file, or a deflated member of an
-//! archive.
+//! Reads the bytes of a leaf: a slice of a file, or a compressed member of an archive.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

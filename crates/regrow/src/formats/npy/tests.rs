@@ -1,4 +1,4 @@
-//! What is written comes back; damage never goes further than an error.
+//! Written files are read correctly, and damage always gives an error.
 
 use std::fs;
 use std::path::Path;

@@ -1,12 +1,12 @@
-//! `array_metadatas/process_<N>`: what else is known of each `jax.Array`.
+//! `array_metadatas/process_<N>`: further metadata of each `jax.Array`.
 //!
 //! ```text
 //! {"array_metadatas": [{"array_metadata": {"param_name": "k", "write_shape": [2], "chunk_shape": [2],
 //!                                          "ext_metadata": {"random_key_impl": "threefry2x32"}}}, …]}
 //! ```
 //!
-//! Every process writes all leaves. Only the implementation of a typed PRNG key is said nowhere
-//! else.
+//! Every process writes all leaves. Only the implementation of a typed PRNG key is in no other
+//! file.
 
 use serde::Deserialize;
 use serde_json::Value;

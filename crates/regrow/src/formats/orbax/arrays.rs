@@ -1,8 +1,8 @@
 //! The arrays of one pytree: zarr below `<param name>/`, in an OCDBT database or in plain folders.
 //!
-//! A database is listed once into a table, so that finding a chunk costs one look-up however many
-//! leaves there are; identical `zarr.json` documents are parsed once. Folders are looked into one
-//! array at a time.
+//! A database is listed once into a table, so that finding a chunk costs one lookup for any number
+//! of leaves. Identical `zarr.json` documents are parsed once. Folders are read one array at a
+//! time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;

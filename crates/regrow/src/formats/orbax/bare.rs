@@ -1,5 +1,5 @@
-//! Arrays that TensorStore's users wrote, without Orbax' documents: a zarr array in a folder each,
-//! or all in a database.
+//! Arrays of other users of TensorStore, without Orbax' documents: one folder for each zarr array,
+//! or all arrays in a database.
 //!
 //! ```text
 //! params.w/.zarray  params.w/0.0  …       Orbax before July 2023; JAX' array_serialization; big_vision (`params~w`)
@@ -7,10 +7,9 @@
 //! manifest.ocdbt  d/                      a database with keys such as model/w/zarr.json
 //! ```
 //!
-//! The names, split at dots and slashes, give a tree of dicts. Since nothing says "this is a
-//! checkpoint", everything below the folder has to be of an array: a folder above several
-//! checkpoints, or a home with an array somewhere in it, has arrays below it, too, and is no tree
-//! of them.
+//! The names, split at dots and slashes, give a tree of dicts. There is no marker of a checkpoint,
+//! so every file below the folder must belong to an array. A folder above several checkpoints, or a
+//! home folder with an array somewhere, also has arrays below it, but is not a checkpoint.
 //!
 //! Source: orbax' `legacy` readers; JAX 0.10 `jax/experimental/array_serialization`; Levanter
 //! `checkpoint.py`; big_vision `utils.py`.

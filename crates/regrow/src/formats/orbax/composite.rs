@@ -1,4 +1,4 @@
-//! Items in several layouts: each is read by its own reader, with its own checksums.
+//! Items in several layouts: the reader of its layout reads each item, with its own checksums.
 //!
 //! ```text
 //! leaf of the whole   0 1 2 3 | 4 | 5 6 7

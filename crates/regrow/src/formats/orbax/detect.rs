@@ -1,4 +1,4 @@
-//! What a location holds: one of the layouts of Orbax' history, told by names and first bytes.
+//! Recognises the layouts of Orbax' history by names and first bytes.
 //!
 //! ```text
 //! _METADATA                              a pytree
@@ -13,7 +13,7 @@
 //! *.orbax-checkpoint-tmp                 never committed
 //! ```
 //!
-//! In this order: the first that fits is it.
+//! The first match in this order applies.
 
 use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers};
 use super::files::{Listed, list, read_small, some_names};

@@ -1,5 +1,5 @@
-//! Which steps of a folder belong together: a run may go back to an older step, and the newer ones
-//! are another history.
+//! Finds the steps of a folder that belong together. If a run goes back to an older step, the newer
+//! steps belong to another history.
 //!
 //! A manager writes a record into each step that it saves, in `_CHECKPOINT_METADATA`, among the
 //! user's own members:
@@ -10,9 +10,9 @@
 //!                 "from": {"0": 200},      the steps of earlier turns that it comes from: up to these numbers
 //!                 "left": {"201": 500}}    steps without a record that it does not come from: from this to that number
 //! ```
-//! The current history is that of the step with the highest turn. A step without a record, as other
-//! programs save them, is part of it unless it was left behind. Only steps with a record of the run
-//! are the manager's own.
+//! The current history is that of the step with the highest turn. A step of another program has no
+//! record. It is part of the current history, except if it was abandoned. Only steps with a record
+//! of the run are the manager's own.
 
 use std::collections::BTreeMap;
 

@@ -1,20 +1,20 @@
-//! Items: the named parts of a checkpoint, each a folder, told apart by what is in it.
+//! Items: the named parts of a checkpoint. Each is a folder, and its files show its kind.
 //!
 //! | in the folder | the item is |
 //! |---|---|
 //! | `_METADATA` | a pytree; with the array handler, its one leaf |
-//! | `jax_random_key/` | a PRNG key: that pytree's one array, typed or not |
-//! | `np_random_key/` | NumPy's random state: that pytree, a tuple or a dict |
+//! | `jax_random_key/` | a PRNG key: the only array of this pytree, typed or not |
+//! | `np_random_key/` | NumPy's random state: this pytree, a tuple or a dict |
 //! | `metadata`, `data.json` | JSON: a tree of dicts, lists, numbers, texts |
-//! | `metrics` | JSON that goes to the description, not into the tree |
+//! | `metrics` | JSON for the description, not for the tree |
 //! | `proto.pbtxt` | a text |
 //! | `checkpoint` | a pytree from before `_METADATA` |
 //! | `regrow.json`, `model.safetensors`, … | a pytree in another layout: see [`item_files`] |
 //! | anything else | listed, not read |
 //!
-//! The record of an item decides: that of regrow in `regrow.items.json`, that of Orbax in the name
-//! of the handler. The table above is for all other items. The files of a handler that is not
-//! Orbax' own are files, under any names, unless their `_METADATA` is that of a pytree.
+//! If there is a record of an item, it decides: `regrow.items.json` of regrow, or the name of the
+//! handler of Orbax. The table is for all other items. With a handler that is not Orbax' own, the
+//! item is an item of files, except if its `_METADATA` describes a pytree.
 
 use serde_json::Value;
 

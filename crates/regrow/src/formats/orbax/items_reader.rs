@@ -1,4 +1,5 @@
-//! A checkpoint of items: what its items' readers say, and what is to be said of their files.
+//! The reader of a checkpoint of items: it combines the readers of the items and the checks of
+//! their files.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! What `jax.experimental.array_serialization.pytree_serialization` saves: a tree in JSON, arrays
-//! by number in a database.
+//! Checkpoints of `jax.experimental.array_serialization.pytree_serialization`: a tree in JSON, and
+//! arrays with numbers in a database.
 //!
 //! ```text
 //! pytreedef.json   {"__jax_pytreedef_repr": FLATBUFFER in base64,
@@ -9,7 +9,7 @@
 //! table PyTreeDef { kind: byte; children: [PyTreeDef]; children_names: [string]; custom_name: string; custom_auxdata: [byte] }
 //! ```
 //!
-//! `None` is a leaf of the tree without a text. Of a custom node the type's name and its children
+//! `None` is a leaf of the tree without a text. For a custom node, the type's name and its children
 //! are read.
 //!
 //! Source: JAX 0.10 `pytree_serialization.py`, `export/serialization.fbs`; FlatBuffers' internals.

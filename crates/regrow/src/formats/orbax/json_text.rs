@@ -1,14 +1,12 @@
-//! JSON as Python writes it: its spacing, its escapes, and its three numbers that JSON does not
-//! have.
+//! JSON in Python's form: its spacing, its escapes, and three numbers that JSON does not have.
 //!
 //! ```text
 //! {"loss": NaN, "name": "\u4e2d"}        json.dumps(…): ", " and ": ", ASCII only, NaN and ±Infinity bare
 //! ```
 //!
-//! Reading takes both this and strict JSON. A number that [`Value`] cannot hold, those three and
-//! integers beyond 64 bits, is a *marked* string: a NUL, and the number as it was written. Writing
-//! undoes this, so that such numbers come back to the digit. Source: Python `json`, "Infinite and
-//! NaN number values".
+//! Reading takes both this and strict JSON. [`Value`] cannot hold these three numbers and integers
+//! beyond 64 bits. They become *marked* strings: a NUL and the text of the number. Writing reverses
+//! this, so that every digit stays. Source: Python `json`, "Infinite and NaN number values".
 
 use std::io;
 

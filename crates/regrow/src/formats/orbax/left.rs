@@ -1,5 +1,4 @@
-//! What is left of a database that is damaged: the nodes that can be read, the databases of the
-//! processes.
+//! The readable part of a damaged database: its readable nodes, and the databases of the processes.
 
 use std::collections::BTreeMap;
 

@@ -6,10 +6,10 @@
 //! checkpoint  target.w/.zarray …      T5X: a TensorStore spec stands for an array, {"driver": "zarr", "kvstore": …}
 //! ```
 //!
-//! Arrays without even that are [`bare`](super::bare)'s.
+//! [`bare`](super::bare) reads arrays without such a file.
 //!
-//! The msgpack is Flax': [`flax`](crate::formats::flax), and what a spec says is
-//! [`specs`](crate::formats::flax::specs)'. Source: orbax' `legacy` readers; t5x `checkpoints.py`.
+//! [`flax`](crate::formats::flax) reads the msgpack, and [`specs`](crate::formats::flax::specs)
+//! reads a spec. Source: orbax' `legacy` readers; t5x `checkpoints.py`.
 
 use std::collections::HashMap;
 

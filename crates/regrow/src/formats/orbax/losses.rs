@@ -1,7 +1,7 @@
-//! What an Orbax checkpoint cannot give back as it was.
+//! The losses of an Orbax checkpoint: leaves that a load returns differently.
 //!
-//! Orbax' own documents know dicts with text keys, lists and leaves; with rich types also tuples
-//! and named tuples. Everything else is stored as the nearest of these.
+//! Orbax' own documents have dicts with text keys, lists and leaves; with rich types also tuples
+//! and named tuples. Other types are stored as the nearest of these.
 
 use crate::formats::{Loss, LossKind};
 use crate::options::OrbaxOptions;

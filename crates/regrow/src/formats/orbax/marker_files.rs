@@ -1,4 +1,4 @@
-//! Files whose names say what a folder is.
+//! Files whose names show the kind of a folder.
 
 /// Orbax' commit marker; on local disks only a courtesy to copies in buckets.
 pub const COMMIT_SUCCESS_FILE: &str = "commit_success.txt";

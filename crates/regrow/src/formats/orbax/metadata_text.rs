@@ -1,4 +1,4 @@
-//! The entries of `_METADATA`, spelt as Orbax spells them, without a text of its own for each.
+//! The entries of `_METADATA` in Orbax' form, without a separate text for each.
 //!
 //! ```text
 //! "('m', '0', 'w')": {"key_metadata": [{"key": "m", "key_type": 2}, …], "value_metadata": {…}}

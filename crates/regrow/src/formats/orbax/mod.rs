@@ -13,22 +13,22 @@
 //!
 //! A leaf's data is the zarr array (v2 or v3) under its *param name*, the keys joined by dots. No
 //! checksum covers array data: Orbax has none. Local saves are committed by a rename, so a
-//! temporary name means "not there yet".
+//! temporary name means "not committed".
 //!
 //! | file | is |
 //! |---|---|
-//! | `metadata`, `rich`, `strings`, `sharding`, `array_metadatas`, `checkpoint_metadata` | the JSON documents, both ways |
+//! | `metadata`, `rich`, `strings`, `sharding`, `array_metadatas`, `checkpoint_metadata` | the JSON documents, in both directions |
 //! | `entry` | a leaf or an empty container in `_METADATA` |
 //! | `json_text`, `python_repr` | JSON and `repr` as Python writes them |
-//! | `steps`, `history`, `items`, `detect` | which layout, which step, which item |
+//! | `steps`, `history`, `items`, `detect` | finding the layout, the step, the item |
 //! | `composite` | items in several layouts, as one tree |
-//! | `items_reader` | the files of items, and what is recorded of them |
+//! | `items_reader` | the files of items, and their records |
 //! | `structure`, `pytree`, `arrays`, `stored_array`, `slot`, `opened` | from the documents to a tree of leaves |
-//! | `losses` | what a tree would lose in it |
-//! | [`marker_files`] | files whose names say what a folder is |
-//! | `legacy`, `bare`, `jax_tree` | what there was before `_METADATA`, and what others write with the same tools: T5X, Levanter, JAX |
+//! | `losses` | the losses of a tree in this layout |
+//! | [`marker_files`] | files whose names show the kind of a folder |
+//! | `legacy`, `bare`, `jax_tree` | layouts before `_METADATA`, and layouts of other programs with the same tools: T5X, Levanter, JAX |
 //! | `open`, `reader` | from a location to one tree; from its leaves to bytes |
-//! | `recover`, `left` | files that are lost, made of the others; what is left of a database |
+//! | `recover`, `left` | making lost files from others; the readable part of a database |
 //! | `writer` | the same forms, written: a folder of modules |
 //!
 //! Opening costs one pass over the metadata and the database's index, and one look-up a leaf; no

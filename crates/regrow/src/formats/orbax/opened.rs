@@ -1,4 +1,4 @@
-//! A pytree that was opened, in whichever age's layout.
+//! An opened pytree, in a layout of any age.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! One pytree in its folder: `_METADATA` and what stands beside it.
+//! One pytree in its folder: `_METADATA` and the other files.
 //!
 //! ```text
 //! _METADATA                      the tree, the switches                          required
@@ -9,7 +9,7 @@
 //! checkpoint                     msgpack: leaves with skip_deserialize           before 2024
 //! ```
 //!
-//! Nothing but these is read, and no array data.
+//! Only these files are read, and no array data.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Files of a checkpoint that can be made of its others.
+//! Files of a checkpoint that can be made from its other files.
 //!
 //! ```text
 //! manifest.ocdbt         of the databases that each process has written for itself: ocdbt.process_<n>/manifest.ocdbt

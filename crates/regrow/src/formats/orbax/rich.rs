@@ -11,9 +11,8 @@
 //!               "data": {"value_type": "jax.Array", "skip_deserialize": false, "write_shape": [3, 2]}}
 //! ```
 //!
-//! It is the only place where Orbax tells tuples from lists and named tuples from dicts. A dict of
-//! the user's that has a member `category` of one of these texts cannot be told from them: Orbax'
-//! own ambiguity.
+//! Only here Orbax distinguishes tuples from lists and named tuples from dicts. A user's dict with
+//! a member `category` of one of these texts looks the same. This ambiguity comes from Orbax.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! `_sharding`: how each `jax.Array` lay on devices when it was saved. Advice: no byte depends on
+//! `_sharding`: the sharding of each `jax.Array` at its save. It is only a hint: no byte depends on
 //! it.
 //!
 //! ```text
@@ -7,7 +7,7 @@
 //!    └ url-safe base64 of the param name, with padding; the bare name before October 2023
 //! ```
 //!
-//! What the inner JSON says is [`crate::sharding`]'s to know; here is the file around it.
+//! [`crate::sharding`] reads the inner JSON. This module reads and writes the file.
 
 use std::collections::HashMap;
 use std::sync::Arc;

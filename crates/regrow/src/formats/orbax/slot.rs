@@ -1,4 +1,4 @@
-//! A leaf of an opened checkpoint: what is known of it, and where its data comes from.
+//! A leaf of an opened checkpoint: its description, and the source of its data.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Steps: the folders of a `CheckpointManager`, and which of them were committed.
+//! Steps: the folders of a `CheckpointManager`, and whether each is committed.
 //!
 //! ```text
 //! ROOT/
@@ -8,9 +8,9 @@
 //!   trash/99/                               moved aside by the manager: no step
 //! ```
 //!
-//! A local save is committed by its rename, so the name alone tells. Old releases put a timestamp
-//! or a counter behind the suffix. Orbax itself lists an empty folder `7` as step 7; here it is
-//! left out, with a note.
+//! A local save is committed by its rename, so the name is enough. Old releases added a timestamp
+//! or a counter after the suffix. Orbax itself lists an empty folder `7` as step 7; regrow leaves
+//! it out, with a note.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,4 @@
-//! One zarr array of a pytree: where its chunks are, which are missing, and its bytes where they
-//! lie.
+//! One zarr array of a pytree: the positions of its chunks, its missing chunks, and its raw bytes.
 
 use std::path::PathBuf;
 use std::sync::Arc;

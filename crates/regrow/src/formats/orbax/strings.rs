@@ -4,9 +4,9 @@
 //! {"list.3":"s","strings.path":{"like":"v"}}        compact, members sorted, UTF-8 unescaped
 //! ```
 //!
-//! TensorStore writes each text through the JSON pointer `"/" + param name` with nothing escaped: a
-//! `/` in a name nests, `~0` and `~1` stand for `~` and `/`, and any other `~` has no meaning, so
-//! Orbax cannot save it.
+//! TensorStore writes each text at the JSON pointer `"/" + param name`, without escaping the name.
+//! So a `/` in a name makes a nested object, and `~0` and `~1` mean `~` and `/`. Any other `~` is
+//! invalid, so Orbax cannot save it.
 
 use std::collections::BTreeMap;
 

@@ -5,9 +5,9 @@
 //! ('w',)        [2 w]         ┘           └─ w: entry 1
 //! ```
 //!
-//! Key types say list or dict; rich types say tuple and named tuple. Dict members keep the order of
-//! the file, which is JAX' flatten order, so attributes stand in the order of their fields.
-//! O(keys), without recursion.
+//! Key types distinguish lists and dicts. Rich types also distinguish tuples and named tuples. Dict
+//! members keep the order of the file, which is JAX' flatten order, so attributes are in the order
+//! of their fields. O(keys), without recursion.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

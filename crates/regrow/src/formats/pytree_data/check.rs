@@ -1,4 +1,4 @@
-//! What a manifest says of its data file, checked before any of the data is touched.
+//! Checks a manifest against its data file, before any data is read.
 
 use super::manifest::{BLOCK_LEN_BYTES, Entry};
 use super::paths::{about, path_text};

@@ -1,4 +1,4 @@
-//! Which two files a path means.
+//! Finds the two files of a path.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Every fixture against its `expected.json`: what the original wrote and read, and files made to
-//! be refused.
+//! Every fixture against its `expected.json`: files that the original wrote and read, and files
+//! that must be refused.
 
 use std::sync::Arc;
 

@@ -9,16 +9,16 @@
 //!   'regrow': {...},                  of the first entry only
 //!   'shape': (2, 3)}, ...]
 //! ```
-//! The original reads five of the keys and ignores every other. We add, unless told otherwise:
+//! The original reads five of the keys and ignores all others. By default regrow adds:
 //!
 //! | key | holds |
 //! |---|---|
 //! | `crc32c` | one CRC-32C for each started [`BLOCK_LEN_BYTES`] of the array's bytes |
-//! | `regrow` | `crc32c`: of the manifest itself; where needed `data`: the name of the data file, `empty`: the paths of empty dicts, `structure`: the exact pytree |
+//! | `regrow` | `crc32c`: of the manifest itself; if needed, `data`: the name of the data file, `empty`: the paths of empty dicts, `structure`: the exact pytree |
 //!
 //! The manifest's own checksum is that of the `repr` of the whole list with `0` in its place, so it
-//! does not depend on line breaks. Either all of this is there or none: a key that damage has
-//! renamed does not go unseen.
+//! does not depend on line breaks. A manifest has all of these keys or none, so damage to the name
+//! of a key is detected.
 
 use crate::array::{Dtype, Shape};
 use crate::bytes::checksum::crc32c;

@@ -10,14 +10,13 @@
 //!                   'shape': (2, 3)},
 //!                  ...]
 //! ```
-//! The checkpoint goes by its stem, which names neither file. A path of the original has dict keys
-//! only; what else a pytree has (tuples, numbers, text) is kept in keys that the original ignores,
-//! and so are checksums: see `manifest`. Everything that the manifest says is checked before any of
-//! the data is touched.
+//! The path of the checkpoint is the stem of both files. Paths of the original have only dict keys.
+//! Tuples, numbers, text and checksums are in keys that the original ignores: see `manifest`. The
+//! whole manifest is checked before any data is read.
 //!
 //! | module | does |
 //! |---|---|
-//! | `files` | which two files a path means |
+//! | `files` | the two files of a path |
 //! | `manifest`, `pprint` | text to entries and back |
 //! | `paths` | an entry's path as a key path and back |
 //! | `check` | entries against the data file |
@@ -25,8 +24,8 @@
 //! | `plan`, `writer` | a pytree to both files |
 //! | `reader` | both files as a checkpoint |
 //!
-//! The two files get their names one after the other, and are found also where a killed save has
-//! left them: see [`commit`](crate::commit).
+//! The two files get their names one after the other. Readers also find the files of a killed save:
+//! see [`commit`](crate::commit).
 //!
 //! Source: google/gemma.cpp, `compression/python/pytree`, removed in September 2025.
 

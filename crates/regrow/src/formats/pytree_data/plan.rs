@@ -1,5 +1,4 @@
-//! What is written for a tree: its arrays with path, type and place, and what must be kept beside
-//! them.
+//! The plan of a save: the arrays of a tree with path, type and offset, and the additional keys.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! Python's `pprint.pprint`, for what a manifest holds: where it breaks lines, at 80 columns.
+//! Python's `pprint.pprint` for the values of a manifest: its line breaks at 80 columns.
 //!
-//! A value whose `repr` fits what is left of the line stands on it. Otherwise containers put each
-//! item on a line of its own, one column further in, and text and bytes are cut into literals that
-//! stand one below the other. Widths are counted in characters. Source: CPython `Lib/pprint.py`,
-//! with its defaults.
+//! If the `repr` of a value fits into the line, it is on this line. Otherwise each item of a
+//! container has its own line, indented by one more column, and text and bytes are divided into
+//! literals on consecutive lines. Widths are counted in characters. Source: CPython
+//! `Lib/pprint.py`, with its defaults.
 
 use crate::bytes::python_literal::{Literal, repr_str};
 

@@ -1,5 +1,5 @@
-//! What goes in comes out: with kept structure, without it, and from damaged files never as
-//! something else.
+//! A load returns the saved tree, with and without the structure, and never returns other values
+//! from damaged files.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! From entries to a pytree: the exact one if it was kept, otherwise dicts made of the paths.
+//! From entries to a pytree: the exact pytree if it is stored, otherwise dicts made from the paths.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,19 +1,19 @@
-//! The files of one checkpoint, each checked against its record before its first byte is handed
-//! out.
+//! The files of one checkpoint, each checked against its record before a reader returns its first
+//! byte.
 //!
 //! | file | is checked | by |
 //! |---|---|---|
-//! | data file | a block at a time, when a byte of the block is wanted | the block's CRC-32C |
-//! | any other that `regrow.json` records | as a whole, when a byte of it is wanted | its BLAKE3 |
-//! | one that it does not record | is refused: it belongs to another checkpoint or program | |
+//! | data file | a block at a time, when a byte of the block is needed | the block's CRC-32C |
+//! | any other file in the records of `regrow.json` | as a whole, when a byte of it is needed | its BLAKE3 |
+//! | a file without a record | is refused: it belongs to another checkpoint or program | |
 //!
-//! A view of the map is free; its blocks are checked once, by the first reader, and have a flag for
-//! that. Bytes that are read into memory of the caller are checked there each time, since they have
-//! just come from the disk. [`reads`](crate::reads) has the ways in which many blocks are checked
-//! at once, and read.
+//! A view of the map costs nothing. The first reader checks its blocks once, and sets their flags.
+//! Bytes that are read into the caller's memory are checked there each time, because they have just
+//! come from the disk. [`reads`](crate::reads) reads and checks many blocks at once.
 //!
 //! All files are opened below one folder, which stays open, and each data file is opened once. So
-//! reads, maps and flags are about the same bytes, also when another checkpoint has taken the path.
+//! reads, maps and flags are for the same bytes, even if another checkpoint has replaced it at the
+//! path.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};

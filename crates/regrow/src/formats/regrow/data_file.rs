@@ -1,4 +1,4 @@
-//! A data file, whose blocks are checked when a byte of them is wanted.
+//! A data file. A block is checked when one of its bytes is needed.
 
 use std::ops::Range;
 use std::sync::Arc;

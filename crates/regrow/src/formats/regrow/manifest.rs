@@ -1,4 +1,4 @@
-//! `regrow.json`: what neither Orbax' files nor safetensors can say.
+//! `regrow.json`: the data that neither Orbax' files nor safetensors files can store.
 //!
 //! ```text
 //! {"crc32c":"1b2e9a40",                      of all bytes after this member's comma
@@ -23,15 +23,14 @@
 //! }
 //! ```
 //!
-//! A checkpoint whose arrays are cut into shards, or were written by several processes, is in
-//! version 2: its arrays lie in *parts*. The part of process `k` is a `regrow.process_<k>.json` of
-//! this same form, whose leaves are the pieces that the process wrote, and whose data files are its
-//! own. The first one repeats the pytree of the whole as `whole`, and its `chunks`. `regrow.json`
-//! then names the parts, and places all arrays in the database (-1), which knows of each chunk the
-//! file and the offset. A part is read when one of its files is.
+//! A checkpoint with sharded arrays, or of several processes, has version 2: its arrays are in
+//! *parts*. The part of process `k` is a `regrow.process_<k>.json` of the same form. Its leaves are
+//! the pieces of this process, and its data files are those of this process. The first part repeats
+//! the whole pytree as `whole`, and its `chunks`. `regrow.json` then names the parts. All its
+//! arrays are in the database (-1), which has the file and the offset of each chunk. A part is read
+//! when one of its files is needed.
 //!
-//! Unknown members are ignored. A reader that finds no `regrow.json` reads the folder as Orbax
-//! would.
+//! Unknown members are ignored. Without `regrow.json` a reader reads the folder like Orbax.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,9 +1,9 @@
-//! The default layout: one set of bytes that is an Orbax checkpoint and safetensors files at once.
+//! The default layout: its files are an Orbax checkpoint and also safetensors files.
 //!
-//! An OCDBT B+tree may point at any byte range of any file below its folder, and a zarr v3 array
-//! whose only codec is `bytes` is stored as its plain C-order bytes. So the data file is a valid
-//! safetensors file, the OCDBT database beside it refers to the tensors inside it, and a leaf can
-//! be mapped without a copy.
+//! An OCDBT B+tree may refer to any byte range of any file below its folder. If the only codec of a
+//! zarr v3 array is `bytes`, the stored array is its plain bytes in C order. So the data file is a
+//! valid safetensors file, the OCDBT database in the same folder refers to the tensors inside it,
+//! and a leaf can be mapped without a copy.
 //!
 //! ```text
 //! step_100/
@@ -14,20 +14,20 @@
 //!   regrow.json                    the exact pytree, and a crc32c for every byte of every other file
 //! ```
 //!
-//! Compressed leaves, when asked for, lie as zstd chunks in data files under `d/` instead.
+//! With compression, compressed leaves are zstd chunks in data files below `d/` instead.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`manifest`] | `regrow.json` |
 //! | `part_columns` | the part of a record that a merge reads |
 //! | `save` | a save, in four stages: plan, reuse, place, write |
-//! | `reader` | the way back |
-//! | `checked` | the folder, each of whose files is checked before its first byte is handed out |
-//! | `data_file` | one that is checked in blocks |
-//! | `small_file` | one that is checked as a whole |
-//! | `recorded` | a data file, opened when it is wanted |
-//! | `recover` | files that are lost, made of the others |
-//! | `views` | whether all who read it read the same |
+//! | `reader` | a load |
+//! | `checked` | the folder; each file is checked before its first byte is returned |
+//! | `data_file` | a file that is checked in blocks |
+//! | `small_file` | a file that is checked as a whole |
+//! | `recorded` | a data file, opened when it is needed |
+//! | `recover` | makes lost files from the others |
+//! | `views` | checks that all readers read the same data |
 //!
 //! The exact pytree in `regrow.json` is [`structure`](super::structure)'s. Source:
 //! `docs/formats/regrow-layout.md`.

@@ -1,4 +1,4 @@
-//! Opening a checkpoint in the default layout: `regrow.json` alone, until data is asked for.
+//! Opens a checkpoint in the default layout: it reads only `regrow.json` until data is requested.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

@@ -1,4 +1,4 @@
-//! A data file as `regrow.json` records it: opened when it is first wanted, and refused if it has
+//! A data file with its record in `regrow.json`: opened at its first use, and refused if it has
 //! another length.
 
 use std::path::PathBuf;

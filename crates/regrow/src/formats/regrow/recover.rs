@@ -1,12 +1,11 @@
-//! Files of a checkpoint in the default layout that can be made of its others.
+//! Files of a checkpoint in the default layout that can be made from its other files.
 //!
 //! ```text
 //! documents, database     of regrow.json, which knows the pytree and where each leaf lies
 //! regrow.json             of the headers of the safetensors files, or the records of the processes, and Orbax' documents
 //! ```
 //!
-//! What has only now been summed may have been damaged before: of a new `regrow.json` the checksums
-//! are those of the files as they are.
+//! A new `regrow.json` has checksums of the present files, and these may already be damaged.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;

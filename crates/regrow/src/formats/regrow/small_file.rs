@@ -1,4 +1,4 @@
-//! A file that is short, and is checked as a whole before its first byte is handed out.
+//! A short file, which is checked as a whole before a reader returns its first byte.
 
 use std::sync::{Arc, OnceLock};
 

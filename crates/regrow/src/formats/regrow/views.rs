@@ -1,8 +1,8 @@
-//! Whether the three views of a checkpoint agree: `regrow.json`, the headers of the safetensors
-//! files, and what Orbax reads.
+//! Checks that the three views of a checkpoint agree: `regrow.json`, the headers of the safetensors
+//! files, and Orbax' files.
 //!
-//! Each file is under a checksum. Checksums do not tell whether the files say the same: what a
-//! program has written wrongly, it has summed rightly.
+//! Each file has a checksum. But checksums do not prove that the files agree: a wrong value has a
+//! correct checksum, too.
 //!
 //! ```text
 //! regrow.json     name, dtype, shape, file and offset of each leaf; the pytree

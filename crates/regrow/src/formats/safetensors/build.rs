@@ -1,4 +1,4 @@
-//! Building a header, tensor after tensor in the order of their bytes. No I/O.
+//! Builds a header, tensor by tensor in the order of their bytes. No I/O.
 
 use super::layout::{DATA_ALIGNMENT_BYTES, LENGTH_LEN_BYTES, METADATA, stored_as};
 use crate::array::{Dtype, Shape};

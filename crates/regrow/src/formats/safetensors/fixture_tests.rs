@@ -1,4 +1,5 @@
-//! Against files that safetensors wrote, and files that it refuses: `fixtures/safetensors/make.py`.
+//! Tests with files that safetensors wrote, and files that it refuses:
+//! `fixtures/safetensors/make.py`.
 
 use std::path::PathBuf;
 

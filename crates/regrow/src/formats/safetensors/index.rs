@@ -1,13 +1,12 @@
-//! `model.safetensors.index.json`: which file holds which tensor, as model hubs and `transformers`
-//! write it.
+//! `model.safetensors.index.json`: the file of each tensor, as model hubs and `transformers` write
+//! it.
 //!
 //! ```text
 //! {"metadata":{"total_size":192},
 //!  "weight_map":{"embed":"model-00001-of-00002.safetensors","head":"model-00002-of-00002.safetensors"}}
 //! ```
 //!
-//! Files that the index does not name do not belong to the checkpoint, though they may lie in the
-//! same folder.
+//! Files that are not in the index do not belong to the checkpoint, even in the same folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

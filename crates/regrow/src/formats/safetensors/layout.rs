@@ -1,4 +1,4 @@
-//! The header: bytes to [`Header`]; [`build`](super::build) is the way back. No I/O.
+//! The header: bytes to [`Header`]. [`build`](super::build) is the other direction. No I/O.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;

@@ -1,9 +1,9 @@
-//! What safetensors files cannot give back.
+//! The losses of safetensors files: leaves that a load returns differently.
 //!
-//! To safetensors a file is a flat dict of arrays: containers are names, numbers are 0-d arrays,
-//! keys and bytes are their numbers, text is not there. With the structure regrow gives everything
-//! back; other readers lose what stands in another form. Without it, dtypes that safetensors lacks
-//! are refused.
+//! For safetensors a file is a flat dict of arrays: containers are names, numbers are 0-d arrays,
+//! PRNG keys and bytes are arrays of numbers, and text is missing. With the structure regrow
+//! restores everything, and only other readers have these losses. Without it, dtypes that
+//! safetensors lacks are refused.
 
 use super::SafetensorsOptions;
 use super::layout::has_dtype;

@@ -1,4 +1,4 @@
-//! `__metadata__`: text by name, of three origins.
+//! `__metadata__`: a dict of texts from three sources.
 //!
 //! ```text
 //! {"format":"pt",                    whose tensors they are: transformers before 5 reads no file that says nothing

@@ -4,25 +4,25 @@
 //! | header length, u64le | {"__metadata__":{...},"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},...}   | data |
 //! ```
 //!
-//! Offsets count from the start of the data. The header may end in spaces. A file that regrow wrote
-//! carries its exact pytree in `__metadata__` under `regrow`; any other is a flat dict of its
-//! names. Several files go with `model.safetensors.index.json`.
+//! Offsets count from the start of the data. The header may end in spaces. A file of regrow has its
+//! exact pytree in `__metadata__` under `regrow`. Any other file is a flat dict of its names.
+//! Several files have an index, `model.safetensors.index.json`.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`layout`], [`build`] | bytes to a [`layout::Header`], and back |
 //! | [`index`] | `model.safetensors.index.json` and back |
 //! | `metadata` | the entries of `__metadata__` |
-//! | `parts` | which files make up a checkpoint |
+//! | `parts` | the files of a checkpoint |
 //! | `beside` | files of other layouts in the same folder |
 //! | `pytree` | tensors to a pytree |
 //! | `packed` | four-bit elements |
 //! | `reader` | all of it as a checkpoint |
-//! | `recover` | the index, made of the headers |
+//! | `recover` | the index, made from the headers |
 //! | `plan`, `writer` | a pytree to files, or to the bytes of one |
-//! | `losses` | what they cannot give back |
+//! | `losses` | leaves that a load returns differently |
 //!
-//! Nothing in the format protects the data: damage to it goes unseen. Source: safetensors 0.8, its
+//! The format has no checksums, so damage to the data is not detected. Source: safetensors 0.8, its
 //! README.
 
 use std::ffi::OsStr;

@@ -1,9 +1,9 @@
-//! Arrays in files of other layouts, in the same folder as safetensors files: who opens the folder
-//! would miss them without a word.
+//! Arrays in files of other layouts in a folder of safetensors files: a load of the folder would
+//! omit them without an error.
 //!
-//! A model's folder holds much else (configurations, tokenizers, files of other programs), and the
-//! same weights for Flax under a name of their own: none of that is in the way. Nor is anything if
-//! there is an index, which says what the checkpoint is.
+//! A model's folder also has other files (configurations, tokenizers, files of other programs), and
+//! the same weights for Flax under a special name. These are no error. With an index there is no
+//! error either, because the index lists the files of the checkpoint.
 
 use super::parts;
 use crate::error::{Error, ErrorKind, Result};

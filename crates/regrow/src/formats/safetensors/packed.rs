@@ -1,13 +1,13 @@
-//! Packed elements: F4 is two in a byte, the first in the low half, as torch's `float4_e2m1fn_x2`
-//! has them.
+//! Packed elements: F4 has two elements in a byte, the first in the low half, as in torch's
+//! `float4_e2m1fn_x2`.
 //!
 //! ```text
 //! byte 0   | element 1 | element 0 |      elements in C order, rows not padded
 //!            7       4   3       0
 //! ```
 //!
-//! How the six-bit dtypes lie is said nowhere, and nothing writes them: they are named, not
-//! decoded.
+//! No specification defines the bytes of the six-bit dtypes, and no program writes them. So they
+//! are listed, but not decoded.
 
 use crate::array::{Region, Shape};
 use crate::error::{Error, Result};

@@ -1,4 +1,4 @@
-//! Which files make up a checkpoint: one file, those that an index names, or all in a folder.
+//! The files of a checkpoint: one file, the files of an index, or all files in a folder.
 
 use std::ffi::{OsStr, OsString};
 

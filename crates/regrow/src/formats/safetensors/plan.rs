@@ -1,5 +1,4 @@
-//! What goes where: the name, the stored form and the file of every tensor, before a byte is
-//! written.
+//! Plans the name, the stored form and the file of every tensor, before the first write.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,5 +1,4 @@
-//! From tensors to a pytree: the one that regrow kept, a flat dict of names, or dicts in each
-//! other.
+//! From tensors to a pytree: the stored pytree of regrow, a flat dict of names, or nested dicts.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The index of a checkpoint in several files, made of their headers.
+//! Makes the index of a checkpoint of several files from their headers.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Writing: a plan, then of each file its header and its tensors, front to back.
+//! Writes a plan: for each file its header and its tensors, front to back.
 //!
 //! ```text
 //! X.safetensors                       one file, as a whole, or in memory: FileImage

@@ -1,4 +1,4 @@
-//! What is written is what safetensors would write, and comes back.
+//! Written files equal those of safetensors, and are read correctly.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A tree is put into columns, in one pass.
+//! Turns a tree into columns in one pass.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The letters of nodes and leaves: what each kind is written as, and the kind of each letter.
+//! The letters of nodes and leaves: the letter of each kind, and the kind of each letter.
 
 use std::slice::Iter;
 use std::sync::Arc;

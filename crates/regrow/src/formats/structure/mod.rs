@@ -1,8 +1,8 @@
 //! The exact pytree in column form: one array for each field, repeated strings once.
 //!
-//! It stands in `regrow.json`, and again in the `__metadata__` of the first safetensors file, so
-//! that this file alone regrows its tree. Other layouts that lose types keep it in a place of their
-//! own.
+//! It is in `regrow.json`, and also in the `__metadata__` of the first safetensors file, so that
+//! this file alone gives its tree. Other layouts that lose types store it in another file or
+//! member.
 //!
 //! ```text
 //! {"version":1,
@@ -24,9 +24,9 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `gather` | a tree is put into columns |
-//! | `put_together` | columns become a tree again, checked against each other |
-//! | `letters` | the letters of nodes and leaves, both ways |
+//! | `gather` | turns a tree into columns |
+//! | `put_together` | turns columns into a tree, and checks them against each other |
+//! | `letters` | the letters of nodes and leaves, in both directions |
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Columns become a tree again. They come from a file: each is checked against the others.
+//! Turns columns into a tree. The columns come from a file, so each is checked against the others.
 
 use std::sync::Arc;
 

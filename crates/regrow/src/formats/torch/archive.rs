@@ -1,4 +1,4 @@
-//! The form since PyTorch 1.6: a zip archive whose members are stored as they are.
+//! The form since PyTorch 1.6: a zip archive with uncompressed members.
 //!
 //! ```text
 //! NAME/data.pkl                the object, its tensors as calls with storages 0, 1, ...

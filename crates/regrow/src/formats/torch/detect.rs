@@ -1,5 +1,5 @@
-//! Whether a file is one of PyTorch's, or another pickle: by its first bytes, under any name.
-//! Pickles of protocol 0 and 1 begin like text, so the name decides for them, too.
+//! Recognises PyTorch's files and other pickles by their first bytes, under any name. Pickles of
+//! protocol 0 and 1 begin like text, so for them the name must match, too.
 
 use std::ffi::OsStr;
 

@@ -1,4 +1,4 @@
-//! PyTorch's names of dtypes and of storages, and what they are here.
+//! PyTorch's names of dtypes and storages, and the dtypes of regrow.
 
 use crate::array::Dtype;
 

@@ -1,4 +1,4 @@
-//! A file that tensors lie in: short pieces of it, slices of its map, and the whole as a blob.
+//! A file with tensors: short pieces of it, slices of its map, and the whole file as a blob.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Against what PyTorch wrote: `fixtures/torch/README.md`.
+//! Tests with files of PyTorch: `fixtures/torch/README.md`.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! PyTorch's files, read only: what torch.save writes, in both of its forms, and what
-//! torch.distributed.checkpoint writes.
+//! PyTorch's files, read only: both forms of torch.save, and folders of
+//! torch.distributed.checkpoint.
 //!
 //! ```text
 //! x.pt       data.pkl | byteorder | data/0 | data/1 | ... | version | directory        zip, since 1.6
@@ -7,18 +7,18 @@
 //! step/      .metadata  __0_0.distcp  __1_0.distcp                                      dcp
 //! ```
 //!
-//! The object is a pickle, and a pickle is a program that may do anything. Here it is read as data:
-//! plain containers, numbers, texts, bytes, and the few calls that build tensors, NumPy arrays and
-//! PyTorch's own names become leaves. Everything else is a leaf of kind `Unknown` that is named
-//! (class, key path, offset) and never made; the other leaves can be read. A tensor is a view of a
-//! storage, and storages lie in the file as they are, so a contiguous tensor is a slice of the map.
+//! The object is a pickle, and a pickle is a program. regrow reads it as data. Plain containers,
+//! numbers, texts, bytes, and the few calls that build tensors, NumPy arrays and PyTorch's own
+//! names become leaves. Any other value is a leaf of kind `Unknown` with its name (class, key path,
+//! offset), and is never constructed; the other leaves can be read. A tensor is a view of a
+//! storage. Storages are uncompressed in the file, so a contiguous tensor is a slice of the map.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `pickle` | opcodes to values; nothing is called |
-//! | `dtypes`, `tensors`, `numpy`, `objects` | what the values are: the names that are understood |
-//! | `tree`, `record` | values to a pytree, and what that cannot say |
-//! | `file`, `storages` | where the data lie |
+//! | `dtypes`, `tensors`, `numpy`, `objects` | the meaning of values: the supported names |
+//! | `tree`, `record` | values to a pytree, and the record of its Python objects |
+//! | `file`, `storages` | the positions of the data |
 //! | `archive`, `legacy` | the two forms |
 //! | `detect`, `reader` | all of it as a checkpoint |
 //! | `dcp` | a folder of pieces as a checkpoint |

@@ -1,7 +1,7 @@
-//! What each value of the pickle is to a user: a container, a leaf, or something that is refused by
-//! its name.
+//! The meaning of each value of the pickle: a container, a leaf, or an unsupported value, which is
+//! refused with its name.
 //!
-//! The names that are understood are here and in `tensors` and `numpy`; there are no others.
+//! All supported names are here and in `tensors` and `numpy`.
 
 use super::dtypes::{STORAGE_MODULES, of_name};
 use super::numpy::{self, NumpyValue, Payload};

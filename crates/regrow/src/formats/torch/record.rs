@@ -1,5 +1,5 @@
-//! What the objects of a file are beyond the pytree: sets, parameters, views of one storage. For
-//! `regrow.torch.load`, which gives what `torch.load` would give.
+//! The Python objects of a file that a pytree cannot hold: sets, parameters, views of one storage.
+//! `regrow.torch.load` uses the record to return the same objects as `torch.load`.
 //!
 //! ```text
 //! {"version":1,"at":{"/model/tied":{"storage":0,"len":96,"view":{...}},"/seen":{"is":"set"}}}

@@ -1,9 +1,9 @@
-//! The values of a pickle as a pytree: containers as nodes, everything else as leaves that know
-//! where their data lies.
+//! The values of a pickle as a pytree: containers become nodes, and all other values become leaves
+//! with the position of their data.
 //!
-//! Values may be shared, and a list may hold itself. So the walk has a depth, and a count of nodes
-//! that goes with the length of the pickle: what a few bytes would unfold into gigabytes is
-//! refused.
+//! Values may be shared, and a list may contain itself. So the walk has a limit of depth, and a
+//! limit of nodes that depends on the length of the pickle. A pickle that would expand a few bytes
+//! into gigabytes is refused.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The JSON files: as `json.dump` writes them, replaced whole, each member checked when read.
+//! The JSON files: in the form of `json.dump`, replaced as a whole, with each member checked on
+//! reading.
 //!
 //! ```text
 //! metadata.json      {"JL dimension": 4, "JL matrix type": "rademacher", "train set size": 6}

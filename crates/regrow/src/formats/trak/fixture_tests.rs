@@ -1,5 +1,4 @@
-//! Every store that TRAK's own saver wrote, and every one that was damaged, against
-//! `expected.json`.
+//! Compares every store of TRAK's own saver, and every damaged store, with `expected.json`.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,4 @@
-//! Arrays that are lost while their mask says that rows of them are done; and rows of zeros, which
-//! need not be.
+//! Lost arrays whose mask marks rows as done, and rows of zeros, which may be right.
 
 use std::fs;
 use std::path::Path;

@@ -1,11 +1,10 @@
 //! Rows that a failed sync may have lost.
 //!
-//! A disk that cannot take a page says so once. The kernel then counts the page as written: the
-//! next sync of the same file succeeds, and reading the file still shows the new bytes, though the
-//! disk has the old ones. So from a failed sync on, no row of that file is trusted until it has
-//! been written again.
+//! If a disk cannot write a page, only one sync fails. The kernel then treats the page as written:
+//! the next sync of the same file succeeds, and a read returns the new bytes, although the disk has
+//! the old ones. So after a failed sync, no row of this file is trusted until it is written again.
 //!
-//! Clones share what they know, so that a file that is opened once more is not trusted either.
+//! Clones share this state, so that a file that is opened again is not trusted either.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};

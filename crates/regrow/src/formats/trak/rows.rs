@@ -1,4 +1,5 @@
-//! The open arrays of a model or of its targets: rows in, and a mask that never runs ahead of them.
+//! The open arrays of a model or of its targets: writes rows, and marks them only after they are on
+//! disk.
 //!
 //! ```text
 //! write_rows  pwrite into the data, at once
@@ -11,14 +12,13 @@
 //! share one sync, which keeps it cheap.
 //!
 //! Without an interval nothing is synced: marks follow their rows at once, as with TRAK's own
-//! saver. A killed process then loses nothing, but a power cut may leave marks whose rows are
-//! zeros.
+//! saver. A kill then loses no rows, but a power cut may leave marks for rows of zeros.
 //!
 //! After a failed sync (`lost_writes`) the rows that waited for it are not done, and a row that was
 //! written before it is marked only once it has been written again.
 //!
-//! Any subset of rows may be done by any number of processes: each writes only its own rows, of
-//! data and of mask.
+//! Any number of processes can write any rows: each process writes only its own rows of data and
+//! mask.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};

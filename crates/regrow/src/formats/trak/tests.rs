@@ -1,4 +1,4 @@
-//! One test a weakness of the original, and the rules that answer them.
+//! One test for each weakness of the original, and the rules that prevent it.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,5 @@
-//! A tree of a store's shape as a store; anything else is refused with what is expected.
+//! Writes a tree with the structure of a store. For any other tree the error shows the expected
+//! structure.
 //!
 //! ```text
 //! metadata      {"JL dimension": P, "JL matrix type": ..., "train set size": N, ...}

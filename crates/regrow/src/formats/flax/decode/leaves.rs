@@ -1,4 +1,4 @@
-//! Leaves: what a token that is no container stands for.
+//! Leaves: the values of tokens that are not containers.
 
 use std::ops::Range;
 use std::sync::Arc;

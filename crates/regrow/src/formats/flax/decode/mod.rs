@@ -1,9 +1,9 @@
-//! An object to a pytree: maps to dicts, arrays to leaves that know where their data lies.
+//! An object to a pytree: maps become dicts, and arrays become leaves with the position of their
+//! data.
 //!
-//! One pass over the file's bytes, which are never copied: after it the place of every leaf is
-//! known. What is read is what Flax writes, nothing that merely looks like it: a key twice, `-1` in
-//! a shape, a NumPy scalar with axes or chunks of several dtypes are errors, with the offset and
-//! the key path.
+//! It makes one pass over the file's bytes without copying them, and finds the position of every
+//! leaf. It accepts only forms that Flax writes: a repeated key, `-1` in a shape, a NumPy scalar
+//! with axes or chunks of several dtypes are errors, with the offset and the key path.
 //!
 //! | module | holds |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Objects that are whole, broken or hostile.
+//! Intact, broken and hostile objects.
 
 use super::super::dtypes::{Elements, from_name};
 use super::super::encode::{ArrayHead, Encoder, Part};

@@ -1,4 +1,4 @@
-//! One deflated member, unpacked from front to back.
+//! Decompresses one member from front to back.
 
 use flate2::{Decompress, FlushDecompress, Status};
 

@@ -1,7 +1,7 @@
-//! Zip archives, as much of them as `.npz` files are: stored and deflated members, zip64, CRC-32.
+//! The part of zip archives that `.npz` files use: uncompressed and compressed members, zip64,
+//! CRC-32.
 //!
-//! Directories are read by [`bytes::zip`](crate::bytes::zip), which other archives have in common
-//! with these.
+//! [`bytes::zip`](crate::bytes::zip) reads the directories, also of other archives.
 
 mod inflate;
 mod writer;

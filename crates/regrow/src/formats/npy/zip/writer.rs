@@ -1,10 +1,10 @@
 //! An archive, written front to back.
 //!
-//! Local headers are written with zeros where checksum and lengths belong, and filled in at the
-//! end: tools that walk from header to header (and never look at the directory) then read the file
-//! too, which they could not if the numbers came after the data. Where a file is written front to
-//! back only, the numbers are found first. Stored data begins at multiples of [`ALIGNMENT_BYTES`],
-//! so that it can be used from a map.
+//! Local headers are first written with zeros instead of checksum and lengths, and these are filled
+//! in at the end. So tools that read header by header without the directory can read the file.
+//! (They could not if the numbers came after the data.) If a file can be written only front to
+//! back, the numbers are computed first. Stored data begins at multiples of [`ALIGNMENT_BYTES`], so
+//! that it can be used from a map.
 
 use flate2::{Compress, Compression, FlushCompress, Status};
 

@@ -1,12 +1,12 @@
-//! Arrays in plain folders, one a leaf: the kvstore's keys are paths.
+//! Arrays in plain folders, one for each leaf: the kvstore's keys are paths.
 //!
 //! ```text
 //! params.dense.kernel/.zarray        zarr.json in v3
 //! params.dense.kernel/0.0  0.1 ...   c/0/0  c/0/1 ... in v3
 //! ```
 //!
-//! A file a chunk and two more system calls a leaf: fine for large leaves, slow for many small
-//! ones, for which the database is made.
+//! Each chunk needs a file, and each leaf two more system calls. This is fine for large leaves, but
+//! slow for many small ones; the database is better for these.
 
 use super::encode::{Encoded, PlannedArray};
 use super::held::Chunk;

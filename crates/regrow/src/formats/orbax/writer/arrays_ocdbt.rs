@@ -1,4 +1,4 @@
-//! Arrays in one OCDBT database, laid out as Orbax does.
+//! Arrays in one OCDBT database, in Orbax' form.
 //!
 //! ```text
 //! ocdbt.process_<n>/d/<hex>          chunks above 1024 bytes, a file (or more) a worker; of a process that saves alone,
@@ -9,9 +9,9 @@
 //! manifest.ocdbt                     the merged database, written last
 //! ```
 //!
-//! Readers need only the merged one. A value is never cut, so a data file ends with the value that
-//! takes it to its target size. Memory: about 200 bytes a key, of all processes in that which
-//! merges, and what the workers hold.
+//! Readers need only the merged database. A value is never divided, so a data file ends with the
+//! value that reaches the target size. The memory is about 200 bytes for each key, and the buffers
+//! of the workers. The process that merges needs this for the keys of all processes.
 
 use std::sync::Arc;
 

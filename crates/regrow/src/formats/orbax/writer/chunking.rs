@@ -1,14 +1,13 @@
-//! How an array is cut into chunks: Orbax' greedy chooser, and shapes given by hand.
+//! Chooses chunk shapes: Orbax' greedy algorithm, and shapes given by the caller.
 //!
 //! ```text
 //! shape [16,24], float32, at most 256 bytes (64 elements)
 //!   [16,24] -> [16,12] -> [8,12] -> [8,6]      the largest axis goes to its next smaller divisor
 //! ```
 //!
-//! A chunk shape always divides the array's shape, or that of its shards where it has some: no
-//! chunk has two writers, and there are no edge chunks unless shards have them. In zarr v3 the
-//! outer chunk is a `ZarrShard` and may hold several inner chunks; Orbax itself makes both the
-//! same.
+//! A chunk shape always divides the shape of the array or of its shards. So no chunk has two
+//! writers, and there are edge chunks only if shards have them. In zarr v3 the outer chunk is a
+//! `ZarrShard` and may hold several inner chunks; Orbax itself makes both the same.
 //!
 //! Source: Orbax `subchunking.choose_chunk_shape`; `SaveArgs.write_chunk_shape` of 2024.
 

@@ -1,4 +1,4 @@
-//! The small files of a checkpoint: what each leaf is, and who wrote it. All but the arrays.
+//! The small files of a checkpoint: all files except the arrays.
 //!
 //! ```text
 //! _METADATA                     the tree: key path, kind and written shape of every leaf
@@ -9,8 +9,8 @@
 //! commit_success.txt            that it is complete, for copies on an object store
 //! ```
 //!
-//! [`documents`] turns a tree and an [`LeafEntry`] a leaf into them all; its sibling modules know
-//! how each is spelt. The regrow layout writes the same ones.
+//! [`documents`] makes all of them from a tree and an [`LeafEntry`] for each leaf. Its sibling
+//! modules have the form of each. The regrow layout writes the same files.
 
 use std::collections::HashSet;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,5 +1,4 @@
-//! Chunks on their way to the disk: small ones encoded in memory, large ones while they are
-//! written.
+//! Encodes chunks: small ones in memory, large ones during the write.
 //!
 //! ```text
 //! up to 1 MiB   chunk --encode_chunk--> value

@@ -1,10 +1,10 @@
-//! Which chunks of an array this process writes, and where the elements of each lie.
+//! The chunks of an array that this process writes, and the positions of their elements.
 //!
 //! ```text
 //! (4, 6), chunks (2, 3), shards of two chunks    held here: rows 2..4    its chunks: number 0 is 1/0, number 1 is 1/1
 //! ```
 //!
-//! Chunks of shards are read from the shard's own array: nothing is gathered.
+//! Chunks of shards are read from the shard's own array, without gathering.
 
 use std::borrow::Cow;
 

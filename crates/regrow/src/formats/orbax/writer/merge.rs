@@ -1,5 +1,6 @@
-//! What several processes have written, made one checkpoint by process 0: every chunk by one of
-//! them, and one database that refers into theirs. No array data is read or written.
+//! Process 0 merges the shares of several processes into one checkpoint. It checks that each chunk
+//! has one writer, and writes one database that refers to those of the processes. It reads and
+//! writes no array data.
 
 use std::sync::Arc;
 

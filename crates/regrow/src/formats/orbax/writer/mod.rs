@@ -8,18 +8,18 @@
 //!
 //! | module | does |
 //! |---|---|
-//! | `plan` | looks at every leaf; what Orbax could not store is refused here, all of it in one report |
+//! | `plan` | checks every leaf; one error lists all leaves that Orbax cannot store |
 //! | `names` | param names and their collisions |
-//! | `chunking` | chunk shapes: Orbax' greedy chooser, or shapes given by hand |
+//! | `chunking` | chunk shapes: Orbax' greedy algorithm, or shapes given by the caller |
 //! | `documents` | the small files |
-//! | `held` | which chunks this process writes, and where they lie |
+//! | `held` | the chunks that this process writes, and their positions |
 //! | `source`, `encode` | the bytes of a chunk, from memory of any strides to its stored value |
 //! | `workers` | the threads, under the byte budget |
-//! | `arrays_ocdbt`, `arrays_files` | where the values go |
-//! | `share`, `merge` | what several processes have written: told to process 0, and made one checkpoint by it |
+//! | `arrays_ocdbt`, `arrays_files` | the destinations of the values |
+//! | `share`, `merge` | the shares of several processes: their lists for process 0, and the merge |
 //!
-//! Documents, zarr metadata, keys and tree match Orbax 0.12.8 byte for byte; what differs is what
-//! differs between any two saves (times, random names), and how zstd was built.
+//! Documents, zarr metadata, keys and tree match Orbax 0.12.8 byte for byte. Only times, random
+//! names and the build of zstd make a difference.
 
 mod arrays_files;
 mod arrays_ocdbt;

@@ -1,22 +1,21 @@
-//! The names that leaves are stored under, and which of them cannot be.
+//! The stored names of leaves, and names that are not possible.
 //!
 //! ```text
 //! ('params', 'dense', 0)  --join with "."-->  params.dense.0      nothing is escaped
 //! ```
 //!
-//! So different leaves may get one name (`{"a": {"b": x}, "a.b": y}`), and Orbax then keeps one of
-//! them without a word. Here that is refused, and so is what TensorStore or the file system would
-//! reject half-way:
+//! So different leaves may get one name (`{"a": {"b": x}, "a.b": y}`), and Orbax then keeps only
+//! one of them, without an error. regrow refuses such leaves, and also names that TensorStore or
+//! the file system would reject later:
 //!
 //! | form | refused |
 //! |---|---|
 //! | all | two leaves of one name; two keys of one dict with one text (`1` and `"1"`) |
 //! | plain folders | components `.`, `..` or empty, NUL, `*.__lock`, over 255 bytes; the checkpoint's own files; an array below a chunk of another |
-//! | a database | names that make keys of over 65,535 bytes |
-//! | text leaves | what is no JSON pointer: see [`Strings`](crate::formats::orbax::strings::Strings) |
+//! | a database | names with keys of over 65,535 bytes |
+//! | text leaves | invalid JSON pointers: see [`Strings`](crate::formats::orbax::strings::Strings) |
 //!
-//! In a database a name is a key like any other: `..` and NUL do no harm there, and Orbax stores
-//! them.
+//! In a database every name is an ordinary key: `..` and NUL do no harm, and Orbax stores them.
 //!
 //! Source: Orbax `tree_utils.get_param_names`; TensorStore `file` driver, JSON pointers (RFC 6901).
 

@@ -1,14 +1,13 @@
-//! What is to be written, and whether it can be: every reason against it is found here, before the
-//! first byte.
+//! The plan of a save. It finds every reason for a refusal before the first write.
 //!
 //! | leaf | stored as |
 //! |---|---|
-//! | NumPy or JAX array | array of its dtype, or of the one that a cast asks for |
+//! | NumPy or JAX array | array of its dtype, or of the dtype of a cast |
 //! | typed PRNG key | `jax.Array` of its key data, never cast |
-//! | Python or NumPy number | array of shape `[]`; a complex one as Orbax stores `np.complex128`, which it gives back as `complex` |
+//! | Python or NumPy number | array of shape `[]`; a complex number like Orbax' `np.complex128`, which Orbax restores as `complex` |
 //! | text | member of `_strings.json` |
-//! | placeholder | its entry alone |
-//! | array in shards | chunks of the shards that this process holds; one that all hold, by one of them |
+//! | placeholder | only its entry |
+//! | array in shards | the chunks of this process's shards; if all processes have the array, one of them writes it |
 //! | bytes, `np.bool_`, zero-size array, dtypes that TensorStore lacks | refused |
 
 use std::collections::{HashMap, HashSet};

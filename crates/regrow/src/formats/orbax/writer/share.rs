@@ -1,6 +1,6 @@
 //! The message of one of several processes to process 0: its chunks of each leaf.
 //!
-//! It lies beside the arrays until process 0 has read it, and is no part of the checkpoint.
+//! It stays in the folder until process 0 has read it, and is not part of the checkpoint.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,11 +1,11 @@
-//! The bytes of one chunk, taken from wherever the array lies: cut out, put in C order, cast.
+//! The bytes of one chunk of an array in any memory: extracted, put in C order, cast.
 //!
 //! ```text
 //! array in memory, any strides --copy runs--> piece in C order --cast--> piece of the stored dtype
 //! ```
 //!
-//! A chunk is walked in pieces of at most [`PIECE_LEN_BYTES`], so that it costs no memory of its
-//! own size. One that lies in memory as it is to be stored is not copied at all.
+//! A chunk is processed in pieces of at most [`PIECE_LEN_BYTES`], so that it needs no buffer of its
+//! own size. A chunk that is already in its stored form is not copied.
 
 use std::borrow::Cow;
 

@@ -1,5 +1,4 @@
-//! Checkpoints written here, read back by the reader next door, and held against what Orbax itself
-//! wrote.
+//! Checkpoints of this writer, read by regrow's reader, and compared with checkpoints of Orbax.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

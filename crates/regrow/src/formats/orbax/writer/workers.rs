@@ -1,5 +1,5 @@
-//! The threads of a save: each takes the next few chunks from one queue and writes them to a file
-//! of its own.
+//! The threads of a save: each takes the next few chunks from one queue and writes them to its own
+//! file.
 //!
 //! ```text
 //! leaf 0: chunk 0,1,2,...  ─┐            ┌─> worker 0: encode ─> file
@@ -7,8 +7,8 @@
 //! ...                      ─┘            └─> ...
 //! ```
 //!
-//! A worker holds the ring of its file and one chunk of at most 1 MiB with its code, so the byte
-//! budget is a number of workers. Nothing waits for anything else, and no chunk is queued behind a
+//! A worker has the ring of its file, and one chunk of at most 1 MiB with its encoded form. So the
+//! byte budget limits the number of workers. No worker waits for another, and no chunk waits for a
 //! larger one.
 
 use std::ops::Range;

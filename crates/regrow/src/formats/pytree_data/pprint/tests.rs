@@ -1,4 +1,4 @@
-//! Against what CPython prints; `fixtures/pprint/make.py` wrote it.
+//! Comparison with the output of CPython, which `fixtures/pprint/make.py` wrote.
 
 use proptest::prelude::*;
 

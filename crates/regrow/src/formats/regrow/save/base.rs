@@ -1,4 +1,4 @@
-//! The base: an earlier checkpoint, opened to see which of its data files this save can have too.
+//! The base: an earlier checkpoint, opened to find the data files that this save can link.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Compressed leaves: zstd chunks in one data file of their own, encoded by several threads.
+//! Compressed leaves: zstd chunks in a separate data file, encoded by several threads.
 
 use std::sync::Arc;
 

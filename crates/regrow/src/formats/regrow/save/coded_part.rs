@@ -1,5 +1,5 @@
-//! The compressed pieces of one process: zstd chunks, encoded by several threads, in a data file of
-//! their own.
+//! The compressed pieces of one process: zstd chunks in a separate data file, encoded by several
+//! threads.
 //!
 //! ```text
 //! regrow.process_<k>.zstd    | frame of piece 4 | frame of piece 5 | frame of piece 9 | ...

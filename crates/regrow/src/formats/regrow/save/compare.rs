@@ -1,9 +1,9 @@
-//! Which leaves rest: those whose bytes are the base's.
+//! Finds unchanged leaves: leaves with the same bytes as in the base.
 //!
-//! Changes are found, not declared. A leaf is unchanged if the base has one of its name, dtype and
-//! shape with the same bytes: they are compared piece by piece, up to the first difference, so a
-//! changed leaf costs one piece. If the base has a digest of a file ([`DataFile::blake3`]), the
-//! tree's own leaves are hashed instead, and the base is not read at all.
+//! The caller does not declare changes. A leaf is unchanged if the base has a leaf of the same
+//! name, dtype, shape and bytes. The bytes are compared piece by piece up to the first difference,
+//! so a changed leaf costs one piece. If the base has a digest of a file ([`DataFile::blake3`]),
+//! the save hashes its own leaves instead, and does not read the base.
 //!
 //! [`DataFile::blake3`]: super::super::manifest::DataFile::blake3
 

@@ -1,5 +1,5 @@
-//! How an array is cut into chunks: as the caller asks, else as its shards are; compressed ones are
-//! also cut so small that they are decoded in parallel, and within a budget.
+//! The chunk shapes of an array: given by the caller, otherwise those of its shards. Compressed
+//! chunks are small enough for parallel decoding within a budget.
 //!
 //! ```text
 //! shape (5, 8) in shards of (3, 4)      chunks of at most 12 bytes, 2 bytes an element: (3, 2)

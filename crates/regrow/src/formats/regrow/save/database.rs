@@ -1,5 +1,5 @@
-//! The OCDBT database of a save: at once where all leaves are raw, else when the chunks of
-//! compressed ones are written.
+//! The OCDBT database of a save. It is made at once if all leaves are raw, and otherwise after the
+//! compressed chunks are written.
 
 use super::super::manifest::uuid_text;
 use super::index::{RawEntries, to_list};

@@ -1,9 +1,8 @@
-//! The BLAKE3 digest of a data file's leaves, by which the next save knows that they have not
-//! changed.
+//! The BLAKE3 digest of a data file's leaves, with which the next save finds unchanged leaves.
 //!
-//! Leaves in memory are hashed by a thread beside the one that writes them. What is read on demand
-//! and [keeps](crate::array::ArraySource::kept_len_bytes) what it decoded last would be decoded by
-//! each of the two for itself: it is hashed by the writer, on its way into the file.
+//! A second thread hashes leaves in memory during the write. An array that is read on demand and
+//! [keeps](crate::array::ArraySource::kept_len_bytes) its last decoded part would be decoded twice.
+//! So the writer itself hashes such an array.
 
 use super::super::manifest::DataFile;
 use super::plan::Plan;

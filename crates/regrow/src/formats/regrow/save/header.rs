@@ -1,4 +1,4 @@
-//! What stands in a safetensors file before the data of its leaves.
+//! The header of a safetensors file.
 
 use super::plan::Plan;
 use crate::error::Result;

@@ -1,13 +1,13 @@
-//! The database's entries for raw leaves: of each a zarr document inline, and its one chunk by
-//! reference.
+//! The database's entries for raw leaves: for each leaf, a zarr document inline and a reference to
+//! its single chunk.
 //!
 //! ```text
 //! m.0.w/c/0          model.safetensors, offset, length      (inline, if tiny)
 //! m.0.w/zarr.json    the document of its dtype and shape    (one in memory for all equal leaves)
 //! ```
 //!
-//! Nothing of this is made before the writer of the database asks for it: keys come from the plan's
-//! names.
+//! The entries are made only when the writer of the database asks for them. Keys come from the
+//! plan's names.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! A checkpoint in parts, put together by one process when all have written theirs: the database
-//! that refers to every piece, what Orbax reads, and `regrow.json`, which names the parts. No array
-//! data is read or written.
+//! One process merges the parts of all processes. It writes the database that refers to every
+//! piece, Orbax' documents, and `regrow.json` with the names of the parts. It reads and writes no
+//! array data.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! A save in the default layout, in four stages; each takes what the one before gives.
+//! A save in the default layout, in four stages. Each stage uses the result of the previous one.
 //!
 //! ```text
 //! tree ──plan──> Plan ──reuse──> Reused ──place──> Placed ──write──> files
@@ -7,33 +7,32 @@
 //!        refusals        which are linked
 //! ```
 //!
-//! Nothing is written before the last stage, and a stage knows nothing of those behind it.
+//! Only the last stage writes, and no stage depends on a later one.
 //!
-//! An array in shards, and a checkpoint that several processes write, is saved in parts: every
-//! process takes the pieces that it holds through these stages (`part`), and one of them puts the
-//! parts together (`merge`).
+//! Sharded arrays and checkpoints of several processes are saved in parts: every process saves its
+//! pieces with these stages (`part`), and one of them merges the parts (`merge`).
 //!
 //! | module | holds |
 //! |---|---|
-//! | `plan` | what every leaf becomes |
-//! | `names` | by which name it is known |
-//! | `cut` | into which chunks an array is cut |
-//! | `reuse` | which leaves share a file, and which files an earlier checkpoint has |
-//! | `split` | where one file ends and the next begins |
-//! | `base` | that earlier checkpoint |
-//! | `compare` | which leaves have the same bytes there |
+//! | `plan` | the stored form of every leaf |
+//! | `names` | the stored names of leaves |
+//! | `cut` | the chunk shapes of an array |
+//! | `reuse` | groups leaves into files, and finds files of an earlier checkpoint |
+//! | `split` | divides leaves between files |
+//! | `base` | the earlier checkpoint |
+//! | `compare` | finds leaves with the same bytes in it |
 //! | `place` | name, header and length of every file; offset of every leaf |
-//! | `header` | what stands before the data of a file |
+//! | `header` | the header of a file |
 //! | `write` | the bytes, and `regrow.json` last |
-//! | `new_manifest` | `regrow.json` in the making |
-//! | `digest` | by what the next save knows leaves that rest |
-//! | `index`, `database` | what the database says of raw leaves; the database |
+//! | `new_manifest` | builds `regrow.json` |
+//! | `digest` | digests with which the next save finds unchanged leaves |
+//! | `index`, `database` | the database's entries for raw leaves; the database |
 //! | `chunks` | compressed leaves |
-//! | `small_files`, `orbax_documents` | what is read whole, and what Orbax reads |
-//! | `part`, `coded_part` | what one process of several writes; of that, what is compressed |
-//! | `merge`, `piece_index` | the parts put together; where every piece lies |
+//! | `small_files`, `orbax_documents` | small files, and Orbax' documents |
+//! | `part`, `coded_part` | the part of one process; its compressed pieces |
+//! | `merge`, `piece_index` | the merge of the parts; the position of every piece |
 //! | `remake` | rebuilds small files of an existing checkpoint |
-//! | `data_file` | the record of a file that was written |
+//! | `data_file` | the record of a new file |
 
 use self::base::Base;
 use self::merge::merge;

@@ -1,4 +1,4 @@
-//! The name of every leaf: safetensors, the database and Orbax know it by this one.
+//! The stored name of every leaf, in safetensors files, in the database and for Orbax.
 //!
 //! ```text
 //! {"a": {"b": x}}       a.b
@@ -6,8 +6,8 @@
 //!                       a%2Eb    so this one is escaped; a unique name stays as it is
 //! ```
 //!
-//! A name is escaped too if it cannot be said: `..` as a part of a key, or one that is longer than
-//! a key may be.
+//! A name is also escaped if it is not allowed: with `..` as a part of a key, or longer than the
+//! longest key.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 

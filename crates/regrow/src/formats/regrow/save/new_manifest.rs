@@ -1,4 +1,4 @@
-//! `regrow.json` in the making.
+//! Builds `regrow.json`.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! What Orbax is told of the leaves, and its documents about them.
+//! Orbax' documents about the leaves.
 
 use super::plan::Plan;
 use crate::array::Dtype;

@@ -1,9 +1,8 @@
-//! What one process writes of a checkpoint in parts: its pieces, in data files of its own, and a
-//! record of them.
+//! The part of one process: its pieces in its own data files, and their record.
 //!
-//! A part is saved as if its pieces were the leaves of a tree of their own: planned, compared with
-//! the same part of the base, placed, written. So a process links the files of the base that still
-//! hold, as a save of one process does.
+//! A part is saved like a tree whose leaves are the pieces: planned, compared with the same part of
+//! the base, placed, written. So each process links unchanged files of the base, like a save of one
+//! process.
 //!
 //! ```text
 //! params.w, shards [0:4,0:8] and [4:8,0:8]  ──▶  {"params.w[0:4,0:8]": ..., "params.w[4:8,0:8]": ...}

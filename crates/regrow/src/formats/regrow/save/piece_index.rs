@@ -1,7 +1,7 @@
-//! Where every piece of every array lies, and the database's entries for them.
+//! The positions of all pieces of all arrays, and the database's entries for them.
 //!
-//! Twelve bytes a piece: there may be ten million of them, of a thousand processes. Keys are made
-//! when the writer of the database asks for them.
+//! It needs twelve bytes for each piece: there may be ten million pieces of a thousand processes.
+//! Keys are made when the writer of the database asks for them.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -1,7 +1,7 @@
-//! The first stage of a save: what every leaf becomes, and what cannot be saved.
+//! The first stage of a save: the stored form of every leaf, and leaves that cannot be saved.
 //!
-//! A leaf gets its name, the dtype it is stored with, and a kind of place: raw in a safetensors
-//! file, as compressed chunks, or none. Which file and which offset, later stages say.
+//! A leaf gets its name, its stored dtype, and its kind of storage: raw in a safetensors file, as
+//! compressed chunks, or none. Later stages choose the file and the offset.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

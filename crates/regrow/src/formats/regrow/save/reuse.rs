@@ -1,7 +1,8 @@
-//! The second stage of a save: which raw leaves share a file, and which files need not be written.
+//! The second stage of a save: it groups raw leaves into files, and finds files that need not be
+//! written.
 //!
-//! Without a base, all leaves are written. With one, an earlier checkpoint, data files of it in
-//! which nothing changed are linked:
+//! Without a base, all leaves are written. With a base, an earlier checkpoint, its unchanged data
+//! files are linked:
 //!
 //! ```text
 //! save 1                 model.safetensors                          everything
@@ -11,13 +12,14 @@
 //!                        what changed          another name of save 2's file: not a byte is written
 //! ```
 //!
-//! All leaves are compared before one is written, for whether a file is linked hangs on the last of
-//! its leaves. What is read on demand, as in a conversion, is read twice unless its file is linked.
+//! All leaves are compared before the first write, because a file is linked only if all its leaves
+//! are unchanged. A leaf that is read on demand, as in a conversion, is read twice, except if its
+//! file is linked.
 //!
-//! A file is linked if all its leaves are unchanged and its header is, byte for byte, the one that
-//! would be written now: names, offsets and, in the first file, the structure. The other unchanged
-//! leaves are gathered in files of their own, so that the next save can link those. Where the
-//! system cannot link, the file is written.
+//! A file is linked if all its leaves are unchanged, and its header has the same bytes as the new
+//! header: names, offsets and, in the first file, the structure. The other unchanged leaves are
+//! gathered in separate files, so that the next save can link these files. If a link is not
+//! possible, the file is written.
 
 use std::cmp::Reverse;
 use std::panic::resume_unwind;

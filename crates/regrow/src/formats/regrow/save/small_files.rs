@@ -1,4 +1,4 @@
-//! Documents and nodes: small files that are read whole, written with a checksum each for
+//! Documents and nodes: small files that are read as a whole. Each is written with a checksum for
 //! `regrow.json`.
 
 use super::super::manifest::{SmallFile, Sum};

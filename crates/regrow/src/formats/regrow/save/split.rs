@@ -1,4 +1,4 @@
-//! Which raw leaves follow each other, and where one safetensors file ends and the next begins.
+//! The order of raw leaves, and their division into safetensors files.
 
 use super::super::manifest::LeafPlace;
 use super::plan::{LeafPlan, Plan};

@@ -1,4 +1,4 @@
-//! The index: which tensors there are, what they are cut into, and where each piece lies.
+//! The index: the tensors, their pieces, and the position of each piece.
 //!
 //! ```text
 //! Metadata
@@ -7,8 +7,7 @@
 //!   storage_data         {MetadataIndex(fqn, offset, index): _StorageInfo(relative_path, offset, length)}
 //! ```
 //!
-//! Each is a record of a call in the pickle, and its fields are what the call's result was to get
-//! as its state.
+//! Each is the record of a call in the pickle. Its fields are the state of the call's result.
 //!
 //! Source: PyTorch `torch/distributed/checkpoint/metadata.py`, `filesystem.py`.
 

@@ -1,5 +1,5 @@
 //! Folders of `torch.distributed.checkpoint`, read only: tensors in pieces, each written by the
-//! process that held it.
+//! process that had it.
 //!
 //! ```text
 //! step/.metadata        a pickle: names, shapes, pieces, and where each piece lies
@@ -7,9 +7,9 @@
 //! step/__1_0.distcp     ...
 //! ```
 //!
-//! An array is its pieces, and of a region those are read that it meets. A tensor in one piece is a
-//! slice of the map. What is no tensor (numbers, texts, lists) was saved as an object of its own,
-//! and its pytree stands in the tree in its place.
+//! To read a region of an array, regrow reads the pieces that overlap it. A tensor in one piece is
+//! a slice of the map. Other values (numbers, texts, lists) are separate objects, and the tree has
+//! the pytree of each object.
 
 use crate::location::Location;
 use crate::storage::Found;

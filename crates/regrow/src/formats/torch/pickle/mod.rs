@@ -15,11 +15,11 @@
 //! | `opcodes` | bytes to opcodes |
 //! | `lines` | numbers and texts of protocol 0, each on a line |
 //! | `machine` | the stack, the marks and the memo |
-//! | `mod` | the values that come of it |
+//! | `mod` | the resulting values |
 //!
-//! Every value stands once in one list, and containers hold positions in it: a pickle may make a
-//! value that holds itself, or one that holds another a million times, and neither costs more here
-//! than its bytes. Texts and bytes are not copied. Source: CPython `Lib/pickle.py`,
+//! Every value is stored once in one list, and containers have positions in this list. A pickle may
+//! make a value that contains itself, or that contains another value a million times. Here neither
+//! costs more than its bytes. Texts and bytes are not copied. Source: CPython `Lib/pickle.py`,
 //! `Lib/pickletools.py`.
 
 use crate::error::{Error, Result};

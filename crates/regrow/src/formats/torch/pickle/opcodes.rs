@@ -1,4 +1,4 @@
-//! The opcodes of pickle's protocols, and how many bytes follow each.
+//! The opcodes of pickle's protocols, and the number of bytes after each.
 //!
 //! Source: CPython `Lib/pickletools.py`.
 

@@ -1,4 +1,4 @@
-//! Pickles by hand; those of Python and PyTorch are among the fixtures.
+//! Pickles written by hand. The fixtures have pickles of Python and PyTorch.
 
 use super::*;
 use crate::error::ErrorKind;

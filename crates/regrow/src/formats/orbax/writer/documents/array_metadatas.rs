@@ -1,4 +1,5 @@
-//! `array_metadatas/process_<n>`: how `jax.Array` leaves are cut, and the algorithms of PRNG keys.
+//! `array_metadatas/process_<n>`: the chunk shapes of `jax.Array` leaves, and the algorithms of
+//! PRNG keys.
 
 use super::{DocumentSink, LeafEntry, PIECE_LEN_BYTES, Switches, ValueType, flush};
 use crate::array::Shape;
