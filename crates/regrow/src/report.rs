@@ -1,4 +1,4 @@
-//! What a save and a verification tell when they are done.
+//! The reports of a save and of a verification.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Damage for the conformance suite: what bad disks, cut downloads and hostile hands do to a file.
+//! Damage for the conformance suite, as by bad disks, truncated downloads and attackers.
 
 /// One damaged copy of a file.
 #[derive(Debug, Clone)]

@@ -1,4 +1,4 @@
-//! What every test needs and no user does: where the fixtures lie, and copies of them to damage.
+//! Code that only tests need: the paths of the fixtures, and copies of them to damage.
 //!
 //! It does not depend on `regrow`, so that the engine's own unit tests can use it.
 

@@ -10,8 +10,8 @@
 //!
 //! A verdict is put once, by the first process: rank 0 with its value, or a process that gives up
 //! with its failure. All processes use the stored verdict, also processes that came too late to put
-//! their own. So if one process ends with an error in `agree` or `broadcast`, all others do, unless
-//! they lose the service.
+//! their own. So if one process gets an error from `agree` or `broadcast`, all others get one too,
+//! unless they lose the service.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};

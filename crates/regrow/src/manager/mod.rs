@@ -24,24 +24,24 @@
 //! | `pointer` | the newest step in one read, for long lists |
 //! | `lease` | keeps a step while a process reads it |
 //! | `lock` | one writer at a time |
-//! | `delete` | removes steps, or moves them aside |
-//! | `newest` | the newest step that is good, and why others were passed over |
+//! | `delete` | removes steps, or moves them to another folder |
+//! | `newest` | the newest good step, and the reasons for skipped steps |
 //! | `wait` | waits for a new step |
-//! | `run` | [`TrainingRun`]: a loop's steps without their values: the policies, histories, deletions |
-//! | `resume` | the same restores the newest good step, and waits for newer ones |
-//! | `follow` | the thread on which everything follows a save |
-//! | `together` | what the processes of a job decide together |
+//! | `run` | [`TrainingRun`]: a loop's steps without their values: policies, histories, deletions |
+//! | `resume` | [`TrainingRun`] restores the newest good step, and waits for newer ones |
+//! | `follow` | the thread for the work after a save |
+//! | `together` | common decisions of the processes of a job |
 //! | `hooks` | functions of the program that a run calls |
-//! | `options` | what the program says once, and of each save |
+//! | `options` | what the program says once, and for each save |
 //! | `saving`, `restoring` | [`Manager`]: a run that saves and restores the loop's state |
-//! | `preemption` | whether the program is asked to end |
+//! | `preemption` | whether the program must end |
 //! | `event_log` | one record of each save, restore and deletion |
-//! | `tidy` | what follows a save: verify, point, choose, delete; and what a writer does that begins |
+//! | `tidy` | the work after a save (verify, write the pointer, choose, delete), and the start of a writer |
 //! | `records` | the small files in `.regrow` |
 //!
-//! A deletion and a reader cannot miss each other: the one announces itself before it looks for
-//! leases, the other puts its lease there before it looks for announcements, so at least one of
-//! them sees the other, and steps back.
+//! A deletion and a reader always notice each other. A deletion announces itself before it looks
+//! for leases, and a reader writes its lease before it looks for announcements. So at least one of
+//! them finds the other, and stops.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

@@ -1,13 +1,13 @@
-//! The names of steps, in the forms that Orbax has: read and written.
+//! The names of steps in Orbax' forms.
 //!
 //! | form | name of step 5 | also |
 //! |---|---|---|
 //! | plain | `5` | |
 //! | with a prefix | `step_5` | |
 //! | of a fixed width | `000005` | `step_000005`; a number that is too long for it takes more digits |
-//! | composite | one form is written, several are read | the first that fits a name counts |
+//! | composite | one form is written, several are read | the first form that matches a name applies |
 //!
-//! Without a word of the caller a folder goes on in the form that its steps have.
+//! By default new steps have the form of the existing steps.
 //!
 //! Source: orbax `_src/path/step.py`.
 

@@ -1,4 +1,4 @@
-//! The newest step that is good: newer ones that are damaged are passed over, and said to be.
+//! The newest good step. Newer damaged steps are skipped and reported.
 
 use super::steps::{Step, Steps, said};
 use crate::engine::verify;

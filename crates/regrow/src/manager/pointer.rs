@@ -1,10 +1,9 @@
-//! The pointer: a small file that says which step of the current history is newest, written after
-//! each save.
+//! The pointer: a small file with the newest step of the current history, written after each save.
 //!
-//! It is never believed over what the storage has committed: the step that it names has to be
-//! there, and where a list of the folder costs no more than a request or two, the list is what
-//! counts. Only a bucket with more steps than one request lists is taken at the pointer's word;
-//! there its writer, who looks at the list when it begins, keeps it right.
+//! The committed steps in the storage have priority: the step of the pointer must exist. If a list
+//! of the folder costs one or two requests, the list is used. The pointer is used only in a bucket
+//! with more steps than one request lists. There its writer reads the list when it begins, and so
+//! keeps the pointer right.
 
 use serde::{Deserialize, Serialize};
 

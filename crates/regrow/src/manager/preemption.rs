@@ -1,5 +1,4 @@
-//! Whether the program is asked to end: a flag that SIGTERM or any code can set, and any code can
-//! read.
+//! A flag that the program must end. SIGTERM or any code can set it, and any code can read it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};

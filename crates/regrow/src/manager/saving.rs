@@ -1,10 +1,11 @@
-//! A manager for a training loop: asks the policy, saves in the background, and does what follows.
+//! A manager for a training loop: it asks the policy, saves in the background, and does the work
+//! after a save.
 //!
 //! ```text
 //! save ── the policy ── snapshot ── [background: write, commit] ── [a thread of its own: verify, point, delete, record]
 //! ```
-//! The next save waits for the write before, and not for the work after it. The next call returns
-//! an error of either. [`TrainingRun`] does all that needs no values.
+//! The next save waits for the previous write, but not for the work after it. If either fails, the
+//! next call returns the error. [`TrainingRun`] does all work that needs no values.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A folder of steps, and what the storage has committed of it.
+//! A folder of steps, and its committed steps.
 
 use std::collections::BTreeSet;
 use std::time::UNIX_EPOCH;

@@ -1,6 +1,6 @@
-//! What follows a save: the new step is verified where that is asked for, the pointer is written,
-//! and steps that no policy keeps are deleted. Never before the new step is durable, and never if
-//! it turns out to be damaged.
+//! The work after a save: it verifies the new step on request, writes the pointer, and deletes
+//! steps that no policy keeps. It deletes nothing before the new step is durable, and nothing if
+//! the new step is damaged.
 
 use std::collections::BTreeSet;
 

@@ -1,8 +1,7 @@
-//! What the processes of a job decide together: rank 0 looks at the storage and decides, and all go
-//! by its word.
+//! Common decisions of the processes of a job: rank 0 reads the storage and decides for all.
 //!
-//! Every process calls the same in the same order. An error of one is an error of all, so that none
-//! of them waits for one that has given up.
+//! Every process makes the same calls in the same order. If one process fails, all fail, so that no
+//! process waits for a failed one.
 
 use bytes::Bytes;
 use serde::Serialize;

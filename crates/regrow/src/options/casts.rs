@@ -1,4 +1,4 @@
-//! Which casts are for which leaf.
+//! The cast of each leaf.
 //!
 //! The first rule that applies to a leaf decides. A rule with wildcards, or for a container,
 //! applies to leaves whose dtype has the same kind as the target: bool, integer, floating, complex.

@@ -1,4 +1,4 @@
-//! What a caller may ask for. Every field has a default that is right for most.
+//! Options of callers. Every field has a default for most programs.
 
 use std::collections::BTreeMap;
 

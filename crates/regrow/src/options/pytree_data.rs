@@ -1,4 +1,4 @@
-//! What can be asked of a save in this layout.
+//! Options of a save in this layout.
 
 use std::num::NonZeroU64;
 

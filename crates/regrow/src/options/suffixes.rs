@@ -1,4 +1,5 @@
-//! What the suffix of a path asks of a save: `x.npz` is one file of one layout, and never a folder.
+//! The layout that the suffix of a path selects for a save: `x.npz` is one file of one layout, and
+//! never a folder.
 
 use std::ffi::OsStr;
 

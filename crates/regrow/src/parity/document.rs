@@ -14,8 +14,8 @@
 //!  "parity_crc32":"..."}                of each parity block
 //! ```
 //!
-//! The same bytes are in `regrow.parity.blocks`, behind the parity blocks, and behind them sixteen
-//! bytes: their length as a little-endian number of eight bytes, and `rgparity`.
+//! `regrow.parity.blocks` has a copy of these bytes after the parity blocks. The last sixteen bytes
+//! are their length (eight bytes, little-endian) and `rgparity`.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Which block lies where.
+//! The positions of blocks.
 
 use std::ops::Range;
 

@@ -1,5 +1,5 @@
-//! Parity: what the files of a checkpoint can be made whole from again, in two files beside them,
-//! for any layout.
+//! Parity: two side files from which damaged and lost files of a checkpoint can be restored, for
+//! any layout.
 //!
 //! The files of a checkpoint, one after another, are one run of bytes, divided into blocks. Blocks
 //! that lie far from each other make a stripe. Each stripe has parity blocks. Any parity block can
@@ -14,9 +14,9 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `ratio` | how much parity there is for the data |
-//! | `geometry` | which block lies where, and in which stripe |
-//! | `document` | the index, which says all of it and has the checksum of each block: `regrow.parity.json` |
+//! | `ratio` | the ratio of parity to data |
+//! | `geometry` | the position and the stripe of each block |
+//! | `document` | the index with the checksum of each block: `regrow.parity.json` |
 //! | `code` | from blocks to parity blocks, and back |
 
 mod code;

@@ -1,4 +1,4 @@
-//! How much parity.
+//! The ratio of parity to data.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,11 +1,12 @@
-//! Bytes that come by themselves: checked and copied to where they go while the processor has them.
+//! Bytes that arrive over a network: checked and copied to their destination while they are in the
+//! processor's cache.
 //!
 //! ```text
 //! chunks     ---1---|------2------|----3----        of an answer, of any length
 //! blocks     | checked | checked | checked |        each when its last byte is there
 //! parts       ##1##  ####2####  3 4   #5#           each byte as it comes
 //! ```
-//! So one request brings a piece for any number of leaves, without memory in between.
+//! So one request can serve any number of leaves without an intermediate buffer.
 
 use super::Checked;
 use super::pieces::Part;

@@ -1,4 +1,5 @@
-//! A value of a store as a blob. The store opens it, and closes it again where it has many open.
+//! A value of a store as a blob. The store opens it, and closes it again if too many values are
+//! open.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Files as memory of this process, in which leaves lie.
+//! Files with leaves as memory of this process.
 
 use crate::store::PrivateMap;
 

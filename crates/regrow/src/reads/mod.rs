@@ -1,16 +1,16 @@
-//! Where bytes of leaves are, as data, and the one way in which they are read and checked.
+//! The positions of the bytes of leaves, as data, and the only code that reads and checks them.
 //!
-//! A layout says of each leaf what its [`Source`] is: an [`Extent`] of a blob with the checksums
-//! over it, bytes that are in memory, or something that only the layout decodes. Code that reads
-//! many of them (a load, a verification) hands the extents over together, so that they are cut into
-//! pieces and read as the blob is read fastest.
+//! A layout gives the [`Source`] of each leaf: an [`Extent`] of a blob with its checksums, bytes in
+//! memory, or data that only the layout can decode. Code that reads many leaves (a load, a
+//! verification) passes all extents together. So they can be divided into pieces and read in the
+//! fastest way for the blob.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `source` | what a layout says of a leaf |
+//! | `source` | the source of a leaf |
 //! | `table` | the blocks of a blob, their checksums, and which of them have passed |
-//! | `pieces` | extents and destinations, cut into pieces of work |
-//! | `arrival` | one piece as its bytes come over a network |
+//! | `pieces` | extents and destinations, divided into pieces of work |
+//! | `arrival` | one piece that arrives over a network |
 //! | `pass` | many pieces at once: checked, or read into the caller's memory |
 //! | `keyed` | a value of a store as a blob |
 //! | `maps` | files as memory of this process |

@@ -1,9 +1,9 @@
-//! Many blocks at once: checked for views of the map, checked for their own sake, or read into the
+//! Many blocks at once: checked for views of the map, checked for a verification, or read into the
 //! caller's memory.
 //!
-//! A pass is cut into pieces of whole blocks, in the order of the blob, and a few threads that live
-//! as long as the call take one piece after another: while one waits for the disk, another checks
-//! and copies what it has read.
+//! A pass is divided into pieces of whole blocks, in the order of the blob. A few threads, which
+//! live as long as the call, take one piece after another. While one thread waits for the disk,
+//! another checks and copies its data.
 //!
 //! | pass | in the page cache | on disk |
 //! |---|---|---|
@@ -11,10 +11,10 @@
 //! | the same, to verify | `pread` into a buffer | direct I/O into a buffer |
 //! | [`fill`] | `pread` into place or a buffer, checked there in cache | direct I/O into a buffer; checked and copied |
 //!
-//! Over a network a piece is one request, checked and copied as it comes ([`Arrival`]).
+//! Over a network a piece is one request, checked and copied as it arrives ([`Arrival`]).
 //!
-//! Extra memory is a buffer of 4 MiB a thread. Long blocks are read in steps, to where they go, and
-//! checked on the way.
+//! The extra memory is a buffer of 4 MiB for each thread. Long blocks are read in steps directly
+//! into their destination, and checked during the read.
 
 use std::ops::Range;
 

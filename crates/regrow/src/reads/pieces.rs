@@ -1,4 +1,5 @@
-//! Extents and destinations, cut into pieces of whole blocks: what one thread reads at a time.
+//! Extents and destinations, divided into pieces of whole blocks. A thread reads one piece at a
+//! time.
 //!
 //! ```text
 //! blob    | block | block | block | block | block | ...      a piece: at most 4 MiB of short blocks that are touched,

@@ -1,4 +1,4 @@
-//! What a layout says of a leaf: where its bytes are, and how they are coded.
+//! The source of a leaf: the position of its bytes, and their encoding.
 
 use std::ops::Deref;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The blocks of a blob: what each of them should be, and which have been found to be that.
+//! The blocks of a blob: their expected checksums, and the blocks that have passed.
 //!
 //! ```text
 //! blob    | head |  block 0  |  block 1  | b. 2 |  rest |      every block as long as the first, but for the last

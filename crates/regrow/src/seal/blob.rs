@@ -1,4 +1,4 @@
-//! A sealed file that is open.
+//! An open sealed file.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -12,9 +12,9 @@
 //!  "block_crc32":"9a401b2e..."}         eight digits a block, file after file
 //! ```
 //!
-//! The blocks are under CRC-32, as zip has it, and not under CRC-32C: files of OCDBT databases and
-//! chunks of zarr arrays end in their own CRC-32C, and the CRC-32C of anything followed by its own
-//! is a constant. Such a checksum would not tell two of these files apart.
+//! The blocks have a CRC-32, as in zip, and not a CRC-32C. Files of OCDBT databases and chunks of
+//! zarr arrays end in their own CRC-32C, and the CRC-32C of data followed by its own CRC-32C is a
+//! constant. Such a checksum could not distinguish two of these files.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,4 @@
-//! Seals: checksums of the files of a checkpoint, in a file beside them, for layouts that have none
-//! of their own.
+//! Seals: a side file with checksums of the files of a checkpoint, for layouts without checksums.
 //!
 //! A seal is made of files, not of leaves, so no layout knows of it. What reads under a seal is
 //! given a storage in which every byte of a sealed file is checked before it is handed out:

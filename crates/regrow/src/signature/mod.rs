@@ -1,4 +1,4 @@
-//! Signatures: who vouches for the files of a checkpoint, in a file beside them.
+//! Signatures: a side file that proves the author of a checkpoint.
 //!
 //! A signature is a [seal](crate::seal) with unforgeable checksums: a BLAKE3 of each 256 KiB of
 //! each file, and Ed25519 signatures of all of them. A verified signature is used as a seal: each

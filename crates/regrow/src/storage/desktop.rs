@@ -1,7 +1,7 @@
-//! Files that desktop programs put into the folders which they show: nothing of the user's, and no
-//! part of a checkpoint.
+//! Files that desktop programs write into folders. They belong neither to the user nor to a
+//! checkpoint.
 //!
-//! Listings leave them out, and a checkpoint that is removed or replaced takes them along.
+//! Listings omit them, and they are deleted together with a removed or replaced checkpoint.
 
 use super::Entry;
 

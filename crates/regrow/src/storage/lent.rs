@@ -1,12 +1,12 @@
 //! A local folder for files that other code writes, and that become part of a checkpoint: an item
 //! with its own handler, the state of an iterator.
 //!
-//! On a disk it is a folder of the checkpoint itself, under its temporary name. Elsewhere it lies
-//! among the temporary files of this machine, and is uploaded.
+//! On a disk it is a folder inside the temporary folder of the checkpoint. For other storages it is
+//! a temporary folder of this machine, and is uploaded.
 //!
-//! The files may be the checkpoint itself. Then the folder lies in that of the checkpoint, and its
-//! content moves up one level at the end: the writer may replace the folder by another one, as
-//! saves do.
+//! The files may be the checkpoint itself. Then the lent folder lies inside the checkpoint's
+//! folder, and its content moves up one level at the end. It is a separate folder because the
+//! writer may replace it by another one, as a save does.
 
 use std::fs::{self, File};
 use std::io::{self, Read};

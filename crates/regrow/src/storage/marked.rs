@@ -1,5 +1,5 @@
-//! A checkpoint whose marker is lost, read as if it was there: what else is lost is to be known
-//! before the marker is put back.
+//! Reads a checkpoint with a lost marker as if the marker existed. So a repair finds other losses
+//! before it restores the marker.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! What every kind of place for checkpoints can do, whether it is a disk, memory or a bucket.
+//! The functions of every storage: a disk, memory or a bucket.
 //!
-//! A [`Storage`] says what is at a path, lists a folder, and opens a folder as a [`Store`] of keys.
-//! Everywhere a path is names with slashes between them. Other modules use a [`Location`]: a
+//! A [`Storage`] looks at a path, lists a folder, and opens a folder as a [`Store`] of keys. In all
+//! storages a path consists of names with slashes between them. Other modules use a [`Location`]: a
 //! storage and a path in it.
 
 use std::ffi::OsString;

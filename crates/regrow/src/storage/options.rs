@@ -1,4 +1,4 @@
-//! How to reach a storage, as the caller says it: names and values.
+//! The storage options of a caller: names and values.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! A new checkpoint on its way to its place: begun, filled with files, and committed or dropped.
+//! A new checkpoint during its save: begun, filled with files, and committed or dropped.
 //!
 //! | | a disk | a bucket |
 //! |---|---|---|
@@ -7,8 +7,8 @@
 //! | commit | sync, rename, sync the folder above | a marker: one object, created if absent |
 //! | drop | the folder is removed | the objects are removed |
 //!
-//! Until the commit a reader sees what was there before, or nothing; from then on the whole new
-//! checkpoint.
+//! Until the commit a reader sees the old checkpoint or none. After the commit it sees the complete
+//! new checkpoint.
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};

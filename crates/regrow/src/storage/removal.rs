@@ -1,4 +1,4 @@
-//! Removing: what goes, and what may not.
+//! Removals: the allowed targets.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,5 +1,5 @@
-//! The files of a checkpoint on their way to another place, byte for byte: a publication that can
-//! be interrupted and go on.
+//! A copy of the files of a checkpoint, byte for byte: a publication that can be interrupted and
+//! continued.
 //!
 //! | | a disk | a bucket |
 //! |---|---|---|
@@ -9,8 +9,7 @@
 //! | drop | all stays | all stays, and the claim says that no process works on it |
 //!
 //! Each line of a journal names a file, the version of it in the source, its length and its BLAKE3.
-//! A later transfer of the same version takes the file as it is, when it has been found to have
-//! that digest.
+//! A later transfer of the same version reuses the file if it still has this digest.
 
 use std::fmt::Debug;
 use std::sync::Arc;

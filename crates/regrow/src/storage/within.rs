@@ -1,5 +1,5 @@
-//! A folder of a checkpoint that is being written, as a checkpoint of its own: what writes a layout
-//! writes it there.
+//! A folder inside an unfinished checkpoint, as a publication of its own for the writer of a
+//! layout.
 //!
 //! ```text
 //! step_100/                    the publication: started, committed or dropped by its owner state/
@@ -7,9 +7,9 @@
 //! "model.safetensors" }: the one file of a layout
 //! ```
 //!
-//! With an empty name it is the checkpoint's own folder, in which nothing else lies then. Names get
-//! the folder's in front, and go to the publication. What makes the folder a checkpoint of its own
-//! where markers do so is a file like any other: it counts when the whole is committed.
+//! With an empty name it is the checkpoint's own folder, which then has no other files. The
+//! folder's name is added before each name, and the files go to the publication. The marker of the
+//! folder is an ordinary file: it counts when the whole checkpoint is committed.
 
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,7 @@
 //! The test kit's object server as a process, for tests and benchmarks in other languages.
 //!
-//! It prints its endpoint as one line and runs until it is ended, or until its standard input is
-//! closed if it is told `--until-eof`. Requests under `/-/` control it.
+//! It prints its endpoint as one line, and runs until it is stopped. With `--until-eof` it runs
+//! until its standard input is closed. Requests under `/-/` control it.
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
-//! Folders and files as numbered inodes, so that a name can be lost without what it names, and the
-//! reverse.
+//! Folders and files as numbered inodes, so that a name can be lost without its file, and a file
+//! without its name.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,4 +1,4 @@
-//! What a disk can hold after a power cut.
+//! The possible contents of a disk after a power cut.
 
 use std::collections::HashSet;
 use std::sync::Arc;

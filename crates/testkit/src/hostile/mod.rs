@@ -1,9 +1,9 @@
-//! Hostile checkpoints: files that were changed, with checksums that are right again, so that what
-//! reads them goes on to what lies behind the checksums.
+//! Hostile checkpoints: changed files with corrected checksums, so that readers go on to the code
+//! after the checksums.
 //!
 //! | module | does |
 //! |---|---|
-//! | `mutation` | changes files as a row of bytes says: a fuzzer's input, or a generator's |
+//! | `mutation` | changes files by a sequence of bytes: the input of a fuzzer or a generator |
 //! | `sums` | computes the checksums and lengths of layouts again |
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! Changes to files: changes of a fuzzer to bytes, and changes that need the knowledge that they
-//! are documents.
+//! Changes to files: changes of bytes like a fuzzer's, and changes that use the structure of
+//! documents.
 
 use super::Files;
 

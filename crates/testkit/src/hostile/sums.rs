@@ -1,4 +1,4 @@
-//! Checksums that are right again after a change.
+//! Corrects checksums after a change.
 //!
 //! | checksum | of |
 //! |---|---|

@@ -1,14 +1,14 @@
-//! An object store in memory behind a socket: what tests and benchmarks of buckets talk to.
+//! An object store in memory with a socket, for tests and benchmarks of buckets.
 //!
 //! It speaks HTTP/1.1 on 127.0.0.1 in several dialects at once, each to the client that speaks it:
 //! S3 with path-style addresses, the XML API of GCS, what TensorStore needs of its JSON API, and
-//! plain `GET` and `HEAD` with ranges for `http://host/bucket/key`. It answers as the services do
-//! where clients depend on it, with two differences. ETags are no MD5 (equal bytes still have equal
-//! ones), and of a signature only the access key and the region are looked at.
+//! plain `GET` and `HEAD` with ranges for `http://host/bucket/key`. It answers like the real
+//! services in everything that clients depend on, with two differences. ETags are not MD5 (but
+//! equal bytes have equal ETags), and of a signature it checks only the access key and the region.
 //!
-//! What distinguishes it from a mock is that it can fail: a schedule of [`Fault`]s drops
-//! connections before or after the write was done, cuts bodies, inverts bytes, delays, and answers
-//! with any error. The request log says what a client really asked for.
+//! Unlike a mock, it can fail: a schedule of [`Fault`]s drops connections before or after a write,
+//! truncates bodies, inverts bytes, delays, and answers with any error. The request log has all
+//! requests of a client.
 //!
 //! Cost: a `PUT` copies its body once; a `GET` copies nothing, for any range. The server has
 //! threads of its own, which end when it is dropped.

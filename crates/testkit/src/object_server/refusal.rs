@@ -1,4 +1,4 @@
-//! What the server answers when it will not do as it is asked.
+//! The answers of the server to refused requests.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,5 @@
-//! What a request asks for, read from its first line and headers alone, and the log's record of it.
+//! The operation of a request, read only from its first line and headers, and its record in the
+//! log.
 
 use hyper::Method;
 use hyper::header::{self, HeaderMap};

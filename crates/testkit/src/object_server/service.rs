@@ -1,4 +1,4 @@
-//! From a request to its answer: faults, then permission, then what was asked for.
+//! From a request to its answer: faults, then permission, then the operation.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

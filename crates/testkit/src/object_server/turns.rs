@@ -1,5 +1,5 @@
-//! Clients that stand still at a request until they are told to go on: what two of them do at the
-//! same time comes in an order that a test chooses.
+//! Stops clients at a request until the test lets them continue. So a test chooses the order of the
+//! requests of two clients.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};

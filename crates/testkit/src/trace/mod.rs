@@ -1,15 +1,15 @@
 //! A child process under `ptrace`: an [`Observer`] sees its system calls, and may kill it or let a
 //! call fail.
 //!
-//! The child calls [`mark`] before and after what is to be tested; only calls between the two marks
-//! are seen, of every thread that is started there. The engine makes system calls without libc, so
+//! The child calls [`mark`] before and after the tested code. The observer sees only calls between
+//! the two marks, in every thread that starts there. The engine makes system calls without libc, so
 //! a preloaded library would not see them.
 //!
 //! ```text
 //! parent: run(child, writes, 7, Fault::Kill)      before the eighth call that writes: SIGKILL
 //! parent: run(child, touches, 7, Fault::Fail(5))  the eighth call is not made, and returns EIO
 //! ```
-//! For Linux on x86-64: elsewhere the registers are others.
+//! It works only on Linux on x86-64, because other processors have other registers.
 
 use std::collections::HashMap;
 use std::io;

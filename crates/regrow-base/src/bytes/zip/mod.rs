@@ -8,7 +8,7 @@
 //! ```
 //!
 //! This is a zip reader of our own for two reasons. A stored member becomes a slice of the map,
-//! like any other raw leaf. And every length is compared with the file before it is used:
+//! like any other raw leaf. Every length is also compared with the file before it is used:
 //!
 //! - members lie in order and never overlap: those that do are a zip bomb;
 //! - no member grows by more than deflate can (`DEFLATE_RATIO_MAX`);

@@ -1,4 +1,4 @@
-//! What is in an archive: names, and where the bytes lie.
+//! The members of an archive: their names and the positions of their bytes.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;

@@ -1,16 +1,17 @@
-//! Checkpoints inside archives: a tar, or a zip whose members are stored as they are. Read only,
-//! and unpacked nowhere.
+//! Checkpoints inside archives: a tar, or a zip with uncompressed members. They are read only, and
+//! never unpacked.
 //!
 //! | address | is |
 //! |---|---|
 //! | `/data/runs.zip/step_100` | the folder or file `step_100` in the archive |
-//! | `/data/runs.tar` | its top, or the one thing that lies there |
+//! | `/data/runs.tar` | its top folder, or its only member |
 //! | `s3://bucket/runs.tar/step_100` | the same of an archive in another storage |
 //! | `/data/all.zip/runs.tar/step_100` | the same of an archive in an archive |
 //!
-//! The name ends in `.tar` or `.zip`, in upper or lower case. A folder of such a name is just a
-//! folder. A file of such a name that does not begin like an archive is read as a checkpoint
-//! itself. If everything in an archive lies in one folder, that folder need not be named.
+//! The name ends in `.tar` or `.zip`, in upper or lower case. A folder with such a name is an
+//! ordinary folder. If a file with such a name does not begin like an archive, it is read as a
+//! checkpoint itself. If everything in an archive lies in one folder, that folder need not be
+//! named.
 //!
 //! ```text
 //! | header | regrow.json | header | model.safetensors | ...  the archive: one value in the storage that it lies in
@@ -20,14 +21,14 @@
 //! | module | does |
 //! |---|---|
 //! | `mod` | finds the archive in a path; [`ArchiveStorage`] |
-//! | `index` | names, and where their bytes lie |
+//! | `index` | names, and the positions of their bytes |
 //! | `tar`, `zip` | the index of each kind |
-//! | `window` | many small reads as few long ones |
+//! | `window` | combines small reads into long ones |
 //! | `keys` | a folder in an archive as a [`Store`], a member as a [`Blob`](crate::store::Blob) |
 //!
 //! The index is read once, when a checkpoint is opened: the header of each member of a tar, the
-//! directory at the end of a zip. The archive stays the one that was opened. A checkpoint inside is
-//! checked as it would be outside, by the checksums of its layout.
+//! directory at the end of a zip. The opened archive stays the same, even if it is replaced. The
+//! checksums of its layout check a checkpoint inside, as outside of an archive.
 
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};

@@ -5,18 +5,18 @@
 //!
 //! header   0 name   124 size   148 checksum   156 type   157 link   257 ustar   345 prefix
 //! ```
-//! There is no directory: a header says where the next one is. What comes before a member may say
-//! more of it:
+//! There is no directory: each header leads to the next one. Special members can describe the next
+//! member:
 //!
 //! | type | says |
 //! |---|---|
 //! | `x` | pax records, `len key=value\n`: path, linkpath, size |
 //! | `L`, `K` | GNU's long name, long link |
-//! | `g` | pax records for all that follow; those that would move or rename members are refused |
+//! | `g` | pax records for all following members; records that move or rename members are refused |
 //!
-//! The later of two members of one name counts, which is how tar updates an archive. A hard link is
-//! the member that it leads to. An archive without its end mark was truncated: the missing members
-//! are unknown, so it is refused.
+//! If two members have one name, the later one counts, because tar updates archives in this way. A
+//! hard link is the member that it refers to. An archive without its end mark was truncated: the
+//! missing members are unknown, so it is refused.
 //!
 //! Source: POSIX.1-2024, pax, "ustar Interchange Format" and "pax Header Block"; GNU tar manual,
 //! "Basic Tar Format".

@@ -1,4 +1,4 @@
-//! Small reads of a large value, front to back: what lies close together is read at once.
+//! Small reads of a large value, front to back: reads close to each other are combined.
 
 use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};

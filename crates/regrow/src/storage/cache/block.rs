@@ -1,4 +1,4 @@
-//! One block in a file of its own.
+//! One block in its own file.
 //!
 //! ```text
 //! byte  0   "regrow cache 1\n\0"

@@ -1,8 +1,7 @@
-//! How much a cache holds, and which blocks go when it holds too much: those that were not used for
-//! the longest time.
+//! The size of a cache. If it is too large, the least recently used blocks are removed.
 //!
-//! What is there is counted on the disk, since other processes write too: before the first block is
-//! kept, and again whenever this process has kept a thirty-second part of the bound.
+//! The size is measured on the disk, because other processes also write: before the first block is
+//! stored, and again each time this process has stored a thirty-second of the bound.
 
 use std::fs::{self, File};
 use std::io;

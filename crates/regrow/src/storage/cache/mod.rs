@@ -5,20 +5,19 @@
 //! DIR/lock                held by the process that removes the oldest blocks
 //! DIR/blocks/3f/3f9a...   one block: a header with its identity, length and checksum, then its bytes
 //! ```
-//! A block is named by the digest of its storage, key, entity tag, length and position. An object
-//! that was replaced has another tag, so a reader never takes old bytes for new ones. The existence
-//! and version of objects are asked of the storage each time the checkpoint is opened: only bytes
-//! come from here.
+//! A block is named by the digest of its storage, key, entity tag, length and position. A replaced
+//! object has another tag, so a reader never gets old bytes. Each opening of a checkpoint asks the
+//! storage for the existence and version of objects. Only bytes come from the cache.
 //!
-//! Any number of threads and processes share a folder. A block appears whole, by rename, and is
-//! checked whenever it is read: one that is damaged or torn is removed and fetched again. Errors of
-//! the cache's disk cost speed, never a load.
+//! Any number of threads and processes share a folder. A block appears complete, by a rename, and
+//! is checked at each read. A damaged or incomplete block is removed and fetched again. Errors of
+//! the cache's disk make a load slower, but never fail it.
 //!
 //! | module | does |
 //! |---|---|
-//! | `mod` | [`Cache`]: the folder, what it may hold, what it has done |
+//! | `mod` | [`Cache`]: the folder, its bound, its counts |
 //! | `block` | one block in a file |
-//! | `bound` | removing the blocks that were not used for the longest time |
+//! | `bound` | removes the least recently used blocks |
 
 use std::fs;
 use std::path::{Path, PathBuf};

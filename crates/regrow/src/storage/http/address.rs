@@ -1,8 +1,8 @@
-//! URLs of a web server: taken apart when they are given, put together for each request.
+//! URLs of a web server: parsed once, and built for each request.
 //!
-//! A path is kept as the text that it means: `https://host/my%20run` is the path `my run`, and a
-//! name that is joined to it may hold any character. What a URL says of a user or in its query goes
-//! along with every request, and is printed nowhere: both may be secrets.
+//! A path is stored decoded: `https://host/my%20run` is the path `my run`, and a joined name may
+//! have any character. The user and the query of a URL are sent with every request, and never
+//! printed, because both may be secrets.
 
 use reqwest::Url;
 

@@ -1,29 +1,29 @@
 //! Checkpoints on web servers: `https://host/path` and `http://host/path`, read only, through
 //! ranges.
 //!
-//! A web server gives out files and does not say which there are. So a folder is one if a file is
-//! in it that a checkpoint begins with ([`BEGINNINGS`]), and a layout opens there if its documents
-//! name all other files:
+//! A web server returns files, but does not list them. So a path is a folder if it has a file with
+//! which a checkpoint begins ([`BEGINNINGS`]). A layout opens there if its documents name all other
+//! files:
 //!
 //! | layout | opens |
 //! |---|---|
-//! | the default layout | `regrow.json` names all |
-//! | Orbax | `_METADATA` and the database name all; the items are those that `_CHECKPOINT_METADATA` names |
+//! | the default layout | by `regrow.json`, which names all files |
+//! | Orbax | by `_METADATA` and the database, which name all files; `_CHECKPOINT_METADATA` names the items |
 //! | safetensors | by `model.safetensors.index.json`, `model.safetensors`, or the name of the file |
 //! | npz, npy, msgpack, Equinox, data and manifest | by the name of the file |
-//! | what is in an archive | by its path in the archive, which has a directory of its own |
+//! | a checkpoint in an archive | by its path in the archive, which has its own directory |
 //! | folders of steps, of npy files, of zarr arrays alone | no: open a step by its own name |
 //!
 //! | module | does |
 //! |---|---|
-//! | `mod` | [`HttpStorage`]: what is at a path, without lists |
+//! | `mod` | [`HttpStorage`]: finds checkpoints without lists |
 //! | `server` | the requests: lengths, ranges, versions, tries |
-//! | `address` | URLs, taken apart and put together |
-//! | `settings` | what the storage options say |
+//! | `address` | parses and builds URLs |
+//! | `settings` | the storage options |
 //!
-//! Each file is read in the version that was seen first. Nothing holds the files of one checkpoint
-//! together but their checksums: one that is replaced while it is opened is noticed by the tags of
-//! its first files.
+//! Each file is read in the version that was found first. Only checksums connect the files of one
+//! checkpoint. If a checkpoint is replaced during the opening, the tags of its first files show
+//! this.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,15 +1,15 @@
-//! Requests to a web server: how long is a file, and a range of its bytes.
+//! Requests to a web server: the length of a file, and a range of its bytes.
 //!
-//! | the server | is |
+//! | the server | regrow |
 //! |---|---|
-//! | answers `HEAD` with a length | asked so |
-//! | does not (a URL that was signed for `GET` alone, a page made on demand) | asked for the first byte, and the length of all of it |
-//! | knows no ranges | asked for the whole of files up to [`WHOLE_LEN_MAX_BYTES`]; longer ones are refused |
-//! | answers with HTML | taken to have no such file: that is a list of files, or an error in friendly words |
-//! | is busy, or breaks off | asked again, from where it stopped |
+//! | answers `HEAD` with a length | uses `HEAD` |
+//! | does not (a URL that was signed for `GET` alone, a page made on demand) | asks for the first byte and the whole length |
+//! | has no ranges | reads whole files up to [`WHOLE_LEN_MAX_BYTES`], and refuses longer ones |
+//! | answers with HTML | treats the file as missing: the page is a list of files or an error page |
+//! | is busy, or drops the connection | asks again, from the last byte on |
 //!
-//! A range is requested with the tag of the version that was seen first (`If-Range`), and the
-//! answer is compared with it: bytes of two versions never mix.
+//! A range is requested with the tag of the first version (`If-Range`), and the tag of the answer
+//! is compared with it. So bytes of two versions never mix.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! How to reach a web server: what the storage options say.
+//! The storage options of a web server.
 
 use std::time::Duration;
 

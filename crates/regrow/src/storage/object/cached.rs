@@ -2,8 +2,8 @@
 //!
 //! Every request goes to the storage except reads of a version with a strong tag. Those are
 //! assembled from blocks, each from the [`Cache`] if it has the block. Adjacent missing blocks are
-//! fetched by one request, directly into the destination. A block that is needed only in part is
-//! fetched whole, by itself.
+//! fetched by one request, directly into the destination. If only a part of a block is needed, the
+//! whole block is fetched by a separate request.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,8 +1,7 @@
-//! What one list has shown of a folder of objects: their names, lengths and tags.
+//! The result of one listing of a folder of objects: their names, lengths and tags.
 //!
-//! Opening a checkpoint looks at many names: which layouts could this be, which files are there.
-//! All of that is answered from one list, and every object that is read later is read in the
-//! version that the list has shown.
+//! To open a checkpoint, regrow checks many names to find its layout and files. One listing answers
+//! all of these checks. Every later read uses the version of the object in the listing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;

@@ -1,4 +1,4 @@
-//! The small objects that say what a folder of objects is: being written, committed, moved.
+//! The small objects that show the state of a folder of objects: being written, committed, moved.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};

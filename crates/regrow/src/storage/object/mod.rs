@@ -1,18 +1,18 @@
-//! Buckets and memory: places of keys and objects, which know no folders and cannot rename.
+//! Buckets and memory: storages of keys and objects, without folders and without rename.
 //!
 //! | module | does |
 //! |---|---|
-//! | `mod` | [`Objects`]: the few requests that all of this is made of; [`ObjectStorage`] |
-//! | `listing` | what one list has shown: names, lengths, tags |
+//! | `mod` | [`Objects`]: the requests of a bucket; [`ObjectStorage`] |
+//! | `listing` | the result of one listing: names, lengths, tags |
 //! | `keys` | a folder of objects as a [`Store`]; an object as a [`Blob`](crate::store::Blob) |
 //! | `publish` | a checkpoint without rename: claim, objects, marker |
 //! | `copy` | a copy of an object within the bucket |
-//! | `target` | which targets may be taken |
-//! | `settle` | the end of an overwrite; what killed writers have left |
-//! | `remove` | a checkpoint, or what a save has left, taken away |
-//! | `renewal` | a claim that says again and again that its writer lives |
-//! | `marker` | the small objects that say what a folder is |
-//! | `transfer` | a copy, which goes on where an earlier one was interrupted |
+//! | `target` | the allowed targets |
+//! | `settle` | the end of an overwrite; files of killed writers |
+//! | `remove` | removes a checkpoint, or the files of an unfinished save |
+//! | `renewal` | renews the claim of a living writer |
+//! | `marker` | the small objects that show the state of a folder |
+//! | `transfer` | a copy, which can continue an interrupted copy |
 //! | `sink` | one new object, part by part |
 //! | `memory` | objects in memory |
 //! | `cached` | the same objects with blocks kept on a local disk: the feature `cloud` |
@@ -23,21 +23,22 @@
 //!             T/model.safetensors  T/regrow.json ...       under their final names
 //! committed   T/commit_success.txt                         the marker: created if absent, with the same nonce
 //! ```
-//! A folder that has the claim and not the marker is no checkpoint. Orbax goes by the same marker.
+//! A folder with a claim and without a marker is not a checkpoint. Orbax uses the same marker.
 //!
-//! An overwrite writes a whole new checkpoint beside the old one, and then says so in one small
-//! object:
+//! An overwrite writes a complete new checkpoint into another folder, and then commits it with one
+//! small object:
 //!
 //! ```text
 //! staged      T.orbax-checkpoint-tmp-<nonce>/...           all objects, with a marker of their own
 //! committed   T/regrow-moved.json                          created if absent: "the checkpoint is in that folder"
 //! settled     the objects copied to T within the bucket, then the pointer and the staged folder removed
 //! ```
-//! From `regrow-moved.json` on a reader goes where it points; Orbax sees the old checkpoint until
-//! the settling begins, none while it lasts, and then the new one. A writer that died while
-//! settling leaves a whole checkpoint, which the next overwrite settles first.
+//! After `regrow-moved.json` exists, readers of regrow read the folder that it names. Orbax sees
+//! the old checkpoint until the settling begins, no checkpoint during it, and then the new one. If
+//! the writer dies during the settling, the checkpoint is complete, and the next overwrite settles
+//! it first.
 //!
-//! A process that blocks others only for moments says so, and the others wait for it:
+//! Some processes block others only for moments. Their objects show this, and the others wait:
 //!
 //! ```text
 //! a hold      T/regrow-settling.json                       a process replaces or removes this checkpoint, or moves it there

@@ -1,4 +1,4 @@
-//! A checkpoint without rename: claim, objects, marker. The module above tells the story.
+//! A checkpoint without rename: claim, objects, marker. The parent module describes the protocol.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};

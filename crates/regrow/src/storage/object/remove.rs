@@ -1,4 +1,4 @@
-//! Removing from a bucket: first what makes the checkpoint one, then the rest.
+//! Removes a checkpoint from a bucket: first its markers, then the other objects.
 //!
 //! ```text
 //! the place is held     no other process replaces or removes the checkpoint
@@ -6,8 +6,8 @@
 //! the markers go        now it is no checkpoint
 //! the objects go, and the claim last
 //! ```
-//! A removal that is killed leaves what a killed save leaves, and the next save to the same place
-//! removes it.
+//! A killed removal leaves the same objects as a killed save, and the next save to the same target
+//! removes them.
 
 use std::sync::Arc;
 

@@ -1,11 +1,11 @@
-//! A claim that says again and again that its writer lives.
+//! Renews the claim of a living writer.
 //!
-//! A claim whose writer is on another machine is respected for [`CLAIM_TIME_MAX`] after it was
+//! The claim of a writer on another machine is respected for [`CLAIM_TIME_MAX`] after it was
 //! written. A save may take longer, and the process that commits may have nothing to write while it
-//! waits for the others. So a thread rewrites the claim, six times in that span.
+//! waits for the others. So a thread rewrites the claim six times in this period.
 //!
-//! What is left to chance: a writer that the bucket does not hear for so long is taken for dead,
-//! and finds out when it commits.
+//! One case remains: if a writer cannot reach the bucket for this time, it counts as dead, and its
+//! commit fails.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};

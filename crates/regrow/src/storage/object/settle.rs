@@ -1,4 +1,5 @@
-//! The end of an overwrite: the new checkpoint comes to the name of the old one, within the bucket.
+//! The end of an overwrite: copies the new checkpoint to the name of the old one, within the
+//! bucket.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! One new object, written front to back: gathered into parts, which go up while the next is
-//! gathered.
+//! One new object, written front to back: it is gathered into parts, and each part is uploaded
+//! while the next one is gathered.
 //!
-//! The memory of a part that has gone up serves for the next one: to fill fresh memory takes longer
-//! than to send it. So a sink takes a part more than the upload has on its way at once.
+//! The memory of an uploaded part is used for the next one, because filling new memory takes longer
+//! than sending it. So a sink has memory for one part more than the number of simultaneous uploads.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! Which targets in a bucket may be taken, and what is there before a save.
+//! The allowed targets in a bucket, and the state of a target before a save.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A copy on its way to a bucket, which goes on where an earlier one was interrupted.
+//! A copy to a bucket, which continues an interrupted copy.
 //!
 //! The claim is its journal: it names each complete object, with the object's tag. The copy
 //! rewrites the claim every few seconds, so that it also shows that its writer lives. An object

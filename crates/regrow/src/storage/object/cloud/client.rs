@@ -1,5 +1,5 @@
-//! A client of one bucket, made from its settings. One a process, shared by everything that speaks
-//! to the bucket.
+//! A client of one bucket, made from its settings. A process has one client for each bucket, and
+//! all its requests share it.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -5,9 +5,9 @@
 //!                  aws_access_key_id = ..     region = eu-west-1
 //! ```
 //!
-//! Keys, session token, region and endpoint of one profile are taken. What needs a program or a
-//! browser (`sso_*`, `credential_process`, `role_arn`) is not, and is said so if the profile has
-//! nothing else.
+//! regrow uses keys, session token, region and endpoint of one profile. It does not support entries
+//! that need a program or a browser (`sso_*`, `credential_process`, `role_arn`). If the profile has
+//! nothing else, the error says this.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
-//! From what a store answers to an error that says what is wrong and what to do.
+//! Turns the answer of a store into an error that says what failed and what to do.
 //!
-//! Only the code and the message of an answer are printed, and text of the operating system or the
-//! TLS library; never an address with its query or a header. Values that are known to be secret are
-//! blanked even so.
+//! An error has only the code and the message of the answer, and text of the operating system or
+//! the TLS library, but never an address with its query or a header. In addition, known secret
+//! values are blanked.
 
 use object_store::client::{HttpError, HttpErrorKind};
 

@@ -1,4 +1,5 @@
-//! Listings: all that is below a prefix, what begins with a text, or one level of folders.
+//! Listings: all objects below a prefix, objects whose keys begin with a text, or one level of
+//! folders.
 
 use futures_util::StreamExt;
 use object_store::ObjectStore;

@@ -1,13 +1,14 @@
-//! Buckets of object stores, as blocking calls: S3 and its kin, Google Cloud Storage, Azure, and
-//! memory.
+//! Buckets of object stores, as blocking calls: S3 and compatible stores, Google Cloud Storage,
+//! Azure, and memory.
 //!
-//! `object_store` signs and sends, tokio drives the sockets; neither is seen outside this folder.
-//! What is added here:
+//! `object_store` signs and sends, and tokio drives the sockets. Only this folder uses them. It
+//! adds:
 //!
-//! - **Time.** Every operation ends, and a request has as long as its size needs ([`transport`]).
-//! - **Doubt.** A create that was answered by a broken connection may have happened.
-//!   [`Bucket::create_settled`] and [`Bucket::replace_settled`] look ([`settle`]).
-//! - **Words.** An error says what the store meant, and holds no secret ([`error`]).
+//! - **Time.** Every operation ends. The time limit of a request depends on its size
+//!   ([`transport`]).
+//! - **Doubt.** After a broken connection, a create may have succeeded. [`Bucket::create_settled`]
+//!   and [`Bucket::replace_settled`] check this ([`settle`]).
+//! - **Words.** An error explains the answer of the store, and has no secret ([`error`]).
 //! - **Forks.** A child of `fork` makes its own connections ([`runtime`]).
 //!
 //! ```text
@@ -17,15 +18,15 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `address`, `options`, `credentials`, `settings` | from an address and options to all that a client is made from |
+//! | `address`, `options`, `credentials`, `settings` | from an address and options to the settings of a client |
 //! | `read`, `list`, `write`, `upload` | the operations |
 //! | [`settle`] | writes whose outcome is certain |
-//! | `client`, [`transport`], [`runtime`] | what sends them |
-//! | [`error`] | what is said of a failure |
+//! | `client`, [`transport`], [`runtime`] | sending requests |
+//! | [`error`] | errors of a store |
 //! | `objects` | all of it behind [`Objects`](crate::storage::object::Objects) |
 //!
-//! Keys are text without empty, `.` and `..` segments, as `object_store` wants them. What other
-//! tools leave behind under names that end in `/` to show a folder is not listed.
+//! As `object_store` requires, keys are text without empty, `.` and `..` segments. Other tools mark
+//! folders by objects whose names end in `/`. These objects are not listed.
 
 #[cfg(test)]
 use std::collections::BTreeMap;

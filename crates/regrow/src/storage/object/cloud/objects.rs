@@ -1,4 +1,4 @@
-//! A bucket behind the seam.
+//! A bucket as [`Objects`](crate::storage::object::Objects).
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Reading: what the store knows of an object, all of it, or a range.
+//! Reads the metadata of an object, a whole object, or a range.
 
 use std::time::Instant;
 

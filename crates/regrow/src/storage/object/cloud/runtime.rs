@@ -1,10 +1,10 @@
-//! The one async runtime, hidden: made at the first request, never at import, and made again in a
+//! The only async runtime. It is made at the first request, never at import, and made again in a
 //! forked child.
 //!
-//! A child of `fork` has none of its parent's threads, so a runtime of the parent would wait for
-//! ever there. The state is therefore marked with the process that made it; a child leaves the
-//! parent's alone, sockets and all, and makes its own. No lock is held across that decision: a lock
-//! may have been taken in the parent while it forked.
+//! A child of `fork` has no threads of its parent, so the parent's runtime would wait for ever
+//! there. So the state has the process that made it. A child does not touch the parent's runtime
+//! and sockets, and makes its own. This decision uses no lock, because the parent may have held the
+//! lock during the fork.
 
 use std::collections::HashMap;
 use std::future::Future;

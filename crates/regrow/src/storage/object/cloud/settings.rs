@@ -1,4 +1,4 @@
-//! Everything that a client of one bucket is made from, and how long its requests may take.
+//! The settings of a client of one bucket, and the time limits of its requests.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

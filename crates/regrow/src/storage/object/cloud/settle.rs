@@ -1,9 +1,9 @@
 //! Conditional writes whose outcome is certain.
 //!
 //! A store may report that an object exists although the same create made it: the answer to its
-//! first try was lost, and the second try found the first. S3 also answers 409 to a create that met
-//! a delete, with nothing written. After a time-out the result is unknown. So the content decides,
-//! and it must be unique: callers put a random number into it.
+//! first try was lost, and the second try found the first. If a create and a delete come at the
+//! same time, S3 may also answer 409, and write nothing. After a time-out the result is unknown. So
+//! the content decides, and it must be unique: callers put a random number into it.
 //!
 //! | put says | object holds | outcome |
 //! |---|---|---|

@@ -1,4 +1,4 @@
-//! What surrounds the process: its environment and its home folder.
+//! The environment and the home folder of the process.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

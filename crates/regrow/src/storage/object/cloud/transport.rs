@@ -1,15 +1,15 @@
-//! The HTTP client below `object_store`: time limits that fit the size of a request, and notes on
-//! what went wrong.
+//! The HTTP client below `object_store`: time limits that depend on the size of a request, and
+//! notes on failures.
 //!
-//! `object_store` keeps what it knows about a failed request private. Each operation therefore
-//! carries [`Notes`], and the transport writes down status, error code and message of the last
-//! failure, so that [`super::error`] can say what it means. The notes never hold a header or an
-//! address that could carry a secret.
+//! `object_store` does not expose the details of a failed request. So each operation has [`Notes`],
+//! and the transport records status, error code and message of the last failure. [`super::error`]
+//! uses them to explain the failure. The notes never hold a header or an address that could carry a
+//! secret.
 //!
 //! | request | limit |
 //! |---|---|
 //! | to a metadata service (`169.254.169.254`, ...) | 2 s, two tries: there is none outside a cloud |
-//! | with a body of 64 KiB or more | 30 s and the time it takes at 64 KiB/s |
+//! | with a body of 64 KiB or more | 30 s plus the time at 64 KiB/s |
 //! | any other | 30 s without a byte |
 
 use std::fmt;

@@ -1,13 +1,13 @@
-//! An object that is written while it is made.
+//! An object that is uploaded while it is produced.
 //!
 //! ```text
 //! part(bytes) ──> pieces until a part is full ──> up to 6 parts on their way ──> finish: one object
 //! ```
 //!
-//! All parts but the last have one size, which some stores insist on; it is chosen at the start,
-//! since no object may have more than 10 000. Pieces are sent as they are, not copied together. An
-//! object that is no longer than one part is a single put. An upload that is dropped before its end
-//! is aborted: nothing of it stays in the store.
+//! All parts except the last have one size, because some stores require this. The size is chosen at
+//! the start, because an object may have at most 10 000 parts. Pieces are sent without copying them
+//! together. An object of at most one part is a single put. An upload that is dropped before its
+//! end is aborted: none of its parts stay in the store.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Google Cloud Storage: `GOOGLE_*` of the environment, tokens as gcsfs has them, emulators.
+//! Google Cloud Storage: `GOOGLE_*` of the environment, tokens in the form of gcsfs, emulators.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What was given by hand, sorted.
+//! Sorts the options of the caller.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -7,16 +7,17 @@
 //! ~/.aws files ───────────┘
 //! ```
 //!
-//! What is given by hand wins over the environment, the environment over files. Keys that belong
-//! together (access key, secret key, session token) are taken from one of them, never from two.
+//! Options of the caller have priority over the environment, and the environment over files. Keys
+//! that belong together (access key, secret key, session token) come from one of these sources,
+//! never from two.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `given` | what was given by hand, sorted |
-//! | `names` | one spelling for names that mean the same, and `object_store`'s own |
+//! | `given` | the options of the caller |
+//! | `names` | one name for synonyms, and the names of `object_store` |
 //! | `unknown` | an unknown name, with similar names |
-//! | `s3`, `gcs`, `azure` | what each cloud's environment and files add |
-//! | `secrets` | which values must not be printed |
+//! | `s3`, `gcs`, `azure` | options from each cloud's environment and files |
+//! | `secrets` | values that must not be printed |
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Names of options: many spellings, one meaning.
+//! Names of options, and their synonyms.
 
 use object_store::aws::AmazonS3ConfigKey;
 use object_store::azure::AzureConfigKey;

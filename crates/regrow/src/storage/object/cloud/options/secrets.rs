@@ -1,4 +1,4 @@
-//! Which values must not be printed.
+//! Values that must not be printed.
 
 /// Whether the value of a key of `object_store` may be a secret.
 pub(super) fn is_secret(key: &str) -> bool {

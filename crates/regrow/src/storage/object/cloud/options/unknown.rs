@@ -1,4 +1,4 @@
-//! A name that is no option: the error says which it may be meant to be.
+//! Unknown names of options: the error suggests similar names.
 
 use super::quoted;
 use crate::error::{Error, ErrorKind};

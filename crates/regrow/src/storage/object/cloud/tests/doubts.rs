@@ -1,5 +1,5 @@
-//! Answers that are lost, cut short, slow, or of another object: what is asked again, and what is
-//! not.
+//! Answers that are lost, truncated, slow, or of another object: the requests that are repeated,
+//! and the others.
 
 use super::scripted::{Reply, Server, TAG, xml};
 use super::*;

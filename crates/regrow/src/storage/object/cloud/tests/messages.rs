@@ -1,4 +1,4 @@
-//! What errors say of a store, and what they never say.
+//! The texts of errors, and secrets that they never contain.
 
 use std::net::TcpListener;
 

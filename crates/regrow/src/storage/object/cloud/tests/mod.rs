@@ -1,5 +1,5 @@
-//! Tests against memory, against a server that answers what the test says, and against the test
-//! kit's object server.
+//! Tests with memory, with a server whose answers the test gives, and with the test kit's object
+//! server.
 
 mod calls;
 mod doubts;

@@ -1,4 +1,4 @@
-//! The test kit's object server: what a bucket does, and faults on the way to it.
+//! Tests with the test kit's object server: the behaviour of a bucket, and network faults.
 
 use regrow_testkit::object_server::{Fault, ObjectServer, Op, Refusal};
 

@@ -1,4 +1,4 @@
-//! A server that answers what the test says.
+//! A server whose answers the test gives.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
