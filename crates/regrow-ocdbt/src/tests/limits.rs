@@ -1,5 +1,5 @@
-//! How high and how long a version tree may be, at both sides of each limit, and commits that meet
-//! another.
+//! Tests both sides of the limits of a version tree's height and length, and commits that meet
+//! another commit.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

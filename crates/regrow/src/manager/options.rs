@@ -1,4 +1,4 @@
-//! What a manager is told: once, and of each save.
+//! What the program tells a manager: once, and for each save.
 
 use std::path::PathBuf;
 use std::time::Duration;

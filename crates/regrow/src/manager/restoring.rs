@@ -1,4 +1,4 @@
-//! Restoring values by a [`Manager`]. While a step is read, a lease keeps it.
+//! Restores values with a [`Manager`]. A lease keeps the step during the read.
 
 use super::lease::Lease;
 use super::newest::Restored;

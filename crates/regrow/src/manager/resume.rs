@@ -1,7 +1,7 @@
-//! Restoring by a [`TrainingRun`]: the newest step that is good, in one process or in all of a job;
-//! and waiting for newer ones.
+//! A [`TrainingRun`] restores the newest good step, in one process or in all processes of a job,
+//! and waits for newer steps.
 //!
-//! In a job all take the same way: a step that one process cannot restore is restored by none.
+//! In a job all processes restore the same step: if one of them cannot restore a step, none does.
 
 use std::sync::PoisonError;
 use std::time::Instant;

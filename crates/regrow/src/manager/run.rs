@@ -1,12 +1,12 @@
-//! A run of a training loop as its manager sees it: which step is due, what follows a save, which
-//! history counts. It knows no values: the caller saves and restores them.
+//! A run of a training loop: which step is due, the work after a save, and which history counts. It
+//! has no values: the caller saves and restores them.
 //!
 //! ```text
 //! begin ── asks the policy, hears of earlier failures ── [the caller's save] ── follow ── [a thread: verify, point, delete, record]
 //! ```
-//! In a job every process has a run and calls the same. Rank 0 looks at the storage, has the lock,
-//! decides and deletes. All processes hear of an earlier failure at the same point, before the next
-//! save begins.
+//! In a job every process has a run and makes the same calls. Rank 0 reads the storage, has the
+//! lock, decides and deletes. All processes learn of an earlier failure at the same point, before
+//! the next save begins.
 //!
 //! No lock is held while a function of the caller runs.
 

@@ -1,6 +1,6 @@
-//! The JSON files of a folder, read once; each damaged file is kept beside the sound ones.
+//! Reads the JSON files of a folder once. The catalog has the sound files and the damaged ones.
 //!
-//! Only `id_*.json` directly in the folder count: a backup further below is no live data. As in
+//! Only `id_*.json` directly in the folder count: a copy in a deeper folder is a backup. As in
 //! TRAK, the ID inside a file counts, not the file's name. If two files hold flags of one model,
 //! the file named after the model counts, and the catalog lists the other one as spare.
 

@@ -1,5 +1,5 @@
-//! The JSON files: in the form of `json.dump`, replaced as a whole, with each member checked on
-//! reading.
+//! Reads and writes the JSON files. They have the form of `json.dump`, a write replaces a whole
+//! file, and a read checks each member.
 //!
 //! ```text
 //! metadata.json      {"JL dimension": 4, "JL matrix type": "rademacher", "train set size": 6}

@@ -1,5 +1,5 @@
-//! Experiments of a store: their records, which all processes share, their targets and their
-//! scores.
+//! Experiments of a store: their targets, their scores, and their records, which all processes
+//! share.
 
 use serde_json::{Map, Value};
 

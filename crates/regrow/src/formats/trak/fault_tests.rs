@@ -1,5 +1,5 @@
-//! What verify advises has to work: for every file of a store and every damage, `repair` does what
-//! was promised of it.
+//! The advice of `verify` has to work. These tests damage every file of a store in every way, and
+//! check that `repair` does what `verify` promised.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,8 +1,9 @@
 //! The faults of a store: each with the finding of `verify` and the remedy of `repair`.
 //!
-//! A remedy never guesses: rows that may be lost become not done, flags that cannot be known become
-//! 0. So the next run computes a little more, and no wrong value counts as right. Flags are lowered
-//! before marks, and marks before arrays: at no moment does one cover rows that are gone.
+//! A remedy never guesses: rows that may be lost become not done, and flags that cannot be known
+//! become 0. So the next run computes a little more, and no wrong value counts as right. A remedy
+//! first clears flags, then marks, then changes arrays. So no flag or mark ever claims rows that
+//! are gone.
 //!
 //! | fault | finding | remedy |
 //! |---|---|---|

@@ -1,4 +1,4 @@
-//! Whether numbers are finite, many at once.
+//! Checks many numbers at once: are they finite?
 
 use crate::array::Dtype;
 

@@ -1,7 +1,7 @@
 //! Repair of a damaged store, on request: applies the remedies of all its [faults](super::faults).
 //!
-//! A damaged JSON file or an array without a header is kept beside, under a name that neither TRAK
-//! nor regrow looks at (`<name>.damaged`).
+//! A damaged JSON file or an array without a header is kept as `<name>.damaged`. Neither TRAK nor
+//! regrow reads such a file.
 
 use std::path::Path;
 

@@ -7,9 +7,9 @@
 //!                 fdatasync data  ->  pwrite the mask  ->  fdatasync mask
 //! ```
 //!
-//! A row whose mark is on disk has its data on disk, after a kill and after a power cut. Either
-//! loses the work of one interval at most, and the next run does that work again. Many batches
-//! share one sync, which keeps it cheap.
+//! A row whose mark is on disk has its data on disk, after a kill and after a power cut. A kill or
+//! a power cut loses the work of one interval at most, and the next run does that work again. Many
+//! batches share one sync, which keeps it cheap.
 //!
 //! Without an interval nothing is synced: marks follow their rows at once, as with TRAK's own
 //! saver. A kill then loses no rows, but a power cut may leave marks for rows of zeros.

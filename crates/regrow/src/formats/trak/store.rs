@@ -3,10 +3,10 @@
 //! A process that makes a file or changes JSON holds the lock on `.regrow.lock`; writes of rows
 //! take no lock. The process reads the content under the lock, changes it and writes it back whole,
 //! so that no addition of another process is lost. The lock is a `flock`: it ends with its process.
-//! TRAK ignores the lock, so TRAK processes on the same folder still have their races.
+//! TRAK ignores the lock, so its own processes can still overwrite each other's changes.
 //!
-//! Nothing is emptied without a request: an array that is there is kept if it is what the
-//! parameters say, and refused if it is not.
+//! Nothing is emptied without a request: an existing array is kept if it agrees with the
+//! parameters, and refused otherwise.
 
 use std::fs::File;
 use std::io;

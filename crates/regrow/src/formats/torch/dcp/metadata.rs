@@ -7,7 +7,8 @@
 //!   storage_data         {MetadataIndex(fqn, offset, index): _StorageInfo(relative_path, offset, length)}
 //! ```
 //!
-//! Each is the record of a call in the pickle. Its fields are the state of the call's result.
+//! In the pickle each of these objects is the record of a call, and its fields are the state that
+//! the pickle sets.
 //!
 //! Source: PyTorch `torch/distributed/checkpoint/metadata.py`, `filesystem.py`.
 
