@@ -638,8 +638,10 @@ class Run:
         one. Gives its number, what `load` gave, and newer steps with the exception of each.
         """
 
-    def take_newer(self, seen: int | None) -> int | None:
-        """The newest step, if it came after one that was seen; keeps it from being deleted."""
+    def wait_for_new(self, after: int | None, timeout: float | None, every: float) -> int | None:
+        """Waits for a step newer than `after`, and keeps it from being deleted; `None` after the
+        time.
+        """
 
     def close(self) -> None:
         """Waits for all saves, and gives the folder up."""

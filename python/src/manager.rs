@@ -92,7 +92,7 @@ impl OptionsIn {
             reuse: self.link_unchanged,
             read_only: self.read_only,
             preemption: Some(self.preemption.get().0.clone()),
-            grace: Duration::try_from_secs_f64(self.grace_seconds).unwrap_or(Duration::MAX),
+            grace: time(Some(self.grace_seconds)),
             log: self.log,
             metric: self.metric,
             hooks,
@@ -197,8 +197,7 @@ impl Run {
     /// Waits for all saves; `False` if that takes longer than `timeout` seconds.
     #[pyo3(signature = (timeout))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        let timeout = timeout.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)));
-        released(py, || self.0.wait_for(timeout.and_then(|seconds| seconds.ok()).unwrap_or(Duration::MAX)))
+        released(py, || self.0.wait_for(time(timeout)))
     }
 
     /// The first exception of a save that no call has raised yet; `None` if there is none.
@@ -237,9 +236,16 @@ impl Run {
         Ok((step.number, value, passed_over.collect()))
     }
 
-    /// The newest step, if it came after one that was seen; keeps it from being deleted.
-    fn take_newer(&self, py: Python<'_>, seen: Option<u64>) -> PyResult<Option<u64>> {
-        released(py, || self.0.take_newer(seen))
+    /// Waits for a step newer than `after`, and keeps it from being deleted; `None` after the time.
+    fn wait_for_new(
+        &self,
+        py: Python<'_>,
+        after: Option<u64>,
+        timeout: Option<f64>,
+        every: f64,
+    ) -> PyResult<Option<u64>> {
+        let (timeout, every) = (time(timeout), time(Some(every)));
+        released(py, || self.0.wait_for_new(after, timeout, every))
     }
 
     /// Waits for all saves, and gives the folder up.
@@ -362,6 +368,12 @@ impl Together {
         let look = || called(|py| look.call0(py)?.extract::<String>(py));
         released(py, || self.0.of_rank_0(purpose, look))
     }
+}
+
+/// Seconds; without an end for `None`, and for a number that is too large.
+fn time(seconds: Option<f64>) -> Duration {
+    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok());
+    time.unwrap_or(Duration::MAX)
 }
 
 /// A job whose waits Ctrl-C ends.

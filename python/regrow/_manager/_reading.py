@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -189,11 +188,4 @@ class Reading:
             timeout: Seconds to wait at most.
             every: Seconds between two checks.
         """
-        seen = _arguments.count("after", after)
-        ends = None if timeout is None else time.monotonic() + timeout
-        while (found := self._run.take_newer(seen)) is None:
-            left = every if ends is None else min(every, ends - time.monotonic())
-            if left <= 0:
-                return None
-            time.sleep(left)
-        return found
+        return self._run.wait_for_new(_arguments.count("after", after), timeout, every)

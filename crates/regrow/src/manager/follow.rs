@@ -16,16 +16,13 @@ use serde_json::{Map, Value, json};
 
 use super::delete::{Deleted, Deletion};
 use super::event_log::EventLog;
-use super::hooks::Hooks;
+use super::hooks::{Hooks, LOOK_EVERY};
 use super::keep::Keep;
 use super::lock::RunLock;
 use super::steps::Steps;
 use super::tidy::TidyOptions;
 use crate::engine::SaveReport;
 use crate::error::{Error, ErrorKind, Result};
-
-/// How often a wait calls [`Hooks::while_waiting`].
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A save that has begun.
 pub struct Begun {

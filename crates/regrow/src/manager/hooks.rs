@@ -3,12 +3,16 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 
 use super::steps::Steps;
 use crate::engine::SaveReport;
 use crate::error::Result;
+
+/// How often a wait calls [`Hooks::while_waiting`].
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 type AlsoSaves = dyn Fn(u64) -> Result<bool> + Send + Sync;
 type AlsoKeeps = dyn Fn(&Steps) -> Result<BTreeSet<u64>> + Send + Sync;
@@ -32,7 +36,8 @@ pub struct Hooks {
     pub on_record: Option<Arc<OnRecord>>,
     /// Receives the number and the report of each committed step, when older steps are deleted.
     pub on_saved: Option<Arc<OnSaved>>,
-    /// Called ten times a second while a call waits for saves. An error ends the wait.
+    /// Called ten times a second while a call waits for saves, or for a new step. An error ends the
+    /// wait.
     pub while_waiting: Option<Arc<WhileWaiting>>,
 }
 

@@ -28,7 +28,7 @@
 //! | `newest` | the newest good step, and the reasons for skipped steps |
 //! | `wait` | waits for a new step |
 //! | `run` | [`TrainingRun`]: a loop's steps without their values: policies, histories, deletions |
-//! | `resume` | [`TrainingRun`] restores the newest good step, and waits for newer ones |
+//! | `resume` | [`TrainingRun`] restores the newest good step |
 //! | `follow` | the thread for the work after a save |
 //! | `together` | common decisions of the processes of a job |
 //! | `hooks` | functions of the program that a run calls |

@@ -1,9 +1,7 @@
-//! A [`TrainingRun`] restores the newest good step, in one process or in all processes of a job,
-//! and waits for newer steps.
+//! A [`TrainingRun`] restores the newest good step, in one process or in all processes of a job.
 //!
 //! In a job all processes restore the same step: if one of them cannot restore a step, none does.
 
-use std::sync::PoisonError;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -102,23 +100,6 @@ impl TrainingRun {
             }
             leased => leased.map(Some),
         }
-    }
-
-    /// The newest step, if it came after a step that was seen. The step has a lease until the next
-    /// call, or [`close`](Self::close).
-    ///
-    /// # Errors
-    /// What the storage says.
-    pub fn take_newer(&self, seen: Option<u64>) -> Result<Option<u64>> {
-        let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
-        *lease = None;
-        let Some(step) = self.steps.newer_than(seen)? else { return Ok(None) };
-        match self.steps.step(step).and_then(|step| self.lease(&step)) {
-            // It was deleted between two looks: the next look finds another.
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            leased => *lease = leased?,
-        }
-        Ok(Some(step))
     }
 
     /// What follows a restore.

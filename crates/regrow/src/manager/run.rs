@@ -43,8 +43,10 @@ pub struct TrainingRun {
     pub(super) follower: Follower,
     state: Mutex<State>,
     lock: Option<Arc<RunLock>>,
-    /// Keeps the step that [`take_newer`](Self::take_newer) has given last.
+    /// Keeps the step that [`wait_for_new`](Self::wait_for_new) has given last.
     pub(super) lease: Mutex<Option<Lease>>,
+    /// One save or deletion at a time.
+    writing: Mutex<()>,
     is_closed: AtomicBool,
 }
 
@@ -115,6 +117,7 @@ impl TrainingRun {
             state: Mutex::new(State { history, last_save: None, has_saved_preempted: false }),
             lock,
             lease: Mutex::new(None),
+            writing: Mutex::new(()),
             is_closed: AtomicBool::new(false),
         })
     }
@@ -305,6 +308,7 @@ impl TrainingRun {
     /// without `force`, or if it holds files that are not part of a checkpoint: then it is
     /// unchanged.
     pub fn delete(&self, step: u64, force: bool) -> Result<()> {
+        let _writing = self.writing();
         self.before_deletions()?;
         self.together.of_rank_0("manager-delete", || {
             self.steps.step(step)?;
@@ -324,6 +328,7 @@ impl TrainingRun {
     /// # Errors
     /// Why one of them could not be deleted: those that are older are gone.
     pub fn delete_abandoned(&self) -> Result<Vec<u64>> {
+        let _writing = self.writing();
         self.before_deletions()?;
         let deleted = self.together.of_rank_0("manager-delete-abandoned", || {
             let abandoned = self.own_abandoned()?;
@@ -340,6 +345,7 @@ impl TrainingRun {
     /// `NotFound` if the step is not there; why a newer one could not be deleted: those that are
     /// newer than that are gone.
     pub fn roll_back(&self, step: u64) -> Result<()> {
+        let _writing = self.writing();
         self.before_deletions()?;
         self.together.of_rank_0("manager-roll-back", || {
             self.steps.step(step)?;
@@ -476,6 +482,10 @@ impl TrainingRun {
         let failed = self.follower.failed();
         let mut state = self.state();
         failed.into_iter().for_each(|step| state.history.forget(step));
+    }
+
+    pub(super) fn writing(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

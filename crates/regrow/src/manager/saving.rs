@@ -7,7 +7,7 @@
 //! The next save waits for the previous write, but not for the work after it. If either fails, the
 //! next call returns the error. [`TrainingRun`] does all work that needs no values.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::ops::Deref;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -16,7 +16,6 @@ use super::STEP_RECORD;
 use super::follow::Begun;
 use super::options::{ManagerOptions, SaveStep};
 use super::run::{DueStep, TrainingRun};
-use super::steps::Steps;
 use crate::engine::{AsyncOptions, AsyncSaver, ItemsOptions, ItemsSave, SaveHandle, WhenBusy};
 use crate::error::{Error, Result};
 use crate::location::ToLocation;
@@ -53,8 +52,6 @@ pub struct Manager {
     // Before the saver: it has a failure to tell, and each is told once.
     pub(super) run: TrainingRun,
     saver: AsyncSaver,
-    /// One save or deletion at a time.
-    writing: Mutex<()>,
 }
 
 impl Manager {
@@ -63,22 +60,7 @@ impl Manager {
     /// # Errors
     /// As [`TrainingRun::new`].
     pub fn new(root: impl ToLocation, options: ManagerOptions) -> Result<Self> {
-        Ok(Self { run: TrainingRun::new(root, options)?, saver: AsyncSaver::new(), writing: Mutex::new(()) })
-    }
-
-    /// The folder, and what is in it.
-    pub fn steps(&self) -> &Steps {
-        self.run.steps()
-    }
-
-    /// Whether [`save`](Self::save) would save this step. Looks at nothing but memory; in a job
-    /// whose processes might come to different answers (a clock, a function, a signal) rank 0
-    /// decides, and all have to ask.
-    ///
-    /// # Errors
-    /// As [`TrainingRun::should_save`].
-    pub fn should_save(&self, step: u64, is_preempted: bool) -> Result<bool> {
-        self.run.should_save(step, is_preempted)
+        Ok(Self { run: TrainingRun::new(root, options)?, saver: AsyncSaver::new() })
     }
 
     /// Saves a step in the background if the policy says so; whether it does. Waits for an earlier
@@ -175,42 +157,6 @@ impl Manager {
         self.run.failure()
     }
 
-    /// Deletes a step, or moves it aside as the options say, when all saves are done.
-    ///
-    /// # Errors
-    /// As [`TrainingRun::delete`].
-    pub fn delete(&self, step: u64, force: bool) -> Result<()> {
-        let _writing = self.writing();
-        self.run.delete(step, force)
-    }
-
-    /// Deletes the steps of abandoned histories; their numbers.
-    ///
-    /// # Errors
-    /// As [`TrainingRun::delete_abandoned`].
-    pub fn delete_abandoned(&self) -> Result<Vec<u64>> {
-        let _writing = self.writing();
-        self.run.delete_abandoned()
-    }
-
-    /// Deletes all steps that are newer than this one, the newest first: another history follows.
-    ///
-    /// # Errors
-    /// As [`TrainingRun::roll_back`].
-    pub fn roll_back(&self, step: u64) -> Result<()> {
-        let _writing = self.writing();
-        self.run.roll_back(step)
-    }
-
-    /// The newest committed step of the current history: after the restore of an older step, of
-    /// that one's.
-    ///
-    /// # Errors
-    /// What the storage says, in every process of a job.
-    pub fn latest(&self) -> Result<Option<u64>> {
-        self.run.latest()
-    }
-
     /// The record of a step has its place among the user's own metadata.
     fn check_metadata(&self, about: &SaveStep) -> Result<()> {
         match about.metadata.contains_key(STEP_RECORD) {
@@ -222,8 +168,13 @@ impl Manager {
             false => Ok(()),
         }
     }
+}
 
-    fn writing(&self) -> MutexGuard<'_, ()> {
-        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+/// A manager can do what its run can: ask, delete, go back.
+impl Deref for Manager {
+    type Target = TrainingRun;
+
+    fn deref(&self) -> &TrainingRun {
+        &self.run
     }
 }

@@ -1,8 +1,11 @@
-//! Waiting for a new step, as evaluation jobs do.
+//! Waits of evaluation jobs for a new step.
 
+use std::sync::PoisonError;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::lease::Lease;
+use super::hooks::LOOK_EVERY;
+use super::run::TrainingRun;
 use super::steps::Steps;
 use crate::error::{ErrorKind, Result};
 
@@ -20,36 +23,56 @@ impl Steps {
         };
         Ok(is_newer.then_some(latest))
     }
+}
 
-    /// Waits until there is a step newer than `after`, and takes a lease of the newest; `None` if
-    /// none has come in time.
-    ///
-    /// `looks` is called before each look: an error of it ends the wait.
+impl TrainingRun {
+    /// Waits for a step newer than `after`, and gives the newest; `None` after the time. The step
+    /// has a lease until the next call, or [`close`](Self::close).
     ///
     /// # Errors
-    /// What the storage says; what `looks` says.
+    /// What the storage says; that of [`Hooks::while_waiting`](super::Hooks::while_waiting).
     pub fn wait_for_new(
         &self,
         after: Option<u64>,
         timeout: Duration,
         look_every: Duration,
-        looks: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<Option<Lease>> {
+    ) -> Result<Option<u64>> {
         let began = Instant::now();
         loop {
-            looks()?;
-            if let Some(step) = self.newer_than(after)? {
-                match self.lease(step) {
-                    // Deleted between two looks.
-                    Err(error) if error.kind() == ErrorKind::NotFound => {}
-                    lease => return lease.map(Some),
-                }
-            }
+            let found = self.take_newer(after)?;
             let left = timeout.saturating_sub(began.elapsed());
-            if left.is_zero() {
-                return Ok(None);
+            if found.is_some() || left.is_zero() {
+                return Ok(found);
             }
-            std::thread::sleep(look_every.min(left));
+            self.pause(look_every.min(left))?;
+        }
+    }
+
+    fn take_newer(&self, seen: Option<u64>) -> Result<Option<u64>> {
+        let mut lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        *lease = None;
+        let Some(step) = self.steps.newer_than(seen)? else { return Ok(None) };
+        match self.steps.step(step).and_then(|step| self.lease(&step)) {
+            // A writer deleted it between two requests: the next look finds another.
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            leased => *lease = leased?,
+        }
+        Ok(Some(step))
+    }
+
+    fn pause(&self, time: Duration) -> Result<()> {
+        let Some(look) = &self.options.hooks.while_waiting else {
+            sleep(time);
+            return Ok(());
+        };
+        let began = Instant::now();
+        loop {
+            let left = time.saturating_sub(began.elapsed());
+            sleep(left.min(LOOK_EVERY));
+            look()?;
+            if left <= LOOK_EVERY {
+                return Ok(());
+            }
         }
     }
 }

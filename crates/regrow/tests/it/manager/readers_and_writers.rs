@@ -1,10 +1,12 @@
 //! Leases of readers, the lock of the writer, and waiting for new steps.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use regrow::ErrorKind;
 use regrow::location::{Location, ToLocation};
-use regrow::manager::{DeleteOptions, Deleted, Manager, ManagerOptions, SaveStep, Steps};
+use regrow::manager::{DeleteOptions, Deleted, Hooks, Manager, ManagerOptions, SaveStep, Steps, TrainingRun};
 use serde_json::json;
 
 use super::{keep_latest, options, places, save, tree};
@@ -126,28 +128,29 @@ fn storages_with_leases(test: &str) -> Vec<Location> {
 #[test]
 fn waiting_ends_with_a_step_or_with_the_time() {
     let folder = tempfile::tempdir().unwrap();
-    let steps = Steps::new(folder.path().join("run"), None).unwrap();
-    let (short, look_every) = (Duration::from_millis(5), Duration::from_millis(1));
-    let mut looks = 0;
-    let found = steps.wait_for_new(None, short, look_every, &mut || {
-        looks += 1;
-        Ok(())
-    });
-    assert!(found.unwrap().is_none() && looks > 0);
-    let mut looks = 0;
-    // It comes between two looks.
-    let found = steps.wait_for_new(Some(1), Duration::from_secs(60), look_every, &mut || {
-        looks += 1;
-        if looks < 3 {
-            save(&steps, looks)
+    let root = folder.path().join("run");
+    let steps = Steps::new(&root, None).unwrap();
+    let looks = Arc::new(AtomicU64::new(0));
+    let (writer, counted) = (steps.clone(), Arc::clone(&looks));
+    let look = move || match counted.fetch_add(1, Ordering::Relaxed) {
+        0 => Ok(()),
+        // They come between two looks.
+        step @ 1..=2 => {
+            save(&writer, step);
+            Ok(())
         }
-        Ok(())
-    });
-    let lease = found.unwrap().unwrap();
-    assert_eq!((lease.step().number, looks, steps.leased().unwrap()), (2, 2, vec![2]));
-    let stop = || Err(regrow::Error::new(ErrorKind::Cancelled, "enough"));
-    let stopped = steps.wait_for_new(Some(2), Duration::from_secs(60), look_every, &mut { stop });
+        _ => Err(regrow::Error::new(ErrorKind::Cancelled, "enough")),
+    };
+    let hooks = Hooks { while_waiting: Some(Arc::new(look)), ..Hooks::default() };
+    let reader = ManagerOptions { read_only: true, hooks, ..ManagerOptions::default() };
+    let reader = TrainingRun::new(&root, reader).unwrap();
+    let (short, long) = (Duration::from_millis(1), Duration::from_secs(60));
+    assert_eq!(reader.wait_for_new(None, Duration::ZERO, short).unwrap(), None);
+    assert_eq!(reader.wait_for_new(Some(1), long, short).unwrap(), Some(2));
+    assert_eq!((looks.load(Ordering::Relaxed), steps.leased().unwrap()), (3, vec![2]));
+    let stopped = reader.wait_for_new(Some(2), long, short);
     assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Cancelled);
+    assert!(steps.leased().unwrap().is_empty());
 }
 
 /// A slow reader pauses at any of its requests. During the pause newer steps are saved and all
