@@ -1,8 +1,8 @@
-//! Maps by the addresses of Python objects, which the caller keeps alive: classes, containers on
-//! the path.
+//! Maps whose keys are addresses of Python objects (classes, containers on the path). The caller
+//! keeps the objects alive.
 //!
-//! Addresses cannot be chosen from outside, so a hash only has to spread them: a hundred thousand
-//! leaves ask for one each.
+//! No attacker can choose addresses, so the hash only has to spread them. It must be fast: a
+//! hundred thousand leaves need one each.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};

@@ -1,4 +1,4 @@
-//! Saves in the background. Every wait lets the interpreter go, and looks for signals ten times a
+//! Saves in the background. Every wait releases the interpreter, and looks for signals ten times a
 //! second.
 
 use std::ffi::OsString;

@@ -1,5 +1,5 @@
-//! Saving, opening, and an opened checkpoint: each a call of the engine with the interpreter
-//! released.
+//! Saves and opens checkpoints, and reads opened ones. Each call of the engine releases the
+//! interpreter.
 
 use std::ffi::OsString;
 

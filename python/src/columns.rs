@@ -1,5 +1,5 @@
-//! The structure of a tree, whose nodes stay on this side of the border; `regrow/_tree/` tells
-//! how it is made and what is made of it.
+//! The structure of a tree. Its nodes stay in Rust; `regrow/_tree/` describes how it is made and
+//! used.
 
 use std::collections::HashMap;
 use std::sync::Arc;

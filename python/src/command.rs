@@ -1,4 +1,4 @@
-//! The command `regrow`, within Python: the same code as the program's.
+//! The command `regrow` inside Python. It has the same code as the program.
 
 use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,5 +1,5 @@
-//! Converting: the options in, a plan or a report out; also a share at a time, by several
-//! processes.
+//! Conversions: takes the options, and returns a plan or a report. Several processes can each
+//! convert a share.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -1,7 +1,8 @@
-//! Coordinators and sessions: the engine's for Python, and Python's for the engine.
+//! Coordinators and sessions: shows those of the engine to Python, and those of Python to the
+//! engine.
 //!
-//! An object of the protocol `regrow.Coordinator` is called for each question of the engine, on
-//! whichever thread asks, with the interpreter held only as long as the call.
+//! For each question, the engine calls an object of the protocol `regrow.Coordinator`, on the
+//! thread that asks. It holds the interpreter only during the call.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Copying: a checkpoint to another place, byte for byte.
+//! Copies a checkpoint to another place, byte for byte.
 
 use std::ffi::OsString;
 

@@ -1,4 +1,4 @@
-//! Two checkpoints side by side: the report in columns.
+//! Compares two checkpoints, and returns the report in columns.
 
 use std::ffi::OsString;
 

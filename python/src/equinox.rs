@@ -1,8 +1,7 @@
-//! Equinox leaf files: headers of records, whole files of them, and a file to be written by Python
-//! itself.
+//! Equinox leaf files: headers of records, whole files, and a file that Python writes itself.
 //!
-//! The Python half (`regrow/equinox/`) decides which leaf becomes which record; bytes never pass
-//! through it when a file has a path.
+//! The Python half (`regrow/equinox/`) decides which leaf becomes which record. If a file has a
+//! path, its bytes never pass through Python.
 
 use std::collections::HashMap;
 use std::ffi::OsString;

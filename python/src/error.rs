@@ -1,8 +1,9 @@
-//! Errors to exceptions: the class is chosen by kind, in `regrow._errors.from_native`.
+//! Turns errors into exceptions. `regrow._errors.from_native` chooses the class by the kind of
+//! error.
 //!
-//! The engine is called through [`released`], so that a panic, which is a bug of regrow, becomes an
-//! error like any other instead of PyO3's `PanicException`, which `except Exception` does not
-//! catch.
+//! The engine is called through [`released`]. So a panic, which is a bug of regrow, becomes an
+//! ordinary error. Otherwise it would be PyO3's `PanicException`, and `except Exception` does not
+//! catch this.
 
 use std::any::Any;
 use std::error::Error as _;

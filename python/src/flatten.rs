@@ -1,9 +1,9 @@
-//! Taking a user's tree apart. Exact dicts, lists, tuples, `None` and known leaves are dealt with
-//! here; every other class is taken apart by `regrow/_tree/`, one level at a time, so that there
-//! is one place for each.
+//! Takes a user's tree apart. This module handles exact dicts, lists, tuples, `None` and known
+//! leaves; `regrow/_tree/` takes every other class apart, one level at a time. So each class has
+//! one place.
 //!
-//! Nothing recurses: children still to come lie on a stack, containers that are open on another. So
-//! depth costs memory, not stack.
+//! Nothing recurses: one list holds the remaining children, and another the open containers. So a
+//! deep tree needs memory, but no deep call stack.
 
 use std::collections::HashMap;
 

@@ -1,11 +1,11 @@
-//! A user's leaves on their way to the engine: which are what, as columns. NumPy's arrays and
-//! scalars of the engine's dtypes, Python's own types, and arrays of JAX that lie in this machine's
-//! memory are told here; all others by `regrow/_leaves/`.
+//! Finds the kind of each of a user's leaves, as columns for the engine. This module recognises
+//! NumPy's arrays and scalars of the engine's dtypes, Python's own types, and arrays of JAX in this
+//! machine's memory. `regrow/_leaves/` recognises all others.
 //!
 //! JAX shows an array by DLPack: the call waits until the array is computed. While the returned
-//! tensor is held, the memory does not change: another thread that donates the array makes JAX copy
-//! it. It takes one or two microseconds for any dtype; `np.asarray` takes ten times that for dtypes
-//! that buffers cannot name (bfloat16, float8).
+//! tensor is held, the memory does not change: if another thread donates the array, JAX copies it.
+//! The call takes one or two microseconds for any dtype. `np.asarray` takes ten times as long for
+//! dtypes that buffers cannot name (bfloat16, float8).
 
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::intern;

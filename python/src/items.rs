@@ -1,5 +1,5 @@
-//! Several things in one checkpoint, published at once: begun here, filled from any thread,
-//! committed.
+//! A checkpoint of several items that become visible together: begin it, fill it from any thread,
+//! commit it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

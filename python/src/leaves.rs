@@ -1,5 +1,5 @@
-//! Leaves: Python's objects to the engine's, and the engine's to columns; `regrow/_leaves/` has
-//! the other half.
+//! Turns Python's leaves into the engine's, and the engine's leaves into columns. `regrow/_leaves/`
+//! has the other half.
 
 use std::collections::HashMap;
 use std::sync::Arc;

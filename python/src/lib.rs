@@ -1,48 +1,49 @@
-//! regrow's Python extension: arguments in, core types through, views out.
+//! regrow's Python extension. It takes arguments, calls the engine with core types, and returns
+//! views.
 //!
-//! A whole tree crosses the border in one call. The common containers and leaves are taken apart
-//! and put together here, a fraction of a microsecond each; for all others the Python half
-//! (`python/regrow/`) is asked. Array data is never copied: what is saved stays in the memory of
-//! its Python owner, and what is loaded is shown to NumPy where it lies.
+//! One call passes a whole tree between Python and Rust. The extension takes common containers and
+//! leaves apart and puts them together, in a fraction of a microsecond each; for all others it asks
+//! the Python half (`python/regrow/`). Array data is never copied: saved data stays in the memory
+//! of its Python owner, and NumPy gets views of loaded data.
 //!
 //! | module | does |
 //! |---|---|
-//! | `flatten` | taking a user's tree apart |
-//! | `unflatten` | putting a tree together |
-//! | `addresses` | maps by where Python's objects lie |
+//! | `flatten` | takes a user's tree apart |
+//! | `unflatten` | puts a tree together |
+//! | `addresses` | maps by the addresses of Python objects |
 //! | `location` | paths and URLs, with the options of their storage |
 //! | `columns` | the structure of a tree, keys, kinds of nodes |
-//! | `gather` | what a user's leaves are, and what a template's want, as columns |
-//! | `leaves` | the columns to the engine's leaves, and the engine's to columns |
-//! | `memory` | all that is `unsafe`: Python's memory as [`Bytes`](bytes::Bytes), and the reverse |
-//! | `options` | what a caller asks for |
+//! | `gather` | the kinds of a user's leaves, and those that a template asks for, as columns |
+//! | `leaves` | turns the columns into the engine's leaves, and back |
+//! | `memory` | all `unsafe` code: Python's memory as [`Bytes`](bytes::Bytes), and the reverse |
+//! | `options` | the caller's options |
 //! | `checkpoint` | an opened checkpoint |
-//! | `regions` | regions of its leaves into memory of the caller |
-//! | `background` | saves while Python goes on |
-//! | `items` | several things in one checkpoint |
-//! | `convert` | from one layout to another |
-//! | `copy` | a checkpoint to another place |
-//! | `diff` | two checkpoints side by side |
-//! | `report` | checkpoints as a page to look at |
-//! | `coordination` | what the processes of a job tell each other |
-//! | `remove` | one checkpoint, or what a save has left |
-//! | `repair` | parity beside a checkpoint, and repair by it |
+//! | `regions` | reads regions of its leaves into the caller's memory |
+//! | `background` | saves while Python continues |
+//! | `items` | several items in one checkpoint |
+//! | `convert` | converts from one layout to another |
+//! | `copy` | copies a checkpoint to another place |
+//! | `diff` | compares two checkpoints |
+//! | `report` | checkpoints as an HTML page |
+//! | `coordination` | messages between the processes of a job |
+//! | `remove` | removes one checkpoint, or the remains of a save |
+//! | `repair` | writes parity beside a checkpoint, and repairs with it |
 //! | `seal` | checksums beside a checkpoint, and signatures |
 //! | `list` | the checkpoints in a folder |
-//! | `steps` | a folder of steps: what is kept, who reads and who writes |
+//! | `steps` | a folder of steps: the kept ones, its readers and its writer |
 //! | `manager` | the manager of a training loop's steps |
-//! | `flax` | Flax' msgpack to Python's objects and back, without a checkpoint |
-//! | `safetensors` | safetensors files as safetensors shows them |
+//! | `flax` | turns Flax' msgpack into Python's objects and back, without a checkpoint |
+//! | `safetensors` | safetensors files in the form that safetensors shows |
 //! | `trak` | a TRAK store: rows, marks, flags |
 //! | `pytree_data` | the entries of a data file's manifest |
 //! | `equinox` | Equinox leaf files, for `regrow.equinox` |
 //! | `command` | the command `regrow` |
 //! | `watch` | progress callbacks and Ctrl-C during long work |
-//! | `error` | errors to exceptions |
+//! | `error` | turns errors into exceptions |
 //!
-//! The interpreter is released around all work of the engine, whose threads live only as long as
-//! the call: so nothing is left behind that a `fork` could break. Only `background` has threads
-//! that outlive a call; a child knows that they are its parent's.
+//! All work of the engine releases the interpreter. The engine's threads end with the call, so a
+//! later `fork` cannot break them. Only `background` has threads that outlive a call; a child
+//! process knows that they belong to its parent.
 
 mod addresses;
 mod background;

@@ -1,5 +1,5 @@
-//! Python literals that a file holds (dtypes of records, paths of dicts), as Python's objects: read
-//! by the engine, so that nothing a file says comes to Python's own compiler.
+//! Turns Python literals in a file (dtypes of records, paths of dicts) into Python's objects. The
+//! engine parses them, so that no content of a file reaches Python's own compiler.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyComplex, PyDict, PyInt, PyList, PySet, PyTuple};

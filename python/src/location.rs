@@ -1,4 +1,4 @@
-//! Paths and URLs as Python gives them.
+//! Paths and URLs in the forms that Python passes.
 
 use std::borrow::Cow;
 use std::ffi::OsString;

@@ -1,8 +1,8 @@
 //! The manager of a training loop's steps: the engine's [`manager::TrainingRun`], with functions of Python
 //! as its hooks.
 //!
-//! A call of Python from here is made on the caller's thread, or on the manager's. What it raises
-//! is raised again as it is.
+//! Python functions are called on the caller's thread or on the manager's thread. Their exceptions
+//! are raised again unchanged.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,12 +1,12 @@
 //! The only unsafe code of the extension: memory that the engine and Python share, without a copy.
 //!
 //! ```text
-//! borrowed        NumPy's arrays as the engine's
-//! dlpack          tensors of other libraries as the engine's arrays
-//! shown           the engine's arrays as NumPy's
-//! destinations    NumPy's arrays that are filled where they lie
-//! buffers         the engine's bytes as buffers of Python's, and Python's buffers as bytes
-//! joined          one `bytes` object made of many parts
+//! borrowed        shows NumPy's arrays to the engine
+//! dlpack          shows tensors of other libraries to the engine
+//! shown           shows the engine's arrays to NumPy
+//! destinations    NumPy's arrays that the engine fills in place
+//! buffers         shows the engine's bytes as Python's buffers, and the reverse
+//! joined          makes one `bytes` object of many parts
 //! ```
 
 mod borrowed;

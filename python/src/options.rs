@@ -1,4 +1,4 @@
-//! What a caller asks for: `regrow/_core/_options.py` has brought it into these tuples.
+//! The caller's options, in the tuples that `regrow/_core/_options.py` makes.
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;

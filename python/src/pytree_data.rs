@@ -1,4 +1,4 @@
-//! The entries of a data file's manifest, for `regrow.pytree`, which maps the data by itself.
+//! The entries of a data file's manifest, for `regrow.pytree`. That module maps the data itself.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Regions of leaves to read. Thousands of leaves have the same regions: they share one object.
+//! Regions of leaves to read. Thousands of leaves have the same regions, so they share one object.
 
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;

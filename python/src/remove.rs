@@ -1,4 +1,4 @@
-//! Removing one checkpoint, or what a save has left.
+//! Removes one checkpoint, or the remains of a save.
 
 use std::ffi::OsString;
 

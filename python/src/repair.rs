@@ -1,4 +1,4 @@
-//! Parity beside a checkpoint, and repair by it.
+//! Writes parity beside a checkpoint, and repairs with it.
 
 use std::ffi::OsString;
 

@@ -1,4 +1,4 @@
-//! Checkpoints as a page to look at.
+//! Writes reports: checkpoints as an HTML page.
 
 use std::path::PathBuf;
 

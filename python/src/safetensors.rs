@@ -1,6 +1,6 @@
-//! safetensors files as safetensors itself shows them: flat, also if regrow has stored a pytree
-//! beside the tensors, from disk or from memory; their bytes as private maps; and the bytes of a
-//! file that is not written.
+//! safetensors files in the form that safetensors itself shows: flat, even if regrow has stored a
+//! pytree beside the tensors. They come from disk or from memory. This module also gives their
+//! bytes as private maps, and makes the bytes of a file without writing one.
 
 use std::cell::RefCell;
 

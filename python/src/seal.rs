@@ -1,4 +1,4 @@
-//! Sealing a checkpoint, and signing it.
+//! Seals a checkpoint, and signs it.
 
 use std::ffi::OsString;
 

@@ -1,9 +1,9 @@
-//! The shards that this process holds of JAX arrays on several devices, as they lie in memory.
+//! The shards of JAX arrays on several devices: those that this process holds, without a copy.
 //!
-//! Where the parts of an array lie follows from its sharding and its shape, which thousands of
-//! leaves share: Python tells it once for each pair (`regrow/_leaves/`), and here the memory of
-//! each shard is taken, which needs no more of JAX than two calls. To ask each array for its shards
-//! takes JAX four times as long.
+//! The sharding and the shape of an array determine where its parts are. Thousands of leaves share
+//! both, so Python (`regrow/_leaves/`) computes the places once for each pair. This module then
+//! takes the memory of each shard with two calls of JAX. Asking each array for its shards would
+//! take JAX four times as long.
 
 use pyo3::intern;
 use pyo3::prelude::*;

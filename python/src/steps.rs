@@ -1,4 +1,4 @@
-//! A folder of steps: what is there, what is kept, who reads and who writes.
+//! A folder of steps: its steps, the kept ones, its readers and its writer.
 
 use std::ffi::OsString;
 use std::sync::{Mutex, PoisonError};

@@ -1,5 +1,5 @@
-//! A TRAK store: rows, marks and flags across the border; arrays as the places of their files,
-//! which Python maps.
+//! A TRAK store. Rows, marks and flags pass between Python and Rust; for an array Python gets the
+//! place in its file, and maps it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

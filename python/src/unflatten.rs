@@ -1,8 +1,7 @@
-//! Putting a tree together: of a checkpoint's structure, or of a template's own containers. Exact
-//! dicts, lists, tuples and `None` are made here, every other class by Python.
+//! Puts a tree together, from a checkpoint's structure or from a template's own containers. This
+//! module makes exact dicts, lists, tuples and `None`; Python makes every other class.
 //!
-//! Nodes are gone through from the last to the first, so that children are there before their
-//! container.
+//! It makes the nodes from the last to the first, so that children exist before their container.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};

@@ -1,16 +1,15 @@
-//! Long work under the eyes of Python: progress callbacks and Ctrl-C, both on the caller's own
-//! thread.
+//! Progress callbacks and Ctrl-C during long work, both on the caller's own thread.
 //!
 //! ```text
 //! caller's thread:  waits, the interpreter released; every 50 ms it looks for signals
 //!                     ▲ progress        │ go on, or stop
 //! engine's thread:  hook ──────────────▶ waits for the answer
 //! ```
-//! A callback is called where its caller is, as any other function, and the engine's threads never
-//! wait for the interpreter. What a callback or a signal handler raises ends the work and is raised
-//! again when nothing of the work is left. Without a callback, on a thread that gets no signals,
-//! and for work that is over in a moment anyway, there is no second thread; nor where the system
-//! has none to give.
+//! A callback runs on the thread of its caller, like any other function, and the engine's threads
+//! never wait for the interpreter. An exception in a callback or a signal handler stops the work,
+//! and is raised again after all of the work has ended. There is no second thread without a
+//! callback, on a thread that gets no signals, for very short work, or if the system gives no
+//! thread.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};

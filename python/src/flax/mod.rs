@@ -1,4 +1,4 @@
-//! Flax' msgpack between Python objects and bytes, without an engine in between: the low level of
+//! Turns Python objects into Flax' msgpack and back, without the engine: the low level of
 //! `regrow.flax`.
 //!
 //! | module | does |

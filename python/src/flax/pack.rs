@@ -1,7 +1,8 @@
-//! Python objects to msgpack, as `msgpack.packb(strict_types=True)` with Flax' extensions does it.
+//! Turns Python objects into msgpack, with the same result as `msgpack.packb(strict_types=True)`
+//! with Flax' extensions.
 //!
-//! Two passes: the first walks the objects and writes all that is small, the second fills one
-//! buffer of exactly the size that came out. Array data is touched in the second only.
+//! There are two passes. The first walks the objects, writes everything small, and computes the
+//! size. The second fills one buffer of exactly this size. Only the second reads array data.
 
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};

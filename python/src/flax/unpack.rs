@@ -1,8 +1,9 @@
-//! msgpack to Python objects, as Flax' `msgpack_restore` does it, except that arrays are views.
+//! Turns msgpack into Python objects, like Flax' `msgpack_restore`, except that arrays are views.
 //!
-//! Accepted is what Flax accepts of its own files (a key that is there twice: the last one wins),
-//! and the text arrays that it writes but cannot read. Refused, with offset and key path, is what
-//! only looks like one: `-1` in a shape, `nil` for one, chunks of different dtypes.
+//! It accepts what Flax accepts of its own files (of a repeated key, the last value counts), and
+//! the text arrays that Flax writes but cannot read. It refuses data that only looks like an array:
+//! `-1` in a shape, `nil` instead of a shape, chunks of different dtypes. The error shows the
+//! offset and the key path.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! NumPy's arrays as the engine's, where they lie.
+//! Shows NumPy's arrays to the engine, without a copy.
 
 use bytes::Bytes;
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};

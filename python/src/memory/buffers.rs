@@ -1,4 +1,4 @@
-//! The engine's bytes as buffers of Python's, and Python's buffers as bytes.
+//! Shows the engine's bytes as Python's buffers, and Python's buffers as bytes.
 
 use std::ffi::{c_int, c_void};
 

@@ -1,4 +1,4 @@
-//! NumPy's arrays that are filled where they lie.
+//! NumPy's arrays that the engine fills in place.
 
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods, npyffi};
 use pyo3::prelude::*;

@@ -1,5 +1,5 @@
-//! Arrays that other libraries show by DLPack, in capsules: held where they lie until they are let
-//! go.
+//! Arrays that other libraries show in DLPack capsules: used without a copy, and held until they
+//! are released.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::NonNull;

@@ -1,4 +1,4 @@
-//! One `bytes` object made of many parts.
+//! Makes one `bytes` object of many parts.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;

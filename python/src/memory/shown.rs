@@ -1,4 +1,4 @@
-//! The engine's arrays as NumPy's, where they lie.
+//! Shows the engine's arrays to NumPy, without a copy.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, PoisonError};

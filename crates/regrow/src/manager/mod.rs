@@ -19,7 +19,7 @@
 //! |---|---|
 //! | `names` | the forms of names |
 //! | `when`, `keep` | the two policies: pure functions of what is known |
-//! | `history` | [`History`]: the steps that the next save continues from, and the abandoned steps |
+//! | `history` | the steps that the next save continues from, and the abandoned steps |
 //! | `steps` | [`Steps`]: a folder; the list, one step, its size on the disk |
 //! | `pointer` | the newest step in one read, for long lists |
 //! | `lease` | keeps a step while a process reads it |
