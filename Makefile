@@ -41,7 +41,7 @@ BENCH_OUT := bench-output
 
 # What crates.io would get.
 # The crates of the engine, lowest first.
-INTERNALS := -p regrow-base -p regrow-tree -p regrow-store -p regrow-ocdbt -p regrow-zarr
+INTERNALS := -p regrow-base -p regrow-tree -p regrow-store -p regrow-storage -p regrow-ocdbt -p regrow-zarr
 PACKAGED := $(INTERNALS) -p regrow-derive -p regrow -p regrow-report -p regrow-cli
 
 # Says where cargo builds.
@@ -403,7 +403,7 @@ fuzz: rust-prerequisites $(TOOLS)/bin/cargo-fuzz ## Fuzz every parser, FUZZ_SECO
 
 # What is near unsafe code: maps, direct reads and writes, pages, buffers between threads. A build
 # of its own, since a sanitizer is in every crate of it.
-SANITIZE_UNIT ?= storage:: reads:: engine::
+SANITIZE_UNIT ?= reads:: engine::
 VALGRIND_UNIT ?= engine::
 SANITIZE_TESTS ?= many_threads nothing_held reading regions default_layout
 sanitize: rust-prerequisites ## Tests near unsafe code under AddressSanitizer, and valgrind if installed (a full build, a quarter of an hour)
@@ -417,7 +417,7 @@ sanitize: rust-prerequisites ## Tests near unsafe code under AddressSanitizer, a
 		RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" CARGO_PROFILE_DEV_DEBUG=line-tables-only ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 CARGO_TARGET_DIR="$$target/sanitize" \
 			$(CARGO) test --quiet --locked --target "$$host" --features regrow/cloud "$$@"
 	}
-	sanitized -p regrow-base -p regrow-store -p regrow-ocdbt --lib -- --skip take_no_time
+	sanitized -p regrow-base -p regrow-store -p regrow-storage -p regrow-ocdbt --lib -- --skip take_no_time
 	sanitized -p regrow --lib -- $(SANITIZE_UNIT) --skip take_no_time
 	for test in $(SANITIZE_TESTS); do
 		printf '==> %s\n' "$$test under AddressSanitizer"
@@ -457,7 +457,7 @@ coverage: rust-prerequisites $(NEXTEST) $(TOOLS)/bin/cargo-llvm-cov ## Which lin
 # Mutants of what decides whether a checkpoint is whole: all in one build, one switched on at a
 # time, until a test that comes by it fails. What was judged is kept: a run that was ended goes on,
 # and MUTANTS_MORE=--again tries those again that no test noticed and nothing explains.
-MUTANTS ?= regrow/src/commit/ regrow/src/seal/ regrow/src/parity/ regrow/src/reads/table regrow-store/ regrow-ocdbt/ regrow-base/src/bytes/checksum regrow-base/src/bytes/summed
+MUTANTS ?= regrow-storage/src/local/ regrow/src/seal/ regrow/src/parity/ regrow/src/reads/table regrow-store/ regrow-ocdbt/ regrow-base/src/bytes/checksum regrow-base/src/bytes/summed
 MUTANTS_BUDGET ?= 30
 MUTANTS_MORE ?=
 MUTANTS_WITHOUT := compile_fail public_api imports bounds examples disk_images

@@ -156,6 +156,7 @@ mod _native {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         let py = module.py();
+        regrow::formats::tell_storage();
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("NODE_KINDS", PyTuple::new(py, crate::columns::NODE_KINDS)?)?;
         module.add("KEY_KINDS", PyTuple::new(py, crate::columns::KEY_KINDS)?)?;

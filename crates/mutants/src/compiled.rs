@@ -13,8 +13,8 @@ use crate::listed::Mutant;
 use crate::schemata::{Schemata, ids_of, of_file};
 
 /// The crates whose sources may be changed: the engine first, whose tests run all of them.
-pub const CRATES: [&str; 6] =
-    ["regrow", "regrow-base", "regrow-tree", "regrow-store", "regrow-ocdbt", "regrow-zarr"];
+pub const CRATES: [&str; 7] =
+    ["regrow", "regrow-base", "regrow-tree", "regrow-store", "regrow-storage", "regrow-ocdbt", "regrow-zarr"];
 
 /// The crate below all of them has the switch.
 const SWITCHED: &str = "regrow-base";

@@ -207,7 +207,15 @@ mod tests {
     fn texts() -> String {
         let mut texts = String::new();
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        for name in ["regrow", "regrow-base", "regrow-tree", "regrow-store", "regrow-ocdbt", "regrow-zarr"] {
+        for name in [
+            "regrow",
+            "regrow-base",
+            "regrow-tree",
+            "regrow-store",
+            "regrow-storage",
+            "regrow-ocdbt",
+            "regrow-zarr",
+        ] {
             gather(&crates.join(name).join("src"), &mut texts);
         }
         texts

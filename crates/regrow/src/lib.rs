@@ -56,12 +56,10 @@
 //! portable form of these calls; it compiles there, but was never run (`docs/limits.md`). It needs
 //! little-endian machines with addresses of 64 bits.
 
-pub mod commit;
 pub mod coordination;
 pub mod doctor;
 pub mod engine;
 pub mod formats;
-pub mod location;
 pub mod manager;
 pub mod options;
 pub(crate) mod parity;
@@ -69,7 +67,6 @@ pub mod reads;
 pub mod report;
 pub(crate) mod seal;
 pub mod signature;
-pub mod storage;
 
 pub(crate) use regrow_base::system;
 pub use regrow_base::{bytes, error, monitor, text, threads, wording};
@@ -80,6 +77,36 @@ pub use regrow_zarr::{codec, zarr};
 pub mod store {
     pub use regrow_ocdbt as ocdbt;
     pub use regrow_store::*;
+}
+
+/// Where a checkpoint is: a storage, and a path in it.
+pub mod location {
+    pub use regrow_storage::StorageOptions;
+    pub(crate) use regrow_storage::location::suffix_of;
+    pub use regrow_storage::location::{Location, StepFolder, ToLocation, is_url, local};
+}
+
+/// What every kind of place for checkpoints can do: disk, memory, bucket, archive.
+pub mod storage {
+    pub(crate) use regrow_storage::{
+        COMMIT_MARKERS, COMMITTED_MARKER, Name, Names, archive, is_bookkeeping, is_desktop_file, lent,
+        marked, private_memory, side_files, tell_names, within,
+    };
+    pub use regrow_storage::{
+        Document, Entry, EntryKind, Found, Identity, Left, Marker, Publication, PublishOptions, Reading,
+        Removal, Removed, Stock, Storage, StorageOptions, Target, Transfer, TransferFile, TransferOptions,
+        UNCOMMITTED_MARK, schemes,
+    };
+}
+
+/// A save on a local disk; the only module that renames.
+pub mod commit {
+    pub use regrow_storage::local::{
+        Ability, StagedFile, StagedFolder, StagedSiblings, set_mode, sync_folder,
+    };
+    pub(crate) use regrow_storage::local::{
+        Begun, NewFile, begun, is_under_way, keep_others, probe, reappears, sweep_new_files, where_is,
+    };
 }
 
 pub use engine::value::{load, load_into, load_into_with, load_with};
@@ -96,9 +123,9 @@ pub use monitor::Monitor;
 pub use parity::ParityRatio;
 #[cfg(feature = "derive")]
 pub use regrow_derive::Pytree;
-pub use signature::{PrivateKey, PublicKey};
 #[cfg(feature = "cloud")]
-pub use storage::cache::{CACHE_LEN_MAX_DEFAULT_BYTES, Cache, CacheReport};
+pub use regrow_storage::cache::{CACHE_LEN_MAX_DEFAULT_BYTES, Cache, CacheReport};
+pub use signature::{PrivateKey, PublicKey};
 pub use tree::{Pytree, StateDict};
 
 #[doc(hidden)]

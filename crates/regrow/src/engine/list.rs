@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::flax::step_names::split;
+use crate::formats::located;
 use crate::formats::pytree_data::{Files, MANIFEST_SUFFIX};
 use crate::formats::suggestions;
 use crate::location::{Location, ToLocation};
@@ -60,7 +61,7 @@ impl ListedState {
 /// `NotFound` if there is no folder; `Uncommitted` for a folder that is itself being written; what
 /// the storage says.
 pub fn list(folder: impl ToLocation) -> Result<Vec<Listed>> {
-    let at = folder.to_location()?;
+    let at = located(folder)?;
     let at = archive::find(&at)?.unwrap_or(at);
     crate::formats::refuse_uncommitted(&at)?;
     let root = at.for_reading()?.location;

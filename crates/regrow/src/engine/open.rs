@@ -13,7 +13,7 @@ use super::search;
 use crate::commit::reappears;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::pytree_data::{self, Files, PytreeData};
-use crate::formats::{Description, Format, Reader, builtin_formats, contents, foreign, suggestions};
+use crate::formats::{Description, Format, Reader, builtin_formats, contents, foreign, located, suggestions};
 use crate::location::{Location, StepFolder, ToLocation};
 use crate::storage::{Entry, Found, Identity, archive};
 use crate::text::printable;
@@ -71,7 +71,7 @@ pub fn open(path: impl ToLocation) -> Result<Checkpoint> {
 /// # Errors
 /// As [`open`]; `NotFound` also for a step or an item that is not there.
 pub fn open_with(path: impl ToLocation, options: &OpenOptions) -> Result<Checkpoint> {
-    Checkpoint::open_as(path.to_location()?, options, |at| open_any(at, options))
+    Checkpoint::open_as(located(path)?, options, |at| open_any(at, options))
 }
 
 /// What tells the checkpoint at a location from another one there.
@@ -156,7 +156,7 @@ impl Checkpoint {
         path: impl ToLocation,
         read: impl Fn(&Location) -> Result<Box<dyn Reader>>,
     ) -> Result<Self> {
-        Self::open_as(path.to_location()?, &OpenOptions { mapped: true, ..OpenOptions::default() }, read)
+        Self::open_as(located(path)?, &OpenOptions { mapped: true, ..OpenOptions::default() }, read)
     }
 
     fn open_as(

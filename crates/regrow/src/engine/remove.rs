@@ -20,7 +20,7 @@ use super::{SaveOptions, replace};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::flax::steps::ARRAYS_SUFFIX;
 use crate::formats::pytree_data::{Files, PytreeData};
-use crate::formats::{Format, builtin_formats};
+use crate::formats::{Format, builtin_formats, located};
 use crate::location::{Location, ToLocation};
 use crate::seal::side_files_of;
 use crate::storage::{Found, Removal, Removed, archive};
@@ -57,7 +57,7 @@ pub struct RemoveReport {
 /// storage. After an error the path is no checkpoint, or the complete one, except for side files of
 /// single files: they are removed first.
 pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveReport> {
-    let at = path.to_location()?;
+    let at = located(path)?;
     if archive::find(&at)?.is_some() {
         return Err(Error::unsupported(
             "nothing can be removed from an archive, and an archive is no checkpoint",

@@ -20,6 +20,7 @@ use std::collections::HashMap;
 use super::view::View;
 use super::{Checkpoint, LoadOptions, OpenOptions, open_with};
 use crate::error::{Error, Result};
+use crate::formats::located;
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::reads::{Source, Unreadable};
@@ -76,7 +77,7 @@ pub fn salvage(path: impl ToLocation, options: &LoadOptions) -> Result<Salvaged>
         return Err(Error::invalid("a salvage reads and verifies all leaves")
             .help("leave out the options that skip verification or leaves"));
     }
-    let at = path.to_location()?;
+    let at = located(path)?;
     let mut damage = Vec::new();
     let mut opened = open_somehow(&at, &options.open, &mut damage)?;
     if damage.is_empty() {
@@ -118,7 +119,7 @@ pub struct Intact {
 /// intact; `Cancelled`.
 pub fn open_intact(path: impl ToLocation, options: &OpenOptions, monitor: &Monitor) -> Result<Intact> {
     let mut damage = Vec::new();
-    let at = path.to_location()?;
+    let at = located(path)?;
     let opened = open_somehow(&at, options, &mut damage)?;
     let Opened { checkpoint, is_bare, .. } = opened.leniently(&at, &mut damage);
     let lost = lost_leaves(&checkpoint, monitor, &mut damage)?;

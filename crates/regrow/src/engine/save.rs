@@ -11,6 +11,7 @@ use super::together::save_together;
 use super::{Layout, SaveOptions, SaveReport, replace};
 use crate::array::{Array, Losses};
 use crate::error::{Result, ResultExt};
+use crate::formats::located;
 use crate::location::{Location, ToLocation};
 use crate::storage::Target;
 use crate::tree::{KeyPath, Leaf, LeafData, Pytree, Tree};
@@ -31,7 +32,7 @@ use crate::tree::{KeyPath, Leaf, LeafData, Pytree, Tree};
 /// an overwrite of a single file in a bucket that fails in its last request has removed the seal,
 /// signature and parity of the old file.
 pub fn save<P: Pytree>(path: impl ToLocation, value: &P) -> Result<SaveReport> {
-    let at = path.to_location()?;
+    let at = located(path)?;
     let layout = Layout::for_target(&at)?;
     save_with(at, value, &SaveOptions { layout, ..SaveOptions::default() })
 }
@@ -43,7 +44,7 @@ pub fn save<P: Pytree>(path: impl ToLocation, value: &P) -> Result<SaveReport> {
 /// As [`save`]; `InvalidArgument` if the layout would make a folder under the name of a file;
 /// `Cancelled`, or what the hook said, if the [monitor](SaveOptions::monitor) ended it.
 pub fn save_with<P: Pytree>(path: impl ToLocation, value: &P, options: &SaveOptions) -> Result<SaveReport> {
-    save_watched(&path.to_location()?, options, || value.to_tree(), &|| Ok(()))
+    save_watched(&located(path)?, options, || value.to_tree(), &|| Ok(()))
 }
 
 /// Saves what `tree` makes under the eyes of the options' monitor; `may_commit` has the last word,

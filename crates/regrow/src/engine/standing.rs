@@ -5,7 +5,7 @@ use super::Checkpoint;
 use super::open::identity;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
-use crate::seal::is_name_of_side_file;
+use crate::storage::side_files::is_name_of_side_file;
 use crate::storage::{Entry, Found, Identity};
 use crate::store::ByteRange;
 

@@ -2,7 +2,7 @@
 
 use super::{OpenOptions, VerifyOptions, VerifyReport, verify_with};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::{flax, orbax};
+use crate::formats::{flax, located, orbax};
 use crate::location::{Location, ToLocation};
 
 /// A committed step.
@@ -20,7 +20,7 @@ pub struct CommittedStep {
 /// # Errors
 /// `InvalidArgument` for steps of Flax whose numbers are not whole; what the storage says.
 pub fn committed_steps(at: impl ToLocation, options: &OpenOptions) -> Result<Vec<CommittedStep>> {
-    let at = at.to_location()?;
+    let at = located(at)?;
     if let Some(steps) = orbax::steps_in(&at)? {
         let step =
             |step: orbax::steps::Step| CommittedStep { number: step.number, name: step.folder.name_text() };
@@ -70,7 +70,7 @@ pub fn verify_steps(
     path: impl ToLocation,
     options: &VerifyOptions,
 ) -> Result<Vec<(u64, Result<VerifyReport>)>> {
-    let at = path.to_location()?;
+    let at = located(path)?;
     let mut reports = Vec::new();
     for CommittedStep { number, .. } in all_steps(&at, &options.open)? {
         let open = OpenOptions { step: Some(number), ..options.open.clone() };

@@ -2,6 +2,7 @@
 
 use super::{Checkpoint, LoadOptions};
 use crate::error::{Result, ResultExt};
+use crate::formats::located;
 use crate::location::ToLocation;
 use crate::tree::{Fit, Pytree};
 
@@ -38,7 +39,7 @@ pub fn load<P: Pytree>(path: impl ToLocation) -> Result<P> {
 /// # Errors
 /// As [`load`].
 pub fn load_with<P: Pytree>(path: impl ToLocation, options: &LoadOptions) -> Result<P> {
-    let at = path.to_location()?;
+    let at = located(path)?;
     P::from_tree_with(super::load_with(&at, options)?, fit(options)).in_file(&at)
 }
 
@@ -60,7 +61,7 @@ pub fn load_into<P: Pytree>(path: impl ToLocation, value: &mut P) -> Result<()> 
 /// # Errors
 /// As [`load_into`].
 pub fn load_into_with<P: Pytree>(path: impl ToLocation, value: &mut P, options: &LoadOptions) -> Result<()> {
-    let at = path.to_location()?;
+    let at = located(path)?;
     value.load_tree(&super::load_with(&at, options)?, fit(options)).in_file(&at)
 }
 

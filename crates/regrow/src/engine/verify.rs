@@ -14,7 +14,7 @@ use super::{BUDGET_DEFAULT_BYTES, Checkpoint, OpenOptions, VerifyOptions};
 use crate::array::Region;
 use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::{Reader, ReaderExt, Rest, Sparse};
+use crate::formats::{Reader, ReaderExt, Rest, Sparse, located};
 use crate::location::{Location, ToLocation};
 use crate::monitor::{Monitor, Stage};
 use crate::reads::{CheckFor, Coded, Extent, Source, Unreadable, check_ahead};
@@ -51,7 +51,7 @@ pub fn verify(path: impl ToLocation) -> Result<VerifyReport> {
 /// # Errors
 /// As [`verify`]; `Cancelled`.
 pub fn verify_with(path: impl ToLocation, options: &VerifyOptions) -> Result<VerifyReport> {
-    let at = path.to_location()?;
+    let at = located(path)?;
     Retries::until_unreplaced(|| verify_once(&at, options, Share::ALL)).map(|verified| verified.report)
 }
 
@@ -76,7 +76,7 @@ pub fn verify_share(
     share: u32,
     count: u32,
 ) -> Result<VerifiedShare> {
-    let at = path.to_location()?;
+    let at = located(path)?;
     Retries::until_unreplaced(|| verify_once(&at, options, Share { number: share, count }))
 }
 

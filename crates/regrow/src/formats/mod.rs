@@ -14,6 +14,7 @@ use crate::array::{Array, ArraySource, Region};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::options::{Layout, OpenOptions};
+use crate::storage::COMMITTED_MARKER;
 use crate::tree::{Key, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
 pub(crate) mod contents;
@@ -29,6 +30,7 @@ mod joined;
 mod loss;
 pub mod npy;
 pub mod orbax;
+mod own_files;
 mod path_tree;
 pub(crate) mod pieces;
 mod preview;
@@ -45,9 +47,12 @@ pub(crate) mod suggestions;
 pub mod torch;
 pub mod trak;
 
+pub(crate) use crate::storage::COMMIT_MARKERS;
 pub use crate::storage::{Target, UNCOMMITTED_MARK};
 pub use format::{Fidelity, Format, FormatExt, ManyWriters, SingleFile, WriterRank};
 pub use loss::{Loss, LossKind};
+pub use own_files::{CHECKPOINT_MARKERS, tell_storage};
+pub(crate) use own_files::{located, note_of_files, noted_files};
 pub use preview::Preview;
 pub use reader::{Description, Reader, ReaderExt, Rest, Sparse, Standing};
 pub use recovery::{Counterpart, RecoveredFile, Recovery, SummedFile};
@@ -130,10 +135,6 @@ pub(crate) fn refuse_uncommitted(at: &Location) -> Result<()> {
         .help("it is being written now, or its writer was killed; open an earlier one, and save again"))
 }
 
-/// In a bucket a checkpoint of Orbax or regrow is committed when one of these is in its folder:
-/// Orbax' marker, or the pointer that regrow puts there while it replaces a checkpoint.
-pub(crate) const COMMIT_MARKERS: [&str; 2] = ["commit_success.txt", "regrow-moved.json"];
-
 /// Refuses a folder in a bucket that has no marker, of a layout that always writes one.
 pub(crate) fn refuse_unmarked(at: &Location) -> Result<()> {
     if !at.commits_by_marker() || COMMIT_MARKERS.iter().any(|marker| at.join(marker).is_file()) {
@@ -141,7 +142,7 @@ pub(crate) fn refuse_unmarked(at: &Location) -> Result<()> {
     }
     Err(Error::new(ErrorKind::Uncommitted, "this checkpoint was never committed: its marker is not there")
         .in_file(at)
-        .expected(COMMIT_MARKERS[0], "no such object")
+        .expected(COMMITTED_MARKER, "no such object")
         .help(
             "it is being written now, or its writer was killed; if you copied it here from a disk, put an empty \
              commit_success.txt beside its files",

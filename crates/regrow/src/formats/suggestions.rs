@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 
-use super::{FormatExt, UNCOMMITTED_MARK, builtin_formats, torch};
-use crate::commit::CHECKPOINT_MARKERS;
+use super::{CHECKPOINT_MARKERS, FormatExt, UNCOMMITTED_MARK, builtin_formats, torch};
 use crate::location::Location;
 use crate::storage::Entry;
 

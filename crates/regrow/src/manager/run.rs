@@ -31,6 +31,7 @@ use super::when::Moment;
 use super::{DeleteOptions, Deleted, StepRecord};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::orbax::steps::STEP_MAX;
+use crate::formats::located;
 use crate::location::ToLocation;
 
 /// The steps of a folder, which this run alone writes to.
@@ -89,7 +90,7 @@ impl TrainingRun {
         options.save_when.check()?;
         options.tidy.keep.check()?;
         options.tidy.delete.check()?;
-        let root = root.to_location()?;
+        let root = located(root)?;
         let together = Together::new(options.save.job.as_ref(), &root);
         let steps = Steps::new(&root, options.names.clone());
         // An error of the folder's name for deleted steps, before there are steps to delete.

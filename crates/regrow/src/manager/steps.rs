@@ -12,6 +12,7 @@ use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::engine::Retries;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::formats::located;
 use crate::formats::orbax::checkpoint_metadata::{
     CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers,
 };
@@ -126,7 +127,7 @@ impl Steps {
     /// # Errors
     /// `InvalidArgument` if the path is a file or a checkpoint by itself; what the storage says.
     pub fn new(root: impl ToLocation, names: Option<StepNames>) -> Result<Self> {
-        let root = root.to_location()?;
+        let root = located(root)?;
         if let Some(Found::File { .. } | Found::Other(_)) = root.look()? {
             return Err(Error::invalid("this is a file, and no folder of steps").in_file(&root));
         }

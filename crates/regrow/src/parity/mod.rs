@@ -25,7 +25,8 @@ mod geometry;
 mod ratio;
 
 use crate::location::Location;
-use crate::seal::{Place, SideNames};
+use crate::seal::Place;
+use crate::storage::side_files::{PARITY as NAMES, PARITY_BLOCKS as BLOCKS_NAMES};
 
 pub(crate) use code::{Encoder, restore};
 pub(crate) use document::{CLOSING_LEN_BYTES, ParityDocument, closing, index_len_bytes};
@@ -33,18 +34,10 @@ pub(crate) use geometry::Geometry;
 pub use ratio::ParityRatio;
 
 /// The index of a folder's parity.
-pub(crate) const FILE_NAME: &str = "regrow.parity.json";
+pub(crate) const FILE_NAME: &str = NAMES.in_folder;
 
 /// The parity blocks of a folder, and the index once more.
-pub(crate) const BLOCKS_FILE_NAME: &str = "regrow.parity.blocks";
-
-/// Beside single files: `regrow.parity.model.msgpack.json` and
-/// `regrow.parity.model.msgpack.blocks`.
-pub(crate) const NAMES: SideNames = SideNames { in_folder: FILE_NAME, beside: ("regrow.parity.", ".json") };
-
-/// The same of the blocks.
-pub(crate) const BLOCKS_NAMES: SideNames =
-    SideNames { in_folder: BLOCKS_FILE_NAME, beside: ("regrow.parity.", ".blocks") };
+pub(crate) const BLOCKS_FILE_NAME: &str = BLOCKS_NAMES.in_folder;
 
 /// Where the parity of a checkpoint lies.
 #[derive(Debug, Clone)]

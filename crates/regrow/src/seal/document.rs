@@ -18,16 +18,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::files::SideNames;
 use crate::bytes::side_document::{SideDocument, now_unix_ns, writer};
 use crate::bytes::{hex, summed};
 use crate::error::{Error, Result};
+pub(super) use crate::storage::side_files::SEAL as NAMES;
 
 /// Name of a seal in the folder of a checkpoint.
-pub(crate) const FILE_NAME: &str = "regrow.seal.json";
-
-/// Beside a checkpoint of single files: `regrow.seal.model.msgpack.json`.
-pub(super) const NAMES: SideNames = SideNames { in_folder: FILE_NAME, beside: ("regrow.seal.", ".json") };
+pub(crate) const FILE_NAME: &str = NAMES.in_folder;
 
 /// The version that is written, and the last that is read.
 const VERSION: u32 = 1;

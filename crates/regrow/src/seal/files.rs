@@ -11,10 +11,10 @@ use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::location::Location;
 use crate::options::{DATA_SUFFIX, MANIFEST_SUFFIX};
-use crate::parity;
 use crate::reads::{BlockTable, Checksum, Words};
-use crate::signature::{self, PublicKey};
+use crate::signature::PublicKey;
 use crate::storage::Found;
+use crate::storage::side_files::{KINDS, SideNames, is_name_of_side_file};
 use crate::threads::{map_ordered, thread_count};
 
 /// What is said of a block that fails.
@@ -37,16 +37,6 @@ const SAID: Said = Said {
 
 /// Longest name of a file.
 const NAME_LEN_MAX_BYTES: usize = 255;
-
-/// How files that lie beside checkpoints are called: seals, signatures, parity.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SideNames {
-    /// In the folder of a checkpoint.
-    pub in_folder: &'static str,
-    /// Beside a checkpoint of single files its name is between these two. What begins with the name
-    /// of the checkpoint, others would take for one: Flax lists `checkpoint_*`.
-    pub beside: (&'static str, &'static str),
-}
 
 /// The errors for files that are not those under a seal or a signature.
 #[derive(Debug, Clone, Copy)]
@@ -154,27 +144,9 @@ impl Place {
     }
 }
 
-/// Every kind of file that lies beside checkpoints.
-const KINDS: [SideNames; 4] = [NAMES, signature::NAMES, parity::NAMES, parity::BLOCKS_NAMES];
-
 /// Where such files of a checkpoint of single files would lie.
 pub(crate) fn side_files_of(at: &Location) -> impl Iterator<Item = Location> + '_ {
     KINDS.into_iter().map(|names| Place::beside(at, names).file)
-}
-
-/// What the name of a damaged document begins with that a repair has put aside.
-pub(crate) const DAMAGED_PREFIX: &str = "regrow.damaged.";
-
-/// Whether a file of this name is a seal, a signature or parity, or was put aside by a repair.
-pub(crate) fn is_name_of_side_file(name: &str) -> bool {
-    let name = name.rsplit('/').next().unwrap_or_default();
-    if name.starts_with(DAMAGED_PREFIX) {
-        return true;
-    }
-    let is_of = |names: SideNames| {
-        name == names.in_folder || name.starts_with(names.beside.0) && name.ends_with(names.beside.1)
-    };
-    KINDS.into_iter().any(is_of)
 }
 
 /// The seal of a checkpoint, or its signature, and its files.
@@ -411,27 +383,6 @@ mod tests {
                 is_found,
                 "{name}"
             );
-        }
-    }
-
-    #[test]
-    fn side_files_are_known_by_their_names() {
-        for name in ["regrow.seal.json", "a/b/regrow.seal.json", "regrow.damaged.json"] {
-            assert!(is_name_of_side_file(name), "{name}");
-        }
-        for kind in KINDS {
-            let (before, behind) = kind.beside;
-            for name in
-                [kind.in_folder.to_owned(), format!("{before}x.npz{behind}"), format!("a/{before}x{behind}")]
-            {
-                assert!(is_name_of_side_file(&name), "{name}");
-            }
-            for name in [format!("{before}x"), format!("x{behind}"), format!("{}.x", kind.in_folder)] {
-                assert!(
-                    KINDS.iter().any(|other| other.in_folder == name) || !is_name_of_side_file(&name),
-                    "{name}"
-                );
-            }
         }
     }
 

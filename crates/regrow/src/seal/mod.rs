@@ -23,6 +23,4 @@ mod storage;
 mod store;
 
 pub(crate) use document::{BLOCK_LEN_BYTES, Covered, FILE_NAME, SealDocument, rename_all};
-pub(crate) use files::{
-    DAMAGED_PREFIX, Place, Said, Seal, SealedFile, SideNames, is_name_of_side_file, side_files_of,
-};
+pub(crate) use files::{Place, Said, Seal, SealedFile, side_files_of};

@@ -154,8 +154,8 @@ mod tests {
     use crate::ErrorKind;
     use crate::bytes::checksum::Crc32;
     use crate::monitor::Monitor;
-    use crate::storage::local::LocalDisk;
     use crate::store::{ByteRange, StoreExt};
+    use regrow_storage::local::LocalDisk;
 
     /// A sealed folder with one file, and one that was put there later.
     fn sealed() -> (tempfile::TempDir, SealedStorage) {

@@ -27,14 +27,8 @@ use super::keys::{PrivateKey, PublicKey, SIGNATURE_LEN_BYTES, hex};
 use crate::bytes::hex::digests;
 use crate::bytes::side_document::{SideDocument, now_unix_ns, writer};
 use crate::error::{Error, ErrorKind, Result};
-use crate::seal::{Covered, SideNames};
-
-/// Name of a signature in the folder of a checkpoint.
-pub(crate) const FILE_NAME: &str = "regrow.signature.json";
-
-/// Beside a checkpoint of single files: `regrow.signature.model.msgpack.json`.
-pub(crate) const NAMES: SideNames =
-    SideNames { in_folder: FILE_NAME, beside: ("regrow.signature.", ".json") };
+use crate::seal::Covered;
+pub(super) use crate::storage::side_files::SIGNATURE as NAMES;
 
 /// Bytes of every block but the last of a file: the digests of a GiB take 256 KiB of the file, as
 /// those of a seal do.

@@ -15,6 +15,6 @@ mod document;
 mod keys;
 mod trust;
 
-pub(crate) use document::{BLOCK_LEN_BYTES, FILE_NAME, FileDigests, NAMES, SignatureDocument, Signed};
+pub(crate) use document::{BLOCK_LEN_BYTES, FileDigests, SignatureDocument, Signed};
 pub use keys::{PrivateKey, PublicKey};
 pub(crate) use trust::{missing, of_its_own_keys, place_of, trusted, unverified};

@@ -46,6 +46,7 @@ use self::snapshot::Pool;
 use super::checks::{check_losses, check_rules};
 use super::{Layout, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::located;
 use crate::location::ToLocation;
 use crate::monitor::Progress;
 use crate::tree::{Leaf, Pytree, Tree};
@@ -60,7 +61,7 @@ pub const QUEUE_LEN_MAX: usize = 8;
 /// # Errors
 /// As [`AsyncSaver::save`].
 pub fn save_async<P: Pytree>(path: impl ToLocation, value: &P) -> Result<SaveHandle> {
-    let at = path.to_location()?;
+    let at = located(path)?;
     let save = SaveOptions { layout: Layout::for_target(&at)?, ..SaveOptions::default() };
     save_async_with(at, value, &AsyncOptions { save, ..AsyncOptions::default() })
 }
@@ -169,7 +170,7 @@ impl AsyncSaver {
         tree: impl FnOnce() -> Result<Tree<Leaf>>,
     ) -> Result<Option<SaveHandle>> {
         let since = Instant::now();
-        let at = path.to_location()?;
+        let at = located(path)?;
         self.check_process(&at.describe())?;
         let mut state = self.lock();
         report_failure(&mut state)?;

@@ -32,6 +32,7 @@ use super::{ConvertOptions, Rename};
 use crate::array::Dtype;
 use crate::engine::{Layout, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::located;
 use crate::location::ToLocation;
 use crate::tree::PathPattern;
 
@@ -107,7 +108,7 @@ impl ConvertRules {
     /// `NotFound` if there is none; `InvalidArgument`, with the line and the column, for a file of
     /// another kind, or a rule that fails for every source.
     pub fn read(file: impl ToLocation) -> Result<Self> {
-        let file = file.to_location()?;
+        let file = located(file)?;
         let read = || {
             let bytes = file.read_beginning(LEN_MAX_BYTES + 1)?.ok_or_else(|| {
                 Error::new(ErrorKind::NotFound, "there is no such file of rules")

@@ -23,7 +23,7 @@ use super::save::check_save;
 use super::{Checkpoint, Intact, Layout, OpenOptions, SaveOptions, SaveReport, save_with};
 use crate::array::{Array, Casting, Losses, Shape, transposed};
 use crate::error::{Error, Result, ResultExt};
-use crate::formats::{Loss, LossKind, ReaderExt};
+use crate::formats::{Loss, LossKind, ReaderExt, located};
 use crate::location::{Location, ToLocation};
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, PathPattern, Tree};
 
@@ -143,7 +143,7 @@ pub fn convert(
     target: impl ToLocation,
     options: &ConvertOptions,
 ) -> Result<ConvertReport> {
-    let (source, target) = (source.to_location()?, target.to_location()?);
+    let (source, target) = (located(source)?, located(target)?);
     Retries::until_unreplaced(|| plan_convert(&source, options)?.run(&target, options))
 }
 
@@ -264,7 +264,7 @@ impl ConvertPlan {
     /// # Errors
     /// Those of `run`, word for word.
     pub fn check(&self, target: impl ToLocation, options: &ConvertOptions) -> Result<()> {
-        let target = target.to_location()?;
+        let target = located(target)?;
         refuse_target_inside(&self.source, &target)?;
         let save_options = self.save_options(options);
         match &self.items {
@@ -278,7 +278,7 @@ impl ConvertPlan {
     /// # Errors
     /// As [`convert`].
     pub fn run(self, target: impl ToLocation, options: &ConvertOptions) -> Result<ConvertReport> {
-        let target = target.to_location()?;
+        let target = located(target)?;
         let save_options = self.admit(&target, options)?;
         let save = match &self.items {
             Some(items) => items.save(&self.tree, &target, &save_options)?,

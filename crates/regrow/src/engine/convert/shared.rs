@@ -22,7 +22,7 @@ use crate::engine::shares::shares_of;
 use crate::engine::side_files::SideFiles;
 use crate::engine::{Checkpoint, Layout, SaveOptions, SaveReport, open_with};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::{ManyWriters, WriterRank};
+use crate::formats::{ManyWriters, WriterRank, located};
 use crate::location::{Location, ToLocation};
 use crate::storage::{Publication, Target};
 use crate::tree::{Leaf, LeafData, Tree};
@@ -77,7 +77,7 @@ impl SharedConvert {
                 .help("salvage in one process, and convert what it has written"));
         }
         let began = Instant::now();
-        let (source, target) = (source.to_location()?, target.to_location()?);
+        let (source, target) = (located(source)?, located(target)?);
         let checkpoint = open_with(&source, &options.open)?;
         refuse_many_steps(&checkpoint, options)?;
         let plan = checkpoint.plan_convert(options)?;
@@ -162,7 +162,7 @@ pub fn convert_share(
     options: &ConvertOptions,
     share: &ConvertShare<'_>,
 ) -> Result<ConvertedShare> {
-    let (source, target) = (source.to_location()?, target.to_location()?);
+    let (source, target) = (located(source)?, located(target)?);
     let monitor = &options.save.monitor;
     let written = monitor.begin().and_then(|_running| {
         let written = write_share(&source, &target, options, share)?;

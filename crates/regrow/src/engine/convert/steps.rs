@@ -13,7 +13,7 @@ use crate::engine::steps::{CommittedStep, all_steps};
 use crate::engine::{Layout, OpenOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::orbax::steps::step_number;
-use crate::formats::{Loss, LossKind};
+use crate::formats::{Loss, LossKind, located};
 use crate::location::{Location, ToLocation};
 use crate::options::Form;
 use crate::storage::UNCOMMITTED_MARK;
@@ -38,7 +38,7 @@ pub fn convert_steps(
     target: impl ToLocation,
     options: &ConvertOptions,
 ) -> Result<Vec<(u64, ConvertReport)>> {
-    let (source, target) = (source.to_location()?, target.to_location()?);
+    let (source, target) = (located(source)?, located(target)?);
     let planned = planned(&source, &target, options)?;
     for step in &planned {
         let admitted = step.plan(&source).and_then(|plan| plan.admit(&step.target, &step.options));
@@ -78,7 +78,7 @@ pub fn plan_convert_steps(
     target: impl ToLocation,
     options: &ConvertOptions,
 ) -> Result<Vec<(u64, ConvertPlan)>> {
-    let (source, target) = (source.to_location()?, target.to_location()?);
+    let (source, target) = (located(source)?, located(target)?);
     let planned = planned(&source, &target, options)?;
     let mut beside = beside(&source, &planned)?;
     let plan = |step: &Planned| {

@@ -22,6 +22,7 @@ use super::retry::Retries;
 use super::side_files::{take_from_files, take_from_replaced};
 use super::{SaveOptions, format_bytes, replace};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::located;
 use crate::location::{Location, ToLocation};
 use crate::monitor::{Monitor, gb_per_s};
 use crate::storage::{Target, Transfer, TransferFile, TransferOptions};
@@ -109,7 +110,7 @@ impl fmt::Display for CopyReport {
 /// their temporary name, and the target is unchanged; only after `NotDurable` the target is the
 /// copy.
 pub fn copy(source: impl ToLocation, target: impl ToLocation, options: &CopyOptions) -> Result<CopyReport> {
-    let (source, target) = (source.to_location()?, target.to_location()?);
+    let (source, target) = (located(source)?, located(target)?);
     let monitor = &options.monitor;
     let began = Instant::now();
     let report = monitor.begin().and_then(|_running| {

@@ -30,6 +30,7 @@ use super::retry::Retries;
 use super::{Checkpoint, OpenOptions};
 use crate::array::Tolerance;
 use crate::error::{Error, Result};
+use crate::formats::located;
 use crate::location::ToLocation;
 use crate::monitor::{Monitor, Stage};
 use crate::tree::PathPattern;
@@ -79,7 +80,7 @@ pub fn diff(a: impl ToLocation, b: impl ToLocation) -> Result<DiffReport> {
 /// As [`diff`]. If a checkpoint is replaced during the comparison, the comparison starts again with
 /// the new one.
 pub fn diff_with(a: impl ToLocation, b: impl ToLocation, options: &DiffOptions) -> Result<DiffReport> {
-    let (a, b) = (a.to_location()?, b.to_location()?);
+    let (a, b) = (located(a)?, located(b)?);
     Retries::until_unreplaced(|| {
         let a = super::open_with(&a, &options.open_a)?;
         a.diff(&super::open_with(&b, &options.open_b)?, options)

@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{ItemsSave, Rest, State, WHOLE};
-use crate::commit::{keep_others, note_of_files};
+use crate::commit::keep_others;
 use crate::engine::SaveReport;
 use crate::engine::together::commit_together;
 use crate::error::{Error, Result};
 use crate::formats::items_record::{self, MARKER_LINE, sum_of_bytes};
+use crate::formats::note_of_files;
 use crate::formats::orbax::checkpoint_metadata::{
     CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers, OF_THE_WHOLE,
 };

@@ -54,6 +54,7 @@ use crate::coordination::{Job, Session};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::Loss;
 use crate::formats::items_record::ItemKind;
+use crate::formats::located;
 use crate::formats::orbax::checkpoint_metadata::OF_THE_WHOLE;
 use crate::formats::orbax::marker_files::COMMIT_SUCCESS_FILE;
 use crate::location::{Location, ToLocation};
@@ -173,7 +174,7 @@ impl ItemsSave {
     /// `AlreadyExists`, `InvalidArgument`, `PermissionDenied` and what else a save says of its
     /// place. Nothing that was there has changed.
     pub fn begin(path: impl ToLocation, options: ItemsOptions) -> Result<Self> {
-        let at = path.to_location()?;
+        let at = located(path)?;
         let ItemsOptions {
             overwrite,
             keeps_others,

@@ -1,10 +1,10 @@
 //! The allowed names of items.
 
-use crate::commit::CHECKPOINT_MARKERS;
 use crate::engine::names::is_left_out;
 use crate::error::{Error, Result};
+use crate::formats::CHECKPOINT_MARKERS;
 use crate::formats::{COMMIT_MARKERS, UNCOMMITTED_MARK, items_record};
-use crate::seal::is_name_of_side_file;
+use crate::storage::side_files::is_name_of_side_file;
 use crate::storage::{is_bookkeeping, is_desktop_file};
 
 /// What a name is taken for.

@@ -27,6 +27,7 @@ pub use select::Selected;
 use super::retry::Retries;
 use super::{Checkpoint, LoadOptions};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::located;
 use crate::location::ToLocation;
 use crate::monitor::Stage;
 use crate::text::counted;
@@ -48,7 +49,7 @@ pub fn load(path: impl ToLocation) -> Result<Tree<Leaf>> {
 /// # Errors
 /// As [`load`]; `Mismatch` if a template does not fit, with all differences.
 pub fn load_with(path: impl ToLocation, options: &LoadOptions) -> Result<Tree<Leaf>> {
-    let at = path.to_location()?;
+    let at = located(path)?;
     let mut open = options.open.clone();
     open.by_names |= options.template.is_some();
     Retries::until_unreplaced(|| {

@@ -10,6 +10,7 @@ use super::standing::{SideFile, Standing, take_away};
 use super::{Checkpoint, OpenOptions, Retries, SaveOptions, open_with};
 use crate::engine::names::check_no_links;
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::located;
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::parity::{BLOCKS_FILE_NAME, FILE_NAME, ParityDocument, ParityPlace, ParityRatio};
@@ -79,7 +80,7 @@ impl fmt::Display for ParityReport {
 /// another process brings a checkpoint to this place in a bucket; `Unsupported` in an archive and
 /// on a web server; `PermissionDenied`, `StorageFull` and other errors of the storage.
 pub fn add_parity(path: impl ToLocation, options: &ParityOptions) -> Result<ParityReport> {
-    let at = path.to_location()?;
+    let at = located(path)?;
     if archive::find(&at)?.is_some() {
         return Err(Error::unsupported("nothing can be written into an archive")
             .in_file(&at)

@@ -28,6 +28,7 @@ use super::seal::part_of;
 use super::standing::is_gone;
 use super::{OpenOptions, VerifyOptions, open_with, verify_with};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::located;
 use crate::formats::orbax::steps::step_number;
 use crate::formats::pytree_data::Files;
 use crate::location::{Location, ToLocation};
@@ -189,7 +190,7 @@ impl fmt::Display for RepairReport {
 /// lost, or what was written is not read back; `PermissionDenied`, `StorageFull` and what else the
 /// storage says; `Cancelled`. That something cannot be healed is no error: the report says it.
 pub fn repair(path: impl ToLocation, options: &RepairOptions) -> Result<RepairReport> {
-    let at = path.to_location()?;
+    let at = located(path)?;
     if archive::find(&at)?.is_some() {
         return Err(Error::unsupported("nothing can be written into an archive")
             .in_file(&at)

@@ -9,7 +9,7 @@ use super::{RepairOptions, RepairReport, is_damage};
 use crate::error::{Error, Result};
 use crate::formats::{self, builtin_formats, items_record, orbax};
 use crate::location::Location;
-use crate::seal::DAMAGED_PREFIX;
+use crate::storage::side_files::DAMAGED_PREFIX;
 use crate::storage::{Entry, UNCOMMITTED_MARK};
 use crate::store::StoreExt;
 

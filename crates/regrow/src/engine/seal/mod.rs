@@ -11,10 +11,12 @@ use super::{Checkpoint, Layout, OpenOptions, Retries, SaveOptions, open_with};
 use crate::bytes::checksum::Crc32;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::flax::steps::ARRAYS_SUFFIX;
+use crate::formats::located;
 use crate::formats::pytree_data::{self, Files};
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
-use crate::seal::{BLOCK_LEN_BYTES, FILE_NAME, Place, SealDocument, is_name_of_side_file};
+use crate::seal::{BLOCK_LEN_BYTES, FILE_NAME, Place, SealDocument};
+use crate::storage::side_files::is_name_of_side_file;
 use crate::storage::{Publication, archive};
 use crate::store::Store;
 use crate::text::{counted, format_bytes, printable};
@@ -74,7 +76,7 @@ impl fmt::Display for SealReport {
 /// on a web server; `PermissionDenied` and other errors of the storage. After an error an earlier
 /// seal is unchanged.
 pub fn seal(path: impl ToLocation, options: &SealOptions) -> Result<SealReport> {
-    let at = path.to_location()?;
+    let at = located(path)?;
     if archive::find(&at)?.is_some() {
         return Err(Error::unsupported("nothing can be written into an archive")
             .in_file(&at)

@@ -11,7 +11,8 @@ use crate::engine::names::names_in;
 use crate::error::{Error, Result};
 use crate::formats::{Description, Reader, Rest, Sparse, Standing};
 use crate::reads::{BlobRef, Checked, Checks, Coded, Extent, KeyedBlob, Source, Unreadable};
-use crate::seal::{Seal, SealedFile, is_name_of_side_file};
+use crate::seal::{Seal, SealedFile};
+use crate::storage::side_files::is_name_of_side_file;
 use crate::store::{Blob, Store};
 use crate::tree::{LeafInfo, Tree};
 

@@ -8,6 +8,7 @@ use super::seal::{files_of, part_of};
 use super::standing::{SideFile, Standing};
 use super::{OpenOptions, Retries, open_with};
 use crate::error::{Error, Result, ResultExt};
+use crate::formats::located;
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::signature::{
@@ -63,7 +64,7 @@ impl fmt::Display for SignReport {
 /// on a web server; `PermissionDenied` and other errors of the storage. After an error an earlier
 /// signature is unchanged.
 pub fn sign(path: impl ToLocation, key: &PrivateKey, options: &SignOptions) -> Result<SignReport> {
-    let at = path.to_location()?;
+    let at = located(path)?;
     if archive::find(&at)?.is_some() {
         return Err(Error::unsupported("nothing can be written into an archive")
             .in_file(&at)

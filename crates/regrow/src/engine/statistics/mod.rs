@@ -17,6 +17,7 @@ mod report;
 use super::retry::Retries;
 use super::{Checkpoint, OpenOptions};
 use crate::error::Result;
+use crate::formats::located;
 use crate::location::ToLocation;
 use crate::monitor::{Monitor, Stage};
 use crate::tree::PathPattern;
@@ -66,7 +67,7 @@ pub fn statistics(path: impl ToLocation) -> Result<StatisticsReport> {
 /// As [`statistics`]. If the checkpoint is replaced in between, the work starts again with the new
 /// one.
 pub fn statistics_with(path: impl ToLocation, options: &StatisticsOptions) -> Result<StatisticsReport> {
-    let at = path.to_location()?;
+    let at = located(path)?;
     Retries::until_unreplaced(|| super::open_with(&at, &options.open)?.statistics(options))
 }
 

@@ -9,6 +9,7 @@ use super::trailer::{Trailer, block_count, is_begun};
 use crate::bytes::checksum::crc32c;
 use crate::bytes::pages::{FreshPages, LARGE_PAGE_LEN_BYTES};
 use crate::error::{Error, Result, ResultExt};
+use crate::formats::located;
 use crate::location::{Location, ToLocation};
 use crate::reads::{BlobRef, BlockTable, CheckFor, Checked, Checks, Checksum, Extent, Words};
 use crate::store::{Access, advise};
@@ -54,7 +55,7 @@ impl LeafFile {
     /// `Corrupt` if what stands in front of the leaves is no line of JSON, or the trailer speaks of
     /// other records.
     pub fn open(at: impl ToLocation) -> Result<Self> {
-        let (file, damage) = Self::open_front(at.to_location()?)?;
+        let (file, damage) = Self::open_front(located(at)?)?;
         damage.map_or(Ok(file), Err)
     }
 

@@ -179,3 +179,36 @@ fn comes(beside: &Location, files: impl Fn() -> Files) -> bool {
     }
     true
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commit::StagedSiblings;
+    use crate::storage::Publication;
+
+    #[test]
+    fn a_pair_goes_by_one_of_its_files_also_while_a_living_writer_has_it_moved() {
+        let root = tempfile::tempdir().unwrap();
+        let suffixes = [DATA_SUFFIX, MANIFEST_SUFFIX].map(str::to_owned);
+        let stage = |stem: &Path| {
+            let staged = StagedSiblings::create(stem, &suffixes, true).unwrap();
+            for at in 0..suffixes.len() {
+                staged.sibling_writer(at, 0, 0).unwrap().finish().unwrap();
+            }
+            staged
+        };
+        for moves in 1..4 {
+            let stem = root.path().join(format!("model_{moves}"));
+            stage(&stem).commit().unwrap();
+            let mut staged = stage(&stem);
+            assert!(staged.die_after(moves).is_err());
+            // Its lock is still held.
+            assert!(matches!(begun(&stem), Some(Begun::Living)));
+            let file = |suffix: &str| Location::local(&stem).with_suffix(suffix);
+            for suffix in [DATA_SUFFIX, MANIFEST_SUFFIX] {
+                let files = Files::of(&file(suffix));
+                assert!(files.manifest.is_same(&file(MANIFEST_SUFFIX)), "{suffix} after {moves} moves");
+            }
+        }
+    }
+}

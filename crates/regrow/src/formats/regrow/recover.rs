@@ -29,7 +29,7 @@ use crate::formats::{Counterpart, Format, Reader, ReaderExt, RecoveredFile, Reco
 use crate::location::Location;
 use crate::options::OpenOptions;
 use crate::reads::Source;
-use crate::seal::is_name_of_side_file;
+use crate::storage::side_files::is_name_of_side_file;
 use crate::store::ocdbt::{MANIFEST_KEY, OcdbtStore};
 use crate::store::{FileWriter, Located, ReadPath, Store, StoreExt};
 use crate::tree::{LeafInfo, LeafKind, Tree};

@@ -113,6 +113,7 @@ pub fn save_shares(
 ) -> Result<()> {
     let at = target.to_location()?;
     let monitor = Monitor::new();
+    regrow::formats::tell_storage();
     let publish = PublishOptions {
         kind: &Target::Folder,
         overwrite: options.overwrite,

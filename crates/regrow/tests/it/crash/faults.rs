@@ -158,6 +158,7 @@ impl Scene {
 
     /// What the next save does before it writes.
     fn sweep(&self) {
+        regrow::formats::tell_storage();
         let suffixes: Vec<String> = self.suffixes().iter().map(|&suffix| suffix.to_owned()).collect();
         match self.layout {
             "regrow" | ITEMS | FILES => drop(StagedFolder::create(&self.target, true).unwrap()),

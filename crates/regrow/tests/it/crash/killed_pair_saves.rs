@@ -6,15 +6,17 @@
 //! moments.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 use std::{env, fs, thread};
 
 use crate::common::child::child;
 use regrow::array::{Array, Dtype, Shape};
+use regrow::commit::StagedSiblings;
 use regrow::engine::Layout;
 use regrow::engine::load;
+use regrow::storage::Publication;
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 use regrow::{ErrorKind, SaveOptions, save_with};
 
@@ -86,9 +88,45 @@ fn a_killed_save_never_mixes_two_pairs() {
         ended += usize::from(now.is_some());
         left += fs::read_dir(folder.path()).unwrap().count().saturating_sub(2);
         let suffixes = [".data".to_owned(), ".manifest".to_owned()];
-        drop(regrow::commit::StagedSiblings::create(&stem, &suffixes, true).unwrap());
+        drop(StagedSiblings::create(&stem, &suffixes, true).unwrap());
         assert_eq!(generation(&stem), now, "ending what was begun changes nothing for a reader");
     }
     assert!(ended > 0, "no save ever ended");
     assert!(left > 0, "no save was ever interrupted");
+}
+
+/// The whole way of `open`, by the stem of a pair and by its manifest.
+#[test]
+fn a_dead_writers_pair_is_opened_by_many_at_once() {
+    const READERS: usize = 8;
+    const OPENS: usize = 200;
+    let suffixes = [".data", ".manifest"];
+    let file = |stem: &Path, suffix: &str| PathBuf::from(format!("{}{suffix}", stem.display()));
+    let root = tempfile::tempdir().unwrap();
+    let source = root.path().join("source");
+    save_with(&source, &tree(7), &SaveOptions { not_durable: true, ..options() }).unwrap();
+    for moves in 1..4 {
+        let stem = root.path().join(format!("model_{moves}"));
+        save_with(&stem, &tree(1), &options()).unwrap();
+        let staged = StagedSiblings::create(&stem, &suffixes.map(str::to_owned), true).unwrap();
+        let mut staged = staged.durable(false);
+        for (at, suffix) in suffixes.into_iter().enumerate() {
+            let mut writer = staged.sibling_writer(at, 0, 0).unwrap();
+            writer.write(&fs::read(file(&source, suffix)).unwrap()).unwrap();
+            writer.finish().unwrap();
+        }
+        assert!(staged.die_after(moves).is_err());
+        drop(staged);
+        thread::scope(|scope| {
+            for _ in 0..READERS {
+                scope.spawn(|| {
+                    for at in 0..OPENS {
+                        let path = if at % 2 == 0 { stem.clone() } else { file(&stem, ".manifest") };
+                        let opened = regrow::open(&path);
+                        assert!(opened.is_ok(), "{} after {moves} moves: {opened:?}", path.display());
+                    }
+                });
+            }
+        });
+    }
 }

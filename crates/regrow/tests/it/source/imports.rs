@@ -15,13 +15,12 @@ use std::path::{Path, PathBuf};
 use std::slice::from_ref;
 
 /// The folders that keep the rule: the crate, and the folder below its `src`.
-const FOLDERS: [(&str, &str); 10] = [
+const FOLDERS: [(&str, &str); 9] = [
     ("regrow", "formats"),
     ("regrow", "engine"),
     ("regrow", "manager"),
-    ("regrow", "storage"),
-    ("regrow", "commit"),
     ("regrow", "coordination"),
+    ("regrow-storage", ""),
     ("regrow-store", ""),
     ("regrow-ocdbt", ""),
     ("regrow-tree", "sharding"),
@@ -29,11 +28,10 @@ const FOLDERS: [(&str, &str); 10] = [
 ];
 
 /// Pairs that need each other, and why.
-const INSEPARABLE: [&str; 3] = [
+const INSEPARABLE: [&str; 2] = [
     // A step of Orbax may be in the default layout, which writes Orbax' documents.
     "formats: orbax and regrow",
-    "storage::object: keys and listing",
-    "commit: belongs and target",
+    "object: keys and listing",
 ];
 
 /// A module by the names that lead to it from the crate's root.

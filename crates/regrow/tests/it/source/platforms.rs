@@ -10,8 +10,8 @@ const WITHOUT_STD: &str = "#![feature(no_core, rustc_attrs)]\n#![no_core]\n#![al
      #[rustc_builtin_macro]\nmacro_rules! compile_error { ($text:expr $(,)?) => {}; }\n";
 
 /// The crates that the engine is made of.
-const CRATES: [&str; 6] =
-    ["regrow", "regrow-base", "regrow-tree", "regrow-store", "regrow-ocdbt", "regrow-zarr"];
+const CRATES: [&str; 7] =
+    ["regrow", "regrow-base", "regrow-tree", "regrow-store", "regrow-storage", "regrow-ocdbt", "regrow-zarr"];
 
 /// The module that asks which system it is.
 fn system() -> PathBuf {

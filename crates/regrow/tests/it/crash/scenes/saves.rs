@@ -200,6 +200,7 @@ impl Scene for Save {
 /// What the next save does before it writes, where a folder is replaced in two steps: it puts the
 /// old one back.
 pub fn put_back(target: &Location) -> Result<(), String> {
+    regrow::formats::tell_storage();
     told("the place", target.local_path().and_then(|path| StagedFolder::create(path, true))).map(drop)
 }
 

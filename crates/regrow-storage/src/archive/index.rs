@@ -1,0 +1,281 @@
+//! The members of an archive: their names and the positions of their bytes.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as Slot;
+use std::ops::Bound;
+use std::sync::{Arc, OnceLock};
+
+use crate::bytes::zip;
+use crate::error::{Error, ErrorKind, Result};
+use crate::system::name_of_bytes;
+use crate::{Entry, EntryKind};
+
+/// Most members that are read of one archive.
+const MEMBERS_MAX: usize = 10_000_000;
+
+/// Longest name. Zip has 16 bits for it.
+const NAME_LEN_MAX_BYTES: usize = u16::MAX as usize;
+
+/// Longest sum of all names.
+const NAMES_LEN_MAX_BYTES: usize = 1 << 30;
+
+/// What is in an archive, by name.
+///
+/// - Names are parts between slashes; none of them is empty, `.` or `..`, and there is no slash in
+///   front.
+/// - No name is below one that is a value.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    members: BTreeMap<Box<[u8]>, Member>,
+    names_len_bytes: usize,
+}
+
+/// What goes by a name.
+#[derive(Debug, Clone)]
+pub(super) enum Member {
+    /// Bytes.
+    Value(Value),
+    /// A folder that the archive names itself. Most are there only because something is below them.
+    Folder,
+    /// Something without bytes, in words: `a symbolic link`.
+    Other(&'static str),
+}
+
+/// Bytes in an archive.
+#[derive(Debug, Clone)]
+pub(super) struct Value {
+    pub len_bytes: u64,
+    pub place: Place,
+}
+
+/// Where bytes lie in the archive's own value.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    /// From here on, as they are.
+    At(u64),
+    /// Behind a header that is read when they are wanted.
+    Behind(Arc<BehindHeader>),
+    /// They do not lie there as they are; why, in words: `compressed`.
+    Refused(&'static str),
+}
+
+/// A member of a zip archive, known only from the directory.
+#[derive(Debug)]
+pub(super) struct BehindHeader {
+    pub header: zip::Header,
+    /// Where the next member begins, or the directory.
+    pub end_bytes: u64,
+    /// Where the data begins, once it is known.
+    pub offset_bytes: OnceLock<u64>,
+}
+
+impl Index {
+    /// Takes in a member under its [clean](clean) name. Gives back what had the name before.
+    ///
+    /// # Errors
+    /// `Limit` if there are too many; `Corrupt` for bytes without a name.
+    pub(super) fn insert(&mut self, name: Vec<u8>, member: Member) -> Result<Option<Member>> {
+        if name.is_empty() {
+            // `./`: the folder that was packed.
+            return match member {
+                Member::Folder => Ok(None),
+                _ => Err(Error::corrupt("a member of the archive has no name")),
+            };
+        }
+        self.names_len_bytes = self.names_len_bytes.saturating_add(name.len());
+        if self.names_len_bytes > NAMES_LEN_MAX_BYTES || self.members.len() >= MEMBERS_MAX {
+            return Err(Error::new(ErrorKind::Limit, "the archive has too many members").expected(
+                format_args!("at most {MEMBERS_MAX}, with names of {NAMES_LEN_MAX_BYTES} bytes in all"),
+                "more",
+            ));
+        }
+        match self.members.entry(name.into_boxed_slice()) {
+            Slot::Occupied(mut slot) => Ok(Some(slot.insert(member))),
+            Slot::Vacant(slot) => {
+                slot.insert(member);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Errs if something is below a name that is no folder.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub(super) fn check(&self) -> Result<()> {
+        let is_no_folder = |member: &Member| !matches!(member, Member::Folder);
+        for (name, _) in self.members.iter().filter(|(_, member)| is_no_folder(member)) {
+            if self.has_below(name) {
+                let name = String::from_utf8_lossy(name);
+                return Err(Error::corrupt(format!("{name:?} is both a file and a folder in the archive")));
+            }
+        }
+        Ok(())
+    }
+
+    /// What goes by a name; a folder if anything is below it.
+    pub(super) fn member(&self, name: &[u8]) -> Option<Member> {
+        match self.members.get(name) {
+            Some(member) => Some(member.clone()),
+            None if name.is_empty() || self.has_below(name) => Some(Member::Folder),
+            None => None,
+        }
+    }
+
+    /// The bytes that go by a name.
+    pub(super) fn value(&self, name: &[u8]) -> Option<&Value> {
+        match self.members.get(name) {
+            Some(Member::Value(value)) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// All values whose names begin with `prefix`, in the order of their names.
+    pub(super) fn values<'a>(&'a self, prefix: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+        let from = self.members.range::<[u8], _>((Bound::Included(prefix), Bound::Unbounded));
+        let below = from.take_while(move |(name, _)| name.starts_with(prefix));
+        below.filter(|(_, member)| matches!(member, Member::Value(_))).map(|(name, _)| &**name)
+    }
+
+    /// The names right below a folder; none if it has none, or is none.
+    pub(super) fn entries(&self, folder: &[u8]) -> Vec<Entry> {
+        let prefix = folder_prefix(folder);
+        let mut entries = Vec::new();
+        let mut from = Bound::Included(prefix.clone());
+        // From each name on to the first that is not below it: a folder of a million members is one
+        // step.
+        loop {
+            let range = (from.as_ref().map(Vec::as_slice), Bound::Unbounded);
+            let next = self.members.range::<[u8], _>(range).next();
+            let Some((name, member)) = next.filter(|(name, _)| name.starts_with(&prefix)) else {
+                return entries;
+            };
+            let rest = name.get(prefix.len()..).unwrap_or_default();
+            let end = rest.iter().position(|&byte| byte == b'/');
+            let part = rest.get(..end.unwrap_or(rest.len())).unwrap_or_default();
+            let found = match (end, member) {
+                (Some(_), _) | (None, Member::Folder) => EntryKind::Folder,
+                (None, Member::Value(_)) => EntryKind::File,
+                (None, Member::Other(_)) => EntryKind::Other,
+            };
+            let is_link = end.is_none() && matches!(member, Member::Other(_));
+            // A folder that is named itself comes before what is below it, and perhaps before its
+            // brothers `a-b`.
+            let is_twice = found == EntryKind::Folder && end.is_some() && {
+                let whole = [prefix.as_slice(), part].concat();
+                self.members.contains_key(whole.as_slice())
+            };
+            if !is_twice {
+                entries.push(Entry { name: name_of_bytes(part), found, is_link });
+            }
+            from = match end {
+                // `0` follows `/`.
+                Some(_) => Bound::Included([prefix.as_slice(), part, b"0"].concat()),
+                None => Bound::Excluded(name.to_vec()),
+            };
+        }
+    }
+
+    fn has_below(&self, name: &[u8]) -> bool {
+        let prefix = folder_prefix(name);
+        let from = (Bound::Included(prefix.as_slice()), Bound::Unbounded);
+        self.members.range::<[u8], _>(from).next().is_some_and(|(below, _)| below.starts_with(&prefix))
+    }
+}
+
+/// What the names below a folder begin with.
+pub(super) fn folder_prefix(folder: &[u8]) -> Vec<u8> {
+    match folder.is_empty() {
+        true => Vec::new(),
+        false => [folder, b"/"].concat(),
+    }
+}
+
+/// A name without what says nothing: `./a//b/` is `a/b`, and so is `/a/b`. Empty for the top.
+///
+/// # Errors
+/// `Corrupt` for a name that leads out of the archive, or that no path can be; `Limit` if it is too
+/// long.
+pub(super) fn clean(name: &[u8]) -> Result<Vec<u8>> {
+    let shown = || String::from_utf8_lossy(name.get(..name.len().min(200)).unwrap_or_default());
+    if name.len() > NAME_LEN_MAX_BYTES {
+        return Err(Error::new(
+            ErrorKind::Limit,
+            format!("the name {:?}... of an archive's member", shown()),
+        )
+        .expected(format_args!("at most {NAME_LEN_MAX_BYTES} bytes"), name.len()));
+    }
+    if name.contains(&0) {
+        return Err(Error::corrupt(format!("the name {:?} of an archive's member has a zero byte", shown())));
+    }
+    let mut cleaned = Vec::with_capacity(name.len());
+    for part in name.split(|&byte| byte == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." => {
+                return Err(Error::corrupt(format!("the name {:?} leads out of the archive", shown()))
+                    .help("pack it again, with names below one folder"));
+            }
+            part => {
+                if !cleaned.is_empty() {
+                    cleaned.push(b'/');
+                }
+                cleaned.extend_from_slice(part);
+            }
+        }
+    }
+    Ok(cleaned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn index(names: &[&str]) -> Index {
+        let mut index = Index::default();
+        for name in names {
+            let member = match name.ends_with('/') {
+                true => Member::Folder,
+                false => Member::Value(Value { len_bytes: 0, place: Place::At(0) }),
+            };
+            index.insert(clean(name.as_bytes()).unwrap(), member).unwrap();
+        }
+        index
+    }
+
+    #[test]
+    fn folders_are_listed_each_once() {
+        let index = index(&["./", "a/", "a-b", "a/x", "a/y/z", "a0", "b/c/d", "b/c/e", "b!", "/abs/x"]);
+        index.check().unwrap();
+        let names = |folder: &str| {
+            let entries = index.entries(folder.as_bytes());
+            let mut names: Vec<_> = entries
+                .iter()
+                .map(|entry| format!("{}{}", entry.name.display(), if entry.is_folder() { "/" } else { "" }))
+                .collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(""), ["a-b", "a/", "a0", "abs/", "b!", "b/"]);
+        assert_eq!(names("a"), ["x", "y/"]);
+        assert_eq!(names("b"), ["c/"]);
+        assert_eq!(names("b/c"), ["d", "e"]);
+        assert_eq!(names("a-b"), [""; 0]);
+        assert!(matches!(index.member(b"b"), Some(Member::Folder)));
+        assert!(matches!(index.member(b""), Some(Member::Folder)));
+        assert!(index.member(b"c").is_none());
+        assert_eq!(index.values(b"a/").collect::<Vec<_>>(), [&b"a/x"[..], b"a/y/z"]);
+    }
+
+    #[test]
+    fn names_that_are_no_paths_are_refused() {
+        assert_eq!(clean(b"./a//b/.").unwrap(), b"a/b");
+        for name in [&b"../x"[..], b"a/../b", b"a/..", b"a\0b"] {
+            assert_eq!(clean(name).unwrap_err().kind(), ErrorKind::Corrupt);
+        }
+        assert_eq!(clean(&vec![b'x'; 1 << 20]).unwrap_err().kind(), ErrorKind::Limit);
+        assert!(index(&["a", "a-b", "a/b"]).check().is_err());
+        let value = Member::Value(Value { len_bytes: 0, place: Place::At(0) });
+        assert!(Index::default().insert(Vec::new(), value).is_err());
+    }
+}

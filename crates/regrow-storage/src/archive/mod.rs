@@ -1,0 +1,341 @@
+//! Checkpoints inside archives: a tar, or a zip with uncompressed members. They are read only, and
+//! never unpacked.
+//!
+//! | address | is |
+//! |---|---|
+//! | `/data/runs.zip/step_100` | the folder or file `step_100` in the archive |
+//! | `/data/runs.tar` | its top folder, or its only member |
+//! | `s3://bucket/runs.tar/step_100` | the same of an archive in another storage |
+//! | `/data/all.zip/runs.tar/step_100` | the same of an archive in an archive |
+//!
+//! The name ends in `.tar` or `.zip`, in upper or lower case. A folder with such a name is an
+//! ordinary folder. If a file with such a name does not begin like an archive, it is read as a
+//! checkpoint itself. If everything in an archive lies in one folder, that folder need not be
+//! named.
+//!
+//! ```text
+//! | header | regrow.json | header | model.safetensors | ...  the archive: one value in the storage that it lies in
+//!          ^ offset, length           ^ a slice of its map, or of its ranges
+//! ```
+//!
+//! | module | does |
+//! |---|---|
+//! | `mod` | finds the archive in a path; [`ArchiveStorage`] |
+//! | `index` | names, and the positions of their bytes |
+//! | `tar`, `zip` | the index of each kind |
+//! | `window` | combines small reads into long ones |
+//! | `keys` | a folder in an archive as a [`Store`], a member as a [`Blob`](crate::store::Blob) |
+//!
+//! The index is read once, when a checkpoint is opened: the header of each member of a tar, the
+//! directory at the end of a zip. The opened archive stays the same, even if it is replaced. The
+//! checksums of its layout check a checkpoint inside, as outside of an archive.
+
+use std::ffi::OsStr;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use super::{Document, Entry, Found, Identity, Publication, PublishOptions, Reading, Storage};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::location::Location;
+use crate::store::{Blob, Store};
+use crate::system::{key_of_path, not_found};
+
+mod index;
+mod keys;
+mod tar;
+mod window;
+mod zip;
+
+use index::{Index, Member, clean};
+use keys::ArchiveStore;
+
+/// As much of a file is looked at to know an archive.
+const BEGINNING_LEN_BYTES: u64 = tar::BLOCK_LEN_BYTES;
+
+/// Names that programs put beside what is packed.
+const BESIDE: [&str; 2] = ["__MACOSX", ".DS_Store"];
+
+/// How compressed files begin, and what compressed them.
+const COMPRESSED: [(&[u8], &str); 4] =
+    [(b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"), (b"\xfd7zXZ\0", "xz")];
+
+/// The location in an archive that the path leads to, or leads through a file that is one; `None`
+/// for all others. Of paths without a name that ends in `.tar` or `.zip` the text alone is looked
+/// at.
+///
+/// # Errors
+/// `Corrupt` if the path leads through a file that is no archive; `Unsupported` if it is
+/// compressed; what the storage says.
+pub fn find(at: &Location) -> Result<Option<Location>> {
+    let mut found = None;
+    while let Some(next) = find_first(found.as_ref().unwrap_or(at))? {
+        found = Some(next);
+    }
+    Ok(found)
+}
+
+/// Errs if nothing can be saved at the location, because that is inside an archive.
+///
+/// # Errors
+/// `Unsupported`.
+pub fn refuse_inside(target: &Location) -> Result<()> {
+    match find(target) {
+        Ok(Some(inside)) if !inside.path().as_os_str().is_empty() => Err(read_only(target.describe())),
+        _ => Ok(()),
+    }
+}
+
+/// The same for the first archive in the path.
+fn find_first(at: &Location) -> Result<Option<Location>> {
+    let is_named_so =
+        |part: &Component<'_>| matches!(part, Component::Normal(name) if Kind::of(name).is_some());
+    if !at.path().components().any(|part| is_named_so(&part)) {
+        return Ok(None);
+    }
+    let mut parts = at.path().components();
+    let mut path = PathBuf::new();
+    while let Some(part) = parts.next() {
+        path.push(part);
+        let Some(kind) = path.file_name().filter(|_| is_named_so(&part)).and_then(Kind::of) else { continue };
+        let file = Location::new(Arc::clone(at.storage()), &path);
+        match file.look() {
+            Ok(Some(Found::File { .. })) => {}
+            Ok(Some(Found::Folder)) => continue,
+            // Opening it reports the error.
+            _ => return Ok(None),
+        }
+        let rest = parts.as_path();
+        let beginning = file.read_beginning(BEGINNING_LEN_BYTES)?.unwrap_or_default();
+        if kind.begins(&beginning) {
+            let storage = ArchiveStorage { file, kind, opened: None };
+            return Ok(Some(Location::new(Arc::new(storage), rest)));
+        }
+        if let Some((_, by)) = COMPRESSED.iter().find(|(magic, _)| beginning.starts_with(magic)) {
+            return Err(Error::unsupported(format!("the archive is compressed with {by}, all of it"))
+                .in_file(&file)
+                .help("unpack it: nothing in it can be read without all that comes before"));
+        }
+        if rest.as_os_str().is_empty() {
+            return Ok(None);
+        }
+        return Err(Error::corrupt(format!(
+            "the path leads through a file that is no {} archive",
+            kind.name()
+        ))
+        .in_file(&file)
+        .help("if it is one, it was damaged: copy it again"));
+    }
+    Ok(None)
+}
+
+/// The kinds of archives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Tar,
+    Zip,
+}
+
+impl Kind {
+    /// What the name of a file says.
+    fn of(name: &OsStr) -> Option<Self> {
+        let name = name.as_encoded_bytes();
+        let (stem, suffix) = name.split_at(name.len().checked_sub(".tar".len())?);
+        match suffix.to_ascii_lowercase().as_slice() {
+            b".tar" if !stem.is_empty() => Some(Self::Tar),
+            b".zip" if !stem.is_empty() => Some(Self::Zip),
+            _ => None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tar => "tar",
+            Self::Zip => "zip",
+        }
+    }
+
+    fn begins(self, bytes: &[u8]) -> bool {
+        match self {
+            Self::Tar => tar::begins(bytes),
+            Self::Zip => zip::begins(bytes),
+        }
+    }
+}
+
+/// An archive as a storage; paths are names in it.
+#[derive(Debug, Clone)]
+struct ArchiveStorage {
+    /// The archive itself, in the storage that it lies in.
+    file: Location,
+    kind: Kind,
+    /// The archive that a checkpoint was opened from; `None` to look again each time.
+    opened: Option<Arc<Opened>>,
+}
+
+/// An archive that is open, and what is in it.
+#[derive(Debug)]
+struct Opened {
+    blob: Arc<dyn Blob>,
+    index: Index,
+    /// What a person would call the archive.
+    name: PathBuf,
+}
+
+impl Opened {
+    /// Opens the archive and reads its index; says as well which version of it that is.
+    fn open(file: &Location, kind: Kind) -> Result<(Self, Option<Identity>)> {
+        let reading = file.for_reading()?;
+        let identity = reading.identity.or_else(|| file.identity());
+        let gone = || Error::io("cannot open the archive", file, not_found());
+        let name = reading.location.name().as_encoded_bytes();
+        let blob = reading.location.parent().store().open(name)?.ok_or_else(gone)?;
+        let index = match kind {
+            Kind::Tar => tar::read_index(&*blob),
+            Kind::Zip => zip::read_index(&*blob),
+        };
+        Ok((Self { blob, index: index.in_file(file)?, name: file.describe() }, identity))
+    }
+
+    /// The one name at the top, if there is no other but those that programs put beside.
+    fn only_name(&self) -> Option<Entry> {
+        let is_beside = |entry: &Entry| {
+            let name = entry.name.to_string_lossy();
+            BESIDE.contains(&&*name) || name.starts_with("._")
+        };
+        let mut entries = self.index.entries(b"").into_iter().filter(|entry| !is_beside(entry));
+        entries.next().filter(|_| entries.next().is_none())
+    }
+}
+
+impl ArchiveStorage {
+    fn opened(&self) -> Result<Arc<Opened>> {
+        match &self.opened {
+            Some(opened) => Ok(Arc::clone(opened)),
+            None => Ok(Arc::new(Opened::open(&self.file, self.kind)?.0)),
+        }
+    }
+
+    /// The name that a path is.
+    fn key_of(&self, path: &Path) -> Result<Vec<u8>> {
+        clean(&key_of_path(path)).map_err(|error| {
+            Error::invalid(format!("this is no path in an archive: {}", error.what()))
+                .in_file(self.describe(path))
+        })
+    }
+}
+
+impl Storage for ArchiveStorage {
+    fn describe(&self, path: &Path) -> PathBuf {
+        let file = self.file.describe();
+        if path.as_os_str().is_empty() { file } else { file.join(path) }
+    }
+
+    fn canonical(&self, path: &Path) -> Option<PathBuf> {
+        let file = self.file.storage().canonical(self.file.path())?;
+        Some(if path.as_os_str().is_empty() { file } else { file.join(path) })
+    }
+
+    fn look(&self, path: &Path) -> Result<Option<Found>> {
+        let member = self.opened()?.index.member(&self.key_of(path)?);
+        Ok(member.map(|member| match member {
+            Member::Value(value) => Found::File { len_bytes: value.len_bytes },
+            Member::Folder => Found::Folder,
+            Member::Other(what) => Found::Other(what),
+        }))
+    }
+
+    fn entries(&self, folder: &Path) -> Result<Vec<Entry>> {
+        let (opened, key) = (self.opened()?, self.key_of(folder)?);
+        match opened.index.member(&key) {
+            Some(Member::Folder) => Ok(opened.index.entries(&key)),
+            _ => Err(no_such_folder(self.describe(folder))),
+        }
+    }
+
+    fn store(&self, folder: &Path) -> Arc<dyn Store> {
+        Arc::new(ArchiveStore::new(self.clone(), folder))
+    }
+
+    fn opened(&self, folder: &Path) -> Result<Arc<dyn Store>> {
+        let opened = self.opened()?;
+        match opened.index.member(&self.key_of(folder)?) {
+            Some(Member::Folder) => {
+                let storage = Self { opened: Some(opened), ..self.clone() };
+                Ok(Arc::new(ArchiveStore::new(storage, folder)))
+            }
+            _ => Err(no_such_folder(self.describe(folder))),
+        }
+    }
+
+    fn read_document(&self, path: &Path, document: Document<'_>) -> Result<Option<Vec<u8>>> {
+        ArchiveStore::new(self.clone(), Path::new("")).document(&self.key_of(path)?, document)
+    }
+
+    fn read_beginning(&self, path: &Path, len_max_bytes: u64) -> Result<Option<Vec<u8>>> {
+        ArchiveStore::new(self.clone(), Path::new("")).beginning(&self.key_of(path)?, len_max_bytes)
+    }
+
+    /// That of the archive: what is in it changes with it.
+    fn identity(&self, _path: &Path) -> Option<Identity> {
+        self.file.identity()
+    }
+
+    fn for_reading(&self, path: &Path) -> Result<Option<Reading>> {
+        let (opened, identity) = match &self.opened {
+            Some(opened) => (Arc::clone(opened), self.file.identity()),
+            None => {
+                let (opened, identity) = Opened::open(&self.file, self.kind)?;
+                (Arc::new(opened), identity)
+            }
+        };
+        // Where all lies in one folder, that may be left out.
+        let first = path.components().next();
+        let only = first.and_then(|first| {
+            let only = opened.only_name().filter(Entry::is_folder)?;
+            (only.name != first.as_os_str()).then(|| Path::new(&only.name).join(path))
+        });
+        let storage = Self { opened: Some(opened), ..self.clone() };
+        let path = only.unwrap_or_else(|| path.to_owned());
+        Ok(Some(Reading { location: Location::new(Arc::new(storage), path), identity }))
+    }
+
+    fn stands_for(&self, path: &Path) -> Option<PathBuf> {
+        let opened = self.opened().ok().filter(|_| path.as_os_str().is_empty())?;
+        Some(opened.only_name()?.name.into())
+    }
+
+    fn is_written_in_place(&self) -> bool {
+        self.file.local_path().is_ok() || self.file.storage().is_written_in_place()
+    }
+
+    fn publish(&self, target: &Location, _options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
+        Err(read_only(target.describe()))
+    }
+
+    fn check_publish(&self, target: &Location, _options: PublishOptions<'_>) -> Result<()> {
+        Err(read_only(target.describe()))
+    }
+}
+
+fn no_such_folder(name: PathBuf) -> Error {
+    Error::new(ErrorKind::NotFound, "there is no such folder in the archive").in_file(name)
+}
+
+/// The error of a write into an archive.
+fn read_only(name: PathBuf) -> Error {
+    Error::unsupported("nothing can be saved into an archive: it is read only")
+        .in_file(name)
+        .help("save to a folder, and pack that with `tar -cf` or `zip -0 -r`")
+}
+
+/// The error for bytes that do not lie in the archive as they are.
+fn refused(what: &str, name: PathBuf) -> Error {
+    let help = match what {
+        "compressed" => "pack it again without compression (`zip -0`, `zipfile.ZIP_STORED`), or unpack it",
+        _ => "unpack the archive, or pack it again without `--sparse`",
+    };
+    Error::unsupported(format!("the member of the archive is {what}")).in_file(name).help(help)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,212 @@
+//! A local folder for files that other code writes, and that become part of a checkpoint: an item
+//! with its own handler, the state of an iterator.
+//!
+//! On a disk it is a folder inside the temporary folder of the checkpoint. For other storages it is
+//! a temporary folder of this machine, and is uploaded.
+//!
+//! The files may be the checkpoint itself. Then the lent folder lies inside the checkpoint's
+//! folder, and its content moves up one level at the end. It is a separate folder because the
+//! writer may replace it by another one, as a save does.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use super::{Publication, UNCOMMITTED_MARK, is_bookkeeping};
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+use crate::store::local::folders::{make_folders, random_name, sync_folder};
+use crate::system;
+
+/// Bytes that an upload holds at once.
+const PIECE_LEN_BYTES: usize = 1 << 20;
+
+/// Files that become part of a checkpoint at most this deep below their folder.
+const DEPTH_MAX: usize = 32;
+
+/// A folder that was lent. Dropped, it leaves nothing outside of the checkpoint.
+#[derive(Debug)]
+pub struct Lent {
+    /// Its name in the checkpoint; empty for the checkpoint itself.
+    below: String,
+    path: PathBuf,
+    /// Whether it is none of the checkpoint's.
+    is_temporary: bool,
+    /// Which process may remove it: not a fork's child.
+    pid: u32,
+}
+
+impl Lent {
+    /// Makes the folder `below` of a checkpoint, or one that stands for it; with an empty name, for
+    /// the checkpoint itself.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn new(publication: &dyn Publication, below: &str) -> Result<Self> {
+        let path = match publication.local_folder() {
+            Some(folder) if below.is_empty() => {
+                folder.join(format!("{}{UNCOMMITTED_MARK}", publication.target().name_text()))
+            }
+            Some(folder) => folder.join(below),
+            None => std::env::temp_dir().join(temporary_name()?),
+        };
+        make_folders(&path).map_err(|error| Error::io("cannot make the folder", &path, error))?;
+        let is_temporary = publication.local_folder().is_none();
+        Ok(Self { below: below.to_owned(), path, is_temporary, pid: std::process::id() })
+    }
+
+    /// Where the files are written.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its name in the checkpoint.
+    pub fn below(&self) -> &str {
+        &self.below
+    }
+
+    /// Whether this was written right into it.
+    pub fn has(&self, name: &str) -> bool {
+        self.path.join(name).exists()
+    }
+
+    /// Takes over what was written, but for what is right in it and `left_out`: syncs it on a disk,
+    /// uploads it elsewhere. What is written afterwards may be lost.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what is no file or folder; what the system or the storage says;
+    /// `Cancelled`.
+    pub fn take(&self, publication: &dyn Publication, left_out: &[&str]) -> Result<()> {
+        self.take_folder(publication, &self.path, &self.below, 0, left_out)
+    }
+
+    /// Gives what every process has [taken](Self::take) its place in a checkpoint that is itself
+    /// what was written. The names that now lie right in it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a name that checkpoints have for themselves; what the system says.
+    pub fn settle(&self, publication: &dyn Publication, left_out: &[&str]) -> Result<Vec<String>> {
+        let cannot_list = |error| Error::io("cannot list", &self.path, error);
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.path).map_err(cannot_list)? {
+            names.extend(entry.map_err(cannot_list)?.file_name().into_string());
+        }
+        names.retain(|name| !left_out.contains(&name.as_str()));
+        names.sort();
+        if let Some(folder) = publication.local_folder() {
+            for name in &names {
+                let (from, to) = (self.path.join(name), folder.join(name));
+                if fs::symlink_metadata(&to).is_ok() {
+                    return Err(Error::new(ErrorKind::AlreadyExists, "the same file is written twice")
+                        .in_file(from)
+                        .help("the checkpoint has a file of this name: give this one another name"));
+                }
+                fs::rename(&from, &to).map_err(|error| Error::io("cannot move", &from, error))?;
+            }
+            fs::remove_dir_all(&self.path)
+                .map_err(|error| Error::io("cannot remove the folder", &self.path, error))?;
+        }
+        Ok(names)
+    }
+
+    fn take_folder(
+        &self,
+        to: &dyn Publication,
+        folder: &Path,
+        name: &str,
+        depth: usize,
+        left_out: &[&str],
+    ) -> Result<()> {
+        let cannot_list = |error| Error::io("cannot list", folder, error);
+        if depth > DEPTH_MAX {
+            return Err(Error::invalid("the folders of an item go too deep").in_file(folder));
+        }
+        for entry in fs::read_dir(folder).map_err(cannot_list)? {
+            let entry = entry.map_err(cannot_list)?;
+            let (path, kind) = (entry.path(), entry.file_type().map_err(cannot_list)?);
+            let file_name = entry.file_name();
+            let Some(file_name) = file_name.to_str() else {
+                return Err(Error::invalid("the name of a file of an item is no UTF-8").in_file(&path));
+            };
+            if depth == 0 && left_out.contains(&file_name) {
+                continue;
+            }
+            if name.is_empty() && is_bookkeeping(file_name) {
+                return Err(Error::invalid(format!(
+                    "{file_name} is a name that checkpoints have for themselves"
+                ))
+                .in_file(&path)
+                .help("give the file another name"));
+            }
+            let name = if name.is_empty() { file_name.to_owned() } else { format!("{name}/{file_name}") };
+            if kind.is_dir() {
+                self.take_folder(to, &path, &name, depth + 1, &[])?;
+            } else if !kind.is_file() {
+                return Err(Error::invalid("an item has something in it that is no file and no folder")
+                    .in_file(&path)
+                    .expected(
+                        "regular files and folders",
+                        if kind.is_symlink() { "a link" } else { "a device or pipe" },
+                    )
+                    .help("copy what the link leads to into the folder"));
+            } else if self.is_temporary {
+                upload(to, &path, &name).map_err(|error| error.in_file(&path))?;
+            } else if to.is_durable() {
+                let synced = system::sync_at(&path);
+                synced.map_err(|error| Error::io("cannot sync", &path, error))?;
+            }
+            to.monitor().advance(0)?;
+        }
+        if !self.is_temporary && to.is_durable() {
+            sync_folder(folder).map_err(|error| Error::io("cannot sync the folder", folder, error))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if self.is_temporary && self.pid == std::process::id() {
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Adds a local file to a checkpoint, under this name.
+///
+/// # Errors
+/// What the system or the storage says.
+fn upload(to: &dyn Publication, path: &Path, name: &str) -> Result<()> {
+    let cannot_read = |error: io::Error| Error::io("cannot read", path, error);
+    let mut file = File::open(path).map_err(cannot_read)?;
+    let len_bytes = file.metadata().map_err(cannot_read)?.len();
+    let mut out = to.writer(name, len_bytes, 0)?;
+    let mut piece = vec![0; PIECE_LEN_BYTES];
+    loop {
+        match file.read(&mut piece).map_err(cannot_read)? {
+            0 => break,
+            len => out.write(piece.get(..len).unwrap_or_default())?,
+        }
+    }
+    out.finish().map(drop)
+}
+
+/// Copies a local file, or a folder of them but for what is right in it and `left_out`, into a
+/// checkpoint.
+///
+/// # Errors
+/// As [`Lent::take`]; `NotFound` if nothing is at the path.
+pub fn copy_in(to: &dyn Publication, from: &Location, name: &str, left_out: &[&str]) -> Result<()> {
+    let path = from.local_path()?;
+    let kind = fs::metadata(path).map_err(|error| Error::io("cannot read", path, error))?;
+    if !kind.is_dir() {
+        return upload(to, path, name);
+    }
+    let lent = Lent { below: name.to_owned(), path: path.to_owned(), is_temporary: true, pid: 0 };
+    lent.take(to, left_out)
+}
+
+fn temporary_name() -> Result<String> {
+    let random = random_name()?;
+    Ok(format!("regrow-item-{}-{random}", std::process::id()))
+}

@@ -1,0 +1,459 @@
+//! Internals of regrow, without promises: places for checkpoints. A local disk, memory, a bucket, an
+//! archive, a web server.
+//!
+//! A [`Storage`] looks at a path, lists a folder, and opens a folder as a [`Store`] of keys. In all
+//! storages a path consists of names with slashes between them. Other crates use a [`Location`]: a
+//! storage and a path in it.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`location`] | [`Location`]: paths and URLs |
+//! | [`local`] | the local disk: a save under a temporary name, committed by renames |
+//! | `object` | memory and buckets: a save committed by a marker |
+//! | [`archive`] | checkpoints in a tar or zip, read in place |
+//! | `http`, `cache` | web servers; a read-through cache: the feature `cloud` |
+//! | [`publication`] | a new checkpoint: begun, filled, committed or dropped |
+//! | [`transfer`], [`removal`] | a copy that can go on; what is removed |
+//! | [`within`], [`lent`], [`marked`] | publications and storages that stand for another |
+//! | [`names`], [`side_files`] | which names are a checkpoint's own, by what the layouts say |
+//!
+//! The storage knows no layout: the layouts tell it their names with [`names::tell_names`].
+
+use std::ffi::OsString;
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use regrow_base::{bytes, error, monitor, system, threads};
+use regrow_store as store;
+
+use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::store::Store;
+
+pub mod archive;
+#[cfg(feature = "cloud")]
+pub mod cache;
+mod desktop;
+#[cfg(feature = "cloud")]
+mod http;
+pub mod lent;
+pub mod local;
+pub mod location;
+pub mod marked;
+pub mod names;
+mod object;
+mod options;
+pub mod publication;
+pub mod removal;
+pub mod side_files;
+pub mod transfer;
+pub mod within;
+
+pub use crate::store::{Document, Identity};
+pub use desktop::{is_desktop_entry, is_desktop_file};
+pub use names::{Name, Names, foreign_files_in, tell_names};
+pub use object::{COMMIT_MARKERS, is_bookkeeping, private_memory};
+pub use options::StorageOptions;
+pub use publication::{COMMITTED_MARKER, Publication, PublishOptions, Target, UNCOMMITTED_MARK};
+pub use publication::{no_such_file, replaced_in_between};
+pub(crate) use removal::{RESPECTED_FOR, is_recent};
+pub use removal::{Removal, Removed};
+pub use transfer::{Left, Marker, Transfer, TransferFile, TransferOptions};
+
+/// Every kind of storage that this build knows.
+const KINDS: &[&StorageKind] = &[
+    &local::disk::KIND,
+    &object::MEMORY,
+    #[cfg(feature = "cloud")]
+    &object::cloud::KIND,
+    #[cfg(feature = "cloud")]
+    &http::KIND,
+];
+
+/// The schemes of the URLs that this build knows, the usual one of each kind of storage first.
+pub fn schemes() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().flat_map(|kind| kind.schemes).copied()
+}
+
+/// A kind of storage: the schemes of its URLs, and how a location in it is made.
+#[derive(Debug)]
+pub(crate) struct StorageKind {
+    /// In lower case; the first is the usual one.
+    pub schemes: &'static [&'static str],
+    /// Makes a location of a URL: the scheme, what follows its `://`, and options.
+    pub locate: fn(&Url<'_>, &StorageOptions) -> Result<Location>,
+}
+
+/// A URL, taken apart.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Url<'a> {
+    /// All of it.
+    pub text: &'a str,
+    /// In lower case.
+    pub scheme: &'a str,
+    /// What follows the `://`.
+    pub rest: &'a str,
+}
+
+impl Url<'_> {
+    /// The location that it names.
+    ///
+    /// # Errors
+    /// `Unsupported` if this build knows no storage for the scheme; what the storage says.
+    pub(crate) fn locate(&self, options: &StorageOptions) -> Result<Location> {
+        if let Some(kind) = KINDS.iter().find(|kind| kind.schemes.contains(&self.scheme)) {
+            return (kind.locate)(self, options);
+        }
+        let known: Vec<String> =
+            KINDS.iter().filter_map(|kind| Some(format!("{}://", kind.schemes.first()?))).collect();
+        let scheme = self.scheme;
+        let what = match CLOUD_SCHEMES.contains(&scheme) {
+            true => format!("{scheme}:// needs the feature `cloud`, which this build is without"),
+            false => format!("there is no storage for the scheme {scheme}://"),
+        };
+        Err(Error::unsupported(what)
+            .in_file(self.text)
+            .expected(format_args!("a path, or one of {}", known.join(", ")), format_args!("{scheme}://"))
+            .help(format!(
+                "copy the files to a local disk, or mount the store; a local folder of this name is ./{scheme}:/..."
+            )))
+    }
+}
+
+/// Schemes of the feature `cloud`.
+const CLOUD_SCHEMES: [&str; 12] =
+    ["s3", "s3a", "s3n", "r2", "gs", "gcs", "az", "azure", "abfs", "abfss", "http", "https"];
+
+/// What is at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// A value: a regular file, an object.
+    File {
+        /// Its length.
+        len_bytes: u64,
+    },
+    /// A folder, or keys below the path.
+    Folder,
+    /// Something else, in words: `a pipe`, `a device`.
+    Other(&'static str),
+}
+
+impl Found {
+    /// Whether it is a value.
+    pub fn is_file(self) -> bool {
+        matches!(self, Self::File { .. })
+    }
+
+    /// Whether it is a folder.
+    pub fn is_folder(self) -> bool {
+        self == Self::Folder
+    }
+}
+
+/// One name in a folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The name.
+    pub name: OsString,
+    /// What the name leads to, through links; `Other` for a link that leads nowhere.
+    pub found: EntryKind,
+    /// Whether it is a link, to any target.
+    pub is_link: bool,
+}
+
+/// What a name in a folder leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A value: a regular file, an object.
+    File,
+    /// A folder, or keys below the name.
+    Folder,
+    /// Something else: a pipe, a device, a link to nothing.
+    Other,
+}
+
+impl Entry {
+    /// Whether the name leads to a value.
+    pub fn is_file(&self) -> bool {
+        self.found == EntryKind::File
+    }
+
+    /// Whether the name leads to a folder.
+    pub fn is_folder(&self) -> bool {
+        self.found == EntryKind::Folder
+    }
+
+    /// Whether the name is a folder itself, and no link to one.
+    pub fn is_real_folder(&self) -> bool {
+        self.is_folder() && !self.is_link
+    }
+}
+
+/// From where a checkpoint is read.
+#[derive(Debug, Clone)]
+pub struct Reading {
+    /// Where its files are.
+    pub location: Location,
+    /// What was there when this was found out, to be compared with [`Storage::identity`] of the
+    /// path that was opened.
+    pub identity: Option<Identity>,
+}
+
+impl Reading {
+    /// Whether every file is read in the version that was seen when this was found out.
+    pub fn is_pinned(&self) -> bool {
+        self.identity.is_some()
+    }
+}
+
+/// How much is at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stock {
+    /// Files.
+    pub file_count: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// When any of it was changed last.
+    pub modified: Option<SystemTime>,
+}
+
+/// A place for checkpoints. Implementors provide the least; [`Location`] has the comfort.
+pub trait Storage: Debug + Send + Sync {
+    /// What a person would call the path: a path, a URL.
+    fn describe(&self, path: &Path) -> PathBuf;
+
+    /// The path from the top of the storage.
+    fn absolute(&self, path: &Path) -> PathBuf {
+        path.to_owned()
+    }
+
+    /// The one name of what is at the path, which no other thing of any storage has; `None` if
+    /// nothing is there.
+    fn canonical(&self, path: &Path) -> Option<PathBuf> {
+        Some(self.describe(path))
+    }
+
+    /// What is at the path, through links; `None` if nothing is.
+    ///
+    /// # Errors
+    /// What the storage says.
+    fn look(&self, path: &Path) -> Result<Option<Found>>;
+
+    /// Whether the name is taken, if only by a link that leads nowhere.
+    fn is_taken(&self, path: &Path) -> bool {
+        matches!(self.look(path), Ok(Some(_)))
+    }
+
+    /// The first of these names under which a value lies in a folder.
+    fn first_file(&self, folder: &Path, names: &[&'static str]) -> Option<&'static str> {
+        let is_file =
+            |name: &&&str| matches!(self.look(&folder.join(name)), Ok(Some(found)) if found.is_file());
+        names.iter().find(is_file).copied()
+    }
+
+    /// The names in a folder, in no order.
+    ///
+    /// # Errors
+    /// What the storage says; an error if there is no folder.
+    fn entries(&self, folder: &Path) -> Result<Vec<Entry>>;
+
+    /// Whether [`entries`](Self::entries) works. Otherwise only known names are found.
+    fn has_listings(&self) -> bool {
+        true
+    }
+
+    /// The keys below a folder, found by its path whenever one is opened; the folder need not
+    /// exist.
+    fn store(&self, folder: &Path) -> Arc<dyn Store>;
+
+    /// The keys below the folder that the path leads to now: they stay those of that folder when
+    /// another one takes the path.
+    ///
+    /// # Errors
+    /// What the storage says; an error if there is no folder.
+    fn opened(&self, folder: &Path) -> Result<Arc<dyn Store>>;
+
+    /// A document; `None` if no value is at the path.
+    ///
+    /// # Errors
+    /// `Limit` if it is too long; `Corrupt`, as soon as that is seen, if a long one can be no such
+    /// document; what the storage says. Each names the file.
+    fn read_document(&self, path: &Path, document: Document<'_>) -> Result<Option<Vec<u8>>>;
+
+    /// The first bytes of the value at the path, at most so many; `None` if there is no value.
+    ///
+    /// # Errors
+    /// What the storage says.
+    fn read_beginning(&self, path: &Path, len_max_bytes: u64) -> Result<Option<Vec<u8>>>;
+
+    /// What the path leads to now; `None` if that is nothing.
+    fn identity(&self, path: &Path) -> Option<Identity>;
+
+    /// Which save the folder at the path is of: another one when something else takes the path, and
+    /// the same when a file in it is made whole. `None` if there is none.
+    ///
+    /// # Errors
+    /// What the storage says.
+    fn holder(&self, path: &Path) -> Result<Option<Identity>> {
+        Ok(self.identity(path))
+    }
+
+    /// Returns an error if a process is writing the checkpoint at this location, or moving it
+    /// there, if others could see a part of it.
+    ///
+    /// # Errors
+    /// `AlreadyExists`; what the storage says.
+    fn check_unwritten(&self, _at: &Location) -> Result<()> {
+        Ok(())
+    }
+
+    /// How the checkpoint at the path is read: from another location, with the result of one look;
+    /// `None` to read it in place.
+    ///
+    /// # Errors
+    /// `Uncommitted` if it is being written; what the storage says.
+    fn for_reading(&self, _path: &Path) -> Result<Option<Reading>> {
+        Ok(None)
+    }
+
+    /// What stands for the folder at the path where that is no checkpoint itself: the only thing in
+    /// an archive.
+    fn stands_for(&self, _path: &Path) -> Option<PathBuf> {
+        None
+    }
+
+    /// Whether programs write into files here though the checkpoint is finished, so that a map may
+    /// change.
+    fn is_written_in_place(&self) -> bool {
+        false
+    }
+
+    /// Begins a checkpoint at `target`, which is a location in this storage.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if something is there and is not to be replaced; `InvalidArgument` if it may
+    /// not be replaced, or the name is none for a checkpoint; `PermissionDenied`, and what else the
+    /// storage says. Nothing that was there has changed.
+    fn publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>>;
+
+    /// Joins the checkpoint that another process has begun at `target`, by its
+    /// [ticket](Publication::ticket). The files that are added belong to that checkpoint;
+    /// [`finish_share`](Publication::finish_share) makes them durable. The commit, and the removal
+    /// of what is not committed, is for the one who began.
+    ///
+    /// # Errors
+    /// `NotFound` if this process does not see what the other one has begun; `Unsupported` where
+    /// checkpoints have one writer.
+    fn join(
+        &self,
+        target: &Location,
+        _ticket: &str,
+        _options: PublishOptions<'_>,
+    ) -> Result<Box<dyn Publication>> {
+        Err(Error::unsupported("several processes cannot write one checkpoint in this storage")
+            .in_file(target))
+    }
+
+    /// Errs where [`publish`](Self::publish) would not take the target. Makes nothing.
+    ///
+    /// # Errors
+    /// As there.
+    fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()>;
+
+    /// Begins to bring the files of a checkpoint to `target`, or goes on with what an earlier
+    /// transfer has left there.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish); `AlreadyExists` also if another transfer to the target is
+    /// under way.
+    fn transfer(&self, target: &Location, _options: TransferOptions<'_>) -> Result<Box<dyn Transfer>> {
+        Err(Error::unsupported("checkpoints cannot be copied to this storage").in_file(target))
+    }
+
+    /// Removes a checkpoint. After an error the rest is no checkpoint, or the complete one.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there is something else with it; what the storage says.
+    fn remove(&self, at: &Location, _what: &Removal) -> Result<Removed> {
+        Err(Error::unsupported("nothing can be removed from this storage").in_file(at))
+    }
+
+    /// Removes what saves and copies to `at` have left that never ended.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none; `AlreadyExists` if a writer may still be at it, unless `force`;
+    /// what the storage says.
+    fn remove_unfinished(&self, at: &Location, _force: bool) -> Result<Removed> {
+        Err(Error::unsupported("nothing can be removed from this storage").in_file(at))
+    }
+
+    /// Returns an error if a save, copy or removal at this location, or of a checkpoint around it,
+    /// has not ended: the files are a part of a checkpoint, not a damaged one.
+    ///
+    /// # Errors
+    /// `Uncommitted`; what the storage says.
+    fn check_finished(&self, _at: &Location) -> Result<()> {
+        Ok(())
+    }
+
+    /// Gives a checkpoint its name whose writer died just before it had it; true if that was so.
+    /// Nothing is removed.
+    ///
+    /// # Errors
+    /// What the storage says.
+    fn finish_unfinished(&self, _at: &Location) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Removes a folder if nothing is in it; where there are no folders there is nothing to do.
+    fn remove_if_empty(&self, _folder: &Path) {}
+
+    /// Gives a folder another name, whose parent is made if need be; false, and nothing has
+    /// changed, where the storage cannot. The new name is on the disk when this returns.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if something has that name; what the storage says.
+    fn move_folder(&self, from: &Location, to: &Location) -> Result<bool> {
+        let _ = (from, to);
+        Ok(false)
+    }
+
+    /// Takes the lock that the path stands for, as long as the value lives and the process does;
+    /// `None` where the storage has no locks. The folder of the path is made if need be.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if another one has it, in this process or another; what the storage says.
+    fn hold(&self, path: &Path) -> Result<Option<Box<dyn Send + Sync>>> {
+        let _ = path;
+        Ok(None)
+    }
+
+    /// Files and bytes at the path, and the time of the last change; `None` if unknown.
+    ///
+    /// # Errors
+    /// What the storage says.
+    fn stock(&self, path: &Path) -> Result<Option<Stock>> {
+        let _ = path;
+        Ok(None)
+    }
+
+    /// The path itself, of a storage that is the local file system.
+    fn local_path<'a>(&self, _path: &'a Path) -> Option<&'a Path> {
+        None
+    }
+
+    /// Whether a checkpoint is complete when its marker is there, as on a storage that cannot
+    /// rename.
+    fn commits_by_marker(&self) -> bool {
+        false
+    }
+
+    /// The same storage, read through a cache on a local disk; `None` where that would be of no
+    /// use.
+    #[cfg(feature = "cloud")]
+    fn cached(&self, _cache: &cache::Cache) -> Option<Arc<dyn Storage>> {
+        None
+    }
+}

@@ -1,0 +1,207 @@
+//! The local file system as a storage.
+
+use std::fs::{self, FileType};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{
+    LocalTransfer, begin, finish_unfinished, hold, join, may_begin, move_folder, remove_checkpoint,
+    remove_files, remove_unfinished, stock,
+};
+use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::store::local::read_beginning;
+use crate::store::local::regular::name_of;
+use crate::store::{LocalStore, Store, read_document};
+use crate::system::id_at;
+use crate::{
+    Document, Entry, EntryKind, Found, Identity, Publication, PublishOptions, Removal, Removed, Stock,
+    Storage, StorageKind, StorageOptions, Transfer, TransferOptions, Url,
+};
+
+/// Paths, and `file:///path`.
+pub(crate) const KIND: StorageKind = StorageKind { schemes: &["file"], locate };
+
+fn locate(url: &Url<'_>, _options: &StorageOptions) -> Result<Location> {
+    match url.rest.strip_prefix('/') {
+        Some(path) => Ok(Location::local(format!("/{}", path.trim_start_matches('/')))),
+        None => Err(Error::unsupported("a file:// URL has no host: it names a path of this machine")
+            .in_file(url.text)
+            .help(format!("file:///{}", url.rest))),
+    }
+}
+
+/// The local file system; paths are as the system takes them.
+#[derive(Debug, Clone, Copy)]
+pub struct LocalDisk;
+
+impl Location {
+    /// A path of the local file system, taken as it is.
+    pub fn local(path: impl Into<PathBuf>) -> Self {
+        Self::new(Arc::new(LocalDisk), path)
+    }
+}
+
+impl Storage for LocalDisk {
+    fn describe(&self, path: &Path) -> PathBuf {
+        path.to_owned()
+    }
+
+    fn absolute(&self, path: &Path) -> PathBuf {
+        std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+    }
+
+    fn canonical(&self, path: &Path) -> Option<PathBuf> {
+        path.canonicalize().ok()
+    }
+
+    fn look(&self, path: &Path) -> Result<Option<Found>> {
+        match fs::metadata(path) {
+            Ok(found) if found.is_file() => Ok(Some(Found::File { len_bytes: found.len() })),
+            Ok(found) if found.is_dir() => Ok(Some(Found::Folder)),
+            Ok(found) => Ok(Some(Found::Other(name_of(found.file_type())))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io("cannot open", path, error)),
+        }
+    }
+
+    fn is_taken(&self, path: &Path) -> bool {
+        fs::symlink_metadata(path).is_ok()
+    }
+
+    fn first_file(&self, folder: &Path, names: &[&'static str]) -> Option<&'static str> {
+        let mut path = folder.to_owned();
+        names.iter().copied().find(|name| {
+            path.push(name);
+            let is_file = fs::metadata(&path).is_ok_and(|found| found.is_file());
+            path.pop();
+            is_file
+        })
+    }
+
+    fn entries(&self, folder: &Path) -> Result<Vec<Entry>> {
+        let cannot_list = |error| Error::io("cannot list", folder, error);
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(as_system_takes_it(folder)).map_err(cannot_list)? {
+            let entry = entry.map_err(cannot_list)?;
+            let kind = entry.file_type().map_err(cannot_list)?;
+            let found = match kind.is_symlink() {
+                true => {
+                    fs::metadata(entry.path()).map_or(EntryKind::Other, |found| kind_of(found.file_type()))
+                }
+                false => kind_of(kind),
+            };
+            entries.push(Entry { name: entry.file_name(), found, is_link: kind.is_symlink() });
+        }
+        Ok(entries)
+    }
+
+    fn store(&self, folder: &Path) -> Arc<dyn Store> {
+        Arc::new(LocalStore::new(as_system_takes_it(folder)))
+    }
+
+    fn opened(&self, folder: &Path) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(LocalStore::anchored(as_system_takes_it(folder))?))
+    }
+
+    fn read_document(&self, path: &Path, document: Document<'_>) -> Result<Option<Vec<u8>>> {
+        read_document(path, document.what, document.language, document.len_max_bytes)
+    }
+
+    fn read_beginning(&self, path: &Path, len_max_bytes: u64) -> Result<Option<Vec<u8>>> {
+        read_beginning(path, len_max_bytes)
+    }
+
+    fn identity(&self, path: &Path) -> Option<Identity> {
+        let look = || -> io::Result<Identity> {
+            let (found, id) = (fs::metadata(path)?, id_at(path)?);
+            Ok(Identity::Inode(id.device, id.number, found.created().ok()))
+        };
+        // A look that fails once is no other file.
+        look().or_else(|_| look()).ok()
+    }
+
+    fn remove_if_empty(&self, folder: &Path) {
+        let _ = fs::remove_dir(folder);
+    }
+
+    fn publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
+        begin(target, options)
+    }
+
+    fn join(
+        &self,
+        target: &Location,
+        ticket: &str,
+        options: PublishOptions<'_>,
+    ) -> Result<Box<dyn Publication>> {
+        join(target, ticket, options)
+    }
+
+    fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()> {
+        may_begin(target, options)
+    }
+
+    fn transfer(&self, target: &Location, options: TransferOptions<'_>) -> Result<Box<dyn Transfer>> {
+        Ok(Box::new(LocalTransfer::begin(target, options)?))
+    }
+
+    fn remove(&self, at: &Location, what: &Removal) -> Result<Removed> {
+        match what {
+            Removal::Folder => remove_checkpoint(at.local_path()?),
+            Removal::Files { files, beside } => {
+                let paths = |files: &[Location]| -> Result<Vec<PathBuf>> {
+                    files.iter().map(|file| Ok(file.local_path()?.to_owned())).collect()
+                };
+                remove_files(at.local_path()?, &paths(files)?, &paths(beside)?)
+            }
+        }
+    }
+
+    fn remove_unfinished(&self, at: &Location, force: bool) -> Result<Removed> {
+        remove_unfinished(at.local_path()?, force)
+    }
+
+    fn finish_unfinished(&self, at: &Location) -> Result<bool> {
+        finish_unfinished(at.local_path()?)
+    }
+
+    fn move_folder(&self, from: &Location, to: &Location) -> Result<bool> {
+        move_folder(from.local_path()?, to.local_path()?).map(|()| true)
+    }
+
+    fn hold(&self, path: &Path) -> Result<Option<Box<dyn Send + Sync>>> {
+        Ok(hold(path)?.map(|held| Box::new(held) as Box<dyn Send + Sync>))
+    }
+
+    fn stock(&self, path: &Path) -> Result<Option<Stock>> {
+        let found = fs::metadata(path).map_err(|error| Error::io("cannot look at", path, error))?;
+        let (removed, modified) = match found.is_dir() {
+            true => stock(path)?,
+            false => {
+                (Removed { file_count: 1, bytes: found.len(), ..Removed::default() }, found.modified().ok())
+            }
+        };
+        Ok(Some(Stock { file_count: removed.file_count, bytes: removed.bytes, modified }))
+    }
+
+    fn local_path<'a>(&self, path: &'a Path) -> Option<&'a Path> {
+        Some(path)
+    }
+}
+
+/// The folder of a bare name is the working folder, whose path is not empty for the system.
+fn as_system_takes_it(folder: &Path) -> &Path {
+    if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
+}
+
+fn kind_of(kind: FileType) -> EntryKind {
+    if kind.is_file() {
+        EntryKind::File
+    } else if kind.is_dir() {
+        EntryKind::Folder
+    } else {
+        EntryKind::Other
+    }
+}

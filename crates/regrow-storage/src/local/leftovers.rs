@@ -1,0 +1,631 @@
+//! Temporary names, the locks of their writers, and the removal of files of killed writers.
+//!
+//! ```text
+//! step_100                                               the target
+//! step_100.orbax-checkpoint-tmp-<pid>-<random>           being written; locked while its writer lives
+//! step_100.orbax-checkpoint-tmp-copy                     a copy on its way: stays when it is interrupted, and the next
+//!                                                        copy to the same target goes on with it
+//! step_100.orbax-checkpoint-tmp-replaced-<pid>-<random>  the old target, between the two renames of an overwrite
+//!                                                        on a file system that cannot exchange names
+//! ```
+//! A file name has at most 255 bytes. A longer name is shortened, and a hash of the whole name
+//! replaces the rest: `<beginning>~<hash>.orbax-checkpoint-tmp-<pid>-<random>`.
+//!
+//! Orbax treats every name with `.orbax-checkpoint-tmp` as an unfinished save, and ignores it.
+//!
+//! The lock is `flock` on the folder itself: the kernel releases it when the writer dies in any
+//! way. If the file system has no locks, the folder is never removed.
+//!
+//! A process that writes or removes takes the exclusive lock. A process that only asks whether the
+//! writer lives takes a shared lock, so that two readers do not treat each other as a writer.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::rename::rename_new;
+use super::siblings;
+use crate::UNCOMMITTED_MARK;
+use crate::error::{Error, Result};
+use crate::store::local::folders::random_name;
+use crate::system::{id_of, id_of_name, make_folder, name_of_bytes, open_folder_no_link, set_mode};
+
+const TEMPORARY: &str = ".orbax-checkpoint-tmp-";
+const REPLACED: &str = "replaced-";
+
+/// What follows for a copy: the next one finds it by its name.
+const COPY: &str = "copy";
+
+/// What every file system takes for a name.
+const NAME_LEN_MAX_BYTES: usize = 255;
+
+/// The hash in a shortened name, in hex digits.
+const HASH_LEN: usize = 16;
+
+/// The longest name that is not shortened: `u32::MAX` has ten digits, and 16 random ones follow.
+const KEPT_LEN_MAX_BYTES: usize = NAME_LEN_MAX_BYTES - TEMPORARY.len() - REPLACED.len() - 10 - "-".len() - 16;
+
+/// How often a new folder may be taken for a leftover by another writer, just before it is locked.
+const TRIES: usize = 16;
+
+/// How long a reader holds a lock, at most about.
+const READER_PACE: Duration = Duration::from_millis(1);
+
+/// How often a folder may be found in the hands of readers: there may be many, one after the other.
+const READER_TRIES: usize = 100;
+
+/// What is known of them.
+pub(super) const JOURNAL: &str = "journal";
+
+/// Whether the temporary folder of a copy holds nothing to go on with.
+pub(super) fn is_over(folder: &Path) -> bool {
+    fs::symlink_metadata(folder.join(JOURNAL)).is_err()
+}
+
+fn keep_removing(parent: &Path) -> Error {
+    Error::new(crate::error::ErrorKind::Io, "other writers keep removing the temporary folder")
+        .in_file(parent)
+}
+
+/// A folder that is ours, and the lock that says so.
+#[derive(Debug)]
+pub(super) struct OwnFolder {
+    pub(super) path: PathBuf,
+    /// Whether an earlier writer has left something in it to go on with.
+    pub(super) has_beginning: bool,
+    _lock: File,
+}
+
+impl OwnFolder {
+    /// Makes a temporary folder for `name` in `parent` and locks it. With `private` its mode is
+    /// 0700.
+    pub(super) fn make(parent: &Path, name: &OsStr, private: bool) -> Result<Self> {
+        let mode = if private { 0o700 } else { 0o777 };
+        for _ in 0..TRIES {
+            let path = parent.join(temporary_name(name, "")?);
+            make_folder(&path, mode).map_err(|error| Error::io("cannot make a folder", &path, error))?;
+            match lock(&path) {
+                Ok(Lock::Ours(lock) | Lock::Unlockable(lock)) => {
+                    return Ok(Self { path, has_beginning: false, _lock: lock });
+                }
+                // Another writer was sweeping and got hold of it first.
+                Ok(Lock::Theirs) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    let _ = fs::remove_dir(&path);
+                    return Err(Error::io("cannot lock", &path, error));
+                }
+            }
+        }
+        Err(keep_removing(parent))
+    }
+
+    /// Takes the temporary folder of copies to `name`, with what an earlier copy has left in it, or
+    /// makes it.
+    ///
+    /// # Errors
+    /// `AlreadyExists` while another copy has it.
+    pub(super) fn of_copy(parent: &Path, name: &OsStr, private: bool) -> Result<Self> {
+        let path = copy_path(parent, name);
+        let mode = if private { 0o700 } else { 0o777 };
+        let cannot_lock = |error| Error::io("cannot lock", &path, error);
+        for _ in 0..READER_TRIES {
+            match make_folder(&path, mode) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(Error::io("cannot make a folder", &path, error));
+                }
+                _ => {}
+            }
+            match lock(&path) {
+                Ok(Lock::Ours(lock) | Lock::Unlockable(lock)) => {
+                    if private {
+                        set_mode(&path, mode).map_err(cannot_lock)?;
+                    }
+                    let has_beginning = !is_over(&path);
+                    return Ok(Self { path, has_beginning, _lock: lock });
+                }
+                // Another copy, or a process that checks for a moment whether there is one.
+                Ok(Lock::Theirs) => std::thread::sleep(READER_PACE),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(cannot_lock(error)),
+            }
+        }
+        Err(Error::new(crate::error::ErrorKind::AlreadyExists, "another copy to this target is under way")
+            .in_file(parent.join(name))
+            .help(format!("wait for it; it holds the lock on {}", path.display())))
+    }
+}
+
+/// The temporary folder of a copy to `name`.
+pub(super) fn copy_path(parent: &Path, name: &OsStr) -> PathBuf {
+    let mut temporary = shortened(name).unwrap_or_else(|| name.to_owned());
+    temporary.push(format!("{TEMPORARY}{COPY}"));
+    parent.join(temporary)
+}
+
+/// A removal moves the checkpoint here first. The next save to `name` deletes the rest of it.
+pub(super) fn aside_path(parent: &Path, name: &OsStr) -> Result<PathBuf> {
+    Ok(parent.join(temporary_name(name, "")?))
+}
+
+/// The folders that saves and copies to `name` have left or are at, Orbax' own among them.
+pub(super) fn leftovers_of(parent: &Path, name: &OsStr) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(parent) else { return Vec::new() };
+    let is_left = |entry: &OsStr| {
+        let rest = entry.as_encoded_bytes().strip_prefix(name.as_encoded_bytes());
+        kind_of(entry, name).is_some()
+            || rest.is_some_and(|rest| rest.starts_with(UNCOMMITTED_MARK.as_bytes()))
+    };
+    let left = entries.flatten().filter(|entry| is_left(&entry.file_name()));
+    let folders = left.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders.map(|entry| entry.path()).collect()
+}
+
+/// Whether the folder `entry` is one of regrow's for `name`.
+pub(super) fn is_own(entry: &OsStr, name: &OsStr) -> bool {
+    kind_of(entry, name).is_some()
+}
+
+/// Where the old target waits while the new one takes its name.
+pub(super) fn replaced_path(parent: &Path, name: &OsStr) -> Result<PathBuf> {
+    Ok(parent.join(temporary_name(name, REPLACED)?))
+}
+
+/// Removes temporary files of killed writers of `name` from `parent`, and puts back a target that
+/// was killed between two renames. Files that cannot be removed stay, which is harmless. Returns
+/// whether a checkpoint got its name back.
+pub(super) fn sweep(parent: &Path, name: &OsStr) -> bool {
+    settle(parent, name, false)
+}
+
+/// As [`sweep`], but for removing anything: puts back and finishes alone.
+pub(super) fn finish(parent: &Path, name: &OsStr) -> bool {
+    settle(parent, name, true)
+}
+
+fn settle(parent: &Path, name: &OsStr, only_finish: bool) -> bool {
+    let Ok(entries) = fs::read_dir(parent) else { return false };
+    let mut has_named = false;
+    let found: Vec<_> = entries
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            Some((entry.path(), kind_of(&entry.file_name(), name)?))
+        })
+        .collect();
+    for (path, kind) in found {
+        if only_finish && kind != Kind::Replaced && !siblings::has_begun(&path) {
+            continue;
+        }
+        // What a copy has left is for the next copy to go on with, but for a commit that had begun
+        // or is over.
+        if kind == Kind::Copy && !siblings::has_begun(&path) && !is_over(&path) {
+            continue;
+        }
+        let Some(_lock) = lock_leftover(&path, kind) else { continue };
+        if kind == Kind::Copy && !siblings::has_begun(&path) && !is_over(&path) {
+            continue;
+        }
+        if kind == Kind::Replaced {
+            match rename_new(&path, &parent.join(name)) {
+                // The overwrite went through, and only removing the old one was left to do.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !only_finish => {}
+                renamed => {
+                    has_named |= renamed.is_ok();
+                    continue;
+                }
+            }
+        }
+        match siblings::finish(&path, parent) {
+            Ok(is_finished) => has_named |= is_finished,
+            Err(_) => continue,
+        }
+        remove(&path);
+    }
+    has_named
+}
+
+/// The lock on a folder without a writer.
+fn lock_leftover(path: &Path, kind: Kind) -> Option<File> {
+    for _ in 0..READER_TRIES {
+        match lock(path) {
+            Ok(Lock::Ours(lock)) => return Some(lock),
+            // Who lives and has put it there finds it back, and moves it aside again.
+            Ok(Lock::Unlockable(folder)) if kind == Kind::Replaced => return Some(folder),
+            // A reader of files that a dead writer has left holds it for a moment.
+            Ok(Lock::Theirs) if siblings::has_begun(path) => std::thread::sleep(READER_PACE),
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// Removes a temporary folder; what cannot be removed stays for the next save.
+pub(super) fn remove(folder: &Path) {
+    // First what says that a commit has begun, unless it holds something: half removed, the folder
+    // must not look as if.
+    let once = || siblings::forget(folder).and_then(|()| fs::remove_dir_all(folder));
+    // And again: a network file system may fail for a moment, or a file of it have come back under
+    // another name.
+    let _ = once().or_else(|_| once());
+}
+
+/// A commit of files beside each other that has begun and not ended.
+pub enum Begun {
+    /// Its writer lives: the next look will find another state.
+    Living,
+    /// Its writer died when the new files were whole. Those that wait for their names are in this
+    /// temporary folder.
+    Dead(PathBuf),
+}
+
+/// Whether files beside each other, named after `stem`, are between two states.
+pub fn begun(stem: &Path) -> Option<Begun> {
+    let name = stem.file_name()?;
+    let parent = stem.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut found = None;
+    for entry in fs::read_dir(parent).ok()?.flatten() {
+        let path = entry.path();
+        if kind_of(&entry.file_name(), name).is_none() || !siblings::has_begun(&path) {
+            continue;
+        }
+        match lock_shared(&path) {
+            Ok(Lock::Theirs) => return Some(Begun::Living),
+            // Looked at again under the lock: the writer may have ended it in between.
+            Ok(_) if siblings::is_waiting(&path) => found = Some(Begun::Dead(path)),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    found
+}
+
+/// How long a reader waits for an overwrite to give a name to the new checkpoint.
+const OVERWRITE_WAIT: Duration = Duration::from_secs(10);
+
+/// Whether something has the name of `path`, now or after the overwrite that is under way: where
+/// two names cannot be exchanged, for a moment nothing has it.
+pub fn reappears(path: &Path) -> bool {
+    let since = Instant::now();
+    // A link that leads nowhere is nothing, however long one waits.
+    let is_there = || fs::metadata(path).is_ok();
+    let named = end_of_links(path);
+    let mut quiet = 0;
+    // Of several writers one may have ended, and the next begun, between two looks.
+    while !is_there() && quiet < 3 && since.elapsed() < OVERWRITE_WAIT {
+        match is_being_replaced(&named) {
+            true => std::thread::sleep(READER_PACE),
+            false => quiet += 1,
+        }
+    }
+    is_there()
+}
+
+/// Where `path` leads by symbolic links, there or not: writers replace that, and leave the links.
+fn end_of_links(path: &Path) -> PathBuf {
+    let mut end = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        let Ok(to) = fs::read_link(&end) else { break };
+        end = end.parent().unwrap_or(Path::new("")).join(to);
+    }
+    end
+}
+
+/// Linux follows no more in one path.
+const LINKS_MAX: usize = 40;
+
+/// Whether a living writer has moved the folder at `path` aside.
+fn is_being_replaced(path: &Path) -> bool {
+    let Some(name) = path.file_name() else { return false };
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let Ok(entries) = fs::read_dir(parent) else { return false };
+    let mut aside =
+        entries.flatten().filter(|entry| kind_of(&entry.file_name(), name) == Some(Kind::Replaced));
+    aside.any(|entry| matches!(lock_shared(&entry.path()), Ok(Lock::Theirs | Lock::Unlockable(_))))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Unfinished,
+    Replaced,
+    Copy,
+}
+
+fn temporary_name(name: &OsStr, kind: &str) -> Result<OsString> {
+    let mut temporary = shortened(name).unwrap_or_else(|| name.to_owned());
+    temporary.push(format!("{TEMPORARY}{kind}{}-{}", std::process::id(), random_name()?));
+    Ok(temporary)
+}
+
+/// What stands for a name that is too long for its temporary names; `None` for all others.
+fn shortened(name: &OsStr) -> Option<OsString> {
+    let bytes = name.as_encoded_bytes();
+    let mut end = KEPT_LEN_MAX_BYTES - "~".len() - HASH_LEN;
+    if bytes.len() <= KEPT_LEN_MAX_BYTES {
+        return None;
+    }
+    // Not within a character: some file systems take only names that are text.
+    while end > 0 && bytes.get(end).is_some_and(|byte| byte & 0b1100_0000 == 0b1000_0000) {
+        end -= 1;
+    }
+    let hash = blake3::hash(bytes).to_hex();
+    let mut short = name_of_bytes(bytes.get(..end)?);
+    short.push("~");
+    short.push(hash.get(..HASH_LEN)?);
+    Some(short)
+}
+
+/// Whether `entry` is one of our temporary names for `name`: Orbax' own end otherwise and are not
+/// ours to remove.
+fn kind_of(entry: &OsStr, name: &OsStr) -> Option<Kind> {
+    let short = shortened(name);
+    let name = short.as_deref().unwrap_or(name);
+    let rest = entry.as_encoded_bytes().strip_prefix(name.as_encoded_bytes())?;
+    let rest = rest.strip_prefix(TEMPORARY.as_bytes())?;
+    if rest == COPY.as_bytes() {
+        return Some(Kind::Copy);
+    }
+    let (kind, rest) = match rest.strip_prefix(REPLACED.as_bytes()) {
+        Some(rest) => (Kind::Replaced, rest),
+        None => (Kind::Unfinished, rest),
+    };
+    let (pid, random) = rest.split_at_checked(rest.iter().position(|&byte| byte == b'-')?)?;
+    let ours = !pid.is_empty()
+        && pid.iter().all(u8::is_ascii_digit)
+        && random.len() == 17
+        && random.iter().skip(1).all(u8::is_ascii_hexdigit);
+    ours.then_some(kind)
+}
+
+/// Whose a folder is.
+pub(super) enum Lock {
+    /// Ours now, until the file is dropped.
+    Ours(File),
+    /// A living writer's.
+    Theirs,
+    /// The file system has no locks.
+    Unlockable(File),
+}
+
+/// Locks a folder that is still there when the lock is held.
+pub(super) fn lock(path: &Path) -> io::Result<Lock> {
+    lock_by(path, File::try_lock)
+}
+
+/// Takes a shared lock (readers). `Theirs` means that a writer has the lock.
+fn lock_shared(path: &Path) -> io::Result<Lock> {
+    lock_by(path, File::try_lock_shared)
+}
+
+fn lock_by(path: &Path, take: fn(&File) -> std::result::Result<(), TryLockError>) -> io::Result<Lock> {
+    let folder = open_folder_no_link(path)?;
+    match take(&folder) {
+        Ok(()) => {
+            if id_of(&folder)? != id_of_name(path)? {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            Ok(Lock::Ours(folder))
+        }
+        Err(TryLockError::WouldBlock) => Ok(Lock::Theirs),
+        Err(TryLockError::Error(_)) => Ok(Lock::Unlockable(folder)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knows_its_own_temporary_names_from_those_of_orbax() {
+        let name = OsStr::new("step_1");
+        assert_eq!(kind_of(&temporary_name(name, "").unwrap(), name), Some(Kind::Unfinished));
+        assert_eq!(kind_of(&temporary_name(name, REPLACED).unwrap(), name), Some(Kind::Replaced));
+        for other in [
+            "step_1",
+            "step_1.orbax-checkpoint-tmp",
+            "step_1.orbax-checkpoint-tmp-1700000000000000",
+            "step_1.orbax-checkpoint-tmp-12-0123",
+            "step_10.orbax-checkpoint-tmp-12-0123456789abcdef",
+            "step_1.orbax-checkpoint-tmp-x-0123456789abcdef",
+        ] {
+            assert_eq!(kind_of(OsStr::new(other), name), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn temporary_names_of_any_length_fit_and_are_recognised() {
+        for character in ["x", "ü", "€", "🦀", "\u{1}"] {
+            for len in (1..=NAME_LEN_MAX_BYTES / character.len()).rev() {
+                let name = OsString::from(character.repeat(len));
+                let other = OsString::from(format!("{}y", character.repeat(len - 1)));
+                for (kind, expected) in [("", Kind::Unfinished), (REPLACED, Kind::Replaced)] {
+                    let temporary = temporary_name(&name, kind).unwrap();
+                    assert!(temporary.len() <= NAME_LEN_MAX_BYTES, "{}", temporary.len());
+                    assert!(temporary.to_str().is_some_and(|text| text.contains(TEMPORARY)));
+                    assert_eq!(kind_of(&temporary, &name), Some(expected));
+                    assert_eq!(kind_of(&temporary, &other), None);
+                }
+            }
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_name_of_no_whole_character_is_shortened_too() {
+        use std::os::unix::ffi::OsStrExt;
+
+        let name = OsStr::from_bytes(&[0x80; NAME_LEN_MAX_BYTES]);
+        let short = shortened(name).unwrap();
+        assert_eq!(short.len(), "~".len() + HASH_LEN);
+        assert_ne!(shortened(OsStr::from_bytes(&[0x81; NAME_LEN_MAX_BYTES])).unwrap(), short);
+    }
+
+    #[test]
+    fn who_looks_shares_the_lock_and_who_writes_does_not() {
+        let root = tempfile::tempdir().unwrap();
+        let name = OsStr::new("target");
+        let dead = OwnFolder::make(root.path(), name, false).unwrap().path;
+        let first = lock_shared(&dead).unwrap();
+        assert!(matches!(first, Lock::Ours(_)));
+        assert!(matches!(lock_shared(&dead).unwrap(), Lock::Ours(_)));
+        assert!(matches!(lock(&dead).unwrap(), Lock::Theirs));
+        drop(first);
+        let alive = OwnFolder::make(root.path(), name, false).unwrap();
+        assert!(matches!(lock_shared(&alive.path).unwrap(), Lock::Theirs));
+    }
+
+    #[test]
+    fn sweeps_what_is_not_locked() {
+        let root = tempfile::tempdir().unwrap();
+        let name = OsStr::new("target");
+        let alive = OwnFolder::make(root.path(), name, false).unwrap();
+        let dead = OwnFolder::make(root.path(), name, false).unwrap().path;
+        let other = OwnFolder::make(root.path(), OsStr::new("other"), false).unwrap().path;
+        fs::write(dead.join("file"), b"x").unwrap();
+        sweep(root.path(), name);
+        assert!(alive.path.is_dir());
+        assert!(!dead.exists());
+        assert!(other.is_dir());
+    }
+
+    #[test]
+    fn what_a_copy_has_left_stays_as_long_as_it_can_go_on() {
+        let root = tempfile::tempdir().unwrap();
+        let name = OsStr::new("target");
+        let copy = OwnFolder::of_copy(root.path(), name, false).unwrap();
+        let path = copy.path.clone();
+        let error = OwnFolder::of_copy(root.path(), name, false).unwrap_err();
+        assert_eq!(error.kind(), crate::error::ErrorKind::AlreadyExists);
+        fs::write(path.join("journal"), b"").unwrap();
+        drop(copy);
+        sweep(root.path(), name);
+        assert!(path.join("journal").is_file());
+        // It was committed, and only the folder was left.
+        fs::remove_file(path.join("journal")).unwrap();
+        let again = OwnFolder::of_copy(root.path(), name, true).unwrap();
+        assert_eq!(crate::system::mode_of(&fs::metadata(&path).unwrap()) & 0o777, 0o700);
+        sweep(root.path(), name);
+        assert!(path.is_dir());
+        drop(again);
+        sweep(root.path(), name);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_reader_waits_for_a_name_while_its_writer_lives() {
+        let root = tempfile::tempdir().unwrap();
+        let target = root.path().join("target");
+        assert!(!reappears(&target), "no process has it");
+        let aside = replaced_path(root.path(), OsStr::new("target")).unwrap();
+        fs::create_dir(&aside).unwrap();
+        assert!(!reappears(&target), "its writer is dead");
+        let held = lock(&aside).unwrap();
+        let latest = root.path().join("latest");
+        std::os::unix::fs::symlink("target", &latest).unwrap();
+        std::thread::scope(|scope| {
+            let readers = [&target, &latest].map(|path| scope.spawn(move || reappears(path)));
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(readers.iter().all(|reader| !reader.is_finished()));
+            fs::create_dir(&target).unwrap();
+            assert!(readers.into_iter().all(|reader| reader.join().unwrap()));
+        });
+        drop(held);
+    }
+
+    #[test]
+    fn no_reader_waits_at_a_link_that_leads_nowhere() {
+        let root = tempfile::tempdir().unwrap();
+        for (name, to) in [("dangling", "nothing"), ("round", "round"), ("outside", "../../nothing")] {
+            let link = root.path().join(name);
+            std::os::unix::fs::symlink(to, &link).unwrap();
+            assert!(!reappears(&link), "{name}");
+        }
+    }
+
+    #[test]
+    fn puts_back_a_target_that_was_caught_between_two_renames() {
+        let root = tempfile::tempdir().unwrap();
+        let name = OsStr::new("target");
+        for content in ["first", "second"] {
+            let aside = replaced_path(root.path(), name).unwrap();
+            fs::create_dir(&aside).unwrap();
+            fs::write(aside.join("file"), content).unwrap();
+            sweep(root.path(), name);
+        }
+        // The second found the name taken, so it was what an overwrite had left to remove.
+        assert_eq!(fs::read(root.path().join("target/file")).unwrap(), b"first");
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
+    }
+
+    /// Cut within no character, wherever the characters begin.
+    #[test]
+    fn long_names_are_shortened_between_characters() {
+        for character in ["x", "ü", "€", "🦀"] {
+            for before in 0..8 {
+                let name = format!("{}{}", "a".repeat(before), character.repeat(400 / character.len()));
+                let name = OsString::from(name);
+                let short = shortened(&name).unwrap();
+                let text = short.to_str().unwrap();
+                let (kept, hash) = text.rsplit_once('~').unwrap();
+                assert_eq!(hash.len(), HASH_LEN);
+                assert!(name.to_str().unwrap().starts_with(kept));
+                // As much of it as there is room for.
+                let room = KEPT_LEN_MAX_BYTES - "~".len() - HASH_LEN;
+                assert!(kept.len() <= room && kept.len() + character.len() > room, "{}", kept.len());
+            }
+        }
+        assert_eq!(shortened(OsStr::new(&"x".repeat(KEPT_LEN_MAX_BYTES))), None);
+        assert!(shortened(OsStr::new(&"x".repeat(KEPT_LEN_MAX_BYTES + 1))).is_some());
+    }
+
+    #[test]
+    fn who_only_finishes_removes_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let name = OsStr::new("target");
+        let put = |path: &Path, content: &str| {
+            fs::create_dir(path).unwrap();
+            fs::write(path.join("file"), content).unwrap();
+        };
+        let unfinished = OwnFolder::make(root.path(), name, false).unwrap().path;
+        fs::write(unfinished.join("file"), "unfinished").unwrap();
+        assert!(!finish(root.path(), name));
+        assert!(unfinished.join("file").is_file());
+        let aside = replaced_path(root.path(), name).unwrap();
+        put(&aside, "old");
+        assert!(finish(root.path(), name), "it has its name again");
+        assert_eq!(fs::read(root.path().join("target/file")).unwrap(), b"old");
+        // The overwrite went through: what it has left is for the next save to remove.
+        put(&aside, "older");
+        assert!(!finish(root.path(), name));
+        assert_eq!(fs::read(aside.join("file")).unwrap(), b"older");
+        assert_eq!(fs::read(root.path().join("target/file")).unwrap(), b"old");
+        // A locked folder belongs to a live process.
+        let held = lock(&aside).unwrap();
+        assert!(!sweep(root.path(), name));
+        assert!(aside.is_dir() && !unfinished.exists());
+        drop(held);
+        assert!(!sweep(root.path(), name));
+        assert!(!aside.exists());
+        assert_eq!(fs::read(root.path().join("target/file")).unwrap(), b"old");
+    }
+
+    #[test]
+    fn a_copy_is_taken_by_one_at_a_time_and_private_where_it_is_to_be() {
+        let root = tempfile::tempdir().unwrap();
+        let name = OsStr::new("target");
+        let plain = OwnFolder::of_copy(root.path(), name, false).unwrap();
+        assert!(!plain.has_beginning);
+        fs::write(plain.path.join(JOURNAL), b"").unwrap();
+        let path = plain.path.clone();
+        drop(plain);
+        let again = OwnFolder::of_copy(root.path(), name, false).unwrap();
+        assert!(again.has_beginning && again.path == path);
+        drop(again);
+        fs::remove_dir_all(&path).unwrap();
+        fs::write(&path, b"a file").unwrap();
+        OwnFolder::of_copy(root.path(), name, false).unwrap_err();
+        assert_eq!(fs::read(&path).unwrap(), b"a file");
+        let error = OwnFolder::of_copy(&root.path().join("none"), name, false).unwrap_err();
+        assert_eq!(error.kind(), crate::error::ErrorKind::NotFound);
+    }
+}

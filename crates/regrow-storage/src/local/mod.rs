@@ -1,0 +1,102 @@
+//! From staged to committed: a checkpoint is written under a temporary name, and gets its final
+//! name when it is complete.
+//!
+//! ```text
+//! create   parent/step_100.orbax-checkpoint-tmp-<pid>-<random>/     a locked folder beside the target
+//! write    ...  files
+//! commit   fsync files and folders  ->  rename to parent/step_100  ->  fsync parent
+//!          with overwrite: exchange the two names  ->  fsync parent  ->  remove the old one
+//! ```
+//! If a writer is killed before the rename, its folder is not a checkpoint for any reader. The lock
+//! ends with the writer, and the next save to the same target removes the folder. After the rename,
+//! the path has the new checkpoint. If the file system cannot exchange two names in one step, an
+//! overwrite needs two renames. Between them the target is missing; if the writer dies there, the
+//! next save restores the old checkpoint. A checkpoint of several files has such a moment on every
+//! file system, but readers find its files: see `siblings`.
+//!
+//! The error says which checkpoint the path has. After `NotDurable` it is the new one: the sync of
+//! the folder above failed. After any other error it is the old one.
+//!
+//! During an overwrite only the owner can read the temporary folder. Just before the rename it gets
+//! the mode of the old checkpoint.
+//!
+//! Locks are `flock`s. On a network file system that keeps them to one machine (`local_lock`,
+//! Lustre's `localflock`), two machines must not save to the same target at once.
+//!
+//! The kind of a checkpoint is chosen at the start, and is then a type: [`StagedFolder`],
+//! [`StagedFile`], [`StagedSiblings`]. Each has a `Staging` with the common parts: the temporary
+//! folder and its lock, the list of files to sync, and the removal without a commit. `naming`
+//! commits all three.
+//!
+//! Several processes may write one folder: the one that began it tells the others its temporary
+//! name, they join it (`joined_folder`), each makes its own files durable, and the one that began
+//! commits.
+//!
+//! Small files are synced together by `commit`: one by one if they are few, by one `syncfs` if they
+//! are many (0.4 ms each against one flush).
+
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::store::local::folders;
+use crate::system;
+
+pub(crate) mod disk;
+mod folder_files;
+mod hold;
+mod joined_folder;
+mod leftovers;
+mod move_folder;
+mod naming;
+mod new_file;
+mod others;
+mod probe;
+mod publication;
+mod remove;
+mod rename;
+mod siblings;
+mod staged_file;
+mod staged_folder;
+mod staged_siblings;
+mod staging;
+mod target;
+mod transfer;
+
+pub use disk::LocalDisk;
+pub(crate) use hold::hold;
+pub use leftovers::{Begun, begun, reappears};
+pub(crate) use move_folder::move_folder;
+pub use new_file::{NewFile, sweep_new_files};
+pub use others::keep_others;
+pub use probe::Ability;
+pub use probe::probe;
+pub(crate) use publication::{begin, join, may_begin};
+pub(crate) use remove::{finish_unfinished, remove_checkpoint, remove_files, remove_unfinished, stock};
+pub use siblings::{is_under_way, where_is};
+pub use staged_file::StagedFile;
+pub use staged_folder::StagedFolder;
+pub use staged_siblings::StagedSiblings;
+pub(crate) use target::{are_of_one, refuse_foreign_files};
+pub(crate) use transfer::LocalTransfer;
+
+/// Puts the names in a folder on the disk, where its file system can: some have no such call.
+///
+/// # Errors
+/// What the file system says.
+pub fn sync_folder(folder: &Path) -> Result<()> {
+    folders::sync_folder(folder).map_err(|error| Error::io("cannot sync the folder", folder, error))
+}
+
+/// Gives a file or folder a mode, unless it has it: some file systems refuse every change.
+///
+/// # Errors
+/// What the file system says.
+pub fn set_mode(path: &Path, mode: u32) -> Result<()> {
+    system::set_mode(path, mode).map_err(|error| Error::io("cannot change the mode of", path, error))
+}
+
+/// Files from this length on are synced by their writer; shorter ones by `commit`, together.
+const SYNC_LATER_LEN_MAX_BYTES: u64 = 64 << 10;
+
+#[cfg(test)]
+mod tests;

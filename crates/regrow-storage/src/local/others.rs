@@ -1,0 +1,98 @@
+//! Files of a user in a checkpoint's folder that an overwrite keeps: the new folder gets links to
+//! them.
+//!
+//! Until the commit the files are in the old folder, too, so a kill loses none.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::target::holds_checkpoint;
+use crate::UNCOMMITTED_MARK;
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+use crate::names::all_foreign_files_in;
+use crate::store::local::folders::sync_folder;
+use crate::system;
+
+/// How deep the folders of a user may be.
+const DEPTH_MAX: usize = 32;
+
+/// Links the user's files in the folder `target` into the folder `staged`, which replaces it.
+///
+/// # Errors
+/// `AlreadyExists` for a name that the new checkpoint has itself; `InvalidArgument` for what is no
+/// file and no folder; what the system says.
+pub fn keep_others(target: &Path, staged: &Path, durable: bool) -> Result<()> {
+    let names = match holds_checkpoint(target) {
+        true => all_foreign_files_in(&Location::local(target)),
+        false => names_in(target),
+    };
+    match names {
+        Ok(names) => {
+            names.iter().try_for_each(|name| keep(&target.join(name), &staged.join(name), durable, 0))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn names_in(folder: &Path) -> Result<Vec<String>> {
+    let cannot_list = |error| Error::io("cannot list", folder, error);
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).map_err(cannot_list)? {
+        let name = entry.map_err(cannot_list)?.file_name();
+        match name.to_str() {
+            Some(name) if !name.contains(UNCOMMITTED_MARK) => names.push(name.to_owned()),
+            Some(_) => {}
+            None => {
+                return Err(
+                    Error::invalid("the name of a file beside a checkpoint is no UTF-8").in_file(folder)
+                );
+            }
+        }
+    }
+    Ok(names)
+}
+
+fn keep(from: &Path, to: &Path, durable: bool, depth: usize) -> Result<()> {
+    let kind = fs::symlink_metadata(from).map_err(|error| Error::io("cannot look at", from, error))?;
+    if fs::symlink_metadata(to).is_ok() {
+        return Err(Error::new(
+            ErrorKind::AlreadyExists,
+            "the checkpoint has a file of the same name as one beside it",
+        )
+        .in_file(from)
+        .help("move it elsewhere, or save to another path"));
+    }
+    if kind.is_file() {
+        return link_or_copy(from, to, durable)
+            .map_err(|error| Error::io("cannot keep the file", from, error));
+    }
+    if !kind.is_dir() || depth > DEPTH_MAX {
+        return Err(Error::invalid("only files and folders of a user can be kept by an overwrite")
+            .in_file(from)
+            .expected(
+                "files, and folders of them",
+                if kind.is_symlink() { "a link" } else { "something else" },
+            )
+            .help("move it elsewhere, or save to another path"));
+    }
+    fs::create_dir(to).map_err(|error| Error::io("cannot make the folder", to, error))?;
+    for name in names_in(from)? {
+        keep(&from.join(&name), &to.join(&name), durable, depth + 1)?;
+    }
+    match durable {
+        true => sync_folder(to).map_err(|error| Error::io("cannot sync the folder", to, error)),
+        false => Ok(()),
+    }
+}
+
+/// A link costs nothing; file systems without them get a copy.
+fn link_or_copy(from: &Path, to: &Path, durable: bool) -> io::Result<()> {
+    if fs::hard_link(from, to).is_ok() {
+        return Ok(());
+    }
+    fs::copy(from, to)?;
+    if durable { system::sync_at(to) } else { Ok(()) }
+}

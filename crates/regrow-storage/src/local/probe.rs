@@ -1,0 +1,219 @@
+//! Tests the calls of a file system with small files in a temporary folder, and removes the folder.
+//!
+//! Saves or loads use each [`Ability`] if the file system has it. [`Ability::without`] describes
+//! the cost of a missing one.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+
+use memmap2::{MmapMut, MmapOptions};
+
+use super::leftovers::{Lock, OwnFolder, lock, remove, sweep};
+use crate::error::{Error, Result};
+use crate::system::{self, Caching, RecordLock};
+
+/// Offsets, lengths and memory of direct I/O are multiples of this.
+const BLOCK_LEN_BYTES: usize = 4096;
+
+/// What a file system may be able to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Ability {
+    /// Writes past the page cache.
+    DirectWrites,
+    /// Reads past the page cache.
+    DirectReads,
+    /// Disk space taken before it is written to.
+    Reserve,
+    /// Renames to an unused name in one step.
+    RenameNew,
+    /// Two folders that change names in one step.
+    Exchange,
+    /// A second name for a file.
+    HardLinks,
+    /// Locks of folders, by which a writer's leavings are told from its work.
+    FolderLocks,
+    /// Locks of files, by which a folder of steps has one writer.
+    FileLocks,
+    /// Files that are on the disk when a sync has returned.
+    Sync,
+    /// The same of folders.
+    FolderSync,
+    /// Files as memory.
+    Maps,
+    /// Modes of files that can be changed.
+    Modes,
+}
+
+impl Ability {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::DirectWrites => "direct writes",
+            Self::DirectReads => "direct reads",
+            Self::Reserve => "space reserved ahead",
+            Self::RenameNew => "renames that replace nothing",
+            Self::Exchange => "exchange of two folders",
+            Self::HardLinks => "hard links",
+            Self::FolderLocks => "locks of folders",
+            Self::FileLocks => "locks of files",
+            Self::Sync => "syncs of files",
+            Self::FolderSync => "syncs of folders",
+            Self::Maps => "maps of files",
+            Self::Modes => "changes of modes",
+        }
+    }
+
+    /// What it means if it is missing.
+    pub fn without(self) -> &'static str {
+        match self {
+            Self::DirectWrites => {
+                "large files are written through the page cache: slower, and they push out what is in it"
+            }
+            Self::DirectReads => "what the page cache lacks is read through it: slower for large files",
+            Self::Reserve => "a save notices a full disk only when it gets there",
+            Self::RenameNew => "a save gives a file its name by a link instead",
+            Self::Exchange => {
+                "while a save replaces a checkpoint, for a moment there is none; if it dies then, the next save puts the old one back"
+            }
+            Self::HardLinks => "`base=` and kept files are copied instead of linked",
+            Self::FolderLocks => {
+                "what killed saves have left is not removed; no two processes may save to one path at once"
+            }
+            Self::FileLocks => "two writers of one folder of steps do not notice each other",
+            Self::Sync => "nothing says when a checkpoint is safe from a power cut",
+            Self::FolderSync => "a power cut right after a save may cost the name of the new checkpoint",
+            Self::Maps => {
+                "loads read into memory instead of giving views; TRAK stores cannot be written there"
+            }
+            Self::Modes => {
+                "a checkpoint that replaces one may be read by fewer; it is refused where more could read it"
+            }
+        }
+    }
+}
+
+/// Each ability, and whether the file system of `folder` has it.
+///
+/// # Errors
+/// What the file system says if nothing can be made in the folder, or if the disk is full or
+/// broken.
+pub fn probe(folder: &Path) -> Result<Vec<(Ability, bool)>> {
+    let name = OsStr::new("regrow-doctor");
+    // What one has left that was killed.
+    sweep(folder, name);
+    let own = OwnFolder::make(folder, name, true)?;
+    let found = try_all(&own.path).map_err(|error| Error::io("cannot try the file system", folder, error));
+    remove(&own.path);
+    found
+}
+
+fn try_all(folder: &Path) -> io::Result<Vec<(Ability, bool)>> {
+    let at = |name: &str| folder.join(name);
+    let new_file = |name: &str| File::options().read(true).write(true).create_new(true).open(at(name));
+    let mut plain = new_file("plain")?;
+    plain.write_all(&[1; BLOCK_LEN_BYTES])?;
+    ["one", "other"].iter().try_for_each(|name| fs::create_dir(at(name)))?;
+    let direct = || -> io::Result<File> {
+        let file = new_file("direct")?;
+        system::set_direct(&file, true).map(|()| file)
+    };
+    let mut block = MmapMut::map_anon(BLOCK_LEN_BYTES)?;
+
+    let tried = [
+        (Ability::DirectWrites, direct().and_then(|mut file| file.write_all(&block))),
+        (
+            Ability::DirectReads,
+            system::open_file(&at("plain"), Caching::Past)
+                .and_then(|mut file| io::Read::read_exact(&mut file, &mut block)),
+        ),
+        (Ability::Reserve, system::allocate(&plain, 1 << 16).and_then(done)),
+        (Ability::HardLinks, fs::hard_link(at("plain"), at("link"))),
+        (Ability::FileLocks, system::lock_record(&plain).and_then(|found| done(found == RecordLock::Ours))),
+        (Ability::FolderLocks, has_folder_locks(&at("one"))),
+        (Ability::Exchange, system::exchange(&at("one"), &at("other")).and_then(done)),
+        (Ability::RenameNew, system::rename_no_replace(&at("plain"), &at("named")).and_then(done)),
+        (Ability::Sync, system::sync(&plain)),
+        (Ability::FolderSync, system::sync_folder(folder).and_then(done)),
+        (Ability::Maps, MmapOptions::new().map_raw_read_only(&plain).map(drop)),
+        (Ability::Modes, has_modes(&at("mode"))),
+    ];
+    tried.into_iter().map(|(ability, tried)| Ok((ability, is_there(tried)?))).collect()
+}
+
+/// An error where the system says that it cannot.
+fn done(can: bool) -> io::Result<()> {
+    if can { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
+}
+
+/// Some file systems refuse every change, and some ignore it.
+fn has_modes(file: &Path) -> io::Result<()> {
+    const MODE: u32 = 0o640;
+    fs::write(file, b"")?;
+    system::set_mode(file, MODE)?;
+    done(system::mode_of(&fs::metadata(file)?) & 0o777 == MODE)
+}
+
+fn has_folder_locks(folder: &Path) -> io::Result<()> {
+    match lock(folder)? {
+        Lock::Ours(_) => Ok(()),
+        Lock::Theirs | Lock::Unlockable(_) => done(false),
+    }
+}
+
+/// Errs if what failed says nothing of abilities.
+fn is_there(tried: io::Result<()>) -> io::Result<bool> {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    match tried {
+        Ok(()) => Ok(true),
+        Err(error) if matches!(error.kind(), StorageFull | QuotaExceeded) => Err(error),
+        Err(_) => Ok(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_disk_can_lock_link_and_sync_and_nothing_is_left_on_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let found = probe(folder.path()).unwrap();
+        let needed =
+            [Ability::FolderLocks, Ability::HardLinks, Ability::Sync, Ability::FileLocks, Ability::Maps];
+        for ability in needed.into_iter().chain([Ability::Modes, Ability::FolderSync]) {
+            assert!(found.contains(&(ability, true)), "{ability:?} in {found:?}");
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_the_system_cannot_do_is_missing() {
+        done(true).unwrap();
+        assert_eq!(done(false).unwrap_err().kind(), io::ErrorKind::Unsupported);
+        let folder = tempfile::tempdir().unwrap();
+        has_folder_locks(folder.path()).unwrap();
+        let Lock::Ours(_held) = lock(folder.path()).unwrap() else { panic!("no other process has it") };
+        assert_eq!(has_folder_locks(folder.path()).unwrap_err().kind(), io::ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn each_ability_is_told_in_words_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let all: Vec<Ability> =
+            probe(folder.path()).unwrap().into_iter().map(|(ability, _)| ability).collect();
+        let words: std::collections::HashSet<&str> =
+            all.iter().flat_map(|ability| [ability.name(), ability.without()]).collect();
+        assert_eq!(words.len(), 2 * all.len());
+        assert!(words.iter().all(|word| word.contains(' ')), "{words:?}");
+    }
+
+    #[test]
+    fn what_fails_is_missing_unless_the_disk_is_full() {
+        assert!(is_there(Ok(())).unwrap());
+        assert!(!is_there(Err(io::ErrorKind::Unsupported.into())).unwrap());
+        is_there(Err(io::ErrorKind::StorageFull.into())).unwrap_err();
+    }
+}

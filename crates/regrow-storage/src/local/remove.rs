@@ -1,0 +1,251 @@
+//! Removes a checkpoint on a local disk, or the files of an unfinished save or copy.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::leftovers::{self, Lock, aside_path, finish, leftovers_of, lock, sweep};
+use super::rename::rename_new;
+use super::siblings;
+use super::target::{check_folder, no_name};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::local::folders::sync_folder;
+use crate::{RESPECTED_FOR, Removed, UNCOMMITTED_MARK, is_recent};
+
+/// How often a temporary name may turn out to be taken.
+const TRIES: usize = 16;
+
+/// Removes a folder that is a checkpoint and nothing else: renamed first, so that it is never half
+/// there.
+pub(crate) fn remove_checkpoint(folder: &Path) -> Result<Removed> {
+    let absolute = std::path::absolute(folder).map_err(|_| no_name(folder))?;
+    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+        return Err(no_name(folder));
+    };
+    check_folder(&absolute, true, false).map_err(|error| match error.kind() {
+        ErrorKind::InvalidArgument => {
+            error.help("all of it would be removed: move it elsewhere, or remove it yourself")
+        }
+        _ => error,
+    })?;
+    let removed = stock(&absolute)?.0;
+    for _ in 0..TRIES {
+        let aside = aside_path(parent, name)?;
+        match rename_new(&absolute, &aside) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => continue,
+            other => other.map_err(|error| Error::io("cannot remove the checkpoint", folder, error))?,
+        }
+        sync_folder(parent).map_err(|error| Error::io("cannot sync the folder", parent, error))?;
+        remove_all(&aside)?;
+        return Ok(removed);
+    }
+    Err(Error::new(ErrorKind::Io, "every temporary name is taken").in_file(folder))
+}
+
+/// Removes files, in their order, and before them what lies beside them. Of a link the link goes.
+/// Where they are none of the name of the checkpoint, but beside each other, their folder is held:
+/// a commit of others comes before this or after it.
+pub(crate) fn remove_files(at: &Path, files: &[PathBuf], beside: &[PathBuf]) -> Result<Removed> {
+    let absolute = std::path::absolute(at).map_err(|_| no_name(at))?;
+    let parent = absolute.parent().ok_or_else(|| no_name(at))?;
+    let is_one = files.iter().any(|file| file == at);
+    let _lock = if is_one { None } else { Some(siblings::lock(parent)?) };
+    let mut removed = Removed::default();
+    let is_beside = beside.iter().map(|file| (file, true)).chain(files.iter().map(|file| (file, false)));
+    for (file, is_beside) in is_beside {
+        let len_bytes = fs::symlink_metadata(file).map_or(0, |found| found.len());
+        match fs::remove_file(file) {
+            Err(error) if is_beside && error.kind() == std::io::ErrorKind::NotFound => continue,
+            done => done.map_err(|error| Error::io("cannot remove", file, error))?,
+        }
+        sync_folder(parent).map_err(|error| Error::io("cannot sync the folder", parent, error))?;
+        removed.add(len_bytes);
+    }
+    Ok(removed)
+}
+
+/// Removes what saves and copies to a target have left, or the one thing of a temporary name.
+pub(crate) fn remove_unfinished(at: &Path, force: bool) -> Result<Removed> {
+    let absolute = std::path::absolute(at).map_err(|_| no_name(at))?;
+    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+        return Err(no_name(at));
+    };
+    let is_temporary = name.to_string_lossy().contains(UNCOMMITTED_MARK);
+    let left: Vec<PathBuf> = if is_temporary { vec![absolute.clone()] } else { leftovers_of(parent, name) };
+    let mut removed = Removed::default();
+    if left.is_empty() {
+        return Err(Error::new(ErrorKind::NotFound, "no unfinished save is here").in_file(at));
+    }
+    let stocks: Vec<_> = left.iter().map(|folder| stock(folder).ok()).collect();
+    // Temporary files of dead writers. Some of them are put back, not removed.
+    let target = match is_temporary {
+        true => OsString::from(name.to_string_lossy().split(UNCOMMITTED_MARK).next().unwrap_or_default()),
+        false => name.to_owned(),
+    };
+    if sweep(parent, &target) {
+        return Ok(Removed { is_finished: true, ..Removed::default() });
+    }
+    for (folder, stock) in left.iter().zip(stocks) {
+        let Some((found, modified)) = stock else {
+            return Err(Error::io("cannot look at", folder, std::io::ErrorKind::NotFound.into()));
+        };
+        match lock(folder) {
+            Ok(Lock::Ours(_lock)) if is_own(folder) || force || !is_recent(modified) => remove_all(folder)?,
+            Ok(Lock::Unlockable(_)) if force || !is_recent(modified) => remove_all(folder)?,
+            Ok(Lock::Theirs) if force => remove_all(folder)?,
+            Ok(_) => return Err(may_live(folder, modified)),
+            // The sweep has removed it.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Error::io("cannot remove", folder, error)),
+        }
+        removed.merge(found);
+    }
+    Ok(removed)
+}
+
+/// Puts a checkpoint back that was caught between two renames, or ends a commit that had begun;
+/// true if there was one.
+pub(crate) fn finish_unfinished(at: &Path) -> Result<bool> {
+    let absolute = std::path::absolute(at).map_err(|_| no_name(at))?;
+    let names = absolute.parent().zip(absolute.file_name());
+    Ok(names.is_some_and(|(parent, name)| finish(parent, name)))
+}
+
+/// Whether a temporary folder is one of regrow's, whose writers hold its lock as long as they live.
+fn is_own(folder: &Path) -> bool {
+    let Some(name) = folder.file_name().and_then(|name| name.to_str()) else { return false };
+    name.split_once(UNCOMMITTED_MARK)
+        .is_some_and(|(target, _)| leftovers::is_own(name.as_ref(), target.as_ref()))
+}
+
+fn may_live(folder: &Path, modified: Option<SystemTime>) -> Error {
+    let age = modified.and_then(|modified| SystemTime::now().duration_since(modified).ok());
+    Error::new(ErrorKind::AlreadyExists, "its writer may still be running")
+        .in_file(folder)
+        .expected(
+            format_args!("no writer, and no change for {} minutes", RESPECTED_FOR.as_secs() / 60),
+            age.map_or("a lock".to_owned(), |age| format!("a change {} s ago", age.as_secs())),
+        )
+        .help("wait for it; if that process is dead, pass `force`")
+}
+
+fn remove_all(folder: &Path) -> Result<()> {
+    // And again: a network file system may fail for a moment. Neither goes through links.
+    let removed = fs::remove_dir_all(folder).or_else(|_| fs::remove_dir_all(folder));
+    match removed {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::io("cannot remove what is left", folder, error)
+                .help("it is no checkpoint any more; remove it yourself"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Files and bytes below a folder, and when anything in it was changed last.
+pub(crate) fn stock(folder: &Path) -> Result<(Removed, Option<SystemTime>)> {
+    let cannot_look = |error| Error::io("cannot look into", folder, error);
+    let mut removed = Removed::default();
+    let mut modified = fs::symlink_metadata(folder).map_err(cannot_look)?.modified().ok();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(next).map_err(cannot_look)? {
+            let entry = entry.map_err(cannot_look)?;
+            // Of a link the link itself.
+            let found = match entry.metadata() {
+                Ok(found) => found,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(cannot_look(error)),
+            };
+            modified = modified.max(found.modified().ok());
+            match found.is_dir() {
+                true => folders.push(entry.path()),
+                false => removed.add(found.len()),
+            }
+        }
+    }
+    Ok((removed, modified))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn files_beside_each_other_are_removed_under_their_folders_lock() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        for name in ["one", "x.data", "x.manifest"] {
+            fs::write(path(name), b"abc").unwrap();
+        }
+        let lock = siblings::lock(root.path()).unwrap();
+        // One file needs none.
+        remove_files(&path("one"), &[path("one")], &[]).unwrap();
+        std::thread::scope(|scope| {
+            let pair = scope.spawn(|| {
+                remove_files(&path("x"), &[path("x.manifest"), path("x.data")], &[]).map(|_| Instant::now())
+            });
+            std::thread::sleep(Duration::from_millis(100));
+            let freed = Instant::now();
+            assert!(path("x.manifest").exists(), "another process has the folder");
+            drop(lock);
+            assert!(pair.join().unwrap().unwrap() >= freed);
+        });
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_an_error_and_one_beside_it_is_none() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        fs::create_dir(path("folder")).unwrap();
+        fs::write(path("one"), b"abc").unwrap();
+        // What lies beside it goes first: what keeps that from going keeps the file.
+        remove_files(&path("one"), &[path("one")], &[path("folder")]).unwrap_err();
+        assert!(path("one").exists());
+        remove_files(&path("one"), &[path("one")], &[path("seal")]).unwrap();
+        let error = remove_files(&path("one"), &[path("one")], &[]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_file_without_a_folder_in_its_path_is_removed() {
+        let file = tempfile::NamedTempFile::new_in(std::env::current_dir().unwrap()).unwrap();
+        let name = Path::new(file.path().file_name().unwrap());
+        std::fs::write(name, b"abc").unwrap();
+        let gone = [PathBuf::from("no seal is there")];
+        let removed = remove_files(name, &[name.to_owned()], &gone).unwrap();
+        assert_eq!((removed.file_count, removed.bytes), (1, 3));
+        assert!(!file.path().exists());
+    }
+
+    #[test]
+    fn files_beside_each_other_without_a_folder_in_their_path_are_removed() {
+        let stem = tempfile::NamedTempFile::new_in(std::env::current_dir().unwrap()).unwrap();
+        let at = Path::new(stem.path().file_name().unwrap());
+        let files = [".manifest", ".data"].map(|suffix| {
+            let mut name = at.as_os_str().to_owned();
+            name.push(suffix);
+            std::fs::write(&name, b"abc").unwrap();
+            PathBuf::from(name)
+        });
+        let removed = remove_files(at, &files, &[]).unwrap();
+        assert_eq!((removed.file_count, removed.bytes), (2, 6));
+        assert!(files.iter().all(|file| !file.exists()));
+    }
+
+    #[test]
+    fn what_is_more_than_a_checkpoint_stays_and_is_told() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("regrow.json"), b"{}").unwrap();
+        fs::write(root.path().join("thesis.tex"), b"...").unwrap();
+        let error = remove_checkpoint(root.path()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.help_text().is_some_and(|help| help.contains("all of it would be removed")), "{error}");
+        let nothing = remove_checkpoint(&root.path().join("nothing")).unwrap_err();
+        assert!(nothing.help_text().is_none_or(|help| !help.contains("would be removed")), "{nothing}");
+        assert!(root.path().join("thesis.tex").exists());
+    }
+}

@@ -1,0 +1,324 @@
+//! Several files that are one checkpoint: `model.data` and `model.manifest`.
+//!
+//! No system call gives two names at once. So the last file makes the checkpoint: without it,
+//! readers ignore the others. It is removed first and written last:
+//!
+//! ```text
+//! write    tmp/.regrow-0/model.data  tmp/.regrow-1/model.manifest
+//! commit   fsync both -> lock the folder -> make tmp/.regrow-replaced, and sync the folders above it
+//!          model.manifest -> tmp/.regrow-replaced      from here on the new files are the checkpoint, wherever they are
+//!          model.data     -> tmp/.regrow-replaced
+//!          tmp/.regrow-0/model.data     -> model.data
+//!          tmp/.regrow-1/model.manifest -> model.manifest
+//! ```
+//! So a manifest is never found together with the data of another save. Each step is synced before
+//! the next. If the writer dies between the steps, all new files are complete, with their own names
+//! or in the temporary folder. A reader finds them there ([`where_is`]), and the next save to the
+//! same target does the remaining steps ([`finish`]). If a step fails, it is undone together with
+//! the steps before it.
+
+use std::ffi::OsString;
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::rename::{keep_owner_and_mode, rename_new_under_lock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::local::folders::sync_folder;
+use crate::system::{give_to_owner_of, mode_of, open_folder, set_mode_or_less};
+
+/// The folder, below the temporary one, for what is replaced. That it is there says that a commit
+/// has begun; so it, like the folders of the files, has a name that no leaf of a folder checkpoint
+/// gets.
+const REPLACED: &str = ".regrow-replaced";
+
+/// How long a commit waits for other commits into the same folder; each takes a few syncs.
+const LOCK_WAIT: Duration = Duration::from_secs(60);
+
+/// How often it asks.
+const LOCK_PACE: Duration = Duration::from_millis(2);
+
+/// Where the file number `at` is written, below the temporary folder.
+pub(super) fn staged_path(folder: &Path, at: usize, target: &Path) -> PathBuf {
+    staged_folder(folder, at).join(target.file_name().unwrap_or_default())
+}
+
+fn staged_folder(folder: &Path, at: usize) -> PathBuf {
+    folder.join(format!(".regrow-{at}"))
+}
+
+/// The targets of a checkpoint named `stem`: the stem's own name with each suffix behind it.
+///
+/// # Errors
+/// `InvalidArgument` for a suffix that would lead elsewhere, or twice the same.
+pub(super) fn targets(stem: &Path, suffixes: &[String]) -> Result<Vec<PathBuf>> {
+    let mut out: Vec<PathBuf> = Vec::with_capacity(suffixes.len());
+    for suffix in suffixes {
+        if suffix.contains(['/', '\0']) {
+            return Err(Error::invalid(format!("the suffix {suffix:?} leads to another folder")));
+        }
+        let mut name = OsString::from(stem.file_name().unwrap_or_default());
+        name.push(suffix);
+        let target = stem.with_file_name(name);
+        if out.contains(&target) {
+            return Err(Error::invalid(format!("two files would both have the suffix {suffix:?}")));
+        }
+        out.push(target);
+    }
+    match out.is_empty() {
+        true => Err(Error::invalid("a checkpoint of files beside each other has at least one")),
+        false => Ok(out),
+    }
+}
+
+/// Moves files, and knows how to move them back.
+struct Moves<'a> {
+    /// The folder of the targets, synced after each move.
+    parent: &'a Path,
+    done: Vec<(PathBuf, PathBuf)>,
+    durable: bool,
+    /// How many more moves are made before the process dies; only tests have it end.
+    left: usize,
+}
+
+impl Moves<'_> {
+    fn take(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        if self.left == 0 {
+            return Err(io::Error::other(Died));
+        }
+        self.left -= 1;
+        rename_new_under_lock(from, to)?;
+        self.done.push((from.to_owned(), to.to_owned()));
+        if self.durable { sync_folder(self.parent) } else { Ok(()) }
+    }
+
+    /// Takes everything back, the last move first.
+    fn undo(&self) -> io::Result<()> {
+        self.done.iter().rev().try_for_each(|(from, to)| {
+            // Once more: what fails once may have been a moment's trouble.
+            rename_new_under_lock(to, from).or_else(|_| rename_new_under_lock(to, from))
+        })
+    }
+}
+
+/// What a test makes a commit end with, as if the process had died there.
+#[derive(Debug)]
+struct Died;
+
+impl std::fmt::Display for Died {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the process died")
+    }
+}
+
+impl std::error::Error for Died {}
+
+/// How a commit failed.
+pub(super) struct Failed {
+    pub error: Error,
+    /// Whether the temporary folder must stay, because it holds what could not be put back.
+    pub keep: bool,
+}
+
+/// Gives the staged files their names. `check` says whether what is there may be replaced; it is
+/// asked under the lock.
+pub(super) fn take_names(
+    staged: &Path,
+    targets: &[PathBuf],
+    durable: bool,
+    check: &dyn Fn() -> Result<()>,
+) -> std::result::Result<(), Failed> {
+    take_names_until(staged, targets, durable, check, usize::MAX)
+}
+
+pub(super) fn take_names_until(
+    staged: &Path,
+    targets: &[PathBuf],
+    durable: bool,
+    check: &dyn Fn() -> Result<()>,
+    moves: usize,
+) -> std::result::Result<(), Failed> {
+    let unchanged = |error| Failed { error, keep: false };
+    let Some(parent) = targets.first().and_then(|target| target.parent()) else {
+        return Err(unchanged(Error::invalid("no file is staged")));
+    };
+    let _lock = lock(parent).map_err(unchanged)?;
+    check().map_err(unchanged)?;
+    let aside = staged.join(REPLACED);
+    let mut moves = Moves { parent, done: Vec::new(), durable, left: moves };
+    let mut take_all = || -> io::Result<()> {
+        for (at, target) in targets.iter().enumerate() {
+            match keep_owner_and_mode(target, &staged_path(staged, at, target)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        open_to_readers(staged, targets)?;
+        fs::create_dir(&aside)?;
+        if durable && targets.iter().any(|target| fs::symlink_metadata(target).is_ok()) {
+            // What goes there must not be lost with the name of a folder that only memory knows of.
+            sync_folder(staged)?;
+            sync_folder(parent)?;
+        }
+        // The last is what makes the checkpoint: it goes first.
+        for target in targets.iter().rev() {
+            let Some(name) = target.file_name() else { continue };
+            match moves.take(target, &aside.join(name)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                other => other?,
+            }
+        }
+        targets
+            .iter()
+            .enumerate()
+            .try_for_each(|(at, target)| moves.take(&staged_path(staged, at, target), target))
+    };
+    let Err(error) = take_all() else { return Ok(()) };
+    let died = error.get_ref().is_some_and(|inner| inner.is::<Died>());
+    let keep = died || moves.undo().is_err();
+    let first = targets.first().map(PathBuf::as_path).unwrap_or(parent);
+    let failed = Error::io("cannot give the checkpoint its name", first, error);
+    Err(Failed {
+        error: match keep {
+            // Readers take what is in the folder as they would after a kill.
+            true => failed.of_kind(ErrorKind::NotDurable).help(format!(
+                "the new checkpoint can be opened; some of its files are still in {}, and the next save to this path moves them. The old checkpoint is in {}",
+                staged.display(),
+                aside.display()
+            )),
+            false => failed,
+        },
+        keep,
+    })
+}
+
+/// Lets those look into the temporary folder who may read all of the files in it: if the writer
+/// dies between two steps, that is where they find them.
+fn open_to_readers(staged: &Path, targets: &[PathBuf]) -> io::Result<()> {
+    let (mut readable, mut owner) = (0o777, None);
+    for (at, target) in targets.iter().enumerate() {
+        let file = fs::metadata(staged_path(staged, at, target))?;
+        readable &= mode_of(&file);
+        owner = Some(file);
+    }
+    if let Some(owner) = owner {
+        let _ = give_to_owner_of(&owner, staged);
+    }
+    let class = |read: u32, look: u32| if readable & read == 0 { 0 } else { look };
+    set_mode_or_less(staged, 0o700 | class(0o040, 0o050) | class(0o004, 0o005))
+}
+
+/// Takes the steps that a dead writer of these files had left; none, and false, if it had not begun
+/// or a checkpoint is there. `staged` is its temporary folder, which is the caller's now.
+///
+/// # Errors
+/// What the file system says; the folder must then stay as it is.
+pub(super) fn finish(staged: &Path, parent: &Path) -> io::Result<bool> {
+    if !has_begun(staged) {
+        return Ok(false);
+    }
+    let _lock = lock(parent).map_err(|error| io::Error::other(error.to_string()))?;
+    let waiting = waiting(staged)?;
+    let Some(last) = waiting.last().and_then(|path| path.file_name()) else { return Ok(false) };
+    if fs::symlink_metadata(parent.join(last)).is_ok() {
+        return Ok(false);
+    }
+    for from in &waiting {
+        let Some(name) = from.file_name() else { continue };
+        let to = parent.join(name);
+        match rename_new_under_lock(from, &to) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // Data of the old checkpoint, which the dead writer had no time to move.
+                rename_new_under_lock(&to, &staged.join(REPLACED).join(name))?;
+                rename_new_under_lock(from, &to)?;
+            }
+            other => other?,
+        }
+        sync_folder(parent)?;
+    }
+    Ok(true)
+}
+
+/// Whether a commit of what is in the temporary folder `staged` has moved anything yet.
+pub(super) fn has_begun(staged: &Path) -> bool {
+    let is_moved =
+        |folder: PathBuf| matches!(fs::read_dir(folder).map(|mut all| all.next().is_none()), Ok(true));
+    match fs::read_dir(staged.join(REPLACED)).map(|mut all| all.next().is_some()) {
+        Ok(true) => true,
+        Ok(false) => is_moved(staged_folder(staged, 0)),
+        Err(_) => false,
+    }
+}
+
+/// Whether the last of the files, which makes the checkpoint, waits for its name in the temporary
+/// folder of a commit that has begun; it does not if the commit went through and only the temporary
+/// folder was left.
+pub(super) fn is_waiting(staged: &Path) -> bool {
+    let names_of = |at| fs::read_dir(staged_folder(staged, at));
+    let Some(last) = (0_usize..).take_while(|&at| names_of(at).is_ok()).last() else { return false };
+    has_begun(staged) && names_of(last).is_ok_and(|mut names| names.next().is_some())
+}
+
+/// Where a file of a checkpoint is if its writer died between two steps: under its own name, or
+/// among the staged ones.
+pub fn where_is(target: &Path, staged: &Path) -> PathBuf {
+    (0_usize..)
+        .take_while(|&at| staged_folder(staged, at).is_dir())
+        .map(|at| staged_path(staged, at, target))
+        .find(|path| path.is_file())
+        .unwrap_or_else(|| target.to_owned())
+}
+
+/// Marks a temporary folder as one whose commit has not begun, if nothing was moved aside:
+/// otherwise, once half removed, it would look as if data had been given its name.
+pub(super) fn forget(staged: &Path) -> io::Result<()> {
+    match fs::remove_dir(staged.join(REPLACED)) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// The staged files that have not got their names yet, in order.
+fn waiting(staged: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut waiting = Vec::new();
+    for at in 0_usize.. {
+        match fs::read_dir(staged_folder(staged, at)) {
+            Ok(mut entries) => waiting.extend(entries.next().transpose()?.map(|entry| entry.path())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(waiting)
+}
+
+/// Whether a process commits into the folder of `target` now, as far as its lock can tell.
+pub fn is_under_way(target: &Path) -> bool {
+    let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    open_folder(parent).is_ok_and(|folder| matches!(folder.try_lock_shared(), Err(TryLockError::WouldBlock)))
+}
+
+/// Holds the folder `parent` against others who give such files their names, or take them away;
+/// they would mix their files.
+pub(super) fn lock(parent: &Path) -> Result<File> {
+    let cannot = |error| Error::io("cannot lock", parent, error);
+    let folder = open_folder(parent).map_err(cannot)?;
+    let since = Instant::now();
+    loop {
+        match folder.try_lock() {
+            // A file system without locks: the caller must not run two writers to the same names.
+            Ok(()) | Err(TryLockError::Error(_)) => return Ok(folder),
+            Err(TryLockError::WouldBlock) if since.elapsed() < LOCK_WAIT => std::thread::sleep(LOCK_PACE),
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::new(ErrorKind::TimedOut, "another writer holds the folder")
+                    .in_file(parent)
+                    .help("wait for it, and try again"));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,262 @@
+//! A checkpoint that is one file, under its temporary name.
+//!
+//! The file is written into its own temporary folder, with its final name. The commit renames it
+//! out of there, over the old file if there is one, and removes the empty folder.
+//!
+//! By default the commit replaces any regular file. A writer can limit this to some files: drop-in
+//! functions replace the same files as the originals.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::naming::{self, take_name};
+use super::rename::{exchange, keep_owner_and_mode, rename_new};
+use super::staging::{Place, Staged, Staging, Terms};
+use super::target::{check_file, check_name, resolve};
+use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::monitor::Monitor;
+use crate::store::FileWriter;
+use crate::{Identity, Publication, PublishOptions, replaced_in_between};
+
+/// Errs unless the file at a path, which is there, may be replaced.
+pub(super) type MayReplace = fn(&Location) -> Result<()>;
+
+/// One file under its temporary name. Dropped uncommitted, it leaves no trace.
+#[derive(Debug)]
+pub struct StagedFile {
+    staging: Staging,
+    /// What else is asked of a file before it is replaced.
+    may_replace: Option<MayReplace>,
+    /// What this takes the place of, if of nothing else: a file, or none.
+    in_place_of: Option<Option<Identity>>,
+}
+
+impl StagedFile {
+    /// Makes a temporary folder beside `target`, as
+    /// [`StagedFolder::create`](super::StagedFolder::create) does.
+    /// [`single_file`](Self::single_file) in it is to be written, and becomes the target.
+    ///
+    /// # Errors
+    /// As there; `InvalidArgument` if the target is a folder and `overwrite` is set.
+    pub fn create(target: &Path, overwrite: bool) -> Result<Self> {
+        let monitor = Monitor::new();
+        let terms = Terms::of_save(overwrite, true, &monitor);
+        Self::begin(Location::parse(target)?.local_path()?, &terms, None)
+    }
+
+    /// Has each file that is to be replaced checked by `may_replace`, now and again by the commit.
+    pub(super) fn begin(target: &Path, terms: &Terms<'_>, may_replace: Option<MayReplace>) -> Result<Self> {
+        let absolute = place(target, terms.overwrite && !terms.replaces_links)?;
+        let place = Place {
+            given: target,
+            targets: std::slice::from_ref(&absolute),
+            absolute: absolute.clone(),
+            check: &|target| check_file(target, terms.overwrite),
+        };
+        let staged = Self { staging: Staging::begin(place, terms)?, may_replace, in_place_of: None };
+        staged.check_found()?;
+        Ok(staged)
+    }
+
+    /// Errs where [`begin`](Self::begin) would not take the target. Makes nothing.
+    pub(super) fn may_begin(target: &Location, options: &PublishOptions<'_>) -> Result<()> {
+        let (path, overwrite) = (target.local_path()?, options.overwrite);
+        check_file(&place(path, overwrite && !options.replaces_links)?, overwrite)?;
+        match options.may_replace {
+            Some(may_replace) if overwrite && target.exists() => may_replace(target),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether `commit` waits until the checkpoint would survive a power cut; it does unless told
+    /// otherwise. Without, a killed process still costs nothing.
+    #[must_use]
+    pub fn durable(mut self, durable: bool) -> Self {
+        self.staging.durable = durable;
+        self
+    }
+
+    /// Where to write it.
+    pub fn single_file(&self) -> PathBuf {
+        self.staging.data.join(self.staging.absolute.file_name().unwrap_or_default())
+    }
+
+    /// Syncs the folder of the file, which its writer has synced, and gives it its name, as
+    /// [`StagedFolder::commit`](super::StagedFolder::commit) does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn commit(self) -> Result<()> {
+        naming::commit(Box::new(self))
+    }
+
+    /// Errs if a file is there that may not be replaced.
+    fn check_found(&self) -> Result<()> {
+        let target = &self.staging.absolute;
+        match self.may_replace {
+            Some(may_replace) if fs::symlink_metadata(target).is_ok() => {
+                may_replace(&Location::local(target))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives the file its name, if the name still belongs to the expected file. Another file that
+    /// has taken the name keeps it.
+    fn take_place_of(&self, before: Option<Identity>) -> Result<()> {
+        let (source, target) = (self.single_file(), &self.staging.absolute);
+        let identity = |path: &Path| Location::local(path).identity();
+        let replaced = || replaced_in_between(target);
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists => replaced(),
+            _ => Error::io("cannot give the file its name", target, error),
+        };
+        if before.is_none() {
+            return rename_new(&source, target).map_err(failed);
+        }
+        keep_owner_and_mode(target, &source).map_err(failed)?;
+        let own = identity(&source);
+        match exchange(&source, target).map_err(failed)? {
+            true if identity(&source) == before => Ok(()),
+            true => {
+                // What came out goes back, unless a third one has taken the place since.
+                if identity(target) == own {
+                    exchange(&source, target).map_err(failed)?;
+                }
+                Err(replaced())
+            }
+            false if identity(target) != before => Err(replaced()),
+            false => fs::rename(&source, target).map_err(failed),
+        }
+    }
+}
+
+/// The target as an absolute path, if its name is one to save under; with `follow` what it leads
+/// to.
+fn place(target: &Path, follow: bool) -> Result<PathBuf> {
+    let absolute = resolve(target, follow)?;
+    check_name(target)?;
+    Ok(absolute)
+}
+
+impl Staged for StagedFile {
+    fn staging(&self) -> &Staging {
+        &self.staging
+    }
+
+    fn staging_mut(&mut self) -> &mut Staging {
+        &mut self.staging
+    }
+
+    fn path_of(&self, _at: usize, _name: &str) -> Result<PathBuf> {
+        Ok(self.single_file())
+    }
+
+    fn take_name(&mut self) -> Result<Option<PathBuf>> {
+        if let Some(before) = self.in_place_of {
+            self.take_place_of(before)?;
+            return Ok(Some(self.staging.own.path.clone()));
+        }
+        let (source, target) = (self.single_file(), &self.staging.absolute);
+        let check = || {
+            check_file(target, self.staging.overwrite)?;
+            self.check_found()
+        };
+        take_name(&self.staging, &source, &check, &|| fs::rename(&source, target).map(|()| None))?;
+        // The folder that it was in is empty now.
+        Ok(Some(self.staging.own.path.clone()))
+    }
+}
+
+impl Publication for StagedFile {
+    fn target(&self) -> &Location {
+        &self.staging.target
+    }
+
+    fn monitor(&self) -> &Monitor {
+        &self.staging.monitor
+    }
+
+    fn is_durable(&self) -> bool {
+        self.staging.durable
+    }
+
+    fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
+        self.staging.writer(&self.single_file(), expected_len_bytes, checksums_from)
+    }
+
+    fn stored_bytes(&self) -> Result<u64> {
+        self.staging.stored_bytes()
+    }
+
+    fn staged_file(&self) -> Option<Location> {
+        Some(Location::local(self.single_file()))
+    }
+
+    fn commit(self: Box<Self>) -> Result<()> {
+        naming::commit(self)
+    }
+
+    fn commit_in_place_of(mut self: Box<Self>, before: Option<Identity>) -> Result<()> {
+        self.in_place_of = Some(before);
+        naming::commit(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn a_file_is_asked_about_only_if_it_is_there() {
+        let root = tempfile::tempdir().unwrap();
+        let monitor = Monitor::new();
+        let refuse = |_: &Location| Err(Error::invalid("it may not be replaced"));
+        for (name, is_there) in [("new", false), ("old", true)] {
+            let path = root.path().join(name);
+            let terms = Terms::of_save(true, true, &monitor);
+            let staged = StagedFile::begin(&path, &terms, Some(refuse));
+            if !is_there {
+                let staged = staged.unwrap();
+                fs::write(staged.single_file(), b"new").unwrap();
+                staged.commit().unwrap();
+                continue;
+            }
+            fs::write(&path, b"precious").unwrap();
+            // Whether it is asked when it begins or when it is named.
+            let refused = staged.and_then(|staged| {
+                fs::write(staged.single_file(), b"new").unwrap();
+                staged.commit()
+            });
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument);
+            assert_eq!(fs::read(&path).unwrap(), b"precious");
+        }
+    }
+
+    #[test]
+    fn a_file_that_appears_in_between_keeps_its_name() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("x");
+        let staged = |text: &str| {
+            let monitor = Monitor::new();
+            let staged = StagedFile::begin(&path, &Terms::of_save(true, true, &monitor), None).unwrap();
+            fs::write(staged.single_file(), text).unwrap();
+            Box::new(staged)
+        };
+        let identity = || Location::local(&path).identity();
+        let is_replaced = |done: Result<()>| done.is_err_and(|error| error.kind() == ErrorKind::Replaced);
+        staged("first").commit_in_place_of(None).unwrap();
+        assert!(is_replaced(staged("new").commit_in_place_of(None)), "the name is taken");
+        let first = identity();
+        staged("second").commit_in_place_of(first).unwrap();
+        assert!(is_replaced(staged("third").commit_in_place_of(first)), "another one is there");
+        assert_eq!(fs::read(&path).unwrap(), b"second");
+        let second = identity();
+        fs::remove_file(&path).unwrap();
+        assert!(is_replaced(staged("third").commit_in_place_of(second)), "it was removed");
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0, "nothing is left");
+    }
+}

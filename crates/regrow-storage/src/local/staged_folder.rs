@@ -1,0 +1,223 @@
+//! A checkpoint that is a folder of files, under its temporary name.
+//!
+//! The files are written into the temporary folder, with their final names. The commit renames this
+//! folder. An overwrite exchanges the two folders in one step, so the target always exists. If the
+//! file system cannot do this, there are two renames.
+//!
+//! An overwrite replaces only a checkpoint, and only a folder without files of the user: see
+//! `target`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::folder_files::FolderFiles;
+use super::leftovers::{Lock, lock, replaced_path};
+use super::naming::{self, take_name};
+use super::rename::{exchange, replace_in_two_steps};
+use super::staging::{Place, Staged, Staging, Terms};
+use super::target::{check_folder, check_name, resolve};
+use crate::Publication;
+use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::monitor::Monitor;
+use crate::store::local::folders::relative_path;
+use crate::store::{Blob, FileWriter};
+
+/// A folder under its temporary name. Dropped uncommitted, it leaves no trace.
+#[derive(Debug)]
+pub struct StagedFolder {
+    pub(super) staging: Staging,
+    linked_bytes: AtomicU64,
+}
+
+impl StagedFolder {
+    /// Makes the temporary folder beside `target`, and the folders above it that are missing;
+    /// removes what killed writers of the same target have left. `overwrite` replaces a folder only
+    /// once the [names](crate::names) of the layouts are known.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if the target exists and `overwrite` is not set; `InvalidArgument` if it is
+    /// set and the target is a file, or a folder that holds something but no checkpoint, or
+    /// something beside one, or if the target's name is that of an unfinished save;
+    /// `PermissionDenied` if the folder above cannot be written to; `Unsupported` for an
+    /// [address](crate::location) instead of a path. Nothing that was there has changed.
+    pub fn create(target: &Path, overwrite: bool) -> Result<Self> {
+        let monitor = Monitor::new();
+        let terms = Terms::of_save(overwrite, true, &monitor);
+        Self::begin(Location::parse(target)?.local_path()?, &terms)
+    }
+
+    pub(super) fn begin(target: &Path, terms: &Terms<'_>) -> Result<Self> {
+        let absolute = place(target, terms.overwrite)?;
+        let place = Place {
+            given: target,
+            targets: std::slice::from_ref(&absolute),
+            absolute: absolute.clone(),
+            check: &|target| check_folder(target, terms.overwrite, terms.keeps_others),
+        };
+        Ok(Self { staging: Staging::begin(place, terms)?, linked_bytes: AtomicU64::new(0) })
+    }
+
+    /// Errs where [`create`](Self::create) would not take the target. Makes nothing.
+    pub(super) fn may_begin(target: &Path, overwrite: bool, keeps_others: bool) -> Result<()> {
+        check_folder(&place(target, overwrite)?, overwrite, keeps_others)
+    }
+
+    /// Whether `commit` waits until the checkpoint would survive a power cut; it does unless told
+    /// otherwise. Without, a killed process still costs nothing.
+    #[must_use]
+    pub fn durable(mut self, durable: bool) -> Self {
+        self.staging.durable = durable;
+        self
+    }
+
+    /// The folders above the target that had to be made, outermost first.
+    pub fn made_parents(&self) -> &[PathBuf] {
+        &self.staging.made_parents
+    }
+
+    /// The temporary folder.
+    pub fn folder(&self) -> &Path {
+        &self.staging.own.path
+    }
+
+    pub(super) fn files(&self) -> FolderFiles<'_> {
+        let Staging { durable, monitor, unsynced, .. } = &self.staging;
+        FolderFiles { folder: self.folder(), durable: *durable, monitor, unsynced }
+    }
+
+    /// Syncs, renames to the final name, and syncs the parent folder: a reader sees the complete
+    /// checkpoint or none. The checkpoint that it replaces is removed; parts that cannot be removed
+    /// keep a temporary name.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if another writer was faster and `overwrite` is not set; `InvalidArgument`
+    /// if the target has become something that may not be replaced. The target is then as it was,
+    /// and the staged checkpoint is removed; so it is if its monitor was cancelled before the name
+    /// was given (`Cancelled`). Only after `NotDurable` the target is the new checkpoint: the
+    /// folder above could not be synced when it had the name.
+    pub fn commit(self) -> Result<()> {
+        naming::commit(Box::new(self))
+    }
+
+    /// Puts it in the place of the folder that is there; what is to be removed afterwards.
+    fn replace(&self) -> io::Result<Option<PathBuf>> {
+        let Staging { own, data, absolute, .. } = &self.staging;
+        if exchange(data, absolute)? {
+            return Ok(Some(own.path.clone()));
+        }
+        let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let aside = replaced_path(parent, name).map_err(|error| io::Error::other(error.to_string()))?;
+        // Held so that no process takes the moved folder for a temporary one.
+        let _lock: Lock = lock(absolute)?;
+        replace_in_two_steps(data, absolute, &aside)?;
+        Ok(Some(aside))
+    }
+}
+
+/// The target as an absolute path, if its name is one to save under.
+fn place(target: &Path, overwrite: bool) -> Result<PathBuf> {
+    let absolute = resolve(target, overwrite)?;
+    check_name(target)?;
+    Ok(absolute)
+}
+
+impl Staged for StagedFolder {
+    fn staging(&self) -> &Staging {
+        &self.staging
+    }
+
+    fn staging_mut(&mut self) -> &mut Staging {
+        &mut self.staging
+    }
+
+    fn path_of(&self, _at: usize, name: &str) -> Result<PathBuf> {
+        Ok(self.staging.data.join(relative_path(name.as_bytes())?))
+    }
+
+    fn take_name(&mut self) -> Result<Option<PathBuf>> {
+        let Staging { data, absolute, overwrite, keeps_others, .. } = &self.staging;
+        let check = || check_folder(absolute, *overwrite, *keeps_others);
+        take_name(&self.staging, data, &check, &|| self.replace())
+    }
+}
+
+impl Publication for StagedFolder {
+    fn target(&self) -> &Location {
+        &self.staging.target
+    }
+
+    fn monitor(&self) -> &Monitor {
+        &self.staging.monitor
+    }
+
+    fn is_durable(&self) -> bool {
+        self.staging.durable
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.files().write(name, bytes)
+    }
+
+    fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
+        self.files().writer(name, expected_len_bytes, checksums_from)
+    }
+
+    fn reuse(&self, name: &str, source: &Location, opened: &dyn Blob) -> Result<bool> {
+        let linked = self.files().link(name, source, opened)?;
+        self.linked_bytes.fetch_add(linked.unwrap_or(0), Ordering::Relaxed);
+        Ok(linked.is_some())
+    }
+
+    fn reused_bytes(&self) -> u64 {
+        self.linked_bytes.load(Ordering::Relaxed)
+    }
+
+    fn ticket(&self) -> Result<String> {
+        let name = self.folder().file_name().and_then(|name| name.to_str());
+        name.map(str::to_owned).ok_or_else(|| {
+            Error::invalid("the name of the target is no UTF-8, so other processes cannot be told it")
+                .in_file(&self.staging.absolute)
+        })
+    }
+
+    fn claim(&self, name: &str) -> Result<bool> {
+        self.files().claim(name)
+    }
+
+    fn sweep(&self, below: &str, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
+        self.files().sweep(below, is_left)
+    }
+
+    fn written(&self, name: &str) -> Result<Vec<u8>> {
+        self.files().read(name)
+    }
+
+    fn withdraw(&self, name: &str) -> Result<()> {
+        self.files().withdraw(name)
+    }
+
+    fn stored_bytes(&self) -> Result<u64> {
+        self.staging.stored_bytes()
+    }
+
+    fn set_mode(&self, below: &str, mode: u32) -> Result<()> {
+        if below.is_empty() {
+            // Until it has its name, it can be looked into as little as what it replaces.
+            let _ = self.staging.mode.set(mode);
+            return Ok(());
+        }
+        self.files().set_mode(below, mode)
+    }
+
+    fn local_folder(&self) -> Option<&Path> {
+        Some(self.folder())
+    }
+
+    fn commit(self: Box<Self>) -> Result<()> {
+        naming::commit(self)
+    }
+}

@@ -1,0 +1,476 @@
+//! All or nothing, with any other processes.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::sync::Barrier;
+
+use super::*;
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+use crate::monitor::Monitor;
+use crate::store::DirectWriter;
+use crate::{Publication, PublishOptions};
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+fn save(target: &Path, overwrite: bool, content: &str) -> Result<()> {
+    let staged = StagedFolder::create(target, overwrite)?;
+    staged.write("_METADATA", content.as_bytes())?;
+    staged.write("d/data", content.as_bytes())?;
+    staged.commit()
+}
+
+fn saved(target: &Path) -> String {
+    let content = fs::read_to_string(target.join("_METADATA")).unwrap();
+    assert_eq!(fs::read_to_string(target.join("d/data")).unwrap(), content);
+    content
+}
+
+#[test]
+fn commits_all_of_it_and_makes_the_folders_above() {
+    let root = tempfile::tempdir().unwrap();
+    let target = root.path().join("runs/a/step_1");
+    let staged = StagedFolder::create(&target, false).unwrap();
+    assert_eq!(staged.made_parents(), [root.path().join("runs"), root.path().join("runs/a")]);
+    assert!(staged.folder().to_string_lossy().contains("step_1.orbax-checkpoint-tmp-"));
+    staged.write("_METADATA", b"m").unwrap();
+    let mut writer = staged.writer("d/data", 3, 0).unwrap();
+    writer.write(b"abc").unwrap();
+    writer.finish().unwrap();
+    assert!(!target.exists());
+    staged.commit().unwrap();
+    assert_eq!(names(target.parent().unwrap()), ["step_1"]);
+    assert_eq!(fs::read(target.join("d/data")).unwrap(), b"abc");
+}
+
+#[test]
+fn many_small_files_are_synced_at_once() {
+    let root = tempfile::tempdir().unwrap();
+    let staged = StagedFolder::create(&root.path().join("a"), false).unwrap();
+    for i in 0..300 {
+        staged.write(&format!("leaf{i}/0.0"), b"x").unwrap();
+    }
+    staged.commit().unwrap();
+    assert_eq!(names(&root.path().join("a")).len(), 300);
+}
+
+#[test]
+fn dropped_it_leaves_no_trace() {
+    let root = tempfile::tempdir().unwrap();
+    let staged = StagedFolder::create(&root.path().join("a/b/c"), false).unwrap();
+    staged.write("x/y", b"z").unwrap();
+    drop(staged);
+    assert!(names(root.path()).is_empty());
+}
+
+#[test]
+fn relative_targets_are_beside_the_working_folder_of_the_time() {
+    // The tests' working folder is the crate's own; nothing is committed there.
+    let staged = StagedFolder::create(Path::new("a/relative"), false).unwrap();
+    assert_eq!(staged.folder().parent().unwrap(), std::env::current_dir().unwrap().join("a"));
+    drop(staged);
+    assert!(!Path::new("a").exists());
+}
+
+#[test]
+fn what_is_there_is_replaced_only_when_asked() {
+    let root = tempfile::tempdir().unwrap();
+    let target = root.path().join("step");
+    save(&target, false, "first").unwrap();
+    let error = save(&target, false, "second").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+    assert_eq!(error.place().file.as_deref(), Some(target.as_path()));
+    assert!(error.help_text().unwrap().contains("overwrite"));
+    assert_eq!(saved(&target), "first");
+    save(&target, true, "second").unwrap();
+    assert_eq!(saved(&target), "second");
+    assert_eq!(names(root.path()), ["step"]);
+}
+
+#[test]
+fn what_is_no_checkpoint_is_not_replaced() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("home");
+    fs::create_dir(&folder).unwrap();
+    save(&folder, true, "into an empty folder").unwrap();
+    assert_eq!(saved(&folder), "into an empty folder");
+    let precious = root.path().join("precious");
+    fs::create_dir(&precious).unwrap();
+    fs::write(precious.join("thesis.tex"), b"...").unwrap();
+    fs::write(root.path().join("file"), b"...").unwrap();
+    for target in [precious.clone(), root.path().join("file")] {
+        assert_eq!(save(&target, true, "x").unwrap_err().kind(), ErrorKind::InvalidArgument);
+        assert_eq!(save(&target, false, "x").unwrap_err().kind(), ErrorKind::AlreadyExists);
+    }
+    assert_eq!(names(&precious), ["thesis.tex"]);
+    assert_eq!(fs::read(root.path().join("file")).unwrap(), b"...");
+    let below_a_file = save(&root.path().join("file/x"), true, "x").unwrap_err();
+    assert_eq!(below_a_file.kind(), ErrorKind::Io);
+}
+
+#[test]
+fn a_target_that_gains_other_files_is_not_replaced() {
+    let root = tempfile::tempdir().unwrap();
+    let target = root.path().join("step");
+    let staged = StagedFolder::create(&target, true).unwrap();
+    fs::create_dir(&target).unwrap();
+    fs::write(target.join("thesis.tex"), b"...").unwrap();
+    assert_eq!(staged.commit().unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(names(root.path()), ["step"]);
+    assert_eq!(names(&target), ["thesis.tex"]);
+}
+
+#[test]
+fn targets_without_a_name_are_refused() {
+    for target in ["", "/", "..", "a/.."] {
+        let error = StagedFolder::create(Path::new(target), true).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{target:?}");
+    }
+    let root = tempfile::tempdir().unwrap();
+    let staged = StagedFolder::create(&root.path().join("a"), false).unwrap();
+    for name in ["", "/x", "../x", "x/../../y"] {
+        assert_eq!(staged.write(name, b"").unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+    staged.write("x", b"").unwrap();
+    assert_eq!(staged.write("x", b"").unwrap_err().kind(), ErrorKind::AlreadyExists);
+}
+
+#[test]
+fn overwriting_through_a_link_keeps_the_link() {
+    let root = tempfile::tempdir().unwrap();
+    save(&root.path().join("step_1"), false, "old").unwrap();
+    let latest = root.path().join("latest");
+    symlink("step_1", &latest).unwrap();
+    assert_eq!(save(&latest, false, "x").unwrap_err().kind(), ErrorKind::AlreadyExists);
+    save(&latest, true, "new").unwrap();
+    assert!(fs::symlink_metadata(&latest).unwrap().is_symlink());
+    assert_eq!(saved(&root.path().join("step_1")), "new");
+    symlink("nowhere", root.path().join("dangling")).unwrap();
+    assert_eq!(save(&root.path().join("dangling"), true, "x").unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_single_file_is_committed_like_a_folder() {
+    let root = tempfile::tempdir().unwrap();
+    let target = root.path().join("new/model.safetensors");
+    let save = |overwrite: bool, content: &[u8]| {
+        let staged = StagedFile::create(&target, overwrite)?;
+        let mut writer = DirectWriter::create(&staged.single_file(), 0, 0)?;
+        writer.write(content)?;
+        writer.finish()?;
+        staged.commit()
+    };
+    save(false, b"first").unwrap();
+    assert_eq!(save(false, b"second").unwrap_err().kind(), ErrorKind::AlreadyExists);
+    assert_eq!(fs::read(&target).unwrap(), b"first");
+    save(true, b"third").unwrap();
+    assert_eq!(fs::read(&target).unwrap(), b"third");
+    assert_eq!(names(&root.path().join("new")), ["model.safetensors"]);
+    let folder = StagedFile::create(&root.path().join("new"), true).unwrap_err();
+    assert_eq!(folder.kind(), ErrorKind::InvalidArgument);
+    let nothing = StagedFile::create(&root.path().join("other"), false).unwrap();
+    assert_eq!(nothing.commit().unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(names(root.path()), ["new"]);
+}
+
+#[test]
+fn a_checkpoint_of_one_kind_has_no_files_of_another() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = StagedFolder::create(&root.path().join("folder"), false).unwrap();
+    let file = StagedFile::create(&root.path().join("file"), false).unwrap();
+    let siblings = StagedSiblings::create(&root.path().join("pair"), &[".m".to_owned()], false).unwrap();
+    for (staged, own) in [(&folder as &dyn Publication, 0), (&file, 1), (&siblings, 2)] {
+        let kinds = [staged.writer("x", 0, 0), staged.single_writer(0, 0), staged.sibling_writer(0, 0, 0)];
+        for (kind, writer) in kinds.into_iter().enumerate() {
+            match writer {
+                Ok(_) => assert_eq!(kind, own),
+                Err(error) => assert!(kind != own && error.kind() == ErrorKind::InvalidArgument, "{error}"),
+            }
+        }
+        assert_eq!(staged.write("y", b"").is_ok(), own == 0);
+        assert_eq!((staged.staged_file().is_some(), staged.local_folder().is_some()), (own == 1, own == 0));
+    }
+}
+
+#[test]
+fn a_file_that_the_check_refuses_at_the_commit_is_not_replaced() {
+    let root = tempfile::tempdir().unwrap();
+    let target = root.path().join("x");
+    let is_empty = |at: &Location| match fs::read(at.path()) {
+        Ok(bytes) if bytes.is_empty() => Ok(()),
+        _ => Err(crate::error::Error::invalid("precious")),
+    };
+    fs::write(&target, b"").unwrap();
+    let monitor = Monitor::new();
+    let terms = staging::Terms::of_save(true, true, &monitor);
+    let staged = StagedFile::begin(&target, &terms, Some(is_empty)).unwrap();
+    fs::write(staged.single_file(), b"new").unwrap();
+    fs::write(&target, b"thesis").unwrap();
+    assert_eq!(staged.commit().unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert!(StagedFile::begin(&target, &terms, Some(is_empty)).is_err());
+    assert_eq!(fs::read(&target).unwrap(), b"thesis");
+    assert_eq!(names(root.path()), ["x"]);
+}
+
+#[test]
+fn of_two_writers_one_wins() {
+    let root = tempfile::tempdir().unwrap();
+    for round in 0..20 {
+        let target = root.path().join(format!("step_{round}"));
+        let start = Barrier::new(4);
+        let save = |content: String| {
+            let staged = StagedFolder::create(&target, false).unwrap();
+            start.wait();
+            staged.write("_METADATA", content.as_bytes()).unwrap();
+            staged.write("d/data", content.as_bytes()).unwrap();
+            staged.commit()
+        };
+        let results: Vec<_> = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..4).map(|i| scope.spawn(move || save(i.to_string()))).collect();
+            writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+        });
+        let winner = results.iter().position(Result::is_ok).unwrap();
+        assert_eq!(saved(&target), winner.to_string());
+        let losers = results.iter().filter_map(|result| result.as_ref().err());
+        assert_eq!(losers.map(Error::kind).collect::<Vec<_>>(), [ErrorKind::AlreadyExists; 3]);
+    }
+    assert_eq!(names(root.path()).len(), 20);
+}
+
+#[test]
+fn two_overwriters_succeed_in_turn() {
+    let root = tempfile::tempdir().unwrap();
+    let target = root.path().join("step");
+    std::thread::scope(|scope| {
+        for writer in 0..3 {
+            let target = &target;
+            scope.spawn(move || {
+                for round in 0..20 {
+                    save(target, true, &format!("{writer} {round}")).unwrap();
+                }
+            });
+        }
+        while !target.exists() {
+            std::thread::yield_now();
+        }
+        for _ in 0..200 {
+            // The exchange leaves no moment without a target; what was in it may go while we look
+            // at it. Two renames do.
+            assert!(cfg!(feature = "portable") || target.exists());
+            match fs::read_to_string(target.join("_METADATA")) {
+                Ok(content) => assert!(content.contains(' ')),
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::NotFound),
+            }
+        }
+    });
+    assert!(saved(&target).ends_with(" 19"));
+    assert_eq!(names(root.path()), ["step"]);
+}
+
+#[test]
+fn a_checkpoint_that_is_not_durable_is_still_whole() {
+    let root = tempfile::tempdir().unwrap();
+    let staged = StagedFolder::create(&root.path().join("a"), false).unwrap().durable(false);
+    assert!(!staged.is_durable());
+    staged.write("_METADATA", b"m").unwrap();
+    let mut writer = staged.writer("data", 100_000, 0).unwrap();
+    writer.write(&[7; 100_000]).unwrap();
+    writer.finish().unwrap();
+    staged.commit().unwrap();
+    assert_eq!(fs::metadata(root.path().join("a/data")).unwrap().len(), 100_000);
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// The mode of a new folder and of a new file, here and now.
+fn modes_of_new(root: &Path) -> (u32, u32) {
+    let (folder, file) = (root.join("new folder"), root.join("new file"));
+    fs::create_dir(&folder).unwrap();
+    fs::write(&file, b"").unwrap();
+    let modes = (mode(&folder), mode(&file));
+    fs::remove_dir(folder).unwrap();
+    fs::remove_file(file).unwrap();
+    modes
+}
+
+#[test]
+fn a_replacement_is_private_until_its_commit() {
+    let root = tempfile::tempdir().unwrap();
+    let (folder, file) = (root.path().join("folder"), root.path().join("file"));
+    let (new_folder, new_file) = modes_of_new(root.path());
+    save(&folder, false, "old").unwrap();
+    let save_file = |overwrite| {
+        let staged = StagedFile::create(&file, overwrite)?;
+        fs::write(staged.single_file(), b"x").unwrap();
+        if overwrite {
+            assert_eq!(mode(staged.single_file().parent().unwrap()), 0o700);
+        }
+        staged.commit()
+    };
+    save_file(false).unwrap();
+    assert_eq!((mode(&folder), mode(&file)), (new_folder, new_file), "new ones have the modes of new ones");
+    for (folder_mode, file_mode) in [(0o700, 0o600), (0o750, 0o640), (0o755, 0o644), (0o2775, 0o664)] {
+        set_mode(&folder, folder_mode);
+        set_mode(&file, file_mode);
+        let staged = StagedFolder::create(&folder, true).unwrap();
+        assert_eq!(mode(staged.folder()), 0o700);
+        staged.write("_METADATA", b"new").unwrap();
+        staged.commit().unwrap();
+        save_file(true).unwrap();
+        assert_eq!((mode(&folder), mode(&file)), (folder_mode, file_mode));
+    }
+    // A private folder that was removed in between does not come back open to all users.
+    set_mode(&folder, 0o700);
+    let staged = StagedFolder::create(&folder, true).unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+    staged.write("_METADATA", b"new").unwrap();
+    staged.commit().unwrap();
+    assert_eq!(mode(&folder), 0o700);
+}
+
+#[test]
+fn names_of_any_length_are_saved_to_and_swept() {
+    let root = tempfile::tempdir().unwrap();
+    for len in [196, 197, 213, 214, 240, 255] {
+        let target = root.path().join("n".repeat(len));
+        let dead = leftovers::OwnFolder::make(root.path(), target.file_name().unwrap(), false).unwrap().path;
+        save(&target, false, "first").unwrap();
+        assert!(!dead.exists(), "what a killed writer of a name of {len} bytes has left");
+        save(&target, true, "second").unwrap();
+        assert_eq!(saved(&target), "second");
+        let file = root.path().join("f".repeat(len));
+        let staged = StagedFile::create(&file, false).unwrap();
+        fs::write(staged.single_file(), b"x").unwrap();
+        staged.commit().unwrap();
+    }
+    assert_eq!(names(root.path()).len(), 12);
+}
+
+#[test]
+fn names_of_unfinished_saves_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    for name in ["run.orbax-checkpoint-tmp", "run.orbax-checkpoint-tmp-5", "a.orbax-checkpoint-tmp.npy"] {
+        let target = root.path().join("made").join(name);
+        for refused in [
+            StagedFolder::create(&target, true).unwrap_err(),
+            StagedFile::create(&target, true).unwrap_err(),
+            StagedFolder::may_begin(&target, true, false).unwrap_err(),
+        ] {
+            assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+            assert!(refused.to_string().contains(".orbax-checkpoint-tmp"));
+        }
+    }
+    assert!(names(root.path()).is_empty(), "refused before anything is made");
+    // Orbax makes its temporary folder before it calls a handler, and renames it afterwards.
+    let of_orbax = root.path().join("item.orbax-checkpoint-tmp");
+    fs::create_dir(&of_orbax).unwrap();
+    save(&of_orbax, true, "x").unwrap();
+}
+
+#[test]
+fn addresses_are_not_saved_into_folders() {
+    for address in ["hdfs://bucket/x", "memory://bucket/x", "gs:/bucket/x", "file://tmp/x"] {
+        let suffixes = [".data".to_owned()];
+        for refused in [
+            StagedFolder::create(Path::new(address), true).unwrap_err(),
+            StagedFile::create(Path::new(address), true).unwrap_err(),
+            StagedSiblings::create(Path::new(address), &suffixes, true).unwrap_err(),
+        ] {
+            assert_eq!(refused.kind(), ErrorKind::Unsupported);
+        }
+    }
+    assert!(!Path::new("gs:").exists());
+}
+
+#[test]
+fn what_may_not_be_replaced_is_refused_before_anything_begins() {
+    let root = tempfile::tempdir().unwrap();
+    let target = Location::local(root.path().join("x"));
+    let is_empty: fn(&Location) -> Result<()> = |at| match fs::read(at.path()) {
+        Ok(bytes) if bytes.is_empty() => Ok(()),
+        Ok(_) => Err(Error::invalid("precious")),
+        Err(_) => Err(Error::invalid("asked about nothing")),
+    };
+    let monitor = Monitor::new();
+    let may_begin = |overwrite, may_replace| {
+        let options = PublishOptions { overwrite, may_replace, ..PublishOptions::of_one_file(&monitor) };
+        StagedFile::may_begin(&target, &options)
+    };
+    // The target does not exist, so `check` is not called.
+    for overwrite in [false, true] {
+        may_begin(overwrite, Some(is_empty)).unwrap();
+    }
+    fs::write(target.path(), b"").unwrap();
+    may_begin(true, Some(is_empty)).unwrap();
+    assert_eq!(may_begin(false, Some(is_empty)).unwrap_err().kind(), ErrorKind::AlreadyExists);
+    fs::write(target.path(), b"thesis").unwrap();
+    let error = may_begin(true, Some(is_empty)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    may_begin(true, None).unwrap();
+    assert_eq!(names(root.path()), ["x"]);
+}
+
+#[test]
+fn what_a_living_writer_has_is_removed_by_force_alone() {
+    use super::remove::remove_unfinished;
+
+    let root = tempfile::tempdir().unwrap();
+    for by_its_own_name in [true, false] {
+        let target = root.path().join("x");
+        let staged = StagedFolder::create(&target, false).unwrap();
+        staged.write("_METADATA", b"m").unwrap();
+        let at = if by_its_own_name { staged.folder().to_owned() } else { target.clone() };
+        let error = remove_unfinished(&at, false).unwrap_err();
+        assert!(staged.folder().join("_METADATA").is_file(), "{error}");
+        let removed = remove_unfinished(&at, true).unwrap();
+        assert!(!removed.is_finished && removed.file_count == 1, "{removed:?}");
+        assert!(names(root.path()).is_empty());
+        drop(staged);
+    }
+}
+
+#[test]
+fn every_kind_says_what_it_was_told() {
+    let root = tempfile::tempdir().unwrap();
+    for durable in [false, true] {
+        let suffixes = [".m".to_owned()];
+        let kinds: [Box<dyn Publication>; 3] = [
+            Box::new(StagedFolder::create(&root.path().join("folder"), false).unwrap().durable(durable)),
+            Box::new(StagedFile::create(&root.path().join("file"), false).unwrap().durable(durable)),
+            Box::new(
+                StagedSiblings::create(&root.path().join("pair"), &suffixes, false).unwrap().durable(durable),
+            ),
+        ];
+        for kind in kinds {
+            assert_eq!(kind.is_durable(), durable, "{kind:?}");
+            kind.monitor().cancel();
+            assert_eq!(kind.commit().unwrap_err().kind(), ErrorKind::Cancelled);
+        }
+    }
+    assert!(names(root.path()).is_empty());
+}
+
+#[test]
+fn of_those_who_claim_a_name_one_gets_it() {
+    let root = tempfile::tempdir().unwrap();
+    let staged = StagedFolder::create(&root.path().join("x"), false).unwrap();
+    assert!(staged.claim("mine").unwrap());
+    assert!(!staged.claim("mine").unwrap());
+    // What fails is no claim of another one.
+    staged.claim(&"x".repeat(300)).unwrap_err();
+}

@@ -1,0 +1,521 @@
+//! A copy to a local disk, which continues an interrupted copy.
+//!
+//! ```text
+//! step_100.orbax-checkpoint-tmp-copy/                  locked while its writer lives; kept if it exists
+//!   journal                                            a line of JSON for each file that is whole, or whose beginning is
+//!   .orbax-checkpoint-tmp-files/                       the files; this folder gets the target's name
+//! ```
+//! The next copy removes files that the journal does not name. The journal is removed before the
+//! folder gets its final name. A folder without a journal cannot be continued, because it may be an
+//! old checkpoint that an overwrite still has to remove.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use blake3::Hash;
+use serde::{Deserialize, Serialize};
+
+use super::leftovers::JOURNAL;
+use super::naming::commit_after;
+use super::staging::{Staged, Staging, Terms};
+use super::{SYNC_LATER_LEN_MAX_BYTES, StagedFile, StagedFolder, StagedSiblings};
+use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::monitor::{Monitor, Stage};
+use crate::store::local::folders::make_folders;
+use crate::store::{
+    Blob, DirectWriter, FileSink, FileWriter, LocalStore, Store, WriteOptions, WrittenFile, missing,
+};
+use crate::system;
+use crate::{Identity, Left, Target, Transfer, TransferFile, TransferOptions};
+
+/// The files of a folder, or the one file, below the temporary folder. No reader takes it for a
+/// checkpoint by its name.
+pub(super) const FILES: &str = ".orbax-checkpoint-tmp-files";
+
+/// Of a longer journal nothing is read.
+const JOURNAL_LEN_MAX_BYTES: u64 = 256 << 20;
+
+/// One line of the journal.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Line {
+    name: String,
+    version: String,
+    /// Of the file, or of its beginning.
+    len_bytes: u64,
+    digest: String,
+}
+
+impl Line {
+    fn hash(&self) -> Option<Hash> {
+        Hash::from_hex(&self.digest).ok()
+    }
+}
+
+/// A copy on its way.
+#[derive(Debug)]
+pub(crate) struct LocalTransfer {
+    staged: Box<dyn Staged>,
+    files: Vec<TransferFile>,
+    paths: Vec<PathBuf>,
+    left: Vec<Left>,
+    journal: Mutex<File>,
+    is_folder: bool,
+}
+
+impl LocalTransfer {
+    /// Begins, or goes on.
+    pub(crate) fn begin(target: &Location, options: TransferOptions<'_>) -> Result<Self> {
+        let staged = stage(target.local_path()?, &options)?;
+        let staging = staged.staging();
+        let files = options.files.iter().enumerate();
+        let paths: Result<Vec<PathBuf>> = files.map(|(at, file)| staged.path_of(at, &file.name)).collect();
+        let (paths, lines) = (paths?, read_journal(&staging.own.path));
+        let left: Vec<Left> =
+            options.files.iter().zip(&paths).map(|(file, path)| left_of(file, path, &lines)).collect();
+        prune(&staging.own.path, &paths, &left)?;
+        make_folders(&staging.data)
+            .map_err(|error| Error::io("cannot make the folder", &staging.data, error))?;
+        let path = staging.own.path.join(JOURNAL);
+        let open = || -> io::Result<File> {
+            let mut journal = File::options().create(true).append(true).open(&path)?;
+            // The last line may have been cut off.
+            journal.write_all(b"\n")?;
+            Ok(journal)
+        };
+        let journal = open().map_err(|error| Error::io("cannot write", &path, error))?;
+        staging.stays.store(left.iter().any(|left| *left != Left::Nothing), Ordering::Relaxed);
+        Ok(Self {
+            staged,
+            files: options.files.to_vec(),
+            paths,
+            left,
+            journal: Mutex::new(journal),
+            is_folder: *options.kind == Target::Folder,
+        })
+    }
+
+    fn staging(&self) -> &Staging {
+        self.staged.staging()
+    }
+
+    fn file(&self, at: usize) -> Result<(&TransferFile, &Path)> {
+        let found = self.files.get(at).zip(self.paths.get(at));
+        let found = found.ok_or_else(|| Error::invalid("the copy has no file of this number"))?;
+        Ok((found.0, found.1))
+    }
+
+    fn note(&self, at: usize, len_bytes: u64, digest: Hash) -> Result<()> {
+        let (file, _) = self.file(at)?;
+        let line = Line {
+            name: file.name.clone(),
+            version: file.version.clone(),
+            len_bytes,
+            digest: digest.to_hex().to_string(),
+        };
+        let mut text = serde_json::to_vec(&line).unwrap_or_default();
+        text.push(b'\n');
+        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        journal
+            .write_all(&text)
+            .map_err(|error| Error::io("cannot write", self.staging().own.path.join(JOURNAL), error))?;
+        self.staging().stays.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Begins in the temporary folder of copies, and keeps what an earlier copy has left there.
+fn stage(path: &Path, options: &TransferOptions<'_>) -> Result<Box<dyn Staged>> {
+    let terms = Terms::of_copy(options.overwrite, options.durable, options.monitor, FILES);
+    Ok(match options.kind {
+        Target::Folder => Box::new(StagedFolder::begin(path, &terms)?),
+        Target::File => Box::new(StagedFile::begin(path, &terms, options.may_replace)?),
+        Target::Siblings { suffixes } => Box::new(StagedSiblings::begin(path, suffixes, &terms)?),
+    })
+}
+
+/// The lines by the name of their file; those that cannot be read are left out.
+pub(super) fn read_journal(folder: &Path) -> BTreeMap<String, Vec<Line>> {
+    let Ok(file) = File::open(folder.join(JOURNAL)) else { return BTreeMap::new() };
+    read_lines(file, JOURNAL_LEN_MAX_BYTES)
+}
+
+fn read_lines(journal: impl Read, len_max_bytes: u64) -> BTreeMap<String, Vec<Line>> {
+    let mut lines: BTreeMap<String, Vec<Line>> = BTreeMap::new();
+    let mut text = Vec::new();
+    if journal.take(len_max_bytes + 1).read_to_end(&mut text).is_err() || text.len() as u64 > len_max_bytes {
+        return lines;
+    }
+    for line in text.split(|&byte| byte == b'\n') {
+        if let Ok(line) = serde_json::from_slice::<Line>(line) {
+            lines.entry(line.name.clone()).or_default().push(line);
+        }
+    }
+    lines
+}
+
+pub(super) fn left_of(file: &TransferFile, path: &Path, lines: &BTreeMap<String, Vec<Line>>) -> Left {
+    let Ok(found) = fs::symlink_metadata(path) else { return Left::Nothing };
+    let of_version = lines.get(&file.name).into_iter().flatten().filter(|line| line.version == file.version);
+    let known: Vec<(u64, Hash)> =
+        of_version.filter_map(|line| Some((line.len_bytes, line.hash()?))).collect();
+    if !found.is_file() || known.is_empty() {
+        return Left::Nothing;
+    }
+    let whole = known.iter().rev().find(|(len_bytes, _)| *len_bytes == file.len_bytes);
+    match whole.filter(|_| found.len() == file.len_bytes) {
+        // What a disk gives back is known when it is read.
+        Some((_, digest)) => Left::Whole { digest: *digest, is_proven: false },
+        None => {
+            Left::Beginning(known.into_iter().filter(|(len_bytes, _)| *len_bytes <= found.len()).collect())
+        }
+    }
+}
+
+/// Removes all files that cannot be used, and folders that become empty.
+fn prune(folder: &Path, paths: &[PathBuf], left: &[Left]) -> Result<()> {
+    let journal = folder.join(JOURNAL);
+    let of_use = paths.iter().zip(left).filter(|(_, left)| **left != Left::Nothing).map(|(path, _)| &**path);
+    let kept: HashSet<&Path> = of_use.chain([journal.as_path()]).collect();
+    prune_folder(folder, &kept).map(drop).map_err(|error| Error::io("cannot clear", folder, error))
+}
+
+/// Whether anything is left in it.
+fn prune_folder(folder: &Path, kept: &HashSet<&Path>) -> io::Result<bool> {
+    let mut is_used = false;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let path = entry.path();
+        if !entry.file_type()?.is_dir() {
+            match kept.contains(path.as_path()) {
+                true => is_used = true,
+                false => fs::remove_file(&path)?,
+            }
+        } else if prune_folder(&path, kept)? {
+            is_used = true;
+        } else {
+            fs::remove_dir(&path)?;
+        }
+    }
+    Ok(is_used)
+}
+
+impl Transfer for LocalTransfer {
+    fn left(&self, at: usize) -> Left {
+        self.left.get(at).cloned().unwrap_or(Left::Nothing)
+    }
+
+    fn writer(&self, at: usize, offset_bytes: u64) -> Result<FileWriter> {
+        let (file, path) = self.file(at)?;
+        if offset_bytes > 0 {
+            let sink = Rest::open(path, offset_bytes, self.staging().durable, &self.staging().monitor)?;
+            return Ok(FileWriter::new(sink));
+        }
+        let folder = path.parent().unwrap_or(path);
+        make_folders(folder).map_err(|error| Error::io("cannot make the folder", folder, error))?;
+        self.discard(at)?;
+        let is_small = file.len_bytes < SYNC_LATER_LEN_MAX_BYTES;
+        let durable = self.staging().durable && !is_small;
+        let options = WriteOptions { expected_len_bytes: file.len_bytes, checksums_from: 0, durable };
+        Ok(FileWriter::new(DirectWriter::create_with(path, &options)?.watched(&self.staging().monitor)))
+    }
+
+    fn reached(&self, at: usize, offset_bytes: u64, digest: Hash) -> Result<()> {
+        self.note(at, offset_bytes, digest)
+    }
+
+    fn written(&self, at: usize) -> Result<Arc<dyn Blob>> {
+        let (_, path) = self.file(at)?;
+        let (folder, name) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
+        let opened = LocalStore::new(folder).open(name.as_encoded_bytes())?;
+        opened.ok_or_else(|| missing(path.to_owned()))
+    }
+
+    fn finished(&self, at: usize, digest: Hash, _is_verified: bool) -> Result<()> {
+        let (file, path) = self.file(at)?;
+        // Also a file of an earlier copy, which may not have got to its sync.
+        if file.len_bytes < SYNC_LATER_LEN_MAX_BYTES || self.left(at) != Left::Nothing {
+            self.staging().sync_later(path.to_owned());
+        }
+        self.note(at, file.len_bytes, digest)
+    }
+
+    fn discard(&self, at: usize) -> Result<()> {
+        let (_, path) = self.file(at)?;
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Error::io("cannot remove", path, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn commit(self: Box<Self>) -> Result<Option<Identity>> {
+        // The last one is what files beside each other are known by; a name that it gets makes it
+        // no other file.
+        let last = self.paths.last().filter(|_| !self.is_folder);
+        let identity = last.and_then(|path| Location::local(path.clone()).identity());
+        commit_after(self.staged, |staging| {
+            let journal = staging.own.path.join(JOURNAL);
+            fs::remove_file(&journal).map_err(|error| Error::io("cannot remove", &journal, error))?;
+            staging.stays.store(false, Ordering::Relaxed);
+            Ok(())
+        })?;
+        Ok(identity)
+    }
+}
+
+/// The rest of a file whose beginning is there.
+#[derive(Debug)]
+struct Rest {
+    path: PathBuf,
+    file: File,
+    offset_bytes: u64,
+    durable: bool,
+    monitor: Monitor,
+}
+
+impl Rest {
+    fn open(path: &Path, offset_bytes: u64, durable: bool, monitor: &Monitor) -> Result<Self> {
+        let open = || -> io::Result<File> {
+            let mut file = File::options().write(true).open(path)?;
+            file.set_len(offset_bytes)?;
+            file.seek(SeekFrom::End(0))?;
+            Ok(file)
+        };
+        let file = open().map_err(|error| Error::io("cannot open", path, error))?;
+        Ok(Self { path: path.to_owned(), file, offset_bytes, durable, monitor: monitor.clone() })
+    }
+}
+
+impl FileSink for Rest {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let began = std::time::Instant::now();
+        self.file.write_all(bytes).map_err(|error| Error::io("cannot write", &self.path, error))?;
+        self.offset_bytes += bytes.len() as u64;
+        self.monitor.add(Stage::Write, began.elapsed(), bytes.len() as u64);
+        self.monitor.advance(bytes.len() as u64)
+    }
+
+    fn write_with(
+        &mut self,
+        len_bytes: u64,
+        fill: &mut dyn FnMut(u64, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut piece = [0; 16 << 10];
+        let mut done = 0;
+        while done < len_bytes {
+            let len = (len_bytes - done).min(piece.len() as u64) as usize;
+            let piece = piece.get_mut(..len).unwrap_or_default();
+            fill(done, piece)?;
+            self.write(piece)?;
+            done += len as u64;
+        }
+        Ok(())
+    }
+
+    fn offset_bytes(&self) -> u64 {
+        self.offset_bytes
+    }
+
+    fn saved(&self, len_bytes: u64) -> Result<()> {
+        self.monitor.advance(len_bytes)
+    }
+
+    fn describe(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    fn finish(self: Box<Self>) -> Result<WrittenFile> {
+        if self.durable {
+            system::sync(&self.file).map_err(|error| Error::io("cannot sync", &self.path, error))?;
+        }
+        Ok(WrittenFile { len_bytes: self.offset_bytes, block_crc32c: Vec::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_journal_beyond_its_bound_nothing_is_read() {
+        let line = Line {
+            name: "a".to_owned(),
+            version: "1".to_owned(),
+            len_bytes: 3,
+            digest: blake3::hash(b"abc").to_hex().to_string(),
+        };
+        let text = [&serde_json::to_vec(&line).unwrap()[..], b"\nno line"].concat();
+        let len_bytes = text.len() as u64;
+        for (len_max_bytes, count) in [(len_bytes, 1), (len_bytes + 1, 1), (len_bytes - 1, 0), (0, 0)] {
+            let lines = read_lines(&text[..], len_max_bytes);
+            assert_eq!(lines.len(), count, "{len_max_bytes}");
+            assert!(lines.values().flatten().all(|read| read.hash() == line.hash()));
+        }
+        // Nothing is read beyond it, however much there is.
+        assert!(read_lines(io::repeat(b'x'), 1000).is_empty());
+    }
+
+    #[test]
+    fn the_rest_of_a_file_goes_behind_its_beginning() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "beginning, and more that is not known").unwrap();
+        let monitor = Monitor::new();
+        let mut rest = Rest::open(&path, 9, true, &monitor).unwrap();
+        assert_eq!(rest.offset_bytes(), 9);
+        rest.write(b", middle").unwrap();
+        assert_eq!(rest.offset_bytes(), 17);
+        // In pieces. The last piece is shorter.
+        let long: Vec<u8> = (0..40_001_u32).map(|at| at as u8).collect();
+        rest.write_with(long.len() as u64, &mut |at, piece| {
+            piece.copy_from_slice(&long[at as usize..at as usize + piece.len()]);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(rest.offset_bytes(), 40_018);
+        assert_eq!(rest.describe(), path);
+        let _running = monitor.begin().unwrap();
+        monitor.expect(9);
+        rest.saved(5).unwrap();
+        assert_eq!(monitor.progress().done_bytes, 5);
+        assert_eq!(Box::new(rest).finish().unwrap().len_bytes, 40_018);
+        assert!(fs::read(&path).unwrap() == [&b"beginning, middle"[..], &long].concat());
+    }
+
+    fn file(name: &str, len_bytes: u64) -> TransferFile {
+        TransferFile { name: name.to_owned(), len_bytes, version: "1".to_owned() }
+    }
+
+    #[test]
+    fn what_an_earlier_copy_has_left_is_used_if_it_is_of_this_version() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let lines = |lens: &[u64], version: &str| {
+            let line = |&len_bytes: &u64| Line {
+                name: "file".to_owned(),
+                version: version.to_owned(),
+                len_bytes,
+                digest: blake3::hash(&len_bytes.to_le_bytes()).to_hex().to_string(),
+            };
+            BTreeMap::from([("file".to_owned(), lens.iter().map(line).collect::<Vec<_>>())])
+        };
+        let digest = |len_bytes: u64| blake3::hash(&len_bytes.to_le_bytes());
+        let left = |lines| left_of(&file("file", 9), &path, &lines);
+        assert_eq!(left(lines(&[9], "1")), Left::Nothing, "it is not there");
+        fs::create_dir(&path).unwrap();
+        assert_eq!(left(lines(&[9], "1")), Left::Nothing, "it is a folder");
+        fs::remove_dir(&path).unwrap();
+        fs::write(&path, [7; 9]).unwrap();
+        assert_eq!(left(BTreeMap::new()), Left::Nothing, "no line names it");
+        assert_eq!(left(lines(&[9], "2")), Left::Nothing, "it is of another version");
+        let whole = Left::Whole { digest: digest(9), is_proven: false };
+        assert_eq!(left(lines(&[4, 9], "1")), whole);
+        // Its beginning alone is known, or it is not as long as it was.
+        assert_eq!(left(lines(&[4], "1")), Left::Beginning(vec![(4, digest(4))]));
+        fs::write(&path, [7; 6]).unwrap();
+        assert_eq!(left(lines(&[4, 6, 8, 9], "1")), Left::Beginning(vec![(4, digest(4)), (6, digest(6))]));
+    }
+
+    #[test]
+    fn a_copy_leaves_what_is_of_use_and_nothing_when_it_has_ended() {
+        let root = tempfile::tempdir().unwrap();
+        let target = Location::local(root.path().join("x"));
+        let files = [file("a", 3), file("b", 3)];
+        let (kind, monitor) = (Target::Folder, Monitor::new());
+        let options = TransferOptions::of_files(&kind, &files, &monitor);
+        let names =
+            || fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+        let begin = || LocalTransfer::begin(&target, options).unwrap();
+        drop(begin());
+        assert!(names().is_empty(), "nothing was copied: {:?}", names());
+        let write = |transfer: &LocalTransfer, at: usize| {
+            let mut writer = transfer.writer(at, 0).unwrap();
+            writer.write(b"abc").unwrap();
+            writer.finish().unwrap();
+            transfer.finished(at, blake3::hash(b"abc"), true).unwrap();
+        };
+        let first = begin();
+        write(&first, 0);
+        assert_eq!(first.staging().unsynced.lock().unwrap().len(), 1, "the commit syncs what is short");
+        drop(first);
+        // What is whole stays, also if the next one writes nothing at all; unknown files are
+        // removed.
+        let own = begin().staging().own.path.clone();
+        fs::create_dir_all(own.join("empty/deep")).unwrap();
+        fs::create_dir(own.join("junk")).unwrap();
+        fs::write(own.join("junk/file"), b"...").unwrap();
+        drop(begin());
+        assert!(own.join(JOURNAL).exists() && !own.join("junk").exists() && !own.join("empty").exists());
+        let second = begin();
+        assert_eq!(second.left(0), Left::Whole { digest: blake3::hash(b"abc"), is_proven: false });
+        assert_eq!(second.left(1), Left::Nothing);
+        second.finished(0, blake3::hash(b"abc"), true).unwrap();
+        write(&second, 1);
+        assert_eq!(second.staging().unsynced.lock().unwrap().len(), 2);
+        Box::new(second).commit().unwrap();
+        assert_eq!(names(), ["x"]);
+        assert_eq!(fs::read(root.path().join("x/b")).unwrap(), b"abc");
+    }
+
+    #[test]
+    fn a_copy_of_one_file_says_which_it_has_put_there() {
+        let root = tempfile::tempdir().unwrap();
+        let (monitor, files) = (Monitor::new(), [file("a", 3)]);
+        for kind in [Target::File, Target::Folder] {
+            let target = Location::local(root.path().join(format!("{kind:?}")));
+            let options = TransferOptions::of_files(&kind, &files, &monitor);
+            let transfer = LocalTransfer::begin(&target, options).unwrap();
+            let mut writer = transfer.writer(0, 0).unwrap();
+            writer.write(b"abc").unwrap();
+            writer.finish().unwrap();
+            transfer.finished(0, blake3::hash(b"abc"), true).unwrap();
+            let put = Box::new(transfer).commit().unwrap();
+            assert_eq!(put, target.identity().filter(|_| kind == Target::File), "{kind:?}");
+            assert_eq!(put.is_some(), kind == Target::File);
+        }
+    }
+
+    #[test]
+    fn long_files_are_synced_by_who_writes_them_and_short_ones_by_the_commit() {
+        let root = tempfile::tempdir().unwrap();
+        let target = Location::local(root.path().join("x"));
+        let lens = [SYNC_LATER_LEN_MAX_BYTES - 1, SYNC_LATER_LEN_MAX_BYTES, SYNC_LATER_LEN_MAX_BYTES + 1];
+        let files = [file("short", lens[0]), file("long", lens[1]), file("longer", lens[2])];
+        let (kind, monitor) = (Target::Folder, Monitor::new());
+        let durably = TransferOptions::of_files(&kind, &files, &monitor);
+        let digest = blake3::hash(b"");
+        for durable in [false, true] {
+            let transfer = LocalTransfer::begin(&target, TransferOptions { durable, ..durably }).unwrap();
+            for (at, file) in files.iter().enumerate() {
+                let _running = monitor.begin().unwrap();
+                let mut writer = transfer.writer(at, 0).unwrap();
+                writer.write(&vec![7; file.len_bytes as usize]).unwrap();
+                writer.finish().unwrap();
+                let is_synced = monitor.stages().iter().any(|report| report.stage == Stage::Sync);
+                assert_eq!(is_synced, durable && at > 0, "{} {durable}", file.name);
+                transfer.finished(at, digest, true).unwrap();
+            }
+            let unsynced = || transfer.staging().unsynced.lock().unwrap().len();
+            assert_eq!(unsynced(), usize::from(durable), "{durable}");
+            // A folder that has the name of a file is no reason to go on.
+            transfer.discard(0).unwrap();
+            transfer.discard(0).unwrap();
+            fs::create_dir(transfer.file(0).unwrap().1).unwrap();
+            assert!(transfer.discard(0).is_err());
+            fs::remove_dir(transfer.file(0).unwrap().1).unwrap();
+            drop(transfer);
+            // What an earlier copy has written it may not have synced.
+            let again = LocalTransfer::begin(&target, TransferOptions { durable, ..durably }).unwrap();
+            assert_eq!(again.left(1), Left::Whole { digest, is_proven: false });
+            again.finished(1, digest, true).unwrap();
+            assert_eq!(again.staging().unsynced.lock().unwrap().len(), usize::from(durable), "{durable}");
+            (0..files.len()).for_each(|at| again.discard(at).unwrap());
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What the layouts say of names. The storage asks before it replaces or removes a folder, and
+//! where it has to guess which files a checkpoint has.
+//!
+//! ```text
+//! step_100/_METADATA      a marker: this folder is a checkpoint
+//! step_100/d/3f2a         one of the checkpoint's own files
+//! step_100/notes.txt      a foreign file: the folder is neither replaced nor removed
+//! ```
+//! The layouts are above the storage. They tell it their names once in a process, with
+//! [`tell_names`]. Until then no folder with files in it is replaced or removed.
+
+use std::fmt::Debug;
+use std::sync::OnceLock;
+
+use crate::error::Result;
+use crate::location::Location;
+use crate::publication::{COMMITTED_MARKER, UNCOMMITTED_MARK};
+use crate::side_files;
+use crate::store::local::folders::LOCK_SUFFIX;
+
+/// Names that a network file system gives to files that were removed while they were open.
+const REMOVED_PREFIX: &str = ".nfs";
+
+/// How many foreign files an error names.
+const SHOWN_MAX: usize = 5;
+
+/// The names of all layouts.
+pub trait Names: Debug + Send + Sync {
+    /// A folder with a file of one of these names is a checkpoint, and `overwrite` may replace it.
+    fn markers(&self) -> &[&'static str];
+
+    /// What another program writes into the folder of a checkpoint as soon as it makes the folder.
+    fn first_files(&self) -> &[&'static str];
+
+    /// A checkpoint on a web server has a file of one of these names. Most checkpoints have the
+    /// first.
+    fn beginnings(&self) -> &[&'static str];
+
+    /// Whether these names are all files of one checkpoint that has no marker.
+    fn are_of_one(&self, files: &[&str]) -> bool;
+
+    /// Tells the names in the folder of a checkpoint that are part of the checkpoint.
+    fn own_in<'f>(&self, folder: &'f Location) -> Box<dyn FnMut(&Name<'_>) -> Result<bool> + 'f>;
+}
+
+/// A name in the folder of a checkpoint.
+#[derive(Debug, Clone, Copy)]
+pub struct Name<'n> {
+    /// The name.
+    pub text: &'n str,
+    /// Whether it is a folder itself, and no link to one.
+    pub is_folder: bool,
+}
+
+static NAMES: OnceLock<&'static dyn Names> = OnceLock::new();
+
+/// Tells the storage the names of the layouts. The first call in a process counts.
+#[inline]
+pub fn tell_names(names: &'static dyn Names) {
+    NAMES.get_or_init(|| names);
+}
+
+/// The names of the layouts.
+pub(crate) fn names() -> &'static dyn Names {
+    #[cfg(test)]
+    tell_names(&tests::Toy);
+    NAMES.get().copied().unwrap_or(&Unknown)
+}
+
+/// Names in the folder of a checkpoint that are no part of the checkpoint, a few of them.
+///
+/// # Errors
+/// What the storage says.
+pub fn foreign_files_in(folder: &Location) -> Result<Vec<String>> {
+    let foreign = look_for_foreign_files(folder, SHOWN_MAX)?;
+    match foreign.is_empty() {
+        true => Ok(foreign),
+        // Looks again: another writer may have put a checkpoint there in between, and the earlier
+        // answer does not cover its files.
+        false => look_for_foreign_files(folder, SHOWN_MAX),
+    }
+}
+
+/// All of them.
+///
+/// # Errors
+/// What the storage says.
+pub(crate) fn all_foreign_files_in(folder: &Location) -> Result<Vec<String>> {
+    look_for_foreign_files(folder, usize::MAX)
+}
+
+fn look_for_foreign_files(folder: &Location, count_max: usize) -> Result<Vec<String>> {
+    let mut foreign = Vec::new();
+    let mut is_own = names().own_in(folder);
+    for entry in folder.entries()? {
+        let text = entry.name.to_string_lossy();
+        let name = Name { text: &text, is_folder: entry.is_real_folder() };
+        if is_temporary(&text) || !name.is_folder && is_of_the_storage(&text) || is_own(&name)? {
+            continue;
+        }
+        foreign.push(text.into_owned());
+        if foreign.len() > count_max {
+            break;
+        }
+    }
+    foreign.sort();
+    Ok(foreign)
+}
+
+fn is_temporary(name: &str) -> bool {
+    name.starts_with(REMOVED_PREFIX) || name.contains(UNCOMMITTED_MARK)
+}
+
+/// Whether saves of any layout put a file of this name into the folder of a checkpoint.
+fn is_of_the_storage(name: &str) -> bool {
+    name == COMMITTED_MARKER || name.ends_with(LOCK_SUFFIX) || side_files::is_in_folder(name)
+}
+
+/// Without layouts every file is foreign.
+#[derive(Debug)]
+struct Unknown;
+
+impl Names for Unknown {
+    fn markers(&self) -> &[&'static str] {
+        &[]
+    }
+
+    fn first_files(&self) -> &[&'static str] {
+        &[]
+    }
+
+    fn beginnings(&self) -> &[&'static str] {
+        &[]
+    }
+
+    fn are_of_one(&self, files: &[&str]) -> bool {
+        files.is_empty()
+    }
+
+    fn own_in<'f>(&self, _folder: &'f Location) -> Box<dyn FnMut(&Name<'_>) -> Result<bool> + 'f> {
+        Box::new(|_| Ok(false))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,212 @@
+//! Objects with blocks kept on a local disk.
+//!
+//! Every request goes to the storage except reads of a version with a strong tag. Those are
+//! assembled from blocks, each from the [`Cache`] if it has the block. Adjacent missing blocks are
+//! fetched by one request, directly into the destination. If only a part of a block is needed, the
+//! whole block is fetched by a separate request.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::{Conditional, Object, Objects, Tag, Upload};
+use crate::bytes::limits::work_space;
+use crate::cache::{BLOCK_LEN_BYTES, Cache, Source};
+use crate::error::Result;
+use crate::store::Suits;
+use crate::threads::for_each_parallel;
+
+/// Reads up to this length are fetched with all of their first and last block, by one request.
+const ONE_REQUEST_LEN_MAX_BYTES: usize = 4 * BLOCK_LEN_BYTES as usize;
+
+/// Requests at once for one read: the blocks at its ends, and what lies between them.
+const REQUESTS: usize = 3;
+
+#[derive(Debug)]
+pub(crate) struct CachedObjects {
+    objects: Arc<dyn Objects>,
+    cache: Cache,
+    /// The storage, told from all others.
+    name: String,
+}
+
+/// A part of what is wanted: blocks side by side, and where the wanted bytes of them go.
+struct Run<'a> {
+    blocks: Range<u64>,
+    /// Where the wanted bytes begin in the object.
+    start: u64,
+    out: &'a mut [u8],
+}
+
+/// The same objects, with blocks kept in `cache`; `None` for a storage that is not cached.
+pub(crate) fn cached(objects: &Arc<dyn Objects>, cache: &Cache) -> Option<Arc<dyn Objects>> {
+    let name = objects.cache_name()?;
+    Some(Arc::new(CachedObjects { objects: Arc::clone(objects), cache: cache.clone(), name }))
+}
+
+impl CachedObjects {
+    /// What blocks of this version are named by; `None` if its tag may stand for several contents.
+    fn source<'a>(&'a self, object: &'a Object) -> Option<Source<'a>> {
+        let tag = object.tag.e_tag().filter(|tag| !tag.starts_with("W/"))?;
+        Some(Source { storage: &self.name, key: &object.key, tag, len_bytes: object.len_bytes })
+    }
+
+    /// Fetches a run, and keeps its blocks.
+    fn fetch(&self, object: &Object, source: &Source<'_>, run: Run<'_>) -> Result<()> {
+        let whole =
+            run.blocks.start * BLOCK_LEN_BYTES..(run.blocks.end * BLOCK_LEN_BYTES).min(object.len_bytes);
+        if whole == (run.start..run.start + run.out.len() as u64) {
+            self.objects.read(object, whole.start, run.out)?;
+            self.keep(source, run.blocks.start, run.out);
+            return Ok(());
+        }
+        let mut bytes = work_space(whole.end - whole.start)?;
+        self.objects.read(object, whole.start, &mut bytes)?;
+        let skip = (run.start - whole.start) as usize;
+        if let Some(wanted) = bytes.get(skip..skip + run.out.len()) {
+            run.out.copy_from_slice(wanted);
+        }
+        self.keep(source, run.blocks.start, &bytes);
+        Ok(())
+    }
+
+    fn keep(&self, source: &Source<'_>, first: u64, bytes: &[u8]) {
+        for (position, block) in (first..).zip(bytes.chunks(BLOCK_LEN_BYTES as usize)) {
+            self.cache.keep(source, position, block);
+        }
+    }
+}
+
+/// Cuts what is wanted into blocks. Each has its position, where its wanted bytes begin in it, and
+/// where they go.
+fn blocks(offset_bytes: u64, mut out: &mut [u8]) -> Vec<(u64, usize, &mut [u8])> {
+    let mut blocks = Vec::new();
+    let mut at = offset_bytes;
+    while !out.is_empty() {
+        let (position, skip) = (at / BLOCK_LEN_BYTES, (at % BLOCK_LEN_BYTES) as usize);
+        let len = (BLOCK_LEN_BYTES as usize - skip).min(out.len());
+        let (part, rest) = out.split_at_mut(len);
+        blocks.push((position, skip, part));
+        (out, at) = (rest, at + len as u64);
+    }
+    blocks
+}
+
+impl Objects for CachedObjects {
+    fn url(&self, key: &str) -> String {
+        self.objects.url(key)
+    }
+
+    fn head(&self, key: &str) -> Result<Option<Object>> {
+        self.objects.head(key)
+    }
+
+    fn get(&self, key: &str) -> Result<Option<(Bytes, Object)>> {
+        self.objects.get(key)
+    }
+
+    fn read(&self, object: &Object, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        let is_inside = offset_bytes.saturating_add(out.len() as u64) <= object.len_bytes;
+        let Some(source) = self.source(object).filter(|_| is_inside) else {
+            return self.objects.read(object, offset_bytes, out);
+        };
+        let is_short = out.len() <= ONE_REQUEST_LEN_MAX_BYTES;
+        // Which of the wanted bytes are missing, as ranges of `out`.
+        let mut missing: Vec<Range<usize>> = Vec::new();
+        let mut at = 0;
+        for (position, skip, part) in blocks(offset_bytes, out) {
+            let range = at..at + part.len();
+            at = range.end;
+            if self.cache.read(&source, position, skip, part) {
+                continue;
+            }
+            // A block that is wanted in part goes by itself, so that the others are read to where
+            // they are wanted.
+            let is_whole = skip == 0 && is_end_of_block(object, offset_bytes + range.end as u64);
+            match missing.last_mut() {
+                Some(last)
+                    if last.end == range.start
+                        && (is_short || is_whole && is_aligned(offset_bytes, last)) =>
+                {
+                    last.end = range.end;
+                }
+                _ => missing.push(range),
+            }
+        }
+        let mut runs = Vec::with_capacity(missing.len());
+        let (mut rest, mut at) = (out, 0);
+        for range in missing {
+            let (_, after) = rest.split_at_mut(range.start - at);
+            let (part, after) = after.split_at_mut(range.len());
+            let start = offset_bytes + range.start as u64;
+            let end = start + part.len() as u64;
+            runs.push(Run {
+                blocks: start / BLOCK_LEN_BYTES..end.div_ceil(BLOCK_LEN_BYTES),
+                start,
+                out: part,
+            });
+            (rest, at) = (after, range.end);
+        }
+        let threads = runs.len().min(REQUESTS);
+        for_each_parallel(threads, runs, u64::MAX, |_| 0, |run| self.fetch(object, &source, run))
+    }
+
+    fn list(&self, prefix: &str, page: bool) -> Result<(Vec<Object>, bool)> {
+        self.objects.list(prefix, page)
+    }
+
+    fn list_level(&self, prefix: &str) -> Result<(Vec<Object>, Vec<String>)> {
+        self.objects.list_level(prefix)
+    }
+
+    fn list_beginning(&self, begins: &str, page: bool) -> Result<(Vec<Object>, bool)> {
+        self.objects.list_beginning(begins, page)
+    }
+
+    fn put(&self, key: &str, bytes: Bytes) -> Result<Tag> {
+        self.objects.put(key, bytes)
+    }
+
+    fn create(&self, key: &str, bytes: Bytes) -> Result<Conditional> {
+        self.objects.create(key, bytes)
+    }
+
+    fn replace(&self, old: &Object, bytes: Bytes) -> Result<Conditional> {
+        self.objects.replace(old, bytes)
+    }
+
+    fn delete(&self, keys: &[String]) -> Result<()> {
+        self.objects.delete(keys)
+    }
+
+    fn copy(&self, from: &Object, to: &str) -> Result<Tag> {
+        self.objects.copy(from, to)
+    }
+
+    fn copy_len_max_bytes(&self) -> u64 {
+        self.objects.copy_len_max_bytes()
+    }
+
+    fn upload(&self, key: &str, expected_len_bytes: u64) -> Result<Box<dyn Upload>> {
+        self.objects.upload(key, expected_len_bytes)
+    }
+
+    fn suits(&self) -> Suits {
+        self.objects.suits()
+    }
+
+    fn whole(&self, object: &Object) -> Result<Option<Bytes>> {
+        self.objects.whole(object)
+    }
+}
+
+/// Whether what begins there begins a block.
+fn is_aligned(offset_bytes: u64, range: &Range<usize>) -> bool {
+    (offset_bytes + range.start as u64).is_multiple_of(BLOCK_LEN_BYTES)
+}
+
+/// Whether a block, or the object, ends there.
+fn is_end_of_block(object: &Object, end: u64) -> bool {
+    end == object.len_bytes || end.is_multiple_of(BLOCK_LEN_BYTES)
+}

@@ -1,0 +1,201 @@
+//! A bucket as [`Objects`](crate::object::Objects).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::upload::Upload;
+use super::{Bucket, Created, Put, PutMode, Replaced, SCHEMES, Service};
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+use crate::object::{self, Conditional, Object, ObjectStorage, Objects, Tag};
+use crate::store::{EachChunk, Suits};
+use crate::threads::map_ordered;
+use crate::{StorageKind, StorageOptions, Url};
+
+/// `s3://bucket/path`, `gs://bucket/path`, `az://container/path` and their other names.
+pub(crate) const KIND: StorageKind = StorageKind { schemes: &SCHEMES, locate };
+
+/// Requests at once that keep a network busy, and most that are worth their buffers.
+const REQUESTS_MIN: usize = 16;
+const REQUESTS_MAX: usize = 32;
+
+/// What is asked for ahead is worth its transfer up to here: the record of some 30,000 leaves.
+const AHEAD_LEN_MAX_BYTES: u64 = 4 << 20;
+
+/// What one page of a listing holds.
+const PAGE_LEN: usize = 1000;
+
+/// S3 copies no longer object by one request.
+const S3_COPY_LEN_MAX_BYTES: u64 = 5 << 30;
+
+fn locate(url: &Url<'_>, options: &StorageOptions) -> Result<Location> {
+    let (bucket, key) = Bucket::of_url(url.text, options)?;
+    Ok(Location::new(Arc::new(ObjectStorage::new(Arc::new(bucket))), key))
+}
+
+impl Objects for Bucket {
+    fn url(&self, key: &str) -> String {
+        self.url_of(key)
+    }
+
+    fn cache_name(&self) -> Option<String> {
+        self.place_name()
+    }
+
+    fn head(&self, key: &str) -> Result<Option<Object>> {
+        self.head(key)
+    }
+
+    fn get(&self, key: &str) -> Result<Option<(Bytes, Object)>> {
+        self.get(key, None)
+    }
+
+    fn get_ahead(&self, key: &str) -> Option<(Bytes, Object)> {
+        self.get_short(key, AHEAD_LEN_MAX_BYTES).ok().flatten()
+    }
+
+    fn read(&self, object: &Object, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        self.read_range(&object.key, offset_bytes, out, Some(&object.tag))
+            .map_err(|error| missing_is_replaced(self, object, error))
+    }
+
+    fn stream(
+        &self,
+        object: &Object,
+        offset_bytes: u64,
+        len_bytes: u64,
+        each: EachChunk<'_>,
+    ) -> Result<bool> {
+        self.receive_range(&object.key, offset_bytes, len_bytes, Some(&object.tag), each)
+            .map(|()| true)
+            .map_err(|error| missing_is_replaced(self, object, error))
+    }
+
+    fn list(&self, prefix: &str, page: bool) -> Result<(Vec<Object>, bool)> {
+        let listing = self.list(prefix, page.then_some(PAGE_LEN))?;
+        Ok((with_tags(self, listing.objects)?, !listing.is_cut))
+    }
+
+    fn list_level(&self, prefix: &str) -> Result<(Vec<Object>, Vec<String>)> {
+        let (objects, folders) = self.list_level(prefix)?;
+        let name = |folder: String| folder.get(prefix.len()..).unwrap_or_default().to_owned();
+        Ok((objects, folders.into_iter().map(name).collect()))
+    }
+
+    fn list_beginning(&self, begins: &str, page: bool) -> Result<(Vec<Object>, bool)> {
+        let (objects, is_whole) = self.list_beginning(begins, page)?;
+        Ok((with_tags(self, objects)?, is_whole))
+    }
+
+    fn put(&self, key: &str, bytes: Bytes) -> Result<Tag> {
+        match self.put(key, bytes, PutMode::Overwrite)? {
+            Put::Done(tag) => Ok(tag),
+            Put::Exists | Put::Conflict => {
+                Err(Error::new(ErrorKind::Io, "the store refuses to replace an object")
+                    .in_file(self.url_of(key)))
+            }
+        }
+    }
+
+    fn create(&self, key: &str, bytes: Bytes) -> Result<Conditional> {
+        Ok(match self.create_settled(key, &bytes)? {
+            Created::Ours(tag) => Conditional::Done(tag),
+            Created::Theirs(bytes, tag) => Conditional::Lost(bytes, tag),
+        })
+    }
+
+    fn replace(&self, old: &Object, bytes: Bytes) -> Result<Conditional> {
+        Ok(match self.replace_settled(&old.key, &old.tag, &bytes)? {
+            Replaced::Ours(tag) => Conditional::Done(tag),
+            Replaced::Theirs(bytes, tag) => Conditional::Lost(bytes, tag),
+            Replaced::Gone => Conditional::Lost(Bytes::new(), Tag::new(None, None)),
+        })
+    }
+
+    fn delete(&self, keys: &[String]) -> Result<()> {
+        self.delete(keys)
+    }
+
+    fn copy(&self, from: &Object, to: &str) -> Result<Tag> {
+        self.copy(&from.key, to)?;
+        // The copy has no condition: what was copied may have been another version by then.
+        let copied = self.head(to)?.filter(|copied| copied.len_bytes == from.len_bytes);
+        let is_still = self.head(&from.key)?.is_some_and(|found| found.tag.is_same(&from.tag));
+        match copied.filter(|_| is_still) {
+            Some(copied) => Ok(copied.tag),
+            // What is at `to` stays: by now it may be what another writer has brought there.
+            None => Err(Error::new(ErrorKind::Replaced, "an object was replaced while it was copied")
+                .in_file(self.url_of(&from.key))),
+        }
+    }
+
+    fn copy_len_max_bytes(&self) -> u64 {
+        if self.service() == Service::S3 { S3_COPY_LEN_MAX_BYTES } else { u64::MAX }
+    }
+
+    fn upload(&self, key: &str, expected_len_bytes: u64) -> Result<Box<dyn object::Upload>> {
+        Ok(Box::new(self.upload(key, Some(expected_len_bytes).filter(|&len| len > 0))?))
+    }
+
+    fn suits(&self) -> Suits {
+        Suits { requests_min: REQUESTS_MIN, requests_max: REQUESTS_MAX }
+    }
+}
+
+/// An object that was there when it was listed.
+fn missing_is_replaced(bucket: &Bucket, object: &Object, error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => {
+            Error::new(ErrorKind::Replaced, "an object was replaced or removed while it was read")
+                .in_file(bucket.url_of(&object.key))
+                .help("open the checkpoint again")
+        }
+        _ => error,
+    }
+}
+
+/// Not every server tells the tags in its lists: where it does not, each object is looked at. One
+/// that is gone by then is left out.
+fn with_tags(bucket: &Bucket, objects: Vec<Object>) -> Result<Vec<Object>> {
+    if objects.iter().all(|object| object.tag.is_known()) {
+        return Ok(objects);
+    }
+    let mut tagged = Vec::with_capacity(objects.len());
+    map_ordered(
+        REQUESTS_MIN,
+        objects,
+        u64::MAX,
+        |_| 0,
+        |object| if object.tag.is_known() { Ok(Some(object)) } else { bucket.head(&object.key) },
+        |found| {
+            tagged.extend(found);
+            Ok(())
+        },
+    )?;
+    Ok(tagged)
+}
+
+impl std::fmt::Debug for Upload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Upload")
+    }
+}
+
+impl object::Upload for Upload {
+    fn part_len_bytes(&self) -> usize {
+        self.part_len_bytes()
+    }
+
+    fn part(&mut self, bytes: Bytes) -> Result<()> {
+        self.part(bytes)
+    }
+
+    fn finish(self: Box<Self>) -> Result<Tag> {
+        Self::finish(*self)
+    }
+
+    fn finish_in_place_of(self: Box<Self>, before: Option<&Tag>) -> Result<Option<Tag>> {
+        Self::finish_in_place_of(*self, before)
+    }
+}

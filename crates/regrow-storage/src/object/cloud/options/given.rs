@@ -1,0 +1,121 @@
+//! Sorts the options of the caller.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::names::{canonical, store_key};
+use super::quoted;
+use super::unknown::unknown;
+use crate::StorageOptions;
+use crate::error::{Error, Result};
+use crate::object::cloud::settings::{Service, Tuning};
+
+/// What was given by hand, sorted.
+pub(super) struct Given {
+    /// Under `object_store`'s names.
+    pub(super) config: BTreeMap<String, String>,
+    pub(super) tuning: Tuning,
+    pub(super) ca_bundle: Option<PathBuf>,
+    pub(super) anon: Option<bool>,
+    pub(super) profile: Option<String>,
+    pub(super) endpoint: Option<String>,
+    pub(super) token: Option<String>,
+    pub(super) connection_string: Option<String>,
+}
+
+impl Given {
+    /// Sorts the options.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a name that is not known, a value that makes no sense, or two names of
+    /// one thing.
+    pub(super) fn read(service: Service, options: &StorageOptions) -> Result<Self> {
+        let mut given = Self {
+            config: BTreeMap::new(),
+            tuning: Tuning::default(),
+            ca_bundle: None,
+            anon: None,
+            profile: None,
+            endpoint: None,
+            token: None,
+            connection_string: None,
+        };
+        let mut names: BTreeMap<String, &str> = BTreeMap::new();
+        for (name, value) in options.iter() {
+            let known = canonical(name);
+            if let Some(other) = names.insert(known.clone(), name)
+                && options.get(other) != Some(value)
+            {
+                return Err(Error::invalid(format!(
+                    "the storage options {} and {} mean the same and differ",
+                    quoted(other),
+                    quoted(name)
+                )));
+            }
+            given.take(service, name, &known, value)?;
+        }
+        Ok(given)
+    }
+
+    fn take(&mut self, service: Service, name: &str, known: &str, value: &str) -> Result<()> {
+        let seconds = || match value.parse::<f64>() {
+            Ok(seconds) if (0.01..=86400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+            _ => Err(bad_value(name, "a number of seconds")),
+        };
+        let count = |least: u64, most: u64| match value.parse::<u64>() {
+            Ok(count) if (least..=most).contains(&count) => Ok(count),
+            _ => Err(bad_value(name, &format!("a whole number from {least} to {most}"))),
+        };
+        let flag = || match value.to_ascii_lowercase().as_str() {
+            "1" | "true" | "yes" | "on" => Ok(true),
+            "0" | "false" | "no" | "off" => Ok(false),
+            _ => Err(bad_value(name, "true or false")),
+        };
+        match known {
+            "anon" => self.anon = Some(flag()?),
+            "connect_timeout" => self.tuning.connect_timeout = seconds()?,
+            "read_timeout" => self.tuning.read_timeout = seconds()?,
+            "retry_timeout" => self.tuning.retry_timeout = seconds()?,
+            "max_retries" => self.tuning.max_retries = count(0, 100)? as usize,
+            "part_size" => self.tuning.part_len_bytes = Some(count(5 << 20, 4 << 30)?),
+            "max_concurrency" => self.tuning.parts_in_flight = Some(count(1, 256)? as usize),
+            "ca_bundle" => self.ca_bundle = Some(PathBuf::from(value)),
+            "profile" if service == Service::S3 => self.profile = Some(value.to_owned()),
+            "endpoint" => self.endpoint = Some(value.to_owned()),
+            "token" if service == Service::Gcs => self.token = Some(value.to_owned()),
+            "connection_string" if service == Service::Azure => {
+                self.connection_string = Some(value.to_owned())
+            }
+            // gcsfs wants it to make buckets. http is allowed by the endpoint alone.
+            "project" if service == Service::Gcs => {}
+            "allow_http" => {
+                flag()?;
+            }
+            "checksum" if service == Service::S3 => {
+                let algorithm = match value.to_ascii_lowercase().as_str() {
+                    "sha256" => "sha256",
+                    "crc64nvme" => "crc64nvme",
+                    _ => return Err(bad_value(name, "crc64nvme or sha256")),
+                };
+                self.config.insert("aws_checksum_algorithm".to_owned(), algorithm.to_owned());
+            }
+            _ => {
+                let key = store_key(service, known).ok_or_else(|| unknown(service, name))?;
+                let value = match value {
+                    "True" => "true",
+                    "False" => "false",
+                    value => value,
+                };
+                self.config.insert(key, value.to_owned());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Leaves out the value: it may be a secret in the wrong place.
+fn bad_value(name: &str, wanted: &str) -> Error {
+    Error::invalid(format!("the value of the storage option {} makes no sense", quoted(name)))
+        .expected(wanted, "something else")
+}

@@ -1,0 +1,487 @@
+//! The result of one listing of a folder of objects: their names, lengths and tags.
+//!
+//! To open a checkpoint, regrow checks many names to find its layout and files. One listing answers
+//! all of these checks. Every later read uses the version of the object in the listing.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::OsString;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+
+use super::marker::{self, CLAIM, MARKER, MOVED, OTHER_MARKER, SETTLING, is_bookkeeping};
+use super::{
+    Object, ObjectStorage, Objects, Publication, PublishOptions, folder_key, key_of, keys, no_folder, split,
+};
+use crate::bytes::limits::work_space;
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+use crate::names::names;
+use crate::side_files::is_name_of_side_file;
+use crate::store::Store;
+use crate::{
+    Document, Entry, EntryKind, Found, Identity, Reading, Removal, Removed, Stock, Storage, Transfer,
+    TransferOptions,
+};
+
+/// The objects below a prefix.
+#[derive(Debug, Clone)]
+pub(super) struct Listing {
+    /// Empty, or ends in `/`.
+    prefix: String,
+    /// By what follows the prefix.
+    objects: BTreeMap<String, Object>,
+    /// Whether these are all there are.
+    is_whole: bool,
+    /// Names that begin so are all there are.
+    begins: Option<String>,
+    /// What has been read of their beginnings.
+    beginnings: Arc<Beginnings>,
+}
+
+impl Listing {
+    /// One look at what begins with `prefix`.
+    pub(super) fn of(objects: &Arc<dyn Objects>, prefix: String) -> Result<Self> {
+        Self::listed(objects, prefix, true)
+    }
+
+    /// With `is_page` what one page shows, else all.
+    fn listed(objects: &Arc<dyn Objects>, prefix: String, is_page: bool) -> Result<Self> {
+        let (listed, is_whole) = objects.list(&prefix, is_page)?;
+        let mut below = BTreeMap::new();
+        for object in listed {
+            // Some programs stand an empty object for a folder: its name ends in a slash.
+            let name = object.key.get(prefix.len()..).unwrap_or_default().to_owned();
+            if !name.is_empty() && !name.ends_with('/') {
+                below.insert(name, object);
+            }
+        }
+        Ok(Self { prefix, objects: below, is_whole, begins: None, beginnings: Arc::default() })
+    }
+
+    /// One look at what may be the folder of a checkpoint. What says whether it is one is asked for
+    /// where the list was cut before it. Of a checkpoint all is listed, so that every object is
+    /// read in the version of one moment; below a folder of many checkpoints there may be millions.
+    pub(super) fn of_checkpoint(objects: &Arc<dyn Objects>, prefix: String) -> Result<Self> {
+        let mut listing = Self::of(objects, prefix)?;
+        if !listing.is_whole {
+            for name in [CLAIM, MARKER, OTHER_MARKER, MOVED] {
+                let found = match listing.objects.contains_key(name) {
+                    true => None,
+                    false => objects.head(&format!("{}{name}", listing.prefix))?,
+                };
+                listing.objects.extend(found.map(|object| (name.to_owned(), object)));
+            }
+            if listing.is_marked() || listing.object(MOVED).is_some() {
+                return Self::listed(objects, listing.prefix, false);
+            }
+        }
+        Ok(listing)
+    }
+
+    /// What has a name in the folder `prefix` that begins with `name`: a single object, or files
+    /// beside each other.
+    fn of_names(objects: &Arc<dyn Objects>, prefix: String, name: &str) -> Result<Self> {
+        let key = format!("{prefix}{name}");
+        let (mut listed, is_whole) = objects.list_beginning(&key, true)?;
+        if !is_whole && listed.iter().all(|object| object.key != key) {
+            listed.extend(objects.head(&key)?);
+        }
+        let name_of = |object: &Object| object.key.get(prefix.len()..).unwrap_or_default().to_owned();
+        let below = listed.into_iter().map(|object| (name_of(&object), object)).collect();
+        let begins = is_whole.then(|| name.to_owned());
+        Ok(Self { prefix, objects: below, is_whole: false, begins, beginnings: Arc::default() })
+    }
+
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+    }
+
+    /// What has been read of the objects' beginnings.
+    pub(super) fn beginnings(&self) -> Arc<Beginnings> {
+        Arc::clone(&self.beginnings)
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    /// The objects, by what follows the prefix.
+    pub(super) fn objects(&self) -> impl Iterator<Item = (&str, &Object)> {
+        self.objects.iter().map(|(name, object)| (name.as_str(), object))
+    }
+
+    /// The object of that name below the prefix; `None` if the list has not shown it.
+    pub(super) fn object(&self, name: &str) -> Option<&Object> {
+        self.objects.get(name)
+    }
+
+    /// Whether a marker says that the checkpoint is complete.
+    pub(super) fn is_marked(&self) -> bool {
+        self.objects.contains_key(MARKER) || self.objects.contains_key(OTHER_MARKER)
+    }
+
+    /// Whether nothing can be at a name that the list has not shown: all such names are known, or
+    /// it lies below an object.
+    pub(super) fn knows(&self, name: &str) -> bool {
+        self.is_whole
+            || self.begins.as_ref().is_some_and(|begins| name.starts_with(begins))
+            || name
+                .match_indices('/')
+                .any(|(at, _)| self.objects.contains_key(name.get(..at).unwrap_or_default()))
+    }
+
+    fn has_below(&self, folder: &str) -> bool {
+        let start = format!("{folder}/");
+        self.objects.range(start.clone()..).next().is_some_and(|(name, _)| name.starts_with(&start))
+    }
+
+    /// What tells these versions of these objects from others. As on a disk, what is put beside a
+    /// checkpoint makes it no other one.
+    pub(super) fn identity(&self) -> Option<Identity> {
+        let own = self.objects.iter().filter(|(name, _)| !is_name_of_side_file(name) && *name != SETTLING);
+        let objects: Vec<_> = own.map(|(name, object)| (name, object.tag.text())).collect();
+        (!objects.is_empty()).then(|| Identity::of_objects(objects))
+    }
+
+    /// The same of the folder of that name below the prefix.
+    pub(super) fn below(&self, objects: &Arc<dyn Objects>, folder: &str) -> Result<Self> {
+        if folder.is_empty() {
+            return Ok(self.clone());
+        }
+        let start = format!("{folder}/");
+        let prefix = format!("{}{start}", self.prefix);
+        if !self.knows(folder) {
+            return Self::of_checkpoint(objects, prefix);
+        }
+        let below = self.objects.range(start.clone()..).take_while(|(name, _)| name.starts_with(&start));
+        let below = below
+            .map(|(name, object)| (name.get(start.len()..).unwrap_or_default().to_owned(), object.clone()));
+        Ok(Self {
+            prefix,
+            objects: below.collect(),
+            is_whole: true,
+            begins: None,
+            beginnings: Arc::clone(&self.beginnings),
+        })
+    }
+
+    /// The names right below the folder of that name, which is empty for all of the listing.
+    pub(super) fn entries(&self, objects: &Arc<dyn Objects>, folder: &str) -> Result<Vec<Entry>> {
+        let start = if folder.is_empty() { String::new() } else { format!("{folder}/") };
+        let prefix = format!("{}{start}", self.prefix);
+        let mut names: BTreeSet<(String, bool)> = BTreeSet::new();
+        if self.is_whole {
+            let below = self.objects.range(start.clone()..).take_while(|(name, _)| name.starts_with(&start));
+            for (name, _) in below {
+                match name.get(start.len()..).unwrap_or_default().split_once('/') {
+                    None => names.insert((name.get(start.len()..).unwrap_or_default().to_owned(), false)),
+                    Some((folder, _)) => names.insert((folder.to_owned(), true)),
+                };
+            }
+        } else {
+            let (files, folders) = objects.list_level(&prefix)?;
+            for object in files {
+                names.insert((object.key.get(prefix.len()..).unwrap_or_default().to_owned(), false));
+            }
+            names.extend(folders.into_iter().map(|folder| (folder, true)));
+        }
+        if names.is_empty() {
+            return Err(no_folder(objects.url(&prefix).into()));
+        }
+        let entry = |(name, is_folder)| Entry {
+            name: OsString::from(name),
+            found: if is_folder { EntryKind::Folder } else { EntryKind::File },
+            is_link: false,
+        };
+        let is_own = |(name, _): &(String, bool)| !name.is_empty() && !is_bookkeeping(name);
+        Ok(names.into_iter().filter(is_own).map(entry).collect())
+    }
+}
+
+/// The first bytes of a few objects: opening looks at them several times, and each look would be a
+/// request.
+#[derive(Debug, Default)]
+pub(super) struct Beginnings {
+    kept: Mutex<VecDeque<(String, Bytes)>>,
+    /// One object, whole, requested along with the list. The first reader takes it.
+    ahead: Mutex<Option<(String, Bytes)>>,
+}
+
+impl Beginnings {
+    /// Looks that reach no further are served from here.
+    const LEN_MAX_BYTES: u64 = 64 << 10;
+
+    /// Most objects whose beginning is kept.
+    const KEPT_MAX: usize = 64;
+
+    /// Bytes of an object, if they lie at its beginning; `None` if they are to be read by
+    /// themselves.
+    pub(super) fn read(
+        &self,
+        objects: &dyn Objects,
+        object: &Object,
+        part: Range<u64>,
+    ) -> Result<Option<Bytes>> {
+        if part == (0..object.len_bytes) {
+            let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((_, bytes)) = ahead.take_if(|(key, _)| *key == object.key) {
+                return Ok(Some(bytes));
+            }
+        }
+        if part.end > Self::LEN_MAX_BYTES || part.end > object.len_bytes {
+            return Ok(None);
+        }
+        let kept = || self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = kept().iter().find(|(key, _)| *key == object.key).map(|(_, bytes)| bytes.clone());
+        let bytes = match found {
+            Some(bytes) => bytes,
+            None => {
+                let mut bytes = work_space(object.len_bytes.min(Self::LEN_MAX_BYTES))?;
+                objects.read(object, 0, &mut bytes)?;
+                let bytes = Bytes::from(bytes);
+                let mut kept = kept();
+                if kept.len() >= Self::KEPT_MAX {
+                    kept.pop_front();
+                }
+                kept.push_back((object.key.clone(), bytes.clone()));
+                bytes
+            }
+        };
+        Ok(Some(bytes.slice(part.start as usize..part.end as usize)))
+    }
+}
+
+/// The list of what may be the folder of a checkpoint, and along with it what most checkpoints are
+/// opened by: over a network that is one wait instead of two.
+fn list_and_look_ahead(objects: &Arc<dyn Objects>, prefix: String) -> Result<Listing> {
+    let first = names().beginnings().first().filter(|_| !prefix.is_empty() && objects.suits().is_far());
+    let Some(first) = first else { return Listing::of_checkpoint(objects, prefix) };
+    let record = format!("{prefix}{first}");
+    let (listing, ahead) = std::thread::scope(|scope| {
+        let look = || objects.get_ahead(&record);
+        // Where there is no thread to be had, it is asked for when it is wanted.
+        let ahead = std::thread::Builder::new().name("regrow-ahead".to_owned()).spawn_scoped(scope, look);
+        let listing = Listing::of_checkpoint(objects, prefix);
+        (listing, ahead.ok().and_then(|ahead| ahead.join().ok().flatten()))
+    });
+    let listing = listing?;
+    if let (Some((bytes, found)), Some(listed)) = (ahead, listing.object(first))
+        && listed.tag.is_same(&found.tag)
+        && listed.len_bytes == bytes.len() as u64
+    {
+        let mut ahead = listing.beginnings.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        *ahead = Some((record, bytes));
+    }
+    Ok(listing)
+}
+
+/// How the checkpoint at a path is read: from one list, and from where it has moved to.
+///
+/// # Errors
+/// `Uncommitted` if it is being written; what the bucket says.
+pub(super) fn for_reading(objects: &Arc<dyn Objects>, path: &Path) -> Result<Reading> {
+    read_as_listed(objects, path, true)
+}
+
+fn read_as_listed(objects: &Arc<dyn Objects>, path: &Path, may_look_again: bool) -> Result<Reading> {
+    let listing = list_and_look_ahead(objects, folder_key(objects, path)?)?;
+    if listing.is_empty() {
+        let (folder, name) = split(path);
+        let unlisted: Arc<dyn Storage> = Arc::new(ObjectStorage::new(Arc::clone(objects)));
+        if name.is_empty() {
+            return Ok(Reading { location: Location::new(unlisted, path), identity: None });
+        }
+        let root = folder_key(objects, folder)?;
+        let listing = Listing::of_names(objects, root.clone(), &name)?;
+        if may_look_again && listing.has_below(&name) {
+            // A writer has started a folder there since the look; a second look says whether it is
+            // a checkpoint.
+            return read_as_listed(objects, path, false);
+        }
+        let identity = listing.object(&name).map(|object| Identity::of_objects(object.tag.text()));
+        return Ok(Reading { location: listed(objects, listing, root, path), identity });
+    }
+    let identity = listing.identity();
+    if let Some(moved) = listing.object(MOVED) {
+        let folder = marker::moved_to(objects, moved)?;
+        let listing = Listing::of_checkpoint(objects, format!("{folder}/"))?;
+        // Under the name of the target: that of the folder is one of unfinished saves.
+        return Ok(Reading {
+            location: listed(objects, listing, folder_key(objects, path)?, path),
+            identity,
+        });
+    }
+    refuse_uncommitted(objects, &listing)?;
+    let root = listing.prefix().to_owned();
+    Ok(Reading { location: listed(objects, listing, root, path), identity })
+}
+
+fn listed(objects: &Arc<dyn Objects>, listing: Listing, root: String, path: &Path) -> Location {
+    Location::new(Arc::new(ListedStorage { objects: Arc::clone(objects), root, listing }), path)
+}
+
+/// Errs if the listing shows a checkpoint that was begun and not committed.
+fn refuse_uncommitted(objects: &Arc<dyn Objects>, listing: &Listing) -> Result<()> {
+    if listing.object(CLAIM).is_none() || listing.is_marked() {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Uncommitted, "this checkpoint was never committed")
+        .in_file(objects.url(listing.prefix()))
+        .help("it is being written now, or its writer was killed; open an earlier one, and save again"))
+}
+
+/// A bucket with one known list: its objects are not requested again.
+#[derive(Debug)]
+struct ListedStorage {
+    objects: Arc<dyn Objects>,
+    /// What stands for the prefix of the listing in paths: another one, of a checkpoint that has
+    /// moved.
+    root: String,
+    listing: Listing,
+}
+
+impl ListedStorage {
+    /// What follows the root; `None` for a path outside it.
+    fn below(&self, path: &Path) -> Result<Option<String>> {
+        let key = key_of(&self.objects, path)?;
+        if format!("{key}/") == self.root || key.is_empty() && self.root.is_empty() {
+            return Ok(Some(String::new()));
+        }
+        Ok(key.strip_prefix(&self.root).map(str::to_owned))
+    }
+
+    fn unlisted(&self) -> ObjectStorage {
+        ObjectStorage::new(Arc::clone(&self.objects))
+    }
+}
+
+impl Storage for ListedStorage {
+    fn describe(&self, path: &Path) -> PathBuf {
+        self.unlisted().describe(path)
+    }
+
+    fn look(&self, path: &Path) -> Result<Option<Found>> {
+        let Some(name) = self.below(path)? else { return self.unlisted().look(path) };
+        if let Some(object) = self.listing.object(&name) {
+            return Ok(Some(Found::File { len_bytes: object.len_bytes }));
+        }
+        if name.is_empty() || self.listing.has_below(&name) {
+            return Ok(Some(Found::Folder));
+        }
+        if self.listing.knows(&name) { Ok(None) } else { self.unlisted().look(path) }
+    }
+
+    fn entries(&self, folder: &Path) -> Result<Vec<Entry>> {
+        match self.below(folder)? {
+            Some(name) => self.listing.entries(&self.objects, &name),
+            None => self.unlisted().entries(folder),
+        }
+    }
+
+    fn store(&self, folder: &Path) -> Arc<dyn Store> {
+        self.opened(folder).unwrap_or_else(|_| self.unlisted().store(folder))
+    }
+
+    fn opened(&self, folder: &Path) -> Result<Arc<dyn Store>> {
+        let Some(name) = self.below(folder)? else { return self.unlisted().opened(folder) };
+        let listing = self.listing.below(&self.objects, &name)?;
+        if listing.is_empty() {
+            return Err(no_folder(self.describe(folder)));
+        }
+        Ok(Arc::new(keys::ObjectStore::listed(Arc::clone(&self.objects), listing)))
+    }
+
+    fn read_document(&self, path: &Path, document: Document<'_>) -> Result<Option<Vec<u8>>> {
+        let (folder, name) = split(path);
+        self.store(folder).read_document(&name, document)
+    }
+
+    fn read_beginning(&self, path: &Path, len_max_bytes: u64) -> Result<Option<Vec<u8>>> {
+        let (folder, name) = split(path);
+        keys::read_beginning(&*self.store(folder), &name, len_max_bytes)
+    }
+
+    fn identity(&self, path: &Path) -> Option<Identity> {
+        let name = self.below(path).ok()??;
+        if let Some(object) = self.listing.object(&name) {
+            return Some(Identity::of_objects(object.tag.text()));
+        }
+        self.listing.below(&self.objects, &name).ok()?.identity()
+    }
+
+    fn holder(&self, path: &Path) -> Result<Option<Identity>> {
+        self.unlisted().holder(path)
+    }
+
+    fn check_unwritten(&self, at: &Location) -> Result<()> {
+        self.unlisted().check_unwritten(at)
+    }
+
+    fn check_finished(&self, at: &Location) -> Result<()> {
+        self.unlisted().check_finished(at)
+    }
+
+    fn for_reading(&self, path: &Path) -> Result<Option<Reading>> {
+        let Some(name) = self.below(path)? else { return self.unlisted().for_reading(path) };
+        if self.listing.object(&name).is_some() {
+            let storage = Arc::new(Self {
+                objects: Arc::clone(&self.objects),
+                root: self.root.clone(),
+                listing: self.listing.clone(),
+            });
+            return Ok(Some(Reading {
+                location: Location::new(storage, path),
+                identity: self.identity(path),
+            }));
+        }
+        for_reading(&self.objects, path).map(Some)
+    }
+
+    fn publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
+        self.unlisted().publish(target, options)
+    }
+
+    fn join(
+        &self,
+        target: &Location,
+        ticket: &str,
+        options: PublishOptions<'_>,
+    ) -> Result<Box<dyn Publication>> {
+        self.unlisted().join(target, ticket, options)
+    }
+
+    fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()> {
+        self.unlisted().check_publish(target, options)
+    }
+
+    fn remove(&self, at: &Location, what: &Removal) -> Result<Removed> {
+        self.unlisted().remove(at, what)
+    }
+
+    fn remove_unfinished(&self, at: &Location, force: bool) -> Result<Removed> {
+        self.unlisted().remove_unfinished(at, force)
+    }
+
+    fn finish_unfinished(&self, at: &Location) -> Result<bool> {
+        self.unlisted().finish_unfinished(at)
+    }
+
+    fn stock(&self, path: &Path) -> Result<Option<Stock>> {
+        self.unlisted().stock(path)
+    }
+
+    fn transfer(&self, target: &Location, options: TransferOptions<'_>) -> Result<Box<dyn Transfer>> {
+        self.unlisted().transfer(target, options)
+    }
+
+    fn commits_by_marker(&self) -> bool {
+        true
+    }
+}

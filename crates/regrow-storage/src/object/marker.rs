@@ -1,0 +1,371 @@
+//! The small objects that show the state of a folder of objects: being written, committed, moved.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+use super::{Conditional, Object, Objects};
+use crate::error::{Error, Result};
+use crate::publication::COMMITTED_MARKER;
+use crate::system::{has_ended, host_name};
+
+/// Who writes the checkpoint; there while it is written.
+pub(super) const CLAIM: &str = "regrow-writing.json";
+
+/// The checkpoint is complete.
+pub(super) const MARKER: &str = COMMITTED_MARKER;
+
+/// The same, of a layout that has no such file of its own: Orbax would take the folder for one of
+/// its checkpoints.
+pub(super) const OTHER_MARKER: &str = "regrow-committed.txt";
+
+/// The checkpoint is in another folder.
+pub(super) const MOVED: &str = "regrow-moved.json";
+
+/// A checkpoint of Orbax or regrow in a bucket is committed when one of these is in its folder.
+pub const COMMIT_MARKERS: [&str; 2] = [MARKER, MOVED];
+
+/// Who brings a checkpoint that has moved to its own name: in the folder that it has moved to,
+/// while that lasts. And who holds a place to replace or remove what is there: in that place.
+pub(super) const SETTLING: &str = "regrow-settling.json";
+
+/// Every save writes at least one of these objects, with its own nonce if regrow wrote it.
+pub(super) const OF_EVERY_SAVE: [&str; 4] = [CLAIM, MARKER, OTHER_MARKER, MOVED];
+
+/// Objects that say that a whole checkpoint is here, or where it is.
+pub(super) fn is_commit(name: &str) -> bool {
+    matches!(name, MARKER | OTHER_MARKER | MOVED)
+}
+
+/// Objects that are no part of the checkpoint itself.
+pub fn is_bookkeeping(name: &str) -> bool {
+    matches!(name, CLAIM | MOVED | OTHER_MARKER | SETTLING)
+}
+
+/// A random name for one save, by which its own objects are known again.
+pub(super) fn nonce() -> Result<String> {
+    let mut random = [0_u8; 8];
+    getrandom::fill(&mut random).map_err(|error| {
+        Error::new(crate::error::ErrorKind::Io, format!("the system gives no random bytes: {error}"))
+    })?;
+    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// A claim whose writer cannot be asked is respected for so long after it was written or renewed.
+pub(super) const CLAIM_TIME_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// The same of who removes what a writer has left: that takes moments.
+const SWEEP_TIME_MAX: Duration = Duration::from_secs(10 * 60);
+
+/// Who writes a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Claim {
+    pub nonce: String,
+    pub host: String,
+    pub pid: u32,
+    /// Seconds since 1970, by the writer's clock.
+    pub since: u64,
+    /// When the writer last said that it lives, by its clock; 0 if it never has.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub renewed: u64,
+    /// No process works on it: its writer has said so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_released: bool,
+    /// The owner of this claim writes nothing, and removes the files of a dead writer. That takes
+    /// moments, and others wait for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_sweeping: bool,
+    /// For files of one stem: the suffixes of the names that the writer makes or replaces, in their
+    /// order. The last one makes the checkpoint: without it the others are temporary. Empty if the
+    /// files may belong to other programs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub suffixes: Vec<String>,
+    /// What a copy has brought here, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub copied: BTreeMap<String, Copied>,
+}
+
+/// One object that a copy has finished.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Copied {
+    /// Of the file in the source.
+    pub version: String,
+    pub len_bytes: u64,
+    /// BLAKE3, in hex digits.
+    pub digest: String,
+    /// Whether it was read back.
+    pub is_verified: bool,
+    /// Of the object here.
+    pub tag: String,
+}
+
+impl Claim {
+    /// Of this process, now.
+    pub(super) fn new(nonce: &str) -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Self {
+            nonce: nonce.to_owned(),
+            host: host(),
+            pid: std::process::id(),
+            since,
+            renewed: 0,
+            is_released: false,
+            is_sweeping: false,
+            suffixes: Vec::new(),
+            copied: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn to_bytes(&self) -> Bytes {
+        serde_json::to_vec(self).unwrap_or_default().into()
+    }
+
+    /// `None` for bytes that are no claim.
+    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+        serde_json::from_slice(bytes).ok()
+    }
+
+    /// Whether the writer is known to be gone: it has said so, or was a process of this machine
+    /// that is no more, or a save of this process that has ended.
+    fn is_of_the_dead(&self) -> bool {
+        let is_alive = || {
+            if self.pid == std::process::id() {
+                return Running::all().contains(&self.nonce);
+            }
+            !has_ended(self.pid)
+        };
+        self.is_released || is_here(&self.host) && !is_alive()
+    }
+
+    /// Whether the writer no longer writes: it is known to be dead, or its time is over.
+    pub(super) fn is_gone(&self) -> bool {
+        let time_max = if self.is_sweeping { SWEEP_TIME_MAX } else { CLAIM_TIME_MAX };
+        self.is_of_the_dead() || ago(self.since.max(self.renewed)) > time_max
+    }
+
+    /// How long ago the save began, by this machine's clock.
+    pub(super) fn age(&self) -> Duration {
+        ago(self.since)
+    }
+}
+
+fn ago(seconds: u64) -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH + Duration::from_secs(seconds)).unwrap_or_default()
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// A save of this process that has not ended; it ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Running(String);
+
+impl Running {
+    pub(super) fn begin(nonce: &str) -> Self {
+        Self::all().insert(nonce.to_owned());
+        Self(nonce.to_owned())
+    }
+
+    fn all() -> MutexGuard<'static, BTreeSet<String>> {
+        static ALL: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+        ALL.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        Self::all().remove(&self.0);
+    }
+}
+
+/// The machine's name, with the identity of its boot, which only Linux has: process numbers start
+/// again with each boot.
+fn host() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    format!("{} {}", host_name(), boot.trim())
+}
+
+/// Whether a writer with this host was a process of the current boot of this machine. Other
+/// machines may have its name, so without the identity of a boot the answer is no.
+fn is_here(host_of_writer: &str) -> bool {
+    host_of_writer == host() && !host_of_writer.ends_with(' ')
+}
+
+/// The text of a marker.
+pub(super) fn marker_bytes(text: &[u8], url: &str, nonce: &str) -> Bytes {
+    let mut marker = text.to_vec();
+    if marker.is_empty() {
+        marker.extend(format!("Checkpoint commit was successful to {url}").bytes());
+    }
+    let line = marker_line(nonce);
+    // A layout that has checksums of the marker has put it there already.
+    if !marker.ends_with(line.as_bytes()) {
+        marker.extend(line.bytes());
+    }
+    marker.into()
+}
+
+/// What every marker ends in: by this a writer knows its own again.
+pub(super) fn marker_line(nonce: &str) -> String {
+    format!("\nregrow {nonce}\n")
+}
+
+/// Where a checkpoint has moved to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Moved {
+    pub nonce: String,
+    /// The key of the folder, without a slash at its end.
+    pub folder: String,
+}
+
+impl Moved {
+    pub(super) fn to_bytes(&self) -> Bytes {
+        serde_json::to_vec(self).unwrap_or_default().into()
+    }
+}
+
+/// The folder that a pointer names.
+///
+/// # Errors
+/// `Corrupt` if it is none; `Replaced` if it is gone by now.
+pub(super) fn moved_to(objects: &Arc<dyn Objects>, pointer: &Object) -> Result<String> {
+    let url = objects.url(&pointer.key);
+    let Some((bytes, _)) = objects.get(&pointer.key)? else {
+        return Err(Error::new(
+            crate::error::ErrorKind::Replaced,
+            "the checkpoint was replaced while it was opened",
+        )
+        .in_file(url)
+        .help("open it again"));
+    };
+    let moved: Moved = serde_json::from_slice(&bytes).map_err(|error| {
+        Error::corrupt(format!("the pointer to the checkpoint cannot be read: {error}")).in_file(&url)
+    })?;
+    // Only where a save of this target puts it: a pointer is no way out of the bucket's folder.
+    let target = pointer.key.strip_suffix(MOVED).unwrap_or_default().trim_end_matches('/');
+    if moved.folder == staged_folder(target, &moved.nonce) {
+        return Ok(moved.folder);
+    }
+    Err(Error::corrupt("the pointer to the checkpoint names a folder that is not one of its own")
+        .in_file(url)
+        .expected(staged_folder(target, &moved.nonce), moved.folder))
+}
+
+/// Writes a claim in the place of one whose writer is gone: of several who try, one gets it. False
+/// if another one has.
+///
+/// # Errors
+/// What the bucket says.
+pub(super) fn take_over(objects: &Arc<dyn Objects>, dead: &Object, claim: &Claim) -> Result<bool> {
+    let done = match objects.replace(dead, claim.to_bytes()) {
+        Ok(done) => done,
+        // Not every server knows that condition.
+        Err(_) => {
+            if objects.head(&dead.key)?.is_none_or(|now| !now.tag.is_same(&dead.tag)) {
+                return Ok(false);
+            }
+            objects.delete(std::slice::from_ref(&dead.key))?;
+            objects.create(&dead.key, claim.to_bytes())?
+        }
+    };
+    Ok(matches!(done, Conditional::Done(_)))
+}
+
+/// Removes the files of a dead writer, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Sweeping {
+    objects: Arc<dyn Objects>,
+    key: String,
+    claim: Claim,
+    _running: Running,
+}
+
+impl Drop for Sweeping {
+    fn drop(&mut self) {
+        // Files that could not be removed count again as files of a dead writer.
+        let found = self.objects.get(&self.key).ok().flatten();
+        let found = found.and_then(|(bytes, object)| Some((Claim::parse(&bytes)?, object)));
+        if let Some((_, object)) = found.filter(|(found, _)| found.nonce == self.claim.nonce) {
+            let released = Claim { is_sweeping: false, is_released: true, ..self.claim.clone() };
+            let _ = self.objects.replace(&object, released.to_bytes());
+        }
+    }
+}
+
+/// Takes the claim of a dead writer, to remove its files: no other process takes it over until that
+/// is done. `None` if another process has it.
+///
+/// # Errors
+/// What the bucket says.
+pub(super) fn take_left(objects: &Arc<dyn Objects>, dead: &Object) -> Result<Option<Sweeping>> {
+    let nonce = nonce()?;
+    let running = Running::begin(&nonce);
+    let found = objects.get(&dead.key)?.and_then(|(bytes, _)| Claim::parse(&bytes));
+    let (suffixes, copied) = found.map(|found| (found.suffixes, found.copied)).unwrap_or_default();
+    let claim = Claim { is_sweeping: true, suffixes, copied, ..Claim::new(&nonce) };
+    if !take_over(objects, dead, &claim)? {
+        return Ok(None);
+    }
+    Ok(Some(Sweeping { objects: Arc::clone(objects), key: dead.key.clone(), claim, _running: running }))
+}
+
+/// A claim after its owner has finished a short operation, or has taken too long for it: moving a
+/// checkpoint to its place, or removing the files of a dead writer.
+///
+/// # Errors
+/// What the bucket says.
+pub(super) fn claim_at(objects: &Arc<dyn Objects>, key: &str) -> Result<Option<(Option<Claim>, Object)>> {
+    let mut wait = Wait::begin(objects.hold_waited_for());
+    loop {
+        let Some((bytes, object)) = objects.get(key)? else { return Ok(None) };
+        let claim = Claim::parse(&bytes);
+        let is_short = |claim: &Claim| claim.is_sweeping || key.ends_with(SETTLING);
+        let is_awaited = claim.as_ref().is_some_and(|claim| is_short(claim) && !claim.is_gone());
+        if !is_awaited || !wait.again() {
+            return Ok(Some((claim, object)));
+        }
+    }
+}
+
+/// Looks again and again, each time a little later.
+#[derive(Debug)]
+pub(super) struct Wait {
+    until: Instant,
+    next: Duration,
+}
+
+impl Wait {
+    pub(super) fn begin(time_max: Duration) -> Self {
+        Self { until: Instant::now() + time_max, next: Duration::from_millis(20) }
+    }
+
+    /// Waits; false once the time is over.
+    pub(super) fn again(&mut self) -> bool {
+        if Instant::now() >= self.until {
+            return false;
+        }
+        std::thread::sleep(self.next);
+        self.next = (self.next * 2).min(Duration::from_secs(1));
+        true
+    }
+}
+
+/// Copies that replace something are written beside it under this name, so that the next one finds
+/// them.
+pub(super) const COPY: &str = "copy";
+
+/// The claim of files beside each other, which is beside them, too.
+pub(super) fn claim_of_siblings(target: &str) -> String {
+    staged_folder(target, COPY)
+}
+
+/// Where a checkpoint that replaces another is written.
+pub(super) fn staged_folder(target: &str, nonce: &str) -> String {
+    format!("{target}{}-{nonce}", crate::UNCOMMITTED_MARK)
+}

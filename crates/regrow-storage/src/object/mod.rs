@@ -1,0 +1,478 @@
+//! Buckets and memory: storages of keys and objects, without folders and without rename.
+//!
+//! | module | does |
+//! |---|---|
+//! | `mod` | [`Objects`]: the requests of a bucket; [`ObjectStorage`] |
+//! | `listing` | the result of one listing: names, lengths, tags |
+//! | `keys` | a folder of objects as a [`Store`]; an object as a [`Blob`](crate::store::Blob) |
+//! | `publish` | a checkpoint without rename: claim, objects, marker |
+//! | `copy` | a copy of an object within the bucket |
+//! | `target` | the allowed targets |
+//! | `settle` | the end of an overwrite; files of killed writers |
+//! | `remove` | removes a checkpoint, or the files of an unfinished save |
+//! | `renewal` | renews the claim of a living writer |
+//! | `marker` | the small objects that show the state of a folder |
+//! | `transfer` | a copy, which can continue an interrupted copy |
+//! | `sink` | one new object, part by part |
+//! | `memory` | objects in memory |
+//! | `cached` | the same objects with blocks kept on a local disk: the feature `cloud` |
+//! | `cloud` | S3, Google Cloud Storage, Azure: the feature `cloud` |
+//!
+//! ```text
+//! writing     T/regrow-writing.json                        the claim: who writes, since when, with a nonce
+//!             T/model.safetensors  T/regrow.json ...       under their final names
+//! committed   T/commit_success.txt                         the marker: created if absent, with the same nonce
+//! ```
+//! A folder with a claim and without a marker is not a checkpoint. Orbax uses the same marker.
+//!
+//! An overwrite writes a complete new checkpoint into another folder, and then commits it with one
+//! small object:
+//!
+//! ```text
+//! staged      T.orbax-checkpoint-tmp-<nonce>/...           all objects, with a marker of their own
+//! committed   T/regrow-moved.json                          created if absent: "the checkpoint is in that folder"
+//! settled     the objects copied to T within the bucket, then the pointer and the staged folder removed
+//! ```
+//! After `regrow-moved.json` exists, readers of regrow read the folder that it names. Orbax sees
+//! the old checkpoint until the settling begins, no checkpoint during it, and then the new one. If
+//! the writer dies during the settling, the checkpoint is complete, and the next overwrite settles
+//! it first.
+//!
+//! Some processes block others only for moments. Their objects show this, and the others wait:
+//!
+//! ```text
+//! a hold      T/regrow-settling.json                       a process replaces or removes this checkpoint, or moves it there
+//! a claim     with `is_sweeping` in it                     a process removes the files of a dead writer
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+
+use super::{
+    Document, Entry, Found, Identity, Publication, PublishOptions, Reading, Removal, Removed, Stock, Storage,
+    StorageKind, StorageOptions, Transfer, TransferOptions, Url,
+};
+#[cfg(feature = "cloud")]
+use crate::cache::Cache;
+use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::store::{EachChunk, Store, Suits};
+
+#[cfg(feature = "cloud")]
+pub(super) mod cached;
+#[cfg(feature = "cloud")]
+pub(super) mod cloud;
+mod copy;
+pub(super) mod keys;
+mod listing;
+mod marker;
+mod memory;
+mod publish;
+mod remove;
+mod renewal;
+mod settle;
+mod sink;
+mod target;
+mod transfer;
+
+use listing::Listing;
+pub use marker::{COMMIT_MARKERS, is_bookkeeping};
+pub(crate) use memory::MemoryObjects;
+
+/// `memory://name/path`: buckets that live as long as the process.
+pub(super) const MEMORY: StorageKind = StorageKind { schemes: &["memory"], locate: locate_in_memory };
+
+fn locate_in_memory(url: &Url<'_>, _options: &StorageOptions) -> Result<Location> {
+    static BUCKETS: Mutex<BTreeMap<String, Arc<MemoryObjects>>> = Mutex::new(BTreeMap::new());
+    let (name, path) = url.rest.split_once('/').unwrap_or((url.rest, ""));
+    let mut buckets = BUCKETS.lock().unwrap_or_else(PoisonError::into_inner);
+    let bucket = buckets.entry(name.to_owned()).or_insert_with(|| Arc::new(MemoryObjects::new(name)));
+    let storage = ObjectStorage::new(Arc::clone(bucket) as Arc<dyn Objects>);
+    Ok(Location::new(Arc::new(storage), path.trim_end_matches('/')))
+}
+
+/// A place in memory that no other code knows, and that is freed with its last reference.
+pub fn private_memory() -> Location {
+    let objects: Arc<dyn Objects> = Arc::new(MemoryObjects::new("private"));
+    Location::new(Arc::new(ObjectStorage::new(objects)), "")
+}
+
+/// One version of one object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Object {
+    pub key: String,
+    pub len_bytes: u64,
+    /// What tells this version from others: the entity tag, or the generation.
+    pub tag: Tag,
+    pub modified: SystemTime,
+}
+
+/// Which content an object has, or had: another content has another tag.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Tag {
+    /// In quotes, as HTTP has it.
+    e_tag: Option<String>,
+    /// Version (S3, Azure) or generation (GCS). Listings have none.
+    version: Option<String>,
+}
+
+impl Tag {
+    pub(super) fn new(e_tag: Option<String>, version: Option<String>) -> Self {
+        // Listings of some stores leave out the quotes.
+        let e_tag = e_tag.map(|tag| if tag.ends_with('"') { tag } else { format!("\"{tag}\"") });
+        Self { e_tag, version }
+    }
+
+    /// The entity tag, in quotes.
+    #[cfg(feature = "cloud")]
+    pub(super) fn e_tag(&self) -> Option<&str> {
+        self.e_tag.as_deref()
+    }
+
+    /// Whether both are of the same content, as far as both say.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (&self.e_tag, &other.e_tag, &self.version, &other.version) {
+            (Some(ours), Some(theirs), ..) => ours == theirs,
+            (_, _, Some(ours), Some(theirs)) => ours == theirs,
+            _ => false,
+        }
+    }
+
+    /// Whether it says anything.
+    fn is_known(&self) -> bool {
+        self.e_tag.is_some() || self.version.is_some()
+    }
+
+    /// What a listing and a look at the object alone agree on.
+    fn text(&self) -> &str {
+        self.e_tag.as_deref().or(self.version.as_deref()).unwrap_or("none")
+    }
+}
+
+impl std::fmt::Display for Tag {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+/// How long to wait at most for a process that replaces or removes a checkpoint.
+const HOLD_WAITED_FOR: Duration = Duration::from_secs(20);
+
+/// What came of creating or replacing an object under a condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Conditional {
+    /// It has the bytes that were given.
+    Done(Tag),
+    /// Another writer was faster; what it wrote.
+    Lost(Bytes, Tag),
+}
+
+/// Requests to one bucket. Each returns when it has been answered; any number of threads may ask at
+/// once.
+pub(crate) trait Objects: Debug + Send + Sync {
+    /// What a person would call the key: its URL.
+    fn url(&self, key: &str) -> String;
+
+    /// The object at `key`; `None` if there is none.
+    fn head(&self, key: &str) -> Result<Option<Object>>;
+
+    /// All bytes of the object at `key`; `None` if there is none.
+    fn get(&self, key: &str) -> Result<Option<(Bytes, Object)>>;
+
+    /// All bytes of the object at `key`, requested before they are known to be needed: `None` if
+    /// they are many, or did not arrive.
+    fn get_ahead(&self, _key: &str) -> Option<(Bytes, Object)> {
+        None
+    }
+
+    /// Fills `out` with bytes of this version of an object.
+    ///
+    /// # Errors
+    /// `Replaced` if the key has another version by now, or none.
+    fn read(&self, object: &Object, offset_bytes: u64, out: &mut [u8]) -> Result<()>;
+
+    /// Hands bytes of this version of an object to `each` as they come; false if they do not, and
+    /// then none were.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read); what `each` says.
+    fn stream(
+        &self,
+        _object: &Object,
+        _offset_bytes: u64,
+        _len_bytes: u64,
+        _each: EachChunk<'_>,
+    ) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// The objects whose keys begin with `prefix`, which is empty or ends in `/`, sorted by key.
+    /// With `page`, only those that one request gives, and whether these are all.
+    fn list(&self, prefix: &str, page: bool) -> Result<(Vec<Object>, bool)>;
+
+    /// The objects right below `prefix`, and the names of the folders there.
+    fn list_level(&self, prefix: &str) -> Result<(Vec<Object>, Vec<String>)>;
+
+    /// The objects whose keys begin with this text, which need not end where a name does. With
+    /// `page`, only those that one request gives, and whether these are all.
+    fn list_beginning(&self, begins: &str, page: bool) -> Result<(Vec<Object>, bool)>;
+
+    /// Writes an object, and replaces an existing one.
+    fn put(&self, key: &str, bytes: Bytes) -> Result<Tag>;
+
+    /// Writes an object that is not there yet. The bytes have a nonce, by which a doubtful answer
+    /// is settled.
+    fn create(&self, key: &str, bytes: Bytes) -> Result<Conditional>;
+
+    /// Writes an object in the place of this version of it. `Lost` means that this version is gone.
+    /// The bytes have a nonce, as those of [`create`](Self::create).
+    fn replace(&self, old: &Object, bytes: Bytes) -> Result<Conditional>;
+
+    /// Removes objects; none of them need be there.
+    fn delete(&self, keys: &[String]) -> Result<()>;
+
+    /// Makes `to` a copy of this version of an object, within the bucket.
+    ///
+    /// # Errors
+    /// `Replaced` as for [`read`](Self::read), and then what is at `to` is no such copy;
+    /// `Unsupported` where the bucket cannot.
+    fn copy(&self, from: &Object, to: &str) -> Result<Tag>;
+
+    /// Longest object that [`copy`](Self::copy) takes.
+    fn copy_len_max_bytes(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Starts a large object of about `expected_len_bytes`, 0 if unknown.
+    fn upload(&self, key: &str, expected_len_bytes: u64) -> Result<Box<dyn Upload>>;
+
+    /// How objects are read fastest.
+    fn suits(&self) -> Suits;
+
+    /// How often a writer says that it lives.
+    fn claim_renewed_every(&self) -> Duration {
+        renewal::EVERY
+    }
+
+    /// How long to wait for a process that replaces or removes a checkpoint: most of them copy
+    /// within the bucket, which takes seconds.
+    fn hold_waited_for(&self) -> Duration {
+        HOLD_WAITED_FOR
+    }
+
+    /// What tells this storage from all others, by which a cache on disk knows its objects. No
+    /// secret is in it. `None` where nothing is to be kept.
+    #[cfg(feature = "cloud")]
+    fn cache_name(&self) -> Option<String> {
+        None
+    }
+
+    /// What a part of an object lies in when it is whole in memory already: itself, without a copy.
+    fn whole(&self, _object: &Object) -> Result<Option<Bytes>> {
+        Ok(None)
+    }
+}
+
+/// A large object on its way, part by part. Dropped unfinished, it leaves nothing.
+pub(crate) trait Upload: Debug + Send {
+    /// Length of every part but the last.
+    fn part_len_bytes(&self) -> usize;
+
+    /// Takes the next part, and waits only while too many are on their way.
+    fn part(&mut self, bytes: Bytes) -> Result<()>;
+
+    /// Waits for all parts; then the object is there, whole.
+    fn finish(self: Box<Self>) -> Result<Tag>;
+
+    /// The same in the place of this version of the object, or where nothing is yet; `None` if
+    /// something else is there, which stays. Of several who try, one gets it, unless the object is
+    /// longer than a part: then one request lies between the look and the end.
+    fn finish_in_place_of(self: Box<Self>, before: Option<&Tag>) -> Result<Option<Tag>>;
+}
+
+/// A bucket as a storage; paths are keys.
+#[derive(Debug, Clone)]
+pub(crate) struct ObjectStorage {
+    objects: Arc<dyn Objects>,
+}
+
+impl ObjectStorage {
+    pub(crate) fn new(objects: Arc<dyn Objects>) -> Self {
+        Self { objects }
+    }
+
+    /// What one look at a folder shows of it; more is asked for when it is needed.
+    fn listing(&self, folder: &Path) -> Result<Listing> {
+        Listing::of(&self.objects, folder_key(&self.objects, folder)?)
+    }
+}
+
+/// The key that a path is.
+///
+/// # Errors
+/// `InvalidArgument` if it is none.
+pub(super) fn key_of(objects: &Arc<dyn Objects>, path: &Path) -> Result<String> {
+    let refused = || {
+        Error::invalid("a key in a bucket is text without empty, `.` or `..` parts")
+            .in_file(objects.url(&path.to_string_lossy()))
+    };
+    let text = path.to_str().ok_or_else(refused)?.trim_matches('/');
+    let is_part = |part: &str| !matches!(part, "" | "." | "..");
+    if text.is_empty() || text.split('/').all(is_part) { Ok(text.to_owned()) } else { Err(refused()) }
+}
+
+/// What the keys below a folder begin with.
+pub(super) fn folder_key(objects: &Arc<dyn Objects>, path: &Path) -> Result<String> {
+    let mut key = key_of(objects, path)?;
+    if !key.is_empty() {
+        key.push('/');
+    }
+    Ok(key)
+}
+
+impl Storage for ObjectStorage {
+    fn describe(&self, path: &Path) -> PathBuf {
+        self.objects.url(&path.to_string_lossy()).into()
+    }
+
+    fn look(&self, path: &Path) -> Result<Option<Found>> {
+        let key = key_of(&self.objects, path)?;
+        // The list comes first: a server that keeps its objects in a file system may choke on a
+        // look at a folder.
+        let (below, _) = self.objects.list(&folder_key(&self.objects, path)?, true)?;
+        if !below.is_empty() {
+            return Ok(Some(Found::Folder));
+        }
+        let object = if key.is_empty() { None } else { self.objects.head(&key)? };
+        Ok(object.map(|object| Found::File { len_bytes: object.len_bytes }))
+    }
+
+    fn entries(&self, folder: &Path) -> Result<Vec<Entry>> {
+        self.listing(folder)?.entries(&self.objects, "")
+    }
+
+    fn store(&self, folder: &Path) -> Arc<dyn Store> {
+        Arc::new(keys::ObjectStore::unlisted(Arc::clone(&self.objects), folder))
+    }
+
+    fn opened(&self, folder: &Path) -> Result<Arc<dyn Store>> {
+        let listing = self.listing(folder)?;
+        if listing.is_empty() {
+            return Err(no_folder(self.describe(folder)));
+        }
+        Ok(Arc::new(keys::ObjectStore::listed(Arc::clone(&self.objects), listing)))
+    }
+
+    fn read_document(&self, path: &Path, document: Document<'_>) -> Result<Option<Vec<u8>>> {
+        let (folder, name) = split(path);
+        self.store(folder).read_document(&name, document)
+    }
+
+    fn read_beginning(&self, path: &Path, len_max_bytes: u64) -> Result<Option<Vec<u8>>> {
+        let (folder, name) = split(path);
+        keys::read_beginning(&*self.store(folder), &name, len_max_bytes)
+    }
+
+    fn identity(&self, path: &Path) -> Option<Identity> {
+        let listing = Listing::of_checkpoint(&self.objects, folder_key(&self.objects, path).ok()?).ok()?;
+        if !listing.is_empty() {
+            return listing.identity();
+        }
+        let object = self.objects.head(&key_of(&self.objects, path).ok()?).ok()??;
+        Some(Identity::of_objects(object.tag.text()))
+    }
+
+    /// By the claim, the markers and the pointer: every save writes them.
+    fn holder(&self, path: &Path) -> Result<Option<Identity>> {
+        let folder = folder_key(&self.objects, path)?;
+        let found = |name: &&str| -> Result<Option<(String, SystemTime)>> {
+            let object = self.objects.head(&format!("{folder}{name}"))?;
+            Ok(object.map(|object| (object.tag.text().to_owned(), object.modified)))
+        };
+        let found = marker::OF_EVERY_SAVE.iter().map(found).collect::<Result<Vec<_>>>()?;
+        Ok(Some(Identity::of_objects(found)))
+    }
+
+    fn check_unwritten(&self, at: &Location) -> Result<()> {
+        target::check_unwritten(&self.objects, at)
+    }
+
+    fn for_reading(&self, path: &Path) -> Result<Option<Reading>> {
+        listing::for_reading(&self.objects, path).map(Some)
+    }
+
+    fn publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
+        publish::begin(&self.objects, target, options)
+    }
+
+    fn join(
+        &self,
+        target: &Location,
+        ticket: &str,
+        options: PublishOptions<'_>,
+    ) -> Result<Box<dyn Publication>> {
+        publish::join(&self.objects, target, ticket, options)
+    }
+
+    fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()> {
+        target::check(&self.objects, target, options).map(drop)
+    }
+
+    fn transfer(&self, target: &Location, options: TransferOptions<'_>) -> Result<Box<dyn Transfer>> {
+        Ok(Box::new(transfer::ObjectTransfer::begin(&self.objects, target, options)?))
+    }
+
+    fn remove(&self, at: &Location, what: &Removal) -> Result<Removed> {
+        remove::remove(&self.objects, at, what)
+    }
+
+    fn remove_unfinished(&self, at: &Location, force: bool) -> Result<Removed> {
+        remove::remove_unfinished(&self.objects, at, force)
+    }
+
+    fn check_finished(&self, at: &Location) -> Result<()> {
+        remove::check_finished(&self.objects, at)
+    }
+
+    fn finish_unfinished(&self, at: &Location) -> Result<bool> {
+        remove::finish_unfinished(&self.objects, at)
+    }
+
+    fn stock(&self, path: &Path) -> Result<Option<Stock>> {
+        let key = key_of(&self.objects, path)?;
+        let mut found = self.objects.list(&folder_key(&self.objects, path)?, false)?.0;
+        if found.is_empty() && !key.is_empty() {
+            found.extend(self.objects.head(&key)?);
+        }
+        found.retain(|object| !is_bookkeeping(object.key.rsplit('/').next().unwrap_or_default()));
+        Ok(Some(Stock {
+            file_count: found.len(),
+            bytes: found.iter().map(|object| object.len_bytes).fold(0, u64::saturating_add),
+            modified: found.iter().map(|object| object.modified).max(),
+        }))
+    }
+
+    fn commits_by_marker(&self) -> bool {
+        true
+    }
+
+    #[cfg(feature = "cloud")]
+    fn cached(&self, cache: &Cache) -> Option<Arc<dyn Storage>> {
+        Some(Arc::new(Self::new(cached::cached(&self.objects, cache)?)))
+    }
+}
+
+/// The folder of a path, and the name in it.
+pub(super) fn split(path: &Path) -> (&Path, String) {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    (path.parent().unwrap_or(Path::new("")), name)
+}
+
+pub(super) fn no_folder(name: PathBuf) -> Error {
+    Error::new(crate::error::ErrorKind::NotFound, "no object has a key below this one").in_file(name)
+}

@@ -1,0 +1,645 @@
+//! A checkpoint without rename: claim, objects, marker. The parent module describes the protocol.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+use super::copy::copy_within;
+use super::listing::Listing;
+use super::marker::{
+    CLAIM, Claim, MARKER, MOVED, Moved, OTHER_MARKER, Running, claim_of_siblings, marker_bytes, marker_line,
+    nonce, staged_folder, take_left,
+};
+use super::renewal::Renewal;
+use super::settle::{Copies, Hold, settle, settle_moved, sweep};
+use super::sink::ObjectSink;
+use super::target::{Before, LOOKS_MAX, beside_without_last, check, claim_siblings, has_begun};
+use super::{Conditional, Object, Objects, Tag, key_of};
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+use crate::monitor::{Monitor, Stage};
+use crate::store::{Blob, FileWriter};
+use crate::threads::{Task, for_each_parallel};
+use crate::{Identity, Publication, PublishOptions, Target, no_such_file};
+
+/// Small files are gathered up to so many bytes, and then written at once.
+const GATHERED_LEN_MAX_BYTES: usize = 16 << 20;
+
+/// Begins a checkpoint.
+pub(super) fn begin(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    options: PublishOptions<'_>,
+) -> Result<Box<dyn Publication>> {
+    let before = check(objects, target, options)?;
+    let key = key_of(objects, target.path())?;
+    let nonce = nonce()?;
+    let mut new = NewObjects {
+        objects: Arc::clone(objects),
+        target: target.clone(),
+        key: key.clone(),
+        folder: key.clone(),
+        kind: options.kind.clone(),
+        overwrite: options.overwrite,
+        durable: options.durable,
+        monitor: options.monitor.clone(),
+        nonce: nonce.clone(),
+        old: None,
+        make_way: options.make_way,
+        state: Arc::default(),
+        flushing: Mutex::default(),
+        reused_bytes: AtomicU64::new(0),
+        pid: std::process::id(),
+        is_over: false,
+        is_joined: false,
+        renewal: None,
+        _running: Some(Running::begin(&nonce)),
+    };
+    if *options.kind != Target::Folder {
+        new.folder.clear();
+        if let Target::Siblings { .. } = options.kind {
+            new.claim_siblings(options, &before)?;
+        }
+        return Ok(Box::new(new));
+    }
+    match without_left(objects, target, options, before)? {
+        Before::Nothing | Before::Leftovers(..) | Before::Others => {}
+        Before::Old(old) => {
+            let old = settle_moved(objects, &key, old)?;
+            // Objects that cannot be removed now are no checkpoint. The next save removes them.
+            let _ = sweep(objects, &key, Copies::Go);
+            new.folder = staged_folder(&key, &nonce);
+            new.old = Some(old);
+        }
+    }
+    let claim = new.claim_key();
+    // Until the claim is known to be this save's, nothing here is its own.
+    new.is_over = true;
+    let content = Claim::new(&nonce);
+    match objects.create(&claim, content.to_bytes())? {
+        Conditional::Done(_) => {
+            if new.old.is_none() {
+                new.check_alone(&claim)?;
+            }
+            new.is_over = false;
+            new.renewal = Some(Renewal::begin(objects, &claim, &content));
+            Ok(Box::new(new))
+        }
+        Conditional::Lost(..) => Err(has_begun(target)),
+    }
+}
+
+/// Removes what a writer has left in a folder that is gone; what is there then.
+///
+/// # Errors
+/// `AlreadyExists` if another process has started there; errors of the bucket.
+fn without_left(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    options: PublishOptions<'_>,
+    mut before: Before,
+) -> Result<Before> {
+    for _ in 0..LOOKS_MAX {
+        let Before::Leftovers(dead, left) = before else { return Ok(before) };
+        // Of several who find it one gets it.
+        if let Some(_swept) = take_left(objects, &dead)? {
+            // The claim goes last: until then it says what the others are.
+            let others = left.into_iter().map(|object| object.key).filter(|key| *key != dead.key);
+            objects.delete(&others.collect::<Vec<_>>())?;
+            objects.delete(&[dead.key])?;
+            return Ok(Before::Nothing);
+        }
+        before = check(objects, target, options)?;
+    }
+    Err(has_begun(target))
+}
+
+/// Joins the checkpoint that another process has begun: its ticket is the nonce and the folder.
+pub(super) fn join(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    ticket: &str,
+    options: PublishOptions<'_>,
+) -> Result<Box<dyn Publication>> {
+    let Some((nonce, folder)) = ticket.split_once(' ').filter(|_| *options.kind == Target::Folder) else {
+        return Err(Error::invalid(format!("{ticket:?} is no ticket of a save")).in_file(target));
+    };
+    let joined = NewObjects {
+        objects: Arc::clone(objects),
+        target: target.clone(),
+        key: key_of(objects, target.path())?,
+        folder: folder.to_owned(),
+        kind: options.kind.clone(),
+        overwrite: options.overwrite,
+        durable: options.durable,
+        monitor: options.monitor.clone(),
+        nonce: nonce.to_owned(),
+        old: None,
+        make_way: None,
+        state: Arc::default(),
+        flushing: Mutex::default(),
+        reused_bytes: AtomicU64::new(0),
+        pid: std::process::id(),
+        // The one who began removes what is not committed.
+        is_over: true,
+        is_joined: true,
+        renewal: None,
+        // Threads may stand for processes: the process that started the save decides how long it
+        // runs.
+        _running: None,
+    };
+    joined.check_claim()?;
+    Ok(Box::new(joined))
+}
+
+/// What is written so far.
+#[derive(Debug, Default)]
+struct State {
+    /// Every object of this save, by its key: its length and version.
+    written: BTreeMap<String, (u64, Tag)>,
+    /// Small files that wait to be written at once.
+    gathered: Vec<(String, Bytes)>,
+    gathered_bytes: usize,
+    /// What the layout writes into the marker, which comes last; `None` if it has none.
+    marker: Option<Vec<u8>>,
+    names: BTreeSet<String>,
+}
+
+/// A checkpoint that is being written.
+#[derive(Debug)]
+struct NewObjects {
+    objects: Arc<dyn Objects>,
+    target: Location,
+    key: String,
+    /// Where the files of a folder are written; empty for other kinds.
+    folder: String,
+    kind: Target,
+    overwrite: bool,
+    durable: bool,
+    monitor: Monitor,
+    nonce: String,
+    /// What this replaces.
+    old: Option<Listing>,
+    make_way: Option<fn(&Location) -> Result<()>>,
+    state: Arc<Mutex<State>>,
+    /// Held while gathered files are written.
+    flushing: Mutex<()>,
+    reused_bytes: AtomicU64,
+    /// Which process may remove the objects: not a fork's child.
+    pid: u32,
+    is_over: bool,
+    /// Whether another process has begun it, and commits.
+    is_joined: bool,
+    /// Says that this save goes on, until its claim is removed.
+    renewal: Option<Renewal>,
+    _running: Option<Running>,
+}
+
+fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl NewObjects {
+    fn state(&self) -> MutexGuard<'_, State> {
+        locked(&self.state)
+    }
+
+    fn note(&self, key: String, len_bytes: u64, tag: Tag) {
+        self.state().written.insert(key, (len_bytes, tag));
+    }
+
+    /// The key of a file of the folder, whose name is taken from now on.
+    fn take_name(&self, name: &str) -> Result<String> {
+        let is_part = |part: &str| !matches!(part, "" | "." | "..");
+        let file = || self.objects.url(&format!("{}/{name}", self.folder));
+        if self.kind != Target::Folder {
+            return Err(no_such_file("folder"));
+        }
+        if !name.split('/').all(is_part) {
+            return Err(
+                Error::invalid("a name in a checkpoint has no empty, `.` or `..` parts").in_file(file())
+            );
+        }
+        if !self.state().names.insert(name.to_owned()) {
+            return Err(
+                Error::new(ErrorKind::AlreadyExists, "the same file is written twice").in_file(file())
+            );
+        }
+        Ok(format!("{}/{name}", self.folder))
+    }
+
+    fn sink(&self, key: String, expected_len_bytes: u64, checksums_from: u64) -> Result<ObjectSink> {
+        let (state, noted) = (Arc::clone(&self.state), key.clone());
+        let on_finish = Box::new(move |len_bytes: u64, tag: Tag| {
+            locked(&state).written.insert(noted, (len_bytes, tag));
+        });
+        ObjectSink::begin(&*self.objects, &key, expected_len_bytes, checksums_from, &self.monitor, on_finish)
+    }
+
+    /// Writes the small files that were gathered, many at once.
+    ///
+    /// They are there when this returns, also those that another thread is writing.
+    fn flush(&self) -> Result<()> {
+        let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        let gathered = {
+            let mut state = self.state();
+            state.gathered_bytes = 0;
+            std::mem::take(&mut state.gathered)
+        };
+        let threads = self.objects.suits().requests_max.min(gathered.len()).max(1);
+        for_each_parallel(
+            threads,
+            gathered,
+            u64::MAX,
+            |_| 0,
+            |(key, bytes)| {
+                let len_bytes = bytes.len() as u64;
+                let tag = self.objects.put(&key, bytes)?;
+                self.note(key, len_bytes, tag);
+                self.monitor.advance(len_bytes)
+            },
+        )
+    }
+
+    /// Where the claim is.
+    fn claim_key(&self) -> String {
+        match self.kind {
+            Target::Folder => format!("{}/{CLAIM}", self.folder),
+            Target::File | Target::Siblings { .. } => claim_of_siblings(&self.key),
+        }
+    }
+
+    /// Takes the place of files beside each other.
+    fn claim_siblings(&mut self, options: PublishOptions<'_>, before: &Before) -> Result<()> {
+        let Target::Siblings { suffixes } = options.kind else { return Ok(()) };
+        let vouched = if matches!(before, Before::Others) { &[][..] } else { suffixes };
+        let content = Claim { suffixes: vouched.to_vec(), ..Claim::new(&self.nonce) };
+        // Until the claim is known to be this save's, nothing here is its own.
+        self.is_over = true;
+        claim_siblings(&self.objects, &self.target, &self.key, &content)?;
+        let claim = self.claim_key();
+        if let Err(error) = self.check_beside(suffixes, options.overwrite, before) {
+            let _ = self.objects.delete(&[claim]);
+            return Err(error);
+        }
+        self.is_over = false;
+        self.renewal = Some(Renewal::begin(&self.objects, &claim, &content));
+        Ok(())
+    }
+
+    /// Returns an error if another save has ended between the look at the place and the claim.
+    /// Later saves find the claim.
+    fn check_beside(&self, suffixes: &[String], overwrite: bool, before: &Before) -> Result<()> {
+        let there = beside_without_last(&self.objects, &self.target, suffixes, overwrite)?;
+        match before {
+            Before::Nothing if !there.is_empty() => Err(self.exists()),
+            _ => Ok(()),
+        }
+    }
+
+    fn exists(&self) -> Error {
+        Error::new(ErrorKind::AlreadyExists, "another save to this target was faster").in_file(&self.target)
+    }
+
+    /// Returns an error if another save has committed, and removed its claim, between the look at
+    /// the target and this claim. Later saves find this claim.
+    fn check_alone(&self, claim: &str) -> Result<()> {
+        let listed = self.objects.list(&format!("{}/", self.folder), true);
+        if matches!(&listed, Ok((all, _)) if all.iter().all(|object| object.key == claim)) {
+            return Ok(());
+        }
+        let _ = self.objects.delete(&[claim.to_owned()]);
+        listed?;
+        Err(self.exists())
+    }
+
+    /// Errs if another save has written over an object of this one: both took the same dead
+    /// writer's place.
+    fn check_written(&self) -> Result<()> {
+        let (listed, _) = self.objects.list(&format!("{}/", self.folder), false)?;
+        let state = self.state();
+        let is_anothers = |object: &Object| match state.written.get(&object.key) {
+            Some((_, tag)) => tag.is_known() && object.tag.is_known() && !tag.is_same(&object.tag),
+            None => false,
+        };
+        if listed.iter().any(is_anothers) { Err(self.exists()) } else { Ok(()) }
+    }
+
+    /// The marker, created unless another process has done so.
+    fn mark(&self, folder: &str) -> Result<()> {
+        let text = self.state().marker.clone();
+        let name = if text.is_some() { MARKER } else { OTHER_MARKER };
+        let marker = format!("{folder}/{name}");
+        let bytes = marker_bytes(&text.unwrap_or_default(), &self.objects.url(folder), &self.nonce);
+        match self.objects.create(&marker, bytes)? {
+            Conditional::Done(tag) => {
+                self.note(marker, 0, tag);
+                Ok(())
+            }
+            Conditional::Lost(..) => Err(self.exists()),
+        }
+    }
+
+    fn commit_folder(&mut self) -> Result<()> {
+        self.flush()?;
+        self.monitor.check()?;
+        self.monitor.enter(Stage::Commit);
+        self.renewal = None;
+        // Two requests that need not wait for each other.
+        std::thread::scope(|scope| {
+            let written = Task::begin(scope, "regrow-check", || match &self.old {
+                None => self.check_written(),
+                Some(_) => Ok(()),
+            });
+            self.check_claim().and(written.join())
+        })?;
+        let claim = self.claim_key();
+        match self.old.take() {
+            None => {
+                let marked = self.mark(&self.folder);
+                // Another one's marker: what is here is a checkpoint, and stays.
+                self.is_over = !matches!(&marked, Err(error) if error.kind() != ErrorKind::AlreadyExists);
+                marked?;
+                // It says nothing any more; who finds it beside the marker knows that.
+                let _ = self.objects.delete(&[claim]);
+                Ok(())
+            }
+            Some(old) => {
+                self.mark(&self.folder)?;
+                let key = self.key.clone();
+                let moved = Moved { nonce: self.nonce.clone(), folder: self.folder.clone() };
+                let _hold = Hold::take(&self.objects, &key)?;
+                match self.objects.create(&format!("{key}/{MOVED}"), moved.to_bytes())? {
+                    Conditional::Done(_) => self.is_over = true,
+                    Conditional::Lost(..) => return Err(self.exists()),
+                }
+                // From here on the new checkpoint is there. What cannot be tidied up now, the next
+                // overwrite does.
+                let _ = self.objects.delete(&[claim]);
+                let _ = settle(&self.objects, &key, &self.folder, old.prefix());
+                Ok(())
+            }
+        }
+    }
+
+    /// Removes all that is in the folder, also what was written and not answered. The claim goes
+    /// last: until then it says what the others are.
+    fn remove_folder(&mut self) -> Result<()> {
+        self.renewal = None;
+        self.check_claim()?;
+        let (all, _) = self.objects.list(&format!("{}/", self.folder), false)?;
+        let mut keys: BTreeSet<String> = all.into_iter().map(|object| object.key).collect();
+        // A list may be older than the last writes: a file that stayed without the claim would pass
+        // for a checkpoint's.
+        keys.extend(self.state().names.iter().map(|name| format!("{}/{name}", self.folder)));
+        let (claim, others): (Vec<String>, Vec<String>) =
+            keys.into_iter().partition(|key| key.ends_with(CLAIM));
+        self.objects.delete(&others)?;
+        self.objects.delete(&claim)
+    }
+
+    /// Errs if another writer has taken the place of this one, which it took for dead.
+    fn check_claim(&self) -> Result<()> {
+        let claim = self.claim_key();
+        let found = self.objects.get(&claim)?.and_then(|(bytes, _)| Claim::parse(&bytes));
+        match found.is_some_and(|found| found.nonce == self.nonce) {
+            true => Ok(()),
+            false if self.is_joined => {
+                Err(Error::new(ErrorKind::NotFound, "the save that this process joined has ended")
+                    .in_file(&self.target)
+                    .help("the process that began it has given up, or writes to another bucket"))
+            }
+            false => Err(self.exists()),
+        }
+    }
+}
+
+impl Publication for NewObjects {
+    fn target(&self) -> &Location {
+        &self.target
+    }
+
+    fn monitor(&self) -> &Monitor {
+        &self.monitor
+    }
+
+    fn is_durable(&self) -> bool {
+        self.durable
+    }
+
+    fn marker_line(&self) -> Option<String> {
+        Some(marker_line(&self.nonce))
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let key = self.take_name(name)?;
+        if name == MARKER {
+            self.state().marker = Some(bytes.to_vec());
+            return Ok(());
+        }
+        let is_full = {
+            let mut state = self.state();
+            state.gathered_bytes += bytes.len();
+            state.gathered.push((key, Bytes::copy_from_slice(bytes)));
+            state.gathered_bytes >= GATHERED_LEN_MAX_BYTES
+        };
+        if is_full { self.flush() } else { Ok(()) }
+    }
+
+    fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
+        let key = self.take_name(name)?;
+        self.sink(key, expected_len_bytes, checksums_from).map(FileWriter::new)
+    }
+
+    fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
+        if self.kind != Target::File {
+            return Err(no_such_file("single file"));
+        }
+        let key = key_of(&self.objects, self.target.path())?;
+        // The object appears when it is whole, and not before: that is the commit.
+        let sink = self.sink(key, expected_len_bytes, checksums_from)?;
+        let sink = if self.overwrite { sink } else { sink.only_new(&self.target) };
+        let (monitor, make_way, target) = (self.monitor.clone(), self.make_way, self.target.clone());
+        Ok(FileWriter::new(sink.before_end(Box::new(move || {
+            // The monitor is called while the save can still be cancelled.
+            monitor.finish()?;
+            make_way.map_or(Ok(()), |make_way| make_way(&target))
+        }))))
+    }
+
+    fn single_writer_in_place(&self, expected_len_bytes: u64) -> Result<FileWriter> {
+        let key = key_of(&self.objects, self.target.path())?;
+        let before = self.objects.head(&key)?.map(|object| object.tag);
+        let sink = self.sink(key, expected_len_bytes, 0)?;
+        let is_told_apart = before.as_ref().is_none_or(Tag::is_known);
+        Ok(FileWriter::new(if is_told_apart { sink.in_place_of(&self.target, before) } else { sink }))
+    }
+
+    fn sibling_writer(&self, at: usize, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
+        let suffix = match &self.kind {
+            Target::Siblings { suffixes } => suffixes.get(at),
+            _ => None,
+        };
+        let suffix = suffix.ok_or_else(|| no_such_file("file of this number"))?;
+        // No other process has taken this one for dead.
+        self.check_claim()?;
+        let key = key_of(&self.objects, self.target.with_suffix(suffix).path())?;
+        self.sink(key, expected_len_bytes, checksums_from).map(FileWriter::new)
+    }
+
+    /// A copy within the bucket: each checkpoint has objects of its own, and stays whole when the
+    /// other is deleted.
+    fn reuse(&self, name: &str, source: &Location, opened: &dyn Blob) -> Result<bool> {
+        let Some((from, identity)) = opened.object() else { return Ok(false) };
+        let is_here = source.describe().as_os_str() == self.objects.url(&from).as_str();
+        let found = if is_here { self.objects.head(&from)? } else { None };
+        let same = |object: &Object| {
+            Identity::of_objects(object.tag.text()) == identity && object.len_bytes == opened.len_bytes()
+        };
+        let Some(object) = found.filter(same) else { return Ok(false) };
+        let key = format!("{}/{name}", self.folder);
+        match copy_within(&self.objects, &object, &key) {
+            Ok(tag) => {
+                self.take_name(name)?;
+                self.note(key, object.len_bytes, tag);
+                self.reused_bytes.fetch_add(object.len_bytes, Ordering::Relaxed);
+                self.monitor.advance(object.len_bytes)?;
+                Ok(true)
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Replaced) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn reused_bytes(&self) -> u64 {
+        self.reused_bytes.load(Ordering::Relaxed)
+    }
+
+    fn ticket(&self) -> Result<String> {
+        if self.kind != Target::Folder {
+            return Err(no_such_file("folder"));
+        }
+        Ok(format!("{} {}", self.nonce, self.folder))
+    }
+
+    fn finish_share(&self) -> Result<()> {
+        if !self.is_joined {
+            return Err(
+                Error::invalid("the process that starts a checkpoint commits it").in_file(&self.target)
+            );
+        }
+        self.flush()?;
+        self.monitor.check()?;
+        self.check_written()
+    }
+
+    /// The marker has the nonce in it, wherever the objects are by then.
+    fn is_published(&self) -> Result<bool> {
+        let settled = key_of(&self.objects, self.target.path())?;
+        let nonce = marker_line(&self.nonce);
+        for folder in [&self.folder, &settled] {
+            for name in [MARKER, OTHER_MARKER] {
+                let found = self.objects.get(&format!("{folder}/{name}"))?;
+                let has = |bytes: &[u8]| bytes.windows(nonce.len()).any(|part| part == nonce.as_bytes());
+                if found.is_some_and(|(bytes, _)| has(&bytes)) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    fn claim(&self, name: &str) -> Result<bool> {
+        let sign = format!("{}/{name}", self.folder);
+        Ok(matches!(self.objects.create(&sign, nonce()?.into())?, Conditional::Done(_)))
+    }
+
+    fn sweep(&self, below: &str, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
+        if self.kind != Target::Folder || self.is_joined {
+            return Err(
+                Error::invalid("the process that starts a checkpoint tidies it up").in_file(&self.target)
+            );
+        }
+        let prefix = match below.is_empty() {
+            true => format!("{}/", self.folder),
+            false => format!("{}/{below}/", self.folder),
+        };
+        let (all, _) = self.objects.list(&prefix, false)?;
+        let keys = all.into_iter().map(|object| object.key);
+        let left: Vec<String> = keys.filter(|key| key.strip_prefix(&prefix).is_some_and(is_left)).collect();
+        self.objects.delete(&left)
+    }
+
+    fn written(&self, name: &str) -> Result<Vec<u8>> {
+        let key = format!("{}/{name}", self.folder);
+        self.flush()?;
+        match self.objects.get(&key)? {
+            Some((bytes, _)) => Ok(bytes.to_vec()),
+            None => Err(Error::new(ErrorKind::NotFound, "files of another process are missing")
+                .in_file(self.objects.url(&key))),
+        }
+    }
+
+    fn withdraw(&self, name: &str) -> Result<()> {
+        let key = format!("{}/{name}", self.folder);
+        self.flush()?;
+        self.objects.delete(std::slice::from_ref(&key))?;
+        self.state().written.remove(&key);
+        Ok(())
+    }
+
+    fn stored_bytes(&self) -> Result<u64> {
+        let state = self.state();
+        let written: u64 = state.written.values().map(|(len_bytes, _)| *len_bytes).sum();
+        Ok(written + state.gathered.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>())
+    }
+
+    fn commit(mut self: Box<Self>) -> Result<()> {
+        let monitor = self.monitor.clone();
+        monitor.timed(Stage::Commit, 0, || match self.kind {
+            Target::Folder if self.is_joined => {
+                Err(Error::invalid("the process that began the checkpoint commits it").in_file(&self.target))
+            }
+            Target::Folder => self.commit_folder(),
+            Target::File => {
+                self.is_over = true;
+                Ok(())
+            }
+            Target::Siblings { .. } => {
+                self.renewal = None;
+                // The last of them has made the checkpoint.
+                self.is_over = true;
+                let _ = self.objects.delete(&[self.claim_key()]);
+                Ok(())
+            }
+        })
+    }
+}
+
+impl Drop for NewObjects {
+    fn drop(&mut self) {
+        // A single file that is there by now is whole: its layout has finished it.
+        if self.is_over || self.pid != std::process::id() || self.kind == Target::File && self.overwrite {
+            return;
+        }
+        if self.kind == Target::Folder {
+            // What cannot be removed now keeps its claim, and the next save removes it.
+            let _ = self.remove_folder();
+        } else {
+            // Another save may have written the same names since: what is its own stays.
+            let is_own = |(key, (_, tag)): (&String, &(u64, Tag))| {
+                let found = self.objects.head(key).ok().flatten();
+                found.filter(|found| found.tag.is_same(tag)).map(|found| found.key)
+            };
+            let keys: Vec<String> = self.state().written.iter().filter_map(is_own).collect();
+            let gone = self.objects.delete(&keys);
+            self.renewal = None;
+            // The claim goes last: until then it says what the others are.
+            if gone.is_ok() && self.kind != Target::File && self.check_claim().is_ok() {
+                let _ = self.objects.delete(&[self.claim_key()]);
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The end of an overwrite: copies the new checkpoint to the name of the old one, within the
+//! bucket.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::copy::copy_within;
+use super::listing::Listing;
+use super::marker::{
+    CLAIM, Claim, MARKER, MOVED, OTHER_MARKER, Running, SETTLING, Wait, is_bookkeeping, moved_to, nonce,
+    take_left, take_over,
+};
+use super::renewal::Renewal;
+use super::{Conditional, Object, Objects};
+use crate::UNCOMMITTED_MARK;
+use crate::error::{Error, ErrorKind, Result};
+use crate::threads::for_each_parallel;
+
+/// Holds a place against all others who replace or remove what is there, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Hold {
+    objects: Arc<dyn Objects>,
+    place: String,
+    nonce: String,
+    renewal: Option<Renewal>,
+    _running: Running,
+}
+
+impl Hold {
+    /// Takes the place; waits a while for another process that has it.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if that one keeps it.
+    pub(super) fn take(objects: &Arc<dyn Objects>, key: &str) -> Result<Self> {
+        Self::at(objects, format!("{key}/{SETTLING}"))
+    }
+
+    fn at(objects: &Arc<dyn Objects>, place: String) -> Result<Self> {
+        let nonce = nonce()?;
+        let running = Running::begin(&nonce);
+        let claim = Claim::new(&nonce);
+        let mut wait = Wait::begin(objects.hold_waited_for());
+        while !try_take(objects, &place, &claim)? {
+            if wait.again() {
+                continue;
+            }
+            return Err(Error::new(
+                ErrorKind::AlreadyExists,
+                "another process is replacing or removing this checkpoint",
+            )
+            .in_file(objects.url(&place))
+            .help("wait for it, and try again"));
+        }
+        let renewal = Some(Renewal::begin(objects, &place, &claim));
+        Ok(Self { objects: Arc::clone(objects), place, nonce, renewal, _running: running })
+    }
+
+    fn is_own(&self) -> Result<bool> {
+        let found = self.objects.get(&self.place)?.and_then(|(bytes, _)| Claim::parse(&bytes));
+        Ok(found.is_some_and(|found| found.nonce == self.nonce))
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        // What is renewed behind the deletion would stay.
+        self.renewal = None;
+        // The process that settles removes it with the pointer. If it cannot be removed, it counts
+        // as that of a dead process.
+        if matches!(self.is_own(), Ok(true)) {
+            let _ = self.objects.delete(std::slice::from_ref(&self.place));
+        }
+    }
+}
+
+/// Whether a hold was taken: no live process has it.
+fn try_take(objects: &Arc<dyn Objects>, place: &str, claim: &Claim) -> Result<bool> {
+    match objects.get(place)? {
+        None => Ok(matches!(objects.create(place, claim.to_bytes())?, Conditional::Done(_))),
+        Some((found, object)) => {
+            Ok(Claim::parse(&found).is_some_and(|found| found.is_gone())
+                && take_over(objects, &object, claim)?)
+        }
+    }
+}
+
+/// Finishes an overwrite whose writer died: its checkpoint is where the pointer says.
+pub(super) fn settle_moved(objects: &Arc<dyn Objects>, key: &str, old: Listing) -> Result<Listing> {
+    let Some(pointer) = old.object(MOVED) else { return Ok(old) };
+    match moved_to(objects, pointer) {
+        Ok(folder) => settle(objects, key, &folder, old.prefix())?,
+        // Another process has settled it since that list.
+        Err(error) if error.kind() == ErrorKind::Replaced => {}
+        Err(error) => return Err(error),
+    }
+    Listing::of_checkpoint(objects, format!("{key}/"))
+}
+
+/// Brings the checkpoint at `folder` to `key`, within the bucket. Whenever it stops, the pointer or
+/// the marker at `key` leads to the whole of it. One process does it at a time.
+///
+/// # Errors
+/// `AlreadyExists` while another one is at it; what the bucket says.
+pub(super) fn settle(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) -> Result<()> {
+    let _hold = Hold::at(objects, format!("{folder}/{SETTLING}"))?;
+    match points_to(objects, key)? {
+        Some(found) if found == folder => bring(objects, key, folder, old_prefix),
+        // Another process has settled it in between.
+        _ => Ok(()),
+    }
+}
+
+/// The folder to which the pointer at `key` leads, if there is one.
+pub(super) fn points_to(objects: &Arc<dyn Objects>, key: &str) -> Result<Option<String>> {
+    let Some(pointer) = objects.head(&format!("{key}/{MOVED}"))? else { return Ok(None) };
+    match moved_to(objects, &pointer) {
+        Err(error) if error.kind() == ErrorKind::Replaced => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+fn bring(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) -> Result<()> {
+    let (staged, _) = objects.list(&format!("{folder}/"), false)?;
+    let name_of = |object: &Object| object.key.get(folder.len() + 1..).unwrap_or_default().to_owned();
+    let is_marker = |object: &Object| matches!(name_of(object).as_str(), MARKER | OTHER_MARKER);
+    let (markers, files): (Vec<Object>, Vec<Object>) = staged
+        .into_iter()
+        .filter(|object| is_marker(object) || !is_bookkeeping(&name_of(object)))
+        .partition(is_marker);
+    let Some(marker) = markers.first() else {
+        // Another process has settled it.
+        return Ok(());
+    };
+    let (old, _) = objects.list(old_prefix, false)?;
+    // Orbax is to see no checkpoint while it is half the one and half the other.
+    objects.delete(&[format!("{key}/{MARKER}"), format!("{key}/{OTHER_MARKER}")])?;
+    let names: BTreeSet<String> = files.iter().map(name_of).collect();
+    let stale = old.into_iter().map(|object| object.key).filter(|old| {
+        let name = old.get(old_prefix.len()..).unwrap_or_default();
+        !names.contains(name) && !is_bookkeeping(name) && name != MARKER
+    });
+    let stale: Vec<String> = stale.collect();
+    let threads = objects.suits().requests_max.min(files.len()).max(1);
+    for_each_parallel(
+        threads,
+        &files,
+        u64::MAX,
+        |_| 0,
+        |file| copy_within(objects, file, &format!("{key}/{}", name_of(file))).map(drop),
+    )?;
+    objects.delete(&stale)?;
+    copy_within(objects, marker, &format!("{key}/{}", name_of(marker)))?;
+    // The holder of the place has put the pointer there, or gives up when it finds the pointer.
+    objects.delete(&[MOVED, CLAIM, SETTLING].map(|name| format!("{key}/{name}")))?;
+    // The marker is removed last: without it the rest is no checkpoint.
+    objects.delete(&files.into_iter().map(|file| file.key).collect::<Vec<_>>())?;
+    objects.delete(&[marker.key.clone(), format!("{folder}/{CLAIM}")])
+}
+
+/// What is done about a copy that was interrupted, and that the same copy could go on with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Copies {
+    Go,
+    Stay,
+}
+
+/// Removes what overwrites of a target have left whose writers are gone.
+pub(super) fn sweep(objects: &Arc<dyn Objects>, key: &str, copies: Copies) -> Result<()> {
+    let staged = objects.list_beginning(&format!("{key}{UNCOMMITTED_MARK}-"), false)?.0;
+    let folder_of = |object: &Object| {
+        let name =
+            object.key.get(key.len() + 1..).and_then(|rest| rest.split('/').next()).unwrap_or_default();
+        format!("{}.{name}", key)
+    };
+    for folder in staged.iter().map(folder_of).collect::<BTreeSet<_>>() {
+        let claim = |name: &str| -> Result<Option<(Option<Claim>, Object)>> {
+            let key = format!("{folder}/{name}");
+            if !staged.iter().any(|object| object.key == key) {
+                return Ok(None);
+            }
+            Ok(objects.get(&key)?.map(|(bytes, object)| (Claim::parse(&bytes), object)))
+        };
+        // The object that is removed last identifies the others until then. The claim is removed
+        // after the pointer is written, and the pointer after all objects have their names. Objects
+        // that neither names are settled, by a process that was killed before the end. Other
+        // programs write folders of such names, too.
+        let found = match claim(CLAIM)? {
+            Some(found) => Some((CLAIM, found)),
+            None => claim(SETTLING)?.map(|found| (SETTLING, found)),
+        };
+        let is_interrupted = |claim: &Claim| copies == Copies::Stay && !claim.copied.is_empty();
+        let dead = found.filter(|(_, (claim, _))| {
+            claim.as_ref().is_some_and(|claim| claim.is_gone() && !is_interrupted(claim))
+        });
+        // Between that answer and its end it may have committed: then the pointer leads there.
+        if let Some((last, (_, object))) = dead
+            && points_to(objects, key)?.as_deref() != Some(&folder)
+            && let Some(_swept) = take_left(objects, &object)?
+        {
+            let inside =
+                staged.iter().filter(|object| folder_of(object) == folder).map(|object| object.key.clone());
+            let (last, others): (Vec<String>, Vec<String>) = inside.partition(|key| key.ends_with(last));
+            objects.delete(&others)?;
+            objects.delete(&last)?;
+        }
+    }
+    Ok(())
+}

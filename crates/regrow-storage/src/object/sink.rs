@@ -1,0 +1,253 @@
+//! One new object, written front to back: it is gathered into parts, and each part is uploaded
+//! while the next one is gathered.
+//!
+//! The memory of an uploaded part is used for the next one, because filling new memory takes longer
+//! than sending it. So a sink has memory for one part more than the number of simultaneous uploads.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+
+use super::target::exists_already;
+use super::{Objects, Tag, Upload};
+use crate::bytes::limits::work_space;
+use crate::error::Result;
+use crate::location::Location;
+use crate::monitor::Monitor;
+use crate::replaced_in_between;
+use crate::store::BlockChecksums;
+use crate::store::{FileSink, WrittenFile};
+
+/// Pieces that are filled by the caller are at most this long.
+const PIECE_LEN_BYTES: usize = 256 << 10;
+
+/// What is done when the object is there: its length and its tag are noted.
+pub(super) type OnFinish = Box<dyn FnOnce(u64, Tag) + Send>;
+
+/// What is done right before it is there.
+pub(super) type BeforeEnd = Box<dyn FnOnce() -> Result<()> + Send>;
+
+/// One new object.
+pub(super) struct ObjectSink {
+    name: PathBuf,
+    upload: Box<dyn Upload>,
+    part: Vec<u8>,
+    part_len_bytes: usize,
+    spare: Spare,
+    checksums: BlockChecksums,
+    /// Bytes of the parts that have gone.
+    sent_bytes: u64,
+    /// Bytes that the monitor has been told of.
+    counted_bytes: u64,
+    monitor: Monitor,
+    on_finish: OnFinish,
+    before_end: Option<BeforeEnd>,
+    /// What its end may replace; anything if `None`.
+    replaces: Option<Replaces>,
+}
+
+/// What an object takes the place of; the target is for people.
+enum Replaces {
+    Nothing(Location),
+    This(Location, Option<Tag>),
+}
+
+impl ObjectSink {
+    /// Has it fail with `AlreadyExists` if something is at the target at its end.
+    pub(super) fn only_new(self, target: &Location) -> Self {
+        Self { replaces: Some(Replaces::Nothing(target.clone())), ..self }
+    }
+
+    /// Has it fail with `Replaced` unless this version of the target is there at its end; without
+    /// one, if something is.
+    pub(super) fn in_place_of(self, target: &Location, before: Option<Tag>) -> Self {
+        Self { replaces: Some(Replaces::This(target.clone(), before)), ..self }
+    }
+
+    /// Has something be done right before the object is there.
+    pub(super) fn before_end(self, before_end: BeforeEnd) -> Self {
+        Self { before_end: Some(before_end), ..self }
+    }
+
+    pub(super) fn begin(
+        objects: &dyn Objects,
+        key: &str,
+        expected_len_bytes: u64,
+        checksums_from: u64,
+        monitor: &Monitor,
+        on_finish: OnFinish,
+    ) -> Result<Self> {
+        let upload = objects.upload(key, expected_len_bytes)?;
+        Ok(Self {
+            name: objects.url(key).into(),
+            part_len_bytes: upload.part_len_bytes().max(1),
+            upload,
+            part: Vec::new(),
+            spare: Spare::default(),
+            checksums: BlockChecksums::from_byte(checksums_from),
+            sent_bytes: 0,
+            counted_bytes: 0,
+            monitor: monitor.clone(),
+            on_finish,
+            before_end: None,
+            replaces: None,
+        })
+    }
+
+    fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
+        self.checksums.update(bytes);
+        while !bytes.is_empty() {
+            if self.part.capacity() == 0 {
+                // What may be all of a short object takes no more than it has.
+                self.part.reserve(self.part_len_bytes.min(bytes.len().max(PIECE_LEN_BYTES)));
+            }
+            let room = self.part_len_bytes - self.part.len();
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            self.part.extend_from_slice(now);
+            bytes = later;
+            if self.part.len() == self.part_len_bytes {
+                self.send()?;
+                // More comes: the next part is likely as long.
+                self.part = self.spare.take(self.part_len_bytes);
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self) -> Result<()> {
+        let part = self.spare.lend(std::mem::take(&mut self.part));
+        self.sent_bytes += part.len() as u64;
+        self.upload.part(part)?;
+        self.count()
+    }
+
+    fn count(&mut self) -> Result<()> {
+        let new = self.sent_bytes - self.counted_bytes;
+        self.counted_bytes = self.sent_bytes;
+        self.monitor.advance(new)
+    }
+}
+
+impl FileSink for ObjectSink {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.append(bytes)
+    }
+
+    fn write_with(
+        &mut self,
+        len_bytes: u64,
+        fill: &mut dyn FnMut(u64, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut piece = work_space(len_bytes.min(PIECE_LEN_BYTES as u64))?;
+        let mut done = 0;
+        while done < len_bytes {
+            let len = (len_bytes - done).min(PIECE_LEN_BYTES as u64) as usize;
+            let piece = piece.get_mut(..len).unwrap_or_default();
+            fill(done, piece)?;
+            self.append(piece)?;
+            done += len as u64;
+        }
+        Ok(())
+    }
+
+    fn offset_bytes(&self) -> u64 {
+        self.sent_bytes + self.part.len() as u64
+    }
+
+    fn saved(&self, len_bytes: u64) -> Result<()> {
+        self.monitor.advance(len_bytes)
+    }
+
+    fn describe(&self) -> PathBuf {
+        self.name.clone()
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<WrittenFile> {
+        let last = Bytes::from(std::mem::take(&mut self.part));
+        self.sent_bytes += last.len() as u64;
+        if !last.is_empty() || self.sent_bytes == 0 {
+            self.upload.part(last)?;
+        }
+        self.count()?;
+        let len_bytes = self.sent_bytes;
+        let Self { upload, mut checksums, on_finish, before_end, replaces, .. } = *self;
+        before_end.map_or(Ok(()), |before_end| before_end())?;
+        let tag = match replaces {
+            None => upload.finish()?,
+            Some(Replaces::Nothing(target)) => {
+                upload.finish_in_place_of(None)?.ok_or_else(|| exists_already(&target))?
+            }
+            Some(Replaces::This(target, before)) => {
+                upload.finish_in_place_of(before.as_ref())?.ok_or_else(|| replaced_in_between(&target))?
+            }
+        };
+        on_finish(len_bytes, tag);
+        Ok(WrittenFile { len_bytes, block_crc32c: checksums.finish() })
+    }
+}
+
+/// Memory of parts that have gone up.
+#[derive(Debug, Clone, Default)]
+struct Spare(Arc<Mutex<Vec<Vec<u8>>>>);
+
+impl Spare {
+    /// Empty memory for so many bytes.
+    fn take(&self, len_bytes: usize) -> Vec<u8> {
+        let spare = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        spare.unwrap_or_else(|| Vec::with_capacity(len_bytes))
+    }
+
+    /// The part as bytes, whose memory comes back when the last of them is let go.
+    fn lend(&self, part: Vec<u8>) -> Bytes {
+        Bytes::from_owner(Lent { part, to: self.clone() })
+    }
+}
+
+/// A part on its way.
+struct Lent {
+    part: Vec<u8>,
+    to: Spare,
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        &self.part
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let mut part = std::mem::take(&mut self.part);
+        part.clear();
+        self.to.0.lock().unwrap_or_else(PoisonError::into_inner).push(part);
+    }
+}
+
+impl std::fmt::Debug for ObjectSink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ObjectSink").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_a_part_is_used_again_when_the_last_of_its_bytes_is_let_go() {
+        let spare = Spare::default();
+        let count = || spare.0.lock().unwrap().len();
+        let mut part = spare.take(100);
+        part.extend_from_slice(b"12345");
+        let at = part.as_ptr();
+        let lent = spare.lend(part);
+        let tail = lent.slice(3..);
+        drop(lent);
+        assert_eq!((count(), &*tail), (0, &b"45"[..]));
+        drop(tail);
+        assert_eq!(count(), 1);
+        let again = spare.take(100);
+        assert_eq!((again.as_ptr(), again.len(), again.capacity(), count()), (at, 0, 100, 0));
+    }
+}

@@ -1,0 +1,457 @@
+//! The allowed targets in a bucket, and the state of a target before a save.
+
+use std::sync::Arc;
+
+use super::listing::Listing;
+use super::marker::{
+    CLAIM, CLAIM_TIME_MAX, Claim, MARKER, MOVED, SETTLING, claim_at, claim_of_siblings, is_bookkeeping,
+    is_commit, take_over,
+};
+use super::settle::points_to;
+use super::{Conditional, Object, Objects, key_of};
+use crate::error::{Error, ErrorKind, Result};
+use crate::local::{are_of_one, refuse_foreign_files};
+use crate::location::Location;
+use crate::names::{foreign_files_in, names};
+use crate::{PublishOptions, Target, UNCOMMITTED_MARK};
+
+/// How often a target is looked at if it changes in between.
+pub(super) const LOOKS_MAX: usize = 16;
+
+/// What is at a target before a save.
+#[derive(Debug)]
+pub(super) enum Before {
+    /// Nothing.
+    Nothing,
+    /// What a writer has left that is gone: its claim, and all of its objects.
+    Leftovers(Object, Vec<Object>),
+    /// A checkpoint, or a file, that may be replaced.
+    Old(Listing),
+    /// Some of several files of one stem, without the last one. They may belong to another program,
+    /// and are replaced.
+    Others,
+}
+
+/// The key of a target whose name is one for a checkpoint.
+pub(super) fn check_name(objects: &Arc<dyn Objects>, target: &Location) -> Result<String> {
+    let key = key_of(objects, target.path())?;
+    if key.is_empty() {
+        return Err(Error::invalid("a bucket itself is no checkpoint")
+            .in_file(target)
+            .help("give the place of the checkpoint in it, such as `bucket/runs/a/step_100`"));
+    }
+    if target.name_text().contains(UNCOMMITTED_MARK) {
+        return Err(Error::invalid(format!(
+            "a name with {UNCOMMITTED_MARK} in it is that of a save that has not ended"
+        ))
+        .in_file(target)
+        .help("no reader would open it; choose another name"));
+    }
+    Ok(key)
+}
+
+pub(super) fn exists_already(target: &Location) -> Error {
+    Error::new(ErrorKind::AlreadyExists, "the target exists already")
+        .in_file(target)
+        .help("choose another path, or pass `overwrite` to replace it")
+}
+
+/// Errs unless the target may be taken; what is there.
+pub(super) fn check(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    options: PublishOptions<'_>,
+) -> Result<Before> {
+    // Files that are put there now do not stay: the same copy, when it continues, removes files
+    // that it does not know.
+    if let Some((around, _)) = claim_around(objects, target)? {
+        return Err(not_ended(NOT_ENDED_AROUND, &around));
+    }
+    for _ in 0..LOOKS_MAX {
+        if let Some(before) = look(objects, target, options)? {
+            return Ok(before);
+        }
+    }
+    Err(has_begun(target))
+}
+
+/// The same; `None` if it has changed while this looked.
+fn look(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    options: PublishOptions<'_>,
+) -> Result<Option<Before>> {
+    let key = check_name(objects, target)?;
+    let exists = || exists_already(target);
+    let other =
+        |what: &str| Error::invalid(what).in_file(target).help("choose another path, or remove it yourself");
+    if let Target::Siblings { suffixes } = options.kind {
+        return look_beside(objects, target, suffixes, options.overwrite);
+    }
+    let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
+    // A server that keeps its objects in a file system may choke on a look at what is a folder
+    // there.
+    let single = match options.kind {
+        Target::Folder if !below.is_empty() => None,
+        _ => objects.head(&key)?,
+    };
+    match (options.kind, single.is_some(), below.is_empty()) {
+        (_, false, true) => Ok(Some(Before::Nothing)),
+        (Target::File, true, _) if options.overwrite => {
+            options.may_replace.map_or(Ok(()), |may_replace| may_replace(target))?;
+            Ok(Some(Before::Nothing))
+        }
+        (Target::File, false, false) if options.overwrite => {
+            Err(other("the target is no file, and this layout is one"))
+        }
+        (Target::Folder, true, _) if options.overwrite => {
+            Err(other("the target is a file, and this layout is a folder"))
+        }
+        (Target::Folder, false, false) => {
+            match leftovers(objects, target, &below)? {
+                Left::Nothing => {}
+                Left::Gone => return Ok(None),
+                Left::These(claim, left) => return Ok(Some(Before::Leftovers(claim, left))),
+            }
+            if !options.overwrite {
+                return Err(exists());
+            }
+            check_replaceable(objects, target, &below)?;
+            Ok(Some(Before::Old(below)))
+        }
+        _ => Err(exists()),
+    }
+}
+
+/// The same of files beside each other. The last one is written last: without it the others are no
+/// checkpoint of this kind.
+fn look_beside(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    suffixes: &[String],
+    overwrite: bool,
+) -> Result<Option<Before>> {
+    let there = beside_without_last(objects, target, suffixes, overwrite)?;
+    let Some(first) = there.first() else { return Ok(Some(Before::Nothing)) };
+    let key = key_of(objects, target.path())?;
+    if let Some((found, claim)) = claim_at(objects, &claim_of_siblings(&key))? {
+        check_gone(target, found.as_ref())?;
+        let left = left_beside(objects, &key, found.as_ref())?;
+        if there.iter().all(|suffix| left.contains(suffix)) {
+            return Ok(Some(Before::Leftovers(claim, Vec::new())));
+        }
+    } else if beside_without_last(objects, target, suffixes, overwrite)? != there {
+        // Who has removed what was left has ended while this waited for it.
+        return Ok(None);
+    }
+    if overwrite { Ok(Some(Before::Others)) } else { Err(exists_already(&target.with_suffix(first))) }
+}
+
+/// Those of several files beside each other that are there, without the last one, which makes the
+/// checkpoint: the ends of their names.
+///
+/// # Errors
+/// That the last one is there; what the bucket says.
+pub(super) fn beside_without_last(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    suffixes: &[String],
+    overwrite: bool,
+) -> Result<Vec<String>> {
+    let mut there = Vec::new();
+    for suffix in suffixes {
+        let file = target.with_suffix(suffix);
+        if objects.head(&key_of(objects, file.path())?)?.is_some() {
+            there.push(suffix.clone());
+        }
+    }
+    match there.first().filter(|_| there.last() == suffixes.last()) {
+        Some(first) if overwrite => Err(pair_stays(&target.with_suffix(first))),
+        Some(first) => Err(exists_already(&target.with_suffix(first))),
+        None => Ok(there),
+    }
+}
+
+/// What the writer of a claim has left of files beside each other: the ends of their names. Nothing
+/// once the last one is there, with which they are a checkpoint.
+pub(super) fn left_beside(
+    objects: &Arc<dyn Objects>,
+    key: &str,
+    claim: Option<&Claim>,
+) -> Result<Vec<String>> {
+    // A name in another folder is none that regrow has written.
+    let suffixes =
+        claim.map(|claim| &*claim.suffixes).filter(|all| !all.iter().any(|suffix| suffix.contains('/')));
+    let Some((last, others)) = suffixes.and_then(<[String]>::split_last) else { return Ok(Vec::new()) };
+    match objects.head(&format!("{key}{last}"))? {
+        Some(_) => Ok(Vec::new()),
+        None => Ok(others.to_vec()),
+    }
+}
+
+/// The error of who was slower than another one.
+pub(super) fn has_begun(target: &Location) -> Error {
+    Error::new(ErrorKind::AlreadyExists, "another save to this target has begun").in_file(target)
+}
+
+pub(super) fn pair_stays(file: &Location) -> Error {
+    Error::unsupported(
+        "files beside each other cannot be replaced in a bucket without a moment of neither or both",
+    )
+    .in_file(file)
+    .help("save under another name, and remove the old files when the new ones are there")
+}
+
+/// Takes the place of files beside each other: they come and go one by one, and those of two saves
+/// together are no checkpoint. What a dead writer has left is the taker's.
+///
+/// # Errors
+/// `AlreadyExists` if another process has it.
+pub(super) fn claim_siblings(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    key: &str,
+    claim: &Claim,
+) -> Result<()> {
+    match take_claim(objects, target, &claim_of_siblings(key), claim)? {
+        true => Ok(()),
+        false => Err(has_begun(target)),
+    }
+}
+
+/// Writes a claim if there is none, or in the place of a dead writer's: of several processes that
+/// try, one succeeds. False if another process has the claim.
+///
+/// # Errors
+/// `AlreadyExists` if whose it is may still live; what the bucket says.
+pub(super) fn take_claim(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    place: &str,
+    claim: &Claim,
+) -> Result<bool> {
+    for _ in 0..LOOKS_MAX {
+        let Some((found, object)) = claim_at(objects, place)? else {
+            return Ok(matches!(objects.create(place, claim.to_bytes())?, Conditional::Done(_)));
+        };
+        check_gone(target, found.as_ref())?;
+        if take_over(objects, &object, claim)? {
+            return Ok(true);
+        }
+        // Another process has it, perhaps only to remove the dead writer's files.
+    }
+    Ok(false)
+}
+
+/// How many folders above a checkpoint may be one that it is a part of: an item is in a step, and
+/// that in a run.
+const FOLDERS_AROUND: usize = 2;
+
+/// The error text for a place inside an unfinished checkpoint.
+pub(super) const NOT_ENDED_AROUND: &str =
+    "a save, a copy or a removal of the folder that this is a part of has not ended";
+
+/// The error of what is part of something unfinished, in the folder `begun`.
+pub(super) fn not_ended(what: &str, begun: &Location) -> Error {
+    Error::new(ErrorKind::Uncommitted, what).in_file(begun).help(
+        "wait for it, if it is at work; else save or copy it again, or remove all that it has left (`regrow rm --unfinished` of this \
+         folder)",
+    )
+}
+
+/// The unfinished checkpoint's folder around a place, with its claim; no claim if it cannot be
+/// read.
+///
+/// # Errors
+/// What the bucket says.
+pub(super) fn claim_around(
+    objects: &Arc<dyn Objects>,
+    at: &Location,
+) -> Result<Option<(Location, Option<Claim>)>> {
+    let mut between = Vec::new();
+    for folder in at.folders_above().take(FOLDERS_AROUND) {
+        let key = key_of(objects, folder.path())?;
+        if key.is_empty() {
+            break;
+        }
+        let found = match objects.get(&format!("{key}/{CLAIM}")) {
+            // Credentials may be for a part of the bucket alone.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
+            found => found?,
+        };
+        between.push(key);
+        let Some((found, _)) = found else { continue };
+        // Beside a marker a claim says nothing, nor does one further out of what is whole.
+        for (nth, key) in between.iter().rev().enumerate() {
+            let listing = Listing::of_checkpoint(objects, format!("{key}/"))?;
+            if listing.is_marked() || nth == 0 && listing.object(MOVED).is_some() {
+                return Ok(None);
+            }
+        }
+        return Ok(Some((folder, Claim::parse(&found))));
+    }
+    Ok(None)
+}
+
+/// Returns an error if a process is writing the checkpoint at a place, moving it there, or removing
+/// it.
+///
+/// # Errors
+/// `AlreadyExists`; what the bucket says.
+pub(super) fn check_unwritten(objects: &Arc<dyn Objects>, at: &Location) -> Result<()> {
+    let key = key_of(objects, at.path())?;
+    let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
+    // A checkpoint with its own marker is complete, also if files around it are removed.
+    if let Some((around, claim)) = claim_around(objects, at)?.filter(|_| !below.is_marked()) {
+        check_gone(&around, claim.as_ref())?;
+    }
+    if below.object(MOVED).is_some() {
+        return Err(Error::new(
+            ErrorKind::AlreadyExists,
+            "another save to this place is just being finished",
+        )
+        .in_file(at)
+        .help("wait for it, and try again"));
+    }
+    // Beside the marker a claim says nothing.
+    let claim = below.object(CLAIM).filter(|_| !below.is_marked());
+    for claim in claim.into_iter().chain(below.object(SETTLING)) {
+        if let Some((found, _)) = objects.get(&claim.key)? {
+            check_gone(at, Claim::parse(&found).as_ref())?;
+        }
+    }
+    Ok(())
+}
+
+/// What a look for a save that never ended has found.
+enum Left {
+    /// None.
+    Nothing,
+    /// It is no more what the list has shown.
+    Gone,
+    /// Its claim, and all of its objects; its writer is gone.
+    These(Object, Vec<Object>),
+}
+
+/// The objects of a save that never ended, if that is what is there.
+///
+/// # Errors
+/// `AlreadyExists` if the writer may still be at it.
+fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> Result<Left> {
+    if below.is_marked() || below.object(MOVED).is_some() {
+        return Ok(Left::Nothing);
+    }
+    // A process may have held the place when it was already empty, and been killed.
+    let held = below.object(SETTLING).filter(|_| below.objects().all(|(name, _)| name == SETTLING));
+    let Some(claim) = below.object(CLAIM).or(held) else { return Ok(Left::Nothing) };
+    let Some((found, claim)) = claim_at(objects, &claim.key)? else { return Ok(Left::Gone) };
+    check_gone(target, found.as_ref())?;
+    match left_for_good(objects, target, below) {
+        Ok(Some(left)) => Ok(Left::These(claim, left)),
+        // It has committed since that list, or another process has taken the claim: the next look
+        // tells which.
+        Ok(None) => Ok(Left::Gone),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Left::Gone),
+        Err(error) => Err(error),
+    }
+}
+
+/// The files of a dead writer in a folder, as a list has shown before; `None` if they are a
+/// checkpoint by now. The writer may have committed between that list and its end. It writes
+/// nothing more, so a second list is final. No unfinished files are removed without this look.
+///
+/// # Errors
+/// `AlreadyExists` if another process has taken the place in between.
+pub(super) fn left_for_good(
+    objects: &Arc<dyn Objects>,
+    at: &Location,
+    before: &Listing,
+) -> Result<Option<Vec<Object>>> {
+    let folder = before.prefix().trim_end_matches('/');
+    let target = folder.split_once(UNCOMMITTED_MARK).map(|(target, _)| target);
+    // What replaces another checkpoint is one by a pointer, and not by its marker.
+    if let Some(target) = target
+        && points_to(objects, target)?.as_deref() == Some(folder)
+    {
+        return Ok(None);
+    }
+    let (all, _) = objects.list(before.prefix(), false)?;
+    let name_of = |object: &Object| object.key.get(before.prefix().len()..).unwrap_or_default().to_owned();
+    if target.is_none() && all.iter().any(|object| is_commit(&name_of(object))) {
+        return Ok(None);
+    }
+    match (before.object(CLAIM), all.iter().find(|object| name_of(object) == CLAIM)) {
+        (Some(before), Some(now)) if before.tag.is_known() && !before.tag.is_same(&now.tag) => {
+            Err(has_begun(at))
+        }
+        // Another process has removed it, and is about to write here.
+        (Some(_), None) => Ok(None),
+        _ => Ok(Some(all)),
+    }
+}
+
+/// Errs if the writer of a claim may still be at it.
+pub(super) fn check_gone(target: &Location, claim: Option<&Claim>) -> Result<()> {
+    let gone = match claim {
+        Some(claim) if claim.is_gone() => Ok(()),
+        Some(claim) => Err(format!(
+            "process {} on {}, since {} s",
+            claim.pid,
+            claim.host.split(' ').next().unwrap_or_default(),
+            claim.age().as_secs()
+        )),
+        None => Err("an unknown writer (its claim cannot be read)".to_owned()),
+    };
+    match gone {
+        Ok(()) => Ok(()),
+        Err(writer) => Err(Error::new(ErrorKind::AlreadyExists, "another save to this target is under way")
+            .in_file(target)
+            .expected("no other writer", writer)
+            .help(format!(
+                "wait for it; if it was killed, remove the objects there, or wait for {} minutes",
+                CLAIM_TIME_MAX.as_secs() / 60
+            ))),
+    }
+}
+
+/// Errs if a folder holds something that is no part of a checkpoint.
+pub(super) fn check_replaceable(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    below: &Listing,
+) -> Result<()> {
+    // The other marker, of layouts that have none, says nothing of the files beside it.
+    if names().markers().iter().chain(&[MARKER]).any(|marker| below.object(marker).is_some()) {
+        let foreign = target.for_reading().and_then(|reading| foreign_files_in(&reading.location));
+        return refuse_foreign_files(&foreign.map_err(|error| changed_in_between(error, target))?, target);
+    }
+    let names = names_below(objects, below)?;
+    let names: Vec<&str> = names.iter().map(String::as_str).filter(|name| !is_bookkeeping(name)).collect();
+    if are_of_one(&names) {
+        return Ok(());
+    }
+    Err(Error::invalid("the target is a folder that holds something, but no checkpoint")
+        .in_file(target)
+        .help("overwriting would remove all of it; choose another path, or remove it yourself"))
+}
+
+/// What was there a moment ago is not there any more: another save has brought it to its name, or
+/// replaced it.
+fn changed_in_between(error: Error, target: &Location) -> Error {
+    if error.kind() != ErrorKind::NotFound {
+        return error;
+    }
+    Error::new(ErrorKind::Replaced, "the checkpoint was replaced or removed in between")
+        .in_file(target)
+        .help("save again")
+}
+
+/// The names of all objects of a folder: a listing may show the first of them only.
+fn names_below(objects: &Arc<dyn Objects>, below: &Listing) -> Result<Vec<String>> {
+    if below.is_whole() {
+        return Ok(below.objects().map(|(name, _)| name.to_owned()).collect());
+    }
+    let (all, _) = objects.list(below.prefix(), false)?;
+    let name = |object: &Object| object.key.get(below.prefix().len()..).unwrap_or_default().to_owned();
+    Ok(all.iter().map(name).filter(|name| !name.is_empty() && !name.ends_with('/')).collect())
+}

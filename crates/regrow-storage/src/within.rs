@@ -1,0 +1,139 @@
+//! A folder inside an unfinished checkpoint, as a publication of its own for the writer of a
+//! layout.
+//!
+//! ```text
+//! step_100/                    the publication: started, committed or dropped by its owner state/
+//! Within { below: "state" } weights/model.safetensors  Within { below: "weights", file:
+//! "model.safetensors" }: the one file of a layout
+//! ```
+//!
+//! With an empty name it is the checkpoint's own folder, which then has no other files. The
+//! folder's name is added before each name, and the files go to the publication. The marker of the
+//! folder is an ordinary file: it counts when the whole checkpoint is committed.
+
+use std::path::{Path, PathBuf};
+
+use super::{Publication, no_such_file};
+use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::monitor::Monitor;
+use crate::store::{Blob, FileWriter};
+
+/// A folder of a publication.
+#[derive(Debug)]
+pub struct Within<'p> {
+    whole: &'p dyn Publication,
+    /// The folder's name, perhaps of several parts; empty for the whole.
+    below: String,
+    /// The name of the one file, of a layout that is one.
+    file: Option<&'static str>,
+    /// What the layout writes and the folder is not to have.
+    left_out: &'static [&'static str],
+    target: Location,
+    local_folder: Option<PathBuf>,
+}
+
+impl<'p> Within<'p> {
+    /// The folder `below`, for a layout that is a folder.
+    pub fn folder(whole: &'p dyn Publication, below: &str, left_out: &'static [&'static str]) -> Self {
+        Self {
+            whole,
+            below: below.to_owned(),
+            file: None,
+            left_out,
+            target: if below.is_empty() { whole.target().clone() } else { whole.target().join(below) },
+            local_folder: whole.local_folder().map(|folder| match below {
+                "" => folder.to_owned(),
+                below => folder.join(below),
+            }),
+        }
+    }
+
+    /// A file in the folder `below`, for a layout that is a single file.
+    pub fn single_file(whole: &'p dyn Publication, below: &str, file: &'static str) -> Self {
+        let folder = Self::folder(whole, below, &[]);
+        Self { file: Some(file), target: folder.target.join(file), ..folder }
+    }
+
+    fn name(&self, name: &str) -> Result<String> {
+        match self.file {
+            None if self.below.is_empty() => Ok(name.to_owned()),
+            None => Ok(format!("{}/{name}", self.below)),
+            Some(_) => Err(no_such_file("folder")),
+        }
+    }
+}
+
+impl Publication for Within<'_> {
+    fn target(&self) -> &Location {
+        &self.target
+    }
+
+    fn monitor(&self) -> &Monitor {
+        self.whole.monitor()
+    }
+
+    fn is_durable(&self) -> bool {
+        self.whole.is_durable()
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        if self.left_out.contains(&name) {
+            return Ok(());
+        }
+        self.whole.write(&self.name(name)?, bytes)
+    }
+
+    fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
+        self.whole.writer(&self.name(name)?, expected_len_bytes, checksums_from)
+    }
+
+    fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
+        let file = self.file.ok_or_else(|| no_such_file("single file"))?;
+        self.whole.writer(&format!("{}/{file}", self.below), expected_len_bytes, checksums_from)
+    }
+
+    fn reuse(&self, name: &str, source: &Location, opened: &dyn Blob) -> Result<bool> {
+        self.whole.reuse(&self.name(name)?, source, opened)
+    }
+
+    fn reused_bytes(&self) -> u64 {
+        self.whole.reused_bytes()
+    }
+
+    fn stored_bytes(&self) -> Result<u64> {
+        self.whole.stored_bytes()
+    }
+
+    fn marker_line(&self) -> Option<String> {
+        // The marker of a part is a file like any other.
+        self.whole.marker_line().filter(|_| self.below.is_empty())
+    }
+
+    fn local_folder(&self) -> Option<&Path> {
+        self.local_folder.as_deref()
+    }
+
+    fn claim(&self, name: &str) -> Result<bool> {
+        self.whole.claim(&self.name(name)?)
+    }
+
+    fn sweep(&self, below: &str, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
+        match below.is_empty() {
+            true => self.whole.sweep(&self.below, is_left),
+            false => self.whole.sweep(&self.name(below)?, is_left),
+        }
+    }
+
+    fn written(&self, name: &str) -> Result<Vec<u8>> {
+        self.whole.written(&self.name(name)?)
+    }
+
+    fn withdraw(&self, name: &str) -> Result<()> {
+        self.whole.withdraw(&self.name(name)?)
+    }
+
+    fn commit(self: Box<Self>) -> Result<()> {
+        Err(Error::invalid("a part of a checkpoint is committed with the whole").in_file(&self.target))
+    }
+}
